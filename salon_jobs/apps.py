@@ -9,9 +9,9 @@ from typing import Any
 from django.apps import AppConfig
 from django.core.checks import CheckMessage, Tags, register
 from django.db.models.signals import pre_migrate
-from django.utils.module_loading import autodiscover_modules
+from django.utils.module_loading import autodiscover_modules, import_string
 
-from salon_jobs.conf import is_given
+from salon_jobs.conf import is_given, task_backends
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 
@@ -33,6 +33,9 @@ class SalonJobsConfig(AppConfig):
         _install_tracing()
         request.watch_requests()
         pre_migrate.connect(_require_roles, sender=self)
+        # A worker imports their tasks by name: the backend must be there even if no module has imported it yet.
+        for path in task_backends():
+            import_string(path)
         autodiscover_modules("tasks")
         autodiscover_modules("crontab")
 

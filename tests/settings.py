@@ -43,6 +43,7 @@ os.environ["SECRET_KEY"] = "for tests only"
 from project.settings import *  # noqa: E402, F403
 from project.settings import SALON_JOBS as _SALON_JOBS  # noqa: E402
 from project.settings import _database  # noqa: E402
+from tests.backend import aliases  # noqa: E402
 
 os.environ["SUPERUSER_URL"] = url_for(None)
 DATABASES = {
@@ -54,3 +55,4 @@ DATABASES = {
 }
 # As if each test had a SENTRY_DSN: those that initialize the SDK do so when Django has started.
 SALON_JOBS = {**_SALON_JOBS, "SENTRY": True}
+TASKS = aliases.TASKS

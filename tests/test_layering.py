@@ -32,6 +32,7 @@ LAYERS = (
     "outbox",
     "inbox",
     "worker",
+    "backend",
     "control",
     "integrations",
     "erasure",
@@ -51,6 +52,7 @@ NEVER_REACHES = {
     "brokers": {"jobs", "worker", "schedule", "outbox", "inbox"},
     "jobs": {"outbox", "inbox", "worker", "process", "brokers"},
     "process": {"jobs", "worker", "schedule", "outbox", "inbox"},
+    "backend": {"worker", "process", "admin"},
 }
 OWNERS = {
     "sentry_sdk": {"salon_jobs.integrations.sentry", "salon_jobs.integrations.sentry_spans"},
@@ -66,6 +68,8 @@ OWNERS = {
     "environ": set[str](),
     "project": set[str](),
     "django.conf": {"salon_jobs.conf"},
+    "django.tasks": {"salon_jobs.backend.framework"},
+    "django_tasks": {"salon_jobs.backend.framework"},
     # Its fields and lookups want it among the INSTALLED_APPS of the host (an error of the checks from Django 6.1 on).
     "django.contrib.postgres": set[str](),
 }

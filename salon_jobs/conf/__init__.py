@@ -42,6 +42,13 @@ def middleware() -> tuple[str, ...]:
     return tuple(django_settings.MIDDLEWARE)
 
 
+def task_backends() -> set[str]:
+    """Return the dotted paths of the backends in TASKS, except Django's own."""
+    given: dict[str, dict[str, Any]] = getattr(django_settings, "TASKS", {})
+    paths = (parameters.get("BACKEND", "") for parameters in given.values())
+    return {path for path in paths if not path.startswith(("django.tasks.", "django_tasks."))}
+
+
 def root_urlconf() -> str | None:
     """Return the dotted path of Django's ROOT_URLCONF, or None."""
     return getattr(django_settings, "ROOT_URLCONF", None)

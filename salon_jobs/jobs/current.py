@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from django.db import connections
@@ -93,6 +93,8 @@ class RunningJob:
     cancel_coroutine: Callable[[], None] | None = field(default=None, init=False)
     # What the handler returned, if it is to be kept.
     result: KeptResult | None = field(default=None, init=False)
+    # What the declaration remembers of this run until its end is announced.
+    memo: Any = field(default=None, init=False)
     # What tracers receive, while one is active.
     trace: Run | None = field(default=None, init=False)
 

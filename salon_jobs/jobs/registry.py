@@ -105,6 +105,23 @@ def get_task(name: str) -> Task[..., Any]:
     return cast("Task[..., Any]", declaration)
 
 
+_finders: list[Callable[[], bool]] = []
+
+
+def add_finder(find: Callable[[], bool]) -> None:
+    """Let a library register the tasks of its own jobs that wait; ``find`` returns whether it registered any."""
+    _finders.append(find)
+
+
+def find_waiting() -> bool:
+    """Register tasks that jobs wait for and nobody declared yet; return whether there were any.
+
+    Raises database errors. Worker role.
+    """
+    found = [find() for find in _finders]
+    return any(found)
+
+
 def tasks() -> list[Declaration]:
     """Return the registered tasks."""
     return list(_declarations.values())

@@ -57,7 +57,12 @@ def drain_jobs(
     )
     drained: list[DrainedJob] = []
     try:
-        while claimed := queries.claim_due(process.pk, registry.task_names(), 1, queues=queues, now=now):
+        while True:
+            claimed = queries.claim_due(process.pk, registry.task_names(), 1, queues=queues, now=now)
+            if not claimed:
+                if registry.find_waiting():
+                    continue
+                break
             if len(drained) == limit:
                 raise AssertionError(f"{limit} jobs ran and still more are due; the next is {claimed[0].task!r}")
             job = claimed[0]

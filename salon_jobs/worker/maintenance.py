@@ -195,6 +195,7 @@ class Maintenance(Loop):
         return self.outage.attempt(ended_runs.flush)
 
     def _inspect(self) -> None:
+        registry.find_waiting()
         front, self._rest = look_at_queue(), count_rest()
         if front.unknown_tasks and front.unknown_tasks != self.front.unknown_tasks:
             log_event(logging.WARNING, events.TASKS_UNKNOWN, code="JOB.UNKNOWN_TASK", tasks=list(front.unknown_tasks))

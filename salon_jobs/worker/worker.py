@@ -15,7 +15,7 @@ from salon_jobs.core import events
 from salon_jobs.core.errors import NotReady
 from salon_jobs.core.events import log_event
 from salon_jobs.db.notify import SECOND_POLL
-from salon_jobs.jobs import enqueue, queries
+from salon_jobs.jobs import enqueue, queries, registry
 from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.process.listener import Listener
 from salon_jobs.process.loop import Loop
@@ -35,6 +35,8 @@ _FORCED_S = 1.0
 # follows the interrupt.
 _LEAVE_S = 1.5
 _ROOM_S = 0.2
+# How often a worker without due jobs, and a busy one, looks for jobs of tasks that it could import.
+_FIND_S = (1.0, 10.0)
 # Claims, batched writes of successes, and the listener's ping.
 OTHER_THREADS = 3
 
@@ -70,7 +72,7 @@ class Worker(Loop):
         self._forced = threading.Event()
         self._abandon = threading.Event()
         self._limit_may_be_free = False
-        self._claim_asked = self._claim_answered = self._notified = self._swept = float("-inf")
+        self._claim_asked = self._claim_answered = self._notified = self._swept = self._searched = float("-inf")
         self._claimed = self._reported_claimed = 0
         self._timeouts = itertools.count(1)
         self._finisher = Finisher(process_id, self._jobs.forget, self._abandon)
@@ -131,6 +133,8 @@ class Worker(Loop):
             self._give_back_unknown()
             self._swept = time.monotonic()
         ended_runs.flush_when_due()
+        if self._find_tasks():
+            return 0.0
         if not room or self._last_claim.again_in_s == 0:
             self._jobs.wait_for_room(_ROOM_S)
             return 0.0
@@ -204,6 +208,15 @@ class Worker(Loop):
         self._claimed += len(claim.jobs)
         self._jobs.put(claim.jobs)
 
+    def _find_tasks(self) -> bool:
+        """Register tasks that jobs wait for, from time to time; return whether there is more to claim now."""
+        every_s = _FIND_S[bool(self._last_claim.jobs)]
+        if time.monotonic() - self._searched < every_s:
+            return False
+        found = registry.find_waiting()
+        self._searched = time.monotonic()
+        return found
+
     def _wait_s(self) -> float:
         """Return the seconds until another claim is worthwhile without a wake-up."""
         waits_s = [conf.poll_interval.total_seconds()]
@@ -227,7 +240,7 @@ class Worker(Loop):
             return claim.again_in_s
         if not claim.jobs and self._jobs.wait_idle(min(conf.poll_interval.total_seconds(), _ROOM_S)):
             self._claim(self._jobs.room(), afresh=True)
-            if not self._last_claim.jobs and self._last_claim.again_in_s is None:
+            if not self._last_claim.jobs and self._last_claim.again_in_s is None and not registry.find_waiting():
                 self.stopping.set()
         return 0.0
 

@@ -30,6 +30,30 @@ SELECT (SELECT extract(epoch FROM clock_timestamp() - min(run_at))::float8 FROM 
        ARRAY(SELECT queue FROM by_queue ORDER BY queue), ARRAY(SELECT due FROM by_queue ORDER BY queue),
        ARRAY(SELECT late_s FROM by_queue ORDER BY queue)
 
+-- name: tasks_to_import
+-- Name the tasks at the front of the queue that are not registered, of jobs that a backend of django.tasks enqueued.
+-- Bounded as queue_front is.
+-- Locks: none. Role: worker.
+WITH RECURSIVE level (priority) AS (
+    (SELECT priority FROM salon_jobs_job WHERE state = 'queued' ORDER BY priority LIMIT 1)
+    UNION ALL
+    SELECT (SELECT j.priority FROM salon_jobs_job j
+             WHERE j.state = 'queued' AND j.priority > level.priority ORDER BY j.priority LIMIT 1)
+      FROM level WHERE level.priority IS NOT NULL
+), front AS MATERIALIZED (
+    SELECT due.task
+      FROM level
+     CROSS JOIN LATERAL (
+           SELECT j.task, j.public_id, j.payload FROM salon_jobs_job j
+            WHERE j.state = 'queued' AND j.priority = level.priority AND j.run_at <= now()
+            ORDER BY j.run_at, j.id
+            LIMIT 10000) due
+     WHERE NOT due.task = ANY (%(tasks)s) AND due.public_id IS NOT NULL
+       AND due.payload ->> 'backend' = ANY (%(backends)s)
+     LIMIT 10000
+)
+SELECT DISTINCT task FROM front
+
 -- name: queue_rates
 -- Return for each queue, over the five minutes up to the last one whose depths were counted, how many jobs ended and by
 -- how many the waiting ones grew (NULL unless they were fully counted at both ends); and over %(last)s how many runs

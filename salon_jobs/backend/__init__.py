@@ -1,0 +1,149 @@
+"""Backend for Django's tasks: ``django.tasks``, or its backport on Django 5.2.
+
+TASKS = {"default": {"BACKEND": "salon_jobs.backend.SalonJobsBackend"}}
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, ParamSpec, TypeVar, cast
+from uuid import UUID, uuid4
+
+from django.apps import apps
+from django.core.checks import CheckMessage, Error
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
+from django.utils import timezone
+
+from salon_jobs.backend import handlers
+from salon_jobs.backend.framework import (
+    BaseTaskBackend,
+    InvalidTask,
+    Task,
+    TaskResult,
+    TaskResultDoesNotExist,
+    normalize_json,
+    task_enqueued,
+)
+from salon_jobs.backend.results import AnyResult, Call, changes_of, new_result, result_of
+from salon_jobs.backend.tasks import BACKEND_OPTIONS, AnyTask, JobTask, check_options, job_key
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.errors import ConfigurationError, OptionInvalid, TaskInvalid
+from salon_jobs.core.records import NewJob
+from salon_jobs.jobs import enqueue
+from salon_jobs.jobs.options import JobOptions, check_text
+from salon_jobs.jobs.results import load_result
+from salon_jobs.tenancy.active import current_store_id
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class SalonJobsBackend(BaseTaskBackend):
+    """Backend that stores tasks as jobs, enqueued in the caller's transaction and run by ``runworker``.
+
+    A task enqueued inside ``tenant_context`` is a job of that store and runs with it set. ``OPTIONS`` can have
+    ``max_attempts`` (1), ``backoff``, ``timeout`` and ``keep_result`` for tasks that say nothing else.
+    """
+
+    task_class = JobTask
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        """Read the backend's settings. Raises ImproperlyConfigured naming the option that is wrong."""
+        super().__init__(alias, params)
+        path = f"TASKS[{alias!r}]['OPTIONS']"
+        for name in self.options.keys() - set(BACKEND_OPTIONS):
+            close = difflib.get_close_matches(str(name), BACKEND_OPTIONS, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(BACKEND_OPTIONS)}"
+            raise ImproperlyConfigured(f"{path} has an unknown key {name!r}; {hint}")
+        try:
+            check_options(self.options)
+        except OptionInvalid as error:
+            raise ImproperlyConfigured(f"{path}: {error}") from error
+
+    def validate_task(self, task: AnyTask) -> None:
+        """Validate a task, and make it known to the workers of this process. Raises InvalidTask."""
+        super().validate_task(task)
+        try:
+            check_text("queue_name", task.queue_name, 100)
+            check_text("the dotted path", task.module_path, 255)
+            handlers.handler_of(task)
+        except (OptionInvalid, TaskInvalid) as error:
+            raise InvalidTask(f"{task.module_path}: {error}") from error
+
+    def enqueue(self, task: Task[P, R], args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult[P, R]:
+        """Enqueue one job in the caller's transaction, in one query.
+
+        Raises InvalidTask; TypeError and ValueError for arguments that are no JSON; EnqueueRefused.
+        """
+        super().validate_task(task)
+        handler = handlers.handler_of(task)
+        handler.check_reach(task)
+        arguments: Any = normalize_json({"args": args, "kwargs": kwargs})
+        call = Call(backend=self.alias, changes=changes_of(task, handler.task), **arguments)
+        kept = handlers.keep_result(task)
+        try:
+            options = JobOptions(
+                max_attempts=handlers.effective(task, "max_attempts") or 1,
+                run_at=_instant(task.run_after),
+                job_key=job_key(task, args, kwargs),
+                keep_result=None if kept == handlers.keep_result(handler.task) else kept,
+            )
+        except OptionInvalid as error:
+            raise InvalidTask(f"{task.module_path}: {error}") from error
+        added = enqueue.add(
+            NewJob(
+                task=handler.name,
+                store_id=current_store_id(),
+                payload=call.encode(),
+                queue=task.queue_name,
+                priority=-int(task.priority),  # ours is lower for what comes first
+                max_attempts=options.max_attempts or 1,
+                run_at=options.run_at,
+                job_key=options.job_key,
+                public_id=uuid4(),
+                keep_result=options.keep_result,
+            )
+        )
+        result = new_result(task, call, added.public_id, added.created_at)
+        task_enqueued.send(type(self), task_result=result)
+        return cast("TaskResult[P, R]", result)
+
+    def get_result(self, result_id: str) -> AnyResult:
+        """Read a result of this alias, whatever its store. Raises TaskResultDoesNotExist."""
+        try:
+            record = load_result(UUID(str(result_id)), using=conf.database)
+        except ValueError:
+            record = None
+        call = None if record is None else Call.of(record.payload)
+        if record is None or call is None or call.backend != self.alias:
+            raise TaskResultDoesNotExist(result_id)
+        if (handler := handlers.find(record.task)) is None:
+            raise TaskResultDoesNotExist(f"{result_id}: its task {record.task!r} is no task of this backend any more")
+        return result_of(record, call.task(handler.task), call)
+
+    def check(self, **kwargs: Any) -> list[CheckMessage]:
+        """Report a missing app, and a database that is not PostgreSQL; does not connect to it."""
+        if not apps.is_installed("salon_jobs"):
+            text = f"the backend of TASKS[{self.alias!r}] needs the app salon_jobs, which is not installed"
+            return [Error(text, hint="add 'salon_jobs' and 'pgtrigger' to INSTALLED_APPS", id="salon_jobs.E070")]
+        try:
+            database = conf.database
+        except ConfigurationError:
+            return []  # reported by salon_jobs.E001
+        if connections[database].vendor == "postgresql":
+            return []
+        text = f"the jobs of TASKS[{self.alias!r}] are kept in the database {database!r}, which is not PostgreSQL"
+        hint = "set SALON_JOBS['DATABASE'] to an alias of DATABASES whose ENGINE is django.db.backends.postgresql"
+        return [Error(text, hint=hint, id="salon_jobs.E071")]
+
+
+def _instant(run_after: datetime | None) -> datetime | None:
+    """Return when to run; a naive one, as Django allows without USE_TZ, is in the current time zone."""
+    return timezone.make_aware(run_after) if run_after is not None and timezone.is_naive(run_after) else run_after

@@ -1,0 +1,240 @@
+"""How workers run the tasks of this backend, and find those whose modules nobody has imported."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Coroutine
+from copy import copy
+from datetime import UTC, datetime, timedelta
+from functools import reduce
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from salon_jobs.backend.framework import (
+    InvalidTask,
+    TaskContext,
+    TaskError,
+    TaskResultStatus,
+    normalize_json,
+    task_backends,
+    task_finished,
+    task_started,
+)
+from salon_jobs.backend.results import STATUS, Call, JobResult, moment, new_result, result_of, update
+from salon_jobs.backend.tasks import AnyTask, import_task, is_task, option
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.backoff import Backoff
+from salon_jobs.core.error_report import report
+from salon_jobs.core.errors import PayloadInvalid
+from salon_jobs.core.records import JobState
+from salon_jobs.db import statements
+from salon_jobs.jobs import registry
+from salon_jobs.jobs.current import RunningJob, current_job
+from salon_jobs.jobs.options import DeclaredLimits, ErrorRules, JobOptions, Timeouts
+from salon_jobs.jobs.registry import Declaration
+from salon_jobs.jobs.results import load_result
+from salon_jobs.signals import job_finished
+
+_handlers: dict[str, TaskHandler] = {}
+# What the worker reads from the declared task, so that an enqueue cannot change it.
+_OF_THE_WORKER: Final = ("timeout", "backoff")
+
+
+def effective(task: AnyTask, name: str) -> Any:
+    """Return an option of a task, or else what its backend's OPTIONS say."""
+    return option(task, name, task.get_backend().options.get(name))
+
+
+class TaskHandler:
+    """Declaration of one Django task, by which workers run its jobs.
+
+    Options are those of the task that the module holds under the function's name, read when they are needed: while it
+    is imported, a module can still replace its task, ``f = f.using(…)``.
+    """
+
+    def __init__(self, task: AnyTask) -> None:
+        self.name = self.origin = task.module_path
+        self.is_store_task = self.atomic = False
+        self.limits, self.errors = DeclaredLimits(), ErrorRules()
+        self.func = task.func
+        self.is_async = inspect.iscoroutinefunction(task.func)
+        self._first = task
+        self._declared: AnyTask | None = None
+
+    @property
+    def task(self) -> AnyTask:
+        """The task as declared: the one that its module holds, or else the first that was made of the function."""
+        if self._declared is None:
+            found = _held(self.func.__module__, self.func.__qualname__)
+            if not is_task(found) or found.func is not self.func:
+                return self._first
+            self._declared = found
+        return self._declared
+
+    @property
+    def options(self) -> JobOptions:
+        return JobOptions(
+            queue=self.task.queue_name,
+            priority=-int(self.task.priority),
+            max_attempts=effective(self.task, "max_attempts") or 1,
+            keep_result=keep_result(self.task),
+        )
+
+    @property
+    def timeouts(self) -> Timeouts | None:
+        timeout = effective(self.task, "timeout")
+        return None if timeout is None else Timeouts(timeout=timeout)
+
+    @property
+    def backoff(self) -> Backoff:
+        return effective(self.task, "backoff") or conf.backoff
+
+    @property
+    def payload(self) -> TaskHandler:
+        return self
+
+    def check_reach(self, task: AnyTask) -> None:
+        """Raise InvalidTask for a task with options that the worker reads from the declared one."""
+        if task is self.task:
+            return
+        for name in _OF_THE_WORKER:
+            if effective(task, name) != effective(self.task, name):
+                raise InvalidTask(
+                    f"{self.name}: the worker reads {name} from the task in its module, not from one enqueue; declare "
+                    f"it there: {self.func.__name__} = {self.func.__name__}.using({name}=…)"
+                )
+
+    def decode(self, payload: str, store_id: UUID | None, /) -> dict[str, Any]:
+        """Read a job's payload. Raises PayloadInvalid for one that this backend did not write."""
+        call = Call.of(msgspec.json.decode(payload))
+        if call is None:
+            raise PayloadInvalid(f"task {self.name!r}: the payload is none of django.tasks; enqueue the task itself")
+        return {"call": call}
+
+    def function(self, call: Call) -> Any:
+        """Run the task; for an ``async def`` one, return the coroutine that does. Called by a worker, as its job."""
+        running = current_job()
+        running.memo = result = _started(running, self, call)
+        task_started.send(sender=type(task_backends[call.backend]), task_result=result)
+        context = (TaskContext(task_result=result),) if self.task.takes_context else ()
+        returned = self.func(*context, *call.args, **call.kwargs)
+        if self.is_async:
+            return _awaited(returned, result)
+        # The worker refuses what should have been awaited.
+        return returned if inspect.isawaitable(returned) else _returned(returned, result)
+
+
+def keep_result(task: AnyTask) -> timedelta:
+    """Return how long the result of a success is kept; zero for not at all."""
+    kept: timedelta | None = effective(task, "keep_result")
+    return conf.result_retention if kept is None else kept
+
+
+def handler_of(task: AnyTask) -> TaskHandler:
+    """Return the handler of a task, registered for workers. Raises TaskInvalid when its name is taken."""
+    path = task.module_path
+    handler = _handlers.get(path)
+    if handler is None or handler.func is not task.func:
+        handler = TaskHandler(task)
+        registry.register(handler)
+        _handlers[path] = handler
+    return handler
+
+
+def find(path: str) -> TaskHandler | None:
+    """Return the handler of the task with this dotted path, importing it; None if it is no task of this backend."""
+    if path not in _handlers:
+        try:
+            task = import_task(path)
+        except ValueError:
+            return _handlers.get(path)  # importing its module may have made it, under another name
+        task.get_backend().validate_task(task)  # ours registers it
+    return _handlers.get(path)
+
+
+def _returned(value: Any, result: JobResult) -> Any:
+    normalized = normalize_json(value)
+    update(result, _return_value=normalized)
+    return normalized
+
+
+async def _awaited(coroutine: Coroutine[Any, Any, Any], result: JobResult) -> Any:
+    return _returned(await coroutine, result)
+
+
+def _started(running: RunningJob, handler: TaskHandler, call: Call) -> JobResult:
+    """Return the result of a job at the start of an attempt; only one that has failed before is read again."""
+    job = running.job
+    task = call.task(handler.task)
+    record = None if job.attempt == 1 or job.public_id is None else load_result(job.public_id)
+    if record is not None:
+        return result_of(record, task, call)
+    result = new_result(task, call, job.public_id, job.created_at)
+    now = moment(datetime.now(UTC))
+    update(
+        result,
+        status=TaskResultStatus.RUNNING,
+        started_at=now,
+        last_attempted_at=now,
+        worker_ids=[str(running.process_id)],
+    )
+    return result
+
+
+def _finished(
+    sender: Declaration, *, job: RunningJob, state: JobState, error: BaseException | None, **_: object
+) -> None:
+    """Send ``task_finished`` for a job that has ended, after its commit."""
+    if not isinstance(sender, TaskHandler) or state in (JobState.QUEUED, JobState.RUNNING):
+        return
+    started: JobResult | None = job.memo
+    if started is None or state is JobState.CANCELLED:
+        result = None if job.job.public_id is None else _read(job.job.public_id, sender)
+    else:
+        result = copy(started)
+        update(result, status=STATUS[state], finished_at=moment(datetime.now(UTC)))
+        if error is not None:
+            described = report(error)
+            last = TaskError(exception_class_path=described.error_class, traceback=described.traceback)
+            update(result, errors=[*result.errors, last])
+    if result is None:
+        return
+    backend = type(task_backends[result.backend])
+    if error is None:
+        task_finished.send(sender=backend, task_result=result)
+        return
+    try:
+        raise error
+    except BaseException:  # Django's log shows the exception that is being handled
+        task_finished.send(sender=backend, task_result=result)
+
+
+def _read(public_id: UUID, handler: TaskHandler) -> JobResult | None:
+    record = load_result(public_id)
+    call = None if record is None else Call.of(record.payload)
+    return None if record is None or call is None else result_of(record, call.task(handler.task), call)
+
+
+def _held(module: str, qualname: str) -> object:
+    """Return what a loaded module holds under a name, or None."""
+    return reduce(lambda found, name: getattr(found, name, None), qualname.split("."), sys.modules.get(module))
+
+
+def _find_waiting() -> bool:
+    """Import the tasks of this backend that jobs wait for; return whether there were any."""
+    known = [*registry.task_names(), *_no_tasks]
+    waiting = statements.rows("tasks_to_import", {"tasks": known, "backends": list(task_backends)})
+    paths = {path for (path,) in waiting}
+    found = {path for path in paths if find(path) is not None}
+    # Left to workers that know them; they are reported as unknown tasks.
+    _no_tasks.update(paths - found)
+    return bool(found)
+
+
+# Dotted paths at which this process found no task. Code does not change while it runs.
+_no_tasks: Final[set[str]] = set()
+registry.add_finder(_find_waiting)
+job_finished.connect(_finished)

@@ -1,0 +1,169 @@
+"""What is stored of a task's call, and the results that Django's interface returns for it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from django.utils import timezone
+
+from salon_jobs.backend.framework import TaskError, TaskResult, TaskResultStatus
+from salon_jobs.backend.tasks import AnyTask, changed, option
+from salon_jobs.conf import uses_time_zones
+from salon_jobs.core.records import JobState
+from salon_jobs.jobs.results import JobRecord
+
+if TYPE_CHECKING:
+    AnyResult = TaskResult[..., Any]
+else:
+    AnyResult = TaskResult
+
+# A NUL written as JSON, after an even number of backslashes: jsonb refuses it.
+_NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+# What an enqueue can change of a task; the rest is the worker's, which reads it from the task as declared.
+_ENQUEUED: Final = ("priority", "queue_name", "run_after", "max_attempts", "job_key", "keep_result")
+STATUS: Final = {
+    JobState.QUEUED: TaskResultStatus.READY,
+    JobState.RUNNING: TaskResultStatus.RUNNING,
+    JobState.SUCCEEDED: TaskResultStatus.SUCCESSFUL,
+    JobState.FAILED: TaskResultStatus.FAILED,
+    JobState.CANCELLED: TaskResultStatus.FAILED,
+}
+# The class that stands for the end of a cancelled job, by how its reason begins.
+_DISCARDED: Final = ("discarded", "salon_jobs.core.outcomes.Discard")
+_CANCELLED: Final = "salon_jobs.core.errors.CancelRequested"
+
+
+class JobResult(AnyResult):
+    """Result of one job. Unlike Django's, which holds lists, it can be a member of a set."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One call of a task as its job's payload holds it: the arguments, and how it was enqueued.
+
+    ``changes`` are the options in which the enqueued task differs from the declared one.
+    """
+
+    backend: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    changes: dict[str, Any]
+
+    def encode(self) -> str:
+        """Return the payload. Raises ValueError for values that no JSON in PostgreSQL can hold."""
+        payload: dict[str, Any] = {"args": self.args, "kwargs": self.kwargs, "backend": self.backend}
+        if self.changes:
+            payload["task"] = {name: _plain(value) for name, value in self.changes.items()}
+        return encode_json(payload)
+
+    @classmethod
+    def of(cls, payload: dict[str, Any]) -> Call | None:
+        """Read a payload; None for one that this backend did not write."""
+        found: tuple[Any, ...] = tuple(map(payload.get, ("args", "kwargs", "backend")))
+        if tuple(map(type, found)) != (list, dict, str):
+            return None
+        args, kwargs, backend = found
+        changes = payload.get("task", {})
+        if "run_after" in changes:
+            changes["run_after"] = datetime.fromisoformat(changes["run_after"])
+        if "keep_result" in changes:
+            changes["keep_result"] = timedelta(seconds=changes["keep_result"])
+        return cls(backend=backend, args=args, kwargs=kwargs, changes=changes)
+
+    def task(self, declared: AnyTask) -> AnyTask:
+        """Return the task as it was enqueued."""
+        return changed(declared, {"backend": self.backend, **self.changes})
+
+
+def changes_of(task: AnyTask, declared: AnyTask) -> dict[str, Any]:
+    """Return how a task differs from the declared one in what an enqueue can change."""
+    if task is declared:
+        return {}
+    return {name: option(task, name) for name in _ENQUEUED if option(task, name) != option(declared, name)}
+
+
+def encode_json(value: Any) -> str:
+    """Write JSON that jsonb takes. Raises ValueError, which says what it cannot hold."""
+    text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    if "\\u0000" in text and _NUL.search(text):
+        raise ValueError("a NUL character cannot be stored: PostgreSQL's jsonb refuses it")
+    text.encode()  # raises UnicodeEncodeError, a ValueError, for a lone surrogate
+    return text
+
+
+def moment(instant: datetime | None) -> datetime | None:
+    """Return an instant as Django's models do: in UTC, or naive in the current zone without USE_TZ."""
+    if instant is None or uses_time_zones() == timezone.is_aware(instant):
+        return instant
+    return timezone.make_naive(instant) if timezone.is_aware(instant) else timezone.make_aware(instant)
+
+
+def new_result(task: AnyTask, call: Call, public_id: UUID | None, enqueued_at: datetime | None) -> JobResult:
+    """Return the result of a job that has not begun."""
+    return JobResult(
+        task=task,
+        id=str(public_id),
+        status=TaskResultStatus.READY,
+        enqueued_at=moment(enqueued_at),
+        started_at=None,
+        last_attempted_at=None,
+        finished_at=None,
+        args=call.args,
+        kwargs=call.kwargs,
+        backend=call.backend,
+        errors=[],
+        worker_ids=[],
+    )
+
+
+def result_of(record: JobRecord, task: AnyTask, call: Call) -> JobResult:
+    """Return the result of a job as it was read."""
+    result = new_result(task, call, record.public_id, record.created_at)
+    update(
+        result,
+        status=STATUS[record.state],
+        started_at=moment(record.first_started_at),
+        last_attempted_at=moment(record.last_started_at),
+        finished_at=moment(record.finished_at),
+        errors=_errors(record),
+        worker_ids=[_worker_id(each) for each in [*record.worker_ids, *[None] * record.attempts][: record.attempts]],
+        _return_value=record.value,
+    )
+    return result
+
+
+def update(result: JobResult, **values: Any) -> None:
+    """Change a result in place, as Django's own backends do with their frozen ones."""
+    for name, value in values.items():
+        object.__setattr__(result, name, value)
+
+
+def _worker_id(process_id: int | None) -> str:
+    """Return a worker's id; an empty one where it is not recorded, as for an attempt that discarded its job."""
+    return "" if process_id is None else str(process_id)
+
+
+def _errors(record: JobRecord) -> Sequence[TaskError]:
+    errors = [TaskError(exception_class_path=each.error_class, traceback=each.traceback) for each in record.errors]
+    if record.state is JobState.CANCELLED and not errors:
+        kind, path = _DISCARDED
+        discarded = record.reason.startswith(kind)
+        errors.append(TaskError(exception_class_path=path if discarded else _CANCELLED, traceback=record.reason))
+    return errors
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return value.total_seconds() if isinstance(value, timedelta) else value

@@ -1,0 +1,129 @@
+"""Tasks of this backend: Django's own, with options for what a worker does with their jobs."""
+
+from __future__ import annotations
+
+import inspect
+import pkgutil
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
+
+from salon_jobs.backend.framework import InvalidTask, Task
+from salon_jobs.core.backoff import Backoff
+from salon_jobs.core.errors import OptionInvalid
+from salon_jobs.jobs.options import JobOptions, Timeouts
+
+if TYPE_CHECKING:
+    AnyTask = Task[..., Any]
+else:
+    AnyTask = Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTask(AnyTask):
+    """Django task with options for its jobs, given to ``@task``, where Django passes them on, or to ``using``.
+
+    None leaves an option to the backend's ``OPTIONS``. ``job_key`` is a template over the arguments. ``keep_result`` is
+    how long the result of a success can be read; zero keeps none.
+    """
+
+    max_attempts: int | None = None
+    backoff: Backoff | None = None
+    timeout: timedelta | None = None
+    job_key: str | None = None
+    keep_result: timedelta | None = None
+
+    def __post_init__(self) -> None:
+        """Validate the task. Raises InvalidTask."""
+        AnyTask.__post_init__(self)
+        try:
+            check_options({name: getattr(self, name) for name in BACKEND_OPTIONS})
+            JobOptions(job_key=self.job_key)
+        except OptionInvalid as error:
+            raise InvalidTask(f"{self.module_path}: {error}") from error
+        if self.job_key is not None:
+            _check_template(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the path of the function: what a module holds by that name is this task, not the function."""
+        changes = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "func"}
+        return _unpickled, (self.module_path, changes)
+
+    # More options than the base class, which type checkers cannot see: they know Django's Task alone.
+    def using(self, **options: Any) -> JobTask:
+        """Return the task with other options; None leaves one as it is. Raises InvalidTask, TypeError."""
+        if unknown := options.keys() - _USING:
+            raise TypeError(f"{sorted(unknown)} are no options of a task; there are {', '.join(_USING)}")
+        return replace(self, **{name: value for name, value in options.items() if value is not None})
+
+
+BACKEND_OPTIONS: Final = ("max_attempts", "backoff", "timeout", "keep_result")
+_USING: Final = ("priority", "queue_name", "run_after", "backend", "job_key", *BACKEND_OPTIONS)
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Check the values of options that both a task and ``OPTIONS`` can have. Raises OptionInvalid."""
+    JobOptions(max_attempts=options.get("max_attempts"), keep_result=options.get("keep_result"))
+    Timeouts(timeout=options.get("timeout"))
+    if not isinstance(backoff := options.get("backoff"), Backoff | None):
+        raise OptionInvalid(f"backoff must be a salon_jobs.Backoff, not {backoff!r}")
+
+
+def option(task: AnyTask, name: str, default: Any = None) -> Any:
+    """Return an option of a task, which can be one that was declared for another backend and has none."""
+    value = getattr(task, name, None)
+    return default if value is None else value
+
+
+def job_key(task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """Fill in the task's job key from the arguments. Raises TypeError when they do not fit the function."""
+    template: str | None = option(task, "job_key")
+    if template is None or "{" not in template:
+        return template
+    context = (None,) if task.takes_context else ()
+    bound = inspect.signature(task.func).bind(*context, *args, **kwargs)
+    bound.apply_defaults()
+    return template.format_map(bound.arguments)
+
+
+def is_task(found: object) -> TypeGuard[AnyTask]:
+    """Return whether something is a task, of whatever backend."""
+    return isinstance(found, Task)
+
+
+def import_task(path: str) -> AnyTask:
+    """Return the task with this dotted path. Raises ValueError when there is none, or something else."""
+    try:
+        found = pkgutil.resolve_name(path)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"{path!r} cannot be imported: {error}") from error
+    if not is_task(found):
+        raise ValueError(f"{path!r} is no task")
+    return found
+
+
+def changed(task: AnyTask, changes: Mapping[str, Any]) -> AnyTask:
+    """Return a copy with other values, unchecked: what was enqueued is returned even if settings refuse it by now."""
+    if all(getattr(task, name) == value for name, value in changes.items()):
+        return task
+    copy = object.__new__(type(task))
+    for field in fields(task):
+        object.__setattr__(copy, field.name, changes.get(field.name, getattr(task, field.name)))
+    return copy
+
+
+def _unpickled(path: str, changes: Mapping[str, Any]) -> AnyTask:
+    return changed(import_task(path), changes)
+
+
+def _check_template(task: JobTask) -> None:
+    assert task.job_key is not None  # noqa: S101 - the caller looked
+    parameters = inspect.signature(task.func).parameters
+    try:
+        used = {name for _, name, _, _ in string.Formatter().parse(task.job_key) if name is not None}
+    except ValueError as error:
+        raise InvalidTask(f"{task.module_path}: the job_key template is wrong: {error}") from error
+    if unknown := used - parameters.keys():
+        raise InvalidTask(f"{task.module_path}: job_key uses {sorted(unknown)}, which are no arguments")

@@ -1,0 +1,153 @@
+"""Tasks of Django's framework that the tests enqueue; nothing imports them on behalf of a worker."""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.db import transaction
+
+from project.salon.models import Customer
+from salon_jobs import Backoff, Discard, current_job, current_store_id
+from tests.backend.django_tasks_api import task
+
+# What the tasks saw, for tests that run them in their own process.
+seen: list[Any] = []
+SOON = Backoff(base=timedelta(microseconds=1), cap=timedelta(microseconds=1), jitter=0)
+
+
+@task
+def add(left: int, right: int = 1) -> int:
+    """Return the sum."""
+    return left + right
+
+
+@task()
+def echo(*args: Any, **kwargs: Any) -> list[Any]:
+    """Return the arguments."""
+    return [list(args), kwargs]
+
+
+@task(priority=7, queue_name="mail")
+def mail(address: str) -> str:
+    """Return the address."""
+    return address
+
+
+@task(takes_context=True)
+def describe(context: Any, note: str = "") -> dict[str, Any]:
+    """Return what the context says, after keeping its result."""
+    seen.append(context.task_result)
+    return {"attempt": context.attempt, "id": context.task_result.id, "note": note}
+
+
+@task
+async def double(number: int) -> int:
+    """Return twice the number, after a look from the database's thread."""
+    await sync_to_async(lambda: seen.append(current_job().task))()
+    return 2 * number
+
+
+@task(takes_context=True)
+async def describe_later(context: Any) -> int:
+    """Return the attempt."""
+    return int(context.attempt)
+
+
+@task
+def fail(message: str = "no") -> None:
+    """Raise a ValueError."""
+    raise ValueError(message)
+
+
+@task
+def leave(status: int = 3) -> None:
+    """Raise SystemExit."""
+    sys.exit(status)
+
+
+@task
+def give_up() -> None:
+    """Raise Discard."""
+    raise Discard("not worth it")
+
+
+@task
+def give(kind: str) -> Any:
+    """Return something that is no JSON, or only nearly."""
+    values: dict[str, Any] = {
+        "object": object(),
+        "set": {1},
+        "nan": float("nan"),
+        "nul": "a\0b",
+        "surrogate": "\ud800",
+        "bytes": b"text",
+        "tuple": (1, [2, {"a": (3,)}]),
+        "none": None,
+    }
+    return values[kind]
+
+
+@task
+def store_and_customers() -> list[Any]:
+    """Return the store in whose context this runs, and the names of the customers that it sees."""
+    with transaction.atomic():
+        names = sorted(Customer.objects.values_list("name", flat=True))
+    store = current_store_id()
+    return [None if store is None else str(store), names]
+
+
+@task(takes_context=True)
+def flaky(context: Any, failures: int) -> int:
+    """Fail in its first attempts."""
+    seen.append(context.task_result)
+    if context.attempt <= failures:
+        raise ValueError(f"attempt {context.attempt}")
+    return int(context.attempt)
+
+
+flaky = flaky.using(max_attempts=3, backoff=SOON, timeout=timedelta(seconds=20))
+
+
+@task
+def keyed(day: str, note: str = "") -> str:
+    """Return the note."""
+    return note
+
+
+keyed = keyed.using(job_key="report-{day}")
+
+
+@task
+def forgotten() -> int:
+    """Return a number that nobody keeps."""
+    return 1
+
+
+forgotten = forgotten.using(keep_result=timedelta(0))
+
+
+@task(backend="open")
+def elsewhere() -> str:
+    """Run by the backend without a list of queues."""
+    return "open"
+
+
+def plain() -> int:
+    """Return a number; a function that is no task under its own name."""
+    return 4
+
+
+renamed = task(plain)
+
+
+class Shelf:
+    """Holds a task that is no attribute of its module."""
+
+    @staticmethod
+    @task
+    def nested(number: int) -> int:
+        """Return the number."""
+        return number

@@ -1,0 +1,428 @@
+"""Enqueueing through Django's interface: what is validated, what is stored, and what the caller gets."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import django
+import pytest
+from asgiref.sync import sync_to_async
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connection, connections, transaction
+from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone as django_timezone
+
+from salon_jobs import Backoff
+from salon_jobs.backend import SalonJobsBackend
+from salon_jobs.backend.framework import InvalidTask, TaskResult, TaskResultStatus
+from salon_jobs.core.units import LATEST
+from salon_jobs.testing import drain_jobs
+from tests.backend import calls
+from tests.backend.aliases import BACKEND, TASKS
+from tests.backend.django_tasks_api import LOGGER, PACKAGE, default_task_backend, task, task_backends, task_enqueued
+from tests.support import seen
+
+pytestmark = pytest.mark.usefixtures("database")
+
+
+def rows() -> list[dict[str, Any]]:
+    """Return the jobs, oldest first."""
+    columns = "task, store_id, queue, priority, max_attempts, run_at, payload::text, job_key, public_id, state"
+    names = [name.split("::")[0] for name in columns.split(", ")]
+    return [dict(zip(names, row, strict=True)) for row in seen(f"SELECT {columns} FROM salon_jobs_job ORDER BY id")]
+
+
+@contextmanager
+def received(signal: Any) -> Iterator[list[tuple[Any, Any]]]:
+    """Collect sender and result of a signal."""
+    sent: list[tuple[Any, Any]] = []
+
+    def receive(sender: Any, task_result: Any, **_: Any) -> None:
+        sent.append((sender, task_result))
+
+    signal.connect(receive)
+    try:
+        yield sent
+    finally:
+        signal.disconnect(receive)
+
+
+def test_the_backend_supports_everything() -> None:
+    backend = task_backends["default"]
+    assert type(backend) is SalonJobsBackend
+    assert (
+        backend.supports_defer,
+        backend.supports_async_task,
+        backend.supports_get_result,
+        backend.supports_priority,
+    ) == (True, True, True, True)
+
+
+def test_enqueue_returns_a_result_that_is_ready() -> None:
+    before = datetime.now(UTC)
+    result = calls.add.enqueue(2, right=3)
+    assert result.task is calls.add
+    assert str(UUID(result.id)) == result.id
+    assert result.status == TaskResultStatus.READY
+    assert result.enqueued_at is not None
+    assert before - timedelta(seconds=5) < result.enqueued_at < datetime.now(UTC) + timedelta(seconds=5)
+    assert (result.started_at, result.last_attempted_at, result.finished_at) == (None, None, None)
+    assert (result.args, result.kwargs) == ([2], {"right": 3})
+    assert (result.backend, result.errors, result.worker_ids, result.attempts) == ("default", [], [], 0)
+    assert not result.is_finished
+    assert isinstance(result, TaskResult)
+    with pytest.raises(ValueError, match="not finished yet"):
+        _ = result.return_value
+    [row] = rows()
+    assert (row["task"], row["store_id"], row["state"]) == ("tests.backend.calls.add", None, "queued")
+    assert json.loads(row["payload"]) == {"args": [2], "kwargs": {"right": 3}, "backend": "default"}
+    assert str(row["public_id"]) == result.id
+    assert (row["queue"], row["priority"], row["max_attempts"], row["job_key"]) == ("default", 0, 1, None)
+
+
+def test_ids_are_random() -> None:
+    ids = {UUID(calls.add.enqueue(1).id) for _ in range(20)}
+    assert len(ids) == 20
+    assert {each.version for each in ids} == {4}
+
+
+def test_enqueue_is_one_query_in_the_callers_transaction() -> None:
+    with transaction.atomic():
+        with CaptureQueriesContext(connection) as captured:
+            result = calls.add.enqueue(1)
+        assert len(captured) == 1
+        assert rows() == [], "nobody else sees it before the commit"
+        assert calls.add.get_result(result.id).status == TaskResultStatus.READY
+        transaction.set_rollback(True)
+    assert rows() == []
+
+
+def test_the_signal_is_sent_with_the_backends_class() -> None:
+    with received(task_enqueued) as sent:
+        result = calls.add.enqueue(1)
+    assert sent == [(SalonJobsBackend, result)]
+
+
+def test_enqueueing_is_logged_for_debugging(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("DEBUG", LOGGER):
+        result = calls.add.enqueue(1)
+    assert (
+        LOGGER,
+        10,
+        f"Task id={result.id} path=tests.backend.calls.add enqueued backend=default",
+    ) in caplog.record_tuples
+
+
+def test_a_backend_can_be_used_without_a_tasks_own_enqueue() -> None:
+    result = default_task_backend.enqueue(calls.add, (1,), {"right": 2})
+    assert calls.add.get_result(result.id).args == [1]
+
+
+def test_arguments_are_normalized() -> None:
+    result = calls.echo.enqueue((1, 2), b"text", nested={"a": (1, {"b": (None, True, 1.5)})})
+    assert result.args == [[1, 2], "text"]
+    assert result.kwargs == {"nested": {"a": [1, {"b": [None, True, 1.5]}]}}
+    assert calls.echo.get_result(result.id) == result
+    drain_jobs()
+    assert calls.echo.get_result(result.id).return_value == [result.args, result.kwargs]
+
+
+@pytest.mark.parametrize(
+    "value", ["é\u2028 \\u0000 \\\\u0000 \"'%s{}", 2**70, -(2**70), 0.1, -0.0, 1e15, 2.5e-300, "", {}, []]
+)
+def test_arguments_come_back_as_they_were(value: Any) -> None:
+    result = calls.echo.enqueue(value)
+    assert calls.echo.get_result(result.id).args == [value]
+    drain_jobs()
+    assert calls.echo.get_result(result.id).return_value == [[value], {}]
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, datetime(2030, 1, 1, tzinfo=UTC), {"a": [timedelta(1)]}, 1j])
+def test_arguments_that_are_no_json_raise_type_error(value: Any) -> None:
+    with pytest.raises(TypeError, match="Unsupported type"):
+        calls.echo.enqueue(value)
+    with pytest.raises(TypeError, match="Unsupported type"):
+        calls.echo.enqueue(key=value)
+    assert rows() == []
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "a\0b", {"a\0": 1}, ["\\\0"], "\ud800", b"\xff"])
+def test_values_that_no_jsonb_holds_raise_value_error_and_spare_the_transaction(value: Any) -> None:
+    with transaction.atomic():
+        with pytest.raises(ValueError, match=r"JSON|NUL|surrogates|Unsupported"):
+            calls.echo.enqueue(value)
+        calls.add.enqueue(1)
+    assert len(rows()) == 1
+
+
+@pytest.mark.parametrize(("priority", "stored"), [(-100, 100), (0, 0), (100, -100), (7.0, -7)])
+def test_priorities_are_inverted(priority: Any, stored: int) -> None:
+    result = calls.add.using(priority=priority).enqueue(1)
+    [row] = rows()
+    assert row["priority"] == stored
+    assert calls.add.get_result(result.id).task.priority == priority
+
+
+def test_higher_priorities_run_first() -> None:
+    calls.seen.clear()
+    for priority in (-5, 100, 0, 50, -100):
+        calls.describe.using(priority=priority).enqueue(note=str(priority))
+    drain_jobs()
+    assert [result.kwargs["note"] for result in calls.seen] == ["100", "50", "0", "-5", "-100"]
+
+
+@pytest.mark.parametrize("priority", [-101, 101, 1.5])
+def test_impossible_priorities_are_refused(priority: Any) -> None:
+    with pytest.raises(InvalidTask, match="whole number between -100 and 100"):
+        calls.add.using(priority=priority)
+
+
+def test_a_task_keeps_its_declared_queue_and_priority() -> None:
+    result = calls.mail.enqueue("a@example.com")
+    [row] = rows()
+    assert (row["queue"], row["priority"]) == ("mail", -7)
+    assert calls.mail.get_result(result.id).task == calls.mail
+
+
+def test_queue_names_are_those_of_the_setting() -> None:
+    with pytest.raises(InvalidTask, match="Queue 'other' is not valid for backend"):
+        calls.add.using(queue_name="other")
+    result = calls.elsewhere.using(queue_name="any name").enqueue()
+    assert [row["queue"] for row in rows()] == ["any name"]
+    assert calls.elsewhere.get_result(result.id).task.queue_name == "any name"
+
+
+@pytest.mark.parametrize("name", ["q" * 101, "a\0b"])
+def test_queue_names_fit_the_table(name: str) -> None:
+    with pytest.raises(InvalidTask, match=r"tests\.backend\.calls\.elsewhere: queue_name must be a string"):
+        calls.elsewhere.using(queue_name=name)
+
+
+def test_the_default_queue_is_the_only_one_without_the_setting() -> None:
+    with override_settings(TASKS={"default": {"BACKEND": BACKEND}}):
+        calls.add.enqueue(1)
+        with pytest.raises(InvalidTask, match="not valid"):
+            calls.mail.using(priority=1)
+
+
+@pytest.mark.parametrize(
+    "run_after",
+    [
+        datetime(2030, 1, 1, 12, tzinfo=UTC),
+        datetime(2030, 7, 1, 12, 30, 15, 123456, tzinfo=timezone(timedelta(hours=5, minutes=30))),
+        datetime(2030, 7, 1, 12, tzinfo=ZoneInfo("Europe/Paris")),
+    ],
+)
+def test_run_after_defers_and_is_returned_as_given(run_after: datetime) -> None:
+    result = calls.add.using(run_after=run_after).enqueue(1)
+    assert result.task.run_after is run_after
+    assert [row["run_at"] for row in rows()] == [run_after]
+    fetched = calls.add.get_result(result.id)
+    assert fetched == result
+    assert fetched.task.run_after is not None
+    assert fetched.task.run_after.isoformat() == run_after.isoformat()
+    assert drain_jobs() == []
+    assert len(drain_jobs(now=run_after + timedelta(seconds=1))) == 1
+    assert calls.add.get_result(result.id).task.run_after == run_after
+
+
+def test_run_after_in_the_past_is_due_at_once() -> None:
+    calls.add.using(run_after=datetime.now(UTC) - timedelta(days=1)).enqueue(1)
+    assert len(drain_jobs()) == 1
+
+
+def test_a_naive_run_after_is_refused() -> None:
+    with pytest.raises(InvalidTask, match="aware datetime"):
+        calls.add.using(run_after=datetime(2030, 1, 1))  # noqa: DTZ001
+
+
+def test_without_time_zones_run_after_is_naive_and_comes_back_naive() -> None:
+    run_after = datetime(2030, 1, 1, 12)  # noqa: DTZ001
+    with override_settings(USE_TZ=False, TIME_ZONE="Europe/Paris"):
+        connection.close()
+        result = calls.add.using(run_after=run_after).enqueue(1)
+        fetched = calls.add.get_result(result.id)
+    assert fetched.task.run_after == run_after
+    assert fetched == result
+    for instant in (result.enqueued_at, fetched.enqueued_at):
+        assert instant is not None
+        assert django_timezone.is_naive(instant)
+    assert [row["run_at"] for row in rows()] == [run_after.replace(tzinfo=ZoneInfo("Europe/Paris"))]
+
+
+def test_a_run_after_beyond_the_calendar_is_refused() -> None:
+    late = calls.add.using(run_after=LATEST + timedelta(days=1))
+    with pytest.raises(InvalidTask, match=r"tests\.backend\.calls\.add: run_at must lie between"):
+        late.enqueue(1)
+
+
+def test_only_functions_of_a_module_can_be_tasks() -> None:
+    def inner() -> None:
+        """Do nothing."""
+
+    with pytest.raises(InvalidTask, match="module level"):
+        task(inner)
+    with pytest.raises(InvalidTask, match="module level"):
+        task(print)
+
+
+def test_a_context_needs_its_parameter() -> None:
+    with pytest.raises(InvalidTask, match="first argument of 'context'"):
+        task(takes_context=True)(calls.plain)
+
+
+def test_enqueueing_from_coroutines() -> None:
+    async def go() -> tuple[Any, Any]:
+        result = await calls.add.aenqueue(2, right=5)
+        fetched = await calls.add.aget_result(result.id)
+        await sync_to_async(drain_jobs)()
+        await result.arefresh()
+        return result, fetched
+
+    result, fetched = asyncio.run(go())
+    assert fetched.status == TaskResultStatus.READY
+    assert (result.status, result.return_value) == (TaskResultStatus.SUCCESSFUL, 7)
+
+
+def test_aenqueue_is_one_query() -> None:
+    def begin() -> CaptureQueriesContext:
+        return CaptureQueriesContext(connections["default"]).__enter__()
+
+    def end(captured: CaptureQueriesContext) -> int:
+        captured.__exit__(None, None, None)
+        connections["default"].close()
+        return len(captured)
+
+    async def go() -> int:
+        captured = await sync_to_async(begin)()
+        await calls.add.aenqueue(1)
+        return await sync_to_async(end)(captured)
+
+    assert asyncio.run(go()) == 1
+
+
+def test_results_are_compared_hashed_copied_and_pickled() -> None:
+    result = calls.add.using(priority=3, run_after=datetime(2030, 1, 1, tzinfo=UTC)).enqueue(1, right=2)
+    fetched = calls.add.get_result(result.id)
+    assert fetched == result
+    assert fetched is not result
+    assert fetched != calls.add.enqueue(1, right=2)
+    assert len({fetched, result}) == 1
+    assert len({calls.add, calls.add.using(priority=0), calls.mail}) == 2
+    for copied in (pickle.loads(pickle.dumps(result)), copy.copy(result), copy.deepcopy(result)):
+        assert copied == result
+        assert copied.task.func is calls.add.func
+        copied.refresh()
+    assert pickle.loads(pickle.dumps(calls.flaky)) == calls.flaky
+
+
+def test_a_pickled_task_is_found_by_its_path() -> None:
+    with pytest.raises(ValueError, match="plain' is no task"):
+        pickle.loads(pickle.dumps(calls.renamed))
+
+
+def test_attempts_are_one_unless_the_backend_or_the_task_says_otherwise() -> None:
+    calls.add.enqueue(1)
+    calls.elsewhere.enqueue()
+    calls.flaky.enqueue(0)
+    calls.flaky.using(max_attempts=7).enqueue(0)
+    assert [row["max_attempts"] for row in rows()] == [1, 2, 3, 7]
+
+
+def test_options_of_an_enqueue_come_back() -> None:
+    changed = calls.add.using(max_attempts=4, job_key="a", keep_result=timedelta(minutes=5), priority=1)
+    result = changed.enqueue(1)
+    fetched = calls.add.get_result(result.id)
+    assert fetched == result
+    assert fetched.task == changed
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_attempts": 0}, "max_attempts must be a whole number from 1"),
+        ({"timeout": timedelta(0)}, "timeout must be a timedelta above zero"),
+        ({"timeout": 5}, "timeout must be a timedelta"),
+        ({"backoff": 5}, "backoff must be a salon_jobs.Backoff, not 5"),
+        ({"keep_result": timedelta(-1)}, "keep_result must be a timedelta"),
+        ({"job_key": ""}, "job_key must be a string"),
+        ({"job_key": "{nothing}"}, r"job_key uses \['nothing'\], which are no arguments"),
+        ({"job_key": "{"}, "job_key template is wrong"),
+    ],
+)
+def test_impossible_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidTask, match=message):
+        calls.add.using(**options)
+
+
+def test_unknown_options_are_refused() -> None:
+    with pytest.raises(TypeError, match="max_atempts"):
+        calls.add.using(max_atempts=3)
+
+
+def test_the_decorator_takes_options_where_django_passes_them_on() -> None:
+    decorate: Any = task
+    if django.VERSION[:2] == (6, 0):
+        with pytest.raises(TypeError):
+            decorate(max_attempts=4)(calls.plain)
+    else:
+        assert decorate(max_attempts=4, timeout=timedelta(seconds=1))(calls.plain).max_attempts == 4
+
+
+def test_what_the_worker_reads_from_the_declaration_cannot_change_with_one_enqueue() -> None:
+    for options in ({"timeout": timedelta(seconds=1)}, {"backoff": Backoff(base=timedelta(seconds=9))}):
+        changed: Any = calls.add.using(**options)
+        with pytest.raises(InvalidTask, match=r"declare it there: add = add\.using\("):
+            changed.enqueue(1)
+    same = calls.flaky.using(timeout=timedelta(seconds=20), priority=2)
+    same.enqueue(0)
+    assert len(rows()) == 1
+
+
+def test_a_job_key_replaces_the_waiting_job_and_keeps_its_id() -> None:
+    first = calls.keyed.enqueue("monday", note="first")
+    second = calls.keyed.enqueue(day="monday", note="second")
+    other = calls.keyed.enqueue("tuesday")
+    assert second.id == first.id != other.id
+    assert [row["job_key"] for row in rows()] == ["report-monday", "report-tuesday"]
+    drain_jobs()
+    assert calls.keyed.get_result(first.id).return_value == "second"
+    assert calls.keyed.enqueue("monday").id != first.id
+
+
+def test_a_job_key_needs_arguments_that_fit() -> None:
+    with pytest.raises(TypeError, match="day"):
+        calls.keyed.enqueue()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_atempts": 3}, r"TASKS\['default'\]\['OPTIONS'\] has an unknown key 'max_atempts'; did you mean"),
+        ({"id_function": "x"}, "known are max_attempts, backoff, timeout, keep_result"),
+        ({"max_attempts": "3"}, r"TASKS\['default'\]\['OPTIONS'\]: max_attempts must be a whole number"),
+        ({"backoff": 3}, "backoff must be a salon_jobs.Backoff"),
+    ],
+)
+def test_wrong_options_of_the_backend_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ImproperlyConfigured, match=message):
+        SalonJobsBackend("default", {"OPTIONS": options})
+
+
+def test_a_task_of_another_backend_is_enqueued_where_the_settings_change() -> None:
+    with override_settings(TASKS={**TASKS, "default": {"BACKEND": f"{PACKAGE}.backends.dummy.DummyBackend"}}):
+        declared = task(calls.plain)
+    assert not hasattr(declared, "max_attempts")
+    result = declared.enqueue()
+    drain_jobs()
+    assert declared.get_result(result.id).return_value == 4

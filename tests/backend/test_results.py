@@ -1,0 +1,419 @@
+"""Runs of tasks, and what their results say before, during and after."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.test import override_settings
+
+from project.settings import SALON_JOBS
+from salon_jobs import task as native_task
+from salon_jobs.backend import SalonJobsBackend
+from salon_jobs.backend.framework import TaskResultDoesNotExist, TaskResultStatus
+from salon_jobs.control import cancel_jobs
+from salon_jobs.core.errors import ResultInvalid
+from salon_jobs.jobs import registry
+from salon_jobs.testing import drain_jobs
+from tests.backend import calls
+from tests.backend.django_tasks_api import (
+    LOGGER,
+    TaskResultMismatch,
+    default_task_backend,
+    task_backends,
+    task_finished,
+    task_started,
+)
+from tests.backend.test_enqueue import received
+from tests.support import change, seen
+
+pytestmark = pytest.mark.usefixtures("database")
+
+
+@pytest.fixture(autouse=True)
+def nothing_seen() -> Iterator[None]:
+    yield
+    calls.seen.clear()
+
+
+def run(task: Any, *args: Any, **kwargs: Any) -> Any:
+    """Enqueue a task, run what is due, and return the result as it then is."""
+    result = task.enqueue(*args, **kwargs)
+    drain_jobs()
+    return task.get_result(result.id)
+
+
+def job_of(path: str) -> str:
+    """Add a job of a dotted path, as a process with other code would; return its public id."""
+    payload, public_id = '{"args": [], "kwargs": {}, "backend": "default"}', str(uuid4())
+    change("INSERT INTO salon_jobs_job (task, payload, public_id) VALUES (%s, %s, %s)", path, payload, public_id)
+    return public_id
+
+
+def job_ids() -> list[int]:
+    return [row[0] for row in seen("SELECT id FROM salon_jobs_job ORDER BY id")]
+
+
+def test_a_success() -> None:
+    result = calls.add.enqueue(2, right=3)
+    before = datetime.now(UTC)
+    drain_jobs()
+    done = calls.add.get_result(result.id)
+    assert (done.status, done.return_value, done.is_finished) == (TaskResultStatus.SUCCESSFUL, 5, True)
+    assert (done.errors, done.attempts) == ([], 1)
+    assert done.enqueued_at == result.enqueued_at
+    assert done.enqueued_at is not None
+    assert done.started_at is not None
+    assert done.finished_at is not None
+    assert before - timedelta(seconds=5) < done.enqueued_at <= done.started_at <= done.finished_at
+    assert done.last_attempted_at == done.started_at
+    [worker_id] = done.worker_ids
+    assert isinstance(worker_id, str)
+    assert 0 < len(worker_id) <= 64
+    assert (done.args, done.kwargs, done.backend) == ([2], {"right": 3}, "default")
+
+
+def test_refresh_reads_it_again() -> None:
+    result = calls.add.enqueue(1)
+    drain_jobs()
+    assert result.status == TaskResultStatus.READY
+    result.refresh()
+    assert result == calls.add.get_result(result.id)
+    assert result.return_value == 2
+
+
+def test_none_is_a_return_value() -> None:
+    done = run(calls.give, "none")
+    assert (done.status, done.return_value) == (TaskResultStatus.SUCCESSFUL, None)
+
+
+@pytest.mark.parametrize(("kind", "returned"), [("bytes", "text"), ("tuple", [1, [2, {"a": [3]}]])])
+def test_return_values_are_normalized(kind: str, returned: Any) -> None:
+    assert run(calls.give, kind).return_value == returned
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        ("object", TypeError),
+        ("set", TypeError),
+        ("nan", ResultInvalid),
+        ("nul", ResultInvalid),
+        ("surrogate", ResultInvalid),
+        ("nothing like it", KeyError),
+    ],
+)
+def test_a_return_value_that_is_no_json_fails_the_run(kind: str, error: type[Exception]) -> None:
+    done = run(calls.give, kind)
+    assert done.status == TaskResultStatus.FAILED
+    assert issubclass(done.errors[0].exception_class, error)
+
+
+def test_a_failure() -> None:
+    done = run(calls.fail, "broken")
+    assert (done.status, done.is_finished, done.attempts) == (TaskResultStatus.FAILED, True, 1)
+    [error] = done.errors
+    assert error.exception_class is ValueError
+    assert error.exception_class_path == "builtins.ValueError"
+    assert error.traceback.startswith("Traceback (most recent call last):")
+    assert "in fail\n" in error.traceback
+    assert error.traceback.endswith("ValueError: broken\n")
+    assert done.finished_at is not None
+    with pytest.raises(ValueError, match="Task failed"):
+        _ = done.return_value
+
+
+def test_system_exit_fails_the_run() -> None:
+    done = run(calls.leave)
+    assert done.status == TaskResultStatus.FAILED
+    assert done.errors[0].exception_class is SystemExit
+
+
+def test_arguments_that_do_not_fit_fail_the_run() -> None:
+    done = run(calls.add, 1, 2, 3)
+    assert done.status == TaskResultStatus.FAILED
+    assert done.errors[0].exception_class is TypeError
+
+
+def test_a_discarded_job_has_failed() -> None:
+    done = run(calls.give_up)
+    assert (done.status, done.attempts) == (TaskResultStatus.FAILED, 1)
+    [error] = done.errors
+    assert error.exception_class_path == "salon_jobs.core.outcomes.Discard"
+    assert "not worth it" in error.traceback
+
+
+def test_a_cancelled_job_has_failed() -> None:
+    result = calls.add.enqueue(1)
+    assert [done.changed for done in cancel_jobs(job_ids(), using="operator")] == [True]
+    result.refresh()
+    assert (result.status, result.attempts, result.worker_ids) == (TaskResultStatus.FAILED, 0, [])
+    assert result.errors[0].exception_class_path == "salon_jobs.core.errors.CancelRequested"
+    assert result.finished_at is not None
+
+
+def test_every_attempt_is_in_the_result() -> None:
+    result = calls.flaky.enqueue(2)
+    drain_jobs()
+    done = calls.flaky.get_result(result.id)
+    assert (done.status, done.return_value, done.attempts) == (TaskResultStatus.SUCCESSFUL, 3, 3)
+    assert [error.exception_class for error in done.errors] == [ValueError] * 2
+    assert [error.traceback.strip().rpartition("\n")[2] for error in done.errors] == [
+        "ValueError: attempt 1",
+        "ValueError: attempt 2",
+    ]
+    assert len(done.worker_ids) == 3
+    assert done.started_at is not None
+    assert done.last_attempted_at is not None
+    assert done.started_at < done.last_attempted_at
+    first, second, third = calls.seen
+    assert [each.status for each in calls.seen] == [TaskResultStatus.RUNNING] * 3
+    assert [each.attempts for each in calls.seen] == [1, 2, 3]
+    assert [len(each.errors) for each in calls.seen] == [0, 1, 2]
+    assert first.started_at == first.last_attempted_at
+    assert third.started_at == second.started_at < third.last_attempted_at
+    assert third.worker_ids == done.worker_ids
+
+
+def test_between_two_attempts_it_is_ready_again() -> None:
+    slow = calls.add.using(max_attempts=2)
+    result = slow.enqueue("no number")
+    drain_jobs()
+    result.refresh()
+    assert (result.status, result.attempts, result.is_finished) == (TaskResultStatus.READY, 1, False)
+    assert len(result.errors) == 1
+    assert result.finished_at is None
+    assert result.started_at is not None
+
+
+def test_the_last_attempt_fails_it() -> None:
+    done = run(calls.flaky, 99)
+    assert (done.status, done.attempts, len(done.errors)) == (TaskResultStatus.FAILED, 3, 3)
+
+
+def test_the_context_of_a_task() -> None:
+    result = calls.describe.enqueue("hello")
+    drain_jobs()
+    assert calls.describe.get_result(result.id).return_value == {"attempt": 1, "id": result.id, "note": "hello"}
+    [seen_result] = calls.seen
+    assert seen_result.status == TaskResultStatus.RUNNING
+    assert seen_result.task == calls.describe
+    assert seen_result.started_at == seen_result.last_attempted_at
+    assert seen_result.enqueued_at == result.enqueued_at
+
+
+def test_a_context_can_be_refreshed_while_it_runs() -> None:
+    states: list[Any] = []
+
+    def look(task_result: Any, **_: Any) -> None:
+        task_result.refresh()
+        states.append((task_result.status, task_result.attempts, task_result.finished_at))
+
+    task_started.connect(look)
+    try:
+        run(calls.add, 1)
+    finally:
+        task_started.disconnect(look)
+    assert states == [(TaskResultStatus.RUNNING, 1, None)]
+
+
+def test_coroutines() -> None:
+    assert run(calls.double, 21).return_value == 42
+    assert calls.seen == ["tests.backend.calls.double"]
+    assert run(calls.describe_later).return_value == 1
+
+
+def test_calling_a_task_runs_it_here() -> None:
+    assert calls.add.call(1, 2) == 3
+    assert job_ids() == []
+
+
+def test_nested_and_renamed_tasks_run() -> None:
+    assert run(calls.Shelf.nested, 5).return_value == 5
+    assert run(calls.renamed).return_value == 4
+
+
+@pytest.mark.parametrize("malformed", ["", "1", "nothing", "00000000-0000-0000-0000-00000000000g", None, 7, b"x"])
+def test_a_malformed_id_does_not_exist(malformed: Any) -> None:
+    with pytest.raises(TaskResultDoesNotExist):
+        default_task_backend.get_result(malformed)
+
+
+def test_a_missing_id_does_not_exist() -> None:
+    with pytest.raises(TaskResultDoesNotExist):
+        calls.add.get_result(str(uuid4()))
+
+
+def test_another_aliases_id_does_not_exist() -> None:
+    result = calls.elsewhere.enqueue()
+    with pytest.raises(TaskResultDoesNotExist):
+        default_task_backend.get_result(result.id)
+    assert task_backends["open"].get_result(result.id).id == result.id
+
+
+def test_an_id_that_is_not_this_backends_does_not_exist() -> None:
+    result = calls.add.enqueue(1)
+    change("UPDATE salon_jobs_job SET payload = %s", '{"args": [1]}')
+    with pytest.raises(TaskResultDoesNotExist):
+        calls.add.get_result(result.id)
+
+
+def test_the_result_of_another_task_is_a_mismatch() -> None:
+    result = calls.add.enqueue(1)
+    with pytest.raises(TaskResultMismatch):
+        calls.fail.get_result(result.id)
+    assert default_task_backend.get_result(result.id).task == calls.add
+
+
+def test_a_result_of_a_task_that_is_gone_does_not_exist() -> None:
+    public_id = job_of("tests.backend.calls.removed")
+    with pytest.raises(TaskResultDoesNotExist, match=r"its task 'tests\.backend\.calls\.removed' is no task"):
+        default_task_backend.get_result(public_id)
+
+
+@pytest.mark.parametrize(
+    "path", ["os.getcwd", "tests.backend.calls.seen", "tests.backend.calls.Shelf", "nothing", "a b.c"]
+)
+def test_dotted_paths_lead_to_tasks_alone(path: str) -> None:
+    public_id = job_of(path)
+    assert drain_jobs() == []
+    with pytest.raises(TaskResultDoesNotExist):
+        default_task_backend.get_result(public_id)
+    assert path not in registry.task_names()
+
+
+def test_results_are_kept_for_a_time() -> None:
+    run(calls.add, 1)
+    calls.elsewhere.enqueue()
+    drain_jobs()
+    kept = dict(seen("SELECT task, date_trunc('second', expires_at - finished_at) FROM salon_jobs_job_result"))
+    assert kept == {"tests.backend.calls.add": timedelta(days=1), "tests.backend.calls.elsewhere": timedelta(hours=1)}
+    calls.add.using(keep_result=timedelta(minutes=1)).enqueue(9)
+    drain_jobs()
+    [(kept_for,)] = seen("SELECT expires_at - finished_at FROM salon_jobs_job_result WHERE value = '10'")
+    assert timedelta(minutes=1) <= kept_for < timedelta(minutes=1, seconds=1)
+
+
+def test_a_result_that_nobody_keeps_is_not_written() -> None:
+    result = calls.forgotten.enqueue()
+    assert calls.forgotten.get_result(result.id).status == TaskResultStatus.READY
+    drain_jobs()
+    assert seen("SELECT FROM salon_jobs_job_result") == []
+    with pytest.raises(TaskResultDoesNotExist):
+        calls.forgotten.get_result(result.id)
+    with override_settings(SALON_JOBS={**SALON_JOBS, "RESULT_RETENTION": timedelta(0)}):
+        result = calls.add.enqueue(1)
+        drain_jobs()
+    assert seen("SELECT FROM salon_jobs_job_result") == []
+
+
+def test_a_failure_can_be_read_without_a_kept_result() -> None:
+    failing = calls.fail.using(keep_result=timedelta(0))
+    result = failing.enqueue()
+    drain_jobs()
+    result.refresh()
+    assert (result.status, len(result.errors)) == (TaskResultStatus.FAILED, 1)
+
+
+def test_signals_of_a_success() -> None:
+    with received(task_started) as started, received(task_finished) as finished:
+        done = run(calls.add, 1)
+    [(sender, result)] = started
+    assert sender is SalonJobsBackend
+    assert (result.id, result.attempts) == (done.id, 1)
+    [(sender, result)] = finished
+    assert sender is SalonJobsBackend
+    assert (result.id, result.status, result.return_value) == (done.id, TaskResultStatus.SUCCESSFUL, 2)
+    assert result.worker_ids == done.worker_ids
+    assert result.finished_at is not None
+
+
+def test_signals_of_a_failure() -> None:
+    with received(task_started) as started, received(task_finished) as finished:
+        done = run(calls.flaky, 99)
+    assert len(started) == 3
+    [(sender, result)] = finished
+    assert sender is SalonJobsBackend
+    assert (result.id, result.status, result.attempts) == (done.id, TaskResultStatus.FAILED, 3)
+    assert result.errors == done.errors
+
+
+def test_the_end_is_announced_after_its_commit() -> None:
+    states: list[Any] = []
+
+    def look(task_result: Any, **_: Any) -> None:
+        states.append(
+            seen("SELECT state FROM salon_jobs_job WHERE public_id = %s", task_result.id)
+            or seen("SELECT value FROM salon_jobs_job_result WHERE public_id = %s", task_result.id)
+        )
+
+    task_finished.connect(look)
+    try:
+        run(calls.add, 1)
+        run(calls.fail)
+    finally:
+        task_finished.disconnect(look)
+    assert states == [[("2",)], [("failed",)]]
+
+
+def test_logging_is_djangos(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, LOGGER):
+        done = run(calls.add, 1)
+        failed = run(calls.fail)
+    records = [record for record in caplog.records if record.name == LOGGER]
+    assert [(record.levelname, record.getMessage()) for record in records] == [
+        ("INFO", f"Task id={done.id} path=tests.backend.calls.add state=RUNNING"),
+        ("INFO", f"Task id={done.id} path=tests.backend.calls.add state=SUCCESSFUL"),
+        ("INFO", f"Task id={failed.id} path=tests.backend.calls.fail state=RUNNING"),
+        ("ERROR", f"Task id={failed.id} path=tests.backend.calls.fail state=FAILED"),
+    ]
+    assert [record.exc_info and record.exc_info[0] for record in records] == [None, None, None, ValueError]
+
+
+def test_a_receiver_that_fails_at_the_start_fails_the_run() -> None:
+    def refuse(**_: Any) -> None:
+        raise RuntimeError("not today")
+
+    task_started.connect(refuse)
+    try:
+        done = run(calls.add, 1)
+    finally:
+        task_started.disconnect(refuse)
+    assert done.status == TaskResultStatus.FAILED
+    assert done.errors[0].exception_class is RuntimeError
+
+
+def test_a_receiver_that_fails_at_the_end_changes_nothing() -> None:
+    def refuse(**_: Any) -> None:
+        raise RuntimeError("not today")
+
+    task_finished.connect(refuse)
+    try:
+        assert run(calls.add, 1).return_value == 2
+    finally:
+        task_finished.disconnect(refuse)
+
+
+def test_timeouts_are_errors_of_their_attempts() -> None:
+    declaration = registry.get_declaration("tests.backend.calls.flaky")
+    assert declaration.timeouts is not None
+    assert declaration.timeouts.timeout == timedelta(seconds=20)
+    assert declaration.backoff == calls.SOON
+    assert declaration.options.max_attempts == 3
+
+
+def test_native_tasks_live_beside_them() -> None:
+    def nothing() -> None:
+        """Do nothing."""
+
+    native = native_task(name="backend-native")(nothing)
+    try:
+        native.enqueue()
+        calls.add.enqueue(1)
+        assert {job.task for job in drain_jobs()} == {"backend-native", "tests.backend.calls.add"}
+    finally:
+        registry.unregister("backend-native")

@@ -1,0 +1,52 @@
+"""Follows the page on Django's tasks: its module is imported, its calls are made, its jobs are run."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from salon_jobs.jobs import registry
+from salon_jobs.testing import drain_jobs
+from tests.backend.django_tasks_api import PACKAGE
+from tests.docs.markdown import blocks, read
+
+
+@pytest.fixture
+def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Write the page's module, and return the code of its calls."""
+    found: list[str] = []
+    for block in blocks(read("docs/how-to/django-tasks.md")):
+        action, _, path = block.action.partition(" ")
+        text = block.text.replace("django.tasks", PACKAGE)
+        if action == "write":
+            (tmp_path / path).parent.mkdir()
+            (tmp_path / path).write_text(text)
+        elif action == "call":
+            found.append(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield found
+    for name in [name for name in sys.modules if name.partition(".")[0] == "shop"]:
+        del sys.modules[name]
+    for name in registry.task_names():
+        if name.startswith("shop."):
+            registry.unregister(name)
+
+
+@pytest.mark.usefixtures("database")
+def test_the_page(steps: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {}
+    enqueue, look = steps
+    exec(enqueue, names)
+    catalogue = importlib.import_module("shop.tasks").import_catalogue
+    first, second = catalogue.enqueue("acme"), catalogue.enqueue(supplier="acme")
+    assert first.id == second.id
+    assert {job.task for job in drain_jobs()} == {"shop.tasks.send_receipt", "shop.tasks.import_catalogue"}
+    exec(look, names)
+    assert capsys.readouterr().out == "SUCCESSFUL receipt of order 7\n"
+    assert names["same"] == names["result"]
+    assert catalogue.get_result(first.id).return_value == {"supplier": "acme", "attempt": 1}
