@@ -1,21 +1,251 @@
-"""Clean-up of this thread's Django connections between two pieces of work, as after a request."""
+"""Clean-up of Django connections between two pieces of work: jobs, requests, rounds of a loop.
+
+What broke or was left in a transaction is closed, and the session of what is kept is reset to the state in which Django
+connected it. A pool's or a thread's connection goes on to the next job, together with whatever SET, SET ROLE, LISTEN, a
+session advisory lock, a temporary table or a cursor WITH HOLD left on its session. The server does not report these,
+and a function can cause them behind a plain SELECT; so every session that was used is reset. DISCARD ALL would also
+remove what Django and the project set on connecting, and can neither be sent along with COMMIT nor spare psycopg's own
+prepared statements.
+"""
 
 from __future__ import annotations
 
+import logging
 import select
 import threading
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
+from weakref import ref
 
-from django.db import connections
+from django.db import DatabaseError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
+from psycopg import Connection, sql
+from psycopg.generators import fetch_many
+from psycopg.pq import TransactionStatus
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.errors import ConfigurationError
+from salon_jobs.core import events
+from salon_jobs.core.errors import ConfigurationError, TenantContextError
+from salon_jobs.core.events import log_event
 from salon_jobs.db.connections import in_transaction
-from salon_jobs.tenancy.active import open_store
-from salon_jobs.tenancy.session_reset import finish_reset, reset
+from salon_jobs.db.statements import in_one_trip, rows_in_one_trip, run_statements, succeeded
+from salon_jobs.tenancy.active import open_store, session_context
+
+# What has been set since the server accepted the connection, except settings with a custom name, which the server does
+# not list. Behind a pooler, the process that answers is not the one given to the connection: only those of its settings
+# are ours that a pooler carries over from one server connection to the next.
+AS_CONNECTED: Final = """
+    SELECT 'role', CASE WHEN pg_catalog.pg_backend_pid() = {pid} THEN pg_catalog.current_setting('role') ELSE 'none' END
+    UNION ALL
+    SELECT name, setting FROM pg_catalog.pg_settings
+     WHERE source = 'session'
+       AND (pg_catalog.pg_backend_pid() = {pid} OR name IN (
+           'TimeZone', 'DateStyle', 'client_encoding', 'standard_conforming_strings', 'application_name'))
+       AND name NOT IN ('role', 'transaction_isolation', 'transaction_read_only', 'transaction_deferrable')
+"""
+# Settings that decide whether the statements that end a job find their tables and may change them.
+_DECISIVE: Final = ("search_path", "row_security")
+_DEALLOCATE_BUT_PSYCOPGS: Final = (
+    "DO $$ DECLARE prepared text; BEGIN FOR prepared IN SELECT name FROM pg_catalog.pg_prepared_statements "
+    "WHERE pg_catalog.left(name, 5) <> '_pg3_' LOOP EXECUTE pg_catalog.format('DEALLOCATE %I', prepared); "
+    "END LOOP; END $$"
+)
+# psycopg's names for the ends of transactions and the autocommit switch, which Django makes around each one. Any other
+# name counts as a use.
+_CHANGES_NOTHING: Final = frozenset({"_commit_gen", "_rollback_gen", "_set_autocommit_gen"})
+_CLIENT_CHANGED: Final = "attributes of the psycopg connection were changed"
+_keep_all = False
+
+
+class WatchedSession:
+    """Session of one psycopg connection: the statements that reset it, and whether it has been used.
+
+    Replaces the connection's ``wait``, through which psycopg makes every statement, including Django's. ``used`` is
+    True once a statement ran since the last reset; our own statements that bypass psycopg do not count.
+    """
+
+    __slots__ = ("_client_state", "_raw", "_wait", "before_end", "reset", "used")
+
+    def __init__(self, raw: Connection[Any], as_connected: dict[str, str]) -> None:
+        self._raw = ref(raw)
+        self._wait = type(raw).wait
+        self._client_state = _client_state(raw)
+        self.used = False
+        role = as_connected.pop("role")
+        set_role = f"SET ROLE {'NONE' if role == 'none' else sql.Identifier(role).as_string(raw)}"
+        sets = {name: _set_config(raw, name, value) for name, value in as_connected.items()}
+        # Before the statement that ends a job, in its transaction.
+        decisive = (sets.get(name, f"RESET {name}") for name in _DECISIVE)
+        self.before_end = "; ".join(("RESET SESSION AUTHORIZATION", set_role, *decisive))
+        # Afterwards. The transaction states its modes explicitly, since a default still set could make it wait.
+        self.reset = "; ".join(
+            (
+                "BEGIN ISOLATION LEVEL READ COMMITTED NOT DEFERRABLE",
+                "CLOSE ALL",
+                "RESET SESSION AUTHORIZATION",
+                set_role,
+                "RESET ALL",
+                *sets.values(),
+                "DEALLOCATE ALL" if raw.prepare_threshold is None else _DEALLOCATE_BUT_PSYCOPGS,
+                "UNLISTEN *",
+                "SELECT pg_catalog.pg_advisory_unlock_all()",
+                "DISCARD TEMP",
+                "DISCARD SEQUENCES",
+                "COMMIT",
+            )
+        )
+
+    def __call__(self, steps: Any, *args: Any, **kwargs: Any) -> Any:
+        """Wait as the connection does, and record that it was used."""
+        if steps.__name__ not in _CHANGES_NOTHING:
+            self.used = True
+        raw: Any = self._raw()  # it calls us, so it is alive
+        return self._wait(raw, steps, *args, **kwargs)
+
+    @property
+    def client_changed(self) -> bool:
+        """Whether attributes of the psycopg connection were changed, which no statement resets."""
+        raw = self._raw()
+        return raw is not None and _client_state(raw) != self._client_state
+
+
+def _client_state(raw: Connection[Any]) -> tuple[object, ...]:
+    modes = raw.isolation_level, raw.read_only, raw.deferrable
+    return *modes, raw.row_factory, raw.cursor_factory, raw.prepare_threshold
+
+
+def _set_config(raw: Connection[Any], name: str, value: str) -> str:
+    call = sql.SQL("SELECT pg_catalog.set_config({}, {}, false)").format(sql.Literal(name), sql.Literal(value))
+    return call.as_string(raw)
+
+
+def watch_sessions(*, keep_all: bool = False) -> None:
+    """Watch connections that Django opens or takes from a pool from now on and that outlive a job or request.
+
+    Call this again when the process starts its work: what other receivers of ``connection_created`` set belongs to a
+    new connection, and only the last receiver sees all of it. ``keep_all``: this process keeps every connection.
+    """
+    global _keep_all  # noqa: PLW0603 - one a process
+    _keep_all = _keep_all or keep_all
+    connection_created.disconnect(dispatch_uid="salon_jobs.session_reset")
+    connection_created.connect(_watch, dispatch_uid="salon_jobs.session_reset")
+
+
+def watched(raw: Any) -> WatchedSession | None:
+    """Return the watcher of a psycopg connection's session, or None."""
+    session: object = None if raw is None else raw.__dict__.get("wait")
+    return session if isinstance(session, WatchedSession) else None
+
+
+def _is_psycopg(raw: object) -> bool:
+    return isinstance(raw, Connection)
+
+
+def _outlives(connection: BaseDatabaseWrapper) -> bool:
+    settings = connection.settings_dict
+    return _keep_all or settings["CONN_MAX_AGE"] != 0 or bool(settings["OPTIONS"].get("pool"))
+
+
+def _watch(connection: BaseDatabaseWrapper, **_: object) -> None:
+    raw: Any = connection.connection
+    if not _is_psycopg(raw) or not _outlives(connection):
+        return
+    session = watched(raw)
+    if session is None:
+        as_connected = dict(rows_in_one_trip(connection, AS_CONNECTED.format(pid=raw.info.backend_pid)))
+        # psycopg calls it only by this name; an instance attribute keeps the connection free of a reference cycle.
+        vars(raw)["wait"] = WatchedSession(raw, as_connected)
+    elif session.used and session_context(connection) is None:
+        # From a pool that does not reset. One whose session just got a store comes from a pool that does.
+        reset(connection)
+
+
+def reset(connection: BaseDatabaseWrapper, *, wait: bool = True) -> bool:
+    """Reset the session of an idle connection in one round trip, or discard the connection if that fails.
+
+    ``wait`` False only sends the reset; True is returned if ``finish_reset`` must be called before the next use.
+    """
+    raw: Any = connection.connection
+    if not _is_psycopg(raw):
+        return False
+    session = watched(raw)
+    # Between transactions Django and psycopg agree, unless somebody set it past Django.
+    changed = raw.autocommit is not connection.autocommit or (session is not None and session.client_changed)
+    if session is not None and not session.used and not changed:
+        return False
+    try:
+        if session is None:
+            raise TenantContextError("nobody saw how its session was connected")
+        if changed:
+            raise TenantContextError(_CLIENT_CHANGED)
+        if wait:
+            in_one_trip(connection, session.reset)
+            session.used = False
+        else:
+            with connection.wrap_database_errors, raw.lock:
+                raw.pgconn.send_query(session.reset.encode())
+    except (DatabaseError, TenantContextError) as error:
+        discard(connection, error)
+        return False
+    return not wait
+
+
+def finish_reset(connection: BaseDatabaseWrapper) -> None:
+    """Wait for the answer to a ``reset`` that was only sent; discard the connection if the server refused."""
+    raw: Any = connection.connection
+    session = watched(raw)
+    if session is None or raw.info.transaction_status != TransactionStatus.ACTIVE:
+        return  # closed in the meantime
+    try:
+        with connection.wrap_database_errors, raw.lock:
+            succeeded(raw, raw.wait(fetch_many(raw.pgconn))[-1])
+        session.used = False
+    except DatabaseError as error:
+        discard(connection, error)
+
+
+def reset_raw(raw: Connection[Any]) -> bool:
+    """Reset the session of a psycopg connection returned to its pool.
+
+    Returns False, having done nothing, if it is not watched. Raises whatever prevents the reset.
+    """
+    session = watched(raw)
+    if session is None:
+        return False
+    if session.client_changed:
+        raise TenantContextError(_CLIENT_CHANGED)
+    run_statements(raw, session.reset)
+    session.used = False
+    return True
+
+
+def reset_after_request(connection: BaseDatabaseWrapper) -> None:
+    """Reset a connection that outlives the request, unless other work continues on it.
+
+    Discard it where the request left a transaction open that it began behind Django: the next request would be in it.
+    """
+    if (
+        not _is_psycopg(connection.connection)
+        or not _outlives(connection)
+        or connection.in_atomic_block
+        or open_store(connection) is not None
+    ):
+        return
+    if not in_transaction(connection):
+        reset(connection)
+    elif connection.autocommit:
+        discard(connection, "a request left a transaction open")
+
+
+def discard(connection: BaseDatabaseWrapper, why: object) -> None:
+    """Close a connection for good: a pool gets it back closed, and replaces it."""
+    log_event(logging.WARNING, events.CONNECTION_DISCARDED, database=connection.alias, reason=str(why).strip())
+    raw: Any = connection.connection
+    if raw is not None:
+        raw.close()
+    connection.close()
+
 
 _POOL_DEFAULT = 4  # psycopg_pool's
 

@@ -23,7 +23,7 @@ from salon_jobs.db.connections import in_transaction
 from salon_jobs.db.statements import in_one_trip
 from salon_jobs.tenancy import active, guc
 from salon_jobs.tenancy.active import ActiveContext, carry_to_callbacks, current_store_id, open_store, session_context
-from salon_jobs.tenancy.session_reset import discard, reset_raw, watched
+from salon_jobs.tenancy.connections import discard, reset_raw, watched
 
 
 def reset_store(connection: Connection[Any]) -> None:

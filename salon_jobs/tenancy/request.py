@@ -23,9 +23,9 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import StoreRefused, TenantContextError
 from salon_jobs.core.events import REQUEST_REFUSED, log_event
 from salon_jobs.tenancy.active import ActiveContext, surrounding
+from salon_jobs.tenancy.connections import discard, reset_after_request, watch_sessions
 from salon_jobs.tenancy.context import TenantContext, tenant_context
 from salon_jobs.tenancy.resolvers import make_resolver
-from salon_jobs.tenancy.session_reset import discard, reset_after_request, watch_sessions
 
 Closers: TypeAlias = tuple[Callable[[], object], ...]
 

@@ -23,8 +23,13 @@ from salon_jobs.core.tracing import active_tracers, tracing_run
 from salon_jobs.jobs import queries, registry
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.process.loop import Outage
-from salon_jobs.tenancy.connections import drop_connections, finish_resets, reset_sessions, tidy_connections
-from salon_jobs.tenancy.session_reset import watch_sessions
+from salon_jobs.tenancy.connections import (
+    drop_connections,
+    finish_resets,
+    reset_sessions,
+    tidy_connections,
+    watch_sessions,
+)
 from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.deadlines import DeadlineWatcher
 from salon_jobs.worker.executor import ended_by, execute, identify, settle

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from salon_jobs.access.doctor.tables import is_same
+from salon_jobs.access.doctor.objects import is_same
 from salon_jobs.access.objects import Policy
 from salon_jobs.access.policies import store_condition
 

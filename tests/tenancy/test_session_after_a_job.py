@@ -23,7 +23,7 @@ from salon_jobs import Discard, Snooze, current_job
 from salon_jobs.core.errors import CancelRequested, Interrupted, TimedOut
 from salon_jobs.db.statements import rows_in_one_trip
 from salon_jobs.jobs.current import RunningJob
-from salon_jobs.tenancy.session_reset import AS_CONNECTED, watched
+from salon_jobs.tenancy.connections import AS_CONNECTED, watched
 from salon_jobs.worker.runner import Runner
 from tests import tasks
 from tests.settings import TEST_DATABASE

@@ -61,6 +61,7 @@ def web(two: Two) -> Iterator[Connection]:
 def superuser(two: Two) -> Iterator[Connection]:
     """Open a transaction as the superuser, which sees everything, and roll it back at the end."""
     with psycopg.connect(url_for(None)) as connection:
+        connection.execute("SELECT")  # begins it: otherwise ``ask`` would commit
         yield connection
         connection.rollback()
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import psycopg
 
-from salon_jobs.access.doctor import functions, roles, tables
+from salon_jobs.access.doctor import objects, roles
 from salon_jobs.access.doctor.catalogue import Catalogue, Drift, Relation
 from salon_jobs.access.doctor.declaration import Declaration, declare, declare_tables
 from salon_jobs.core.errors import FixIncomplete
@@ -36,16 +36,16 @@ def examine(connection: psycopg.Connection[Any], *, with_orphans: bool = True) -
         declared = declare(catalogue)
         relations = catalogue.relations(access.table for access in declared.tables)
         keyed = catalogue.relations(table for key in declared.keys for table in (key.table, key.to_table))
-        contrib = catalogue.relations(tables.names_of_django())
+        contrib = catalogue.relations(objects.names_of_django())
         catalogue.qualify()
-        of_django = tables.used_by_default(catalogue.objects, contrib.values(), relations, declared)
+        of_django = objects.used_by_default(catalogue.objects, contrib.values(), relations, declared)
         drifts = [*_compare(catalogue, declared, relations, keyed, of_django)]
         not_checked: list[str] = []
         if of_django:
             names = ", ".join(sorted(table.name for table in of_django))
             not_checked.append(f"Django's own tables, which web and worker use by default privileges: {names}")
         if with_orphans and catalogue.sees_all_rows:
-            drifts += tables.find_orphans(catalogue)
+            drifts += objects.find_orphans(catalogue)
         elif with_orphans:
             not_checked.append(f"orphans across foreign keys: {catalogue.role} does not see all rows; a superuser does")
     return Examination(
@@ -62,8 +62,8 @@ def examine_tables(connection: psycopg.Connection[Any]) -> Examination:
         catalogue.qualify()
         drifts = (
             # Missing tables are a matter of migrations.
-            *(drift for drift in tables.compare_security(relations, declared) if drift.kind != "table"),
-            *tables.compare_policies(catalogue, relations, declared),
+            *(drift for drift in objects.compare_security(relations, declared) if drift.kind != "table"),
+            *objects.compare_policies(catalogue, relations, declared),
         )
     return Examination(database=catalogue.database, role=catalogue.role, drifts=drifts)
 
@@ -71,8 +71,8 @@ def examine_tables(connection: psycopg.Connection[Any]) -> Examination:
 def _compare(
     catalogue: Catalogue,
     declared: Declaration,
-    relations: tables.Relations,
-    keyed: tables.Relations,
+    relations: objects.Relations,
+    keyed: objects.Relations,
     of_django: Iterable[Relation],
 ) -> Iterable[Drift]:
     if declared.roles is None:
@@ -83,16 +83,16 @@ def _compare(
         yield from roles.compare_containers(catalogue.objects, declared)
         yield from roles.compare_default_privileges(catalogue, declared)
     yield from roles.compare_settings(catalogue, declared)
-    yield from tables.compare_security(relations, declared)
-    yield from tables.compare_policies(catalogue, relations, declared)
-    yield from tables.compare_tables(catalogue.objects, relations, declared)
-    yield from tables.compare_triggers_and_rules(catalogue, relations, declared)
-    yield from tables.compare_store_keys(catalogue, keyed, declared)
-    yield from functions.compare_functions(catalogue, declared)
+    yield from objects.compare_security(relations, declared)
+    yield from objects.compare_policies(catalogue, relations, declared)
+    yield from objects.compare_tables(catalogue.objects, relations, declared)
+    yield from objects.compare_triggers_and_rules(catalogue, relations, declared)
+    yield from objects.compare_store_keys(catalogue, keyed, declared)
+    yield from objects.compare_functions(catalogue, declared)
     if declared.roles is not None:
         expected = {table.oid for table in (*relations.values(), *of_django)}
-        yield from tables.find_undeclared_tables(catalogue.objects, expected, declared)
-        yield from tables.find_undeclared_views(catalogue, relations, declared)
+        yield from objects.find_undeclared_tables(catalogue.objects, expected, declared)
+        yield from objects.find_undeclared_views(catalogue, relations, declared)
 
 
 # One fix can reveal more: only then do the rights that a table's former owner keeps exceed those declared.
