@@ -19,7 +19,7 @@ from django.db import connections, models
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
-from django.template.response import SimpleTemplateResponse
+from django.template.response import SimpleTemplateResponse, TemplateResponse
 from django.urls import URLPattern, reverse
 from django.utils import timezone
 from django.utils.html import format_html
@@ -79,6 +79,23 @@ def as_reader(view: View, site: AdminSite) -> View:
             return response
 
     return read
+
+
+def explained(view: View, site: AdminSite) -> View:
+    """Return a view whose refusals are shown with their reason, which Django's own page leaves out."""
+
+    @wraps(view)
+    def explain(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        try:
+            return view(request, *args, **kwargs)
+        except PermissionDenied as refused:
+            if not site.has_permission(request):
+                raise
+            reason = str(refused) or "your permissions do not include it"
+            context = {**site.each_context(request), "title": "403 Forbidden", "reason": reason}
+            return TemplateResponse(request, "admin/salon_jobs/refused.html", context, status=403)
+
+    return explain
 
 
 def store_of_staff(request: HttpRequest) -> UUID | None:
@@ -185,10 +202,22 @@ class ReaderAdmin(ModelAdmin):
         limited = self.has_rows_of_stores and not sees_all_stores(request)
         return rows.filter(store_id=current_store_id()) if limited else rows
 
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        """Show the list under its own name."""
+        title = str(self.opts.verbose_name_plural).capitalize()
+        return super().changelist_view(request, {"title": title, **(extra_context or {})})
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> Any:
+        """Show a row under its own name."""
+        title = str(self.opts.verbose_name).capitalize()
+        return super().change_view(request, object_id, form_url, {"title": title, **(extra_context or {})})
+
     def get_urls(self) -> list[URLPattern]:
         urls: list[URLPattern] = super().get_urls()
         for each in urls:
-            each.callback = as_reader(each.callback, self.admin_site)
+            each.callback = explained(as_reader(each.callback, self.admin_site), self.admin_site)
         return urls
 
     def address_of(self, model: type[models.Model], pk: object) -> str:

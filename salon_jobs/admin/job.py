@@ -26,6 +26,7 @@ from salon_jobs.admin.base import (
     as_json,
     as_reader,
     badge,
+    explained,
     id_or_uuid,
     instant,
     reader,
@@ -180,7 +181,8 @@ class JobAdmin(ActionAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         """Return the pages, including that of grouped errors."""
-        view = as_reader(self.admin_site.admin_view(self.failures), self.admin_site)
+        site = self.admin_site
+        view = explained(as_reader(site.admin_view(self.failures), site), site)
         return [path("failures/", view, name="salon_jobs_job_failures"), *super().get_urls()]
 
     def failures(self, request: HttpRequest) -> TemplateResponse:
@@ -207,7 +209,7 @@ class JobAdmin(ActionAdmin):
             post.setlist(ACTION_CHECKBOX_NAME, [pk])
             post["action"], post["index"], post["select_across"] = name, "0", "0"
             setattr(request, "POST", post)  # noqa: B010 - the stubs declare no setter
-        context = {**(extra_context or {}), "title": "Jobs", "states": self._states(request)}
+        context = {**(extra_context or {}), "states": self._states(request)}
         return super().changelist_view(request, context)
 
     def _states(self, request: HttpRequest) -> list[tuple[str, str]]:
@@ -233,12 +235,6 @@ class JobAdmin(ActionAdmin):
         text = f"{name} does not exist, or has ended and been deleted{kept}."
         self.message_user(request, text, messages.WARNING)
         return HttpResponseRedirect(self.address_of_list())
-
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
-    ) -> Any:
-        """Show a job, with a button for each action that its state and the user's permissions allow."""
-        return super().change_view(request, object_id, form_url, {"title": "", **(extra_context or {})})
 
     def line(self, row: Any) -> str:
         """Name a job by what an operator knows it by."""

@@ -70,6 +70,8 @@ class PauseForm(ActionForm):
         paused: Container[tuple[str, str]] = (),
     ) -> None:
         super().__init__(data)
+        if scopes and all(scope in paused for scope in scopes):
+            self.fields["verb"].initial = "resumed"
         field: Any = self.fields["scopes"]
         field.choices = [
             (f"{kind}:{name}", f"{kind.label} {name}{' (paused now)' if (kind, name) in paused else ''}")

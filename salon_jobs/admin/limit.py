@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from django import forms
+from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
 from django.db import models
+from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.utils.safestring import SafeString
 
-from salon_jobs.admin.base import ReaderAdmin, sees_all_stores
+from salon_jobs.admin.actions import log_changed, report
+from salon_jobs.admin.base import ReaderAdmin, badge, reader, sees_all_stores
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import OptionInvalid
-from salon_jobs.jobs.limits import limit_name
+from salon_jobs.dashboard.stores import store_name
+from salon_jobs.jobs.limits import limit_name, list_limits
+from salon_jobs.jobs.waiting import running_by_scope
 from salon_jobs.models import Limit
 
 if TYPE_CHECKING:
@@ -40,15 +48,69 @@ class LimitForm(ModelForm):
         return cleaned
 
 
+class LimitList(ChangeList):
+    """List of limits with their use: what the tasks declare, and how many jobs run."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        using = reader(request)
+        limits = {(each.kind, each.name): each for each in list_limits(using=using)}
+        running = running_by_scope(using=using)
+        rows: list[Any] = list(self.result_list)
+        for row in rows:
+            row.listed = limits.get((row.kind, row.name))
+            row.running = running[f"{row.kind}:{row.name}"]
+        self.result_list = rows
+
+
 class LimitAdmin(ReaderAdmin):
     """Admin of limits, edited through the operator's database role; workers apply them within a second."""
 
-    list_display = ("kind", "name", "paused", "max_concurrency", "rate")
+    list_display = ("scope", "state", "usage", "rate")
+    list_display_links = ("scope",)
     list_filter = ("kind", "paused")
     search_fields = ("name",)
     form = LimitForm
     fields = ("kind", "name", "paused", "max_concurrency", "rate")
     ordering = ("kind", "name")
+    sortable_by = ()
+    actions = ("pause_selected", "resume_selected")
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[LimitList]:
+        return LimitList
+
+    @admin.display(description="applies to")
+    def scope(self, row: Limit) -> str:
+        """Show what the limit applies to; a store by its name."""
+        return f"{row.kind} {store_name(UUID(row.name)) if row.kind == Limit.Kind.STORE else row.name}"
+
+    @admin.display(description="state")
+    def state(self, row: Limit) -> SafeString:
+        """Show whether jobs start."""
+        return badge("paused", "warn") if row.paused else badge("active", "good")
+
+    @admin.display(description="running")
+    def usage(self, row: Any) -> str:
+        """Show how many jobs run, of how many that may."""
+        most, declared = row.listed and row.listed.max_concurrency, row.listed and row.listed.declared
+        shown = f"{row.running:,} of {most:,}" if most is not None else f"{row.running:,}, no limit"
+        return shown if declared in (None, most) else f"{shown} (declared: {declared:,})"
+
+    @admin.action(description="Pause selected limits", permissions=["change"])
+    def pause_selected(self, request: HttpRequest, queryset: QuerySet[Limit]) -> None:
+        """Pause everything that the limits apply to."""
+        self._set_paused(request, queryset, paused=True)
+
+    @admin.action(description="Resume selected limits", permissions=["change"])
+    def resume_selected(self, request: HttpRequest, queryset: QuerySet[Limit]) -> None:
+        """Resume everything that the limits apply to."""
+        self._set_paused(request, queryset, paused=False)
+
+    def _set_paused(self, request: HttpRequest, queryset: QuerySet[Limit], *, paused: bool) -> None:
+        rows, done = list(queryset.exclude(paused=paused).order_by("pk")), "paused" if paused else "resumed"
+        Limit.objects.using(reader(request)).filter(pk__in=[row.pk for row in rows]).update(paused=paused)
+        log_changed(request, rows, done)
+        report(request, changed=len(rows), reasons=(), done=done, noun="limit")
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Refuse users who are limited to a store: a limit can affect all stores."""

@@ -10,18 +10,22 @@ from django import forms
 from django.contrib import admin
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
+from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from salon_jobs.admin.actions import Action, ActionAdmin, ActionForm, RowAction, log_changed, report
-from salon_jobs.admin.base import ReadOnlyAdmin, as_json, id_or_uuid, instant, reader
+from salon_jobs.admin.base import ReadOnlyAdmin, ago, as_json, badge, id_or_uuid, instant, reader
 from salon_jobs.admin.filters import DestinationFilter, EventFilter, MessageStoreFilter, bounded, known_destinations
+from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import ActionResult, MessageStatus
 from salon_jobs.core.units import with_noun
-from salon_jobs.models import BlockedAggregate, Message, Replay
+from salon_jobs.models import BlockedAggregate, DestinationState, Message, Replay
 from salon_jobs.outbox.control import pause_destination, resume_destination, retry_heads, retry_messages, skip_messages
 from salon_jobs.outbox.replay import MOST, MessageCriteria, replay_messages
+from salon_jobs.tenancy.active import current_store_id
 
+_BADGES = {"pending": "waiting", "published": "good", "failed": "bad", "skipped": "quiet"}
 _SEARCHED = 1000
 _OPEN = (MessageStatus.PENDING, MessageStatus.FAILED)
 
@@ -65,18 +69,7 @@ class MessageAdmin(ActionAdmin):
 
     part = "outbox"
     has_rows_of_stores = True
-    list_display = (
-        "id",
-        "status",
-        "event",
-        "aggregate_type",
-        "aggregate_id",
-        "store",
-        "retry_count",
-        "created_at",
-        "sent_at",
-        "ended_at",
-    )
+    list_display = ("id", "state", "event", "aggregate_type", "aggregate_id", "store", "retry_count", "age")
     list_filter = ("status", DestinationFilter, EventFilter, MessageStoreFilter)
     search_fields = ("id__exact", "message_id__exact", "aggregate_id__exact")
     search_help_text = "The full number or UUID of a message, or an aggregate ID"
@@ -97,7 +90,7 @@ class MessageAdmin(ActionAdmin):
         ),
     )
     fieldsets = (
-        (None, {"fields": ("message_id", "status", "delivery", "event", "aggregate_type", "aggregate_id")}),
+        (None, {"fields": ("message_id", "state", "delivery", "event", "aggregate_type", "aggregate_id")}),
         ("Content", {"fields": ("shown_payload", "shown_headers", "producer", "store", "replay_of")}),
         ("Attempts", {"fields": ("retry_count", "retry_at", "last_error")}),
         ("Times", {"fields": ("created_at", "sent_at", "ended_at", "partition")}),
@@ -117,6 +110,18 @@ class MessageAdmin(ActionAdmin):
         matches = Q(pk__in=_of_aggregate(request, term)) | id_or_uuid(term, uuid_field="message_id")
         return queryset.filter(matches), False
 
+    @admin.display(description="status")
+    def state(self, message: Message) -> SafeString:
+        """Show the status as a badge."""
+        return badge(message.status, _BADGES[message.status])
+
+    @admin.display(description="written")
+    def age(self, message: Message) -> SafeString:
+        """Show when the message was written, and below when it was sent."""
+        now = timezone.now()
+        sent = ago(message.sent_at, now) if message.sent_at else ""
+        return format_html("{}<small>{}{}</small>", ago(message.created_at, now), "sent " if sent else "", sent)
+
     @admin.display(description="payload")
     def shown_payload(self, message: Message) -> SafeString:
         return as_json(message.payload)
@@ -134,7 +139,9 @@ class MessageAdmin(ActionAdmin):
         aggregate = {"aggregate_type": message.aggregate_type, "aggregate_id": message.aggregate_id}
         holder = (rows.filter(**aggregate) if message.aggregate_id else rows.filter(head_id=message.pk)).first()
         if holder is None:
-            return "Ready to send" if message.status == MessageStatus.PENDING else "Failed; blocks no other message"
+            if message.status != MessageStatus.PENDING:
+                return "Failed; blocks no other message"
+            return self._destination(message) or "Ready to send"
         if holder.status == str(BlockedAggregate.Status.PARKED) or holder.retry_at is None:
             until = f"parked since {instant(holder.since)}"
         else:
@@ -143,6 +150,25 @@ class MessageAdmin(ActionAdmin):
             return f"Blocks later messages of its aggregate; {until}" if message.aggregate_id else until.capitalize()
         url = self.address_of(Message, holder.head_id)
         return format_html('Blocked by <a href="{}">message {}</a>, {}', url, holder.head_id, until)
+
+    def _destination(self, message: Message) -> str:
+        """Return what keeps the destination from taking messages, or "". Staff of one store may not read it."""
+        using = message._state.db
+        if using != conf.reader_database or current_store_id() is not None:
+            return ""
+        state = DestinationState.objects.using(using).filter(pk=message.aggregate_type).first()
+        if state is None:
+            return ""
+        problems = " · ".join(problems_of(state))
+        return problems[:1].upper() + problems[1:]
+
+
+def problems_of(state: DestinationState) -> list[str]:
+    """Return why nothing is sent to a destination, in words."""
+    problems = ["destination is paused"] if state.paused else []
+    if state.outage_since is not None:
+        problems.append(f"destination is down since {instant(state.outage_since)}: {state.outage_code}")
+    return problems
 
 
 def _of_aggregate(request: HttpRequest, aggregate_id: str) -> list[int]:
@@ -203,7 +229,8 @@ class DestinationAdmin(ActionAdmin):
     """Admin of destinations, with their current outages."""
 
     part = "outbox"
-    list_display = ("aggregate_type", "paused", "outage_since", "outage_code", "outage")
+    list_display = ("aggregate_type", "state", "since", "outage_code", "outage")
+    fields = ("aggregate_type", "state", "outage_since", "outage_code", "outage")
     list_filter = ("paused",)
     search_fields = ("aggregate_type__exact",)
     ordering = ("aggregate_type",)
@@ -223,6 +250,17 @@ class DestinationAdmin(ActionAdmin):
             "resumed",
         ),
     )
+
+    @admin.display(description="state")
+    def state(self, row: DestinationState) -> SafeString:
+        """Show whether messages are sent."""
+        if row.paused:
+            return badge("paused", "warn")
+        return badge("reachable", "good") if row.outage_since is None else badge("down", "bad")
+
+    @admin.display(description="down since")
+    def since(self, row: DestinationState) -> SafeString | str:
+        return "-" if row.outage_since is None else ago(row.outage_since, timezone.now())
 
 
 class ReplayAdmin(ReadOnlyAdmin):

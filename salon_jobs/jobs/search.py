@@ -132,14 +132,14 @@ class FailureKind:
     message: str
 
 
+def _recency(kind: FailureKind) -> tuple[float, int]:
+    return kind.last_at.timestamp() if kind.last_at else 0.0, kind.newest_id
+
+
 def failure_kinds(*, using: str) -> list[FailureKind]:
     """Return up to ``MOST_KINDS`` kinds of failure, the last to fail first. Role: operator, worker, web."""
     rows = statements.rows("failure_kinds", {"kinds": MOST_KINDS, "most": COUNTED + 1}, using=using)
-    return sorted(
-        (FailureKind(*row) for row in rows),
-        key=lambda kind: kind.last_at.timestamp() if kind.last_at else 0.0,
-        reverse=True,
-    )
+    return sorted((FailureKind(*row) for row in rows), key=_recency, reverse=True)
 
 
 def error_classes(*, using: str) -> list[str]:

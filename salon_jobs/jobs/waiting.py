@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -21,7 +22,7 @@ class Surroundings:
     """What decides whether jobs start: limits with their use, and the queues that live workers serve (None: all)."""
 
     limits: Limits
-    running: Sequence[tuple[str, str, Any, str | None, int]]
+    running: Mapping[str, int]
     served: Sequence[Sequence[str] | None]
     known_tasks: frozenset[str]
 
@@ -45,7 +46,7 @@ class Surroundings:
         if limit.paused:
             yield f"{name} is paused"
         elif limit.max_concurrency is not None:
-            count = sum(each[-1] for each in self.running if scope in scopes_of(*each[:4]))
+            count = self.running[scope]
             if count >= limit.max_concurrency:
                 yield f"{name}: {with_noun(count, 'job')} running, limit {limit.max_concurrency:,}"
         elif limit.rate is not None:
@@ -64,6 +65,15 @@ def scopes_of(queue: str, task: str, store: object, key: str | None) -> tuple[st
     return names if key is None else (*names, f"key:{task}:{key}")
 
 
+def running_by_scope(*, using: str) -> Counter[str]:
+    """Count the running jobs by each scope to which a limit can apply. One query. Role: operator, worker."""
+    counts: Counter[str] = Counter()
+    for *job, count in statements.rows("running_counts", using=using):
+        for scope in scopes_of(*job):
+            counts[scope] += count
+    return counts
+
+
 def surroundings(*, using: str, now: datetime) -> Surroundings:
     """Load what decides whether jobs start, in two or three queries. Role: operator, worker."""
     limits = load_limits(using=using)
@@ -71,7 +81,7 @@ def surroundings(*, using: str, now: datetime) -> Surroundings:
     rows: list[tuple[Any, datetime]] = list(workers.values_list("queues", "heartbeat_at"))
     return Surroundings(
         limits,
-        statements.rows("running_counts", using=using) if limits else (),
+        running_by_scope(using=using) if limits else {},
         [queues for queues, beat in rows if now - beat < conf.process_silent_after],
         frozenset(registry.task_names()),
     )

@@ -15,9 +15,13 @@ from django.test import Client, override_settings
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
+from salon_jobs.jobs import limits
 from tests.management.operator import add
+from tests.outbox.test_operate_messages import ORDERS, write
 from tests.plans.test_admin_plans import JOBS, AdminRouter
 from tests.support import change, seen
+
+LIMITS = "/admin/salon_jobs/limit/"
 
 
 @pytest.fixture
@@ -238,3 +242,33 @@ def test_an_action_from_a_jobs_page_returns_to_it_and_to_no_other_site(client: C
 def test_the_page_of_a_job_that_is_gone_says_why(client: Client) -> None:
     text = client.get(f"{JOBS}4711/change/", follow=True).content.decode()
     assert "Job 4711 does not exist, or has ended and been deleted: succeeded jobs are deleted at once" in text
+
+
+def test_limits_show_their_use_and_are_paused_in_the_list(client: Client, stores: list[UUID]) -> None:
+    limits.limit(task="ping", max_concurrency=4)
+    limits.pause(store_id=stores[0])
+    add(state="running")
+    page = client.get(LIMITS).content.decode()
+    shown = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page.split('id="result_list"')[1]))
+    assert "store Salon 0 paused 0, no limit" in shown
+    assert "task ping active 1 of 4" in shown
+    ids = [str(number) for (number,) in seen("SELECT id FROM salon_jobs_limit ORDER BY id")]
+    for action, paused in (("pause_selected", [True, True]), ("resume_selected", [False, False])):
+        client.post(LIMITS, {"action": action, "index": "0", "_selected_action": ids})
+        assert [each for (each,) in seen("SELECT paused FROM salon_jobs_limit ORDER BY id")] == paused
+    assert logged() == [(ids[0], "paused"), (ids[0], "resumed"), (ids[1], "resumed")]
+
+
+def test_a_message_knows_why_its_destination_takes_none(client: Client) -> None:
+    page = f"/admin/salon_jobs/message/{write('pending')}/change/"
+    assert "Ready to send" in client.get(page).content.decode()
+    change(
+        "INSERT INTO salon_jobs_destination (aggregate_type, paused, outage_since, outage_code)"
+        " VALUES (%s, true, now(), 'BROKER.DOWN')",
+        ORDERS,
+    )
+    text = client.get(page).content.decode()
+    assert "Destination is paused · destination is down since" in text
+    assert "BROKER.DOWN" in text
+    listed = client.get("/admin/salon_jobs/destinationstate/").content.decode()
+    assert '<span class="salon-jobs-badge warn">paused</span>' in listed
