@@ -113,7 +113,7 @@ def finish_results(jobs: Sequence[tuple[ClaimedJob, KeptResult]], process_id: in
         "process_id": process_id,
         "keep": conf.keep_succeeded,
     }
-    return {row[0] for row in hot_rows("finish_results", parameters)}
+    return {row[0] for row in many_hot_rows("finish_results", parameters)}
 
 
 def fail(

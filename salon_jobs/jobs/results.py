@@ -121,10 +121,17 @@ def load_result(public_id: UUID, *, using: str | None = None) -> JobRecord | Non
     return _record(statements.rows("get_result", {"public_id": public_id}, using=using))
 
 
+# Far below what jsonb can hold: a batch of results is one statement.
+_LARGEST: Final = 10_000_000
+
+
 def encode_result(task: str, value: object) -> str:
     """Return what a handler returned as JSON. Raises ResultInvalid."""
     try:
-        return encode(value).decode()
+        encoded = encode(value)
+        if len(encoded) > _LARGEST:
+            raise ValueError(f"it has {len(encoded):,} bytes, and at most {_LARGEST:,} are kept")
+        return encoded.decode()
     except Exception as error:  # the caller's own class may raise anything
         raise ResultInvalid(
             f"task {task!r} returned {type(value).__name__}, which cannot be kept as JSON: {error}. Return numbers, "

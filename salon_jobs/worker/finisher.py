@@ -8,8 +8,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from django.db import DataError
+
 from salon_jobs.core.events import logger
-from salon_jobs.core.outcomes import Succeeded
+from salon_jobs.core.outcomes import Errored, Succeeded
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import queries
 from salon_jobs.jobs.current import RunningJob
@@ -90,7 +92,10 @@ class Finisher(Loop):
     def _finish(self, runs: list[RunningJob]) -> set[int]:
         """Finish runs without a transaction of their own; return the ids of those that are finished."""
         kept = [(running.job, running.result) for running in runs if running.result is not None]
-        ids = queries.finish_results(kept, self._process_id) if kept else set[int]()
+        ids = set[int]()
+        if kept:
+            with suppress(DataError):  # a result that jsonb refuses fails its own job alone, which is settled by itself
+                ids = queries.finish_results(kept, self._process_id)
         if len(kept) < len(runs):
             ids |= queries.finish_many([run.job for run in runs if run.result is None], self._process_id)
         return ids
@@ -103,5 +108,8 @@ class Finisher(Loop):
         report_successes(finished)
         while batch:
             # Just locked by someone, finished by a try whose answer was lost, or no longer ours: this finds out.
-            settle(batch[-1], Succeeded(finished=False))
+            try:
+                settle(batch[-1], Succeeded(finished=False))
+            except DataError as error:
+                settle(batch[-1], Errored(error))
             self._forget([batch.pop().job])

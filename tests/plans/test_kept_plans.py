@@ -24,14 +24,14 @@ def empty(database: None) -> Iterator[None]:
     change("TRUNCATE salon_jobs_job")
 
 
-def own_value(statement: str, *parameters: int | bool) -> Any:
+def own_value(statement: str, *parameters: int | bool | str) -> Any:
     with connection.cursor() as cursor:
         cursor.execute(statement, parameters)
         row = cursor.fetchone() if cursor.description else None
         return row and row[0]
 
 
-def rows_read(statement: str, *parameters: int | bool) -> int:
+def rows_read(statement: str, *parameters: int | bool | str) -> int:
     """Return how many rows of the table a statement reads; what it does is rolled back."""
     with transaction.atomic():
         before: int = own_value(READ)
@@ -50,6 +50,35 @@ def test_the_end_of_a_run(empty: None, keep: bool) -> None:
         " SELECT 'test-system', 'running', 7, 1 FROM generate_series(1, 20000)"
     )
     assert rows_read("SELECT salon_jobs_finish(20000, 1, 7, %s)", keep) < 10
+
+
+def test_a_result_by_its_public_id(empty: None) -> None:
+    read = "SELECT count(*) FROM salon_jobs_get_result(%s::uuid)"
+    public_id = "00000000-0000-4000-8000-000000020000"
+    for _ in range(8):
+        own_value(read, public_id)
+    change(
+        "INSERT INTO salon_jobs_job (task, public_id)"
+        " SELECT 'test-system', ('00000000-0000-4000-8000-' || lpad(n::text, 12, '0'))::uuid"
+        "   FROM generate_series(1, 20000) AS n"
+    )
+    assert own_value(read, public_id) == 1
+    assert rows_read(read, public_id) < 10
+
+
+def test_a_job_with_a_public_id_and_a_key(empty: None) -> None:
+    add = (
+        "SELECT count(*) FROM salon_jobs_enqueue('test-system', '{}', NULL, 'default', 0::smallint, 25::smallint, NULL,"
+        " NULL, NULL, %s, 'replace', NULL, NULL, gen_random_uuid())"
+    )
+    for number in range(8):
+        own_value(add, f"early-{number}")
+    change("DELETE FROM salon_jobs_job")
+    change(
+        "INSERT INTO salon_jobs_job (task, job_key) SELECT 'test-system', 'k' || n FROM generate_series(1, 20000) AS n"
+    )
+    for key in ("k20000", "new"):
+        assert rows_read(add, key) < 20
 
 
 def test_a_claim_of_a_few(empty: None, process_id: int) -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.db import connections
@@ -101,6 +102,22 @@ def test_the_leases_of_a_batch_are_compared_by_hash_where_few_rows_are_expected(
         )
         change("DROP TABLE statistics_before")
     assert not {node["Node Type"] for node in plan} & {"Nested Loop", "Hash Join", "Merge Join"}
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_batch_of_results_is_found_by_its_ids(crowded: int, keep: bool) -> None:
+    rows = [100 * number for number in range(1, 500)]
+    values = {"values": ["1"] * len(rows), "keep_s": [60.0] * len(rows), "keep": keep}
+    plan = nodes("finish_results", {"ids": rows, "leases": [1] * len(rows), "process_id": 3, **values})
+    assert_no_full_scan(plan)
+    assert indexes(plan) == {"salon_jobs_job_pkey"}
+
+
+def test_one_job_is_read_by_its_number_or_its_public_id(crowded: int) -> None:
+    for parameters in ({"id": 7, "public_id": None}, {"id": None, "public_id": uuid4()}):
+        plan = nodes("job_record", parameters)
+        assert_no_full_scan(plan)
+        assert rows_read(plan, "salon_jobs_job") <= 1
 
 
 def test_the_claim_walks_the_index_of_due_jobs_in_order(crowded: int) -> None:

@@ -16,7 +16,7 @@ from salon_jobs import current_job, fan_out, get_job
 from salon_jobs.core.errors import JobDoesNotExist, NoResult, OptionInvalid
 from salon_jobs.core.outcomes import Errored, Lost, Succeeded
 from salon_jobs.core.records import JobState
-from salon_jobs.jobs import enqueue
+from salon_jobs.jobs import current, enqueue
 from salon_jobs.jobs.pruning import Pruner
 from salon_jobs.jobs.queries import rescue
 from salon_jobs.jobs.results import load_result
@@ -139,8 +139,10 @@ def test_what_can_be_json_is_kept_as_json(process_id: int, hooks: Hooks, value: 
         (float("nan"), "no number in JSON"),
         ("\0", "NUL"),
         ("\ud800", "surrogate"),
+        (10**5000, "returned int"),
+        ("x" * 10_000_001, "at most 10,000,000 are kept"),
     ],
-    ids=["object", "nan", "nul", "surrogate"],
+    ids=["object", "nan", "nul", "surrogate", "number", "length"],
 )
 def test_what_is_no_json_is_an_error_where_results_are_kept_and_ignored_elsewhere(
     process_id: int, hooks: Hooks, value: object, says: str
@@ -270,3 +272,17 @@ def test_a_batch_leaves_what_it_no_longer_owns(process_id: int, hooks: Hooks) ->
         run(job, process_id)
     assert seen(RESULTS) == [(handles[0].id,), (handles[2].id,)]
     assert handles[1].status() is JobState.RUNNING
+
+
+def test_a_result_that_jsonb_refuses_fails_its_own_job_alone(
+    process_id: int, hooks: Hooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Should JSON pass our checks that the database refuses: neither the batch nor the worker stops for it."""
+    monkeypatch.setattr(current, "encode_result", lambda _, value: value)
+    hooks.system = lambda note: note
+    good, wrong, other = (tasks.kept_result.enqueue(note=note) for note in ('"a"', '"\\ud800"', '"b"'))
+    with running_on_a_thread(process_id, claim(process_id)):
+        pass
+    assert (good.result(), other.result()) == ("a", "b")
+    [error] = wrong.refresh().errors
+    assert (wrong.status(), error.error_class) == (JobState.QUEUED, "django.db.utils.DataError")

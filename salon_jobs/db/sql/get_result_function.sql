@@ -1,6 +1,7 @@
 -- Define salon_jobs_get_result (version 1): job_record for a public id, whatever its store. Whoever has the id may read
 -- the job; ids are random (122 bits), and nothing lists them.
 -- SECURITY DEFINER, since a web process reads the results of system jobs, and of a store's without having it set.
+-- enable_seqscan: a plan made while the tables are empty would later read all of them.
 -- Locks: none. access.job_tables fills in the statement and the schema; owner: the migrator; EXECUTE: web, worker.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_get_result(public_id uuid) RETURNS TABLE (
     job_id bigint, job_public_id uuid, store_id uuid, state text, task text, queue text, priority smallint,
@@ -8,7 +9,7 @@ CREATE OR REPLACE FUNCTION __schema__.salon_jobs_get_result(public_id uuid) RETU
     last_started_at timestamptz, finished_at timestamptz, reason text, attempts integer, worker_ids bigint[],
     value text, errors text, gone boolean
 )
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
 AS $body$
 __statement__
 $body$

@@ -1,21 +1,26 @@
 -- name: job_record
 -- Read one job by its number or its public id: its row, or what its result keeps of it. Also the body of
 -- salon_jobs_get_result: a change needs a migration that installs that function again.
--- What the job's errors say of its attempts is read with it; they outlive the job as long as its result is kept.
+-- What the job's errors say of its attempts is read with it; they outlive the job as long as its result is kept. Each
+-- table is read by itself: a plan that the server keeps would join by reading all of one that was empty.
 -- Locks: none. Role: worker, operator; web for its store.
-WITH found AS MATERIALIZED (
+WITH live AS MATERIALIZED (
+    SELECT j.* FROM salon_jobs_job j
+     WHERE j.id = %(id)s::bigint OR j.public_id = %(public_id)s::uuid
+), kept AS MATERIALIZED (
+    SELECT r.* FROM salon_jobs_job_result r
+     WHERE r.job_id = %(id)s::bigint OR r.public_id = %(public_id)s::uuid
+), found AS MATERIALIZED (
     SELECT j.id, j.public_id, j.store_id, j.state, j.task, j.queue, j.priority, j.payload, j.run_at, j.created_at,
            j.started_at, j.finished_at, j.reason, j.attempts + (j.state = 'running')::int AS attempts,
            coalesce(j.leased_by, r.worker_id) AS worker_id, r.value, false AS gone
-      FROM salon_jobs_job j
-      LEFT JOIN salon_jobs_job_result r ON r.job_id = j.id
-     WHERE j.id = %(id)s OR j.public_id = %(public_id)s
+      FROM live j
+      LEFT JOIN kept r ON r.job_id = j.id
      UNION ALL
     SELECT r.job_id, r.public_id, r.store_id, 'succeeded', r.task, r.queue, r.priority, r.payload, r.run_at,
            r.created_at, r.started_at, r.finished_at, '', r.attempts, r.worker_id, r.value, true
-      FROM salon_jobs_job_result r
-     WHERE (r.job_id = %(id)s OR r.public_id = %(public_id)s)
-       AND NOT EXISTS (SELECT FROM salon_jobs_job j WHERE j.id = r.job_id)
+      FROM kept r
+     WHERE NOT EXISTS (SELECT FROM live)
 )
 SELECT f.id, f.public_id, f.store_id, f.state::text, f.task::text, f.queue::text, f.priority, f.payload::text, f.run_at,
        f.created_at, least(e.first_started_at, f.started_at), f.started_at, f.finished_at, f.reason::text, f.attempts,
@@ -88,7 +93,7 @@ INSERT INTO salon_jobs_job_result
        (job_id, public_id, store_id, task, queue, priority, payload, attempts, run_at, created_at, started_at,
         worker_id, value, finished_at, expires_at)
 SELECT j.id, j.public_id, j.store_id, j.task, j.queue, j.priority, j.payload, least(j.attempts + 1, 32767), j.run_at,
-       j.created_at, j.started_at, %(process_id)s, e.value::jsonb, clock_timestamp(),
+       j.created_at, coalesce(j.started_at, clock_timestamp()), %(process_id)s, e.value::jsonb, clock_timestamp(),
        clock_timestamp() + e.keep_s * interval '1 second'
   FROM (SELECT * FROM deleted UNION ALL SELECT * FROM kept) AS j
   JOIN ended e ON e.id = j.id
