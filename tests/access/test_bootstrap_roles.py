@@ -86,16 +86,15 @@ class Server:
         )
 
 
-def named_roles_of(names: dict[str, Any]) -> Roles:
-    return Roles(**names)
+def named(settings: Any, prefix: str) -> Server:
+    names: dict[str, Any] = {name: f"{prefix}_{name}" for name in (*LOGINS, "fan_out_owner")}
+    return Server(settings, prefix, Roles(**names))
 
 
 @pytest.fixture
 def server(settings: Any) -> Iterator[Server]:
     prefix = f"boot_{secrets.token_hex(4)}"
-    roles = named_roles_of({name: f"{prefix}_{name}" for name in (*LOGINS, "fan_out_owner")})
-    server = Server(settings, prefix, roles)
-    yield server
+    yield named(settings, prefix)
     with psycopg.connect(url_for(None, "postgres"), autocommit=True) as connection:
         for query, drop in (
             ("SELECT datname FROM pg_database WHERE datname LIKE %s", "DROP DATABASE {} WITH (FORCE)"),
@@ -125,9 +124,7 @@ def test_a_second_project_is_refused_and_the_first_still_logs_in(server: Server)
 def test_a_database_of_another_project_is_refused(server: Server, tmp_path: Path) -> None:
     server.bootstrap("first", password="one")
     before = server.state()
-    others = replace(
-        server, roles=named_roles_of({name: f"{server.prefix}_x_{name}" for name in (*LOGINS, "fan_out_owner")})
-    )
+    others = replace(server, roles=named(server.settings, f"{server.prefix}_x").roles)
     text = f"database {server.database('first')} belongs to {server.roles.migrator}, who is none of the roles"
     with pytest.raises(CommandError, match=f"ROLES.CONVERSION_MISSING: {text} in SALON_JOBS.*--database NAME"):
         others.bootstrap("first", password="two")
@@ -180,11 +177,7 @@ def test_names_that_differ_need_no_option(server: Server) -> None:
     server.bootstrap("first", password="one")
     with pytest.raises(CommandError, match=f"does not: {server.roles.migrator},"):
         server.bootstrap("second", password="two", role=f"{server.prefix}_other")
-    others = Server(
-        server.settings,
-        f"{server.prefix}_x",
-        named_roles_of({name: f"{server.prefix}_x_{name}" for name in (*LOGINS, "fan_out_owner")}),
-    )
+    others = named(server.settings, f"{server.prefix}_x")
     out, _ = others.bootstrap("second", password="two")
     assert out == f"created database {others.database('second')}\nmade: {', '.join(others.names)}\n"
     assert server.all_log_in("first", "one")

@@ -63,11 +63,11 @@ def test_what_frees_the_one_user_from_row_level_security_is_named_and_fixed(one_
             ),
         ):
             one_user.execute(planted.format(user=user))
-            [found] = one_user.drifts()
-            assert (found["kind"], found["where"], found["needs_decision"]) == (kind, f"role {user}", True)
-            assert (found["found"], found["fix"]) == (seen.format(user=user), [fix.format(user=user)])
-            assert found["hint"]
-            one_user.execute(*found["fix"])
+            [drift] = one_user.drifts()
+            assert (drift["kind"], drift["where"], drift["needs_decision"]) == (kind, f"role {user}", True)
+            assert (drift["found"], drift["fix"]) == (seen.format(user=user), [fix.format(user=user)])
+            assert drift["hint"]
+            one_user.execute(*drift["fix"])
             assert one_user.drifts() == []
     finally:
         one_user.execute(f"DROP ROLE {team}")
@@ -80,20 +80,20 @@ def test_other_holes_are_those_of_a_database_with_roles(one_user: OneUser) -> No
         f"ALTER ROLE {one_user.name} SET row_security = off",
         f"ALTER DATABASE {one_user.name} SET search_path = elsewhere",
     )
-    found = one_user.drifts()
-    assert sorted((each["kind"], each["where"]) for each in found) == [
+    drifts = one_user.drifts()
+    assert sorted((each["kind"], each["where"]) for each in drifts) == [
         ("leakproof function", "function public.peek_at(text)"),
         ("rule", 'rule kept of table "public"."customer"'),
         ("setting", f"database {one_user.name}"),
         ("setting", f"role {one_user.name}"),
     ]
-    one_user.execute(*(statement for each in found for statement in each["fix"]))
+    one_user.execute(*(statement for each in drifts for statement in each["fix"]))
     assert one_user.drifts() == []
 
 
 def test_the_servers_first_superuser_is_named_without_a_statement_that_fails(one_user: OneUser) -> None:
     one_user.environment["ONE_USER_URL"] = url_for(None, one_user.name)
-    [found] = [each for each in one_user.drifts() if each["kind"] == "role attribute"]
-    assert (found["where"], found["found"]) == ("role postgres", "SUPERUSER BYPASSRLS")
-    assert found["fix"] == []
-    assert "salon_jobs convert" in found["hint"]
+    [drift] = [each for each in one_user.drifts() if each["kind"] == "role attribute"]
+    assert (drift["where"], drift["found"]) == ("role postgres", "SUPERUSER BYPASSRLS")
+    assert drift["fix"] == []
+    assert "salon_jobs convert" in drift["hint"]

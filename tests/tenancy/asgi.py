@@ -27,7 +27,7 @@ class Answer:
 
     status: int = 0
     body: bytes = b""
-    left: asyncio.Event = field(default_factory=asyncio.Event)
+    departure: asyncio.Event = field(default_factory=asyncio.Event)
 
     def json(self) -> Any:
         return json.loads(self.body)
@@ -64,20 +64,20 @@ def cookies_of(client: Any) -> str:
 
 async def _send(application: Any, path: str, cookies: str, leave_after: bytes) -> Answer:
     answer = Answer()
-    leave.set(answer.left.set)
+    leave.set(answer.departure.set)
     requests = iter([{"type": "http.request", "body": b"", "more_body": False}])
 
     async def receive() -> dict[str, Any]:
         for request in requests:
             return request
-        await answer.left.wait()
+        await answer.departure.wait()
         return {"type": "http.disconnect"}
 
     async def send(message: dict[str, Any]) -> None:
         answer.status = message.get("status", answer.status)
         answer.body += message.get("body", b"")
         if leave_after and answer.body.endswith(leave_after):
-            answer.left.set()
+            answer.departure.set()
 
     scope = {
         "type": "http",

@@ -103,9 +103,9 @@ def test_many_tasks_on_one_thread_and_connection_see_their_own_store_alone(store
         async def reads() -> None:
             for _ in range(rounds):
                 backends.add(await sync_to_async(backend)())
-                found = (await visible_in_a_transaction(), await visible(), current_store_id())
-                if found != (expected, expected, store):
-                    wrong.append((store, found))
+                views = (await visible_in_a_transaction(), await visible(), current_store_id())
+                if views != (expected, expected, store):
+                    wrong.append((store, views))
 
         if store is None:
             await reads()
@@ -122,7 +122,7 @@ def test_many_tasks_on_one_thread_and_connection_see_their_own_store_alone(store
 
 def test_while_one_task_holds_a_transaction_the_others_on_its_thread_are_refused(stores: list[UUID]) -> None:
     async def work() -> None:
-        held, asked = asyncio.Event(), asyncio.Event()
+        is_held, were_refused = asyncio.Event(), asyncio.Event()
 
         async def on_its_own_thread() -> None:
             async with own_thread(), tenant_context(stores[1]):
@@ -130,12 +130,12 @@ def test_while_one_task_holds_a_transaction_the_others_on_its_thread_are_refused
 
         async def holder() -> None:
             async with tenant_context(stores[0]):
-                held.set()
-                await asked.wait()
+                is_held.set()
+                await were_refused.wait()
                 assert await visible() == [stores[0]]
 
         holding = asyncio.create_task(holder())
-        await held.wait()
+        await is_held.wait()
         for refused in (
             visible,
             visible_in_a_transaction,
@@ -145,7 +145,7 @@ def test_while_one_task_holds_a_transaction_the_others_on_its_thread_are_refused
             with pytest.raises(TenantContextError, match=f"another context, of store {stores[0]}"):
                 await refused()
         await apart(on_its_own_thread())
-        asked.set()
+        were_refused.set()
         await holding
         async with tenant_context(stores[1]):
             assert await visible() == [stores[1]]
@@ -205,7 +205,7 @@ def test_tasks_with_a_thread_each_hold_their_transactions_at_once(stores: list[U
 
 def test_tasks_cancelled_at_any_step_leave_nothing_behind(stores: list[UUID]) -> None:
     chance = random.Random(4)
-    lived: list[str] = []
+    completed: list[str] = []
 
     async def one(number: int, atomic: bool) -> None:
         store = stores[number % 3]
@@ -213,7 +213,7 @@ def test_tasks_cancelled_at_any_step_leave_nothing_behind(stores: list[UUID]) ->
             assert await visible() == [store]
             await add(f"{number}")
             assert await visible() == [store]
-        lived.append(f"{number}")
+        completed.append(f"{number}")
 
     async def cancelled(work: asyncio.Task[None], *, within_s: float) -> None:
         await asyncio.wait([work], timeout=chance.random() * within_s)
@@ -233,8 +233,8 @@ def test_tasks_cancelled_at_any_step_leave_nothing_behind(stores: list[UUID]) ->
             assert await visible() == [stores[0]]
 
     run(work)
-    assert 0 < len(lived) < 120, "some were cancelled, some were not"
-    assert set(lived) <= set(names())
+    assert 0 < len(completed) < 120, "some were cancelled, some were not"
+    assert set(completed) <= set(names())
 
 
 def test_a_task_that_is_cancelled_while_it_enters_has_left_when_it_ends(stores: list[UUID]) -> None:
@@ -287,8 +287,8 @@ def test_a_child_task_has_the_store_until_the_block_ends(stores: list[UUID]) -> 
             async with tenant_context(stores[0], atomic=atomic):
                 started = asyncio.create_task(child())
                 await apart(without_a_store())
-                for found in await asyncio.gather(visible(), visible()):
-                    assert found == [stores[0]]
+                for views in await asyncio.gather(visible(), visible()):
+                    assert views == [stores[0]]
             async with tenant_context(stores[1], atomic=False):
                 ended.set()
                 assert await started == [stores[0]]

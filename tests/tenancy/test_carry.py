@@ -100,20 +100,20 @@ def test_arguments_results_and_errors_come_through(stores: list[UUID]) -> None:
 
 def test_tasks_see_what_each_was_handed(stores: list[UUID]) -> None:
     async def look() -> list[UUID]:
-        found = [pk async for pk in Store.objects.values_list("pk", flat=True)]
-        assert [current_store_id()] == found
-        return found
+        stores_seen = [pk async for pk in Store.objects.values_list("pk", flat=True)]
+        assert [current_store_id()] == stores_seen
+        return stores_seen
 
-    handed = []
+    carriers = []
     for store in stores:
         with tenant_context(store):
-            handed.append(carry_store(look, atomic=False))
+            carriers.append(carry_store(look, atomic=False))
     with tenant_context(stores[0]):
         handed_to_thread = carry_store(visible)
 
     async def work() -> None:
         loop = asyncio.get_running_loop()
-        started = [loop.create_task(each(), context=Context()) for each in handed * 5]
+        started = [loop.create_task(each(), context=Context()) for each in carriers * 5]
         assert await asyncio.gather(*started) == [[store] for store in stores] * 5
         assert current_store_id() is None
         assert await asyncio.to_thread(handed_to_thread) == [stores[0]]
@@ -134,8 +134,8 @@ def test_outside_there_is_nothing_to_carry_and_another_store_is_refused(stores: 
 
 
 def test_a_job_hands_its_store_to_a_thread(stores: list[UUID], hooks: tasks.Hooks, process_id: int) -> None:
-    found: list[object] = []
-    hooks.store = lambda **_: found.append(in_thread(carry_store(visible)))
+    stores_seen: list[object] = []
+    hooks.store = lambda **_: stores_seen.append(in_thread(carry_store(visible)))
     tasks.in_store.enqueue(store_id=stores[1])
     assert run_due(process_id) == [Succeeded(finished=True)]
-    assert found == [[stores[1]]]
+    assert stores_seen == [[stores[1]]]

@@ -180,32 +180,32 @@ def test_an_exception_that_leaves_the_view_rolls_back_and_its_page_has_no_store(
 
 @both_handlers
 def test_callbacks_run_after_the_commit_with_the_store(two: list[UUID], path: str) -> None:
-    found: list[object] = []
+    notes: list[object] = []
 
     def view(request: HttpRequest) -> HttpResponseBase:
         write()
-        transaction.on_commit(lambda: found.append((written(), current_store_id(), canaries()[0])))
-        assert found == []
+        transaction.on_commit(lambda: notes.append((written(), current_store_id(), canaries()[0])))
+        assert notes == []
         return HttpResponse()
 
     send(two[0], path, view)
-    assert found == [(1, two[0], "canary 0")]
+    assert notes == [(1, two[0], "canary 0")]
 
 
 def test_without_a_transaction_each_one_has_the_store(two: list[UUID]) -> None:
-    found: list[list[str]] = []
+    notes: list[list[str]] = []
 
     def view(request: HttpRequest) -> HttpResponseBase:
-        found.append(canaries())
+        notes.append(canaries())
         for _ in range(2):
             with transaction.atomic():
-                found.append(canaries())
+                notes.append(canaries())
         with transaction.atomic():
             write()
         return HttpResponse(status=500)
 
     assert send(two[0], "/hooked-without-transaction/", view).status_code == 500
-    assert found == [[], ["canary 0"], ["canary 0"]]
+    assert notes == [[], ["canary 0"], ["canary 0"]]
     assert written() == 1, "what the view committed"
 
 

@@ -74,9 +74,9 @@ def test_two_views_that_are_at_work_at_the_same_time_see_their_own(two: list[UUI
 
     def view(request: HttpRequest) -> HttpResponseBase:
         both.wait()
-        found = look(request)
+        response = look(request)
         both.wait()
-        return found
+        return response
 
     Hook.view = view
     answers = serve(two, "/hooked/")
@@ -133,9 +133,9 @@ def test_a_context_is_left_though_its_request_is_cancelled_before_the_thread_com
         with pytest.raises(asyncio.CancelledError):
             await leaving
         await working
-        left = await sync_to_async(lambda: (connection.in_atomic_block, open_store(connection)))()
+        state = await sync_to_async(lambda: (connection.in_atomic_block, open_store(connection)))()
         await sync_to_async(lambda: connection.close())()  # noqa: PLW0108 - that of the thread
-        return left
+        return state
 
     assert asyncio.run(run()) == (False, None)
     assert written() == 1

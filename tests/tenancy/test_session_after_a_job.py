@@ -236,7 +236,7 @@ def test_what_was_set_when_it_connected_stays(stores: list[UUID], process_id: in
                 cursor.execute("SELECT count(*) FROM store WHERE name <> %s", ["x"])
 
     options = connections.settings["default"]["OPTIONS"]
-    kept = dict(options)
+    original = dict(options)
     options.update(assume_role="worker_runtime", prepare_threshold=1, server_side_binding=True)
     connection_created.connect(set_on_connect)
     dirt = ("SET ROLE NONE", "SET statement_timeout = 0", "SET search_path TO nowhere", "RESET ALL")
@@ -250,7 +250,7 @@ def test_what_was_set_when_it_connected_stays(stores: list[UUID], process_id: in
     finally:
         connection_created.disconnect(set_on_connect)
         options.clear()
-        options.update(kept)
+        options.update(original)
     assert before[SETTINGS] == ["worker_runtime", "pg_catalog, public", "on", "31s"]
     assert [each[:PREPARED] for each in after] == [before[:PREPARED]] * len(KINDS)
     assert_all_succeeded()
@@ -428,18 +428,18 @@ def test_whatever_the_job_did_to_its_connection(stores: list[UUID], process_id: 
 
 
 def test_other_databases_that_the_job_used(stores: list[UUID], process_id: int) -> None:
-    found: list[UUID] = []
+    results: list[UUID] = []
     sequence = Sequence(process_id)
     sequence.then(in_system, stores[0], lambda: execute(f"SET app.current_store_id = '{stores[1]}'", using="web"))
-    sequence.then(in_system, stores[0], lambda: found.extend(visible("web"))).run()
-    assert found == []
+    sequence.then(in_system, stores[0], lambda: results.extend(visible("web"))).run()
+    assert results == []
     assert_all_succeeded()
 
 
 def test_a_database_that_is_not_postgresql_is_left_alone(
     stores: list[UUID], process_id: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found: list[object] = []
+    results: list[object] = []
 
     def query(statement: str) -> Any:
         return connections["elsewhere"].cursor().execute(statement)
@@ -448,12 +448,12 @@ def test_a_database_that_is_not_postgresql_is_left_alone(
         {"default": {}, "elsewhere": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
     )["elsewhere"]
     sequence = Sequence(process_id).then(in_system, stores[0], lambda: query("CREATE TABLE kept (id integer)"))
-    sequence.then(in_store, stores[0], lambda: found.append(query("SELECT count(*) FROM kept").fetchone()))
+    sequence.then(in_store, stores[0], lambda: results.append(query("SELECT count(*) FROM kept").fetchone()))
     try:
         sequence.run()
     finally:
         del connections.settings["elsewhere"]
-    assert found == [(0,)]
+    assert results == [(0,)]
     assert "connection_discarded" not in caplog.text
     assert_all_succeeded()
 

@@ -29,7 +29,7 @@ from tests.tenancy.web import Hook, canaries, member_of, signed_in, write, writt
 CLEAN: tuple[list[str], bool] = ([], False)
 
 
-def left() -> tuple[list[str], bool]:
+def connection_state() -> tuple[list[str], bool]:
     """Return what the connection sees after a response, and whether it is in a transaction."""
     return canaries(), connection.in_atomic_block
 
@@ -100,7 +100,7 @@ def test_each_part_is_made_as_the_store_and_nothing_between_them_is(two: list[UU
     assert next(parts).decode() == f"{two[0]} ['canary 0']"
     assert current_store_id() is None
     assert [part.decode() for part in parts] == [" ['canary 0']"]
-    assert left() == CLEAN
+    assert connection_state() == CLEAN
 
 
 @pytest.mark.parametrize("path", ["/hooked/", "/hooked-without-transaction/"])
@@ -123,7 +123,7 @@ def test_a_body_that_ends_commits(two: list[UUID]) -> None:
 def test_a_body_that_fails_rolls_back(two: list[UUID]) -> None:
     with pytest.raises(ZeroDivisionError):
         list(stream(two[0], lambda: writing("fail")).streaming_content)
-    assert (written(), left()) == (0, CLEAN)
+    assert (written(), connection_state()) == (0, CLEAN)
 
 
 def test_a_client_that_goes_away_rolls_back_and_leaves_a_clean_connection(two: list[UUID]) -> None:
@@ -140,21 +140,21 @@ def test_a_client_that_goes_away_rolls_back_and_leaves_a_clean_connection(two: l
     assert [next(parts), next(parts)] == [b"begun", b"written"]
     assert connection.in_atomic_block
     answer.close()
-    assert (written(), left()) == (0, CLEAN)
+    assert (written(), connection_state()) == (0, CLEAN)
     assert cleaned == [["canary 0", "written"]], "what the body does at its end it does as the store"
     assert list(parts) == [], "nothing is made after it was closed"
 
 
 def test_a_body_that_nobody_reads_opens_nothing(two: list[UUID]) -> None:
     stream_to_server(two[0], looking).close()
-    assert left() == CLEAN
+    assert connection_state() == CLEAN
 
 
 def test_an_asynchronous_body_works_under_wsgi_too(two: list[UUID]) -> None:
     with pytest.warns(Warning, match="must consume asynchronous iterators"):
         parts = list(stream_to_server(two[0], alooking))
     assert [part.decode() for part in parts] == alooking_parts(two[0], 0)
-    assert left() == CLEAN
+    assert connection_state() == CLEAN
 
 
 @pytest.mark.parametrize("path", ["/ahooked/", "/ahooked-without-transaction/"])
@@ -230,14 +230,14 @@ def test_the_parts_of_an_asynchronous_body_may_be_read_by_many_tasks(two: list[U
         response: Any = StreamingHttpResponse(alooking())
         stream_as(tenant_context(two[0]), response)
         parts = aiter(response.streaming_content)
-        found = []
+        parts_read = []
         for _ in range(2):
-            found.append(await asyncio.create_task(anext(parts)))
+            parts_read.append(await asyncio.create_task(anext(parts)))
             assert current_store_id() is None
         with pytest.raises(StopAsyncIteration):
             await anext(parts)
         await sync_to_async(lambda: connection.close())()  # noqa: PLW0108 - that of the thread
-        return [part.decode() for part in found]
+        return [part.decode() for part in parts_read]
 
     assert asyncio.run(read_all()) == alooking_parts(two[0], 0)
 

@@ -42,11 +42,11 @@ NOTHING = {
 def test_it_sees_and_changes_no_row_and_opens_no_context(
     stores: list[UUID], hooks: tasks.Hooks, process_id: int
 ) -> None:
-    found: list[object] = []
+    notes: list[object] = []
 
     def body(**_: object) -> None:
         with transaction.atomic():
-            found.append((current_store_id(), Store.objects.count(), Store.objects.update(name="changed")))
+            notes.append((current_store_id(), Store.objects.count(), Store.objects.update(name="changed")))
         for options in ({}, {"atomic": False}, {"switch": True}):
             arguments: dict[str, Any] = options
             with pytest.raises(TenantContextError, match="'test-system' is a system task"):
@@ -59,7 +59,7 @@ def test_it_sees_and_changes_no_row_and_opens_no_context(
     [outcome] = run_due(process_id)
     assert isinstance(outcome, Errored)
     assert isinstance(outcome.error, TenantContextError)
-    assert found == [(None, 0, 0)]
+    assert notes == [(None, 0, 0)]
     with tenant_context(stores[0]):
         assert Store.objects.count() == 1, "what comes after it is free again"
     with pytest.raises(TenantContextError, match="is a system task"):
@@ -108,25 +108,25 @@ def test_a_system_task_reaches_no_row_of_a_store(
 ) -> None:
     before = seen(f"SELECT count(*) FROM {table}")
     assert before[0][0] >= len(filled)
-    found: list[object] = []
-    hooks.system = lambda **_: found.extend((ask("SELECT session_user"), carried(), outcomes(table, filled[0])))
+    notes: list[object] = []
+    hooks.system = lambda **_: notes.extend((ask("SELECT session_user"), carried(), outcomes(table, filled[0])))
     tasks.system.enqueue()
     [outcome] = run_due(process_id)
     assert isinstance(outcome, Succeeded), outcome
-    assert found == ["worker_runtime", "", NOTHING]
+    assert notes == ["worker_runtime", "", NOTHING]
     assert seen(f"SELECT count(*) FROM {table}") == before
 
 
 def test_nor_does_one_that_follows_a_stores_job_on_the_same_connection(
     filled: list[UUID], process_id: int, hooks: tasks.Hooks
 ) -> None:
-    found: list[object] = []
+    notes: list[object] = []
     backends: set[int] = set()
 
     def noting(work: Callable[[], object]) -> Callable[..., None]:
         def run(**_: object) -> None:
             backends.add(backend())
-            found.append(work())
+            notes.append(work())
 
         return run
 
@@ -137,4 +137,4 @@ def test_nor_does_one_that_follows_a_stores_job_on_the_same_connection(
     for task, arguments in enqueued:
         task.enqueue(**arguments)
         run_due(process_id)
-    assert (found, len(backends)) == ([1, 1, NOTHING], 1)
+    assert (notes, len(backends)) == ([1, 1, NOTHING], 1)

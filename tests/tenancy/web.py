@@ -39,8 +39,8 @@ def look(request: HttpRequest) -> HttpResponseBase:
 
 
 async def alook(request: HttpRequest) -> HttpResponseBase:
-    found = [name async for name in Customer.objects.order_by("name").values_list("name", flat=True)]
-    return JsonResponse({"store": current_store_id(), "seen": found})
+    names = [name async for name in Customer.objects.order_by("name").values_list("name", flat=True)]
+    return JsonResponse({"store": current_store_id(), "seen": names})
 
 
 def write(request: HttpRequest | None = None) -> None:

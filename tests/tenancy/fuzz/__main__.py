@@ -32,8 +32,8 @@ def main() -> int:
         f"seed {options.seed}: {witness.statements:,} statements in {minutes:.1f} minutes",
         "visits: " + ", ".join(f"{count:,} {kind}" for kind, count in sorted(witness.visits.items())),
     ]
-    for name, found in (("leaks", witness.leaks), ("lost", witness.lost), ("surprises", witness.surprises)):
-        lines += [f"{name}: {len(found)}", *(f"  {each}" for each in found[:10])]
+    for name, reports in (("leaks", witness.leaks), ("lost", witness.lost), ("surprises", witness.surprises)):
+        lines += [f"{name}: {len(reports)}", *(f"  {each}" for each in reports[:10])]
     sys.stdout.write("\n".join(lines) + "\n")
     return 1 if witness.leaks or witness.lost or witness.surprises else 0
 
