@@ -2,7 +2,7 @@
 
 A program finds itself where ``python PROGRAM …`` would have put it (`tests.interpreter_server`), except that
 ``sys.modules`` holds Django already, and that the hashes of strings have the server's seed. What measures imports
-starts an interpreter by `subprocess`.
+starts an interpreter by `run_command`.
 """
 
 from __future__ import annotations
@@ -84,6 +84,15 @@ def succeed(*arguments: str, **environment: str) -> str:
     done = manage(*arguments, **environment)
     assert done.returncode == 0, done.stderr + done.stdout
     return done.stdout
+
+
+def run_command(
+    *words: str, environment: Mapping[str, str] | None = None, folder: Path = ROOT, timeout_s: float = 120
+) -> subprocess.CompletedProcess[str]:
+    """Run any command to its end; return what it wrote."""
+    return subprocess.run(
+        words, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
+    )
 
 
 def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:

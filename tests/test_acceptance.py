@@ -209,15 +209,3 @@ def test_gwt_13_a_store_task_sees_and_changes_its_own_store_alone(
         stores[1]: str(stores[1]),
         stores[2]: str(stores[2]),
     }
-
-
-def test_the_cutoff_is_the_ticks_however_late_the_job_runs(stores: list[UUID], process_id: int) -> None:
-    for _ in range(2):
-        change("TRUNCATE salon_jobs_job, salon_jobs_cron_tick, salon_jobs_fan_out")
-        Scheduler().run_at(NOW)
-        run_due(process_id)
-        keys = seen(
-            "SELECT job_key FROM salon_jobs_job WHERE store_id = %s AND task = 'cleanup-deleted-customers-for-store'",
-            stores[0],
-        )
-        assert keys == [(f"cleanup_customers:{stores[0]}:2026-02-04T17:00:00Z",)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import re
-import subprocess
 import sys
 from functools import cache
 from importlib import import_module
@@ -13,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.interpreter import ROOT, run_command
+
 PACKAGE = ROOT / "salon_jobs"
 
 # A folder (or module) imports from itself and from those above it in this list, never from one below.
@@ -220,7 +220,8 @@ def modules_loaded_by(program: str) -> set[str]:
         f"{program}\n"
         "print(json.dumps(sorted(sys.modules)))"
     )
-    ended = subprocess.run([sys.executable, "-c", whole], capture_output=True, text=True, check=True, cwd=ROOT)
+    ended = run_command(sys.executable, "-c", whole)
+    assert ended.returncode == 0, ended.stderr
     return set(json.loads(ended.stdout))
 
 

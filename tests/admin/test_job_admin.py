@@ -18,7 +18,8 @@ from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.jobs import limits
 from tests.management.operator import add
 from tests.outbox.test_operate_messages import ORDERS, write
-from tests.plans.test_admin_plans import JOBS, AdminRouter
+from tests.plans.explain import AdminRouter
+from tests.plans.test_admin_plans import JOBS
 from tests.support import change, seen
 
 LIMITS = "/admin/salon_jobs/limit/"

@@ -16,8 +16,8 @@ import pytest
 
 from project.local.postgres import EmbeddedPostgres
 from project.local.postgres_install import ServerFailed
+from tests.interpreter import ROOT, run_command
 
-ROOT = Path(__file__).resolve().parents[2]
 ABANDON = """
 import time
 from project.local.postgres import EmbeddedPostgres
@@ -142,9 +142,7 @@ def test_the_server_ends_with_its_owner_however_that_dies(number: signal.Signals
 def run_with_server(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     base = {name: value for name, value in os.environ.items() if name != "DATABASE_URL_BOOTSTRAP"}
     launcher = [sys.executable, "-m", "project.local.postgres", "--no-fsync", "--run", *command]
-    return subprocess.run(
-        launcher, cwd=ROOT, env={**base, **environment}, capture_output=True, text=True, timeout=60, check=False
-    )
+    return run_command(*launcher, environment={**base, **environment})
 
 
 def test_run_gives_the_command_a_server_and_returns_its_status() -> None:

@@ -17,7 +17,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 from project import settings
-from tests.interpreter import ROOT
+from tests.interpreter import ROOT, run_command
 
 URLS = {
     "DATABASE_URL_MIGRATOR": "postgresql://migrator:p@127.0.0.1:1/salon",
@@ -37,14 +37,8 @@ def settings_of(command: str, environment: dict[str, str]) -> dict[str, Any]:
 def process(environment: dict[str, str], show: str) -> subprocess.CompletedProcess[str]:
     """Print an expression in a worker's process: for what settings start or import there."""
     code = f"import sys; sys.argv = ['manage.py', 'runworker']; from project import settings; print({show})"
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        env={**settings.INHERITED_ENVIRONMENT, **URLS, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
+    return run_command(
+        sys.executable, "-c", code, environment={**settings.INHERITED_ENVIRONMENT, **URLS, **environment}
     )
 
 

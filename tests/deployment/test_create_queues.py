@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from contextlib import closing
-from pathlib import Path
 
 from azure.storage.queue import QueueServiceClient
 from nats.aio.client import Client
 
 from project.local.nats import NatsServer
+from tests.interpreter import run_command
 from tests.servers.azure import AzureBroker
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_stream_and_the_queue_are_there_afterwards() -> None:
@@ -23,20 +19,9 @@ def test_the_stream_and_the_queue_are_there_afterwards() -> None:
 
     with NatsServer() as nats, closing(AzureBroker()) as azure:
         azure.start()
+        environment = {"NATS_SERVER": nats.url, "AZURE_STORAGE_CONNECTION_STRING": azure.connection_string}
         for _ in range(2):
-            done = subprocess.run(
-                [sys.executable, "docker/create_queues.py"],
-                cwd=ROOT,
-                capture_output=True,
-                text=True,
-                timeout=60,
-                check=False,
-                env={
-                    "PATH": os.environ["PATH"],
-                    "NATS_SERVER": nats.url,
-                    "AZURE_STORAGE_CONNECTION_STRING": azure.connection_string,
-                },
-            )
+            done = run_command(sys.executable, "docker/create_queues.py", environment=environment)
             assert done.returncode == 0, done.stderr
         assert nats.look(subjects) == ["reservations", "reservations.>"]
         with QueueServiceClient.from_connection_string(azure.connection_string) as service:

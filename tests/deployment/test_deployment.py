@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ import yaml
 from django.core.management import load_command_class
 
 from tests.deployment.test_compose import RUNTIMES, SERVICES
+from tests.interpreter import ROOT, run_command
 
-ROOT = Path(__file__).resolve().parents[2]
 KUBERNETES = sorted((ROOT / "docker" / "kubernetes").glob("*.yaml"))
 UNITS = sorted((ROOT / "docker" / "systemd").glob("*.service"))
 OBJECTS: dict[str, dict[str, Any]] = {
@@ -145,12 +144,6 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
         text = path.read_text().replace("/opt/salon-jobs/venv/bin/python", sys.executable)
         text = text.replace("/opt/salon-jobs/venv/bin/gunicorn", sys.executable)
         (tmp_path / path.name).write_text(text)
-    done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", *(str(tmp_path / path.name) for path in UNITS)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_command("systemd-analyze", "verify", "--man=no", *(str(tmp_path / path.name) for path in UNITS))
     said = [line for line in done.stderr.splitlines() if "salon-jobs" in line]
     assert said == [], done.stderr

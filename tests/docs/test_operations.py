@@ -112,7 +112,7 @@ def _see_it_done(connection: psycopg.Connection[Any], url: str, *, job_id: int, 
     assert seen("SELECT bound, holders FROM salon_jobs_gate()") == [(last_message, [])] or seen(
         "SELECT allocated, holders FROM salon_jobs_gate()"
     ) == [(last_message, [])]
-    quick = {"PROCESS_SILENT_AFTER": 2.5, "OUTBOX": {"PRODUCER": "salon"}}
+    quick: dict[str, Any] = {"PROCESS_SILENT_AFTER": 2.5, "OUTBOX": {"PRODUCER": "salon"}}
     with WorkerProcess("--with-relay", url=url, **quick) as worker:
         rescued = worker.wait_for("job_rescued", job_id=job_id, patience_s=20)
         assert rescued["attempt"] == 1

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Final
 import psycopg
 
 from tests.docs.markdown import ROOT, Block, blocks, rows
+from tests.interpreter import run_command
 
 _INHERITED: Final = ("HOME", "LANG", "LC_ALL", "TMPDIR")
 _TIMEOUT_S: Final = 60
@@ -65,15 +65,8 @@ class Walkthrough:
     def _run(self, command: str, expected: list[str], line: int) -> None:
         # The health port of the tutorial's worker may be taken on a machine that runs tests.
         text = self._renamed(command).replace("runworker", "runworker --health-addr 127.0.0.1:0")
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", text],
-            cwd=self.folder,
-            env=self._environment(),
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
+        words = ("bash", "-euo", "pipefail", "-c", text)
+        done = run_command(*words, environment=self._environment(), folder=self.folder, timeout_s=_TIMEOUT_S)
         output = done.stdout + done.stderr
         shown = f"line {line}: {text}\n{output}"
         assert done.returncode == 0, shown

@@ -28,8 +28,7 @@ def test_one_process_runs_jobs_fires_cron_relays_and_consumes(nats: NatsBroker, 
     outbox = {"PRODUCER": "test", "POLL_INTERVAL": 0.2}
     settings: dict[str, Any] = {**nats.settings(), "OUTBOX": outbox, "CONSUMERS": CONSUMERS}
     parts = ("--with-scheduler", "--with-relay", "--with-consumer")
-    with WorkerProcess(*parts, url=URL, **settings) as worker:
-        worker.wait_until_ready()
+    with WorkerProcess(*parts, url=URL, **settings, ready=True) as worker:
         # A relay counts as one for the others, by a row of its own that lives.
         eventually(lambda: worker.ask("/readyz")[1]["relay"]["partitions"])
         answer = worker.ask("/readyz")[1]
@@ -42,8 +41,7 @@ def test_one_process_runs_jobs_fires_cron_relays_and_consumes(nats: NatsBroker, 
                 tasks.emit_order.enqueue(store_id=store, to=ORDERS)
         for store in stores:
             worker.wait_for("job_succeeded", task_name=tasks.write.name, store_id=str(store))
-        worker.stop()
-        assert worker.wait() == 0
+        assert worker.end() == 0
         assert not worker.logged("process_declared_dead")
     assert seen("SELECT DISTINCT status FROM salon_jobs_message") == [("published",)]
     assert sorted(one.store_id for one in nats.received(ORDERS)) == sorted(map(str, stores))

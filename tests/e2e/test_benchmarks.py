@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,21 +11,14 @@ import pytest
 from benchmarks.measure import OURS, Goal, Measure, Result
 from benchmarks.measures import MEASURES
 from benchmarks.report import verdicts
-from tests.interpreter import ROOT
+from tests.interpreter import run_command
 
 
 @pytest.mark.slow
 def test_every_measure_gives_its_figures(migrated: None, tmp_path: Path) -> None:
     path = tmp_path / "figures.json"
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "--size", "smoke", "--peers", "none", "--json", str(path)],
-        cwd=ROOT,
-        env=dict(os.environ),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    words = (sys.executable, "-m", "benchmarks", "--size", "smoke", "--peers", "none", "--json", str(path))
+    done = run_command(*words, timeout_s=600)
     assert done.returncode == 0, done.stdout + done.stderr
     run = json.loads(path.read_text())
     assert list(run["measures"]) == [measure.name for measure in MEASURES]

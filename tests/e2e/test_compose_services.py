@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 import secrets
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import psycopg
@@ -18,10 +16,10 @@ from psycopg import sql
 from project.local.nats import NatsServer
 from tests.deployment.test_compose import RUNTIMES, SERVICES
 from tests.e2e.worker_process import WorkerProcess
+from tests.interpreter import run_command
 from tests.servers.azure import AzureBroker
 from tests.settings import PASSWORD, url_for
 
-ROOT = Path(__file__).resolve().parents[2]
 # As somebody else's program may write it.
 _ENVELOPE = '{"envelope": "1", "message_id": "m-1", "event": "ping", "payload": {}}'
 
@@ -88,13 +86,5 @@ def test_every_service_works_with_what_it_is_given_and_a_message_becomes_a_job(n
 
 
 def _run(words: list[str], environment: dict[str, str]) -> None:
-    done = subprocess.run(
-        words,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={"PATH": "/usr/bin:/bin", **environment},
-    )
+    done = run_command(*words, environment={"PATH": "/usr/bin:/bin", **environment})
     assert done.returncode == 0, done.stderr

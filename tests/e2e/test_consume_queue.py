@@ -77,8 +77,7 @@ def test_it_is_ready_goes_on_after_its_database_was_lost_and_stops_in_order(queu
             change("ALTER ROLE worker_runtime LOGIN")
         eventually(lambda: len(jobs()) == 2)
         eventually(lambda: emptied(queue))
-        process.stop()
-        assert process.wait() == 0, process.output
+        assert process.end() == 0, process.output
         assert process.logged("process_stopped", clean=True)
 
 
@@ -88,8 +87,7 @@ def test_a_worker_runs_it_embedded(queue: Path) -> None:
         process.wait_until_ready()
         process.wait_for("job_succeeded", task_name="e2e-nothing")
         assert "orders" in process.ask("/readyz")[1]["consumers"]
-        process.stop()
-        assert process.wait() == 0, process.output
+        assert process.end() == 0, process.output
 
 
 def test_an_unknown_name_is_told_in_one_line(queue: Path) -> None:

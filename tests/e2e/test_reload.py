@@ -87,8 +87,7 @@ def test_a_changed_task_runs_anew_and_no_job_is_lost(tmp_path: Path) -> None:
         assert "SyntaxError" in worker.output
         shop.write("version 4")
         says(worker, "version 4")
-        worker.stop()
-        assert worker.wait() == 0
+        assert worker.end() == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

@@ -38,8 +38,7 @@ def test_each_death_is_one_event_and_each_failed_job_too(database: None) -> None
         os.kill(worker.children()[0]["pid"], signal.SIGKILL)
         worker.wait_for("child_died")
         eventually(lambda: server.named("child_died"), what="for Sentry")
-        worker.stop()
-        assert worker.wait() == 0
+        assert worker.end() == 0
     [failed] = [event for event in server.events if event not in server.named("child_died")]
     assert failed["tags"] == {"task_name": "e2e-fail", "store_id": "", "attempt": 2, "job_id": handle.id}
     [died] = server.named("child_died")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -19,7 +19,7 @@ from salon_jobs import tenant_context
 from tests.e2e import tasks
 from tests.e2e.severing_proxy import SeveringProxy
 from tests.e2e.worker_process import WorkerProcess, eventually
-from tests.interpreter import ROOT
+from tests.interpreter import ROOT, run_command
 from tests.settings import url_for
 from tests.support import change, job_row, seen
 
@@ -31,7 +31,7 @@ from django.core.management import call_command
 django.setup()
 call_command("runworker", burst=True)
 """
-QUICK = {"PROCESS_SILENT_AFTER": 1, "POLL_INTERVAL": 0.2}
+QUICK: dict[str, Any] = {"PROCESS_SILENT_AFTER": 1, "POLL_INTERVAL": 0.2}
 
 
 def gone(pid: int) -> bool:
@@ -53,8 +53,7 @@ def states(*job_ids: int) -> list[tuple[object, ...]]:
 
 
 def test_children_have_rows_of_their_own_and_share_the_work_and_the_log(database: None) -> None:
-    with WorkerProcess("--processes", "2", "--concurrency", "2", url=URL) as worker:
-        worker.wait_until_ready()
+    with WorkerProcess("--processes", "2", "--concurrency", "2", url=URL, ready=True) as worker:
         eventually(lambda: len(worker.children()) == 2)
         rows = seen("SELECT id, kind, concurrency, pid, supervisor_id FROM salon_jobs_process ORDER BY id")
         supervisor, *children = rows
@@ -63,8 +62,7 @@ def test_children_have_rows_of_their_own_and_share_the_work_and_the_log(database
         assert {(child["process_id"], child["pid"]) for child in worker.children()} == {(r[0], r[3]) for r in children}
         ids = {handle.id for handle in tasks.nothing.enqueue_many([tasks.nothing.call(note="x" * 50)] * 3000)}
         eventually(lambda: seen("SELECT count(*) FROM salon_jobs_job") == [(0,)])
-        worker.stop()
-        assert worker.wait() == 0
+        assert worker.end() == 0
         done = [record["job_id"] for record in worker.logged("job_succeeded")]
         assert sorted(done) == sorted(ids)
         assert all(json.loads(line) for line in worker.lines)
@@ -111,8 +109,7 @@ def test_jobs_of_a_killed_child_are_queued_at_once_and_only_those_that_ran_are_c
         gate.touch()
         eventually(lambda: seen("SELECT count(*) FROM salon_jobs_job") == [(0,)])
         assert child_of(worker)[0] != process_id
-        worker.stop()
-        assert worker.wait() == 0
+        assert worker.end() == 0
         rescued = {record["job_id"]: record["charged"] for record in worker.logged("job_rescued")}
         assert len(rescued) == held
         assert [job_id for job_id, charged in rescued.items() if charged] == [running]
@@ -138,8 +135,7 @@ def test_what_a_handler_left_behind_holds_up_neither_the_rescue_nor_the_replacem
             eventually(lambda: not seen("SELECT FROM salon_jobs_job WHERE leased_by = %s", process_id), 5)
             gate.touch()
             worker.wait_for("job_succeeded", task_name="e2e-wait-for-file")
-            worker.stop()
-            assert worker.wait() == 0
+            assert worker.end() == 0
         finally:
             os.kill(int(left.read_text()), signal.SIGKILL)
 
@@ -182,8 +178,7 @@ def test_children_end_with_a_killed_supervisor_and_another_worker_has_their_jobs
 ) -> None:
     started, fifo = tmp_path / "started", tmp_path / "fifo"
     os.mkfifo(fifo)
-    with WorkerProcess("--processes", "2", url=URL, **QUICK) as worker:
-        worker.wait_until_ready()
+    with WorkerProcess("--processes", "2", url=URL, **QUICK, ready=True) as worker:
         eventually(lambda: len(worker.children()) == 2)
         job_id = tasks.hold_gil.enqueue(store_id=stores[0], started=str(started), fifo=str(fifo)).id
         eventually(started.exists)
@@ -232,13 +227,11 @@ def test_a_handler_that_holds_the_gil_ends_with_the_grace_and_its_job_is_given_b
 ) -> None:
     started, fifo = tmp_path / "started", tmp_path / "fifo"
     os.mkfifo(fifo)
-    with WorkerProcess(url=URL, SHUTDOWN_GRACE=3) as worker:
-        worker.wait_until_ready()
+    with WorkerProcess(url=URL, SHUTDOWN_GRACE=3, ready=True) as worker:
         job_id = tasks.hold_gil.enqueue(store_id=stores[0], started=str(started), fifo=str(fifo)).id
         eventually(started.exists)
         began = time.monotonic()
-        worker.stop()
-        assert worker.wait() == 1
+        assert worker.end() == 1
         assert time.monotonic() - began <= 3
     assert states(job_id) == [("queued", 0, 0)]
     assert seen("SELECT count(*) FROM customer") == [(0,)]
@@ -267,8 +260,7 @@ def test_a_run_past_its_limit_is_charged_and_its_neighbours_are_not(stores: list
 @pytest.mark.slow
 def test_a_child_whose_other_jobs_end_in_time_is_killed_after_them(stores: list[UUID], tmp_path: Path) -> None:
     started, gate, late = tmp_path / "started", tmp_path / "gate", tmp_path / "late"
-    with WorkerProcess("--concurrency", "2", url=URL) as worker:
-        worker.wait_until_ready()
+    with WorkerProcess("--concurrency", "2", url=URL, ready=True) as worker:
         embedded = tasks.wait_for_file.enqueue(store_id=stores[0], started=str(started), gate=str(gate)).id
         eventually(started.exists)
         tasks.overdue.enqueue(started=str(late))
@@ -288,8 +280,7 @@ def test_a_child_whose_row_is_gone_is_killed_and_replaced_and_the_supervisor_liv
         eventually(lambda: gone(pid))
         worker.wait_for("job_succeeded", job_id=tasks.nothing.enqueue().id)
         assert child_of(worker)[0] != process_id
-        worker.stop()
-        assert worker.wait() == 0
+        assert worker.end() == 0
 
 
 @pytest.mark.slow
@@ -297,8 +288,7 @@ def test_a_child_that_dies_at_once_again_and_again_waits_longer_each_time_and_th
     database: None, tmp_path: Path
 ) -> None:
     fault = tmp_path / "fault"
-    with WorkerProcess("--processes", "2", url=URL, FAULT=str(fault)) as worker:
-        worker.wait_until_ready()
+    with WorkerProcess("--processes", "2", url=URL, FAULT=str(fault), ready=True) as worker:
         eventually(lambda: len(worker.children()) == 2)
         fault.touch()
         os.kill(worker.children()[0]["pid"], signal.SIGKILL)
@@ -378,9 +368,7 @@ def test_children_are_started_as_the_supervisor_was(database: None, tmp_path: Pa
     if "--settings" not in " ".join(command):
         environment["DJANGO_SETTINGS_MODULE"] = "project.settings"
     arguments = [] if "-c" in command else ["--burst"]
-    done = subprocess.run(
-        [*command, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=30, check=False
-    )
+    done = run_command(*command, *arguments, environment=environment, folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     records = [json.loads(line) for line in done.stdout.splitlines()]
     assert [r["job_id"] for r in records if r["event"] == "job_succeeded"] == [job_id]

@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import psycopg
 import pytest
@@ -23,7 +24,7 @@ from tests.support import change, job_row, seen
 
 pytestmark = pytest.mark.usefixtures("stubborn")
 WORKER = "worker_runtime"
-FAST = {"POLL_INTERVAL": 0.2}
+FAST: dict[str, Any] = {"POLL_INTERVAL": 0.2}
 
 
 def enqueue(url: str, task: str) -> int:
@@ -65,8 +66,7 @@ def test_gwt_03_a_database_that_goes_away_and_comes_back(migrated: None) -> None
             server.start()
             worker.wait_for("job_succeeded", job_id=enqueue(superuser, "ping"))
             worker.wait_until_ready()
-            worker.stop()
-            assert worker.wait() == 0
+            assert worker.end() == 0
             assert PASSWORD not in worker.output
 
 
@@ -161,8 +161,7 @@ def test_pending_migrations_are_waited_for_and_named(migrated: None) -> None:
             eventually(lambda: worker.ask("/readyz")[1].get("code") == "WORKER.SCHEMA_MISSING")
             owner.execute("ALTER TABLE elsewhere RENAME TO salon_jobs_job")
             worker.wait_until_ready()
-            worker.stop()
-            assert worker.wait() == 0
+            assert worker.end() == 0
 
 
 def test_a_task_that_nobody_knows_is_left_alone_and_shown(database: None) -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -28,8 +29,7 @@ SECRET = "a-customers-name"
 
 def test_gwt_12_ping_is_picked_up_by_a_worker_that_is_ready_within_ten_seconds(database: None) -> None:
     began = time.monotonic()
-    with WorkerProcess(url=URL) as worker:
-        worker.wait_until_ready()
+    with WorkerProcess(url=URL, ready=True) as worker:
         assert time.monotonic() - began < 10
         done = manage("ping")
         assert done.returncode == 0, done.stderr
@@ -42,8 +42,7 @@ def test_gwt_12_ping_is_picked_up_by_a_worker_that_is_ready_within_ten_seconds(d
 
 
 def test_a_notification_wakes_the_worker_and_none_left_out_is_missed(database: None) -> None:
-    with WorkerProcess(url=URL, POLL_INTERVAL=60) as worker:
-        worker.wait_until_ready()
+    with WorkerProcess(url=URL, POLL_INTERVAL=60, ready=True) as worker:
         eventually(lambda: worker.children()[0]["listening"] is True)
         worker.wait_for("job_succeeded", job_id=tasks.nothing.enqueue().id)
         ids: set[int] = set()
@@ -64,8 +63,7 @@ def test_a_notification_wakes_the_worker_and_none_left_out_is_missed(database: N
 
 
 def test_what_a_worker_holds_behind_a_long_job_is_left_to_an_idle_one(stores: list[UUID], tmp_path: Path) -> None:
-    with WorkerProcess("--concurrency", "1", url=URL) as busy:
-        busy.wait_until_ready()
+    with WorkerProcess("--concurrency", "1", url=URL, ready=True) as busy:
         busy.wait_for("job_succeeded", job_id=tasks.nothing.enqueue().id)
         gate = tmp_path / "gate"
         with transaction.atomic():
@@ -130,8 +128,7 @@ def test_a_burst_runs_what_is_due_and_says_it_without_the_payload(stores: list[U
 
 
 def test_a_worker_goes_on_when_the_server_ends_all_its_connections(stores: list[UUID], tmp_path: Path) -> None:
-    with WorkerProcess("--concurrency", "2", url=URL, POLL_INTERVAL=0.5) as worker:
-        worker.wait_until_ready()
+    with WorkerProcess("--concurrency", "2", url=URL, POLL_INTERVAL=0.5, ready=True) as worker:
         for number in range(2):
             started, gate = tmp_path / f"started{number}", tmp_path / f"gate{number}"
             running = tasks.wait_for_file.enqueue(store_id=stores[0], started=str(started), gate=str(gate)).id
@@ -143,17 +140,15 @@ def test_a_worker_goes_on_when_the_server_ends_all_its_connections(stores: list[
                 worker.wait_for("job_succeeded", job_id=tasks.write.enqueue(store_id=stores[0]).id)
             worker.wait_for("job_succeeded", job_id=running)
         worker.wait_until_ready()
-        worker.stop()
-        assert worker.wait() == 0
+        assert worker.end() == 0
     assert seen("SELECT count(*) FROM customer") == [(12,)]
     assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
 
 
 def test_a_worker_killed_in_mid_run_is_rescued_and_the_effects_happen_once(stores: list[UUID], tmp_path: Path) -> None:
     started, gate = tmp_path / "started", tmp_path / "gate"
-    quick = {"PROCESS_SILENT_AFTER": 2, "POLL_INTERVAL": 0.2}
-    with WorkerProcess("--concurrency", "1", url=URL, **quick) as victim:
-        victim.wait_until_ready()
+    quick: dict[str, Any] = {"PROCESS_SILENT_AFTER": 2, "POLL_INTERVAL": 0.2}
+    with WorkerProcess("--concurrency", "1", url=URL, **quick, ready=True) as victim:
         handle = tasks.wait_for_file.enqueue(store_id=stores[0], started=str(started), gate=str(gate))
         eventually(started.exists)
         waiting = tasks.write.enqueue(store_id=stores[0])
@@ -177,8 +172,7 @@ def test_a_worker_killed_in_mid_run_is_rescued_and_the_effects_happen_once(store
 
 
 def test_a_living_worker_that_was_declared_dead_ends(database: None) -> None:
-    with WorkerProcess(url=URL, PROCESS_SILENT_AFTER=1) as worker:
-        worker.wait_until_ready()
+    with WorkerProcess(url=URL, PROCESS_SILENT_AFTER=1, ready=True) as worker:
         seen("DELETE FROM salon_jobs_process RETURNING id")
         assert worker.wait(5) == 70
         assert worker.logged("process_declared_dead")

@@ -27,8 +27,7 @@ def queued_and_uncharged(job_id: int) -> bool:
 def test_sigterm_lets_the_running_job_finish_and_starts_no_other(stores: list[UUID], tmp_path: Path) -> None:
     started, gate = tmp_path / "started", tmp_path / "gate"
     # A long poll: the stop must be noticed although all threads are busy.
-    with WorkerProcess("--concurrency", "1", url=URL, POLL_INTERVAL=60) as worker:
-        worker.wait_until_ready()
+    with WorkerProcess("--concurrency", "1", url=URL, POLL_INTERVAL=60, ready=True) as worker:
         running = tasks.wait_for_file.enqueue(store_id=stores[0], started=str(started), gate=str(gate)).id
         eventually(started.exists)
         waiting = tasks.write.enqueue(store_id=stores[0]).id
@@ -49,15 +48,13 @@ def test_sigterm_lets_the_running_job_finish_and_starts_no_other(stores: list[UU
 def test_the_interrupt_cancels_the_query_rolls_back_and_counts_no_attempt(stores: list[UUID], tmp_path: Path) -> None:
     quick = {"SHUTDOWN_GRACE": 3}  # interrupts after 1.5 s
     sleeping = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE %s AND state = 'active'"
-    with WorkerProcess("--concurrency", "3", url=URL, **quick) as worker:
-        worker.wait_until_ready()
+    with WorkerProcess("--concurrency", "3", url=URL, **quick, ready=True) as worker:
         jobs = [tasks.sleep_in_query.enqueue(store_id=store).id for store in stores[:2]]
         started = tmp_path / "started"
         jobs.append(tasks.wait_for_file.enqueue(store_id=stores[2], started=str(started), gate="/nowhere").id)
         eventually(lambda: seen(sleeping, "SELECT pg_sleep(60)%") == [(2,)] and started.exists())
         began = time.monotonic()
-        worker.stop()
-        assert worker.wait() == 0
+        assert worker.end() == 0
         assert 1.5 <= time.monotonic() - began < 15
         assert {record["job_id"] for record in worker.logged("job_released")} == set(jobs)
         assert not worker.logged("job_retried")
@@ -69,12 +66,10 @@ def test_the_interrupt_cancels_the_query_rolls_back_and_counts_no_attempt(stores
 
 def test_the_interrupt_ends_an_async_handler_too(stores: list[UUID], tmp_path: Path) -> None:
     started = tmp_path / "started"
-    with WorkerProcess("--concurrency", "2", url=URL, SHUTDOWN_GRACE=3) as worker:
-        worker.wait_until_ready()
+    with WorkerProcess("--concurrency", "2", url=URL, SHUTDOWN_GRACE=3, ready=True) as worker:
         jobs = [tasks.await_for_ever.enqueue(store_id=store, started=str(started)).id for store in stores[:2]]
         eventually(lambda: started.exists() and len(started.read_text().splitlines()) == 2)
-        worker.stop()
-        assert worker.wait() == 0
+        assert worker.end() == 0
         assert {record["job_id"] for record in worker.logged("job_released")} == set(jobs)
         assert worker.logged("process_stopped", clean=True)
     assert all(queued_and_uncharged(job) for job in jobs)
@@ -84,8 +79,7 @@ def test_after_too_many_timeouts_a_worker_lets_the_others_finish_and_is_replaced
     stores: list[UUID], tmp_path: Path
 ) -> None:
     started, gate = tmp_path / "started", tmp_path / "gate"
-    with WorkerProcess("--concurrency", "3", url=URL, TERMINATE_AFTER_TIMEOUTS=2) as worker:
-        worker.wait_until_ready()
+    with WorkerProcess("--concurrency", "3", url=URL, TERMINATE_AFTER_TIMEOUTS=2, ready=True) as worker:
         tasks.wait_for_file.enqueue(store_id=stores[2], started=str(started), gate=str(gate))
         eventually(started.exists)
         timed_out = [tasks.times_out.enqueue(store_id=store).id for store in stores[:2]]
@@ -96,8 +90,7 @@ def test_after_too_many_timeouts_a_worker_lets_the_others_finish_and_is_replaced
         gate.touch()
         eventually(lambda: len(worker.logged("process_started", kind="worker")) == 2)
         eventually(lambda: worker.ask("/readyz")[0] == 200)
-        worker.stop()
-        assert worker.wait() == 0
+        assert worker.end() == 0
         assert {record["job_id"] for record in worker.logged("job_timed_out")} == set(timed_out)
         assert worker.logged("job_succeeded", task_name="e2e-wait-for-file")
     assert seen("SELECT id, state, attempts FROM salon_jobs_job ORDER BY id") == [
@@ -111,9 +104,8 @@ def test_a_run_that_does_not_feel_its_timeout_is_killed_with_its_process_and_cha
     stores: list[UUID], tmp_path: Path
 ) -> None:
     with WorkerProcess(
-        "--concurrency", "2", url=URL, PATCHES={"salon_jobs.worker.runner._KILL_GRACE_S": 0.5}
+        "--concurrency", "2", url=URL, PATCHES={"salon_jobs.worker.runner._KILL_GRACE_S": 0.5}, ready=True
     ) as worker:
-        worker.wait_until_ready()
         job = tasks.numb.enqueue(store_id=stores[0]).id
         worker.wait_for("job_timed_out", job_id=job)
         worker.wait_for("child_killed")
@@ -121,8 +113,7 @@ def test_a_run_that_does_not_feel_its_timeout_is_killed_with_its_process_and_cha
         change("UPDATE salon_jobs_job SET run_at = now() + interval '1 h'")
         other = tasks.write.enqueue(store_id=stores[1]).id
         worker.wait_for("job_succeeded", job_id=other)
-        worker.stop()
-        assert worker.wait() == 0
+        assert worker.end() == 0
     assert seen("SELECT state, attempts, rescues FROM salon_jobs_job") == [("queued", 1, 0)]
     assert seen("SELECT attempt, code FROM salon_jobs_job_error") == [(1, "JOB.TIMED_OUT")]
     assert seen("SELECT count(*) FROM customer") == [(1,)]
@@ -130,15 +121,13 @@ def test_a_run_that_does_not_feel_its_timeout_is_killed_with_its_process_and_cha
 
 def test_a_second_signal_forces_the_end(stores: list[UUID], tmp_path: Path) -> None:
     started = tmp_path / "started"
-    with WorkerProcess(url=URL) as worker:
-        worker.wait_until_ready()
+    with WorkerProcess(url=URL, ready=True) as worker:
         job = tasks.wait_for_file.enqueue(store_id=stores[0], started=str(started), gate="/nowhere").id
         eventually(started.exists)
         worker.stop()
         worker.wait_for("process_stopping")
         began = time.monotonic()
-        worker.stop()
-        assert worker.wait() == 0
+        assert worker.end() == 0
         assert time.monotonic() - began < 15
     assert queued_and_uncharged(job)
     assert seen("SELECT count(*) FROM customer") == [(0,)]
@@ -148,16 +137,14 @@ def test_a_second_signal_ends_even_a_stubborn_job_and_a_lost_connection_holds_no
     stores: list[UUID], tmp_path: Path
 ) -> None:
     started = tmp_path / "started"
-    with WorkerProcess(url=URL) as worker:
-        worker.wait_until_ready()
+    with WorkerProcess(url=URL, ready=True) as worker:
         job = tasks.stubborn.enqueue(store_id=stores[0], started=str(started)).id
         eventually(started.exists)
         worker.stop()
         worker.wait_for("process_stopping")
         end_worker_connections()
         began = time.monotonic()
-        worker.stop()
-        assert worker.wait() == 1
+        assert worker.end() == 1
         assert time.monotonic() - began < 15
     assert queued_and_uncharged(job)
     eventually(lambda: seen("SELECT count(*) FROM customer") == [(0,)])
@@ -167,13 +154,11 @@ def test_the_grace_ends_the_process_even_when_it_can_not_give_its_job_back_by_it
     stores: list[UUID], tmp_path: Path
 ) -> None:
     started = tmp_path / "started"
-    with WorkerProcess(url=URL, SHUTDOWN_GRACE=3) as worker:
-        worker.wait_until_ready()
+    with WorkerProcess(url=URL, SHUTDOWN_GRACE=3, ready=True) as worker:
         tasks.stubborn_holding_its_row.enqueue(store_id=stores[0], started=str(started))
         eventually(started.exists)
         began = time.monotonic()
-        worker.stop()
-        assert worker.wait() == 1
+        assert worker.end() == 1
         assert time.monotonic() - began <= 3
     assert seen("SELECT state, attempts, rescues FROM salon_jobs_job") == [("queued", 0, 0)]
     assert seen("SELECT count(*) FROM customer") == [(0,)]

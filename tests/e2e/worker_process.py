@@ -46,12 +46,15 @@ def end_worker_connections() -> int:
 class WorkerProcess:
     """Worker process with one URL and no other secret; leaving the context ends it.
 
-    ``settings`` are keys of SALON_JOBS. The health endpoint takes a free port, which is in the log.
+    ``settings`` are keys of SALON_JOBS. The health endpoint takes a free port, which is in the log. With ``ready``,
+    the context begins when the process is.
     """
 
     command: ClassVar[str] = "runworker"
+    _begins_ready = False
 
-    def __init__(self, *arguments: str, url: str, **settings: object) -> None:
+    def __init__(self, *arguments: str, url: str, ready: bool = False, **settings: object) -> None:
+        self._begins_ready = ready
         self._start(
             [*self.command.split(), "--health-addr", "127.0.0.1:0", *arguments],
             {
@@ -132,12 +135,27 @@ class WorkerProcess:
             self._changed.wait_for(lambda: self._ended == 2, 5)
         return status
 
+    def end(self) -> int:
+        """Stop it and wait for its end; return the exit status."""
+        self.stop()
+        return self.wait()
+
     def __enter__(self) -> Self:
+        if self._begins_ready:
+            try:
+                self.wait_until_ready()
+            except BaseException:
+                self.kill()
+                raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill it, unless it has ended."""
         if self._process.poll() is None:
             self._process.kill()
         self.wait()

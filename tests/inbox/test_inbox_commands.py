@@ -15,7 +15,7 @@ from django.test import Client, override_settings
 
 from salon_jobs.brokers.source import Envelope
 from salon_jobs.inbox.queries import kept_text
-from tests.plans.test_admin_plans import AdminRouter
+from tests.plans.explain import AdminRouter
 from tests.support import change, seen
 
 PAGE = "/admin/salon_jobs/inboxmessage/"

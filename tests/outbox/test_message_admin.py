@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from salon_jobs.outbox import queries
 from tests.outbox.scene import assert_bounded, crowd
 from tests.outbox.test_operate_messages import ORDERS, block, blocked, statuses, write
-from tests.plans.test_admin_plans import AdminRouter
+from tests.plans.explain import AdminRouter
 from tests.support import change, seen
 
 MESSAGES = "/admin/salon_jobs/message/"

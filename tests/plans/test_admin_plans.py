@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 from uuid import UUID
 
 import pytest
-from django.contrib.auth.models import User
 from django.db import connections
 from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
@@ -16,22 +14,13 @@ from django.test.utils import CaptureQueriesContext
 from salon_jobs.admin import actions
 from salon_jobs.tenancy.context import tenant_context
 from tests.admin.test_admin_readers import WebRouter, staff
+from tests.plans.explain import rows_read, scans_of, signed_in
 from tests.settings import SALON_JOBS
-from tests.support import change, plan_nodes, seen
+from tests.support import change, seen
 
 ENDED = 150_000
 STORE = "00000000-0000-0000-0000-00000000000"
 JOBS = "/admin/salon_jobs/job/"
-
-
-class AdminRouter:
-    """Sends Django's own tables to a role that may write them; the tests' default is the worker."""
-
-    def db_for_read(self, model: Any, **_: object) -> str | None:
-        """Name the alias of Django's own apps."""
-        return "owner" if model._meta.app_label in ("admin", "auth", "contenttypes", "sessions") else None
-
-    db_for_write = db_for_read
 
 
 @pytest.fixture(scope="module")
@@ -83,11 +72,8 @@ def alike(crowded: None) -> Iterator[None]:
 @pytest.fixture
 def client(crowded: None) -> Iterator[Client]:
     """Sign in."""
-    with override_settings(DATABASE_ROUTERS=[AdminRouter()], ROOT_URLCONF="project.urls"):
-        user, _ = User.objects.get_or_create(username="planner", is_superuser=True, is_staff=True)
-        signed_in = Client()
-        signed_in.force_login(user)
-        yield signed_in
+    with signed_in() as client:
+        yield client
 
 
 @pytest.fixture
@@ -107,20 +93,6 @@ def queries(client: Client, url: str, alias: str = "operator") -> list[str]:
     assert answer.status_code == 200
     asked = [query["sql"] for query in captured.captured_queries]
     return [each for each in asked if each.startswith(("SELECT", "WITH", "SET LOCAL random_page_cost"))]
-
-
-def scans(statement: str, alias: str = "operator") -> list[dict[str, Any]]:
-    """Run EXPLAIN ANALYZE as the operator, or another role, and return the nodes that read a table."""
-    with connections[alias].cursor() as cursor:
-        cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement.replace('%', '%%')}", [])
-        plan = cursor.fetchone()[0]
-    return [node for node in plan_nodes(plan) if "Relation Name" in node]
-
-
-def rows_read(node: dict[str, Any]) -> float:
-    """Return how many rows a node read, those too that it threw away."""
-    removed = node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)
-    return float(node["Actual Loops"] * (node["Actual Rows"] + removed))
 
 
 @pytest.mark.parametrize(
@@ -158,7 +130,7 @@ def test_each_filter_and_search_is_served_by_an_index(client: Client, query: str
     statements = queries(client, JOBS + query)
     assert statements
     for statement in statements:
-        for node in scans(statement):
+        for node in scans_of(statement):
             # A count may walk the table itself when almost every row matches: it stops after 10,001.
             assert rows_read(node) <= 10_050, statement
 
@@ -169,7 +141,7 @@ def test_the_kinds_of_failures_are_found_by_stepping_over_their_index(client: Cl
     assert ">1000+</a>" in text
     assert text.count(">Retry all<") == 7
     for statement in statements:
-        for node in scans(statement):
+        for node in scans_of(statement):
             assert node["Actual Loops"] * node["Actual Rows"] <= 10_050, statement
 
 
@@ -185,7 +157,7 @@ def test_staff_of_a_large_store_read_no_more(one_store: Client, alike: None, que
         for setting in (each for each in statements if each.startswith("SET LOCAL")):
             cursor.execute(setting)
         for statement in asked:
-            for node in scans(statement, "web"):
+            for node in scans_of(statement, "web"):
                 assert rows_read(node) <= 10_050, (statement, node)
 
 
@@ -228,7 +200,7 @@ def test_the_chosen_store_is_offered_though_many_others_failed_later(client: Cli
 @pytest.mark.parametrize("query", ["", "?entry=entry-1", "?entry=nonsense"])
 def test_cron_ticks_are_listed_by_index(client: Client, query: str) -> None:
     for statement in queries(client, f"/admin/salon_jobs/crontick/{query}"):
-        for node in scans(statement):
+        for node in scans_of(statement):
             assert rows_read(node) <= 10_050, statement
 
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
 from django.db import connections
-from django.test import Client, override_settings
+from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from salon_jobs.core.metrics import BUCKETS
 from salon_jobs.dashboard.queues import tasks_of
 from salon_jobs.tenancy.context import tenant_context
-from tests.plans.test_admin_plans import AdminRouter
-from tests.support import change, plan_nodes
+from tests.plans.explain import rows_read, scans_of, signed_in
+from tests.support import change
 
 STORE = "00000000-0000-0000-0000-00000000000"
 DASHBOARD = "/admin/salon_jobs/dashboard/"
@@ -85,24 +83,8 @@ def crowded(migrated: None) -> Iterator[None]:
 @pytest.fixture
 def client(crowded: None) -> Iterator[Client]:
     """Sign in."""
-    with override_settings(DATABASE_ROUTERS=[AdminRouter()], ROOT_URLCONF="project.urls"):
-        user, _ = User.objects.get_or_create(username="planner", is_superuser=True, is_staff=True)
-        signed_in = Client()
-        signed_in.force_login(user)
-        yield signed_in
-
-
-def scans(alias: str, statement: str) -> list[dict[str, Any]]:
-    """Run EXPLAIN ANALYZE and return the nodes that read a table."""
-    with connections[alias].cursor() as cursor:
-        cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement.replace('%', '%%')}", [])
-        return [node for node in plan_nodes(cursor.fetchone()[0]) if "Relation Name" in node]
-
-
-def read(node: dict[str, Any]) -> float:
-    """Return how many rows a node read."""
-    removed: float = node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)
-    return float(node["Actual Loops"]) * (float(node["Actual Rows"]) + removed)
+    with signed_in() as client:
+        yield client
 
 
 def test_a_page_is_twenty_queries_that_read_no_more_than_their_bound(client: Client) -> None:
@@ -114,9 +96,9 @@ def test_a_page_is_twenty_queries_that_read_no_more_than_their_bound(client: Cli
     assert "≈" in text
     assert ">rare<" in text, "a queue with one job is found beside 200,000"
     for statement in statements:
-        for node in scans("operator", statement):
+        for node in scans_of(statement):
             most = SAMPLED if node["Node Type"] == "Sample Scan" else 12_100
-            assert read(node) <= most, (statement, node)
+            assert rows_read(node) <= most, (statement, node)
 
 
 @pytest.mark.parametrize(("span", "minutes"), [("hour", 60), ("day", 24 * 60), ("week", 14 * 24 * 60)])
@@ -127,9 +109,9 @@ def test_a_plot_reads_statistics_alone_and_no_more_than_are_kept(client: Client,
     assert len(statements) == 2
     for statement in statements:
         began = time.monotonic()
-        [node] = scans("operator", statement)
+        [node] = scans_of(statement)
         assert time.monotonic() - began < 10
-        assert read(node) <= 10 * (minutes + 120)
+        assert rows_read(node) <= 10 * (minutes + 120)
 
 
 def test_a_store_counts_its_newest_ten_thousand_by_an_index(crowded: None) -> None:
@@ -138,7 +120,7 @@ def test_a_store_counts_its_newest_ten_thousand_by_an_index(crowded: None) -> No
         [task] = tasks_of(f"{STORE}1", using=alias)  # type: ignore[arg-type]
         assert task.jobs == 10_000
         [statement] = [query["sql"] for query in asked.captured_queries if "salon_jobs_job" in query["sql"]]
-        [node] = scans(alias, statement)
+        [node] = scans_of(statement, alias)
     # That of the store, or of all jobs, the newest first, where every seventh is the store's.
     assert node["Index Name"] in ("salon_jobs_job_store", "salon_jobs_job_pkey")
-    assert read(node) <= 8 * 10_000
+    assert rows_read(node) <= 8 * 10_000

@@ -13,7 +13,7 @@ from psycopg import ClientCursor
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.db import statements
-from tests.plans.test_plans import indexes, job_scans
+from tests.plans.explain import assert_no_full_scan, indexes, scans
 from tests.settings import url_for
 from tests.support import change, plan_nodes, seen
 
@@ -81,10 +81,10 @@ def added(store_ids: list[Any], mode: str) -> dict[str, Any]:
 
 
 def assert_each_key_has_its_probe(plan: list[dict[str, Any]]) -> None:
-    assert job_scans(plan)
-    assert "Seq Scan" not in {node["Node Type"] for node in job_scans(plan)}
+    assert scans(plan)
+    assert_no_full_scan(plan)
     assert "salon_jobs_job_live_key" in indexes(plan)
-    assert max(node.get("Rows Removed by Filter", 0) for node in job_scans(plan)) < 2
+    assert max(node.get("Rows Removed by Filter", 0) for node in scans(plan)) < 2
     assert max(node.get("Rows Removed by Join Filter", 0) for node in plan) == 0
     assert max(node["Actual Rows"] * node["Actual Loops"] for node in plan) <= 2 * MANY
 

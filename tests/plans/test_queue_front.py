@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from salon_jobs.jobs.queue_stats import count_rest, look_at_queue
-from tests.plans.test_plans import job_scans, nodes
+from tests.plans.explain import nodes, scans
 from tests.support import change
 
 
@@ -35,9 +35,9 @@ def test_the_lag_and_the_unknown_tasks_of_every_priority_are_seen(waiting: None)
 
 def test_jobs_that_are_not_due_are_skipped_priority_by_priority(waiting: None) -> None:
     plan = nodes("queue_front", {"tasks": ["ping"]})
-    scans = job_scans(plan)
-    assert sum(node["Actual Rows"] * node["Actual Loops"] for node in scans) <= 100
-    assert sum(node.get("Rows Removed by Filter", 0) for node in scans) == 0
+    read = scans(plan)
+    assert sum(node["Actual Rows"] * node["Actual Loops"] for node in read) <= 100
+    assert sum(node.get("Rows Removed by Filter", 0) for node in read) == 0
     # Without an equality on the priority, PostgreSQL before 18 reads the whole index up to each due job.
     conditions = [node["Index Cond"] for node in plan if "run_at" in node.get("Index Cond", "")]
     assert conditions
@@ -57,7 +57,7 @@ def test_what_waits_behind_the_front_is_counted_up_to_a_bound(waiting: None) -> 
     change("UPDATE salon_jobs_job SET state = 'failed' WHERE state = 'running'")
     change("VACUUM ANALYZE salon_jobs_job")
     plan = nodes("queue_rest", {})
-    assert sum(node["Actual Rows"] * node["Actual Loops"] for node in job_scans(plan)) <= 11_100
+    assert sum(node["Actual Rows"] * node["Actual Loops"] for node in scans(plan)) <= 11_100
     assert not [node for node in plan if node["Node Type"] == "Seq Scan"]
     counts = count_rest()
     assert sum(count for (_, state), count in counts.items() if state == "failed") == 1000

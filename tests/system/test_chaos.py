@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.processes import ROOT
 from project.settings import INHERITED_ENVIRONMENT
+from tests.interpreter import run_command
 
 # It needs no system package: it takes a minute or two and both cores.
 pytestmark = pytest.mark.system
@@ -19,15 +18,8 @@ pytestmark = pytest.mark.system
 
 def chaos(module: str, path: Path) -> dict[str, Any]:
     """Run it for a minute or until every disturbance was applied; return its figures."""
-    done = subprocess.run(
-        [sys.executable, "-m", module, "--seconds", "60", "--seed", "1", "--json", str(path)],
-        cwd=ROOT,
-        env=INHERITED_ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    words = (sys.executable, "-m", module, "--seconds", "60", "--seed", "1", "--json", str(path))
+    done = run_command(*words, environment=INHERITED_ENVIRONMENT, timeout_s=600)
     assert done.returncode == 0, done.stdout + done.stderr
     figures: dict[str, Any] = json.loads(path.read_text())
     return figures

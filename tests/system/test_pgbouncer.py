@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -22,7 +22,7 @@ from salon_jobs.core.errors import TenantContextError
 from tests.conftest import manage
 from tests.e2e import tasks
 from tests.e2e.worker_process import WorkerProcess, eventually
-from tests.interpreter import ROOT
+from tests.interpreter import run_command
 from tests.servers.nats import NatsBroker
 from tests.settings import url_for
 from tests.support import job_row, seen
@@ -31,6 +31,7 @@ from tests.system.pgbouncer import pgbouncer
 pytestmark = pytest.mark.system
 
 DIRECT = url_for("worker_runtime")
+QUICK: dict[str, Any] = {"PROCESS_SILENT_AFTER": 2, "POLL_INTERVAL": 0.2, "LISTEN": False}
 # What is special about them: fences, locks, transactions, stores, rescue, cron, the gate and the relays' partitions.
 TESTS = (
     *(f"jobs/test_{name}.py" for name in ("enqueue", "fan_out", "key_locks", "operate")),
@@ -133,33 +134,14 @@ def test_what_needs_transactions_and_locks_passes_through_it() -> None:
     unfit = (
         "(a_wake_up_that_fails_after_the_commit or a_lost_connection or (a_thread_starts_without_the_store and True))"
     )
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "tests.system.through_pgbouncer",
-            "-p",
-            "no:cacheprovider",
-            "-k",
-            f"not {unfit}",
-            *(f"tests/{name}" for name in TESTS),
-        ],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
+    options = ("-q", "-p", "tests.system.through_pgbouncer", "-p", "no:cacheprovider", "-k", f"not {unfit}")
+    words = (sys.executable, "-m", "pytest", *options, *(f"tests/{name}" for name in TESTS))
+    done = run_command(*words, environment=environment, timeout_s=600)
     assert done.returncode == 0, done.stdout
 
 
 def test_a_worker_that_can_not_listen_says_it_once_and_polls(database: None, pooled: str) -> None:
-    with WorkerProcess("--concurrency", "2", url=pooled, POLL_INTERVAL=0.5) as worker:
-        worker.wait_until_ready()
+    with WorkerProcess("--concurrency", "2", url=pooled, POLL_INTERVAL=0.5, ready=True) as worker:
         deaf = worker.wait_for("listener_deaf", patience_s=15)
         assert deaf["level"] == "warning"
         assert "SALON_JOBS['LISTEN']" in deaf["detail"]
@@ -169,13 +151,11 @@ def test_a_worker_that_can_not_listen_says_it_once_and_polls(database: None, poo
             worker.wait_for("job_succeeded", job_id=tasks.nothing.enqueue().id)
             assert time.monotonic() - began < 0.5 + 0.5
         assert len(worker.logged("listener_deaf")) == 1
-        worker.stop()
-        assert worker.wait() == 0
+        assert worker.end() == 0
 
 
 def test_a_direct_url_for_listening_brings_the_wake_ups(database: None, pooled: str) -> None:
-    with WorkerProcess("--concurrency", "2", url=pooled, LISTEN=DIRECT, POLL_INTERVAL=60) as worker:
-        worker.wait_until_ready()
+    with WorkerProcess("--concurrency", "2", url=pooled, LISTEN=DIRECT, POLL_INTERVAL=60, ready=True) as worker:
         eventually(lambda: worker.children()[0]["listening"] is True)
         for _ in range(5):
             time.sleep(0.05)  # a wake-up right after another one is left out
@@ -202,8 +182,7 @@ def test_a_message_goes_out_and_comes_in_through_it(stores: list[UUID], pooled: 
                     tasks.emit_order.enqueue(store_id=store, to=orders)
             for store in stores:
                 worker.wait_for("job_succeeded", task_name=tasks.write.name, store_id=str(store), patience_s=20)
-            worker.stop()
-            assert worker.wait() == 0
+            assert worker.end() == 0
         assert len(nats.received(orders)) == len(stores)
 
 
@@ -211,8 +190,7 @@ def test_jobs_of_many_stores_at_once_have_their_effects_once_and_in_their_store(
     stores: list[UUID], pooled: str, port: int
 ) -> None:
     jobs = 40
-    with WorkerProcess("--concurrency", "8", "--with-scheduler", url=pooled, POLL_INTERVAL=0.2) as worker:
-        worker.wait_until_ready()
+    with WorkerProcess("--concurrency", "8", "--with-scheduler", url=pooled, POLL_INTERVAL=0.2, ready=True) as worker:
         calls = [tasks.write_and_look.call(store_id=store) for _ in range(jobs) for store in stores]
         ids = {handle.id for handle in tasks.write_and_look.enqueue_many(calls)}
         once_a_store = {tasks.write_outside.enqueue(store_id=store).id for store in stores}
@@ -224,8 +202,7 @@ def test_jobs_of_many_stores_at_once_have_their_effects_once_and_in_their_store(
         assert len(worker.logged("job_succeeded")) >= len(ids)
         assert not worker.logged("job_retried")
         assert not worker.logged("database_lost")
-        worker.stop()
-        assert worker.wait() == 0
+        assert worker.end() == 0
     effects = seen("SELECT store_id, count(*) FROM customer GROUP BY 1 ORDER BY 1")
     assert effects == [(store, jobs + 1) for store in stores]
     assert seen("SELECT count(*) FROM salon_jobs_job WHERE task LIKE 'e2e%%'") == [(0,)]
@@ -245,13 +222,10 @@ def test_a_worker_killed_in_mid_run_is_rescued_and_the_effects_happen_once(
     stores: list[UUID], pooled: str, tmp_path: Path
 ) -> None:
     started, gate = tmp_path / "started", tmp_path / "gate"
-    quick = {"PROCESS_SILENT_AFTER": 2, "POLL_INTERVAL": 0.2, "LISTEN": False}
-    with WorkerProcess("--concurrency", "1", url=pooled, **quick) as victim:
-        victim.wait_until_ready()
+    with WorkerProcess("--concurrency", "1", url=pooled, **QUICK, ready=True) as victim:
         handle = tasks.wait_for_file.enqueue(store_id=stores[0], started=str(started), gate=str(gate))
         eventually(started.exists)
-        with WorkerProcess("--concurrency", "1", url=pooled, **quick) as other:
-            other.wait_until_ready()
+        with WorkerProcess("--concurrency", "1", url=pooled, **QUICK, ready=True) as other:
             assert other.children()[0]["listening"] == "off"
             process_id = victim.wait_for("process_started", kind="worker")["process_id"]
             victim.stop(signal.SIGKILL)
@@ -267,9 +241,7 @@ def test_a_worker_stopped_for_a_while_finishes_nothing_afterwards(
     stores: list[UUID], pooled: str, tmp_path: Path
 ) -> None:
     started, gate = tmp_path / "started", tmp_path / "gate"
-    quick = {"PROCESS_SILENT_AFTER": 2, "POLL_INTERVAL": 0.2, "LISTEN": False}
-    with WorkerProcess("--concurrency", "1", url=pooled, **quick) as victim:
-        victim.wait_until_ready()
+    with WorkerProcess("--concurrency", "1", url=pooled, **QUICK, ready=True) as victim:
         handle = tasks.wait_for_file.enqueue(store_id=stores[0], started=str(started), gate=str(gate))
         eventually(started.exists)
         [child] = victim.children()
@@ -277,7 +249,7 @@ def test_a_worker_stopped_for_a_while_finishes_nothing_afterwards(
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
         gate.touch()
-        with WorkerProcess("--concurrency", "1", url=pooled, **quick) as other:
+        with WorkerProcess("--concurrency", "1", url=pooled, **QUICK) as other:
             other.wait_for("process_dead", process_id=child["process_id"])
             # The name of the process goes through the pooler, so its burial ends the transaction it left open.
             assert not seen("SELECT FROM pg_stat_activity WHERE state = 'idle in transaction'")
@@ -291,12 +263,10 @@ def test_a_worker_stopped_for_a_while_finishes_nothing_afterwards(
 
 def test_an_interrupted_query_is_cancelled_through_it(stores: list[UUID], pooled: str) -> None:
     settings = {"SHUTDOWN_GRACE": 4, "LISTEN": False, "POLL_INTERVAL": 0.2}
-    with WorkerProcess("--concurrency", "1", url=pooled, **settings) as worker:
-        worker.wait_until_ready()
+    with WorkerProcess("--concurrency", "1", url=pooled, **settings, ready=True) as worker:
         handle = tasks.sleep_in_query.enqueue(store_id=stores[0])
         eventually(lambda: seen("SELECT 1 FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%%'"))
-        worker.stop()
-        assert worker.wait() == 0
+        assert worker.end() == 0
         worker.wait_for("job_released", job_id=handle.id)
     assert job_row(handle.id)["state"] == "queued"  # type: ignore[index]
 
@@ -304,9 +274,7 @@ def test_an_interrupted_query_is_cancelled_through_it(stores: list[UUID], pooled
 def test_an_exhausted_pool_gets_no_living_process_dead(stores: list[UUID], port: int, tmp_path: Path) -> None:
     """Hold every connection for longer than a silence: nobody can beat, so nobody may be judged."""
     started, gate = tmp_path / "started", tmp_path / "gate"
-    quick = {"PROCESS_SILENT_AFTER": 2, "POLL_INTERVAL": 0.2, "LISTEN": False}
-    with WorkerProcess("--concurrency", "8", url=through(DIRECT, port), **quick) as worker:
-        worker.wait_until_ready()
+    with WorkerProcess("--concurrency", "8", url=through(DIRECT, port), **QUICK, ready=True) as worker:
         handles = [
             tasks.wait_for_file.enqueue(store_id=stores[0], started=str(started), gate=str(gate)) for _ in range(8)
         ]
@@ -316,7 +284,6 @@ def test_an_exhausted_pool_gets_no_living_process_dead(stores: list[UUID], port:
         for handle in handles:
             worker.wait_for("job_succeeded", job_id=handle.id)
         worker.wait_until_ready()
-        worker.stop()
-        assert worker.wait() == 0
+        assert worker.end() == 0
         assert not worker.logged("process_dead")
     assert seen("SELECT count(*) FROM customer") == [(8,)]

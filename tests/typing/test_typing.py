@@ -6,7 +6,6 @@ import ast
 import json
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -18,23 +17,17 @@ import pytest
 import salon_jobs
 from salon_jobs import access, control, jobs, models, outbox, tenancy, testing
 from salon_jobs.access import operations as migration_ops
+from tests.interpreter import ROOT, run_command
 from tests.support import public_names
 
-ROOT = Path(__file__).resolve().parents[2]
 ACCEPTED = ROOT / "tests/typing/accepted.py"
 REFUSED = ROOT / "tests/typing/refused.py"
 
 
 def mypy(path: Path) -> set[int]:
     """Return the lines that mypy --strict flags."""
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--no-pretty", "--hide-error-context", str(path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    options = ("--strict", "--no-pretty", "--hide-error-context")
+    done = run_command(sys.executable, "-m", "mypy", *options, str(path), timeout_s=300)
     assert done.returncode in (0, 1), done.stdout + done.stderr
     return {int(line) for line in re.findall(rf"{path.name}:(\d+):(?:\d+:)? error", done.stdout)}
 
@@ -46,14 +39,8 @@ def pyright(path: Path) -> set[int]:
         config = Path(folder) / "pyrightconfig.json"
         settings = {"include": [path.name], "extraPaths": [str(ROOT)], "stubPath": str(ROOT / "typings")}
         config.write_text(json.dumps({**settings, "typeCheckingMode": "strict", "pythonVersion": "3.11"}))
-        done = subprocess.run(
-            [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, "-p", str(config)],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        options = ("--outputjson", "--pythonpath", sys.executable, "-p", str(config))
+        done = run_command(sys.executable, "-m", "pyright", *options, timeout_s=300)
     assert done.returncode in (0, 1), done.stdout + done.stderr
     found = json.loads(done.stdout)["generalDiagnostics"]
     return {each["range"]["start"]["line"] + 1 for each in found if each["severity"] == "error"}

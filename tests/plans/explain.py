@@ -1,0 +1,85 @@
+"""Explains statements with ANALYZE, and reads their plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.db import connections
+from django.test import Client, override_settings
+
+from salon_jobs.db import statements
+from tests.support import plan_nodes
+
+Node = dict[str, Any]
+
+
+class AdminRouter:
+    """Sends Django's own tables to a role that may write them; the tests' default is the worker."""
+
+    def db_for_read(self, model: Any, **_: object) -> str | None:
+        """Name the alias of Django's own apps."""
+        return "owner" if model._meta.app_label in ("admin", "auth", "contenttypes", "sessions") else None
+
+    db_for_write = db_for_read
+
+
+@contextmanager
+def signed_in() -> Iterator[Client]:
+    """Sign in to the admin as a superuser."""
+    with override_settings(DATABASE_ROUTERS=[AdminRouter()], ROOT_URLCONF="project.urls"):
+        user, _ = User.objects.get_or_create(username="planner", is_superuser=True, is_staff=True)
+        client = Client()
+        client.force_login(user)
+        yield client
+
+
+def nodes(statement: str, parameters: dict[str, Any]) -> list[Node]:
+    """Explain a statement of ours as the worker and return all plan nodes."""
+    return nodes_of(statements.load(statement), parameters)
+
+
+def nodes_of(text: str, parameters: dict[str, Any]) -> list[Node]:
+    """Explain as ``nodes``; ANALYZE runs inside a transaction rolled back."""
+    connection = connections["default"]
+    connection.ensure_connection()
+    raw: Any = connection.connection
+    with raw.cursor() as cursor:
+        cursor.execute("BEGIN")
+        try:
+            cursor.execute("SET LOCAL jit = off")
+            cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {text}", parameters)
+            plan = cursor.fetchone()[0]
+        finally:
+            cursor.execute("ROLLBACK")
+    return plan_nodes(plan)
+
+
+def scans_of(query: str, alias: str = "operator") -> list[Node]:
+    """Explain a query that Django made, and return the nodes that read a table."""
+    with connections[alias].cursor() as cursor:
+        cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {query.replace('%', '%%')}", [])
+        return [node for node in plan_nodes(cursor.fetchone()[0]) if "Relation Name" in node]
+
+
+def scans(plan: list[Node], table: str = "salon_jobs_job") -> list[Node]:
+    """Return the nodes that read a table."""
+    return [node for node in plan if node.get("Relation Name") == table and "Scan" in node["Node Type"]]
+
+
+def rows_read(node: Node) -> float:
+    """Return how many rows a node read, those too that it threw away."""
+    removed = node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)
+    return float(node["Actual Loops"] * (node["Actual Rows"] + removed))
+
+
+def indexes(plan: list[Node]) -> set[str]:
+    """Return the names of the indexes a plan uses."""
+    return {node["Index Name"] for node in plan if "Index Name" in node}
+
+
+def assert_no_full_scan(plan: list[Node]) -> None:
+    """Refuse a plan that reads all of the job table."""
+    assert "Seq Scan" not in {node["Node Type"] for node in scans(plan)}
