@@ -48,6 +48,7 @@ def _insert(store_id: UUID) -> None:
         "priority": 0,
         "max_attempts": 25,
         "run_at": None,
+        "run_in": None,
         "expires_at": None,
         "payload": "{}",
         "tick": None,

@@ -130,8 +130,10 @@ def test_each_action_needs_its_permission(client: Client) -> None:
 
 
 def test_a_kind_of_failures_is_listed_and_retried_as_a_whole(client: Client) -> None:
-    alike = [add(state="failed", fingerprint=-7, error_class="builtins.KeyError") for _ in range(3)]
-    other = add(state="failed", fingerprint=8, error_class="builtins.ValueError")
+    ended: dict[str, Any] = {"state": "failed", "finished_at": datetime.now(UTC)}
+    alike = [add(**ended, fingerprint=-7, error_class="builtins.KeyError") for _ in range(3)]
+    ended["finished_at"] += timedelta(seconds=1)
+    other = add(**ended, fingerprint=8, error_class="builtins.ValueError")
     change(
         "INSERT INTO salon_jobs_job_error (job_id, attempt, error_class, message) VALUES (%s, 1, '', 'the sample')",
         alike[2],
