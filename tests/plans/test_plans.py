@@ -81,7 +81,7 @@ def test_one_job_is_read_by_its_number_or_its_public_id(crowded: int) -> None:
     for parameters in ({"id": 7, "public_id": None}, {"id": None, "public_id": uuid4()}):
         plan = nodes("job_record", parameters)
         assert_no_full_scan(plan)
-        assert rows_read(plan, "salon_jobs_job") <= 1
+        assert max(map(rows_read, scans(plan, "salon_jobs_job"))) <= 1
 
 
 def test_the_claim_walks_the_index_of_due_jobs_in_order(crowded: int) -> None:
