@@ -214,8 +214,8 @@ CALL pg_temp.on_database('REVOKE ALL ON', 'FROM "worker_runtime"');
 CALL pg_temp.on_database('GRANT CONNECT ON', 'TO "worker_runtime"');
 REVOKE ALL ON SCHEMA public FROM "worker_runtime";
 GRANT USAGE ON SCHEMA public TO "worker_runtime";
-ALTER DEFAULT PRIVILEGES FOR ROLE "migrator" IN SCHEMA public
+ALTER DEFAULT PRIVILEGES FOR ROLE "migrator" IN SCHEMA "public"
     GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO "worker_runtime";
-ALTER DEFAULT PRIVILEGES FOR ROLE "migrator" IN SCHEMA public
+ALTER DEFAULT PRIVILEGES FOR ROLE "migrator" IN SCHEMA "public"
     GRANT USAGE, SELECT ON SEQUENCES TO "worker_runtime";
 COMMIT;

@@ -21,7 +21,7 @@ from salon_jobs.jobs import queries, registry
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.models import Process
 from salon_jobs.worker.executor import execute, settle
-from tests.tenancy.round_trips import round_trips
+from tests.tenancy.probe import round_trips
 
 _STORE = UUID("00000000-0000-4000-8000-000000000001")
 

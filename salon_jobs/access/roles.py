@@ -42,11 +42,16 @@ class DefaultPrivileges:
     grantee: str | None = None
 
     def statement(self) -> str:
-        what = f"ALTER DEFAULT PRIVILEGES FOR ROLE {identifier(self.creator)}"
-        privileges = ", ".join(self.privileges)
+        what = f"{', '.join(self.privileges)} ON {self.kind}"
         if self.grantee is None:
-            return f"{what} REVOKE {privileges} ON {self.kind} FROM PUBLIC"
-        return f"{what} IN SCHEMA {SCHEMA}\n    GRANT {privileges} ON {self.kind} TO {identifier(self.grantee)}"
+            return f"{alter_defaults(self.creator)} REVOKE {what} FROM PUBLIC"
+        return f"{alter_defaults(self.creator, SCHEMA)}\n    GRANT {what} TO {identifier(self.grantee)}"
+
+
+def alter_defaults(creator: str, schema: str = "") -> str:
+    """Return the begin of a statement about the default privileges on a creator's new objects, in one schema or all."""
+    within = f" IN SCHEMA {identifier(schema)}" if schema else ""
+    return f"ALTER DEFAULT PRIVILEGES FOR ROLE {identifier(creator)}{within}"
 
 
 # For lists of the newest few. With the default of 4 the planner walks the primary key, not the index that holds just

@@ -1,15 +1,18 @@
-"""Shows what a connection carries and sees, and runs work on threads."""
+"""Shows what a connection carries and sees, counts its round trips, and runs work on threads."""
 
 from __future__ import annotations
 
 import copy
+import tempfile
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
 
 from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from project.salon.models import Store
 from salon_jobs import tenant_context
@@ -75,3 +78,18 @@ def pool_alias(role: str, **options: Any) -> Generator[Any]:
         wrapper.close()
         wrapper.close_pool()
         del connections[POOLED], connections.settings[POOLED]
+
+
+@contextmanager
+def round_trips(connection: BaseDatabaseWrapper) -> Generator[list[int]]:
+    """Give a list that holds the number of round trips after the block: each ends with the server's ReadyForQuery."""
+    connection.ensure_connection()
+    raw: Any = connection.connection
+    counted: list[int] = []
+    with tempfile.NamedTemporaryFile() as trace:
+        raw.pgconn.trace(trace.fileno())
+        try:
+            yield counted
+        finally:
+            raw.pgconn.untrace()
+        counted.append(Path(trace.name).read_text(errors="replace").count("ReadyForQuery"))

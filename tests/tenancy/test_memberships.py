@@ -16,7 +16,7 @@ from salon_jobs import tenant_context
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.tenancy.resolvers import stores_of
 from tests.support import seen
-from tests.tenancy.round_trips import round_trips
+from tests.tenancy.probe import round_trips
 from tests.tenancy.web import configured, member_of
 
 

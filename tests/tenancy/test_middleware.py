@@ -14,8 +14,7 @@ from django.http.response import HttpResponseBase
 from project.salon.models import Store
 from salon_jobs import current_store_id, tenant_context
 from tests.support import seen
-from tests.tenancy.probe import ask, carried, execute
-from tests.tenancy.round_trips import round_trips
+from tests.tenancy.probe import ask, carried, execute, round_trips
 from tests.tenancy.web import (
     NOTHING,
     Hook,

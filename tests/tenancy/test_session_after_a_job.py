@@ -28,8 +28,7 @@ from salon_jobs.worker.runner import Runner
 from tests import tasks
 from tests.settings import TEST_DATABASE
 from tests.support import change, claim, running_on_a_thread, seen
-from tests.tenancy.probe import execute, in_thread, visible
-from tests.tenancy.round_trips import round_trips
+from tests.tenancy.probe import execute, in_thread, round_trips, visible
 from tests.tenancy.session_state import PREPARED, SETTINGS, STATEMENTS, state
 
 pytestmark = pytest.mark.usefixtures("function_and_right", "hooks")

@@ -27,8 +27,7 @@ from salon_jobs.tenancy import active, guc
 from tests import tasks
 from tests.e2e.worker_process import eventually
 from tests.support import change, claim, run, run_due, seen
-from tests.tenancy.probe import backend, carried, execute, visible, visible_in_transaction
-from tests.tenancy.round_trips import round_trips
+from tests.tenancy.probe import backend, carried, execute, round_trips, visible, visible_in_transaction
 
 
 def fail() -> None:

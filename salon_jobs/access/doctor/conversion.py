@@ -11,9 +11,9 @@ import psycopg
 from salon_jobs.access.doctor.catalogue import Catalogue
 from salon_jobs.access.doctor.declaration import Declaration, declare
 from salon_jobs.access.doctor.examination import fix, run
-from salon_jobs.access.doctor.roles import KINDS, OF_PUBLIC, alter_defaults
+from salon_jobs.access.doctor.roles import KINDS, OF_PUBLIC
 from salon_jobs.access.objects import PUBLIC, grantee, identifier, identifiers
-from salon_jobs.access.roles import SCHEMA
+from salon_jobs.access.roles import SCHEMA, alter_defaults
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.db.locks import LOCK_TIMEOUT

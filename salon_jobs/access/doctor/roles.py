@@ -9,7 +9,7 @@ from salon_jobs.access.doctor.catalogue import Catalogue, CatalogueObject, Drift
 from salon_jobs.access.doctor.declaration import Declaration
 from salon_jobs.access.objects import PUBLIC, Right, grantee, identifier
 from salon_jobs.access.policies import DEMAND_GUC
-from salon_jobs.access.roles import ATTRIBUTE_COLUMNS, SCHEMA, grant_owner
+from salon_jobs.access.roles import ATTRIBUTE_COLUMNS, SCHEMA, alter_defaults, grant_owner
 from salon_jobs.conf import settings as conf
 
 # What members of the predefined roles can do.
@@ -192,11 +192,6 @@ def compare_default_privileges(catalogue: Catalogue, declared: Declaration) -> I
         else:
             texts, verb = (f"no {privilege}", privilege), f"REVOKE {privilege} ON {kind} FROM {grantee(name)}"
         yield Drift("default privilege", where, *texts, (f"{alter_defaults(creator, schema)} {verb}",))
-
-
-def alter_defaults(creator: str, schema: str = "") -> str:
-    within = f" IN SCHEMA {identifier(schema)}" if schema else ""
-    return f"ALTER DEFAULT PRIVILEGES FOR ROLE {identifier(creator)}{within}"
 
 
 def compare_containers(objects: Iterable[CatalogueObject], declared: Declaration) -> Iterable[Drift]:
