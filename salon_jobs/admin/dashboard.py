@@ -20,6 +20,7 @@ from salon_jobs.admin.store_choice import CHOICE
 from salon_jobs.core.units import duration, number
 from salon_jobs.dashboard import processes, queues, relays
 from salon_jobs.dashboard.queues import SPANS
+from salon_jobs.dashboard.verdict import problems
 from salon_jobs.jobs import statistics
 from salon_jobs.tenancy.active import current_store_id
 
@@ -182,11 +183,16 @@ def _now(request: HttpRequest) -> dict[str, Any]:
     using = reader(request)
     live, relaying = processes.processes(using=using), relays.relaying(using=using)
     names = {each.id: f"{each.hostname}/{each.pid}" for each in live}
+    waiting, totals = queues.waiting(using=using), relays.totals(using=using)
+    tasks = statistics.totals(queues.HOUR, using=using)
     return {
-        "waiting": queues.waiting(using=using),
-        "totals": relays.totals(using=using),
+        "problems": problems(waiting, live, relaying if configured_parts()["outbox"] else None, totals),
+        "waiting": waiting,
+        "running": sum(process.held for process in live),
+        "totals": totals,
         "counted": relays.COUNTED,
-        "tasks": statistics.totals(queues.HOUR, using=using),
+        # What fails is what one looks for.
+        "tasks": sorted(tasks, key=lambda task: (-task.outcomes["failed"], -task.outcomes["retried"], task.task)),
         "failing_stores": queues.failing_stores(using=using),
         "processes": live,
         "silent": sum(process.silent for process in live),

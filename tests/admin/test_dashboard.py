@@ -118,6 +118,7 @@ def test_an_operator_sees_everything_by_few_queries(busy: tuple[Rows, Rows]) -> 
         text = text_of(client)
     assert len(asked) + len(other) <= MOST_QUERIES, [query["sql"][:90] for query in asked.captured_queries]
     for expected in (
+        "4 problems: no worker serves queue default (1 due job); 1 process is silent; 2 failed jobs; 2 parked",
         "Failed jobs 2",
         "Parked aggregates 2",
         "Paused: queue mail",
@@ -281,3 +282,16 @@ def test_numbers_are_written_for_people() -> None:
     ]
     assert [number(n) for n in (None, 0, 1, 0.25, 12.6, 4_950_000)] == ["–", "0", "1", "0.25", "13", "4,950,000"]
     assert [counted(n, 1001) for n in (0, 1000, 1001)] == ["0", "1,000", "1,000+"]
+
+
+def test_where_nothing_is_wrong_it_says_so(two: tuple[Rows, Rows]) -> None:
+    client = staff(everything=True)
+    assert "problems: no worker is running; 2 failed jobs; 2 parked aggregates." in text_of(client)
+    change("DELETE FROM salon_jobs_job")
+    change("DELETE FROM salon_jobs_blocked_aggregate")
+    change("INSERT INTO salon_jobs_process (kind, hostname, pid) VALUES ('worker', 'vm', 1)")
+    assert "No problems: workers run, and nothing waits for an operator." in text_of(client)
+    change(
+        "INSERT INTO salon_jobs_destination (aggregate_type, outage_since, outage_code) VALUES (%s, now(), 'X')", ORDERS
+    )
+    assert re.search(rf"1 problem: destination {ORDERS} is down since \d\d:\d\d UTC \(X\)", text_of(client))
