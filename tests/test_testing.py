@@ -13,9 +13,9 @@ from django.db import connections
 from django.test import TestCase
 
 from project.salon.models import Store
-from salon_jobs import current_store_id, tenant_context
+from salon_jobs import Discard, Snooze, current_store_id, tenant_context
 from salon_jobs.core.errors import NoCurrentJob, PayloadInvalid
-from salon_jobs.core.outcomes import Errored, Succeeded
+from salon_jobs.core.outcomes import Cancelled, Errored, Snoozed, Succeeded
 from salon_jobs.jobs.current import current_job
 from salon_jobs.models import Job, JobError, Process
 from salon_jobs.testing import assert_enqueued, drain_jobs, perform_job
@@ -56,14 +56,43 @@ class DrainInTestCase(TestCase):
 
         tasks.hooks.store = fail
         tasks.in_store.enqueue(store_id=self.store_id)
-        [run] = drain_jobs()
+        [run] = drain_jobs(raise_errors=False)
         assert isinstance(run.outcome, Errored)
         assert JobError.objects.get().message == "boom"
         assert drain_jobs() == [], "the retry is due later"
-        assert len(drain_jobs(now=datetime.now(UTC) + timedelta(minutes=1))) == 2, "the second and the last attempt"
+        later = datetime.now(UTC) + timedelta(minutes=1)
+        assert len(drain_jobs(now=later, raise_errors=False)) == 2, "the second and the last attempt"
         assert Job.objects.get().state == "failed"
         with tenant_context(self.store_id):
             assert Store.objects.get().name == "Salon of the test", "the savepoint was rolled back"
+
+    def test_a_task_that_fails_fails_the_test_with_its_error_as_the_cause(self) -> None:
+        error = LookupError("boom")
+
+        def fail(**_: object) -> None:
+            raise error
+
+        tasks.hooks.store = fail
+        handle = tasks.in_store.enqueue(store_id=self.store_id)
+        tasks.system.enqueue()
+        with pytest.raises(AssertionError) as caught:
+            drain_jobs()
+        assert caught.value.__cause__ is error
+        assert f"job {handle.id} of task 'test-store' failed: 'boom'" in str(caught.value)
+        assert not Process.objects.exists()
+        assert [run.task for run in drain_jobs()] == ["test-system"], "the drain ended at the failure"
+
+    def test_a_discard_and_a_snooze_are_no_failures(self) -> None:
+        def discard(**_: object) -> None:
+            raise Discard("over")
+
+        def snooze(**_: object) -> None:
+            raise Snooze(timedelta(hours=1))
+
+        tasks.hooks.store, tasks.hooks.system = discard, snooze
+        tasks.in_store.enqueue(store_id=self.store_id)
+        tasks.system.enqueue()
+        assert [type(run.outcome) for run in drain_jobs()] == [Cancelled, Snoozed]
 
     def test_a_task_outside_a_transaction_works_too(self) -> None:
         names: list[str] = []

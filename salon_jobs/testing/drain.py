@@ -17,7 +17,8 @@ from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdic
 from salon_jobs.brokers.registry import make_publisher
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.destinations import parse_destination
-from salon_jobs.core.outcomes import Outcome
+from salon_jobs.core.error_report import report
+from salon_jobs.core.outcomes import Errored, Outcome
 from salon_jobs.core.records import PARTITIONS, JobState
 from salon_jobs.jobs import queries, registry
 from salon_jobs.jobs.current import RunningJob
@@ -36,7 +37,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class DrainedJob:
-    """One run of a drain and its outcome; a handler's error is in ``outcome.error``, not raised."""
+    """One run of a drain and its outcome; with ``raise_errors=False``, a handler's error is ``outcome.error``."""
 
     id: int
     task: str
@@ -45,12 +46,13 @@ class DrainedJob:
 
 
 def drain_jobs(
-    *, queues: Sequence[str] | None = None, now: datetime | None = None, limit: int = 1000
+    *, queues: Sequence[str] | None = None, now: datetime | None = None, limit: int = 1000, raise_errors: bool = True
 ) -> list[DrainedJob]:
     """Run due jobs, and those they enqueue, until none is due; return every run in order.
 
     A later ``now`` makes jobs due that wait for that time (retries, ``run_at``). Raises AssertionError after ``limit``
-    runs: jobs that enqueue each other would never end.
+    runs, since jobs that enqueue each other would never end, and at the first run that fails, with its error as the
+    cause. With ``raise_errors=False``, that job is retried or failed as in a worker, and the drain goes on.
     """
     process = Process.objects.using(conf.database).create(
         kind="test", hostname=socket.gethostname()[:255], pid=os.getpid()
@@ -68,6 +70,11 @@ def drain_jobs(
             job = claimed[0]
             running = RunningJob(job, registry.get_declaration(job.task), process.pk)
             outcome = settle(running, execute(running))
+            if raise_errors and isinstance(outcome, Errored):
+                raise AssertionError(
+                    f"job {running.id} of task {running.task!r} failed: {report(outcome.error).message!r}. A "
+                    "test that expects this passes raise_errors=False, and finds the error in the run's outcome"
+                ) from outcome.error
             drained.append(DrainedJob(running.id, running.task, running.store_id, outcome))
     finally:
         process.delete()

@@ -401,7 +401,7 @@ def read(store_model: type[Model]) -> None:
 # Tests of hosts.
 with as_role("web"), as_store(STORE):
     assert_type(assert_enqueued(of_store, count=1, store_id=STORE, day=TODAY), list[int])
-    drained = drain_jobs(queues=["mail"], now=NOW, limit=5)
+    drained = drain_jobs(queues=["mail"], now=NOW, limit=5, raise_errors=False)
     assert_type(drained, list[DrainedJob])
     assert_type(drained[0].store_id, UUID | None)
     sent = drain_outbox(limit=5)
