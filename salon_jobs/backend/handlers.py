@@ -7,7 +7,7 @@ import sys
 from collections.abc import Coroutine
 from copy import copy
 from datetime import UTC, datetime, timedelta
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, Final
 from uuid import UUID
 
@@ -29,14 +29,13 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import PayloadInvalid
+from salon_jobs.core.events import logger
 from salon_jobs.core.records import JobState
 from salon_jobs.db import statements
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.current import RunningJob, current_job
 from salon_jobs.jobs.options import DeclaredLimits, ErrorRules, JobOptions, Timeouts
-from salon_jobs.jobs.registry import Declaration
 from salon_jobs.jobs.results import load_result
-from salon_jobs.signals import job_finished
 
 _handlers: dict[str, TaskHandler] = {}
 # What the worker reads from the declared task, so that an enqueue cannot change it.
@@ -126,6 +125,25 @@ class TaskHandler:
         # The worker refuses what should have been awaited.
         return returned if inspect.isawaitable(returned) else _returned(returned, result)
 
+    def on_end(self, job: RunningJob, state: JobState, error: BaseException | None) -> None:
+        """Send ``task_finished`` for a job that has ended. Raises nothing: its outcome is committed."""
+        if state in (JobState.QUEUED, JobState.RUNNING):
+            return
+        try:
+            if (result := _ended(self, job, state, error)) is None:
+                return
+            send = partial(task_finished.send_robust, type(task_backends[result.backend]), task_result=result)
+        except Exception:  # a database that is away, or an alias that is gone from TASKS
+            logger.exception("task_finished of job %s could not be sent", job.id)
+            return
+        if error is None:
+            send()
+            return
+        try:
+            raise error
+        except BaseException:  # Django's log shows the exception that is being handled
+            send()
+
 
 def keep_result(task: AnyTask) -> timedelta:
     """Return how long the result of a success is kept; zero for not at all."""
@@ -184,38 +202,21 @@ def _started(running: RunningJob, handler: TaskHandler, call: Call) -> JobResult
     return result
 
 
-def _finished(
-    sender: Declaration, *, job: RunningJob, state: JobState, error: BaseException | None, **_: object
-) -> None:
-    """Send ``task_finished`` for a job that has ended, after its commit."""
-    if not isinstance(sender, TaskHandler) or state in (JobState.QUEUED, JobState.RUNNING):
-        return
-    started: JobResult | None = job.memo
+def _ended(handler: TaskHandler, running: RunningJob, state: JobState, error: BaseException | None) -> JobResult | None:
+    """Return the result of a job that has ended; it is read only where this run does not know all of it."""
+    started: JobResult | None = running.memo
     if started is None or state is JobState.CANCELLED:
-        result = None if job.job.public_id is None else _read(job.job.public_id, sender)
-    else:
-        result = copy(started)
-        update(result, status=STATUS[state], finished_at=moment(datetime.now(UTC)))
-        if error is not None:
-            described = report(error)
-            last = TaskError(exception_class_path=described.error_class, traceback=described.traceback)
-            update(result, errors=[*result.errors, last])
-    if result is None:
-        return
-    backend = type(task_backends[result.backend])
-    if error is None:
-        task_finished.send(sender=backend, task_result=result)
-        return
-    try:
-        raise error
-    except BaseException:  # Django's log shows the exception that is being handled
-        task_finished.send(sender=backend, task_result=result)
-
-
-def _read(public_id: UUID, handler: TaskHandler) -> JobResult | None:
-    record = load_result(public_id)
-    call = None if record is None else Call.of(record.payload)
-    return None if record is None or call is None else result_of(record, call.task(handler.task), call)
+        public_id = running.job.public_id
+        record = None if public_id is None else load_result(public_id)
+        call = None if record is None else Call.of(record.payload)
+        return None if record is None or call is None else result_of(record, call.task(handler.task), call)
+    result = copy(started)
+    update(result, status=STATUS[state], finished_at=moment(datetime.now(UTC)))
+    if error is not None:
+        described = report(error)
+        last = TaskError(exception_class_path=described.error_class, traceback=described.traceback)
+        update(result, errors=[*result.errors, last])
+    return result
 
 
 def _held(module: str, qualname: str) -> object:
@@ -237,4 +238,3 @@ def _find_waiting() -> bool:
 # Dotted paths at which this process found no task. Code does not change while it runs.
 _no_tasks: Final[set[str]] = set()
 registry.add_finder(_find_waiting)
-job_finished.connect(_finished)

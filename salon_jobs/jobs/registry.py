@@ -9,9 +9,11 @@ from uuid import UUID
 
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import TaskInvalid, UnknownTask
+from salon_jobs.core.records import JobState
 from salon_jobs.jobs.options import DeclaredLimits, ErrorRules, JobOptions, Timeouts
 
 if TYPE_CHECKING:
+    from salon_jobs.jobs.current import RunningJob
     from salon_jobs.jobs.task import Task
 
 
@@ -62,6 +64,10 @@ class Declaration(Protocol):
     def limits(self) -> DeclaredLimits: ...
     @property
     def backoff(self) -> Backoff: ...
+    @property
+    def on_end(self) -> Callable[[RunningJob, JobState, BaseException | None], None] | None:
+        """What to call after the commit of each outcome, with the job's state and the error; it raises nothing."""
+        ...
 
 
 _declarations: dict[str, Declaration] = {}

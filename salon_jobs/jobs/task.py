@@ -157,6 +157,7 @@ class Task(Generic[P, R_co]):
         self.job_key_template = job_key_template
         self._backoff = backoff
         self.errors = errors
+        self.on_end = None
         self.timeouts = timeouts if timeouts.any else None
         self.limits = limits
         self.payload = PayloadType(name, function, with_store=is_store_task)

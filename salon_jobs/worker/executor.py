@@ -126,6 +126,8 @@ def settle(running: RunningJob, outcome: Outcome, *, at_commit: bool = False) ->
 def _announce(running: RunningJob, state: JobState, error: BaseException | None = None) -> None:
     if job_finished.receivers:
         job_finished.send_robust(running.declaration, job=running, state=state, error=error)
+    if running.declaration.on_end is not None:
+        running.declaration.on_end(running, state, error)
 
 
 def _write(running: RunningJob, outcome: Outcome) -> JobState | None:
@@ -220,7 +222,7 @@ def report_successes(runs: Sequence[RunningJob]) -> None:
     """Log runs whose success is written, in one write, and send ``job_finished`` for each."""
     ended_runs.count(events.JOB_SUCCEEDED, runs)
     log_batch(logging.INFO, events.JOB_SUCCEEDED, map(_described, runs))
-    for running in runs if job_finished.receivers else ():
+    for running in runs:
         _announce(running, JobState.SUCCEEDED)
 
 

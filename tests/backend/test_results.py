@@ -17,9 +17,12 @@ from salon_jobs.backend import SalonJobsBackend
 from salon_jobs.backend.framework import TaskResultDoesNotExist, TaskResultStatus
 from salon_jobs.control import cancel_jobs
 from salon_jobs.core.errors import ResultInvalid
+from salon_jobs.core.outcomes import Errored
 from salon_jobs.jobs import registry
+from salon_jobs.signals import job_finished
 from salon_jobs.testing import drain_jobs
 from tests.backend import calls
+from tests.backend.aliases import BACKEND
 from tests.backend.django_tasks_api import (
     LOGGER,
     TaskResultMismatch,
@@ -417,3 +420,16 @@ def test_native_tasks_live_beside_them() -> None:
         assert {job.task for job in drain_jobs()} == {"backend-native", "tests.backend.calls.add"}
     finally:
         registry.unregister("backend-native")
+
+
+def test_other_jobs_pay_for_no_signal() -> None:
+    assert registry.get_declaration("tests.backend.calls.add").on_end is not None
+    assert not job_finished.receivers
+
+
+def test_the_end_of_a_job_whose_alias_is_gone_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    calls.add.using(backend="open").enqueue(1)
+    with override_settings(TASKS={"default": {"BACKEND": BACKEND}}), caplog.at_level("ERROR", "salon_jobs"):
+        [job] = drain_jobs()
+    assert isinstance(job.outcome, Errored)
+    assert f"task_finished of job {job.id} could not be sent" in caplog.messages
