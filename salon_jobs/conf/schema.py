@@ -158,6 +158,7 @@ class Settings:
     retain_failed: timedelta | None = setting(timedelta(days=90), optional(duration))
     max_attempts: int = setting(25, count(1, 32767))
     terminate_after_timeouts: int | None = setting(None, optional(count(1, 1_000_000)))
+    max_jobs_per_child: int | None = setting(None, optional(count(1, 1_000_000_000)))
     backoff: Backoff = setting(Backoff, _backoff)
     logging: LoggingSettings = _part(LoggingSettings, "LOGGING")
     sentry: bool | None = setting(None, optional(flag))

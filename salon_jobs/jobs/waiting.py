@@ -35,7 +35,7 @@ class Surroundings:
             found.append(f"no task {job.task!r} is declared here")
         if not self.served:
             found.append("no worker is running")
-        elif not any(queues is None or job.queue in queues for queues in self.served):
+        elif not any(serves(queues, job.queue) for queues in self.served):
             found.append(f"no worker serves queue {job.queue!r}")
         for scope in scopes_of(job.queue, job.task, job.store_id, job.concurrency_key):
             found += self._limited(scope)
@@ -51,6 +51,13 @@ class Surroundings:
                 yield f"{name}: {with_noun(count, 'job')} running, limit {limit.max_concurrency:,}"
         elif limit.rate is not None:
             yield f"{name} is limited to {with_noun(1, 'job') if limit.rate == 1 else f'{limit.rate:g} jobs'} a second"
+
+
+def serves(queues: Sequence[str] | None, queue: str) -> bool:
+    """Return whether a process with these queues in its row serves one: all, the named, or all but those after "!"."""
+    if queues is None or queue in queues:
+        return True
+    return any(name.startswith("!") for name in queues) and f"!{queue}" not in queues
 
 
 def due_in(job: Any, now: datetime) -> str:

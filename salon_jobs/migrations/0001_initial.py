@@ -262,7 +262,12 @@ class Migration(LocksBriefly):
                 ("hostname", models.CharField(max_length=255)),
                 ("pid", models.IntegerField()),
                 ("supervisor_id", models.BigIntegerField(help_text="The supervisor's row", null=True)),
-                ("queues", models.JSONField(help_text="The queues it serves; null means all", null=True)),
+                (
+                    "queues",
+                    models.JSONField(
+                        help_text="The queues it serves; null means all, and ! all but this one", null=True
+                    ),
+                ),
                 ("concurrency", models.IntegerField(db_default=1)),
                 ("started_at", models.DateTimeField(db_default=Now())),
                 ("heartbeat_at", models.DateTimeField(db_default=Now())),

@@ -19,7 +19,7 @@ class Process(models.Model):
     supervisor_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
         null=True, help_text="The supervisor's row"
     )
-    queues = models.JSONField(null=True, help_text="The queues it serves; null means all")
+    queues = models.JSONField(null=True, help_text="The queues it serves; null means all, and ! all but this one")
     concurrency: models.IntegerField[int, int] = models.IntegerField(db_default=1)
     started_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
     heartbeat_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())

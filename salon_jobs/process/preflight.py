@@ -43,7 +43,10 @@ def _answering() -> Generator[None]:
 
 
 def check_role(alias: str, expected: str | None = None) -> None:
-    """Refuse roles that no runtime may use. Raises ForbiddenRole; with one database user (no ROLES) it is only logged.
+    """Refuse roles that no runtime may use. Raises ForbiddenRole.
+
+    With one database user (no ROLES) nothing is refused: it may own the tables, whose policies bind the owner too. A
+    superuser and BYPASSRLS are logged as a warning if there are stores, since no policy binds them.
 
     Forbidden: superuser, BYPASSRLS, owner of the job tables or member of their owner, the migrator, and any role but
     ``expected`` where one is given. Raises NotReady when the database does not answer.
@@ -67,11 +70,9 @@ def check_role(alias: str, expected: str | None = None) -> None:
     text = f"database role {user!r} {' and '.join(faults)}"
     if conf.roles is not None:
         raise ForbiddenRole(f"{text}; connect as a runtime role")
-    text += "; with ROLES set, this process would refuse it"
-    if is_superuser or bypasses_rls:
+    if conf.store_model is not None and (is_superuser or bypasses_rls):
+        text += ": it sees the rows of all stores; with ROLES set, this process would refuse it"
         log_event(logging.WARNING, events.ROLE_NOTICED, detail=text)
-    else:  # One user owns the tables on purpose: their policies are forced, and bind the owner too.
-        log_event(logging.INFO, events.ROLE_NOTICED, detail=text)
 
 
 def check_tables(alias: str) -> None:

@@ -17,7 +17,8 @@ def guard_web_roles() -> None:
 
     Checks the jobs' alias (the web role) and OPERATOR_DATABASE (the operator role) now, or at the first connection when
     the database is not available yet; a refused connection is closed. Raises ForbiddenRole; with one database user (no
-    ROLES) it only warns. Checks row-level security and policies as ON_DRIFT says, raising CatalogueDrift.
+    ROLES) it only warns of a superuser or BYPASSRLS. Checks row-level security and policies as ON_DRIFT says, raising
+    CatalogueDrift.
     """
     roles = conf.roles
     unchecked: dict[str, str | None] = {conf.database: None if roles is None else roles.web}

@@ -284,7 +284,7 @@ class ChildSupervisor(Loop):
             KIND,
             child.pid,
             concurrency=options.concurrency,
-            queues=options.queues,
+            queues=options.served,
             on_dead=lambda: self.kill("others declared it dead and have its jobs"),
         )
         child.start(process_id)

@@ -24,12 +24,14 @@ class Claimer:
     stores share each batch equally, and limits are enforced by counting under a lock per limited scope.
     """
 
-    def __init__(self, process_id: int, queues: Sequence[str] | None) -> None:
+    def __init__(self, process_id: int, queues: Sequence[str] | None, *, excluded: Sequence[str] = ()) -> None:
         self._process_id = process_id
         self._queues = queues
+        # Excluded as paused queues are: by scanning claim groups.
+        self._scans_groups = bool(excluded)
         self._limits = Limits({})
         self._limits_loaded_at = float("-inf")
-        self._fair_claim = FairClaim(process_id, queues)
+        self._fair_claim = FairClaim(process_id, queues, excluded=excluded)
         self._is_fair = False
 
     def claim(self, room: int, *, afresh: bool = False) -> Claim:
@@ -41,7 +43,7 @@ class Claimer:
         if afresh:
             self._fair_claim.discard_scan()
         self._load_limits(2 * _LOAD_LIMITS_EVERY_S)
-        if self._limits or self._is_fair:
+        if self._limits or self._is_fair or self._scans_groups:
             claim = self._fair_claim.claim(room, self._limits)
             self._is_fair = claim.again_in_s is not None or self._fair_claim.is_slow
             return claim

@@ -61,8 +61,9 @@ _FROM_THE_START: Final = (-62_135_510_400_000_000, 0)  # 0001-01-02, the earlies
 class FairClaim:
     """Claims of one process by claim group. Not thread-safe."""
 
-    def __init__(self, process_id: int, queues: Sequence[str] | None) -> None:
+    def __init__(self, process_id: int, queues: Sequence[str] | None, *, excluded: Sequence[str] = ()) -> None:
         self._process_id = process_id
+        self._excluded = list(excluded)
         self._queues = None if queues is None else list(queues)
         self._limits = Limits({})
         self._scanner = GroupScanner()
@@ -156,7 +157,7 @@ class FairClaim:
         return ClaimFilter(
             tasks=[name for name in registry.task_names() if name not in paused_tasks],
             queues=self._queues,
-            paused_queues=self._limits.forbidden("queue"),
+            paused_queues=[*self._limits.forbidden("queue"), *self._excluded],
             paused_stores=self._limits.forbidden("store"),
         )
 

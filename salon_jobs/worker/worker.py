@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -43,11 +44,21 @@ OTHER_THREADS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """What one worker serves. ``queues`` None means all; ``burst`` stops when nothing is due."""
+    """What one worker serves. ``queues`` None means all but those ``excluded``.
+
+    ``burst`` stops when nothing is due, ``max_jobs`` when so many have been claimed and have ended.
+    """
 
     concurrency: int
     queues: Sequence[str] | None = None
+    excluded: Sequence[str] = ()
     burst: bool = False
+    max_jobs: int | None = None
+
+    @property
+    def served(self) -> list[str] | None:
+        """The queues as a process's row has them: None for all, and an exclamation mark before one that is excluded."""
+        return [f"!{name}" for name in self.excluded] or (None if self.queues is None else list(self.queues))
 
 
 class Worker(Loop):
@@ -66,7 +77,7 @@ class Worker(Loop):
         self._process_id = process_id
         self._options = options
         self._jobs = JobBuffer(options.concurrency, self._retry_limit_soon)
-        self._claimer = Claimer(process_id, options.queues)
+        self._claimer = Claimer(process_id, options.queues, excluded=options.excluded)
         self._last_claim = Claim([], None)
         self._stop_requested = self._draining = False
         self._forced = threading.Event()
@@ -125,7 +136,7 @@ class Worker(Loop):
             self._limit_may_be_free = False
         self._give_back_overdue()
         self._cancellations.poll()
-        room = self._jobs.room()
+        room = min(self._jobs.room(), self._left())
         if room:
             self._claim(room)
         self._claimer.refresh_limits()
@@ -133,6 +144,9 @@ class Worker(Loop):
             self._give_back_unknown()
             self._swept = time.monotonic()
         ended_runs.flush_when_due()
+        if not self._left():
+            self._hand_over()
+            return 0.0
         if self._find_tasks():
             return 0.0
         if not room or self._last_claim.again_in_s == 0:
@@ -190,7 +204,7 @@ class Worker(Loop):
         """Raise NotReady when draining, or when claims are stale or threads have ended."""
         if self._draining:
             raise NotReady("too many runs timed out: it ends, and another one takes its place")
-        if self._jobs.room() > 0:  # otherwise it would not claim
+        if self._jobs.room() > 0 and self._left():  # otherwise it would not claim
             conf.require_alive(self._age_s(self._claim_answered), "no claim was answered")
         conf.require_alive(self._finisher.behind_s, "the end of a run could not be written")
         ended = 0 if self.stopping.is_set() else sum(runner.ended for runner in self._runners)
@@ -216,6 +230,17 @@ class Worker(Loop):
         found = registry.find_waiting()
         self._searched = time.monotonic()
         return found
+
+    def _left(self) -> int:
+        """Return how many jobs this process may still claim."""
+        most = self._options.max_jobs
+        return sys.maxsize if most is None or self._options.burst else max(0, most - self._claimed)
+
+    def _hand_over(self) -> None:
+        """Stop, to be replaced, once all that was claimed has ended, however long that takes: no job is interrupted."""
+        if self._jobs.wait_idle(_ROOM_S) and not self.stopping.is_set():
+            log_event(logging.INFO, events.PROCESS_DRAINING, reason="jobs", jobs=self._claimed)
+            super().stop()
 
     def _wait_s(self) -> float:
         """Return the seconds until another claim is worthwhile without a wake-up."""

@@ -202,3 +202,12 @@ def test_health_is_bound_to_loopback_and_knows_three_paths(database: None) -> No
             assert "--health-addr" in second.output
             assert "Traceback" not in second.output
     change("DELETE FROM salon_jobs_process")
+
+
+def test_one_database_user_that_no_policy_binds_is_warned_of(database: None) -> None:
+    with WorkerProcess(url=url_for(None), ROLES=None, OPERATOR_DATABASE=None, ON_DRIFT="ignore") as worker:
+        worker.wait_for("process_started", kind="worker")
+        [noticed] = worker.logged("role_noticed")
+        assert "it sees the rows of all stores" in noticed["detail"]
+        worker.stop()
+        assert worker.wait() == 0

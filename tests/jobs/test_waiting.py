@@ -40,6 +40,9 @@ def test_each_reason_is_said(stores: list[UUID]) -> None:
     change("UPDATE salon_jobs_job SET attempts = 2 WHERE id = %s", later)
     assert reason(later) == "retry in 1.5 h"
     assert reason(add(queue="night")) == "no worker serves queue 'night'"
+    change('UPDATE salon_jobs_process SET queues = \'["!night", "!dawn"]\'')
+    assert reason(add(queue="night")) == "no worker serves queue 'night'"
+    assert reason(add(queue="mail")) == ""
     assert reason(add(task="forgotten")) == "no task 'forgotten' is declared here"
     pause(queue="mail")
     pause(store_id=stores[0])

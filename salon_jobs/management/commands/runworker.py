@@ -34,11 +34,21 @@ class Command(ServiceCommand):
     burst_help = "run until nothing is due"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--queue", action="append", metavar="NAME", help="serve this queue only; repeatable")
+        queues = parser.add_mutually_exclusive_group()
+        queues.add_argument("--queue", action="append", metavar="NAME", help="serve this queue only; repeatable")
+        queues.add_argument(
+            "--exclude-queue", action="append", default=[], metavar="NAME", help="serve all but this queue; repeatable"
+        )
         parser.add_argument(
             "--concurrency", type=positive, default=None, metavar="N", help="jobs run at once by each process"
         )
         parser.add_argument("--processes", type=positive, default=1, metavar="N", help="processes that run jobs")
+        parser.add_argument(
+            "--max-jobs-per-child",
+            type=positive,
+            metavar="N",
+            help="replace a process after N jobs; default SALON_JOBS['MAX_JOBS_PER_CHILD']",
+        )
         parser.add_argument("--with-scheduler", action="store_true", help="fire cron entries too")
         parser.add_argument("--with-relay", action="store_true", help="publish messages too")
         parser.add_argument("--with-consumer", action="store_true", help="turn messages into jobs too")
@@ -54,7 +64,11 @@ class Command(ServiceCommand):
 
     def serve(self, options: dict[str, Any]) -> None:
         worker_options = WorkerOptions(
-            concurrency=options["concurrency"] or conf.concurrency, queues=options["queue"], burst=options["burst"]
+            concurrency=options["concurrency"] or conf.concurrency,
+            queues=options["queue"],
+            excluded=options["exclude_queue"],
+            burst=options["burst"],
+            max_jobs=options["max_jobs_per_child"] or conf.max_jobs_per_child,
         )
 
         def make_loop(heartbeat: Heartbeat) -> Supervisor:
@@ -72,13 +86,13 @@ class Command(ServiceCommand):
             logging.INFO,
             events.WORKER_STARTING,
             tasks=len(registry.task_names()),
-            queues=", ".join(options["queue"] or ["all"]),
+            queues=", ".join(worker_options.served or ["all"]),
             processes=options["processes"],
             concurrency=worker_options.concurrency,
             connections=options["processes"] * (worker_options.concurrency + OTHER_THREADS) + SUPERVISOR_CONNECTIONS,
         )
-        for note in unknown_names({"queue": options["queue"]}):
-            self.stderr.write(note)
+        for note in unknown_names({"queue": options["queue"] or options["exclude_queue"]}):
+            self.stderr.write(note if options["queue"] else note.replace("--queue", "--exclude-queue"))
         if options["with_relay"]:
             conf.outbox.require_producer()
-        self.run_service("supervisor", make_loop, options, concurrency=0, queues=worker_options.queues)
+        self.run_service("supervisor", make_loop, options, concurrency=0, queues=worker_options.served)
