@@ -36,18 +36,18 @@ def parse_destination(name: str) -> Destination:
     """Parse an ``aggregate_type``. Raises MessageInvalid with the expected form."""
     if len(name) > LONGEST:
         raise MessageInvalid(f"aggregate_type is {len(name)} characters long; at most {LONGEST} are allowed")
-    found = _SHAPE.fullmatch(name)
-    if found is None:
+    match = _SHAPE.fullmatch(name)
+    if match is None:
         raise MessageInvalid(
             f"aggregate_type {name!r} is malformed; write an ARN or RN of six parts with the service third and the "
             "resource last, such as 'rn::nats:::orders' or 'arn:aws:sns:ap-northeast-1:123456789012:orders'"
         )
     return Destination(
         name=name,
-        service=found["service"],
-        region=found["region"],
-        account=found["account"],
-        resource=found["resource"],
+        service=match["service"],
+        region=match["region"],
+        account=match["account"],
+        resource=match["resource"],
     )
 
 

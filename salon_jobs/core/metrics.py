@@ -125,9 +125,9 @@ def bounded(samples: Iterable[Sample]) -> list[Sample]:
     """Merge samples with equal labels, and all beyond the first MOST_VALUES values of a label into OTHER."""
     known: dict[tuple[str, int], set[str]] = {}
     merged: dict[tuple[str, tuple[str, ...]], Sample] = {}
-    for metric, value, given in samples:
+    for metric, value, values in samples:
         labels: list[str] = []
-        for number, label in enumerate(given):
+        for number, label in enumerate(values):
             seen = known.setdefault((metric.name, number), set())
             if len(seen) < MOST_VALUES:
                 seen.add(label)

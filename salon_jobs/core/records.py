@@ -138,14 +138,14 @@ class ClaimedJob(NamedTuple):
     @property
     def public_id(self) -> UUID | None:
         """The unguessable id of its result; None for a job that has none."""
-        found = self._own("public_id")
-        return UUID(found) if isinstance(found, str) else None
+        public_id = self._own("public_id")
+        return UUID(public_id) if isinstance(public_id, str) else None
 
     @property
     def keep_result(self) -> timedelta | None:
         """How long this job's result is kept; None: as long as its task says."""
-        found = self._own("keep_result_s")
-        return timedelta(seconds=found) if isinstance(found, (int, float)) else None
+        seconds = self._own("keep_result_s")
+        return timedelta(seconds=seconds) if isinstance(seconds, (int, float)) else None
 
     def _own(self, name: str) -> object:
         if self.trace is None or _OWN not in self.trace:

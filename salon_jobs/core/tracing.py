@@ -179,7 +179,7 @@ def current_trace() -> str | None:
 
 def current_trace_id() -> str | None:
     """Return the current trace id of the first tracer that has one."""
-    return next((found for tracer in active_tracers() if (found := _tried(tracer.trace_id))), None)
+    return next((trace_id for tracer in active_tracers() if (trace_id := _tried(tracer.trace_id))), None)
 
 
 def flush(timeout_s: float) -> None:
@@ -196,12 +196,12 @@ def flush(timeout_s: float) -> None:
 def headers_of(trace: str | None) -> dict[str, str]:
     """Parse the headers kept with a job or a message; anything else kept there is ignored."""
     try:
-        found: object = json.loads(trace) if trace else None
+        headers: object = json.loads(trace) if trace else None
     except ValueError:
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(headers, dict):
         return {}
-    return {name: value for name, value in cast("dict[str, object]", found).items() if isinstance(value, str)}
+    return {name: value for name, value in cast("dict[str, object]", headers).items() if isinstance(value, str)}
 
 
 class _Scopes:

@@ -32,7 +32,7 @@ _CAN_BE_CANCELLED = (JobState.QUEUED, JobState.RUNNING, JobState.FAILED)
 _CANCEL: Final = {"running": False, "reason": "cancelled"}
 _INTERRUPT: Final = {"running": True, "reason": "cancelled"}
 _DISCARD: Final = {"running": False, "reason": "discarded: by an operator"}
-_ASKED = "still running; its worker was asked to end it"
+_ENDING = "still running; its worker was asked to end it"
 
 
 def retry_jobs(jobs: Jobs, *, at: datetime | None = None, using: str | None = None) -> list[ActionResult[int]]:
@@ -81,8 +81,8 @@ def cancel_jobs(jobs: Jobs, *, using: str | None = None) -> list[ActionResult[in
     """
     alias = using or conf.database
     allowed = "only queued, running and failed jobs can be cancelled"
-    results = _change("operator_cancel", _ids(jobs), _CANCEL, allowed, alias, asked=_CAN_BE_CANCELLED)
-    running = sorted({result.id for result in results if result.detail == _ASKED})
+    results = _change("operator_cancel", _ids(jobs), _CANCEL, allowed, alias, endable=_CAN_BE_CANCELLED)
+    running = sorted({result.id for result in results if result.detail == _ENDING})
     for start in range(0, len(running), BATCH):
         transaction.on_commit(partial(_ask_to_end, running[start : start + BATCH], alias), using=alias)
     return results
@@ -128,12 +128,12 @@ def _change(
     using: str | None,
     *,
     takes_keys: bool = False,
-    asked: Collection[str] = (),
+    endable: Collection[str] = (),
 ) -> list[ActionResult[int]]:
     """Run a statement that changes jobs, a thousand per transaction; ``allowed`` says which ones it changes.
 
     ``takes_keys``: it leaves alone jobs whose key another waiting job holds. Jobs that it leaves in the states
-    ``asked`` are to be asked to end.
+    ``endable`` are to be asked to end.
     """
     alias = using or conf.database
     results: list[ActionResult[int]] = []
@@ -158,13 +158,13 @@ def _change(
                 results.append(ActionResult(batch[0], False, _has_same_key("another job")))
             else:
                 for id_ in batch:
-                    results += _change(statement, [id_], values, allowed, alias, takes_keys=takes_keys, asked=asked)
+                    results += _change(statement, [id_], values, allowed, alias, takes_keys=takes_keys, endable=endable)
             continue
         details = dict.fromkeys(left_alone, "there is no such job, or you may not see it")
         # A job that was running a moment ago can be queued again or failed by now.
-        details |= {id_: _ASKED if state in asked else f"it is {state}; {allowed}" for id_, state in states.items()}
+        details |= {id_: _ENDING if state in endable else f"it is {state}; {allowed}" for id_, state in states.items()}
         details |= {id_: _has_same_key(f"job {twin}") for id_, twin in twins}
-        results += [ActionResult(id_, id_ in changed or details[id_] == _ASKED, details.get(id_, "")) for id_ in batch]
+        results += [ActionResult(id_, id_ in changed or details[id_] == _ENDING, details.get(id_, "")) for id_ in batch]
     return results
 
 

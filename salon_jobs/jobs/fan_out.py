@@ -18,7 +18,7 @@ from salon_jobs.jobs.current import running
 from salon_jobs.jobs.enqueue import enqueue_cursor
 from salon_jobs.jobs.options import FanOut
 from salon_jobs.jobs.payload import STORE_ARGUMENT
-from salon_jobs.jobs.task import BoundTask, Task
+from salon_jobs.jobs.task import BoundTask
 
 P = ParamSpec("P")
 # Stands for the store in a fan-out's key until the database fills in each store's id; never part of a real key. As long
@@ -28,7 +28,7 @@ _NO_STORE: Final = "00000000-0000-0000-0000-000000000000"
 _EVERY_STORE: Final = FanOut()
 
 
-def fan_out(task: Task[P, Any] | BoundTask[P], options: FanOut = _EVERY_STORE, /, **arguments: Any) -> FanOutResult:
+def fan_out(task: BoundTask[P], options: FanOut = _EVERY_STORE, /, **arguments: Any) -> FanOutResult:
     """Enqueue one job per store in one statement, as the worker role; ``arguments`` are the task's, without store_id.
 
     All or none, in the caller's transaction. A paused store gets no job; after it resumes, the next fan-out includes
@@ -38,11 +38,10 @@ def fan_out(task: Task[P, Any] | BoundTask[P], options: FanOut = _EVERY_STORE, /
     """
     if conf.store_model is None:
         raise ConfigurationError("fan_out needs SALON_JOBS['STORE_MODEL']")
-    bound = BoundTask(task, task.options) if isinstance(task, Task) else task
-    if not isinstance(bound, BoundTask) or not bound.task.is_store_task:  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(task, BoundTask) or not task.task.is_store_task:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise PayloadInvalid(f"fan_out needs a store task; {task!r} is none")
-    job, parameters = _parameters(bound, options, arguments)
-    sent = Sent(emitted=False, system=SYSTEM, destination=bound.options.queue, name=bound.task.name)
+    job, parameters = _parameters(task, options, arguments)
+    sent = Sent(emitted=False, system=SYSTEM, destination=task.options.queue, name=task.task.name)
     with (
         sending(sent),
         enqueue_cursor(job.due, remedy="a fan-out runs as the worker role: call it from a task") as cursor,
@@ -62,9 +61,7 @@ def fan_out(task: Task[P, Any] | BoundTask[P], options: FanOut = _EVERY_STORE, /
     return FanOutResult(inserted, kept, record[0], paused)
 
 
-async def afan_out(
-    task: Task[P, Any] | BoundTask[P], options: FanOut = _EVERY_STORE, /, **arguments: Any
-) -> FanOutResult:
+async def afan_out(task: BoundTask[P], options: FanOut = _EVERY_STORE, /, **arguments: Any) -> FanOutResult:
     """Do what ``fan_out`` does, from a coroutine."""
     return await sync_to_async(fan_out)(task, options, **arguments)
 

@@ -218,7 +218,7 @@ def _type_hints(task_name: str, function: Callable[..., Any]) -> dict[str, Any]:
 
 def _foreign_types(root: msgspec.inspect.Type) -> set[str]:
     """Return the names of types in an annotation that JSON cannot represent: models, files, custom classes."""
-    found: set[str] = set()
+    foreign: set[str] = set()
     seen: set[int] = set()
     waiting: list[Any] = [root]
     while waiting:
@@ -228,9 +228,9 @@ def _foreign_types(root: msgspec.inspect.Type) -> set[str]:
         elif isinstance(node, (msgspec.inspect.Type, msgspec.inspect.Field)) and id(node) not in seen:
             seen.add(id(node))
             if isinstance(node, msgspec.inspect.CustomType):
-                found.add(node.cls.__name__)
+                foreign.add(node.cls.__name__)
             waiting.extend(getattr(node, name) for name in node.__struct_fields__)
-    return found
+    return foreign
 
 
 def _check_parameter(task_name: str, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> None:

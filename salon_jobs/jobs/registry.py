@@ -124,8 +124,8 @@ def find_waiting() -> bool:
 
     Raises database errors. Worker role.
     """
-    found = [find() for find in _finders]
-    return any(found)
+    registered = [find() for find in _finders]
+    return any(registered)
 
 
 def tasks() -> list[Declaration]:

@@ -69,7 +69,7 @@ class Call(Generic[P]):
 
 
 class BoundTask(Generic[P]):
-    """A task with options, as returned by ``using``."""
+    """A task with options, as returned by ``using``; enqueueable with the function's typed arguments."""
 
     if not TYPE_CHECKING:
         __getattr__ = _no_attribute
@@ -91,7 +91,7 @@ class BoundTask(Generic[P]):
         return enqueue.add_many(self.task.new_job(None, self.options), self._contents(calls))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
-        """Do what ``enqueue`` does, from a coroutine."""
+        """Do what ``enqueue`` does, from a coroutine: on the thread whose connection the ORM uses there."""
         return await sync_to_async(self.enqueue)(*args, **kwargs)
 
     async def aenqueue_many(self, calls: Iterable[Call[P]]) -> list[JobHandle]:
@@ -105,19 +105,16 @@ class BoundTask(Generic[P]):
         limited = concurrency_key is None and task.limits.concurrency_key is not None
         for call in calls:
             if not isinstance(call, Call) or call.task != name:  # pyright: ignore[reportUnnecessaryIsInstance]
-                given = f"a call of {call.task!r}" if isinstance(call, Call) else repr(call)  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise PayloadInvalid(f"task {name!r}: enqueue_many got {given}; use its own call(...)")
+                other = f"a call of {call.task!r}" if isinstance(call, Call) else repr(call)  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise PayloadInvalid(f"task {name!r}: enqueue_many got {other}; use its own call(...)")
             store_id, payload = call.arguments
             key = task.key_for(store_id, call.arguments) if keyed else job_key
             limit_key = task.concurrency_key_for(store_id, call.arguments) if limited else concurrency_key
             yield JobContent(store_id, payload, key, limit_key, call.trace)
 
 
-class Task(Generic[P, R_co]):
-    """A declared task: still callable as a function, and enqueueable with the same typed arguments."""
-
-    if not TYPE_CHECKING:
-        __getattr__ = _no_attribute
+class Task(BoundTask[P], Generic[P, R_co]):
+    """A declared task with its own options: still callable as a function, and enqueueable with the same arguments."""
 
     def __init__(
         self,
@@ -148,10 +145,10 @@ class Task(Generic[P, R_co]):
             )
         if backoff is not None and not isinstance(backoff, Backoff):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TaskInvalid(f"task {name!r}: backoff must be a salon_jobs.Backoff, not {backoff!r}")
+        super().__init__(self, options)
         self.name = name
         self.function = function
         self.is_async = inspect.iscoroutinefunction(function)
-        self.options = options
         self.is_store_task = is_store_task
         self.atomic = atomic
         self.job_key_template = job_key_template
@@ -174,26 +171,6 @@ class Task(Generic[P, R_co]):
 
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
-
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
-        """Enqueue one job in the caller's transaction. Raises PayloadInvalid; EnqueueRefused under another store."""
-        return BoundTask(self, self.options).enqueue(*args, **kwargs)
-
-    def enqueue_many(self, calls: Iterable[Call[P]]) -> list[JobHandle]:
-        """Enqueue many jobs in one transaction and return their handles in order.
-
-        ``calls`` can be a generator: without job keys, only a few thousand calls are held in memory at a time. Raises
-        PayloadInvalid for another task's call.
-        """
-        return BoundTask(self, self.options).enqueue_many(calls)
-
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
-        """Do what ``enqueue`` does, from a coroutine: on the thread whose connection it shares with the ORM."""
-        return await sync_to_async(self.enqueue)(*args, **kwargs)
-
-    async def aenqueue_many(self, calls: Iterable[Call[P]]) -> list[JobHandle]:
-        """Do what ``enqueue_many`` does, from a coroutine."""
-        return await sync_to_async(self.enqueue_many)(calls)
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[P]:
         """Validate one call for ``enqueue_many``. Raises PayloadInvalid."""
