@@ -1,14 +1,29 @@
-"""Publishes nowhere, but for one aggregate that is refused every time."""
+"""Publishers to nowhere: what a relay itself costs, also with one aggregate that is refused every time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from benchmarks.messages import POISON
-from salon_jobs.brokers.memory import NullPublisher
-from salon_jobs.brokers.publisher import NOT_SENT, Answers, OutgoingMessage, PublishFailure, Verdict
+from salon_jobs.brokers.publisher import NOT_SENT, Answers, OutgoingMessage, Publisher, PublishFailure, Verdict
 
 _REFUSED = PublishFailure(Verdict.RETRY, "BENCH.POISON")
+
+
+class NullPublisher(Publisher):
+    """Publisher that accepts everything and keeps nothing, to measure the cost of the relay itself."""
+
+    service = "null"
+
+    def check(self, message: OutgoingMessage) -> None:
+        """Accept everything."""
+
+    def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:
+        """Report all messages as published."""
+        return [None] * len(messages) if should_continue() else [NOT_SENT] * len(messages)
+
+    def ping(self) -> None:
+        """Do nothing, because nowhere is always there."""
 
 
 class PoisonedPublisher(NullPublisher):

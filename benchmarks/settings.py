@@ -13,7 +13,7 @@ SALON_JOBS = {
     "OUTBOX": {
         **_SALON_JOBS["OUTBOX"],
         "PUBLISHERS": {
-            "null": "salon_jobs.brokers.memory.NullPublisher",
+            "null": "benchmarks.publishers.NullPublisher",
             "poisoned": "benchmarks.publishers.PoisonedPublisher",
         },
     },

@@ -48,7 +48,7 @@ from salon_jobs.dashboard.stores import store_name
 from salon_jobs.jobs.search import COUNTED, MOST_KINDS, failure_kinds, retries_ahead, with_key
 from salon_jobs.jobs.waiting import due_in, waiting_reasons
 from salon_jobs.models import CronTick, FanOutRecord, Job, JobError, Process
-from salon_jobs.schedule.queries import tick_of
+from salon_jobs.schedule.scheduler import tick_of
 
 _SHOWN = 50
 _SUMMARY = 200

@@ -1,4 +1,4 @@
-"""Publishers into memory, for tests of host apps, and to nowhere, for measurements."""
+"""Publisher into memory, for tests of host apps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from salon_jobs.brokers.ordering import publish_one_by_one
-from salon_jobs.brokers.publisher import NOT_SENT, Answers, OutgoingMessage, Publisher, PublishFailure, Verdict
+from salon_jobs.brokers.publisher import Answers, OutgoingMessage, Publisher, PublishFailure, Verdict
 from salon_jobs.core.errors import MessageInvalid
 
 
@@ -49,19 +49,3 @@ class MemoryPublisher(Publisher):
         if failure is None:
             self.published.append(message)
         return failure
-
-
-class NullPublisher(Publisher):
-    """Publisher that accepts everything and keeps nothing, to measure the cost of the relay itself."""
-
-    service = "null"
-
-    def check(self, message: OutgoingMessage) -> None:
-        """Accept everything."""
-
-    def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:
-        """Report all messages as published."""
-        return [None] * len(messages) if should_continue() else [NOT_SENT] * len(messages)
-
-    def ping(self) -> None:
-        """Do nothing, because nowhere is always there."""

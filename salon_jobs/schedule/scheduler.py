@@ -1,16 +1,19 @@
-"""Scheduler of cron entries: each tick fires once, however many schedulers run."""
+"""Scheduler of cron entries. A tick fires at most once, in the transaction of its job, however many schedulers run."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
+from typing import Any
 
-from django.db import InterfaceError, OperationalError
+from django.db import InterfaceError, OperationalError, transaction
+from django.db.models import Value
+from django.db.models.functions import Greatest
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events, metrics
@@ -18,9 +21,11 @@ from salon_jobs.core.errors import CronInvalid, require_within
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
 from salon_jobs.core.records import NewJob
+from salon_jobs.db import statements
 from salon_jobs.jobs import enqueue, registry
+from salon_jobs.jobs.results import JobHandle
+from salon_jobs.models import CronEntryState, CronTick, Job
 from salon_jobs.process.loop import Loop
-from salon_jobs.schedule import queries
 from salon_jobs.schedule.entries import CronEntry, cron_entries, due_ticks
 
 _LONGEST_SLEEP_S = 5.0
@@ -78,9 +83,9 @@ class Scheduler(Loop):
         """Fire everything that is due; return the seconds until the next tick."""
         entries = cron_entries.all()
         if not self._registered:
-            queries.register(entry.name for entry in entries)
+            register(entry.name for entry in entries)
             self._registered = True
-        now, settled = queries.settled_until()
+        now, settled = settled_until()
         self._now, self._now_at = now, time.monotonic()
         next_at = now + timedelta(seconds=_LONGEST_SLEEP_S)
         for entry in entries:
@@ -90,7 +95,7 @@ class Scheduler(Loop):
             due = due_ticks(entry, after, now)
             if due.missed:
                 if not due.ticks:
-                    queries.skip(entry.name, due.settled_until)
+                    skip(entry.name, due.settled_until)
                     self._settled[entry.name] = due.settled_until
                 first = entry.expression.next_after(after)
                 log_event(logging.WARNING, events.CRON_MISSED, entry=entry.name, missed=due.missed, first=first)
@@ -105,7 +110,7 @@ class Scheduler(Loop):
 
         Raises CronInvalid at the end if some could not be fired; the others are.
         """
-        queries.register(entry.name for entry in cron_entries.all())
+        register(entry.name for entry in cron_entries.all())
         due = [
             entry
             for entry in cron_entries.all()
@@ -153,7 +158,7 @@ class Scheduler(Loop):
         return replace(task.new_job(arguments, task.options), tick=tick)
 
     def _fire(self, entry: CronEntry, job: NewJob, tick: datetime, *, advance: bool) -> bool:
-        handle = queries.fire(entry.name, tick, partial(enqueue.add, job), advance=advance)
+        handle = fire(entry.name, tick, partial(enqueue.add, job), advance=advance)
         if handle is not None:
             self._ticks[entry.name, "fired"] += 1
             log_event(
@@ -166,3 +171,47 @@ class Scheduler(Loop):
                 result=handle.action.value,
             )
         return handle is not None
+
+
+def register(names: Iterable[str]) -> None:
+    """Record new entries as first seen now, by the database's clock; existing ones do not change."""
+    rows = [CronEntryState(name=name) for name in names]
+    CronEntryState.objects.using(conf.database).bulk_create(rows, ignore_conflicts=True)
+
+
+def settled_until() -> tuple[datetime, dict[str, datetime]]:
+    """Return the database's time, and when each recorded entry last fired, or else was first seen."""
+    rows = statements.rows("cron_states")
+    return rows[0][0], {name: after for _, name, after in rows if name is not None}
+
+
+def fire(entry: str, tick: datetime, add_job: Callable[[], JobHandle], *, advance: bool = True) -> JobHandle | None:
+    """Insert the tick and add its job in one transaction; return None if another scheduler was first.
+
+    ``advance`` moves the entry's last tick, forwards only: when a clock steps back, nothing fires again.
+    """
+    with transaction.atomic(using=conf.database):
+        fired = statements.rows("cron_tick", {"entry": entry, "tick_at": tick})
+        if not fired:
+            return None
+        handle = add_job()
+        CronTick.objects.using(conf.database).filter(pk=fired[0][0]).update(job_id=handle.id)
+        if advance:
+            skip(entry, tick)
+        return handle
+
+
+def skip(entry: str, until: datetime) -> None:
+    """Skip the entry's ticks up to ``until``; never moves backwards."""
+    entries = CronEntryState.objects.using(conf.database).filter(pk=entry)
+    entries.update(last_tick_at=Greatest("last_tick_at", Value(until)))
+
+
+def tick_of(job: Job, *, using: str) -> CronTick | None:
+    """Return the tick that added this job or found it waiting; None for other jobs, and once the tick is pruned."""
+    row: Any = job  # only mypy knows the types of Django's fields
+    if row.tick is None:
+        return None
+    # Also filter by name, although the tick alone would do: the index begins with the entry.
+    entries = list(CronEntryState.objects.using(using).values_list("name", flat=True))
+    return CronTick.objects.using(using).filter(entry__in=entries, tick_at=row.tick, job_id=job.pk).first()

@@ -21,7 +21,7 @@ def relay_of(broker: Broker, settings: Any, database: None, monkeypatch: pytest.
     outbox = {**settings.SALON_JOBS["OUTBOX"], "POLL_INTERVAL": 0.2, "THROUGHPUT": {"*": None, "sns": 3000}}
     settings.SALON_JOBS = {**settings.SALON_JOBS, "OUTBOX": outbox}
     monkeypatch.setattr("salon_jobs.outbox.destinations.make_publisher", lambda _service: broker.publisher())
-    monkeypatch.setattr("salon_jobs.brokers.aws.sns_connection.AGAIN_S", 0.2)
+    monkeypatch.setattr("salon_jobs.brokers.aws.client.AGAIN_S", 0.2)
 
 
 def emit_round(destination: str, number: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -37,8 +38,8 @@ class MemorySource(Source):
     def receive(self, limit: int, *, wait: timedelta, visibility: timedelta) -> list[Delivery]:
         self.before_receive()
         self._require()
-        found, self.queue[:] = self.queue[:limit], self.queue[limit:]
-        return found
+        deliveries, self.queue[:] = self.queue[:limit], self.queue[limit:]
+        return deliveries
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
         self.before_acknowledge()
@@ -65,13 +66,11 @@ class MemorySource(Source):
 
 def message(payload: str = "{}", event: str = "noted", *, count: int = 1, **fields: str) -> Delivery:
     """Make the first delivery of a message."""
-    given: dict[str, Any] = {"message_id": str(uuid4()), "producer": "test", **fields}
-    envelope = Envelope(event=event, payload=payload, **given)
+    texts: dict[str, Any] = {"message_id": str(uuid4()), "producer": "test", **fields}
+    envelope = Envelope(event=event, payload=payload, **texts)
     return Delivery(count=count, raw="as it came", handle=object(), envelope=envelope)
 
 
 def again(delivery: Delivery) -> Delivery:
     """Deliver it once more."""
-    return Delivery(
-        count=delivery.count + 1, raw=delivery.raw, handle=object(), envelope=delivery.envelope, fault=delivery.fault
-    )
+    return replace(delivery, count=delivery.count + 1, handle=object())

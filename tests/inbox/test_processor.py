@@ -87,8 +87,8 @@ def test_two_consumers_with_the_same_messages_at_once_make_one_job_each() -> Non
         return sum(processor().process(deliveries[n : n + 10]).enqueued for n in range(0, 50, 10))
 
     with ThreadPoolExecutor(2) as pool:
-        found = [elsewhere(pool, lambda: take(batch)), elsewhere(pool, lambda: take(batch[::-1]))]
-        assert sum(each.result(30) for each in found) == 50
+        counting = [elsewhere(pool, lambda: take(batch)), elsewhere(pool, lambda: take(batch[::-1]))]
+        assert sum(each.result(30) for each in counting) == 50
     assert len(jobs()) == 50
 
 
@@ -346,9 +346,9 @@ def test_pruning_leaves_what_waits_for_an_operator() -> None:
         " unnest(ARRAY['enqueued', 'rejected', 'retry', 'dismissed']) status"
     )
     assert inbox.prune_inbox(timedelta(days=30)) == 4  # of 30 and 31 days
-    left = {row[0] for row in inbox_rows()}
-    assert {"enqueued31", "dismissed31"}.isdisjoint(left)
-    assert {"rejected31", "retry31", "enqueued29", "dismissed29"} <= left
+    kept = {row[0] for row in inbox_rows()}
+    assert {"enqueued31", "dismissed31"}.isdisjoint(kept)
+    assert {"rejected31", "retry31", "enqueued29", "dismissed29"} <= kept
 
 
 def test_the_row_is_durable_before_anything_is_acknowledged() -> None:
@@ -370,6 +370,6 @@ def test_the_row_is_durable_before_anything_is_acknowledged() -> None:
 
 
 def test_the_kept_envelope_is_whole() -> None:
-    given = message(json.dumps({"note": "é\0"}), aggregate_id="a", replay_of="b").envelope
-    assert given is not None
-    assert inbox.kept_envelope(inbox.kept_text(given, "")) == given
+    envelope = message(json.dumps({"note": "é\0"}), aggregate_id="a", replay_of="b").envelope
+    assert envelope is not None
+    assert inbox.kept_envelope(inbox.kept_text(envelope, "")) == envelope

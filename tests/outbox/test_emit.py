@@ -54,6 +54,7 @@ def test_without_a_producer_the_settings_are_wrong(settings: Any) -> None:
         ({"aggregate_type": "rn::nats:::"}, "is malformed"),
         ({"aggregate_type": "rn::nats:::two words"}, "is malformed"),
         ({"aggregate_type": "rn::carrier-pigeon:::orders"}, "which has no publisher; choose one of azurequeue, jobs"),
+        ({"aggregate_type": "rn::jobs:::tset-store"}, "no task 'tset-store'"),
         ({"aggregate_type": "rn::memory:::" + "x" * 255}, "aggregate_type is 268 characters long; at most 255"),
         ({"aggregate_id": "x" * 256}, "aggregate_id is 256 characters long"),
         ({"aggregate_id": 42}, r"aggregate_id must be a string, not int; write str\(…\)"),
@@ -151,9 +152,9 @@ def test_a_trace_goes_along(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_check_names_publishers_that_are_none(change_settings: Callable[..., None]) -> None:
     assert check_publishers() == []
-    named = {"good": "salon_jobs.brokers.memory.NullPublisher", "gone": "shop.Gone", "other": "collections.deque"}
+    named = {"good": "salon_jobs.brokers.memory.MemoryPublisher", "gone": "shop.Gone", "other": "collections.deque"}
     change_settings(OUTBOX={"PUBLISHERS": named})
-    found = check_publishers()
-    assert [each.id for each in found] == ["salon_jobs.E051"] * 2
-    assert "SALON_JOBS['OUTBOX']['PUBLISHERS']['gone']: 'shop.Gone' cannot be imported" in found[0].msg
-    assert "SALON_JOBS['OUTBOX']['PUBLISHERS']['other']: collections.deque is no" in found[1].msg
+    first, second = check_publishers()
+    assert (first.id, second.id) == ("salon_jobs.E051", "salon_jobs.E051")
+    assert "SALON_JOBS['OUTBOX']['PUBLISHERS']['gone']: 'shop.Gone' cannot be imported" in first.msg
+    assert "SALON_JOBS['OUTBOX']['PUBLISHERS']['other']: collections.deque is no" in second.msg

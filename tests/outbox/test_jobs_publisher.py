@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from uuid import UUID
 
-import pytest
 from django.db import transaction
 
 from salon_jobs import emit, tenant_context
-from salon_jobs.core.errors import MessageInvalid
 from salon_jobs.models import Job
 from salon_jobs.testing import drain_outbox
 from tests.outbox.scene import blocked_count, outages, relay_in_burst, statuses
@@ -26,11 +24,6 @@ def test_a_message_becomes_one_job_of_its_store(stores: list[UUID]) -> None:
     assert Job.objects.count() == 1
     assert statuses() == {"published": 1}
     assert seen("SELECT consumer, status, job_id FROM salon_jobs_inbox") == [("jobs", "enqueued", Job.objects.get().pk)]
-
-
-def test_a_task_that_is_not_there_is_refused_when_it_is_written() -> None:
-    with transaction.atomic(), pytest.raises(MessageInvalid, match="no task 'tset-store'"):
-        emit("rn::jobs:::tset-store", event="asked", payload={})
 
 
 def test_a_task_that_is_registered_nowhere_holds_up_no_other(stores: list[UUID]) -> None:

@@ -15,8 +15,10 @@ from salon_jobs.control import (
 )
 from tests.e2e.worker_process import eventually
 from tests.outbox.scene import ORDERS, answer_with, arrived, blocked_count, emitted, ids, relaying, statuses
+from tests.support import seen
 
 OPERATOR = "operator"
+HELD = "SELECT status, code FROM salon_jobs_blocked_aggregate"
 
 
 def test_a_retried_head_is_sent_and_the_others_of_its_aggregate_follow() -> None:
@@ -48,11 +50,14 @@ def test_an_aggregate_goes_on_behind_a_skipped_head_and_an_unparked_one() -> Non
         emitted("a", number=number)
     with relaying():
         eventually(lambda: statuses() == {"failed": 1, "pending": 2} and blocked_count() == 1)
+        emitted("b", number=9)
+        eventually(lambda: arrived() == [("b", 9)])
         assert skip_messages(ids()[:1], using=OPERATOR)[0].changed
-        eventually(lambda: statuses() == {"skipped": 1, "failed": 1, "pending": 1} and blocked_count() == 1)
+        eventually(lambda: statuses() == {"skipped": 1, "failed": 1, "pending": 1, "published": 1})
+        eventually(lambda: seen(HELD) == [("parked", "TEST.NO")])
         assert [each.changed for each in unpark([(ORDERS, "a")], using=OPERATOR)] == [True]
-        eventually(lambda: statuses() == {"skipped": 1, "published": 2} and blocked_count() == 0)
-    assert arrived() == [("a", 1), ("a", 2)]
+        eventually(lambda: statuses() == {"skipped": 1, "published": 3} and blocked_count() == 0)
+    assert arrived() == [("b", 9), ("a", 1), ("a", 2)]
 
 
 def test_a_paused_destination_gets_nothing_until_it_is_resumed() -> None:

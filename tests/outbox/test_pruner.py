@@ -40,16 +40,17 @@ def test_a_walk_goes_past_what_is_never_sent_and_ends_where_messages_are_young()
     assert pruner.run_once() == 6_000, "and from the start every hour"
 
 
-def test_without_retention_everything_stays(change_settings: Callable[..., None]) -> None:
-    change_settings(OUTBOX={"RETAIN_PUBLISHED": None})
-    sent("published", timedelta(days=3650))
-    sent("skipped", timedelta(days=3650))
-    assert MessagePruner().run_once() == 0
-
-
-def test_skipped_ones_are_kept_at_least_as_long_as_published_ones(change_settings: Callable[..., None]) -> None:
-    change_settings(OUTBOX={"RETAIN_PUBLISHED": timedelta(days=32)})
-    sent("skipped", timedelta(days=31))
+@pytest.mark.parametrize(
+    ("retention", "aged"),
+    [(None, {"published": 3650, "skipped": 3650}), (timedelta(days=32), {"skipped": 31})],
+    ids=["no retention", "skipped as long as published"],
+)
+def test_what_the_retention_keeps_stays(
+    change_settings: Callable[..., None], retention: timedelta | None, aged: dict[str, int]
+) -> None:
+    change_settings(OUTBOX={"RETAIN_PUBLISHED": retention})
+    for status, days in aged.items():
+        sent(status, timedelta(days=days))
     assert MessagePruner().run_once() == 0
 
 

@@ -35,23 +35,6 @@ from tests.outbox.scene import (
 from tests.support import change, seen
 
 
-def test_a_message_is_published_if_its_transaction_committed() -> None:
-    emitted("a", number=1)
-    with transaction.atomic():
-        emit(ORDERS, aggregate_id="a", event="order.created", payload={"number": 2})
-        transaction.set_rollback(True)
-    assert relay_in_burst()
-    assert arrived() == [("a", 1)]
-    assert statuses() == {"published": 1}
-
-
-def test_what_was_sent_is_not_sent_again() -> None:
-    for number in (1, 2):
-        emitted("a", number=number)
-        assert relay_in_burst()
-    assert arrived() == [("a", 1), ("a", 2)]
-
-
 def test_many_messages_arrive_in_the_order_of_each_aggregate() -> None:
     with transaction.atomic():
         emit_many(draft(f"a{n % 50}", n) for n in range(12_345))
@@ -80,14 +63,6 @@ def test_reading_what_is_blocked_takes_a_tenth_of_the_time_where_it_is_much(monk
     assert relay._refresh_at == 1006, "what operators change is read at once"
 
 
-def test_a_relay_is_woken_by_the_commit() -> None:
-    with relaying() as relay:
-        relay.wait_for_partitions()
-        emitted("a", number=1)
-        eventually(lambda: arrived() == [("a", 1)])
-        eventually(lambda: statuses() == {"published": 1})
-
-
 def test_when_one_fails_the_later_ones_of_its_aggregate_wait_and_others_go_on() -> None:
     answer_with(Verdict.RETRY, aggregate="a", times=3)
     for number in range(5):
@@ -99,21 +74,6 @@ def test_when_one_fails_the_later_ones_of_its_aggregate_wait_and_others_go_on() 
         eventually(lambda: statuses() == {"published": 10})
     assert seen("SELECT retry_count FROM salon_jobs_message ORDER BY id LIMIT 1") == [(3,)]
     assert blocked_count() == 0
-
-
-def test_a_message_that_is_refused_parks_its_aggregate_until_an_operator_decides() -> None:
-    answer_with(Verdict.REFUSED, aggregate="a", times=1)
-    for number in range(3):
-        emitted("a", number=number)
-    with relaying():
-        eventually(lambda: statuses() == {"failed": 1, "pending": 2})
-        emitted("b", number=9)
-        eventually(lambda: arrived() == [("b", 9)])
-        assert seen("SELECT status, code FROM salon_jobs_blocked_aggregate") == [("parked", "TEST.NO")]
-        change("UPDATE salon_jobs_message SET status = 'skipped' WHERE status = 'failed'")
-        change("DELETE FROM salon_jobs_blocked_aggregate")
-        eventually(lambda: arrived() == [("b", 9), ("a", 1), ("a", 2)])
-        eventually(lambda: statuses() == {"skipped": 1, "published": 3})
 
 
 def test_an_outage_costs_no_attempt() -> None:

@@ -19,9 +19,8 @@ from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdic
 from salon_jobs.core import events as log_events
 from salon_jobs.core.events import log_event, logger
 from salon_jobs.integrations.sentry import RecordReporter
-from salon_jobs.schedule import queries
 from salon_jobs.schedule.entries import cron_entries
-from salon_jobs.schedule.scheduler import Scheduler
+from salon_jobs.schedule.scheduler import Scheduler, register
 from tests import tasks
 from tests.e2e.worker_process import eventually
 from tests.outbox.scene import emitted, relay_in_burst, relaying
@@ -63,7 +62,7 @@ def test_a_cron_entry_that_can_not_fire_is_one_event_a_tick(
 
     monkeypatch.setattr(cron_entries, "_by_name", {})
     cron("0 18 * * *", tasks.system, payload=payload, name="nightly", backfill=timedelta(days=2))
-    queries.register(["nightly"])
+    register(["nightly"])
     change("UPDATE salon_jobs_cron_entry SET registered_at = now() - interval '1 day'")
     scheduler = Scheduler()
     for _ in range(3):
@@ -102,7 +101,7 @@ def test_a_failed_message_is_exactly_one_event_and_a_retry_is_none(sentry: Sentr
     make_due()
     relay_in_burst()
     [event] = received(sentry)
-    assert event["fingerprint"][0] == "message_failed"
+    assert (event["fingerprint"][0], event["tags"]["attempt"]) == ("message_failed", 2)
     assert SECRET not in str(event), "nor with what was logged before it"
 
 

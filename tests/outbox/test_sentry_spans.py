@@ -26,7 +26,7 @@ from salon_jobs.schedule.entries import cron_entries
 from salon_jobs.schedule.scheduler import Scheduler
 from tests import tasks
 from tests.outbox.scene import ORDERS, answer_with, relay_in_burst
-from tests.outbox.whole_way import delivered, discard, fail, make_due, processor, relay_and_consume, run_all
+from tests.outbox.whole_way import delivered, discard, fail, processor, relay_and_consume, run_all
 from tests.support import change, seen
 
 SECRET = "a-customers-name"
@@ -197,20 +197,6 @@ def test_a_message_that_fails_is_one_event(sent: Sent) -> None:
     assert "logentry" in event or event["message"] == "message_failed: TEST.NO (order.created)"
     assert seen("SELECT status FROM salon_jobs_message ORDER BY id") == [("failed",), ("pending",)]
     assert SECRET not in json.dumps(sent.items)
-
-
-def test_a_message_that_was_tried_again_is_an_event_only_when_it_is_given_up(
-    sent: Sent, change_settings: Callable[..., None]
-) -> None:
-    change_settings(OUTBOX={"RETRY_COUNT": 2})
-    answer_with(Verdict.RETRY)
-    with transaction.atomic():
-        emit(ORDERS, event="order.created", payload={})
-    relay_in_burst()
-    assert sent.of("event") == []
-    make_due()
-    relay_in_burst()
-    assert [event["tags"]["attempt"] for event in sent.of("event")] == [2]
 
 
 def test_a_message_that_is_rejected_is_one_event(sent: Sent) -> None:

@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import pytest
 
-from salon_jobs.brokers.aws import sns_connection as sns_topics
-from salon_jobs.brokers.aws.sns_connection import SnsConnection
+from salon_jobs.brokers.aws import client
+from salon_jobs.brokers.aws.client import SnsConnection
 from salon_jobs.outbox import queries
 from tests.e2e.worker_process import eventually
 from tests.outbox.scene import emitted, outages, relay_in_burst, relaying, statuses
@@ -80,15 +80,6 @@ def test_an_outage_costs_no_attempt_and_what_waited_arrives_in_order(broker: Sns
     assert arrived(broker, topic, "a") == [0, 1, 2, 3, 4]
 
 
-def test_a_denied_topic_is_skipped(broker: SnsBroker, topic: str, change_settings: Callable[..., None]) -> None:
-    change_settings(SNS={**broker.settings()["SNS"], "DENY_LIST": [topic]})
-    emitted("a", to=topic)
-    emitted("a", to=topic)
-    assert relay_in_burst()
-    assert statuses() == {"skipped": 2}
-    assert broker.received(topic) == []
-
-
 def test_a_relay_reads_the_topics_when_it_starts(topic: str, readings: list[list[str]]) -> None:
     with relaying():
         eventually(lambda: bool(readings))
@@ -117,7 +108,7 @@ def test_a_relay_that_starts_while_sns_is_away_reads_the_topics_when_it_is_back(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(sns_topics, "AGAIN_S", 0.1)
+    monkeypatch.setattr(client, "AGAIN_S", 0.1)
     broker.stop()
     with caplog.at_level(logging.INFO, "salon_jobs"), relaying() as running:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import FrozenInstanceError, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -39,18 +39,8 @@ class FakeTask:
     payload: AnyPayload = ANY_PAYLOAD
 
 
-SALES = FakeTask("aggregate-daily-sales")
-
-
-@pytest.fixture(autouse=True)
-def own_registry() -> Iterator[None]:
-    """Give each test an empty registry and put the declared entries back afterwards."""
-    before = cron_entries.all()
-    cron_entries.clear()
-    yield
-    cron_entries.clear()
-    for entry in before:
-        cron_entries.add(entry)
+SALES: CronTarget = FakeTask("aggregate-daily-sales")
+pytestmark = pytest.mark.usefixtures("own_entries")
 
 
 def entry(line: str, *, backfill: timedelta = timedelta()) -> CronEntry:
@@ -135,9 +125,9 @@ def test_the_payload_is_built_from_the_tick() -> None:
 
 
 def test_a_fixed_payload_is_copied_each_time() -> None:
-    given_payload: dict[str, Any] = {"reason": "cron", "tags": []}
-    declared = cron("0 18 * * *", SALES, payload=given_payload)
-    given_payload["reason"] = "changed"
+    fixed_payload: dict[str, Any] = {"reason": "cron", "tags": []}
+    declared = cron("0 18 * * *", SALES, payload=fixed_payload)
+    fixed_payload["reason"] = "changed"
     declared.payload_at(NOW)["tags"].append("changed")
     assert declared.payload_at(NOW) == {"reason": "cron", "tags": []}
     assert cron("0 18 * * *", FakeTask("ping")).payload_at(NOW) == {}
@@ -149,11 +139,6 @@ def test_a_payload_that_is_no_dict_is_refused_when_built() -> None:
 
     with pytest.raises(CronInvalid, match=r"payload must return a dict, not \['cron'\]"):
         cron("0 18 * * *", SALES, payload=wrong).payload_at(NOW)
-
-
-def test_a_task_fits_the_protocol() -> None:
-    target: CronTarget = SALES
-    assert target.name == "aggregate-daily-sales"
 
 
 def test_due_ticks_are_those_after_the_last_up_to_now() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,8 +11,8 @@ from django.db import OperationalError, connections
 
 from salon_jobs import cron
 from salon_jobs.core.errors import CronInvalid, NotReady
-from salon_jobs.schedule import entries, queries
-from salon_jobs.schedule.scheduler import Scheduler
+from salon_jobs.schedule import entries
+from salon_jobs.schedule.scheduler import Scheduler, fire, register
 from tests import tasks
 from tests.conftest import manage
 from tests.metrics import of, shown
@@ -23,14 +22,8 @@ TICK = datetime(2026, 5, 5, 18, tzinfo=UTC)
 
 
 @pytest.fixture
-def crontab(database: None) -> Iterator[None]:
-    """Give the test an empty crontab, and the project its own back."""
-    kept = entries.cron_entries.all()
-    entries.cron_entries.clear()
-    yield
-    entries.cron_entries.clear()
-    for entry in kept:
-        entries.cron_entries.add(entry)
+def crontab(database: None, own_entries: None) -> None:
+    """Give the test an empty crontab."""
 
 
 def _fired() -> list[tuple[Any, ...]]:
@@ -39,7 +32,7 @@ def _fired() -> list[tuple[Any, ...]]:
 
 def _known_for(age: timedelta) -> datetime:
     """Make every entry known for so long; returns the database's time, to the minute."""
-    queries.register(entry.name for entry in entries.cron_entries.all())
+    register(entry.name for entry in entries.cron_entries.all())
     change("UPDATE salon_jobs_cron_entry SET registered_at = now() - %s", age)
     [(now,)] = seen("SELECT date_trunc('minute', now())")
     return now  # type: ignore[no-any-return]
@@ -50,12 +43,12 @@ def test_a_tick_fires_once_for_two_schedulers_at_the_same_moment(crontab: None) 
     _known_for(timedelta(minutes=3))
     together = threading.Barrier(2)
 
-    def look() -> None:
+    def poll() -> None:
         together.wait()
         Scheduler().poll()
         connections.close_all()
 
-    threads = [threading.Thread(target=look) for _ in range(2)]
+    threads = [threading.Thread(target=poll) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -127,30 +120,29 @@ def test_a_payload_that_can_not_be_made_stops_no_other_entry_and_is_tried_again(
     assert {entry for entry, _ in _fired()} == {"a-broken", "c-fine"}
 
 
-def test_a_payload_whose_own_query_fails_stops_no_other_entry(crontab: None, caplog: pytest.LogCaptureFixture) -> None:
-    def payload(tick: datetime) -> dict[str, Any]:
-        with connections["default"].cursor() as cursor:
-            cursor.execute("SELECT nonsense")
-        return {}
+def _query_nonsense(tick: datetime) -> dict[str, Any]:
+    with connections["default"].cursor() as cursor:
+        cursor.execute("SELECT nonsense")
+    return {}
 
+
+def _lose_the_database(tick: datetime) -> dict[str, Any]:
+    raise OperationalError("the ledger's database does not answer")
+
+
+@pytest.mark.parametrize(
+    ("payload", "error"), [(_query_nonsense, "nonsense"), (_lose_the_database, "the ledger's database")]
+)
+def test_a_payload_whose_database_fails_stops_no_other_entry(
+    crontab: None, caplog: pytest.LogCaptureFixture, payload: Any, error: str
+) -> None:
     cron("* * * * *", tasks.system, payload=payload, name="a-broken")
     cron("* * * * *", tasks.system, name="b-fine")
     _known_for(timedelta(minutes=1))
     Scheduler().poll()
     assert {entry for entry, _ in _fired()} == {"b-fine"}
     [complaint, *_] = [r for r in caplog.records if getattr(r, "event", "") == "cron_failed"]
-    assert "nonsense" in str(complaint.exc_info)
-
-
-def test_a_payload_that_loses_its_database_stops_no_other_entry(crontab: None) -> None:
-    def payload(tick: datetime) -> dict[str, Any]:
-        raise OperationalError("the ledger's database does not answer")
-
-    cron("* * * * *", tasks.system, payload=payload, name="a-broken")
-    cron("* * * * *", tasks.system, name="b-fine")
-    _known_for(timedelta(minutes=1))
-    Scheduler().poll()
-    assert {entry for entry, _ in _fired()} == {"b-fine"}
+    assert error in str(complaint.exc_info)
 
 
 def test_a_given_instant_fires_the_others_and_names_the_one_that_failed(crontab: None) -> None:
@@ -181,7 +173,7 @@ def test_the_job_and_its_tick_are_one_transaction(crontab: None) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        queries.fire(entry.name, TICK, refuse)
+        fire(entry.name, TICK, refuse)
     assert _fired() == []
 
 

@@ -23,7 +23,7 @@ from salon_jobs.core.records import EVENT_SKIPPED, TOPIC_DENIED
 if TYPE_CHECKING:
     from mypy_boto3_sns.type_defs import PublishBatchRequestEntryTypeDef
 
-    from salon_jobs.brokers.aws.sns_connection import SnsConnection
+    from salon_jobs.brokers.aws.client import SnsConnection
 
 
 # Batches of one topic in flight at once.
@@ -167,7 +167,7 @@ class SnsPublisher(Publisher):
 
     def _connect(self) -> SnsConnection:
         # A process that only emits messages needs no boto3.
-        from salon_jobs.brokers.aws.sns_connection import SnsConnection  # noqa: PLC0415
+        from salon_jobs.brokers.aws.client import SnsConnection  # noqa: PLC0415
 
         return SnsConnection(clock=self._clock)
 

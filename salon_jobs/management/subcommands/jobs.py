@@ -19,7 +19,7 @@ from salon_jobs.management.arguments import add_options, instant_ahead
 from salon_jobs.management.output import change_rows, printable_lines, write_list, write_object
 from salon_jobs.management.subcommands.base import Subcommand
 from salon_jobs.models import Job, JobError
-from salon_jobs.schedule.queries import tick_of
+from salon_jobs.schedule.scheduler import tick_of
 
 _COLUMNS: Final = (
     "id",
