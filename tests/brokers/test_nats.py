@@ -211,9 +211,9 @@ def test_a_missing_stream_costs_a_question_and_not_one_for_each_message(
     queries: list[object] = []
     query = NatsSender.query
 
-    async def counting(sender: NatsSender, subject: str, body: dict[str, object]) -> bytes:
+    async def counting(sender: NatsSender, subject: str, body: dict[str, object], read: Any) -> Any:
         queries.append(body)
-        return await query(sender, subject, body)
+        return await query(sender, subject, body, read)
 
     monkeypatch.setattr(NatsSender, "query", counting)
     messages = [make(f"rn::nats:::{name}", str(number)) for number in range(500)]

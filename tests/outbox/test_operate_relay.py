@@ -45,7 +45,7 @@ def test_a_failed_message_of_no_aggregate_is_found_again_below_the_cursor() -> N
 
 
 def test_an_aggregate_goes_on_behind_a_skipped_head_and_an_unparked_one() -> None:
-    answer_with(Verdict.REFUSED, times=2)
+    answer_with(Verdict.REFUSED, aggregate="a", times=2)
     for number in range(3):
         emitted("a", number=number)
     with relaying():

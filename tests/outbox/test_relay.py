@@ -35,6 +35,16 @@ from tests.outbox.scene import (
 from tests.support import change, seen
 
 
+def test_a_message_is_published_if_its_transaction_committed() -> None:
+    emitted("a", number=1)
+    with transaction.atomic():
+        emit(ORDERS, aggregate_id="a", event="order.created", payload={"number": 2})
+        transaction.set_rollback(True)
+    assert relay_in_burst()
+    assert arrived() == [("a", 1)]
+    assert statuses() == {"published": 1}
+
+
 def test_many_messages_arrive_in_the_order_of_each_aggregate() -> None:
     with transaction.atomic():
         emit_many(draft(f"a{n % 50}", n) for n in range(12_345))

@@ -7,7 +7,7 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -16,6 +16,8 @@ from salon_jobs.brokers.nats.publisher import (
     FIXED_BYTES,
     Ack,
     Stored,
+    StoredAnswer,
+    StreamNames,
     headers_of,
     judge,
     read_ack,
@@ -35,6 +37,7 @@ from salon_jobs.core.errors import MessageInvalid
 _WINDOW: Final = 256
 _MOST_RETRIES: Final = 5
 _MOST_SUBJECTS: Final = 100_000
+A = TypeVar("A", StreamNames, StoredAnswer)
 _MESSAGE_ID: Final = b"Nats-Msg-Id"
 _EXPECTED: Final = b"Nats-Expected-Last-Subject-Sequence"
 
@@ -97,14 +100,15 @@ class Batch:
             return
         aggregate = in_flight[0]
         if ack is None:
-            self._start(self._explain(aggregate, PublishFailure(Verdict.OUTAGE, "NATS.NO_LEADER", "it has no leader")))
+            no_leader = PublishFailure(Verdict.OUTAGE, "NATS.NO_LEADER", "it has no leader")
+            self._start(aggregate, self._explain(aggregate, no_leader))
         elif ack.error is None:
             self._accepting.add(ack.stream)
             self._published(aggregate, ack.seq)
         elif ack.error.fenced and aggregate.aggregate_id:
-            self._start(self._continue_after_fence(aggregate, ack.stream))
+            self._start(aggregate, self._continue_after_fence(aggregate, ack.stream))
         elif (failure := judge(ack.error)).verdict is Verdict.OUTAGE:
-            self._start(self._postpone(aggregate, ack.stream, failure))
+            self._start(aggregate, self._postpone(aggregate, ack.stream, failure))
         else:
             self._order.answer(aggregate, failure)
         self._wake()
@@ -123,7 +127,7 @@ class Batch:
     async def _send(self, aggregate: Aggregate) -> None:
         subject = self._subject(aggregate)
         if subject in self._sender.streamless:
-            self._start(self._find_stream(aggregate))
+            self._start(aggregate, self._find_stream(aggregate))
             return
         sent = await self._sender.send(self, subject, self._order.first_of(aggregate))
         if isinstance(sent, str):
@@ -154,11 +158,20 @@ class Batch:
             self.abort(timeout)
             return self._timeout_s
         for token in [token for token, (_, due) in self._in_flight.items() if due <= self._loop.time()]:
-            self._start(self._explain(self._in_flight.pop(token)[0], timeout))
+            aggregate, _ = self._in_flight.pop(token)
+            self._start(aggregate, self._explain(aggregate, timeout))
         return 0.0
 
-    def _start(self, query: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(query)
+    def _start(self, aggregate: Aggregate, query: Coroutine[Any, Any, None]) -> None:
+        """Run a query about an aggregate; if it cannot be made, that is the answer."""
+
+        async def ask() -> None:
+            try:
+                await query
+            except Unreachable as error:
+                self._order.answer(aggregate, error.failure)
+
+        task = self._loop.create_task(ask())
         self._queries.add(task)
         task.add_done_callback(self._query_done)
 
@@ -169,11 +182,7 @@ class Batch:
     async def _find_stream(self, aggregate: Aggregate) -> None:
         """Continue with a subject that had no stream, if it has one by now."""
         subject = self._subject(aggregate)
-        try:
-            streams = await self._streams_for(subject)
-        except Unreachable as error:
-            return self._order.answer(aggregate, error.failure)
-        if not streams:
+        if not await self._streams_for(subject):
             return await self._explain(aggregate, NOT_SENT)
         self._sender.streamless.discard(subject)
         return self._order.resume(aggregate)
@@ -181,11 +190,8 @@ class Batch:
     async def _explain(self, aggregate: Aggregate, failure: PublishFailure) -> None:
         """Distinguish a subject that no stream accepts from a stream that accepts nothing now."""
         subject = self._subject(aggregate)
-        try:
-            streams_of_destination = await self._streams_of_destination()
-            streams = await self._streams_for(subject) if streams_of_destination else []
-        except Unreachable as error:
-            return self._order.answer(aggregate, error.failure)
+        streams_of_destination = await self._streams_of_destination()
+        streams = await self._streams_for(subject) if streams_of_destination else []
         if streams:
             return await self._postpone(aggregate, streams[0], failure)
         if len(self._sender.streamless) >= _MOST_SUBJECTS:
@@ -247,10 +253,7 @@ class Batch:
         return await task
 
     async def _query_streams(self, subject: str) -> list[str]:
-        answer = read_names(await self._sender.query("STREAM.NAMES", {"subject": subject}))
-        if answer.error is not None:
-            raise Unreachable(answer.error.description, code=f"NATS.{answer.error.err_code}")
-        return answer.streams or []
+        return (await self._sender.query("STREAM.NAMES", {"subject": subject}, read_names)).streams or []
 
     async def _continue_after_fence(self, aggregate: Aggregate, stream: str) -> None:
         """Read the end of the subject: skip messages already there, continue after it."""
@@ -290,10 +293,7 @@ class Batch:
         return last_sequence or 0, published
 
     async def _stored(self, stream: str, query: dict[str, object]) -> Stored | None:
-        answer = read_stored(await self._sender.query(f"STREAM.MSG.GET.{stream}", query))
-        if answer.error is not None and answer.error.code != 404:
-            raise Unreachable(answer.error.description, code=f"NATS.{answer.error.err_code}")
-        return answer.message
+        return (await self._sender.query(f"STREAM.MSG.GET.{stream}", query, read_stored)).message
 
 
 class NatsSender:
@@ -362,10 +362,13 @@ class NatsSender:
         if len(self._sequences) > _MOST_SUBJECTS:
             self._sequences.popitem(last=False)
 
-    async def query(self, subject: str, query: dict[str, object]) -> bytes:
-        """Query JetStream's API, in the domain of the settings. Raises Unreachable."""
+    async def query(self, subject: str, query: dict[str, object], read: Callable[[bytes], A]) -> A:
+        """Query JetStream's API, in the domain of the settings. Raises Unreachable, unless nothing was found (404)."""
         prefix = f"$JS.{settings.nats.domain}.API" if settings.nats.domain else "$JS.API"
-        return await self._connection.request(f"{prefix}.{subject}", msgspec.json.encode(query))
+        answer = read(await self._connection.request(f"{prefix}.{subject}", msgspec.json.encode(query)))
+        if answer.error is not None and answer.error.code != 404:
+            raise Unreachable(answer.error.description, code=f"NATS.{answer.error.err_code}")
+        return answer
 
     async def probe(self) -> tuple[bool, str]:
         """Drop a dead connection; return whether it is alive, and the server's last complaint."""
