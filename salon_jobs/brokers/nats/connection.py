@@ -112,9 +112,15 @@ class NatsConnection:
 
     async def probe(self) -> None:
         """Drop the connection if the server does not answer on it. Raises Unreachable."""
-        client = await self.client()
+        await self.flush(await self.client(), timeout_s=min(5.0, settings.nats.timeout.total_seconds()))
+
+    async def flush(self, client: Any, *, timeout_s: float) -> None:
+        """Wait until the server has read what the client sent. Drop the connection if it does not answer in time.
+
+        It could not be used any more: the client's reading ends when the answer comes late. Raises Unreachable.
+        """
         try:
-            await client.flush(timeout=min(5.0, settings.nats.timeout.total_seconds()))
+            await client.flush(timeout=timeout_s)
         except (errors.Error, TimeoutError, OSError) as error:
             silent = Unreachable(f"no answer to a ping: {describe(error)}", code="NATS.TIMEOUT")
             await self._drop(client, silent)

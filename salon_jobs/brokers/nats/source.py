@@ -75,7 +75,8 @@ class NatsSource(Source):
             messages: list[Any] = await subscription.fetch(limit, timeout=wait_s)
         except TimeoutError:
             # Nothing arrived, either because there is nothing or because the server no longer answers.
-            await (await self._connection.client()).flush(timeout=settings.nats.timeout.total_seconds())
+            timeout_s = settings.nats.timeout.total_seconds()
+            await self._connection.flush(await self._connection.client(), timeout_s=timeout_s)
             return []
         except errors.Error:
             self._bound = None
@@ -90,7 +91,7 @@ class NatsSource(Source):
         async def answer() -> None:
             client = await self._connection.client()  # possibly another client than the one that received them
             await asyncio.gather(*(send(client, str(delivery.handle)) for delivery in deliveries))
-            await client.flush(timeout=settings.nats.timeout.total_seconds())
+            await self._connection.flush(client, timeout_s=settings.nats.timeout.total_seconds())
 
         self._run(answer())
 
