@@ -81,6 +81,10 @@ system-chaos:
 system-rest:
 	@$(PYTEST) -m system $(addprefix --ignore=,$(CHAOS_TESTS))
 
+.PHONY: test-matrix
+test-matrix: venv ## run the quick tests on each Python, Django and PostgreSQL; TESTS=… chooses tests; keeps .matrix
+	@$(BIN)/python -m project.local.matrix $(TESTS)
+
 .PHONY: chaos
 chaos: venv ## kill, stop, crash and starve workers and server for ten minutes, and count every job
 	@$(BIN)/python -m tests.chaos --seconds $(CHAOS_SECONDS)

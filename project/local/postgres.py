@@ -32,13 +32,18 @@ class EmbeddedPostgres:
     ``home`` keeps data, password and log between runs; without it they are temporary and are deleted when the server is
     closed. The port stays the same for the life of the object, so clients can reconnect. ``fsync=False`` is for tests:
     commits survive a crash of the server, but not of the machine, no autovacuum changes a plan, and a login costs
-    little. ``options`` are additional ``-c`` settings. The server ends with this process, even if that is killed (see
-    ``postgres_watcher``).
+    little. ``programs`` is the folder of another version's. ``options`` are additional ``-c`` settings. The server ends
+    with this process, even if that is killed (see ``postgres_watcher``).
     Not thread-safe.
     """
 
     def __init__(
-        self, *, home: Path | None = None, fsync: bool = True, options: Mapping[str, str] | None = None
+        self,
+        *,
+        home: Path | None = None,
+        fsync: bool = True,
+        options: Mapping[str, str] | None = None,
+        programs: Path | None = None,
     ) -> None:
         self._temporary = home is None
         self._home = home.absolute() if home is not None else None
@@ -53,6 +58,7 @@ class EmbeddedPostgres:
         }
         self._fsync = fsync
         self._account = server_account()
+        self._chosen = programs
         self._programs: Path | None = None
         self._password = ""
         self._port: int | None = None
@@ -146,7 +152,7 @@ class EmbeddedPostgres:
         self._account.own(self.home)
         if not self._account.reaches(self.home):
             raise ServerFailed(f"the account that runs PostgreSQL cannot reach {self.home}; choose another folder")
-        self._programs = server_programs(self._account, copy_to=self.home / "install")
+        self._programs = server_programs(self._account, copy_to=self.home / "install", programs=self._chosen)
         password_file = self.home / "password"
         if not (self.home / "data" / "PG_VERSION").exists():
             password_file.unlink(missing_ok=True)

