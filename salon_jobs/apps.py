@@ -6,8 +6,9 @@ import sys
 from importlib.util import find_spec
 from typing import Any
 
-from django.apps import AppConfig
+from django.apps import AppConfig, apps
 from django.core.checks import CheckMessage, Tags, register
+from django.core.exceptions import ImproperlyConfigured
 from django.db.models.signals import pre_migrate
 from django.utils.module_loading import autodiscover_modules, import_string
 
@@ -22,6 +23,15 @@ class SalonJobsConfig(AppConfig):
     name = "salon_jobs"
     verbose_name = "Salon jobs"
     default_auto_field = "django.db.models.BigAutoField"
+
+    def import_models(self) -> None:
+        """Import the models. Raises ImproperlyConfigured without pgtrigger, which teaches Django their ``triggers``."""
+        try:
+            super().import_models()
+        except TypeError as error:
+            if apps.is_installed("pgtrigger"):
+                raise
+            raise ImproperlyConfigured("salon_jobs needs pgtrigger: add 'pgtrigger' to INSTALLED_APPS") from error
 
     def ready(self) -> None:
         """Register checks and Sentry, then import the task and cron modules."""

@@ -37,6 +37,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.conf.sections import service_of
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import ConfigurationError, NotReady, SchemaMissing
+from salon_jobs.db.connections import POSTGRESQL_REMEDY, not_postgresql
 from salon_jobs.inbox.processor import find_tasks
 from salon_jobs.outbox.emit import Draft, emit, emit_many
 from salon_jobs.process.preflight import check_schema
@@ -80,8 +81,8 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
     except ConfigurationError as error:
         return [Error(str(error), id="salon_jobs.E001", hint=_settings_hint(str(error)))]
     errors: list[CheckMessage] = []
-    if connections[database].vendor != "postgresql":
-        errors.append(Error(f"the database {database!r} is not PostgreSQL", id="salon_jobs.E002"))
+    if (fault := not_postgresql(database)) is not None:
+        errors.append(Error(fault, hint=POSTGRESQL_REMEDY, id="salon_jobs.E002"))
     else:
         errors += _check_isolation(database)
     if not uses_time_zones():

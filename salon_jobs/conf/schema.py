@@ -57,6 +57,11 @@ class Roles:
 def _url(value: Any) -> str:
     """Read a database URL. Errors do not quote libpq, whose messages repeat the password."""
     url = text(value)
+    scheme, separator, _ = url.partition("://")
+    if separator and scheme not in ("postgresql", "postgres"):
+        raise ValueError(
+            f"a URL such as postgresql://role:password@host:5432/database, with that scheme, where {scheme!r} is given"
+        )
     try:
         conninfo_to_dict(url)
     except ProgrammingError:

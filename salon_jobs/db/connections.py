@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg.pq import TransactionStatus
+
+# What to do where the database is another: ends every message that says so.
+POSTGRESQL_REMEDY: Final = (
+    "set the alias's ENGINE to 'django.db.backends.postgresql'; a server to try it with:"
+    " docker run --publish 5432:5432 --env POSTGRES_PASSWORD=secret postgres:18"
+)
+
+
+def not_postgresql(alias: str) -> str | None:
+    """Return what is wrong when the alias is no PostgreSQL database, without connecting."""
+    connection = connections[alias]
+    if connection.vendor == "postgresql":
+        return None
+    return f"the database {alias!r} is not PostgreSQL but {connection.display_name}, and salon_jobs needs PostgreSQL"
 
 
 class StatementGuard:

@@ -14,15 +14,17 @@ from itertools import chain, repeat
 from typing import Any, Final, Unpack
 from uuid import UUID
 
-from django.db import ProgrammingError, connections, transaction
+from django.apps import apps
+from django.db import DatabaseError, connections, transaction
 from django.db.backends.utils import CursorWrapper
 from psycopg import errors as pg
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.errors import EnqueueRefused, PayloadInvalid, SchemaMissing
+from salon_jobs.core.errors import ConfigurationError, EnqueueRefused, PayloadInvalid, SchemaMissing
 from salon_jobs.core.records import EnqueueAction, JobContent, NewJob
 from salon_jobs.core.tracing import SYSTEM, Sent, active_tracers, current_trace, sending
 from salon_jobs.db import statements
+from salon_jobs.db.connections import POSTGRESQL_REMEDY, not_postgresql
 from salon_jobs.db.notify import WakeUps
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.options import EnqueueOptions
@@ -58,12 +60,20 @@ def enqueue_cursor(due: datetime | None, *, remedy: str = _IN_CONTEXT) -> Genera
 
 @contextmanager
 def named_refusals(*, remedy: str = _IN_CONTEXT) -> Generator[None]:
-    """Turn a database error on enqueue into EnqueueRefused or SchemaMissing with a remedy."""
+    """Turn a database error on enqueue into EnqueueRefused or SchemaMissing with a remedy.
+
+    Raises ConfigurationError where the database is not PostgreSQL.
+    """
     try:
         yield
-    except ProgrammingError as error:
+    except DatabaseError as error:
+        if (fault := not_postgresql(conf.database)) is not None:
+            raise ConfigurationError(f"{fault}: {POSTGRESQL_REMEDY}") from error
         if isinstance(error.__cause__, (pg.UndefinedTable, pg.UndefinedColumn, pg.UndefinedFunction)):
-            raise SchemaMissing(f"{error.__cause__.diag.message_primary}; run: python manage.py migrate") from error
+            first = "" if apps.is_installed("salon_jobs") else "add 'salon_jobs' to INSTALLED_APPS, and "
+            raise SchemaMissing(
+                f"{error.__cause__.diag.message_primary}; {first}run: python manage.py migrate"
+            ) from error
         if isinstance(error.__cause__, pg.InsufficientPrivilege):
             raise EnqueueRefused(f"{error.__cause__.diag.message_primary}; {remedy}") from error
         raise

@@ -15,8 +15,9 @@ from django.core.management.base import CommandError, OutputWrapper
 from django.db import Error
 from django.db.models import QuerySet
 from psycopg import Error as PsycopgError
+from psycopg.errors import UndefinedTable
 
-from salon_jobs.core.errors import ConfigurationError, NotReady, SalonJobsError
+from salon_jobs.core.errors import ConfigurationError, NotReady, SalonJobsError, SchemaMissing
 from salon_jobs.core.records import ActionResult, IdT
 from salon_jobs.core.units import with_noun
 
@@ -146,6 +147,10 @@ def as_command_error() -> Generator[None]:
     except ImproperlyConfigured as error:
         raise CommandError(f"{ConfigurationError.code}: {error}") from error
     except (Error, PsycopgError, OSError) as error:
+        if isinstance(error.__cause__, UndefinedTable) and "salon_jobs_" in str(error):
+            raise CommandError(
+                f"{SchemaMissing.code}: the job tables are missing; run: python manage.py migrate"
+            ) from error
         raise CommandError(f"{NotReady.code}: {error}") from error
 
 

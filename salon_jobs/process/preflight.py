@@ -26,6 +26,7 @@ from salon_jobs.core.errors import (
     SchemaMissing,
 )
 from salon_jobs.core.events import log_event
+from salon_jobs.db.connections import POSTGRESQL_REMEDY, not_postgresql
 
 _ROLE = """
 SELECT current_user, r.rolsuper, r.rolbypassrls,
@@ -126,13 +127,16 @@ _BOOTSTRAP = (
 
 
 def require_login(alias: str) -> None:
-    """Refuse to migrate on an old server (CommandError), or as a role that cannot log in (BootstrapMissing).
+    """Refuse to migrate as a role that cannot log in (BootstrapMissing).
 
-    Refuses a role that may not change the job tables too (ConversionMissing): ``ROLES`` was changed without a
-    conversion. Other connection errors are left for Django to report.
+    Refuses another database or an old server (CommandError), and a role that may not change the job tables
+    (ConversionMissing): ``ROLES`` was changed without a conversion. Other connection errors are left for
+    Django to report.
     """
     if alias != conf.database:
         return
+    if (fault := not_postgresql(alias)) is not None:
+        raise CommandError(f"{fault}: {POSTGRESQL_REMEDY}")
     connection: Any = connections[alias]
     try:
         if connection.pg_version < _OLDEST_POSTGRESQL:

@@ -91,6 +91,11 @@ class Command(ServiceCommand):
             concurrency=worker_options.concurrency,
             connections=options["processes"] * (worker_options.concurrency + OTHER_THREADS) + SUPERVISOR_CONNECTIONS,
         )
+        if not registry.task_names():
+            self.stderr.write(
+                "No task is declared: this worker has nothing to run. Put functions with the decorator @task into the"
+                " module tasks of an app in INSTALLED_APPS"
+            )
         for note in unknown_names({"queue": options["queue"] or options["exclude_queue"]}):
             self.stderr.write(note if options["queue"] else note.replace("--queue", "--exclude-queue"))
         if options["with_relay"]:

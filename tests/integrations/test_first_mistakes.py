@@ -1,0 +1,90 @@
+"""Shows what a new project says about the mistakes of its first minutes, by its own manage.py."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from tests.integrations.tiny_project import APPS, TinyProject
+from tests.settings import TEST_DATABASE, url_for
+
+TASKS = "from salon_jobs import task\n@task(name='greet')\ndef greet(name: str) -> None: ...\n"
+ENQUEUE = ("shell", "--no-imports", "-c", "from shop.tasks import greet; greet.enqueue(name='Ada')")
+
+
+@pytest.fixture
+def url(migrated: None) -> Iterator[str]:
+    """Give an empty database of its own, without tables."""
+    name = f"{TEST_DATABASE}_first"
+    with psycopg.connect(os.environ["DATABASE_URL_BOOTSTRAP"], autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        yield url_for(None, name)
+        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.mark.parametrize("command", [("check",), ("migrate",), ("runworker", "--burst")])
+def test_without_pgtrigger_every_command_names_it(tmp_path: Path, command: tuple[str, ...]) -> None:
+    apps = tuple(app for app in APPS if app != "pgtrigger")
+    done = TinyProject(tmp_path, apps=apps).manage(*command)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith("salon_jobs needs pgtrigger: add 'pgtrigger' to INSTALLED_APPS")
+
+
+def test_without_the_app_an_enqueue_names_it(tmp_path: Path, url: str) -> None:
+    apps = tuple(app for app in APPS if app != "salon_jobs")
+    done = TinyProject(tmp_path, url=url, apps=apps, tasks=TASKS).manage(*ENQUEUE)
+    assert done.returncode == 1
+    assert "add 'salon_jobs' to INSTALLED_APPS, and run: python manage.py migrate" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("command", [("check",), ("migrate",), ENQUEUE, ("runworker", "--burst")])
+def test_another_database_is_one_clear_message_with_what_to_do(tmp_path: Path, command: tuple[str, ...]) -> None:
+    done = TinyProject(tmp_path, url=f"sqlite:///{tmp_path}/db.sqlite3", tasks=TASKS).manage(*command)
+    assert done.returncode == 1
+    assert "the database 'default' is not PostgreSQL but SQLite, and salon_jobs needs PostgreSQL" in done.stderr
+    assert "set the alias's ENGINE to 'django.db.backends.postgresql'" in done.stderr
+    assert "docker run --publish 5432:5432" in done.stderr
+    assert command is ENQUEUE or "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ENQUEUE,
+        ("runworker", "--burst", "--health-addr", "127.0.0.1:0"),
+        ("runscheduler", "--burst", "--health-addr", "127.0.0.1:0"),
+        ("salon_jobs", "list"),
+        ("salon_jobs", "stats"),
+        ("salon_jobs", "limit"),
+        ("salon_jobs", "doctor"),
+    ],
+    ids=" ".join,
+)
+def test_before_migrate_each_command_names_it(tmp_path: Path, url: str, command: tuple[str, ...]) -> None:
+    done = TinyProject(tmp_path, url=url, tasks=TASKS).manage(*command)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith("; run: python manage.py migrate")
+    assert command is ENQUEUE or "WORKER.SCHEMA_MISSING: " in done.stderr.splitlines()[-1]
+    assert command is ENQUEUE or "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("tasks", ["", TASKS], ids=["no task", "a task"])
+def test_a_worker_without_tasks_says_so(tmp_path: Path, url: str, tasks: str) -> None:
+    project = TinyProject(tmp_path, url=url, tasks=tasks)
+    assert project.manage("migrate", "--verbosity", "0").returncode == 0
+    done = project.manage("runworker", "--burst", "--health-addr", "127.0.0.1:0")
+    assert done.returncode == 0, done.stderr
+    assert ("No task is declared" in done.stderr) is (not tasks)
+
+
+def test_a_url_to_listen_at_with_another_scheme_is_refused(tmp_path: Path) -> None:
+    done = TinyProject(tmp_path, SALON_JOBS={"LISTEN": "redis://127.0.0.1:6379/0"}).manage("check")
+    assert done.returncode == 1
+    assert "(salon_jobs.E001) SALON_JOBS['LISTEN'] must be" in done.stderr
+    assert "postgresql://role:password@host:5432/database, with that scheme, where 'redis' is given" in done.stderr
+    assert "Traceback" not in done.stderr
