@@ -31,7 +31,7 @@ from tests.backend.django_tasks_api import (
     task_finished,
     task_started,
 )
-from tests.backend.test_enqueue import received
+from tests.backend.test_enqueue_tasks import received
 from tests.support import change, seen
 
 pytestmark = pytest.mark.usefixtures("database")
