@@ -269,8 +269,9 @@ def _call(arguments: dict[str, Any], running: RunningJob) -> None:
         if inspect.iscoroutine(result):
             result.close()
         raise TaskInvalid(f"task {task.name!r} returned something to await; declare its handler with async def")
-    # What a handler that has finished its job returns comes too late.
-    if not running.finished:
+    # Most jobs keep no result, and pay for this condition alone. What a handler returns that has finished its job comes
+    # too late.
+    if (task.options.keep_result or running.job.trace) and not running.finished:
         running.returned(result)
 
 
