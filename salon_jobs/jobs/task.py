@@ -250,13 +250,13 @@ class Task(BoundTask[P], Generic[P, R_co]):
 class TaskOptions(TypedDict, total=False):
     """Options of ``task`` and ``store_task``.
 
-    ``job_key`` is a template over the arguments. ``max_attempts`` defaults to the setting (25). Of the
-    errors of a run, only those in ``retry_on`` are retried, by default all; those in ``discard_on`` discard the job;
-    see docs/how-to/retries-snooze-discard.md. ``timeout`` limits a
-    run, ``wait_timeout`` the wait before it; see docs/how-to/timeouts-and-cancellation.md. At most ``max_concurrency``
-    of its jobs run at once across all processes, and at most ``key_concurrency`` (1) of those that share a
-    ``concurrency_key``, a template over the arguments; see docs/how-to/pause-and-limit.md. What the handler returns is
-    kept for ``keep_result`` after a success; by default it is ignored.
+    ``job_key`` is a template over the arguments. ``max_attempts`` defaults to the setting (25). Of the errors of a run,
+    only those in ``retry_on`` are retried, by default all; those in ``discard_on`` discard the job; see
+    docs/how-to/retries-snooze-discard.md. ``timeout`` limits a run, ``wait_timeout`` the wait before it; see
+    docs/how-to/timeouts-and-cancellation.md. At most ``max_concurrency`` of its jobs run at once across all processes,
+    and at most ``key_concurrency`` (1) of those that share a ``concurrency_key``, a template over the arguments; see
+    docs/how-to/pause-and-limit.md. What the handler returns is kept for ``keep_result`` after a success; by default it
+    is ignored.
     """
 
     queue: str
