@@ -224,12 +224,21 @@ def _held(module: str, qualname: str) -> object:
     return reduce(lambda found, name: getattr(found, name, None), qualname.split("."), sys.modules.get(module))
 
 
+def _can_import(path: str) -> bool:
+    """Return whether a task of this backend has this dotted path; whatever its module raises is logged."""
+    try:
+        return find(path) is not None
+    except Exception:
+        logger.exception("the module of task %s cannot be imported", path)
+        return False
+
+
 def _find_waiting() -> bool:
     """Import the tasks of this backend that jobs wait for; return whether there were any."""
     known = [*registry.task_names(), *_no_tasks]
     waiting = statements.rows("tasks_to_import", {"tasks": known, "backends": list(task_backends)})
     paths = {path for (path,) in waiting}
-    found = {path for path in paths if find(path) is not None}
+    found = set(filter(_can_import, paths))
     # Left to workers that know them; they are reported as unknown tasks.
     _no_tasks.update(paths - found)
     return bool(found)

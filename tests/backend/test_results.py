@@ -289,6 +289,15 @@ def test_dotted_paths_lead_to_tasks_alone(path: str) -> None:
     assert path not in registry.task_names()
 
 
+def test_a_module_that_cannot_be_imported_stops_no_worker(caplog: pytest.LogCaptureFixture) -> None:
+    job_of("tests.backend.broken.task")
+    done = calls.add.enqueue(1)
+    with caplog.at_level("ERROR", "salon_jobs"):
+        assert len(drain_jobs()) == 1
+    assert "the module of task tests.backend.broken.task cannot be imported" in caplog.messages
+    assert calls.add.get_result(done.id).is_finished
+
+
 def test_results_are_kept_for_a_time() -> None:
     run(calls.add, 1)
     calls.elsewhere.enqueue()

@@ -1,0 +1,3 @@
+"""Module that cannot be imported."""
+
+raise RuntimeError("this module cannot be imported")
