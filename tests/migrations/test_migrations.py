@@ -122,7 +122,7 @@ def test_one_database_user_has_stores_and_forced_policies(fresh: str, owned: Cal
     one_user = owned("tests.migrations.one_user_settings")
     succeed("migrate", "--verbosity", "0", **one_user)
     stores = (
-        "import uuid; from project.salon.models import Customer, Store; from salon_jobs import *; "
+        "import uuid; from project.salon.models import Customer, Store; from salon_jobs import fan_out, tenant_context; "
         "ids = [uuid.uuid4() for _ in range(3)]; [Store.objects.create(id=i, name='s') for i in ids]\n"
         "for i in ids:\n"
         "  with tenant_context(i): Customer.objects.create(store_id=i, name='c', email='')\n"
