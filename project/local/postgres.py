@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import signal
 import subprocess
@@ -166,15 +167,26 @@ class EmbeddedPostgres:
         command = [
             str(self._program("initdb")),
             *("--pgdata", str(self.home / "data"), "--username", "postgres", "--pwfile", str(password_file)),
-            *("--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", "C"),
-            *("--locale-provider", "builtin", "--builtin-locale", "C.UTF-8"),
+            *("--auth", "scram-sha-256", "--encoding", "UTF8", *self._locale()),
             *(() if self._fsync else ("--no-sync",)),
         ]
         result = self._account.run(command, cwd=self.home)
         if result.returncode:
             raise ServerFailed(f"initdb failed: {result.stderr.strip() or result.stdout.strip()}")
 
+    def _version(self) -> int:
+        text = self._account.run([str(self._program("postgres")), "--version"], cwd=self.home).stdout
+        return int(re.findall(r"\d+", text)[0])
+
+    def _locale(self) -> tuple[str, ...]:
+        """Return the options for a locale that orders by code points and knows letters of every language."""
+        if self._version() < 17:
+            return "--locale", "C.UTF-8"
+        return "--locale", "C", "--locale-provider", "builtin", "--builtin-locale", "C.UTF-8"
+
     def _launch(self) -> None:
+        if self._version() < 16:
+            self._settings.pop("scram_iterations", None)
         for attempt in range(1, _BIND_ATTEMPTS + 1):
             port = self._port or free_port()
             log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
