@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -329,14 +330,16 @@ def test_a_job_that_waited_too_long_expires_uncharged_and_is_not_started(
     change("UPDATE salon_jobs_job SET run_at = run_at - interval '75 s' WHERE id = %s", late.id)
     [expired, succeeded] = run_due(process_id)
     assert isinstance(expired, NotStarted)
-    assert (type(expired.error), str(expired.error)) == (Expired, "waited 75 s, longer than 60 s")
+    message = str(expired.error)
+    assert type(expired.error) is Expired
+    assert re.fullmatch(r"waited 7[5-9](\.\d)? s, longer than 60 s", message)
     assert succeeded == Succeeded(finished=True)
     assert (runs, job_row(punctual.id)) == ([1], None)
     assert seen("SELECT state, reason, attempts, finished_at IS NULL FROM salon_jobs_job") == [
-        ("cancelled", "expired: waited 75 s, longer than 60 s", 0, False)
+        ("cancelled", f"expired: {message}", 0, False)
     ]
     assert seen("SELECT attempt, error_class, code, job_id, store_id, message FROM salon_jobs_job_error") == [
-        (*EXPIRED, late.id, stores[0], "waited 75 s, longer than 60 s")
+        (*EXPIRED, late.id, stores[0], message)
     ]
     [record] = events(caplog, "job_expired")
     assert (record["job_id"], record["code"], record["error_class"]) == (late.id, EXPIRED[2], EXPIRED[1])
@@ -383,7 +386,7 @@ def test_an_expired_run_is_reported_to_tracers_and_metrics(
 @pytest.mark.parametrize(
     ("options", "sets", "code", "message"),
     [
-        ({"wait_timeout": timedelta(seconds=60)}, "run_at = now() - interval '75 s'", "JOB.EXPIRED", "waited 75 s"),
+        ({"wait_timeout": timedelta(seconds=60)}, "run_at = now() - interval '75 s'", "JOB.EXPIRED", "waited 7"),
         ({}, "expires_at = now()", "JOB.EXPIRED", "claimed after expires_at"),
         ({"timeout": SHORT}, "max_attempts = 1", "JOB.TIMED_OUT", "timed out after 0.2"),
     ],
