@@ -146,7 +146,7 @@ renamed = task(plain)
 class Shelf:
     """Holds a task that is no attribute of its module."""
 
-    @staticmethod
+    @staticmethod  # pyright: ignore[reportArgumentType] - a task is called like the function it declares
     @task
     def nested(number: int) -> int:
         """Return the number."""
