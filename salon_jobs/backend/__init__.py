@@ -112,15 +112,17 @@ class SalonJobsBackend(BaseTaskBackend):
             )
         )
         result = new_result(task, call, added.public_id, added.created_at)
-        task_enqueued.send(type(self), task_result=result)
+        # The job may be committed already: a receiver that fails cannot undo it, and must not seem to.
+        task_enqueued.send_robust(type(self), task_result=result)
         return cast("TaskResult[P, R]", result)
 
     def get_result(self, result_id: str) -> AnyResult:
         """Read a result of this alias, whatever its store. Raises TaskResultDoesNotExist."""
         try:
-            record = load_result(UUID(str(result_id)), using=conf.database)
+            public_id = UUID(str(result_id))
         except ValueError:
-            record = None
+            raise TaskResultDoesNotExist(result_id) from None
+        record = load_result(public_id, using=conf.database)
         call = None if record is None else Call.of(record.payload)
         if record is None or call is None or call.backend != self.alias:
             raise TaskResultDoesNotExist(result_id)

@@ -108,9 +108,13 @@ class TaskHandler:
 
     def decode(self, payload: str, store_id: UUID | None, /) -> dict[str, Any]:
         """Read a job's payload. Raises PayloadInvalid for one that this backend did not write."""
-        call = Call.of(msgspec.json.decode(payload))
+        invalid = f"task {self.name!r}: the payload is none of django.tasks; enqueue the task itself"
+        try:
+            call = Call.of(msgspec.json.decode(payload))
+        except Exception as error:  # rows can be written by hand: nested too deep, of other types, out of range
+            raise PayloadInvalid(f"{invalid}: {error}") from error
         if call is None:
-            raise PayloadInvalid(f"task {self.name!r}: the payload is none of django.tasks; enqueue the task itself")
+            raise PayloadInvalid(invalid)
         return {"call": call}
 
     def function(self, call: Call) -> Any:
@@ -225,10 +229,16 @@ def _held(module: str, qualname: str) -> object:
 
 
 def _can_import(path: str) -> bool:
-    """Return whether a task of this backend has this dotted path; whatever its module raises is logged."""
+    """Return whether a task of this backend has this dotted path; whatever its module raises is logged.
+
+    The path comes from a row. Modules that run when they are imported are left alone: ``__main__``, and Python's own.
+    """
+    parts = path.split(".")
+    if "__main__" in parts or parts[0] in sys.stdlib_module_names:
+        return False
     try:
         return find(path) is not None
-    except Exception:
+    except (Exception, SystemExit):
         logger.exception("the module of task %s cannot be imported", path)
         return False
 

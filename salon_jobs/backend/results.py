@@ -34,7 +34,7 @@ STATUS: Final = {
     JobState.FAILED: TaskResultStatus.FAILED,
     JobState.CANCELLED: TaskResultStatus.FAILED,
 }
-# The class that stands for the end of a cancelled job, by how its reason begins.
+# A cancelled job has no exception of its own. Its result names one of these, by how the reason begins.
 _DISCARDED: Final = ("discarded", "salon_jobs.core.outcomes.Discard")
 _CANCELLED: Final = "salon_jobs.core.errors.CancelRequested"
 
@@ -74,10 +74,10 @@ class Call:
         if tuple(map(type, found)) != (list, dict, str):
             return None
         args, kwargs, backend = found
-        changes = payload.get("task", {})
-        if "run_after" in changes:
+        changes: dict[str, Any] = payload.get("task", {})
+        if changes.get("run_after") is not None:
             changes["run_after"] = datetime.fromisoformat(changes["run_after"])
-        if "keep_result" in changes:
+        if changes.get("keep_result") is not None:
             changes["keep_result"] = timedelta(seconds=changes["keep_result"])
         return cls(backend=backend, args=args, kwargs=kwargs, changes=changes)
 
@@ -137,7 +137,7 @@ def result_of(record: JobRecord, task: AnyTask, call: Call) -> JobResult:
         last_attempted_at=moment(record.last_started_at),
         finished_at=moment(record.finished_at),
         errors=_errors(record),
-        worker_ids=[_worker_id(each) for each in [*record.worker_ids, *[None] * record.attempts][: record.attempts]],
+        worker_ids=_worker_ids(record),
         _return_value=record.value,
     )
     return result
@@ -149,9 +149,14 @@ def update(result: JobResult, **values: Any) -> None:
         object.__setattr__(result, name, value)
 
 
-def _worker_id(process_id: int | None) -> str:
-    """Return a worker's id; an empty one where it is not recorded, as for an attempt that discarded its job."""
-    return "" if process_id is None else str(process_id)
+def _worker_ids(record: JobRecord) -> list[str]:
+    """Return the worker of each attempt; an empty one where it is not recorded, as for one that discarded its job.
+
+    A process that died left an error, and no attempt that counts: the attempts are the last of those recorded.
+    """
+    known = record.worker_ids[-record.attempts :] if record.attempts else ()
+    ids = ["" if each is None else str(each) for each in known]
+    return ids + [""] * (record.attempts - len(ids))
 
 
 def _errors(record: JobRecord) -> Sequence[TaskError]:

@@ -134,7 +134,7 @@ def add(job: NewJob) -> JobHandle:
 
 def _announce(task: str, handles: list[JobHandle]) -> None:
     if job_enqueued.receivers:
-        job_enqueued.send_robust(registry.get_task(task), handles=handles)
+        job_enqueued.send_robust(registry.get_declaration(task), handles=handles)
 
 
 def _row(job: NewJob) -> dict[str, Any]:

@@ -91,6 +91,12 @@ class JobBuffer:
                 self._emptied.notify_all()
         self._on_ended()
 
+    def drop(self, job: ClaimedJob) -> None:
+        """Free the thread of a job whose run broke off, and forget the job, which is given back."""
+        with self._filled:
+            self._running.pop((job.id, job.lease), None)
+        self.forget([job])
+
     def forget(self, jobs: Iterable[ClaimedJob]) -> None:
         """Remove jobs whose end is written."""
         with self._emptied:

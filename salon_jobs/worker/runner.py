@@ -165,12 +165,19 @@ class Runner:
                 copy_context().run(self._run_in_scope, running)
             except BaseException:  # a thread that ends takes a share of the capacity with it
                 logger.exception("the end of job %s could not be written; it stays leased and is given back", job.id)
-                self._jobs.forget([job])
+                self._abandon_run(running)
             self._in_flight.clear(self._number)
             if running.interrupted_by is not None:
                 return True
             idle_since = time.monotonic()
         return False
+
+    def _abandon_run(self, running: RunningJob) -> None:
+        """Free the thread of a run that ended by an error of our own, wherever that was."""
+        with self._lock:
+            self._running = None
+        self._deadlines.forget(running)
+        self._jobs.drop(running.job)
 
     def _run_in_scope(self, running: RunningJob) -> None:
         if not active_tracers():

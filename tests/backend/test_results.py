@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,11 +16,12 @@ from project.settings import SALON_JOBS
 from salon_jobs import task as native_task
 from salon_jobs.backend import SalonJobsBackend
 from salon_jobs.backend.framework import TaskResultDoesNotExist, TaskResultStatus
+from salon_jobs.backend.tasks import changed
 from salon_jobs.control import cancel_jobs
 from salon_jobs.core.errors import ResultInvalid
 from salon_jobs.core.outcomes import Errored
 from salon_jobs.jobs import registry
-from salon_jobs.signals import job_finished
+from salon_jobs.signals import job_enqueued, job_finished
 from salon_jobs.testing import drain_jobs
 from tests.backend import calls
 from tests.backend.aliases import BACKEND
@@ -28,6 +30,7 @@ from tests.backend.django_tasks_api import (
     TaskResultMismatch,
     default_task_backend,
     task_backends,
+    task_enqueued,
     task_finished,
     task_started,
 )
@@ -442,3 +445,59 @@ def test_the_end_of_a_job_whose_alias_is_gone_is_logged(caplog: pytest.LogCaptur
         [job] = drain_jobs(raise_errors=False)
     assert isinstance(job.outcome, Errored)
     assert f"task_finished of job {job.id} could not be sent" in caplog.messages
+
+
+@pytest.mark.parametrize(
+    "payload", ["[]", "[" * 3000 + "]" * 3000, '{"args": [], "kwargs": {}, "backend": "default", "task": 5}']
+)
+def test_a_payload_written_by_hand_fails_its_job(payload: str) -> None:
+    change("INSERT INTO salon_jobs_job (task, payload) VALUES (%s, %s)", "tests.backend.calls.add", payload)
+    [ended] = drain_jobs(raise_errors=False)
+    assert isinstance(ended.outcome, Errored)
+    assert seen("SELECT state FROM salon_jobs_job") == [("failed",)]
+
+
+def test_an_option_that_the_declared_task_has_and_the_enqueued_one_has_not_comes_back() -> None:
+    declared: Any = calls.forgotten
+    first: Any = changed(declared, {"keep_result": None})  # as a module keeps it: quick = f; f = f.using(…)
+    result = first.enqueue()
+    assert declared.get_result(result.id).task == first
+    assert len(drain_jobs()) == 1
+
+
+def test_an_attempt_after_a_rescue_names_its_own_worker() -> None:
+    result = calls.add.enqueue(1)
+    [job_id] = job_ids()
+    change(
+        "INSERT INTO salon_jobs_job_error (job_id, attempt, error_class, worker_id) VALUES (%s, 1, 'Died', 4711)",
+        job_id,
+    )
+    drain_jobs()
+    [worker] = calls.add.get_result(result.id).worker_ids
+    assert worker not in ("", "4711")
+
+
+def test_signals_of_jobs_reach_receivers_for_djangos_tasks_and_failing_receivers_undo_nothing() -> None:
+    heard: list[Any] = []
+
+    def refuse(**_: Any) -> None:
+        raise RuntimeError("not today")
+
+    def hear(sender: Any, **_: Any) -> None:
+        heard.append(sender.name)
+
+    job_enqueued.connect(hear)
+    task_enqueued.connect(refuse)
+    try:
+        assert calls.add.enqueue(1).status == TaskResultStatus.READY
+    finally:
+        job_enqueued.disconnect(hear)
+        task_enqueued.disconnect(refuse)
+    assert heard == ["tests.backend.calls.add"]
+
+
+@pytest.mark.parametrize("path", ["unittest.__main__.x", "antigravity.x", "tests.backend.__main__.x"])
+def test_rows_import_no_module_that_runs_when_it_is_imported(path: str) -> None:
+    job_of(path)
+    assert drain_jobs() == []
+    assert path.rpartition(".")[0] not in sys.modules

@@ -530,3 +530,25 @@ def test_the_next_job_does_not_meet_what_an_interrupt_left_behind(
         (_, wrappers, interrupted_by), (seen_left, seen_wrappers, other) = met
     assert (seen_left, seen_wrappers) == (False, wrappers)
     assert interrupted_by != other
+
+
+def test_an_error_of_our_own_frees_the_thread_and_forgets_the_deadline(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, limit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit(timeout=timedelta(seconds=60))
+    runs: list[int] = []
+    hooks.store = lambda number, **_: runs.append(number)
+    broken = tasks.in_store.enqueue(store_id=stores[0], number=1)
+    tasks.in_store.enqueue(store_id=stores[0], number=2)
+
+    def execute_or_break(running: Any) -> Any:
+        if running.id == broken.id:
+            raise ValueError("a defect of ours")
+        return executor.execute(running)
+
+    monkeypatch.setattr(runner_module, "execute", execute_or_break)
+    with running_on_a_thread(process_id, claim(process_id)) as thread:
+        assert thread._jobs.running_count() == 0
+        assert thread._deadlines._watched == {}
+    assert runs == [2]
+    assert seen("SELECT id, state, attempts FROM salon_jobs_job") == [(broken.id, "running", 0)], "to be given back"
