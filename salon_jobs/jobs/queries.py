@@ -86,7 +86,7 @@ _claim_order = attrgetter("priority", "run_at_s", "id")
 def finish(job: ClaimedJob, process_id: int, result: KeptResult | None = None) -> bool:
     """Delete a job this run still owns, or keep it as succeeded, with its result. Return False if the lease is lost."""
     if result is not None:
-        return bool(finish_results([(job, result)], process_id))
+        return bool(finish_results([(job, result)], process_id, wait=True))
     return execute_hot("finish_keep" if conf.keep_succeeded else "finish", _fence(job, process_id)) == 1
 
 
@@ -97,14 +97,20 @@ def finish_call(job: ClaimedJob, process_id: int) -> str:
 
 def finish_many(jobs: Sequence[ClaimedJob], process_id: int) -> set[int]:
     """Finish many jobs in one statement and return the finished ids. The others are locked or their lease is lost."""
-    # Arrays as PostgreSQL text: psycopg would convert them element by element.
-    ids, leases = (",".join([str(getattr(job, name)) for job in jobs]) for name in ("id", "lease"))
-    parameters = {"ids": f"{{{ids}}}", "leases": f"{{{leases}}}", "process_id": process_id}
-    return {row[0] for row in many_hot_rows("finish_many_keep" if conf.keep_succeeded else "finish_many", parameters)}
+    statement = "finish_many_keep" if conf.keep_succeeded else "finish_many"
+    return {row[0] for row in many_hot_rows(statement, _fences(jobs, process_id))}
 
 
-def finish_results(jobs: Sequence[tuple[ClaimedJob, KeptResult]], process_id: int) -> set[int]:
-    """Finish jobs and keep their results, in one statement; return the finished ids. The others' lease is lost."""
+def owned(jobs: Sequence[ClaimedJob], process_id: int) -> set[int]:
+    """Return the ids of those that this process still owns."""
+    return {row[0] for row in many_hot_rows("owned", _fences(jobs, process_id))}
+
+
+def finish_results(jobs: Sequence[tuple[ClaimedJob, KeptResult]], process_id: int, *, wait: bool = False) -> set[int]:
+    """Finish jobs and keep their results, in one statement; return the finished ids.
+
+    The others are locked or their lease is lost; with ``wait``, it waits for the locked ones.
+    """
     parameters = {
         "ids": [job.id for job, _ in jobs],
         "leases": [job.lease for job, _ in jobs],
@@ -112,6 +118,7 @@ def finish_results(jobs: Sequence[tuple[ClaimedJob, KeptResult]], process_id: in
         "keep_s": [result.keep.total_seconds() for _, result in jobs],
         "process_id": process_id,
         "keep": conf.keep_succeeded,
+        "wait": wait,
     }
     return {row[0] for row in many_hot_rows("finish_results", parameters)}
 
@@ -208,6 +215,12 @@ def rescue(process_id: int, message: str, *, charged: Collection[int] | None = N
 
 def _fence(job: ClaimedJob, process_id: int) -> dict[str, Any]:
     return {"id": job.id, "lease": job.lease, "process_id": process_id}
+
+
+def _fences(jobs: Sequence[ClaimedJob], process_id: int) -> dict[str, Any]:
+    # Arrays as PostgreSQL text: psycopg would convert them element by element.
+    ids, leases = (",".join([str(getattr(job, name)) for job in jobs]) for name in ("id", "lease"))
+    return {"ids": f"{{{ids}}}", "leases": f"{{{leases}}}", "process_id": process_id}
 
 
 def _despite_twins(run: Callable[[], T]) -> T:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from django.db import DataError
+from django.db import DataError, IntegrityError
 
 from salon_jobs.core.events import logger
 from salon_jobs.core.outcomes import Errored, Succeeded
@@ -23,6 +23,8 @@ _GATHER_S = 0.005
 # Runs that are already finished and only need logging wait longer: a batch costs more than a line.
 _LOG_EVERY_S = 0.05
 _BATCH = 1000
+# What the database says of a result that it cannot keep: no JSON of its kind, or the public id of another result.
+_REFUSALS = (DataError, IntegrityError)
 
 
 class Finisher(Loop):
@@ -41,11 +43,15 @@ class Finisher(Loop):
         self._abandon = abandon
         self._urgent = threading.Event()
         self._ended: deque[RunningJob] = deque()
+        self._locked: list[RunningJob] = []
         self._writing_since: float | None = None
 
     @property
     def behind_s(self) -> float:
-        """How long the oldest end of a run has been waiting to be written, in seconds; 0 if none is."""
+        """How long the oldest end of a run has been waiting to be written, in seconds; 0 if none is.
+
+        Those whose rows another transaction has locked do not count: no restart would write them sooner.
+        """
         since = self._writing_since
         with suppress(IndexError):  # written in the meantime
             since = since or self._ended[0].ended
@@ -60,18 +66,21 @@ class Finisher(Loop):
             self.woken.set()
 
     def poll(self) -> float:
-        if self._ended:
+        if self._ended or self._locked:
             if self._urgent.wait(_LOG_EVERY_S):
                 self._urgent.clear()
                 time.sleep(_GATHER_S)
             self._write_all()
-        return float("inf")
+        return 0.0 if self._locked else float("inf")  # the next round waits for others, or a while
 
     def finish(self) -> bool:
         self._write_all()
-        return not self._ended
+        return not (self._ended or self._locked)
 
     def _write_all(self) -> None:
+        if self._locked and not self._abandon.is_set():
+            locked, self._locked = self._locked, []
+            self._write(locked)
         # Appending and popping need no lock; any later append wakes the loop again.
         remaining = len(self._ended)
         while remaining and not self._abandon.is_set():
@@ -89,27 +98,44 @@ class Finisher(Loop):
             self._forget([running.job for running in batch])
         self._writing_since = None
 
-    def _finish(self, runs: list[RunningJob]) -> set[int]:
-        """Finish runs without a transaction of their own; return the ids of those that are finished."""
-        kept = [(running.job, running.result) for running in runs if running.result is not None]
-        ids = set[int]()
-        if kept:
-            with suppress(DataError):  # a result that jsonb refuses fails its own job alone, which is settled by itself
-                ids = queries.finish_results(kept, self._process_id)
-        if len(kept) < len(runs):
-            ids |= queries.finish_many([run.job for run in runs if run.result is None], self._process_id)
-        return ids
-
     def _write_once(self, batch: list[RunningJob]) -> None:
-        ids = self._finish([running for running in batch if not running.finished])
+        plain = [running.job for running in batch if not running.finished and running.result is None]
+        self._report(batch, queries.finish_many(plain, self._process_id) if plain else set())
+        if kept := [running for running in batch if running.result is not None]:
+            self._finish_results(batch, kept)
+        if batch and not self.stopping.is_set():
+            # Whoever has locked a row, such as a web request that cancels the job, holds up that job alone.
+            locked = queries.owned([running.job for running in batch], self._process_id)
+            self._locked += [running for running in batch if running.id in locked]
+            batch[:] = [running for running in batch if running.id not in locked]
+        while batch:
+            # Finished by a try whose answer was lost, or no longer ours: this finds out. In the last round it also
+            # waits for locked rows.
+            try:
+                settle(batch[-1], Succeeded(finished=False))
+            except _REFUSALS as error:
+                settle(batch[-1], Errored(error))
+            self._forget([batch.pop().job])
+
+    def _report(self, batch: list[RunningJob], ids: set[int]) -> None:
+        """Take from the batch what is finished, and report it."""
         finished = [running for running in batch if running.finished or running.id in ids]
         self._forget([running.job for running in finished])
         batch[:] = [running for running in batch if not (running.finished or running.id in ids)]
         report_successes(finished)
-        while batch:
-            # Just locked by someone, finished by a try whose answer was lost, or no longer ours: this finds out.
-            try:
-                settle(batch[-1], Succeeded(finished=False))
-            except DataError as error:
-                settle(batch[-1], Errored(error))
-            self._forget([batch.pop().job])
+
+    def _finish_results(self, batch: list[RunningJob], kept: list[RunningJob]) -> None:
+        """Finish runs that keep a result: together, or each by itself, so that one that is refused fails alone."""
+        results = [(running.job, running.result) for running in kept if running.result is not None]
+        try:
+            ids = queries.finish_results(results, self._process_id)
+        except _REFUSALS as error:
+            if len(kept) > 1:
+                for running in kept:
+                    self._finish_results(batch, [running])
+                return
+            settle(kept[0], Errored(error))
+            self._forget([kept[0].job])
+            batch.remove(kept[0])
+        else:
+            self._report(batch, ids)

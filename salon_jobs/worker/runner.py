@@ -9,7 +9,7 @@ import time
 from contextvars import copy_context
 from typing import Any
 
-from django.db import DataError, Error, connections
+from django.db import DataError, Error, IntegrityError, connections
 from psycopg import Error as PsycopgError
 from psycopg.pq import TransactionStatus
 
@@ -240,14 +240,16 @@ class Runner:
     def _settle(self, running: RunningJob, outcome: Outcome) -> None:
         """Write the outcome, waiting out any outage: until it is written, the job is ours and cannot run twice.
 
-        An outcome that can never be written (a Snooze beyond the calendar) becomes an error of the job.
+        An outcome that can never be written (a Snooze beyond the calendar, a result under the public id of another)
+        becomes an error of the job.
         """
         finish_resets()
         while True:
             try:
                 settle(running, outcome)
             except BaseException as error:
-                if isinstance(error, Error) and not isinstance(error, DataError):
+                refusals = (DataError, IntegrityError) if isinstance(outcome, Succeeded) else DataError
+                if isinstance(error, Error) and not isinstance(error, refusals):
                     if self._abandon.wait(self._outage.lost(error, **identify(running))):
                         return
                     tidy_connections()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -10,7 +11,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from django.conf import settings
-from django.db import connections, transaction
+from django.db import IntegrityError, connections, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
@@ -20,7 +21,7 @@ from salon_jobs.core.records import EnqueueAction, JobState
 from salon_jobs.jobs import JobHandle, Task, enqueue
 from salon_jobs.jobs.results import load_result
 from tests import tasks
-from tests.support import change, claim, job_row, run, seen
+from tests.support import change, claim, elsewhere, job_row, run, run_due, seen
 from tests.tasks import Hooks
 
 
@@ -78,6 +79,49 @@ def test_a_running_job_that_keeps_the_key_is_not_changed(process_id: int) -> Non
     handle = add(tasks.keyed_system, uuid4(), mode="unsafe_dedupe", note="a")
     assert (handle.id, handle.action, handle.public_id) == (plain.id, EnqueueAction.KEPT, None)
     assert job_row(plain.id) == before
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_the_public_id_of_a_kept_result_is_refused(process_id: int, role: str, hooks: Hooks, key: str | None) -> None:
+    hooks.system = lambda note: note
+    add(tasks.kept_result, public_id := uuid4(), note="first")
+    with override_settings(SALON_JOBS={**settings.SALON_JOBS, "DATABASE": "default"}):
+        run_due(process_id)
+    with pytest.raises(IntegrityError, match="public_id belongs to a job whose result is kept"):
+        add(tasks.kept_result, public_id, key=key, note="second")
+    assert seen("SELECT id FROM salon_jobs_job") == []
+    record = load_result(public_id)
+    assert record is not None
+    assert (record.value, record.gone) == ("first", True)
+    assert add(tasks.kept_result, uuid4(), key=key).action == EnqueueAction.INSERTED
+
+
+def test_the_public_id_of_a_job_that_ends_meanwhile_is_refused(process_id: int) -> None:
+    handle = add(tasks.kept_result, public_id := uuid4())
+    with ThreadPoolExecutor(1) as pool, connections["owner"].cursor() as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute(
+            "WITH ended AS (DELETE FROM salon_jobs_job RETURNING *)"
+            " INSERT INTO salon_jobs_job_result (job_id, public_id, task, queue, priority, payload, attempts, run_at,"
+            " created_at, started_at, finished_at, worker_id, value, expires_at)"
+            " SELECT id, public_id, task, queue, priority, payload, 1, run_at, created_at, now(), now(), %s, '1',"
+            " now() + interval '1 hour' FROM ended",
+            [process_id],
+        )
+        cursor.execute("SELECT pg_backend_pid()")
+        [(own,)] = cursor.fetchall()
+        adding = elsewhere(pool, lambda: add(tasks.kept_result, public_id))
+        with connections["operator"].cursor() as watching:
+            while not adding.done():
+                watching.execute("SELECT FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))", [own])
+                if watching.fetchall():
+                    break
+        cursor.execute("COMMIT")
+        with pytest.raises(IntegrityError, match="public_id belongs to a job whose result is kept"):
+            adding.result(10)
+    record = load_result(public_id)
+    assert record is not None
+    assert (record.id, record.gone) == (handle.id, True)
 
 
 def test_a_claimed_job_carries_its_public_id(process_id: int) -> None:

@@ -10,7 +10,7 @@ from django.db import connection, transaction
 
 from tests.support import change
 
-READ = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'salon_jobs_job'"
+READ = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = %s"
 CLAIM = "SELECT count(*) FROM salon_jobs_claim(%s, ARRAY['test-system'], 10, NULL, NULL, 0)"
 FINISH = "DO $$ BEGIN PERFORM salon_jobs_finish(%s, 1, 7, %s); EXCEPTION WHEN SQLSTATE 'SJ001' THEN END $$"
 
@@ -31,12 +31,12 @@ def own_value(statement: str, *parameters: int | bool | str) -> Any:
         return row and row[0]
 
 
-def rows_read(statement: str, *parameters: int | bool | str) -> int:
-    """Return how many rows of the table a statement reads; what it does is rolled back."""
+def rows_read(statement: str, *parameters: int | bool | str, of: str = "salon_jobs_job") -> int:
+    """Return how many rows of a table a statement reads; what it does is rolled back."""
     with transaction.atomic():
-        before: int = own_value(READ)
+        before: int = own_value(READ, of)
         own_value(statement, *parameters)
-        after: int = own_value(READ)
+        after: int = own_value(READ, of)
         transaction.set_rollback(True)
     return after - before
 
@@ -79,6 +79,26 @@ def test_a_job_with_a_public_id_and_a_key(empty: None) -> None:
     )
     for key in ("k20000", "new"):
         assert rows_read(add, key) < 20
+
+
+@pytest.mark.parametrize("key", ["NULL", "'k'"])
+def test_whether_a_result_has_the_public_id(empty: None, key: str) -> None:
+    add = (
+        "SELECT count(*) FROM salon_jobs_enqueue('test-system', '{}', NULL, 'default', 0::smallint, 25::smallint, NULL,"
+        f" NULL, NULL, {key}, 'replace', NULL, NULL, gen_random_uuid())"
+    )
+    change("VACUUM ANALYZE salon_jobs_job_result")
+    for _ in range(8):
+        own_value(add)
+        change("DELETE FROM salon_jobs_job")
+    change(
+        "INSERT INTO salon_jobs_job_result (job_id, public_id, task, queue, priority, payload, attempts, run_at,"
+        " created_at, started_at, finished_at, worker_id, value, expires_at)"
+        " SELECT n, gen_random_uuid(), 'test-system', 'default', 0, '{}', 1, now(), now(), now(), now(), 1, '1', now()"
+        "   FROM generate_series(1, 20000) AS n"
+    )
+    assert rows_read(add, of="salon_jobs_job_result") < 10
+    change("TRUNCATE salon_jobs_job_result")
 
 
 def test_a_claim_of_a_few(empty: None, process_id: int) -> None:

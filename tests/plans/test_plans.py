@@ -68,11 +68,19 @@ def test_the_leases_of_a_batch_are_compared_by_hash_where_few_rows_are_expected(
     assert not {node["Node Type"] for node in plan} & {"Nested Loop", "Hash Join", "Merge Join"}
 
 
+@pytest.mark.parametrize("wait", [False, True])
 @pytest.mark.parametrize("keep", [False, True])
-def test_a_batch_of_results_is_found_by_its_ids(crowded: int, keep: bool) -> None:
+def test_a_batch_of_results_is_found_by_its_ids(crowded: int, keep: bool, wait: bool) -> None:
     rows = [100 * number for number in range(1, 500)]
-    values = {"values": ["1"] * len(rows), "keep_s": [60.0] * len(rows), "keep": keep}
+    values = {"values": ["1"] * len(rows), "keep_s": [60.0] * len(rows), "keep": keep, "wait": wait}
     plan = nodes("finish_results", {"ids": rows, "leases": [1] * len(rows), "process_id": 3, **values})
+    assert_no_full_scan(plan)
+    assert indexes(plan) == {"salon_jobs_job_pkey"}
+
+
+def test_what_is_still_owned_of_a_batch_is_found_by_its_ids(crowded: int) -> None:
+    rows = [100 * number for number in range(1, 500)]
+    plan = nodes("owned", {"ids": rows, "leases": [1] * len(rows), "process_id": 3})
     assert_no_full_scan(plan)
     assert indexes(plan) == {"salon_jobs_job_pkey"}
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -286,3 +288,78 @@ def test_a_result_that_jsonb_refuses_fails_its_own_job_alone(
     assert (good.result(), other.result()) == ("a", "b")
     [error] = wrong.refresh().errors
     assert (wrong.status(), error.error_class) == (JobState.QUEUED, "django.db.utils.DataError")
+
+
+def take_id_of(kept: int, job_id: int) -> None:
+    """Give a job the public id of a kept result, which no enqueue does."""
+    change("UPDATE salon_jobs_job_result SET public_id = %s WHERE job_id = %s", public_id := uuid4(), kept)
+    change("UPDATE salon_jobs_job SET public_id = %s WHERE id = %s", public_id, job_id)
+
+
+def test_a_result_under_the_public_id_of_another_fails_its_own_job_alone(process_id: int, hooks: Hooks) -> None:
+    hooks.system = lambda note: note
+    first = tasks.kept_result.enqueue(note="first")
+    run_due(process_id)
+    good, wrong, other = (tasks.kept_result.enqueue(note=note) for note in ("a", "b", "c"))
+    plain = tasks.system.enqueue(note="d")
+    take_id_of(first.id, wrong.id)
+    with running_on_a_thread(process_id, claim(process_id)):
+        pass
+    assert (first.result(), good.result(), other.result(), job_row(plain.id)) == ("first", "a", "c", None)
+    [error] = wrong.refresh().errors
+    assert (wrong.status(), error.error_class) == (JobState.QUEUED, "django.db.utils.IntegrityError")
+
+
+def test_a_result_that_a_runner_writes_itself_is_refused_alone_too(
+    process_id: int, hooks: Hooks, stores: list[UUID]
+) -> None:
+    """The handler finishes its job in a transaction that it rolls back, so the finisher cannot tell what is true."""
+    hooks.store = returns("first")
+    first = tasks.kept_result_outside.enqueue(store_id=stores[0])
+    run_due(process_id)
+    wrong = tasks.kept_result_outside.enqueue(store_id=stores[0], number=1)
+
+    def body(number: int, **_: object) -> str:
+        if number == 1:
+            with suppress(ZeroDivisionError), transaction.atomic():
+                current_job().finish("early")
+                raise ZeroDivisionError
+            take_id_of(first.id, wrong.id)
+        return "next"
+
+    hooks.store = body
+    other = tasks.kept_result_outside.enqueue(store_id=stores[0])
+    with running_on_a_thread(process_id, claim(process_id)):
+        pass
+    assert (first.result(), other.result()) == ("first", "next")
+    [error] = wrong.refresh().errors
+    assert (wrong.status(), error.error_class) == (JobState.QUEUED, "django.db.utils.IntegrityError")
+
+
+@pytest.mark.parametrize("task", [tasks.kept_result_outside, tasks.outside], ids=["result", "plain"])
+def test_an_open_transaction_that_cancels_a_job_holds_up_the_end_of_no_other(
+    process_id: int, hooks: Hooks, stores: list[UUID], task: Any
+) -> None:
+    hooks.store, hooks.system = returns("done"), returns("other")
+    handle = task.enqueue(store_id=stores[0])
+    with running_on_a_thread(process_id, []) as runner, connections["web"].cursor() as cursor:
+        jobs = claim(process_id)
+        cursor.execute("BEGIN")
+        cursor.execute("SELECT set_config('app.current_store_id', %s, true)", [str(stores[0])])
+        cursor.execute("SELECT salon_jobs_cancel(ARRAY[%s])", [handle.id])
+        assert cursor.fetchall() == [(handle.id,)]
+        others = []
+        for _ in range(2):
+            others += [tasks.kept_result.enqueue(), tasks.system.enqueue()]
+            runner._jobs.put(jobs + claim(process_id))
+            jobs = []
+            give_up_at = time.monotonic() + 10
+            while runner._jobs.leased_ids() != [handle.id]:
+                assert time.monotonic() < give_up_at, "the locked row holds up the others"
+        assert [job_row(other.id) for other in others] == [None] * 4
+        assert [other.result() for other in others[::2]] == ["other"] * 2
+        cursor.execute("COMMIT")
+        assert runner._jobs.wait_idle(10)
+    assert job_row(handle.id) is None, "the success stands"
+    if task is tasks.kept_result_outside:
+        assert handle.result() == "done"

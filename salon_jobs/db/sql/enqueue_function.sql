@@ -2,6 +2,9 @@
 -- its caller needs to describe the job without another query. A job that already waits under the key keeps its own
 -- public id; one without gets this one. A running job that keeps the key (unsafe_dedupe) is not changed: without a
 -- public id of its own the result has none.
+-- An id belongs to one job for as long as its result is kept: the id of a kept result is refused, or the new job would
+-- hide that result, and could keep none of its own. It looks after the insert, which waited for a live job of that id:
+-- the result that this job left is visible then.
 -- SECURITY DEFINER and its check of access: as salon_jobs_add_jobs, which it calls for jobs with a key.
 -- The public id is in a column, to be found by, and in what travels with the job (trace): so a claim need not read it
 -- for every job.
@@ -30,25 +33,24 @@ AS $body$
 DECLARE
     seqscan text;
 BEGIN
+    -- The server keeps plans: one that was made for an empty table must find its row by an index later on too. So
+    -- "queued" is spelled as in salon_jobs_add_jobs.
+    seqscan := current_setting('enable_seqscan');
+    PERFORM set_config('enable_seqscan', 'off', true);
     IF $10 IS NULL THEN
         IF $3 IS DISTINCT FROM nullif(current_setting('__guc__', true), '')::uuid AND $3 IS NOT NULL
            AND NOT has_table_privilege(coalesce(nullif(current_setting('role'), 'none'), session_user),
                                        '__schema__.salon_jobs_job', 'INSERT') THEN
             RAISE insufficient_privilege USING MESSAGE = 'salon_jobs_enqueue: store_id is not the current store';
         END IF;
-        RETURN QUERY
         INSERT INTO __schema__.salon_jobs_job AS j
                (task, store_id, queue, priority, max_attempts, run_at, expires_at, payload, tick, concurrency_key,
                 trace, public_id)
         VALUES ($1, $3, $4, $5, $6, coalesce($7, now()), $8, $2::jsonb, $9, $12, $13::jsonb, $14)
-        RETURNING j.id, 'inserted', j.public_id, j.created_at;
-        RETURN;
+        RETURNING j.id, 'inserted', j.public_id, j.created_at INTO job_id, result, job_public_id, created_at;
     END IF;
-    -- The server keeps plans: one that was made for an empty table must find its row by the primary key
-    -- later on too. So "queued" is spelled as there.
-    seqscan := current_setting('enable_seqscan');
-    PERFORM set_config('enable_seqscan', 'off', true);
-    LOOP
+    <<adding>>
+    WHILE $10 IS NOT NULL LOOP
         FOR job_id, result IN
             SELECT a.job_id, a.result
               FROM __schema__.salon_jobs_add_jobs($1, ARRAY[$2], ARRAY[$3], $4, $5, $6, $7, $8, $9, ARRAY[$10], $11,
@@ -67,12 +69,16 @@ BEGIN
                   FROM __schema__.salon_jobs_job j WHERE j.id = job_id;
             END IF;
             -- A job that ended in the meantime holds the key no longer: another round adds a new one.
-            IF FOUND THEN
-                PERFORM set_config('enable_seqscan', seqscan, true);
-                RETURN NEXT;
-                RETURN;
-            END IF;
+            EXIT adding WHEN FOUND;
         END LOOP;
     END LOOP;
+    IF job_public_id = $14
+       AND EXISTS (SELECT FROM __schema__.salon_jobs_job_result r
+                    WHERE r.public_id = $14 AND r.job_id <> salon_jobs_enqueue.job_id) THEN
+        RAISE unique_violation USING MESSAGE = 'salon_jobs_enqueue: public_id belongs to a job whose result is kept',
+                                     HINT = 'Enqueue each job with a public_id of its own, such as a new uuid4().';
+    END IF;
+    PERFORM set_config('enable_seqscan', seqscan, true);
+    RETURN NEXT;
 END
 $body$

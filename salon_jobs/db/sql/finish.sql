@@ -47,3 +47,12 @@ UPDATE salon_jobs_job
    SET state = 'succeeded', attempts = least(attempts + 1, 32767), leased_by = NULL, finished_at = clock_timestamp()
  WHERE ctid = ANY (ARRAY(SELECT place FROM mine))
 RETURNING id
+
+-- name: owned
+-- Of jobs that finish_many or finish_results did not return, find those that this process still owns: their rows are
+-- locked, or were just changed.
+-- Locks: none. Role: worker. Not prepared either.
+SELECT j.id
+  FROM salon_jobs_job j
+ WHERE j.id = ANY (%(ids)s::bigint[]) AND j.leased_by + 0 = %(process_id)s AND j.state || '' = 'running'
+   AND ((j.id, j.lease) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(leases)s::int[]))) IS TRUE

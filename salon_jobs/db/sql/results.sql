@@ -67,18 +67,29 @@ SELECT count(*) FROM gone
 -- name: finish_results
 -- Variant of finish_many for jobs that keep their results, with keep also of finish_many_keep: the results are written
 -- in the same statement. Runs inside the handler's own transaction for store tasks.
--- Locks: the rows, in ascending order. It waits for them, and reads them as they are then: unlike finish_many it need
--- not be the fastest, and a run that is alone in its batch has no next round. Role: worker. Not prepared either.
+-- Locks: the rows, in ascending order; SKIP LOCKED, as finish_many, unless told to wait: a run that ends alone has no
+-- next round. It reads them as they are then. Role: worker. Not prepared either.
 WITH ended AS MATERIALIZED (
     SELECT * FROM unnest(%(ids)s::bigint[], %(leases)s::int[], %(values)s::text[], %(keep_s)s::float8[])
                   AS e (id, lease, value, keep_s)
-), mine AS MATERIALIZED (
+), unlocked AS MATERIALIZED (
     SELECT j.id
       FROM salon_jobs_job j
-     WHERE j.id = ANY (%(ids)s::bigint[]) AND j.leased_by + 0 = %(process_id)s AND j.state || '' = 'running'
+     WHERE NOT %(wait)s AND j.id = ANY (%(ids)s::bigint[])
+       AND j.leased_by + 0 = %(process_id)s AND j.state || '' = 'running'
+       AND ((j.id, j.lease) IN (SELECT e.id, e.lease FROM ended e)) IS TRUE
+     ORDER BY j.id
+       FOR UPDATE OF j SKIP LOCKED
+), awaited AS MATERIALIZED (
+    SELECT j.id
+      FROM salon_jobs_job j
+     WHERE %(wait)s AND j.id = ANY (%(ids)s::bigint[])
+       AND j.leased_by + 0 = %(process_id)s AND j.state || '' = 'running'
        AND ((j.id, j.lease) IN (SELECT e.id, e.lease FROM ended e)) IS TRUE
      ORDER BY j.id
        FOR UPDATE OF j
+), mine AS MATERIALIZED (
+    SELECT id FROM unlocked UNION ALL SELECT id FROM awaited
 ), deleted AS (
     DELETE FROM salon_jobs_job
      WHERE NOT %(keep)s AND id = ANY (ARRAY(SELECT id FROM mine))
