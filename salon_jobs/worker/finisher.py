@@ -48,13 +48,10 @@ class Finisher(Loop):
 
     @property
     def behind_s(self) -> float:
-        """How long the oldest end of a run has been waiting to be written, in seconds; 0 if none is.
-
-        Those whose rows another transaction has locked do not count: no restart would write them sooner.
-        """
+        """How long the oldest end of a run has been waiting to be written, in seconds; 0 if none is."""
         since = self._writing_since
         with suppress(IndexError):  # written in the meantime
-            since = since or self._ended[0].ended
+            since = since or (self._locked or self._ended)[0].ended
         return 0.0 if since is None else time.monotonic() - since
 
     def add(self, running: RunningJob) -> None:
@@ -90,7 +87,7 @@ class Finisher(Loop):
 
     def _write(self, batch: list[RunningJob]) -> None:
         """Write one batch and empty it, waiting out any outage."""
-        self._writing_since = time.monotonic()
+        self._writing_since = batch[0].ended
         try:
             self.outage.wait_out(lambda: self._write_once(batch), self._abandon.wait)
         except Exception:  # without this thread no job of the process would ever be recorded as ended
