@@ -15,7 +15,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.events import log_event
-from salon_jobs.tenancy.connections import tidy_connections
+from salon_jobs.tenancy.connections import remember_connections, tidy_connections
 
 OUTAGE_WAITS: Final = Backoff(base=timedelta(seconds=0.1), cap=timedelta(seconds=2))
 _LOG_EVERY_S: Final = 30.0
@@ -35,12 +35,13 @@ class Outage:
         self._log_at = float("-inf")
 
     def lost(self, error: BaseException, **fields: Any) -> float:
-        """Record a failure and have the connection checked before its next use; return the seconds until a retry."""
+        """Record a failure and have the connections checked before its next use; return the seconds until a retry."""
         self._failures += 1
         if self._clock() >= self._log_at:
             self._log_at = self._clock() + _LOG_EVERY_S
             log_event(logging.WARNING, events.DATABASE_LOST, loop=self._loop, error=str(error).strip(), **fields)
         connections[conf.database].errors_occurred = True
+        remember_connections()
         return OUTAGE_WAITS.delay(self._failures).total_seconds()
 
     def over(self) -> None:

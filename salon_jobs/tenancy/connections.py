@@ -274,6 +274,15 @@ def _remember(connection: BaseDatabaseWrapper, **_: object) -> None:
 connection_created.connect(_remember, dispatch_uid="salon_jobs.connections")
 
 
+def remember_connections() -> None:
+    """Have the next tidying look at every connection of this thread: something failed, perhaps while connecting.
+
+    Django announces a connection once its session is set up. One that the server ends in between stays with Django,
+    closed and unannounced, and every later statement would fail on it.
+    """
+    _opened.connections.update(connections.all(initialized_only=True))
+
+
 def tidy_connections(*, after_idling: bool = False) -> None:
     """Close this thread's connections that broke, were left in a transaction, or outlived CONN_MAX_AGE.
 
@@ -285,6 +294,8 @@ def tidy_connections(*, after_idling: bool = False) -> None:
     To a web server CONN_MAX_AGE 0 means "one request"; a worker's thread keeps such a connection between jobs.
     """
     connection: Any
+    if after_idling:
+        remember_connections()
     for connection in tuple(_opened.connections):
         if connection.connection is None and not connection.in_atomic_block:
             _opened.connections.discard(connection)

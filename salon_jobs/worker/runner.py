@@ -26,6 +26,7 @@ from salon_jobs.process.loop import Outage
 from salon_jobs.tenancy.connections import (
     drop_connections,
     finish_resets,
+    remember_connections,
     reset_sessions,
     tidy_connections,
     watch_sessions,
@@ -203,7 +204,7 @@ class Runner:
             except Interrupted as error:
                 # It hit code around the handler. The fenced row shows whether the handler had finished.
                 outcome = outcome or ended_by(running, error)
-        self._end(running)
+        self._end(running, outcome)
         # Both agree whether the row is finished: the finisher writes the success, or only reports it.
         if isinstance(outcome, Succeeded) and outcome.finished is running.finished:
             self._finisher.add(running)
@@ -223,7 +224,7 @@ class Runner:
             self._deadlines.watch(running, self.interrupt)
         self._in_flight.show(self._number, running.id, running.job.lease, kill_at=kill_at)
 
-    def _end(self, running: RunningJob) -> None:
+    def _end(self, running: RunningJob, outcome: Outcome) -> None:
         running.ended = time.monotonic()
         self._jobs.ran(running.job)
         if running.times_out_at is not None:
@@ -231,6 +232,8 @@ class Runner:
         if running.times_out_at is not None or running.cancel_at is not None:
             self._deadlines.forget(running)
         if running.interrupted_by is None:
+            if not isinstance(outcome, Succeeded):
+                remember_connections()
             tidy_connections()
             reset_sessions()
         else:

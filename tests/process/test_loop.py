@@ -5,11 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
+import psycopg
 import pytest
-from django.db import InterfaceError, OperationalError
+from django.db import InterfaceError, OperationalError, connections
 
 from salon_jobs.process.loop import Loop, Outage
+from salon_jobs.tenancy.connections import tidy_connections
+from tests.settings import url_for
 
 
 class Clock:
@@ -128,6 +132,38 @@ def test_work_is_done_again_until_the_database_answers_or_it_is_given_up(clock: 
     assert not outage.wait_out(work, lambda _: True)
     assert outage.wait_out(work, lambda _: False)
     assert outage.attempt(work)
+
+
+def test_a_connection_that_the_server_ends_while_it_is_set_up_is_replaced(database: None) -> None:
+    """Django leaves it in place, closed, and announces it to nobody."""
+    connection: Any = connections["default"]
+    pids: list[int] = []
+
+    def end_then_set_up() -> None:
+        pids.append(connection.connection.info.backend_pid)
+        if len(pids) == 1:
+            with psycopg.connect(url_for(None), autocommit=True) as other:
+                other.execute("SELECT pg_terminate_backend(%s, 10000)", [pids[0]])
+        with connection.connection.cursor() as cursor:
+            cursor.execute("SELECT 1")  # as Django does for a time zone
+
+    def select() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+
+    def give_up(wait_s: float) -> bool:
+        failures.append(wait_s)
+        return len(failures) > 3
+
+    outage = Outage("work", clock=Clock())
+    failures: list[float] = []
+    connection.close()
+    tidy_connections()
+    with mock.patch.object(connection, "init_connection_state", end_then_set_up):
+        assert outage.wait_out(select, give_up)
+    connection.close()  # it was set up without its role
+    assert len(failures) == 1
+    assert len(set(pids)) == 2
 
 
 def test_a_thread_can_be_stopped_before_it_polls() -> None:
