@@ -18,8 +18,8 @@ from salon_jobs.admin.base import ReaderAdmin, badge, reader, sees_all_stores
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.dashboard.stores import store_name
-from salon_jobs.jobs.limits import limit_name, list_limits
-from salon_jobs.jobs.waiting import running_by_scope
+from salon_jobs.db.statements import rows as rows_of
+from salon_jobs.jobs.limits import count_by_scope, limit_name, list_limits
 from salon_jobs.models import Limit
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class LimitList(ChangeList):
         super().get_results(request)
         using = reader(request)
         limits = {(each.kind, each.name): each for each in list_limits(using=using)}
-        running = running_by_scope(using=using)
+        running = count_by_scope(rows_of("running_counts", using=using))
         rows: list[Any] = list(self.result_list)
         for row in rows:
             row.listed = limits.get((row.kind, row.name))

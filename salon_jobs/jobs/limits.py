@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 from salon_jobs.conf import settings as conf
@@ -36,6 +37,21 @@ class EffectiveLimit:
     def limits(self) -> bool:
         """Whether jobs must be counted."""
         return self.max_concurrency is not None or self.rate is not None
+
+
+def scopes_of(queue: str, task: str, store: UUID | None, key: str | None) -> tuple[str, ...]:
+    """Return the scopes (``kind:name``) whose limits apply to a job."""
+    names = (f"queue:{queue}", f"task:{task}", f"store:{store or NO_STORE}")
+    return names if key is None else (*names, f"key:{task}:{key}")
+
+
+def count_by_scope(running: Iterable[Sequence[Any]]) -> Counter[str]:
+    """Add up the rows of ``running_counts`` by each scope to which a limit can apply."""
+    counts: Counter[str] = Counter()
+    for *job, count in running:
+        for scope in scopes_of(*job):
+            counts[scope] += count
+    return counts
 
 
 class Scoped(Protocol):

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.records import NO_STORE, JobState
+from salon_jobs.core.records import JobState
 from salon_jobs.core.units import duration, with_noun
 from salon_jobs.db import statements
 from salon_jobs.jobs import registry
-from salon_jobs.jobs.limits import Limits, load_limits
+from salon_jobs.jobs.limits import Limits, count_by_scope, load_limits, scopes_of
 from salon_jobs.models import Job, Process
 
 
@@ -66,21 +65,6 @@ def due_in(job: Any, now: datetime) -> str:
     return f"{'retry' if job.attempts else 'due'} in {duration(ahead_s)}" if ahead_s > 0 else ""
 
 
-def scopes_of(queue: str, task: str, store: object, key: str | None) -> tuple[str, ...]:
-    """Return the scopes (``kind:name``) whose limits apply to a job."""
-    names = (f"queue:{queue}", f"task:{task}", f"store:{store or NO_STORE}")
-    return names if key is None else (*names, f"key:{task}:{key}")
-
-
-def running_by_scope(*, using: str) -> Counter[str]:
-    """Count the running jobs by each scope to which a limit can apply. One query. Role: operator, worker."""
-    counts: Counter[str] = Counter()
-    for *job, count in statements.rows("running_counts", using=using):
-        for scope in scopes_of(*job):
-            counts[scope] += count
-    return counts
-
-
 def surroundings(*, using: str, now: datetime) -> Surroundings:
     """Load what decides whether jobs start, in two or three queries. Role: operator, worker."""
     limits = load_limits(using=using)
@@ -88,7 +72,7 @@ def surroundings(*, using: str, now: datetime) -> Surroundings:
     rows: list[tuple[Any, datetime]] = list(workers.values_list("queues", "heartbeat_at"))
     return Surroundings(
         limits,
-        running_by_scope(using=using) if limits else {},
+        count_by_scope(statements.rows("running_counts", using=using)) if limits else {},
         [queues for queues, beat in rows if now - beat < conf.process_silent_after],
         frozenset(registry.task_names()),
     )

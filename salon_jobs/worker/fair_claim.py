@@ -19,7 +19,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import NO_STORE, ClaimedJob
 from salon_jobs.db.statements import execute_hot, hot_rows, many_hot_rows
 from salon_jobs.jobs import registry
-from salon_jobs.jobs.limits import Limits
+from salon_jobs.jobs.limits import Limits, count_by_scope
 from salon_jobs.jobs.queries import in_claim_order
 from salon_jobs.worker.group_scanner import ClaimFilter, ClaimGroup, GroupScanner, Scan, in_background
 
@@ -195,7 +195,7 @@ class FairClaim:
         """Return how many more jobs may start in each scope, and the tokens of those with a rate."""
         tokens = refill_tokens(scope for scope in scopes if self._limits[scope].rate is not None)
         is_counted = any(self._limits[scope].max_concurrency is not None for scope in scopes)
-        running = running_by_scope() if is_counted else {}
+        running = count_by_scope(hot_rows("running_counts", {})) if is_counted else {}
         capacity: dict[str, int] = {}
         for scope in scopes:
             most = self._limits[scope].max_concurrency
@@ -248,14 +248,6 @@ def lock_scopes(scopes: Iterable[str]) -> set[str]:
     """Lock these scopes for claiming until the transaction ends; return those not locked by others."""
     names = sorted(scopes)
     return {row[0] for row in hot_rows("lock_scopes", {"scopes": names})} if names else set()
-
-
-def running_by_scope() -> dict[str, int]:
-    counts: Counter[str] = Counter()
-    for queue, task, store_id, key, running in hot_rows("running_counts", {}):
-        for scope in ClaimGroup(store_id or NO_STORE, 0, queue, task, 0, key, due=False).scopes:
-            counts[scope] += running
-    return counts
 
 
 def refill_tokens(scopes: Iterable[str]) -> dict[str, float]:

@@ -14,6 +14,7 @@ from uuid import UUID
 from django.db import connections
 
 from salon_jobs.db.statements import hot_rows
+from salon_jobs.jobs.limits import scopes_of
 
 STORES_PER_SCAN: Final = 64
 PREFIXES_PER_STORE: Final = 32
@@ -51,8 +52,7 @@ class ClaimGroup(NamedTuple):
     @property
     def scopes(self) -> tuple[str, ...]:
         """Scopes to which a limit can apply, as ``kind:name``."""
-        names = (f"queue:{self.queue}", f"task:{self.task}", f"store:{self.store}")
-        return names if self.concurrency_key is None else (*names, f"key:{self.task}:{self.concurrency_key}")
+        return scopes_of(self.queue, self.task, self.store, self.concurrency_key)
 
 
 class ClaimFilter(NamedTuple):
