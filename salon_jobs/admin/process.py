@@ -15,6 +15,7 @@ from salon_jobs.admin.filters import EntryFilter
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.units import with_noun
 from salon_jobs.jobs.fan_out import fan_out_progress
+from salon_jobs.jobs.waiting import served_in_words
 from salon_jobs.models import FanOutRecord, Process
 
 
@@ -35,7 +36,7 @@ class ProcessAdmin(ReadOnlyAdmin):
         """Show which queues a worker serves, on how many threads."""
         if row.kind != "worker":
             return "-"
-        return f"{', '.join(row.queues) if row.queues else 'all'} on {with_noun(row.concurrency, 'thread')}"
+        return f"{served_in_words(row.queues)} on {with_noun(row.concurrency, 'thread')}"
 
     @admin.display(description="running")
     def running(self, row: Process) -> SafeString | str:

@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.db.statements import rows
+from salon_jobs.jobs.waiting import served_in_words
 from salon_jobs.schedule.entries import cron_entries
 
 
@@ -40,6 +41,11 @@ class ProcessAtWork:
     beat_s_ago: float
     held: int
     jobs: tuple[HeldJob, ...]
+
+    @property
+    def serves(self) -> str:
+        """Which queues a worker serves, in words."""
+        return served_in_words(self.queues)
 
     @property
     def silent(self) -> bool:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from django.utils import timezone
+
 from salon_jobs.core.units import counted, duration, with_noun
 from salon_jobs.dashboard.processes import ProcessAtWork
 from salon_jobs.dashboard.queues import Waiting
 from salon_jobs.dashboard.relays import COUNTED, Relaying, Totals
+from salon_jobs.jobs.waiting import serves
 
 
 def problems(
@@ -25,7 +28,7 @@ def _of_workers(waiting: Waiting, processes: Sequence[ProcessAtWork]) -> Iterato
     if not workers:
         yield "no worker is running"
     for queue in waiting.queues if workers else ():
-        is_served = any(each.queues is None or queue.name in each.queues for each in workers)
+        is_served = any(serves(each.queues, queue.name) for each in workers)
         if queue.depth.due and not queue.paused and not is_served:
             yield f"no worker serves queue {queue.name} ({with_noun(queue.depth.due, 'due job')})"
     if silent := [each for each in processes if each.silent]:
@@ -35,7 +38,8 @@ def _of_workers(waiting: Waiting, processes: Sequence[ProcessAtWork]) -> Iterato
 def _of_relays(relaying: Relaying) -> Iterator[str]:
     for each in relaying.destinations:
         if each.outage_since is not None and not each.paused:
-            yield f"destination {each.aggregate_type} is down since {each.outage_since:%H:%M %Z} ({each.outage_code})"
+            since = timezone.localtime(each.outage_since)
+            yield f"destination {each.aggregate_type} is down since {since:%H:%M %Z} ({each.outage_code})"
     late_s = max((each.oldest_s or 0.0 for each in relaying.destinations if not each.paused), default=0.0)
     if relaying.unowned and late_s:
         count = with_noun(len(relaying.unowned), "partition")

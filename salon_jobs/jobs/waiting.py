@@ -59,6 +59,14 @@ def serves(queues: Sequence[str] | None, queue: str) -> bool:
     return any(name.startswith("!") for name in queues) and f"!{queue}" not in queues
 
 
+def served_in_words(queues: Sequence[str] | None) -> str:
+    """Return which queues a process with these in its row serves: "all", "mail, night" or "all but dawn"."""
+    if not queues:
+        return "all"
+    excluded = [name[1:] for name in queues if name.startswith("!")]
+    return f"all but {', '.join(excluded)}" if excluded else ", ".join(queues)
+
+
 def due_in(job: Any, now: datetime) -> str:
     """Return when a queued job that is not due yet becomes due, in words, or ""."""
     ahead_s = (job.run_at - now).total_seconds()

@@ -295,3 +295,22 @@ def test_where_nothing_is_wrong_it_says_so(two: tuple[Rows, Rows]) -> None:
         "INSERT INTO salon_jobs_destination (aggregate_type, outage_since, outage_code) VALUES (%s, now(), 'X')", ORDERS
     )
     assert re.search(rf"1 problem: destination {ORDERS} is down since \d\d:\d\d UTC \(X\)", text_of(client))
+    with timezone.override("Asia/Tokyo"):
+        assert re.search(r" is down since \d\d:\d\d JST \(X\)", text_of(client))
+
+
+def test_a_worker_without_some_queues_serves_the_others(two: tuple[Rows, Rows]) -> None:
+    change("DELETE FROM salon_jobs_job")
+    change("DELETE FROM salon_jobs_blocked_aggregate")
+    change(
+        "INSERT INTO salon_jobs_process (kind, hostname, pid, concurrency, queues)"
+        " VALUES ('worker', 'vm', 1, 8, '[\"!night\", \"!dawn\"]')"
+    )
+    change("INSERT INTO salon_jobs_job (task, queue, run_at) VALUES ('ping', 'mail', now())")
+    client = staff(everything=True)
+    text = text_of(client)
+    assert "No problems: workers run, and nothing waits for an operator." in text
+    assert "all but night, dawn" in text
+    assert "all but night, dawn on 8 threads" in client.get("/admin/salon_jobs/process/").content.decode()
+    change("INSERT INTO salon_jobs_job (task, queue, run_at) VALUES ('ping', 'night', now())")
+    assert "1 problem: no worker serves queue night (1 due job)." in text_of(client)
