@@ -81,9 +81,9 @@ FINISHED: Final = _counter(
 DURATION: Final = _histogram("run_duration", "How long runs took that ended by themselves", "task")
 WAIT: Final = _histogram("run_wait", "How long jobs had been due when their run began", "task")
 QUEUE_DEPTH: Final = _gauge(
-    "queue_depth", "Jobs due, scheduled or failed; each counted up to 10,000", "queue", "state", worst=False
+    "queue_depth", "Jobs due, paused, scheduled or failed; each counted up to 10,000", "queue", "state", worst=False
 )
-OLDEST_DUE: Final = _gauge("oldest_due_age_seconds", "How late the oldest due job is", "queue")
+OLDEST_DUE: Final = _gauge("oldest_due_age_seconds", "How late the oldest due job is that is not paused", "queue")
 UNKNOWN_TASKS: Final = _gauge("unknown_tasks", "Tasks of due jobs that this release does not know")
 
 CRON_LAST_TICK: Final = _gauge("cron_last_tick_timestamp_seconds", "The last tick that is settled", "entry")
@@ -91,7 +91,9 @@ CRON_OVERDUE: Final = _gauge("cron_overdue_seconds", "How long the oldest due ti
 CRON_LATENESS: Final = _gauge("cron_lateness_seconds", "How late this scheduler's last fire of the entry was", "entry")
 CRON_TICKS: Final = _counter("cron_ticks", "Ticks by what became of them: fired, missed or failed", "entry", "outcome")
 
-RELAY_LAG: Final = _gauge("relay_lag_seconds", "The age of the oldest message still to be relayed", "destination")
+RELAY_LAG: Final = _gauge(
+    "relay_lag_seconds", "The age of the oldest message still to be relayed; 0 while paused", "destination"
+)
 RELAY_MESSAGES: Final = _counter(
     "relay_messages", "Messages by what became of them: published, skipped, retried or failed", "destination", "outcome"
 )

@@ -72,6 +72,11 @@ class Waiting:
         return sum(queue.depth.due for queue in self.queues)
 
     @property
+    def paused_jobs(self) -> int:
+        """The number of jobs in all queues that would be due, but are paused."""
+        return sum(queue.depth.paused for queue in self.queues)
+
+    @property
     def oldest_due_s(self) -> float | None:
         """Seconds that the oldest due job has been due."""
         return max(

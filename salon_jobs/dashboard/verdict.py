@@ -29,7 +29,7 @@ def _of_workers(waiting: Waiting, processes: Sequence[ProcessAtWork]) -> Iterato
         yield "no worker is running"
     for queue in waiting.queues if workers else ():
         is_served = any(serves(each.queues, queue.name) for each in workers)
-        if queue.depth.due and not queue.paused and not is_served:
+        if queue.depth.due and not is_served:
             yield f"no worker serves queue {queue.name} ({with_noun(queue.depth.due, 'due job')})"
     if silent := [each for each in processes if each.silent]:
         yield "1 process is silent" if len(silent) == 1 else f"{len(silent)} processes are silent"

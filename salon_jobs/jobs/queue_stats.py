@@ -27,16 +27,21 @@ _STORES: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """Numbers of waiting and due jobs of a queue or store, and how long the oldest has been due."""
+    """Numbers of waiting and due jobs of a queue or store, and how long the oldest has been due.
+
+    Jobs that are due but ``paused``, by their queue, task or store, are counted apart: they are not late.
+    """
 
     waiting: int
     due: int
     oldest_due_s: float | None
+    paused: int = 0
 
     def at_least(self, other: Depth) -> Depth:
         """Return the larger of each value."""
         ages = [age for age in (self.oldest_due_s, other.oldest_due_s) if age is not None]
-        return Depth(max(self.waiting, other.waiting), max(self.due, other.due), max(ages, default=None))
+        waiting, due, paused = (max(getattr(self, name), getattr(other, name)) for name in ("waiting", "due", "paused"))
+        return Depth(waiting, due, max(ages, default=None), paused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +93,11 @@ def _read(statement: str, parameters: dict[str, Any], using: str) -> tuple[dict[
     """Return the depths by kind and name, the table's pages, and the number of jobs counted."""
     kinds: dict[str, dict[str, Depth]] = {"queue": {}, "store": {}}
     pages = counted = 0
-    for kind, name, waiting, due, oldest_s in statements.rows(statement, parameters, using=using):
+    for kind, name, waiting, due, oldest_s, paused in statements.rows(statement, parameters, using=using):
         if kind == "all":
             counted, pages = waiting, due
         else:
-            kinds[kind][name] = Depth(int(waiting), int(due), oldest_s)
+            kinds[kind][name] = Depth(int(waiting), int(due), oldest_s, int(paused))
     return kinds, pages, counted
 
 
@@ -100,19 +105,22 @@ def _read(statement: str, parameters: dict[str, Any], using: str) -> tuple[dict[
 class QueueFront:
     """Lateness of the oldest due job, in seconds, and the due tasks that are not registered in this process.
 
-    ``due`` counts the first 10,000 due jobs by queue; ``late_s`` is how late the oldest of them is in each queue.
+    ``due`` counts the first 10,000 due jobs by queue; ``late_s`` is how late the oldest of them is in each queue. What
+    is paused counts in ``paused`` alone.
     """
 
     lag_s: float = 0.0
     unknown_tasks: tuple[str, ...] = ()
     due: Mapping[str, int] = field(default_factory=dict[str, int])
     late_s: Mapping[str, float] = field(default_factory=dict[str, float])
+    paused: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def samples(self) -> list[Sample]:
         """Return the metrics samples."""
         return [
             Sample(metrics.UNKNOWN_TASKS, len(self.unknown_tasks)),
             *(Sample(metrics.QUEUE_DEPTH, count, (queue, "due")) for queue, count in self.due.items()),
+            *(Sample(metrics.QUEUE_DEPTH, count, (queue, "paused")) for queue, count in self.paused.items()),
             *(Sample(metrics.OLDEST_DUE, late_s, (queue,)) for queue, late_s in self.late_s.items()),
         ]
 
@@ -123,13 +131,18 @@ def look_at_queue(*, using: str | None = None) -> QueueFront:
     ``using`` defaults to the alias of the job tables.
     """
     [front] = statements.rows("queue_front", {"tasks": registry.task_names()}, using=using)
-    lag_s, unknown, queues, due, late_s = front
+    lag_s, unknown, queues, due, late_s, paused = front
     return QueueFront(
         lag_s or 0.0,
         tuple(unknown or ()),
-        dict(zip(queues, due, strict=True)),
+        _positive(queues, due),
         {queue: late for queue, late in zip(queues, late_s, strict=True) if late is not None},
+        _positive(queues, paused),
     )
+
+
+def _positive(queues: list[str], counts: list[int]) -> dict[str, int]:
+    return {queue: count for queue, count in zip(queues, counts, strict=True) if count}
 
 
 def count_rest() -> dict[tuple[str, str], int]:

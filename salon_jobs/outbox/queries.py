@@ -264,6 +264,8 @@ def write_outage(aggregate_type: str, outage: PublishFailure | None) -> None:
 def oldest_messages(types: Iterable[str] | None = None, *, using: str | None = None) -> dict[str, float]:
     """Return the age in seconds of the oldest pending message of each of these destinations that has one.
 
+    Paused destinations are left out: their messages wait on purpose.
+
     ``types`` None: of all registered destinations.
     """
     if types is None:

@@ -122,7 +122,8 @@ def test_an_operator_sees_everything_by_few_queries(busy: tuple[Rows, Rows]) -> 
         "Failed jobs 2",
         "Parked aggregates 2",
         "Paused: queue mail",
-        "mail paused 2 1 1.5 min",  # waiting, due, for so long
+        "mail paused 2 0 – 1",  # waiting, due, for how long, paused
+        "Due 1 + 1 paused Running",
         "send-mail 90 15 6 9 0",  # succeeded, retried, failed, cancelled, rescued in the last hour
         "Salon 0 6 6 TillOnFire",
         "Salon 1 3 3 TillOnFire",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from uuid import uuid4
+
 import pytest
 
+from salon_jobs.control import pause
 from salon_jobs.jobs.queue_stats import count_rest, look_at_queue
 from tests.plans.explain import nodes, scans
 from tests.support import change
@@ -70,3 +73,39 @@ def test_the_queues_of_due_jobs_are_told_apart(waiting: None) -> None:
     assert front.due == {"default": 12, "mail": 1}
     assert front.late_s["mail"] == pytest.approx(540, abs=30)
     assert front.late_s["default"] == pytest.approx(180, abs=30)
+
+
+def test_what_is_paused_is_neither_late_nor_unknown(waiting: None) -> None:
+    pause(task="never-seen", using="operator")
+    pause(queue="mail", using="operator")
+    change("INSERT INTO salon_jobs_job (task, queue, run_at) VALUES ('ping', 'mail', now() - interval '9 minutes')")
+    front = look_at_queue()
+    assert front.lag_s == pytest.approx(180, abs=30)
+    assert front.unknown_tasks == ("unheard-of",)
+    assert front.due == {"default": 9}
+    assert front.paused == {"default": 3, "mail": 1}
+    assert front.late_s.keys() == {"default"}
+    depths = {sample.labels: sample.value for sample in front.samples() if len(sample.labels) == 2}
+    assert depths == {("default", "due"): 9, ("default", "paused"): 3, ("mail", "paused"): 1}
+
+
+def test_jobs_of_a_paused_store_are_not_late(waiting: None) -> None:
+    store = uuid4()
+    change(
+        "INSERT INTO salon_jobs_job (task, store_id, run_at) VALUES ('test-store', %s, now() - interval '1 day')", store
+    )
+    assert look_at_queue().lag_s == pytest.approx(86_400, abs=60)
+    pause(store_id=store, using="operator")
+    assert look_at_queue().lag_s == pytest.approx(180, abs=30)
+
+
+def test_a_pause_with_a_long_backlog_does_not_hide_that_another_queue_is_late(waiting: None) -> None:
+    change(
+        "INSERT INTO salon_jobs_job (task, queue, priority, run_at)"
+        " SELECT 'ping', 'flood', -9, now() - interval '1 day' FROM generate_series(1, 12000)"
+    )
+    pause(queue="flood", using="operator")
+    front = look_at_queue()
+    assert front.paused == {"flood": 10_000}
+    assert front.lag_s == pytest.approx(180, abs=30)
+    assert front.late_s.keys() == {"default"}

@@ -12,6 +12,7 @@ from django.db import connections
 from health_check.base import HealthCheck
 from health_check.exceptions import ServiceUnavailable
 
+from salon_jobs.control import pause, pause_destination
 from salon_jobs.integrations import health_check as checks
 from salon_jobs.integrations.health_check import JobTables, QueueLag, RelayLag
 from salon_jobs.process.probe import Probe
@@ -48,6 +49,8 @@ def test_a_due_job_that_waits_too_long_fails_the_check(stores: list[Any]) -> Non
     )
     assert fault(QueueLag()) == "WORKER.LATE"
     assert fault(QueueLag(longest=timedelta(minutes=7))) == ""
+    pause(store_id=stores[0], using="operator")
+    assert fault(QueueLag()) == ""
 
 
 @pytest.mark.usefixtures("operator")
@@ -59,6 +62,8 @@ def test_a_message_that_waits_too_long_fails_the_check() -> None:
         cursor.execute("INSERT INTO salon_jobs_destination (aggregate_type) VALUES (%s)", [ORDERS])
     assert fault(RelayLag()) == "WORKER.LATE"
     assert fault(RelayLag(longest=timedelta(minutes=7))) == ""
+    pause_destination(ORDERS, using="operator")
+    assert fault(RelayLag()) == ""
     assert seen("SELECT count(*) FROM salon_jobs_message") == [(1,)]
 
 

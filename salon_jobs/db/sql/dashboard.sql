@@ -136,8 +136,8 @@ SELECT (SELECT count(*) FROM (SELECT FROM salon_jobs_job WHERE state = 'failed' 
          WHERE status = 'parked')
 
 -- name: oldest_message
--- Return the age in seconds of each destination's oldest unpublished message; parked and waiting aggregates count,
--- since their messages do not arrive either. One probe of salon_jobs_message_pending per partition.
+-- Return the age in seconds of the oldest unpublished message of each destination that is not paused; parked and waiting
+-- aggregates count, since their messages do not arrive either. One probe of salon_jobs_message_pending per partition.
 -- Locks: none. Role: worker, operator.
 SELECT t.aggregate_type, max(extract(epoch FROM clock_timestamp() - m.created_at))::float8
   FROM unnest(%(types)s::text[]) AS t (aggregate_type)
@@ -146,4 +146,5 @@ SELECT t.aggregate_type, max(extract(epoch FROM clock_timestamp() - m.created_at
        SELECT w.created_at FROM salon_jobs_message w
         WHERE w.aggregate_type = t.aggregate_type AND w.partition = p.partition AND w.status = 'pending'
         ORDER BY w.id LIMIT 1) m
+ WHERE NOT EXISTS (SELECT FROM salon_jobs_destination d WHERE d.aggregate_type = t.aggregate_type AND d.paused)
  GROUP BY t.aggregate_type

@@ -38,9 +38,10 @@ SELECT date_trunc('minute', now()), r.*
 
 -- name: count_waiting
 -- Count the queued jobs by queue, reading at most %(most)s from the front, and by store for the stores with the most,
--- reading at most %(few)s from the table. The row with neither holds the number of rows counted and the number of pages
--- of the table. It steps from priority to priority and takes the oldest of each from the index alone, so that it costs
--- the same with millions queued.
+-- reading at most %(few)s from the table: all, those due, how long the oldest of these has been due, and those due but
+-- paused by their queue, task or store, which count as waiting alone. The row with neither holds the number of rows
+-- counted and the number of pages of the table. It steps from priority to priority and takes the oldest of each from
+-- the index alone (unless a store is paused, which only the table knows), so that it costs the same with millions queued.
 -- Locks: none. Role: worker, operator.
 WITH RECURSIVE level (priority) AS (
     (SELECT priority FROM salon_jobs_job WHERE state = 'queued' ORDER BY priority LIMIT 1)
@@ -48,38 +49,63 @@ WITH RECURSIVE level (priority) AS (
     SELECT (SELECT j.priority FROM salon_jobs_job j
              WHERE j.state = 'queued' AND j.priority > level.priority ORDER BY j.priority LIMIT 1)
       FROM level WHERE level.priority IS NOT NULL
-), front AS MATERIALIZED (
-    SELECT waiting.queue, waiting.run_at
+), paused AS MATERIALIZED (
+    SELECT COALESCE(array_agg(name) FILTER (WHERE kind = 'queue'), '{}') AS queues,
+           COALESCE(array_agg(name) FILTER (WHERE kind = 'task'), '{}') AS tasks,
+           COALESCE(array_agg(name) FILTER (WHERE kind = 'store'), '{}') AS stores
+      FROM salon_jobs_limit WHERE paused
+), first AS MATERIALIZED (
+    SELECT waiting.queue, waiting.task, waiting.run_at, waiting.id
       FROM level
      CROSS JOIN LATERAL (
-           SELECT j.queue, j.run_at FROM salon_jobs_job j
+           SELECT j.queue, j.task, j.run_at, j.id FROM salon_jobs_job j
             WHERE j.state = 'queued' AND j.priority = level.priority
             ORDER BY j.run_at, j.id
             LIMIT %(most)s) waiting
      LIMIT %(most)s
+), front AS MATERIALIZED (
+    SELECT f.queue, f.run_at,
+           f.queue = ANY (p.queues) OR f.task = ANY (p.tasks) OR (p.stores <> '{}' AND (
+               SELECT COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid)::text = ANY (p.stores)
+                 FROM salon_jobs_job j WHERE j.id = f.id)) AS is_paused
+      FROM first f CROSS JOIN paused p
 ), few AS MATERIALIZED (
-    SELECT store_id, run_at FROM salon_jobs_job WHERE state = 'queued' ORDER BY priority, run_at, id LIMIT %(few)s
+    SELECT j.store_id, j.run_at,
+           j.queue = ANY (p.queues) OR j.task = ANY (p.tasks) OR j.store_id::text = ANY (p.stores) AS is_paused
+      FROM (SELECT queue, task, store_id, run_at FROM salon_jobs_job
+             WHERE state = 'queued' ORDER BY priority, run_at, id LIMIT %(few)s) j CROSS JOIN paused p
 )
-SELECT 'queue' AS kind, queue AS name, count(*), count(*) FILTER (WHERE run_at <= now()),
-       extract(epoch FROM now() - min(run_at) FILTER (WHERE run_at <= now()))::float8
+SELECT 'queue' AS kind, queue AS name, count(*), count(*) FILTER (WHERE run_at <= now() AND NOT is_paused),
+       extract(epoch FROM now() - min(run_at) FILTER (WHERE run_at <= now() AND NOT is_paused))::float8,
+       count(*) FILTER (WHERE run_at <= now() AND is_paused)
   FROM front GROUP BY queue
  UNION ALL
-(SELECT 'store', store_id::text, count(*), count(*) FILTER (WHERE run_at <= now()),
-        extract(epoch FROM now() - min(run_at) FILTER (WHERE run_at <= now()))::float8
+(SELECT 'store', store_id::text, count(*), count(*) FILTER (WHERE run_at <= now() AND NOT is_paused),
+        extract(epoch FROM now() - min(run_at) FILTER (WHERE run_at <= now() AND NOT is_paused))::float8,
+        count(*) FILTER (WHERE run_at <= now() AND is_paused)
    FROM few WHERE store_id IS NOT NULL GROUP BY store_id ORDER BY 3 DESC, 2 LIMIT %(stores)s)
  UNION ALL
-SELECT 'all', NULL, count(*), pg_relation_size('salon_jobs_job') / current_setting('block_size')::bigint, NULL FROM front
+SELECT 'all', NULL, count(*), pg_relation_size('salon_jobs_job') / current_setting('block_size')::bigint, NULL, 0
+  FROM front
 
 -- name: estimate_waiting
 -- Estimate the queued jobs by queue and by store from %(percent)s percent of the table's pages: the same pages each
 -- time, so that the numbers do not jump. A sample misses queues with few jobs among millions; they are found by
 -- stepping through up to %(claim_groups)s claim groups, which shows that they exist and how long their oldest job has waited.
 -- Locks: none. Role: worker, operator. Not prepared: the percentage is folded into the plan.
-WITH RECURSIVE sample AS MATERIALIZED (
-    SELECT queue, store_id, run_at FROM salon_jobs_job TABLESAMPLE SYSTEM (%(percent)s) REPEATABLE (0)
-     WHERE state = 'queued'
+WITH RECURSIVE paused AS MATERIALIZED (
+    SELECT COALESCE(array_agg(name) FILTER (WHERE kind = 'queue'), '{}') AS queues,
+           COALESCE(array_agg(name) FILTER (WHERE kind = 'task'), '{}') AS tasks,
+           COALESCE(array_agg(name) FILTER (WHERE kind = 'store'), '{}') AS stores
+      FROM salon_jobs_limit WHERE paused
+), sample AS MATERIALIZED (
+    SELECT j.queue, j.store_id, j.run_at,
+           j.queue = ANY (p.queues) OR j.task = ANY (p.tasks)
+             OR COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid)::text = ANY (p.stores) AS is_paused
+      FROM salon_jobs_job j TABLESAMPLE SYSTEM (%(percent)s) REPEATABLE (0) CROSS JOIN paused p
+     WHERE j.state = 'queued'
 ), step AS (
-    (SELECT COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) AS store, j.claim_group, j.queue, j.run_at
+    (SELECT COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) AS store, j.claim_group, j.queue, j.task, j.run_at
        FROM salon_jobs_job j
       WHERE j.state = 'queued'
       ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group, j.run_at, j.id LIMIT 1)
@@ -87,7 +113,7 @@ WITH RECURSIVE sample AS MATERIALIZED (
     SELECT next.*
       FROM step
      CROSS JOIN LATERAL (
-           SELECT COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group, j.queue, j.run_at
+           SELECT COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group, j.queue, j.task, j.run_at
              FROM salon_jobs_job j
             WHERE j.state = 'queued'
               -- Skip to the next prefix: claim groups that differ only in their keys count as one.
@@ -95,20 +121,25 @@ WITH RECURSIVE sample AS MATERIALIZED (
                 > (step.store, step.claim_group | 4294967295)
             ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group, j.run_at, j.id LIMIT 1) next
 ), seen AS MATERIALIZED (
-    SELECT queue, run_at FROM step LIMIT %(claim_groups)s
+    SELECT s.queue, s.run_at,
+           s.queue = ANY (p.queues) OR s.task = ANY (p.tasks) OR s.store::text = ANY (p.stores) AS is_paused
+      FROM (SELECT queue, task, store, run_at FROM step LIMIT %(claim_groups)s) s CROSS JOIN paused p
 )
 SELECT 'queue' AS kind, queue AS name, max(waiting)::bigint, max(due)::bigint,
-       extract(epoch FROM now() - min(oldest))::float8
+       extract(epoch FROM now() - min(oldest))::float8, max(held)::bigint
   FROM (SELECT queue, count(*) * 100 / %(percent)s::float8 AS waiting,
-               count(*) FILTER (WHERE run_at <= now()) * 100 / %(percent)s::float8 AS due,
-               min(run_at) FILTER (WHERE run_at <= now()) AS oldest
+               count(*) FILTER (WHERE run_at <= now() AND NOT is_paused) * 100 / %(percent)s::float8 AS due,
+               count(*) FILTER (WHERE run_at <= now() AND is_paused) * 100 / %(percent)s::float8 AS held,
+               min(run_at) FILTER (WHERE run_at <= now() AND NOT is_paused) AS oldest
           FROM sample GROUP BY queue
          UNION ALL
-        SELECT queue, count(*), count(*) FILTER (WHERE run_at <= now()), min(run_at) FILTER (WHERE run_at <= now())
+        SELECT queue, count(*), count(*) FILTER (WHERE run_at <= now() AND NOT is_paused),
+               count(*) FILTER (WHERE run_at <= now() AND is_paused), min(run_at) FILTER (WHERE run_at <= now() AND NOT is_paused)
           FROM seen GROUP BY queue) found
  GROUP BY queue
  UNION ALL
 (SELECT 'store', store_id::text, (count(*) * 100 / %(percent)s::float8)::bigint,
-        (count(*) FILTER (WHERE run_at <= now()) * 100 / %(percent)s::float8)::bigint,
-        extract(epoch FROM now() - min(run_at) FILTER (WHERE run_at <= now()))::float8
+        (count(*) FILTER (WHERE run_at <= now() AND NOT is_paused) * 100 / %(percent)s::float8)::bigint,
+        extract(epoch FROM now() - min(run_at) FILTER (WHERE run_at <= now() AND NOT is_paused))::float8,
+        (count(*) FILTER (WHERE run_at <= now() AND is_paused) * 100 / %(percent)s::float8)::bigint
    FROM sample WHERE store_id IS NOT NULL GROUP BY store_id ORDER BY 3 DESC, 2 LIMIT %(stores)s)
