@@ -14,8 +14,8 @@ from django.utils import timezone
 
 from salon_jobs.admin.actions import BATCH, Action, ActionForm, RowAction, log_changed
 from salon_jobs.admin.base import reader
-from salon_jobs.jobs import limits
 from salon_jobs.jobs.control import cancel_jobs, change_jobs, discard_jobs, retry_jobs
+from salon_jobs.jobs.limits import set_paused
 from salon_jobs.models import Job, Limit
 
 
@@ -98,10 +98,9 @@ class PauseAction(Action):
     def run(self, request: HttpRequest, queryset: QuerySet[Job], form: ActionForm) -> None:
         """Pause or resume all jobs of the chosen queues, tasks and stores, not only the selected ones."""
         using, done = reader(request), form.cleaned_data["verb"]
-        change = limits.pause if done == "paused" else limits.resume
         for scope in form.cleaned_data["scopes"]:
             kind, _, name = scope.partition(":")
-            change(**{"store_id" if kind == Limit.Kind.STORE else kind: name}, using=using)
+            set_paused(Limit.Kind(kind), name, paused=done == "paused", using=using)
             log_changed(request, list(Limit.objects.using(using).filter(kind=kind, name=name)), done)
             messages.success(request, f"{kind.capitalize()} {name} {done}.")
 

@@ -19,7 +19,8 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.dashboard.stores import store_name
 from salon_jobs.db.statements import rows as rows_of
-from salon_jobs.jobs.limits import count_by_scope, limit_name, list_limits
+from salon_jobs.jobs.enqueue import after_commit
+from salon_jobs.jobs.limits import count_by_scope, limit_name, list_limits, set_paused
 from salon_jobs.models import Limit
 
 if TYPE_CHECKING:
@@ -108,7 +109,8 @@ class LimitAdmin(ReaderAdmin):
 
     def _set_paused(self, request: HttpRequest, queryset: QuerySet[Limit], *, paused: bool) -> None:
         rows, done = list(queryset.exclude(paused=paused).order_by("pk")), "paused" if paused else "resumed"
-        Limit.objects.using(reader(request)).filter(pk__in=[row.pk for row in rows]).update(paused=paused)
+        for row in rows:
+            set_paused(Limit.Kind(row.kind), row.name, paused=paused, using=reader(request))
         log_changed(request, rows, done)
         report(request, changed=len(rows), reasons=(), done=done, noun="limit")
 
@@ -125,9 +127,16 @@ class LimitAdmin(ReaderAdmin):
         return sees_all_stores(request) and super().has_delete_permission(request, obj)
 
     def save_model(self, request: HttpRequest, obj: Limit, form: Any, change: bool) -> None:
-        """Save as the operator."""
+        """Save as the operator, and wake workers: more jobs may run."""
         obj.save(using=conf.reader_database)
+        after_commit(None, using=conf.reader_database)
 
     def delete_model(self, request: HttpRequest, obj: Limit) -> None:
-        """Delete as the operator."""
+        """Delete as the operator, and wake workers."""
         obj.delete(using=conf.reader_database)
+        after_commit(None, using=conf.reader_database)
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Limit]) -> None:
+        """Delete the selected rows, and wake workers."""
+        super().delete_queryset(request, queryset)
+        after_commit(None, using=conf.reader_database)

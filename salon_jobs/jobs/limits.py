@@ -185,15 +185,21 @@ def pause(
 
     Takes effect within a second. Raises OptionInvalid unless exactly one is named.
     """
-    _change(_scope(queue, task, store_id), using, paused=True)
+    set_paused(*_scope(queue, task, store_id), paused=True, using=using)
 
 
 def resume(
     *, queue: str | None = None, task: str | None = None, store_id: UUID | str | None = None, using: str | None = None
 ) -> None:
     """Resume a paused queue, task or store; its limits stay. Role: operator, worker."""
-    _change(_scope(queue, task, store_id), using, paused=False)
-    enqueue.after_commit(None, using=using)
+    set_paused(*_scope(queue, task, store_id), paused=False, using=using)
+
+
+def set_paused(kind: Limit.Kind, name: str, *, paused: bool, using: str | None = None) -> None:
+    """Pause or resume what a limit's row names, as it is stored; whoever waits for the jobs is woken."""
+    _change((kind, name), using, paused=paused)
+    if not paused:
+        enqueue.after_commit(None, using=using)
 
 
 def limit(

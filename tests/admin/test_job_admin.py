@@ -9,17 +9,19 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.test import Client, override_settings
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
-from salon_jobs.jobs import limits
+from salon_jobs.jobs import enqueue, limits
 from tests.management.operator import add
 from tests.outbox.test_operate_messages import ORDERS, write
 from tests.plans.explain import AdminRouter
 from tests.plans.test_admin_plans import JOBS
+from tests.settings import url_for
 from tests.support import change, seen
 
 LIMITS = "/admin/salon_jobs/limit/"
@@ -260,6 +262,33 @@ def test_limits_show_their_use_and_are_paused_in_the_list(client: Client, stores
         client.post(LIMITS, {"action": action, "index": "0", "_selected_action": ids})
         assert [each for (each,) in seen("SELECT paused FROM salon_jobs_limit ORDER BY id")] == paused
     assert logged() == [(ids[0], "paused"), (ids[0], "resumed"), (ids[1], "resumed")]
+
+
+@pytest.mark.parametrize(
+    ("page", "form"),
+    [
+        (LIMITS, {"action": "resume_selected"}),
+        (LIMITS, {"action": "delete_selected", "post": "yes"}),
+        (f"{LIMITS}{{}}/change/", {"kind": "queue", "name": "night", "max_concurrency": "2"}),
+        (f"{LIMITS}{{}}/delete/", {"post": "yes"}),
+        (JOBS, {"action": "pause", "verb": "resumed", "scopes": "queue:night", "confirmed": "1"}),
+    ],
+)
+def test_waiting_workers_are_woken_when_more_jobs_may_start(
+    client: Client, monkeypatch: pytest.MonkeyPatch, page: str, form: dict[str, str]
+) -> None:
+    limits.pause(queue="night")
+    job_id = add(queue="night")
+    [(number,)] = seen("SELECT id FROM salon_jobs_limit")
+    with psycopg.connect(url_for("app"), autocommit=True) as worker:
+        worker.execute(f"LISTEN {enqueue.CHANNEL}")
+        monkeypatch.setattr(enqueue.wake_ups, "last_sent", float("-inf"))
+        selected = {"index": "0", "select_across": "0", "_selected_action": [job_id if page == JOBS else number]}
+        assert client.post(page.format(number), {**selected, **form}).status_code == 302
+        change("SELECT pg_notify(%s, 'end')", enqueue.CHANNEL)
+        first, *_ = worker.notifies(timeout=10, stop_after=1)
+    assert first.payload == "", "the wake-up comes before what is sent last"
+    assert seen("SELECT count(*) FROM salon_jobs_limit WHERE paused") == [(0,)]
 
 
 def test_a_message_knows_why_its_destination_takes_none(client: Client) -> None:
