@@ -140,6 +140,7 @@ class Certificates:
             .not_valid_before(now - day)
             .not_valid_after(now + day)
             .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+            .add_extension(_usage(ca=ca), critical=True)  # Python 3.13 verifies none without it
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(authority), critical=False)
         )
@@ -151,6 +152,20 @@ class Certificates:
     def _write(self, name: str, content: bytes) -> str:
         (self._folder / name).write_bytes(content)
         return str(self._folder / name)
+
+
+def _usage(*, ca: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=ca,
+        crl_sign=ca,
+        encipher_only=False,
+        decipher_only=False,
+    )
 
 
 def test_tls_with_an_authority_and_a_client_certificate_of_ones_own(point_at: Point, tmp_path: Path) -> None:
