@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from benchmarks import bench, install, machine, report, rounds
-from benchmarks.measure import Result
+from benchmarks.measure import Measure, Result
 from benchmarks.measures import MEASURES
 from benchmarks.peers import PEERS, Peer
 from benchmarks.processes import ROOT
@@ -56,9 +56,8 @@ def main(arguments: Sequence[str]) -> int:
             "missing": missing,
         }
         with bench.opened(found, peers, sizes, Path(folder)) as opened:
-            chosen = [measure for measure in MEASURES if not options.only or measure.name in options.only]
             try:
-                rounds.run_all(opened, chosen, count, console, results)
+                rounds.run_all(opened, options.only or MEASURES, count, console, results)
             except KeyboardInterrupt:
                 interrupted = True
                 console.print("[bold red]interrupted: the rest was not measured[/]")
@@ -79,8 +78,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    names = [measure.name for measure in MEASURES]
-    parser.add_argument("--only", action="append", choices=names, metavar="MEASURE", help=f"one of {', '.join(names)}")
+    known = f"one of {', '.join(measure.name for measure in MEASURES)}; or the first words of several"
+    parser.add_argument("--only", action="extend", type=_measures, metavar="MEASURE", help=known)
     parser.add_argument("--size", choices=list(SIZES), default="full", help="how much work each measure does")
     parser.add_argument("--quick", action="store_true", help="--size quick, compared with graphile-worker alone")
     parser.add_argument("--rounds", type=int, help="how many rounds (default: those of the size)")
@@ -88,6 +87,12 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures go (default: .bench/results)")
     parser.add_argument("--install", nargs="*", metavar="PEER", help="install these peers (none: all) into .bench")
     return parser.parse_args(arguments)
+
+
+def _measures(name: str) -> list[Measure]:
+    if found := [measure for measure in MEASURES if f"{measure.name}-".startswith(f"{name}-")]:
+        return found
+    raise argparse.ArgumentTypeError(f"unknown measure {name!r}; known are {', '.join(each.name for each in MEASURES)}")
 
 
 def _taking_part(asked: str | None, *, quick: bool) -> tuple[list[Peer], dict[str, str], dict[str, str]]:

@@ -14,6 +14,7 @@ class Sizes:
     drain_jobs: int
     store_jobs: int
     latency_jobs: int
+    steady_s: float
     enqueue_calls: int
     writers_s: float
     bulk_jobs: int
@@ -42,6 +43,7 @@ SIZES: Final = {
         drain_jobs=100_000,
         store_jobs=20_000,
         latency_jobs=300,
+        steady_s=10,
         enqueue_calls=5_000,
         writers_s=10,
         bulk_jobs=100_000,
@@ -68,6 +70,7 @@ SIZES: Final = {
         drain_jobs=40_000,
         store_jobs=5_000,
         latency_jobs=100,
+        steady_s=6,
         enqueue_calls=2_000,
         writers_s=3,
         bulk_jobs=50_000,
@@ -94,6 +97,7 @@ SIZES: Final = {
         drain_jobs=20_000,
         store_jobs=2_000,
         latency_jobs=40,
+        steady_s=4,
         enqueue_calls=1_000,
         writers_s=1.5,
         bulk_jobs=10_000,
@@ -120,6 +124,7 @@ SIZES: Final = {
         drain_jobs=200,
         store_jobs=100,
         latency_jobs=5,
+        steady_s=0.5,
         enqueue_calls=20,
         writers_s=0.2,
         bulk_jobs=200,

@@ -18,6 +18,7 @@ from benchmarks.measures.relay import CATCH_UP, POISON_RELAY, RELAY
 from benchmarks.measures.rls_query import RLS_QUERY
 from benchmarks.measures.setup import SETUP
 from benchmarks.measures.start import START
+from benchmarks.measures.steady import STEADY
 from benchmarks.measures.store_drain import STORE_DRAIN
 from benchmarks.measures.stream import EMIT_LATENCY, STREAM_RELAY
 from benchmarks.measures.tenant_overhead import TENANT_OVERHEAD
@@ -27,6 +28,7 @@ MEASURES: Final[tuple[Measure, ...]] = (
     DRAIN,
     STORE_DRAIN,
     LATENCY,
+    *STEADY,
     ENQUEUE,
     WRITERS,
     BULK,

@@ -1,7 +1,8 @@
 """Knows the peers: where their queue is, how they are started, and into which folder of ``.bench`` they are installed.
 
-Each has a folder here with what is installed (pinned) and one program that takes ``setup``, ``bulk N``, ``worker`` and
-``latency N``; it reads its database from ``DATABASE_URL``, the file for marks from ``BENCHMARK_MARKS``.
+Each has a folder here with what is installed (pinned) and one program that takes ``setup``, ``bulk N``, ``worker``,
+``latency N`` and ``steady COUNT BATCH RATE START`` (as ``benchmarks.ours.steady``); it reads its database from
+``DATABASE_URL``, the file for marks from ``BENCHMARK_MARKS``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from benchmarks.processes import ROOT, environment
 from benchmarks.server import Database
 
 HERE: Final = Path(__file__).parent
+_SHARED: Final = HERE / "shared"
 INSTALLED: Final = ROOT / ".bench" / "peers"
 
 
@@ -61,7 +63,13 @@ class Peer:
     def environment(self, database: Database, **more: str) -> dict[str, str]:
         """Return its environment: the one URL, that of its own database."""
         kept = {name: value for name, value in environment().items() if name != "DJANGO_SETTINGS_MODULE"}
-        return {**kept, "DATABASE_URL": database.superuser_url, "NODE_ENV": "production", **more}
+        return {
+            **kept,
+            "DATABASE_URL": database.superuser_url,
+            "NODE_ENV": "production",
+            "PYTHONPATH": str(_SHARED),
+            **more,
+        }
 
 
 def node() -> str:

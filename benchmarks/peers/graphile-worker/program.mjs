@@ -1,4 +1,5 @@
-// Runs graphile-worker for the benchmark: setup | bulk N | worker | latency N. Run it in the folder it is installed in.
+// Runs graphile-worker for the benchmark: setup | bulk N | worker | latency N |
+// steady COUNT BATCH RATE START. Run it in the folder it is installed in.
 import { appendFileSync } from "node:fs";
 import { createRequire } from "node:module";
 
@@ -67,6 +68,20 @@ const actions = {
       tell({ added: count });
     });
   },
+  async steady(count, batch, rate, startNs) {
+    await withUtils(async (utils) => {
+      let due = Math.max(startNs, Number(now()));
+      for (let added = 0; added < count; added += batch) {
+        const pause = (due - Number(now())) / 1e6;
+        if (pause > 0) await sleep(pause);
+        const payload = { added_ns: String(now()) };
+        if (batch === 1) await utils.addJob("mark", payload);
+        else await utils.addJobs(Array.from({ length: batch }, () => ({ identifier: "mark", payload })));
+        due += ((0.5 + Math.random()) * 1e9 * batch) / rate;
+      }
+      tell({ added: count });
+    });
+  },
 };
 
-await actions[process.argv[2]](Number(process.argv[3]));
+await actions[process.argv[2]](...process.argv.slice(3).map(Number));

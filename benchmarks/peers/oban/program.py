@@ -1,4 +1,4 @@
-"""Runs oban for the benchmark: ``setup``, ``bulk N``, ``worker`` or ``latency N``, on psycopg and uvloop."""
+"""Runs oban for the benchmark, on psycopg and uvloop; ``benchmarks.peers`` lists the actions."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sys
 import time
 
 import uvloop
+from arrivals import due_times, pause_s
 from oban import Oban, worker
 from oban.job import Job
 from oban.schema import install
@@ -69,10 +70,23 @@ async def latency(count: int) -> None:
     print(json.dumps({"added": count}))
 
 
+async def steady(count: int, batch: int, rate: int, start_ns: int) -> None:
+    """Add jobs at a steady rate, one by one or some at once."""
+    oban = Oban(pool=await _pool())
+    for due_ns in due_times(count // batch, rate / batch, start_ns):
+        await asyncio.sleep(pause_s(due_ns))
+        added_ns = time.monotonic_ns()
+        if batch == 1:
+            await oban.enqueue(Mark.new({"added_ns": added_ns}))
+        else:
+            await oban.enqueue_many(Mark.new({"added_ns": added_ns}) for _ in range(batch))
+    print(json.dumps({"added": count}))
+
+
 async def _pool() -> object:
     return await Oban.create_pool(os.environ["DATABASE_URL"], min_size=4, max_size=25)
 
 
 if __name__ == "__main__":
-    action = {"setup": setup, "bulk": bulk, "worker": work, "latency": latency}[sys.argv[1]]
+    action = {"setup": setup, "bulk": bulk, "worker": work, "latency": latency, "steady": steady}[sys.argv[1]]
     uvloop.run(action(*map(int, sys.argv[2:])))

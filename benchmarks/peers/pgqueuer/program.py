@@ -1,4 +1,4 @@
-"""Runs pgqueuer for the benchmark: ``setup``, ``bulk N``, ``worker`` or ``latency N``, on asyncpg and uvloop."""
+"""Runs pgqueuer for the benchmark, on asyncpg and uvloop; ``benchmarks.peers`` lists the actions."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import time
 
 import asyncpg
 import uvloop
+from arrivals import due_times, pause_s
 from pgqueuer import PgQueuer
 from pgqueuer.db import AsyncpgDriver
 from pgqueuer.models import Job
@@ -62,10 +63,23 @@ async def latency(count: int) -> None:
     print(json.dumps({"added": count}))
 
 
+async def steady(count: int, batch: int, rate: int, start_ns: int) -> None:
+    """Add jobs at a steady rate, one by one or some at once."""
+    queries = await _queries()
+    for due_ns in due_times(count // batch, rate / batch, start_ns):
+        await asyncio.sleep(pause_s(due_ns))
+        added_ns = time.monotonic_ns()
+        if batch == 1:
+            await queries.enqueue("mark", str(added_ns).encode())
+        else:
+            await queries.enqueue(["mark"] * batch, [str(added_ns).encode()] * batch, [0] * batch)
+    print(json.dumps({"added": count}))
+
+
 async def _queries() -> Queries:
     return Queries(AsyncpgDriver(await asyncpg.connect(os.environ["DATABASE_URL"])))
 
 
 if __name__ == "__main__":
-    action = {"setup": setup, "bulk": bulk, "worker": worker, "latency": latency}[sys.argv[1]]
+    action = {"setup": setup, "bulk": bulk, "worker": worker, "latency": latency, "steady": steady}[sys.argv[1]]
     uvloop.run(action(*map(int, sys.argv[2:])))

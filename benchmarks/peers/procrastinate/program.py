@@ -1,4 +1,4 @@
-"""Runs procrastinate for the benchmark: ``setup``, ``bulk N``, ``worker`` or ``latency N``, on psycopg and uvloop."""
+"""Runs procrastinate for the benchmark, on psycopg and uvloop; ``benchmarks.peers`` lists the actions."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import time
 
 import procrastinate
 import uvloop
+from arrivals import due_times, pause_s
 
 _BATCH = 10_000
 _CONCURRENCY = 24
@@ -63,6 +64,19 @@ async def latency(count: int) -> None:
         print(json.dumps({"added": count}))
 
 
+async def steady(count: int, batch: int, rate: int, start_ns: int) -> None:
+    """Add jobs at a steady rate, one by one or some at once."""
+    async with app.open_async():
+        for due_ns in due_times(count // batch, rate / batch, start_ns):
+            await asyncio.sleep(pause_s(due_ns))
+            added_ns = time.monotonic_ns()
+            if batch == 1:
+                await mark.defer_async(added_ns=added_ns)
+            else:
+                await mark.batch_defer_async(*({"added_ns": added_ns} for _ in range(batch)))
+        print(json.dumps({"added": count}))
+
+
 if __name__ == "__main__":
-    action = {"setup": setup, "bulk": bulk, "worker": worker, "latency": latency}[sys.argv[1]]
+    action = {"setup": setup, "bulk": bulk, "worker": worker, "latency": latency, "steady": steady}[sys.argv[1]]
     uvloop.run(action(*map(int, sys.argv[2:])))
