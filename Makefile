@@ -38,6 +38,10 @@ demo: venv ## run the whole job flow on an embedded PostgreSQL and verify it
 serve: venv ## serve the admin of the demo; prints its address and login
 	@$(BIN)/python -m project.demo --serve
 
+.PHONY: docs
+docs: venv ## build the documentation site in .site/html; a broken link or anchor fails it
+	@$(BIN)/python -m project.local.site
+
 .PHONY: psql
 psql: venv ## open psql on the database of the demo, while `make serve` runs or alone
 	@$(BIN)/python -m project.demo.psql $(PSQL_ARGS)
@@ -147,5 +151,5 @@ bootstrap-sql: venv ## write bootstrap_sql/ from the declaration of the roles
 
 .PHONY: clean
 clean: ## remove caches and the server of `make serve`; keeps .venv
-	@rm -rf .demo .azurite .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
+	@rm -rf .demo .azurite .site .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
 	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +

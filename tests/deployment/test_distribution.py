@@ -112,6 +112,10 @@ def test_the_readme_renders_and_its_links_lead_somewhere(distribution: Distribut
     ours = [link.removeprefix(base).partition("/")[2].partition("#")[0] for link in links if link.startswith(base)]
     assert len(ours) > 40
     assert set(ours) <= files()
+    raw = base.replace("/blob/", "/raw/")
+    pictures = [part.partition('"')[0] for part in page.split('src="')[1:]]
+    assert pictures
+    assert {picture.removeprefix(raw).partition("/")[2] for picture in pictures} <= files()
 
 
 @pytest.fixture

@@ -1,0 +1,105 @@
+"""Builds the documentation site, and follows every link, anchor and picture of what was built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+import yaml
+
+from project.local.site import build, public_names
+from tests.docs.markdown import PAGES, ROOT, read
+
+CONFIGURATION: dict[str, Any] = yaml.safe_load(read("mkdocs.yml"))
+
+
+@dataclass
+class Page(HTMLParser):
+    """One page of the site: its anchors, its links, and what a browser loads with it."""
+
+    anchors: set[str] = field(default_factory=set)
+    links: list[str] = field(default_factory=list)
+    loaded: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = {name: value or "" for name, value in attrs}
+        self.anchors |= {values[name] for name in ("id", "name") if name in values}
+        if tag == "a" and "href" in values:
+            self.links.append(values["href"])
+        elif tag == "link" and values.get("rel") in ("stylesheet", "icon", "preload", "preconnect"):
+            self.loaded.append(values["href"])
+        elif tag in ("script", "img", "iframe") and "src" in values:
+            self.loaded.append(values["src"])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Page]:
+    """Build the site; returns its pages by file."""
+    folder = build(tmp_path_factory.mktemp("site")).parent
+    pages: dict[Path, Page] = {}
+    for path in folder.rglob("*.html"):
+        pages[path] = Page()
+        pages[path].feed(path.read_text(encoding="utf-8"))
+    assert len(pages) > len(PAGES)
+    return pages
+
+
+def target_of(page: Path, link: str) -> tuple[Path, str]:
+    """Return the file and the anchor that a relative link leads to."""
+    parts = urlsplit(link)
+    path = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+    return (path / "index.html" if path.is_dir() else path), unquote(parts.fragment)
+
+
+def entries(node: object) -> Iterator[str]:
+    if isinstance(node, str):
+        yield node
+    elif isinstance(node, dict):
+        for each in node.values():
+            yield from entries(each)
+    elif isinstance(node, list):
+        for each in node:
+            yield from entries(each)
+
+
+def test_links_and_anchors_lead_somewhere(site: dict[Path, Page]) -> None:
+    wrong: list[str] = []
+    for path, page in site.items():
+        if path.name == "404.html":
+            continue
+        for link in page.links:
+            if urlsplit(link).scheme:
+                continue
+            target, anchor = target_of(path, link)
+            if not target.is_file() or (anchor and target in site and anchor not in site[target].anchors):
+                wrong.append(f"{path}: {link}")
+    assert wrong == []
+
+
+def test_a_page_loads_nothing_from_elsewhere(site: dict[Path, Page]) -> None:
+    for path, page in site.items():
+        for source in page.loaded:
+            assert not urlsplit(source).netloc, f"{path} loads {source}"
+            assert path.name == "404.html" or target_of(path, source)[0].is_file(), f"{path}: {source}"
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    listed = list(entries(CONFIGURATION["nav"]))
+    joined = {"changelog.md", "contributing.md", "reference/api.md"}
+    pages = {str(page.relative_to(ROOT / "docs")) for page in PAGES if page.is_relative_to(ROOT / "docs")}
+    assert sorted(listed) == sorted(pages | joined)
+
+
+def test_every_public_name_has_its_docstring(site: dict[Path, Page]) -> None:
+    [page] = [page for path, page in site.items() if path.parts[-3:] == ("reference", "api", "index.html")]
+    names = public_names(read("docs/reference/public-api.md"))
+    assert {"salon_jobs", "salon_jobs.control", "salon_jobs.testing"} <= set(names)
+    assert {f"{module}.{name}" for module, members in names.items() for name in members} <= page.anchors
