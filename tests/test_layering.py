@@ -227,10 +227,11 @@ def modules_loaded_by(program: str) -> set[str]:
 
 def test_nobody_reads_the_environment_but_the_projects_settings() -> None:
     # The settings read it by django-environ; what starts a server for a command hands its own environment on; and the
-    # web server's entry names the settings, as manage.py does.
+    # web server's entry names the settings, as manage.py does. What belongs to a terminal and no project, such as
+    # NO_COLOR, is asked by core.terminal.
     files = [*FILES.values(), *(ROOT / "project").rglob("*.py")]
     readers = {name_of(path) for path in files if _reads_environment(path)}
-    assert readers == {"project.settings", "project.local.postgres_run", "project.wsgi"}
+    assert readers == {"project.settings", "project.local.postgres_run", "project.wsgi", "salon_jobs.core.terminal"}
 
 
 def test_every_statement_says_what_it_is_for_what_it_locks_and_for_whom() -> None:

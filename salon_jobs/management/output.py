@@ -5,34 +5,58 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from datetime import datetime
 from typing import Any, Final
+from uuid import UUID
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, OutputWrapper
 from django.db import Error
 from django.db.models import QuerySet
+from django.utils import timezone
 from psycopg import Error as PsycopgError
 from psycopg.errors import UndefinedTable
 
+from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError, NotReady, SalonJobsError, SchemaMissing
 from salon_jobs.core.records import ActionResult, IdT
-from salon_jobs.core.units import with_noun
+from salon_jobs.core.terminal import Painted, Screen
+from salon_jobs.core.units import duration, with_noun
+from salon_jobs.dashboard.stores import store_name
 
-_SHORT: Final = 60
 _BATCH: Final = 1000
+_DETAIL_INDENT: Final = 4
+_DETAIL_LINES: Final = 2
 
 
-def table(rows: Sequence[Sequence[object]]) -> str:
-    """Format a table with a header row, the first column aligned left and the others right. Empty cells get a dash."""
-    lines = [["-" if cell is None or cell == "" else printable(str(cell)) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join([cells[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(cells[1:], widths[1:], strict=True))])
-        for cells in lines
-    )
+def table(rows: Sequence[Sequence[object]], screen: Screen | None = None) -> str:
+    """Format a table with a header row: numbers to the right, text to the left. Empty cells get a dash."""
+    head, *lines = [[_cell(value) for value in row] for row in rows]
+    return "\n".join((screen or Screen()).table([each.text for each in head], lines))
+
+
+def _cell(value: object) -> Painted:
+    if isinstance(value, Painted):
+        return Painted(printable(value.text), value.colour)
+    if isinstance(value, datetime):
+        return Painted(when(value), "")
+    return Painted("-" if value is None or value == "" else printable(str(value)), "")
+
+
+def when(at: datetime, now: datetime | None = None) -> str:
+    """Format an instant by its distance from now."""
+    distance_s = ((now or timezone.now()) - at).total_seconds()
+    if abs(distance_s) < 1:
+        return "now"
+    return f"{duration(distance_s)} ago" if distance_s > 0 else f"in {duration(-distance_s)}"
+
+
+def instant(at: datetime) -> str:
+    """Format an instant in the time zone of the settings, and by its distance from now."""
+    return f"{timezone.localtime(at):%Y-%m-%d %H:%M:%S %Z} ({when(at)})"
 
 
 def printable(text: str) -> str:
@@ -45,12 +69,6 @@ def printable_lines(text: str) -> str:
     return "".join(each if each.isprintable() or each == "\n" else "?" for each in text.expandtabs())
 
 
-def shortened(text: str) -> str:
-    """Shorten a long text, such as an error message, that nobody copies from a table."""
-    line = " ".join(text.split())
-    return line if len(line) <= _SHORT else f"{line[:_SHORT]}…"
-
-
 def write_list(
     rows: QuerySet[Any],
     columns: Sequence[str],
@@ -59,20 +77,23 @@ def write_list(
     err: OutputWrapper,
     *,
     nothing: str,
+    detail: str,
     only_in_json: Sequence[str] = (),
 ) -> int:
-    """Write the first ``--limit`` rows as a table, with long texts shortened, or as JSON; return how many.
+    """Write the first ``--limit`` rows as a table, or as JSON; return how many.
 
-    Without any, write ``nothing`` to ``err``.
+    The table leaves out columns without any value, and has the column ``detail`` below each row on a terminal. Without
+    rows, write ``nothing`` to ``err``.
     """
     found = list(rows.values(*columns, *only_in_json)[: options["limit"] + 1])
     listed = found[: options["limit"]]
     if options["json"]:
         out.write(json.dumps(listed, indent=2, default=str))
     elif listed:
-        long = {"reason", "last_error"}
-        cells = ([shortened(row[name]) if name in long else row[name] for name in columns] for row in listed)
-        out.write(table([columns, *cells]))
+        head = [name for name in columns if name != detail and any(row[name] not in (None, "") for row in listed)]
+        cells = [[colour_of(row[name]) if name == "status" else row[name] for name in head] for row in listed]
+        details = [str(row[detail] or "") for row in listed]
+        write_table([head, *cells], details, Screen.of(out, options), out, detail=detail)
     else:
         err.write(nothing)
     if len(found) > len(listed):
@@ -80,15 +101,70 @@ def write_list(
     return len(listed)
 
 
-def write_object(shown: Mapping[str, Any], options: Mapping[str, Any], out: OutputWrapper) -> None:
-    """Write an object as lines, or as JSON."""
+def write_table(
+    rows: Sequence[Sequence[object]], details: Sequence[str], screen: Screen, out: OutputWrapper, *, detail: str
+) -> None:
+    """Write a table with a detail of each row, such as its last error.
+
+    On a terminal it is below the row, elsewhere in a last column, so that each row is a line for ``grep``.
+    """
+    if screen.width is None:
+        shown = [[*row, text] for row, text in zip(rows, [detail, *details], strict=True)] if any(details) else rows
+        out.write(table(shown, screen))
+        return
+    head, *lines = table(rows, screen).splitlines()
+    out.write(head)
+    for line, text in zip(lines, details, strict=True):
+        out.write(line)
+        for part in screen.wrap(printable(text), indent=_DETAIL_INDENT, lines=_DETAIL_LINES):
+            out.write(screen.paint(part, "dim"))
+
+
+def store_names(stores: Iterable[UUID]) -> dict[UUID, str]:
+    """Return the names of stores, or their IDs where nothing here may read the names."""
+    names = {store: str(store) for store in stores}
+    if conf.store_model is not None:
+        # Only the connection of DATABASE may read them, and operators' commands can do without it.
+        with suppress(Error, SalonJobsError, ImproperlyConfigured):
+            for store in names:
+                names[store] = store_name(store)
+    return names
+
+
+_COLOURS: Final = {
+    "running": "blue",
+    "succeeded": "green",
+    "published": "green",
+    "failed": "red",
+    "parked": "red",
+    "rejected": "red",
+    "cancelled": "yellow",
+    "skipped": "yellow",
+    "waiting": "yellow",
+    "retry": "yellow",
+}
+
+
+def colour_of(state: str) -> Painted:
+    """Return a state or status in its colour."""
+    return Painted(state, _COLOURS.get(state, ""))
+
+
+def write_object(
+    shown: Mapping[str, Any], options: Mapping[str, Any], out: OutputWrapper, *, only_in_json: Collection[str] = ()
+) -> None:
+    """Write an object as lines, without its empty values, or as JSON."""
     if options["json"]:
         out.write(json.dumps(shown, indent=2, default=str))
         return
+    screen = Screen.of(out, options)
     for name, value in shown.items():
+        if value is None or value == "" or name in only_in_json:
+            continue
         is_json = isinstance(value, dict | list)
         text = json.dumps(value, indent=2, default=str, ensure_ascii=False) if is_json else str(value)
-        out.write(printable_lines(f"{name}: {text}"))
+        text = instant(value) if isinstance(value, datetime) else text
+        out.write(f"{screen.paint(f'{name}:', 'bold')} {printable_lines(text)}")
 
 
 def write_counts(done: str, counts: Mapping[str, int], options: Mapping[str, Any], out: OutputWrapper) -> None:

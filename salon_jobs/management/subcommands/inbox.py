@@ -15,7 +15,7 @@ from salon_jobs.management.subcommands.base import Subcommand
 from salon_jobs.models import InboxMessage
 
 _COLUMNS: Final = ("message_id", "id", "consumer", "event", "code", "deliveries", "received_at", "status")
-_DETAILS: Final = ("producer", "store_id", "reason", "job_id", "ended_at")
+_DETAILS: Final = ("producer", "store_id", "job_id", "ended_at")
 _WAITING: Final = (Status.REJECTED, Status.RETRY)
 
 
@@ -41,11 +41,12 @@ class Inbox(Subcommand):
         match options["action"]:
             case "list":
                 rows, nothing = messages.filter(status__in=_WAITING), "no message is rejected"
-                write_list(rows, _COLUMNS, options, out, err, nothing=nothing, only_in_json=_DETAILS)
+                columns = (*_COLUMNS, "reason")
+                write_list(rows, columns, options, out, err, nothing=nothing, detail="reason", only_in_json=_DETAILS)
             case "show":
                 if len(options["id"]) != 1:
                     raise CommandError("name one message by its id, as listed by: salon_jobs inbox")
-                row = messages.values(*_COLUMNS, *_DETAILS, "raw").first()
+                row = messages.values(*_COLUMNS, "reason", *_DETAILS, "raw").first()
                 if row is None:
                     raise CommandError(f"the inbox has no message {options['id'][0]}")
                 write_object({**row, "raw": shown_text(row["raw"])}, options, out)

@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, ClassVar, Final
+from uuid import UUID
 
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
+from django.utils import timezone
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import ActionResult, JobState
 from salon_jobs.core.redaction import redacted
+from salon_jobs.core.terminal import Screen
+from salon_jobs.core.units import duration
 from salon_jobs.jobs.control import cancel_jobs, retry_jobs
 from salon_jobs.jobs.search import JobCriteria, find_jobs, retries_ahead
+from salon_jobs.jobs.waiting import due_in, waiting_reasons
 from salon_jobs.management.arguments import add_options, instant_ahead
-from salon_jobs.management.output import change_rows, printable_lines, write_list, write_object
+from salon_jobs.management.output import (
+    change_rows,
+    colour_of,
+    instant,
+    printable,
+    printable_lines,
+    store_names,
+    when,
+    write_object,
+    write_table,
+)
 from salon_jobs.management.subcommands.base import Subcommand
 from salon_jobs.models import Job, JobError
 from salon_jobs.schedule.scheduler import tick_of
 
+_DEFAULT_QUEUE: Final = "default"
+# What JSON holds of each job.
 _COLUMNS: Final = (
     "id",
     "task",
@@ -33,6 +51,9 @@ _COLUMNS: Final = (
     "run_at",
     "finished_at",
     "error_class",
+    "max_attempts",
+    "created_at",
+    "started_at",
 )
 
 
@@ -59,7 +80,69 @@ class List(Subcommand):
             **{name: options[name] for name in names},
         )
         jobs = find_jobs(criteria, using=conf.reader_database)
-        write_list(jobs, _COLUMNS, options, out, err, nothing="no job matches")
+        found = list(jobs.defer("payload", "trace")[: options["limit"] + 1])
+        listed = found[: options["limit"]]
+        now = timezone.now()
+        waiting = waiting_reasons(listed, using=conf.reader_database, now=now)
+        errors = _last_errors(listed)
+        if options["json"]:
+            rows = [
+                {name: getattr(job, name) for name in _COLUMNS}
+                | {"error": errors.get(job.pk), "waiting": waiting.get(job.pk)}
+                for job in listed
+            ]
+            out.write(json.dumps(rows, indent=2, default=str))
+        elif listed:
+            self._write(listed, [_why(job, waiting, errors, now) for job in listed], Screen.of(out, options), out)
+        else:
+            err.write("no job matches")
+        if len(found) > len(listed):
+            err.write(f"only the first {len(listed):,} are listed; --limit lists more")
+
+    def _write(self, jobs: Sequence[Job], details: Sequence[str], screen: Screen, out: OutputWrapper) -> None:
+        """Write the table, with queues and stores where there are others than the default and none."""
+        rows: Sequence[Any] = jobs  # only mypy knows the types of Django's fields
+        now = timezone.now()
+        columns: dict[str, list[object]] = {
+            "id": [job.pk for job in rows],
+            "task": [job.task for job in rows],
+            "state": [colour_of(job.state) for job in rows],
+            "when": [_when(job, now) for job in rows],
+            "attempts": [f"{job.attempts}/{job.max_attempts}" for job in rows],
+        }
+        if any(job.queue != _DEFAULT_QUEUE for job in rows):
+            columns["queue"] = [job.queue for job in rows]
+        if any(job.store_id for job in rows):
+            names = store_names({job.store_id for job in rows if job.store_id})
+            columns["store"] = [names.get(job.store_id) for job in rows]
+        write_table([list(columns), *zip(*columns.values(), strict=True)], details, screen, out, detail="why")
+
+
+def _when(job: Any, now: datetime) -> str:
+    """Return the age that matters most in the job's state."""
+    if job.state == JobState.RUNNING and job.started_at is not None:
+        return f"for {duration((now - job.started_at).total_seconds())}"
+    if job.state == JobState.QUEUED:
+        return when(job.run_at, now)
+    return when(job.finished_at or job.created_at, now)
+
+
+def _why(job: Any, waiting: Mapping[int, str], errors: Mapping[int, str], now: datetime) -> str:
+    """Return why the job waits or failed, beyond what the columns show."""
+    waits = waiting.get(job.pk, "")
+    parts = [f"waiting: {waits}"] if waits and waits != due_in(job, now) else []
+    if job.state == JobState.CANCELLED and job.reason:
+        parts.append(job.reason)
+    elif job.error_class and job.state != JobState.SUCCEEDED:
+        name, message = job.error_class.rpartition(".")[2], errors.get(job.pk, "")
+        parts.append(f"{name}: {message}" if message else name)
+    return "; ".join(parts)
+
+
+def _last_errors(jobs: Sequence[Job]) -> dict[int, str]:
+    """Return the message of each job's last error."""
+    rows = JobError.objects.using(conf.reader_database).filter(job_id__in=[job.pk for job in jobs])
+    return dict(rows.order_by("job_id", "-pk").distinct("job_id").values_list("job_id", "message"))
 
 
 class Show(Subcommand):
@@ -89,11 +172,90 @@ class Show(Subcommand):
             "cron_entry": tick.entry if tick else None,
             "retries_ahead": [asdict(retry) for retry in retries_ahead(job, datetime.now(UTC))],
         }
-        write_object({**shown, "errors": errors} if options["json"] else shown, options, out)
-        for error in () if options["json"] else errors:
-            code = f" ({error['code']})" if error["code"] else ""
-            head = f"\nattempt {error['attempt']} at {error['occurred_at']}: {error['error_class']}{code}"
-            out.write(printable_lines(f"{head}\n{error['traceback'] or error['message']}"))
+        waits = waiting_reasons([job], using=using, now=timezone.now()).get(job.pk)
+        if options["json"]:
+            write_object({**shown, "waiting": waits, "errors": errors}, options, out)
+            return
+        screen = Screen.of(out, options)
+        _write_head(job, waits, errors[-1] if errors else None, screen, out)
+        store = shown["store_id"]
+        _write_facts(
+            {
+                "queue": job.queue,
+                "store": None if store is None else _named(store, store_names({store})),
+                "attempts": f"{job.attempts} of {job.max_attempts}",
+                "priority": job.priority or None,
+                "enqueued": job.created_at,
+                "due": job.run_at if job.state == JobState.QUEUED else None,
+                "started": job.started_at,
+                "ended": job.finished_at,
+                "cancellation requested": job.cancel_requested_at,
+                "expires": job.expires_at,
+                "key": job.job_key,
+                "concurrency key": job.concurrency_key,
+                "cron entry": shown["cron_entry"],
+                "fan-out": job.fan_out_id,
+                "worker deaths": job.rescues or None,
+                "next attempts": _retries(job) if job.attempts else None,
+            },
+            screen,
+            out,
+        )
+        payload = json.dumps(shown["payload"], indent=2, default=str, ensure_ascii=False)
+        out.write(f"\n{screen.paint('payload', 'bold')}\n{printable_lines(payload)}")
+        for error in reversed(errors):
+            head = f"attempt {error['attempt']} at {instant(error['occurred_at'])}: {_named_error(error)}"
+            out.write(f"\n{screen.paint(printable(head), 'bold')}")
+            out.write(printable_lines(error["traceback"] or error["message"]))
+
+
+def _write_head(
+    job: Any, waits: str | None, error: Mapping[str, Any] | None, screen: Screen, out: OutputWrapper
+) -> None:
+    """Write what the job is, its state, and why."""
+    state, colour = colour_of(job.state)
+    out.write(f"{screen.paint(printable(f'job {job.pk} {job.task}'), 'bold')} {screen.paint(state, colour)}")
+    lines = [("waiting", waits or "", "yellow")]
+    if job.reason and job.state == JobState.CANCELLED:
+        lines.append(("reason", job.reason, "yellow"))
+    if error is not None and job.state != JobState.SUCCEEDED:
+        lines.append(("error", f"{_named_error(error)}: {error['message']}", "red"))
+    for label, text, colour in lines:
+        if text:
+            out.write(screen.paint(printable(f"{label}: {text}"), colour))
+    out.write("")
+
+
+def _write_facts(facts: Mapping[str, object], screen: Screen, out: OutputWrapper) -> None:
+    known = {name: value for name, value in facts.items() if value is not None and value != ""}
+    width = max(map(len, known))
+    for name, value in known.items():
+        text = instant(value) if isinstance(value, datetime) else printable(str(value))
+        out.write(f"  {screen.paint(name, 'dim')}{' ' * (width - len(name))}  {text}")
+
+
+def _named(store: UUID, names: Mapping[UUID, str]) -> str:
+    name = names[store]
+    return name if name == str(store) else f"{name} ({store})"
+
+
+def _named_error(error: Mapping[str, Any]) -> str:
+    name = error["error_class"].rpartition(".")[2]
+    return f"{name} ({error['code']})" if error["code"] else name
+
+
+_NEXT: Final = 3
+
+
+def _retries(job: Job) -> str:
+    """Return when the next attempts become due if each fails at once."""
+    now = timezone.now()
+    ahead = retries_ahead(job, now)
+    times: list[str] = []
+    for retry in ahead[:_NEXT]:
+        earliest, latest = when(retry.earliest, now), when(max(retry.earliest, retry.latest), now)
+        times.append(earliest if earliest == latest else f"{earliest} to {latest.removeprefix('in ')}")
+    return ", ".join(times) + (", …" if len(ahead) > _NEXT else "")
 
 
 class ChangeJobs(Subcommand):

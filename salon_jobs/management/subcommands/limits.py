@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
 
 from salon_jobs.conf import settings as conf
+from salon_jobs.core.terminal import Painted, Screen
 from salon_jobs.jobs import limits
 from salon_jobs.jobs.limits import ListedLimit, list_limits
 from salon_jobs.management.arguments import add_options
@@ -55,7 +56,7 @@ class Limit(Subcommand):
         if options["json"]:
             out.write(json.dumps(list(map(asdict, listed)), indent=2))
         elif listed:
-            out.write(table([_HEAD, *map(_cells, listed)]))
+            out.write(table([_HEAD, *map(_cells, listed)], Screen.of(out, options)))
         else:
             err.write("no limit is set or declared")
 
@@ -72,7 +73,7 @@ def _values(options: dict[str, Any]) -> dict[str, Any]:
 
 def _cells(limit: ListedLimit) -> tuple[object, ...]:
     numbers = (None if n is None else f"{n:,}" for n in (limit.max_concurrency, limit.rate, limit.declared))
-    return (f"{limit.kind} {limit.name}", "yes" if limit.paused else None, *numbers)
+    return (f"{limit.kind} {limit.name}", Painted("yes", "yellow") if limit.paused else None, *numbers)
 
 
 class Pause(Subcommand):

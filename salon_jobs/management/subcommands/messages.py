@@ -16,6 +16,7 @@ from django.db.models import Q, QuerySet
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import EVENT_SKIPPED, TOPIC_DENIED, ActionResult, MessageStatus
 from salon_jobs.core.redaction import redacted
+from salon_jobs.core.terminal import Screen
 from salon_jobs.core.units import with_noun
 from salon_jobs.management.arguments import add_options
 from salon_jobs.management.output import ask, change_rows, table, write_list, write_object, write_results
@@ -59,19 +60,8 @@ def _numbers(ids: Sequence[int | UUID]) -> list[int]:
     return list(dict.fromkeys(by_uuid[each] if isinstance(each, UUID) else each for each in ids))
 
 
-_COLUMNS: Final = (
-    "id",
-    "status",
-    "aggregate_type",
-    "aggregate_id",
-    "event",
-    "store_id",
-    "retry_count",
-    "created_at",
-    "sent_at",
-    "ended_at",
-    "last_error",
-)
+_COLUMNS: Final = ("id", "status", "aggregate_type", "aggregate_id", "event", "retry_count", "created_at", "last_error")
+_ONLY_IN_JSON: Final = ("store_id", "sent_at", "ended_at")
 
 
 class List(Subcommand):
@@ -86,7 +76,16 @@ class List(Subcommand):
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         messages, is_complete = _matching(options, options["status"])
-        count = write_list(messages, _COLUMNS, options, out, err, nothing="no message matches")
+        count = write_list(
+            messages,
+            _COLUMNS,
+            options,
+            out,
+            err,
+            nothing="no message matches",
+            detail="last_error",
+            only_in_json=_ONLY_IN_JSON,
+        )
         if not is_complete and count < options["limit"]:
             err.write(f"only the newest {NEWEST:,} IDs were searched; --status failed or skipped searches all of these")
 
@@ -109,7 +108,7 @@ class Show(Subcommand):
             raise CommandError(f"there is no message {number}")
         message: dict[str, Any] = {**row}
         hidden = {name: redacted(message[name], conf.redact) for name in ("payload", "headers")}
-        write_object({**message, **hidden, "blocked_by": _holder(message)}, options, out)
+        write_object({**message, **hidden, "blocked_by": _holder(message)}, options, out, only_in_json=("partition",))
 
 
 def _holder(message: dict[str, Any]) -> dict[str, Any] | None:
@@ -249,17 +248,7 @@ def _range(replayed: Replayed) -> str:
     return f"{replayed.first} to {replayed.last}" if replayed.messages else "none"
 
 
-_PARKED_COLUMNS: Final = (
-    "aggregate_type",
-    "aggregate_id",
-    "status",
-    "head_id",
-    "retry_count",
-    "retry_at",
-    "since",
-    "code",
-    "store_id",
-)
+_PARKED_COLUMNS: Final = ("aggregate_type", "aggregate_id", "status", "head_id", "retry_at", "since", "code", "error")
 
 
 class Parked(Subcommand):
@@ -279,7 +268,8 @@ class Parked(Subcommand):
         if options["aggregate_type"]:
             aggregates = aggregates.filter(aggregate_type=options["aggregate_type"])
         nothing = "no aggregate is parked"
-        write_list(aggregates, _PARKED_COLUMNS, options, out, err, nothing=nothing, only_in_json=["error"])
+        more = ("retry_count", "store_id")
+        write_list(aggregates, _PARKED_COLUMNS, options, out, err, nothing=nothing, detail="error", only_in_json=more)
 
 
 class Unpark(Subcommand):
@@ -362,7 +352,8 @@ class Gate(Subcommand):
                 )
                 for each in state.holders
             ]
-            out.write(table([("pid", "role", "application", "since", "state"), *rows]))
+            screen = Screen.of(out, options)
+            out.write(table([("pid", "role", "application", "since", "state"), *rows], screen))
             behind = f"{state.behind:,} or more" if state.behind == COUNTED else f"{state.behind:,}"
             out.write(f"messages are relayed up to {state.bound}; committed and waiting behind that: {behind}")
 

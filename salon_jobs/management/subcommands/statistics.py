@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import units
 from salon_jobs.core.records import JobState
+from salon_jobs.core.terminal import Screen
 from salon_jobs.core.units import with_noun
 from salon_jobs.jobs.pruning import BATCH, count_prunable, prune_jobs, retained
 from salon_jobs.jobs.statistics import TaskTotals, totals
@@ -20,6 +21,8 @@ from salon_jobs.management.output import Progress, ask, listed_counts, table
 from salon_jobs.management.subcommands.base import Subcommand
 
 _HEAD = ("task", "runs", "succeeded", "retried", "failed", "mean", "p50", "p95", "wait mean", "wait p50", "wait p95")
+_WIDE: Final = 110
+_ONLY_WIDE: Final = ("mean", "wait mean", "wait p50")
 
 
 class Stats(Subcommand):
@@ -48,7 +51,10 @@ class Stats(Subcommand):
         if options["json"]:
             out.write(json.dumps(list(map(_described, rows)), indent=2))
         elif rows:
-            out.write(table([_HEAD, *map(_cells, rows)]))
+            screen = Screen.of(out, options)
+            is_narrow = screen.width is not None and screen.width < _WIDE
+            shown = [n for n, name in enumerate(_HEAD) if not (is_narrow and name in _ONLY_WIDE)]
+            out.write(table([[cells[n] for n in shown] for cells in (_HEAD, *map(_cells, rows))], screen))
         else:
             err.write("no job ran in this period")
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from itertools import islice
 from types import TracebackType
-from typing import Any, Final, TextIO
+from typing import Any, Final, TextIO, TypeAlias
 
 from django.core.management.base import CommandParser, OutputWrapper
 from django.db import Error
@@ -20,13 +20,14 @@ from django.utils import timezone
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import NotReady
+from salon_jobs.core.terminal import Painted, Screen
 from salon_jobs.core.units import duration, number, with_noun
 from salon_jobs.dashboard.processes import ProcessAtWork, processes
 from salon_jobs.dashboard.queues import Waiting, waiting
 from salon_jobs.jobs.search import FailureKind, failure_kinds
 from salon_jobs.jobs.statistics import TaskTotals, totals
 from salon_jobs.management.arguments import duration as duration_option
-from salon_jobs.management.output import printable, shortened, table
+from salon_jobs.management.output import printable, store_names, when
 from salon_jobs.management.subcommands.base import Subcommand
 from salon_jobs.process.probe import Probe
 
@@ -70,7 +71,14 @@ class Keys:
 
 
 _LAST: Final = timedelta(minutes=5)
-_SHOWN: Final = 8
+# Rows of each table, and names in a line of the summary. A page has five tables; of a low terminal the first two and
+# most of the third are to be seen.
+_MOST_ROWS: Final = 8
+_FEWEST_ROWS: Final = 3
+_TABLES: Final = 5
+_BESIDES: Final = 14
+_NAMED: Final = 8
+Section: TypeAlias = tuple[Sequence[str], Iterable[Sequence[object]]]
 # A page of a busy database can take this long; Ctrl-C works meanwhile.
 _PATIENCE_S: Final = 10.0
 # Switch to the alternate screen without a cursor, and back; to its first line; clear the rest of a line, and of the
@@ -98,9 +106,9 @@ class Top(Subcommand):
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         """Write one page without a terminal; otherwise page after page, even while the database is gone for a while."""
         if options["once"] or not out.isatty():
-            out.write("\n".join(_page()))
+            out.write("\n".join(_page(Screen.of(out, options), _MOST_ROWS)))
             return
-        page = Probe(_page, patience_s=_PATIENCE_S)
+        page = Probe(lambda: _page(Screen.of(out, options), _rows()), patience_s=_PATIENCE_S)
         with Keys(sys.stdin) as keys:
             out.write(_ENTER, ending="")
             try:
@@ -123,28 +131,43 @@ def _shown(page: Probe[list[str]]) -> list[str]:
 
 
 def _draw(lines: list[str], out: OutputWrapper) -> None:
-    size = shutil.get_terminal_size()
-    shown = [line[: size.columns] for line in lines[: size.lines - 1]]
+    shown = lines[: shutil.get_terminal_size().lines - 1]
     out.write(_HOME + "".join(f"{line}{_END_OF_LINE}\n" for line in shown) + _END_OF_SCREEN, ending="")
     out.flush()
 
 
-def _page() -> list[str]:
+def _rows() -> int:
+    """Return how many rows of each table a page of this terminal holds, so that failures and running jobs fit."""
+    return min(_MOST_ROWS, max(_FEWEST_ROWS, (shutil.get_terminal_size().lines - _BESIDES) // _TABLES))
+
+
+def _page(screen: Screen, most: int) -> list[str]:
+    """Return the lines of a page, with failures before what goes well."""
     using = conf.reader_database
     queued, live = waiting(using=using), processes(using=using)
     tasks = totals(_LAST, using=using)
     parts = [
-        _summary(queued, live),
-        _queues(queued),
-        _tasks("slowest", _slowest(tasks)),
-        _tasks("failing", _failing(tasks)),
-        _running(live),
-        _errors(failure_kinds(using=using)),
+        _summary(queued, live, screen),
+        *(
+            screen.table(head, [[_painted(cell) for cell in row] for row in shown])
+            for head, rows in (
+                _errors(failure_kinds(using=using)),
+                _running(live, most),
+                _queues(queued),
+                _tasks("failing", _failing(tasks)),
+                _tasks("slowest", _slowest(tasks)),
+            )
+            if (shown := list(islice(rows, most)))
+        ),
     ]
-    return [line for part in parts if part for line in (*part, "")][:-1]
+    return [line for part in parts for line in (*part, "")][:-1]
 
 
-def _summary(queued: Waiting, live: tuple[ProcessAtWork, ...]) -> list[str]:
+def _painted(cell: object) -> Painted:
+    return cell if isinstance(cell, Painted) else Painted(printable(str(cell)) or "-", "")
+
+
+def _summary(queued: Waiting, live: tuple[ProcessAtWork, ...], screen: Screen) -> list[str]:
     about = "" if queued.exact else "about "
     workers = [each for each in live if each.kind == "worker"]
     running = sum(each.held for each in workers)
@@ -156,41 +179,49 @@ def _summary(queued: Waiting, live: tuple[ProcessAtWork, ...]) -> list[str]:
         f"{with_noun(len(workers), 'worker')}, {with_noun(running, 'job')} running",
     ]
     silent = [f"{each.kind} {each.hostname}/{each.pid}" for each in live if each.silent]
-    notes = [("silent", silent), ("paused", list(queued.paused))]
-    return [*lines, *(f"{what}: {printable(', '.join(names[:_SHOWN]))}" for what, names in notes if names)]
+    notes = [("silent", silent, "red"), ("paused", list(queued.paused), "yellow")]
+    return [
+        *(screen.clip(line) for line in lines),
+        *(
+            screen.paint(screen.clip(f"{what}: {printable(', '.join(names[:_NAMED]))}"), colour)
+            for what, names, colour in notes
+            if names
+        ),
+    ]
 
 
-def _section(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """Return the first rows as a table; without rows nothing."""
-    shown = list(islice(rows, _SHOWN))
-    return table([head, *shown]).splitlines() if shown else []
-
-
-def _queues(queued: Waiting) -> list[str]:
+def _queues(queued: Waiting) -> Section:
     head = ("queue", "waiting", "due", "oldest", "in/min", "out/min", "failed/h", "retried/h")
-    rows = (
+    return head, (
         (
-            queue.name,
+            Painted(printable(queue.name), "yellow" if queue.paused else ""),
             number(queue.depth.waiting),
             number(queue.depth.due),
             duration(queue.depth.oldest_due_s),
-            *map(number, (queue.in_a_minute, queue.out_a_minute, queue.failed, queue.retried)),
+            number(queue.in_a_minute),
+            number(queue.out_a_minute),
+            _bad(queue.failed),
+            number(queue.retried),
         )
         for queue in sorted(queued.queues, key=lambda each: -each.depth.waiting)
     )
-    return _section(head, rows)
 
 
-def _tasks(what: str, tasks: Iterable[TaskTotals]) -> list[str]:
-    rows = (
+def _bad(count: int) -> Painted:
+    return Painted(number(count), "red" if count else "")
+
+
+def _tasks(what: str, tasks: Iterable[TaskTotals]) -> Section:
+    return (f"{what} tasks, 5 min", "runs", "failed", "retried", "p50", "p95", "wait p95"), (
         (
             each.task,
-            *map(number, (each.runs, each.outcomes["failed"], each.outcomes["retried"])),
+            number(each.runs),
+            _bad(each.outcomes["failed"]),
+            number(each.outcomes["retried"]),
             *map(duration, (each.duration(0.5), each.duration(0.95), each.wait(0.95))),
         )
         for each in tasks
     )
-    return _section((f"{what} tasks, 5 min", "runs", "failed", "retried", "p50", "p95", "wait p95"), rows)
 
 
 def _slowest(tasks: list[TaskTotals]) -> list[TaskTotals]:
@@ -202,14 +233,32 @@ def _failing(tasks: list[TaskTotals]) -> list[TaskTotals]:
     return sorted((each for each in tasks if failures[each.task]), key=lambda each: -failures[each.task])
 
 
-def _running(live: tuple[ProcessAtWork, ...]) -> list[str]:
+def _running(live: tuple[ProcessAtWork, ...], most: int) -> Section:
     held = [(job, process) for process in live for job in process.jobs]
     held.sort(key=lambda pair: -pair[0].for_s)
-    rows = ((job.task, job.id, duration(job.for_s), job.store, process.pid) for job, process in held)
-    return _section(("running longest", "job", "for", "store", "process"), rows)
+    stores = {job.store for job, _ in held[:most] if job.store is not None}
+    names = store_names(stores)
+    head = ("running longest", "job", "for", *(["store"] if stores else []), "process")
+    return head, (
+        (
+            job.task,
+            str(job.id),
+            duration(job.for_s),
+            *(["-" if job.store is None else names[job.store]] if stores else []),
+            f"{process.hostname}/{process.pid}",
+        )
+        for job, process in held[:most]
+    )
 
 
-def _errors(kinds: list[FailureKind]) -> list[str]:
-    errors = (shortened(f"{kind.error_class.rpartition('.')[2]}: {kind.message}") for kind in kinds)
-    rows = ((kind.task, number(kind.jobs), kind.newest_id, error) for kind, error in zip(kinds, errors, strict=True))
-    return _section(("failed jobs, newest error first", "jobs", "newest", "error"), rows)
+def _errors(kinds: list[FailureKind]) -> Section:
+    return ("failed jobs", "jobs", "newest", "last", "error"), (
+        (
+            Painted(printable(kind.task), "red"),
+            number(kind.jobs),
+            str(kind.newest_id),
+            "-" if kind.last_at is None else when(kind.last_at),
+            f"{kind.error_class.rpartition('.')[2]}: {kind.message}",
+        )
+        for kind in kinds
+    )

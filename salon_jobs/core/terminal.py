@@ -1,0 +1,131 @@
+"""Colours, and widths of text in the columns of a terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+_CODES: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
+_GAP: Final = 2
+_NARROWEST: Final = 8
+_NUMBER: Final = re.compile(r"<?[\d,.]+\+?( (ms|s|min|h|d))?")
+
+
+class Painted(NamedTuple):
+    """Text with the name of its colour."""
+
+    text: str
+    colour: str
+
+
+def wants_colour(stream: Any) -> bool:
+    """Return whether the stream is a terminal whose user has not asked for plain text, as by NO_COLOR."""
+    environment = os.environ
+    is_plain = environment.get("NO_COLOR") or environment.get("TERM") == "dumb"
+    return not is_plain and environment.get("DJANGO_COLORS") != "nocolor" and bool(stream.isatty())
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """What text is laid out for; the default is a file. ``width`` is in columns, None for any."""
+
+    width: int | None = None
+    colours: bool = False
+
+    @classmethod
+    def of(cls, stream: Any, options: Mapping[str, Any]) -> Screen:
+        """Return the screen of a command's output, by Django's --no-color and --force-color."""
+        colours = wants_colour(stream) and not options.get("no_color")
+        width = shutil.get_terminal_size().columns if stream.isatty() else None
+        return cls(width, colours or bool(options.get("force_color")))
+
+    def paint(self, text: str, colour: str) -> str:
+        """Return the text in a colour (or bold, or dim) where colours are shown."""
+        return f"\x1b[{_CODES[colour]}m{text}\x1b[0m" if self.colours and text and colour else text
+
+    def clip(self, text: str) -> str:
+        """Return a line that fits the screen, with an ellipsis where its end is left out."""
+        return text if self.width is None else _head(text, self.width)
+
+    def wrap(self, text: str, *, indent: int, lines: int) -> list[str]:
+        """Return the text on indented lines that fit the screen, with an ellipsis after the last where it is longer."""
+        if self.width is None:
+            return [" " * indent + text]
+        width, wrapped = self.width - indent, list[str]()
+        while text and len(wrapped) < lines - 1:
+            line = _taken(text, width)
+            # Without a space near its end, as in Japanese, a line breaks anywhere.
+            space = -1 if line == text else line.rfind(" ", len(line) // 2)
+            end = len(line) if space < 0 else space
+            wrapped.append(text[:end])
+            text = text[end:].lstrip()
+        return [" " * indent + line for line in (*wrapped, *([_head(text, width)] if text else []))]
+
+    def table(self, head: Sequence[str], rows: Sequence[Sequence[str | Painted]]) -> list[str]:
+        """Lay out a table: numbers to the right, text to the left. Long texts lose their middle where it is too wide.
+
+        The texts must be on one line and hold no control characters.
+        """
+        cells = [[each if isinstance(each, Painted) else Painted(each, "") for each in row] for row in rows]
+        columns = list(zip([Painted(name, "bold") for name in head], *cells, strict=True))
+        to_right = [all(_NUMBER.fullmatch(each.text) or each.text in "-–" for each in column[1:]) for column in columns]
+        widths = [max(columns_of(each.text) for each in column) for column in columns]
+        if self.width is not None:
+            _narrow(widths, self.width - _GAP * (len(widths) - 1), fixed=to_right)
+        lines: list[str] = []
+        for row in zip(*columns, strict=True):
+            parts: list[str] = []
+            for cell, width, right in zip(row, widths, to_right, strict=True):
+                text = fitted(cell.text, width)
+                space = " " * (width - columns_of(text))
+                painted = self.paint(text, cell.colour)
+                parts.append(f"{space}{painted}" if right else f"{painted}{space}")
+            lines.append((" " * _GAP).join(parts).rstrip())
+        return lines
+
+
+def _narrow(widths: list[int], most: int, *, fixed: Sequence[bool]) -> None:
+    """Narrow the widest columns of text until all fit, or until they are as narrow as may be."""
+    shrinking = [number for number, is_fixed in enumerate(fixed) if not is_fixed]
+    while sum(widths) > most and shrinking:
+        widest = max(shrinking, key=lambda number: widths[number])
+        if widths[widest] <= _NARROWEST:
+            return
+        widths[widest] -= 1
+
+
+def columns_of(text: str) -> int:
+    """Return how many columns of a terminal the text takes: two for each East Asian wide character."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(each) else 2 if unicodedata.east_asian_width(each) in "WF" else 1 for each in text
+    )
+
+
+def fitted(text: str, width: int) -> str:
+    """Return the text, without its middle where it is too wide: names differ at either end."""
+    if columns_of(text) <= width:
+        return text
+    head = _taken(text, width // 2)
+    tail = _taken(text[::-1], width - 1 - columns_of(head))[::-1]
+    return f"{head}…{tail}"
+
+
+def _head(text: str, width: int) -> str:
+    return text if columns_of(text) <= width else f"{_taken(text, width - 1)}…"
+
+
+def _taken(text: str, width: int) -> str:
+    """Return as much of the beginning of the text as fits."""
+    taken = 0
+    for number, each in enumerate(text):
+        taken += columns_of(each)
+        if taken > width:
+            return text[:number]
+    return text

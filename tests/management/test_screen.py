@@ -1,0 +1,162 @@
+"""Shows the operator's commands on a terminal of 80 columns, and where colours are not wanted."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from uuid import UUID, uuid4
+
+import pytest
+
+from salon_jobs.core.terminal import Painted, Screen, columns_of, fitted
+from tests.interpreter import ROOT
+from tests.management.operator import add, run
+from tests.management.test_salon_jobs_command import minute
+from tests.outbox.test_operate_messages import block, write
+from tests.support import change
+
+COLOUR = re.compile(r"\x1b\[\d+m")
+
+
+def on_a_terminal(*arguments: str, **environment: str) -> str:
+    """Run a subcommand on a terminal of 80 columns; return what it shows."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    process = subprocess.Popen(
+        [sys.executable, "manage.py", "salon_jobs", *arguments],
+        cwd=ROOT,
+        env={**inherited, "DJANGO_SETTINGS_MODULE": "project.settings", "TERM": "xterm", **environment},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    text = b""
+    try:
+        while part := os.read(ours, 65536):
+            text += part
+    except OSError:  # closed by the command
+        os.close(ours)
+    assert process.wait(60) == 0, text.decode()
+    return text.decode().replace("\r\n", "\n")
+
+
+def fill(process_id: int, store: UUID) -> int:
+    """Add jobs in all states, with long and wide names; return the ID of the one that failed."""
+    for name, state, columns in (
+        ("expire-tentative-reservations-for-store", "queued", {"queue": "mail", "store_id": store}),
+        ("予約確認メールをお客様へ送信するタスク", "running", {"leased_by": process_id, "lease": 1}),
+        ("ping", "succeeded", {}),
+    ):
+        add(task=name, state=state, **columns)
+    failed = add(
+        task="charge-card", state="failed", attempts=3, max_attempts=3, error_class="a.CardError", fingerprint=7
+    )
+    change("UPDATE salon_jobs_job SET started_at = now() - interval '3 minutes' WHERE state = 'running'")
+    change("UPDATE salon_jobs_job SET finished_at = now() - interval '2 hours' WHERE state IN ('failed', 'succeeded')")
+    for attempt in (1, 2, 3):
+        change(
+            "INSERT INTO salon_jobs_job_error (job_id, attempt, error_class, message, traceback)"
+            " VALUES (%s, %s, 'a.CardError', %s, 'Traceback')",
+            failed,
+            attempt,
+            f"カード会社が注文{attempt}のお支払いを拒否しました。お客様に連絡してから、もう一度お試しください。" * 2,
+        )
+    change("INSERT INTO salon_jobs_limit (kind, name, paused) VALUES ('queue', 'mail', true)")
+    return failed
+
+
+def test_all_tables_fit_eighty_columns(process_id: int, stores: list[UUID]) -> None:
+    fill(process_id, stores[0])
+    minute("expire-tentative-reservations-for-store", 1, succeeded=1_000, failed=20)
+    head = write("failed", aggregate=str(uuid4()), kind="arn:aws:sns:ap-northeast-1:123456789012:reservations")
+    block(head, "parked")
+    change("UPDATE salon_jobs_message SET last_error = %s", "SNS.FAILED " + "too large " * 20)
+    commands = ("list", "limit", "stats", "messages list", "messages parked", "top --once")
+    for command in commands:
+        shown = on_a_terminal(*command.split())
+        assert COLOUR.search(shown), command
+        lines = COLOUR.sub("", shown).splitlines()
+        assert max(map(columns_of, lines)) <= 80, shown
+        assert "+00:00" not in shown
+        assert "None" not in shown
+
+
+def test_the_list_says_why_a_job_waits_or_failed_and_for_how_long_it_runs(process_id: int, stores: list[UUID]) -> None:
+    fill(process_id, stores[0])
+    lines = COLOUR.sub("", on_a_terminal("list")).splitlines()
+    head, failed, error, more, succeeded, running, queued, *waiting = lines
+    assert head.split() == ["id", "task", "state", "when", "attempts", "queue", "store"]
+    assert failed.split() == ["4", "charge-card", "failed", "2", "h", "ago", "3/3", "default", "-"]
+    assert error.startswith("    CardError: カード会社が注文3のお支払い")
+    assert more.startswith("    ")
+    assert more.endswith("…")
+    assert "2 h ago" in succeeded
+    assert "for 3 min" in running
+    assert "Salon 0" in queued
+    whole = " ".join(map(str.strip, waiting))
+    assert whole.startswith("waiting: no task 'expire-tentative-reservations-for-store' is declared here; ")
+    assert "queue mail is paused" in whole
+
+
+def test_show_begins_with_why_and_hides_what_is_internal(process_id: int, stores: list[UUID]) -> None:
+    failed = fill(process_id, stores[0])
+    shown = COLOUR.sub("", on_a_terminal("show", str(failed)))
+    assert shown.splitlines()[:2] == [f"job {failed} charge-card failed", shown.splitlines()[1]]
+    assert shown.splitlines()[1].startswith("error: CardError: カード会社が注文3")
+    assert shown.index("attempt 3 at") < shown.index("attempt 2 at") < shown.index("attempt 1 at")
+    assert "3 of 3" in shown
+    assert "2 h ago" in shown
+    for internal in ("fingerprint", "lease", "claim_group", "trace:", "retries_ahead", "None", "+00:00"):
+        assert internal not in shown, internal
+
+
+def test_top_shows_failures_within_the_first_screen(process_id: int, stores: list[UUID]) -> None:
+    fill(process_id, stores[0])
+    lines = COLOUR.sub("", on_a_terminal("top", "--once")).splitlines()
+    [place] = [number for number, line in enumerate(lines) if line.startswith("failed jobs")]
+    assert place < 6
+    assert "CardError" in lines[place + 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "coloured"),
+    [
+        (("list",), {}, True),
+        (("list",), {"NO_COLOR": "1"}, False),
+        (("list",), {"TERM": "dumb"}, False),
+        (("list",), {"DJANGO_COLORS": "nocolor"}, False),
+        (("--no-color", "list"), {}, False),
+        (("--force-color", "list"), {"NO_COLOR": "1"}, True),
+    ],
+)
+def test_colours_are_shown_where_they_are_wanted(
+    database: None, arguments: tuple[str, ...], environment: dict[str, str], coloured: bool
+) -> None:
+    add(state="failed")
+    assert bool(COLOUR.search(on_a_terminal(*arguments, **environment))) is coloured
+
+
+def test_a_file_gets_a_line_for_each_job_in_full(process_id: int, stores: list[UUID]) -> None:
+    fill(process_id, stores[0])
+    head, failed, *rest = run("list")[0].splitlines()
+    assert head.split()[-1] == "why"
+    assert len(rest) == 3
+    assert failed.endswith("もう一度お試しください。")
+    assert "\x1b" not in failed
+
+
+def test_text_is_left_numbers_are_right_and_wide_characters_count_twice() -> None:
+    screen = Screen(width=30)
+    lines = screen.table(["id", "task"], [["7", "予約"], ["1,002", Painted("x", "red")], ["-", "a" * 40]])
+    assert lines == ["   id  task", "    7  予約", "1,002  x", "    -  aaaaaaaaaaa…aaaaaaaaaaa"]
+    assert fitted("予約を確認する", 9) == "予約…する"
+    assert columns_of("か\u3099") == 2
+    assert Screen(colours=True).table(["n"], [[Painted("x", "red")]])[1] == "\x1b[31mx\x1b[0m"
