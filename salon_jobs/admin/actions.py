@@ -147,7 +147,8 @@ class Action(ABC):
 class RowAction(Action):
     """Action that applies an operator's verb to each row.
 
-    ``verb`` takes values of ``id_field`` and the alias, and returns the results in the same order.
+    ``verb`` takes values of ``id_field``, the alias and, if it ``takes_by``, the user's name. It returns the results in
+    the same order.
     """
 
     verb: Callable[..., Sequence[ActionResult[Any]]]
@@ -155,6 +156,7 @@ class RowAction(Action):
     _: KW_ONLY
     oldest_first: bool = False
     id_field: str = "pk"
+    takes_by: bool = False
 
     def run(self, request: HttpRequest, queryset: QuerySet[Any], form: ActionForm) -> None:
         """Change the rows, a thousand at a time, log those changed, and report how many and why others were not.
@@ -163,6 +165,8 @@ class RowAction(Action):
         """
         arguments = {name: value for name, value in form.cleaned_data.items() if value not in (None, "")}
         done, noun, using = form.describe(arguments) or self.done, _noun(queryset), reader(request)
+        if self.takes_by:
+            arguments["by"] = user_name(request)
         end = time.monotonic() + LONGEST_S
         changed = unchanged = 0
         still_to_come: Counter[str] = Counter()
@@ -213,6 +217,12 @@ def _batches(queryset: QuerySet[Any], *, oldest_first: bool) -> Iterator[list[An
         yield batch
         last = batch[-1].pk
         batch = list((rows.filter(pk__gt=last) if oldest_first else rows.filter(pk__lt=last))[:BATCH])
+
+
+def user_name(request: HttpRequest) -> str:
+    """Return the name of the signed-in user, for the record."""
+    user: Any = request.user
+    return str(user.get_username())
 
 
 def log_changed(request: HttpRequest, rows: Sequence[Any], done: str) -> None:

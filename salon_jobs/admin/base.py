@@ -32,9 +32,9 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.error_report import storable
 from salon_jobs.core.errors import StoreRefused
 from salon_jobs.core.redaction import redacted
-from salon_jobs.core.units import duration
+from salon_jobs.core.units import duration, paused_text
 from salon_jobs.dashboard.stores import store_name
-from salon_jobs.models import Job
+from salon_jobs.models import DestinationState, Job, Limit
 from salon_jobs.tenancy.active import current_store_id
 from salon_jobs.tenancy.context import tenant_context
 from salon_jobs.tenancy.resolvers import make_resolver
@@ -351,6 +351,11 @@ def ago(at: datetime, now: datetime) -> SafeString:
     else:
         shown = f"{duration(distance_s)} ago" if distance_s > 0 else f"in {duration(-distance_s)}"
     return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), instant(at), shown)
+
+
+def pause_of(row: Limit | DestinationState) -> str:
+    """Format that the row is paused, by whom and since when."""
+    return paused_text(row.paused_by, row.paused_at and timezone.localtime(row.paused_at))
 
 
 def badge(shown: str, kind: str) -> SafeString:

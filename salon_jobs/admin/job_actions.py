@@ -12,7 +12,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
 
-from salon_jobs.admin.actions import BATCH, Action, ActionForm, RowAction, log_changed
+from salon_jobs.admin.actions import BATCH, Action, ActionForm, RowAction, log_changed, user_name
 from salon_jobs.admin.base import reader
 from salon_jobs.jobs.control import cancel_jobs, change_jobs, discard_jobs, retry_jobs
 from salon_jobs.jobs.limits import set_paused
@@ -100,7 +100,7 @@ class PauseAction(Action):
         using, done = reader(request), form.cleaned_data["verb"]
         for scope in form.cleaned_data["scopes"]:
             kind, _, name = scope.partition(":")
-            set_paused(Limit.Kind(kind), name, paused=done == "paused", using=using)
+            set_paused(Limit.Kind(kind), name, paused=done == "paused", by=user_name(request), using=using)
             log_changed(request, list(Limit.objects.using(using).filter(kind=kind, name=name)), done)
             messages.success(request, f"{kind.capitalize()} {name} {done}.")
 

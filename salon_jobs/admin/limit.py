@@ -11,10 +11,12 @@ from django.contrib.admin.views.main import ChangeList
 from django.db import models
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.utils import timezone
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from salon_jobs.admin.actions import log_changed, report
-from salon_jobs.admin.base import ReaderAdmin, badge, reader, sees_all_stores
+from salon_jobs.admin.actions import log_changed, report, user_name
+from salon_jobs.admin.base import ReaderAdmin, badge, pause_of, reader, sees_all_stores
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.dashboard.stores import store_name
@@ -88,7 +90,10 @@ class LimitAdmin(ReaderAdmin):
     @admin.display(description="state")
     def state(self, row: Limit) -> SafeString:
         """Show whether jobs start."""
-        return badge("paused", "warn") if row.paused else badge("active", "good")
+        if not row.paused:
+            return badge("active", "good")
+        who = pause_of(row).removeprefix("paused").strip()
+        return format_html("{}<small>{}</small>", badge("paused", "warn"), who)
 
     @admin.display(description="running")
     def usage(self, row: Any) -> str:
@@ -110,7 +115,7 @@ class LimitAdmin(ReaderAdmin):
     def _set_paused(self, request: HttpRequest, queryset: QuerySet[Limit], *, paused: bool) -> None:
         rows, done = list(queryset.exclude(paused=paused).order_by("pk")), "paused" if paused else "resumed"
         for row in rows:
-            set_paused(Limit.Kind(row.kind), row.name, paused=paused, using=reader(request))
+            set_paused(Limit.Kind(row.kind), row.name, paused=paused, by=user_name(request), using=reader(request))
         log_changed(request, rows, done)
         report(request, changed=len(rows), reasons=(), done=done, noun="limit")
 
@@ -127,7 +132,9 @@ class LimitAdmin(ReaderAdmin):
         return sees_all_stores(request) and super().has_delete_permission(request, obj)
 
     def save_model(self, request: HttpRequest, obj: Limit, form: Any, change: bool) -> None:
-        """Save as the operator, and wake workers: more jobs may run."""
+        """Save as the operator, who paused it if it is, and wake workers: more jobs may run."""
+        if "paused" in form.changed_data:
+            obj.paused_at, obj.paused_by = (timezone.now(), user_name(request)) if obj.paused else (None, "")
         obj.save(using=conf.reader_database)
         after_commit(None, using=conf.reader_database)
 

@@ -15,7 +15,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from salon_jobs.admin.actions import Action, ActionAdmin, ActionForm, RowAction, log_changed, report
-from salon_jobs.admin.base import ReadOnlyAdmin, ago, as_json, badge, id_or_uuid, instant, reader
+from salon_jobs.admin.base import ReadOnlyAdmin, ago, as_json, badge, id_or_uuid, instant, pause_of, reader
 from salon_jobs.admin.filters import DestinationFilter, EventFilter, MessageStoreFilter, bounded, known_destinations
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import ActionResult, MessageStatus
@@ -165,7 +165,7 @@ class MessageAdmin(ActionAdmin):
 
 def problems_of(state: DestinationState) -> list[str]:
     """Return why nothing is sent to a destination, in words."""
-    problems = ["destination is paused"] if state.paused else []
+    problems = [f"destination is {pause_of(state)}"] if state.paused else []
     if state.outage_since is not None:
         problems.append(f"destination is down since {instant(state.outage_since)}: {state.outage_code}")
     return problems
@@ -219,9 +219,9 @@ class BlockedAggregateAdmin(ActionAdmin):
         return format_html('<a href="{}">message {}</a>', self.address_of(Message, row.head_id), row.head_id)
 
 
-def _for_each(change: Callable[..., None], names: Sequence[str], *, using: str) -> list[ActionResult[str]]:
+def _for_each(change: Callable[..., None], names: Sequence[str], **arguments: str) -> list[ActionResult[str]]:
     for name in names:
-        change(name, using=using)
+        change(name, **arguments)
     return [ActionResult(name, True) for name in names]
 
 
@@ -230,7 +230,7 @@ class DestinationAdmin(ActionAdmin):
 
     part = "outbox"
     list_display = ("aggregate_type", "state", "since", "outage_code", "outage")
-    fields = ("aggregate_type", "state", "outage_since", "outage_code", "outage")
+    fields = ("aggregate_type", "state", "pause", "outage_since", "outage_code", "outage")
     list_filter = ("paused",)
     search_fields = ("aggregate_type__exact",)
     ordering = ("aggregate_type",)
@@ -241,6 +241,7 @@ class DestinationAdmin(ActionAdmin):
             ("pause_destinationstate",),
             partial(_for_each, pause_destination),
             "paused",
+            takes_by=True,
         ),
         RowAction(
             "resume",
@@ -257,6 +258,11 @@ class DestinationAdmin(ActionAdmin):
         if row.paused:
             return badge("paused", "warn")
         return badge("reachable", "good") if row.outage_since is None else badge("down", "bad")
+
+    @admin.display(description="paused")
+    def pause(self, row: DestinationState) -> str:
+        """Show who paused the destination, and when."""
+        return pause_of(row).capitalize() if row.paused else "-"
 
     @admin.display(description="down since")
     def since(self, row: DestinationState) -> SafeString | str:

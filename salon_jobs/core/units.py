@@ -36,6 +36,11 @@ def with_noun(count: int, noun: str) -> str:
     return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def paused_text(by: str, at: datetime | None) -> str:
+    """Format that something is paused, by whom and since when, in the time zone of ``at``, as far as that is known."""
+    return f"paused{f' by {by}' if by else ''}{f' since {at:%Y-%m-%d %H:%M %Z}' if at else ''}"
+
+
 # The range of the job table: a day less than Python's, so that it can be shown in every time zone. A single row beyond
 # it (PostgreSQL has infinity and BC) would raise an error in every reader and stop every worker.
 EARLIEST: Final = datetime(1, 1, 2, tzinfo=UTC)

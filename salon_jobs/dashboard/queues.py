@@ -11,6 +11,8 @@ from uuid import UUID
 from django.utils import timezone
 
 from salon_jobs.core.metrics import percentile
+from salon_jobs.core.units import paused_text
+from salon_jobs.dashboard.stores import store_name
 from salon_jobs.db.statements import rows
 from salon_jobs.jobs.queue_stats import Depth, depths, with_declared
 from salon_jobs.models import Limit
@@ -53,7 +55,7 @@ class FailingStore:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Queues and stores; if not exact, their depths are estimates. ``paused``: every limit that pauses."""
+    """Queues and stores; if not exact, their depths are estimates. ``paused``: what is, by whom and since when."""
 
     queues: tuple[QueueAtWork, ...]
     stores: tuple[StoreAtWork, ...]
@@ -88,8 +90,8 @@ def waiting(*, using: str) -> Waiting:
     """Read the queues in three queries, or four when more jobs wait than are counted. Role: operator, worker."""
     waiting = depths(using=using)
     rates = {row[0]: row[1:] for row in rows("queue_rates", {"last": HOUR}, using=using)}
-    pauses: Any = Limit.objects.using(using).filter(paused=True).order_by("kind", "name").values_list("kind", "name")
-    paused = set(pauses[:200])
+    pauses = list(Limit.objects.using(using).filter(paused=True).order_by("kind", "name")[:200])
+    paused = {(row.kind, row.name) for row in pauses}
     queues = with_declared({**{name: Depth(0, 0, None) for name in rates}, **waiting.queues})
     return Waiting(
         queues=tuple(
@@ -102,8 +104,15 @@ def waiting(*, using: str) -> Waiting:
         ),
         exact=waiting.exact,
         stores_exact=waiting.stores_exact,
-        paused=tuple(f"{kind} {name}" for kind, name in sorted(paused)),
+        paused=tuple(map(_pause, pauses)),
     )
+
+
+def _pause(row: Limit) -> str:
+    name = store_name(UUID(row.name)) if row.kind == Limit.Kind.STORE else row.name
+    at = row.paused_at and timezone.localtime(row.paused_at)
+    who = paused_text(row.paused_by, at).removeprefix("paused").strip()
+    return f"{row.kind} {name}{f' ({who})' if who else ''}"
 
 
 def failing_stores(*, using: str) -> tuple[FailingStore, ...]:

@@ -9,8 +9,10 @@ from uuid import UUID
 
 from django.db.models import Subquery
 from django.db.models.functions import Coalesce
+from django.utils import timezone
 
 from salon_jobs.core.records import PARTITIONS
+from salon_jobs.core.units import paused_text
 from salon_jobs.db import statements
 from salon_jobs.models import BlockedAggregate, RelayPartition
 from salon_jobs.outbox.queries import GateState, gate_state
@@ -25,11 +27,18 @@ class DestinationAtWork:
 
     aggregate_type: str
     paused: bool
+    paused_by: str
+    paused_at: datetime | None
     outage_since: datetime | None
     outage_code: str
     outage: str
     waiting: int
     oldest_s: float | None
+
+    @property
+    def pause(self) -> str:
+        """Who paused the destination, and since when."""
+        return paused_text(self.paused_by, self.paused_at and timezone.localtime(self.paused_at))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import Enum
 from typing import Any, Final, Protocol
 from uuid import UUID
+
+from django.db.models.functions import Now
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import OptionInvalid
@@ -27,6 +30,8 @@ class EffectiveLimit:
     paused: bool = False
     max_concurrency: int | None = None
     rate: float | None = None
+    paused_by: str = ""
+    paused_at: datetime | None = None
 
     @property
     def blocks(self) -> bool:
@@ -118,9 +123,9 @@ def load_limits(*, using: str | None = None) -> Limits:
 
 
 def _stored(alias: str) -> dict[str, EffectiveLimit]:
-    rows: list[tuple[str, str, bool, int | None, float | None]]
-    rows = list(Limit.objects.using(alias).values_list("kind", "name", "paused", "max_concurrency", "rate"))
-    return {f"{kind}:{name}": EffectiveLimit(paused, most, rate) for kind, name, paused, most, rate in rows}
+    columns = ("kind", "name", "paused", "max_concurrency", "rate", "paused_by", "paused_at")
+    rows: Iterable[tuple[Any, ...]] = Limit.objects.using(alias).values_list(*columns)
+    return {f"{kind}:{name}": EffectiveLimit(*values) for kind, name, *values in rows}
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +141,8 @@ class ListedLimit:
     max_concurrency: int | None
     rate: float | None
     declared: int | None
+    paused_by: str = ""
+    paused_at: datetime | None = None
 
 
 def list_limits(*, using: str) -> list[ListedLimit]:
@@ -152,9 +159,8 @@ def list_limits(*, using: str) -> list[ListedLimit]:
         kind, _, name = scope.partition(":")
         effective, declares = limits[scope], limits.declared_for(scope)
         if effective.blocks or effective.limits or declares is not None:
-            listed.append(
-                ListedLimit(kind, name, effective.paused, effective.max_concurrency, effective.rate, declares)
-            )
+            values = (effective.paused, effective.max_concurrency, effective.rate, declares)
+            listed.append(ListedLimit(kind, name, *values, effective.paused_by, effective.paused_at))
     return sorted(listed, key=lambda each: (each.kind, each.name))
 
 
@@ -179,13 +185,21 @@ class _Kept(Enum):
 
 
 def pause(
-    *, queue: str | None = None, task: str | None = None, store_id: UUID | str | None = None, using: str | None = None
+    *,
+    queue: str | None = None,
+    task: str | None = None,
+    store_id: UUID | str | None = None,
+    by: str = "",
+    using: str | None = None,
 ) -> None:
     """Pause one queue, task or store: its jobs no longer start, except those already claimed. Role: operator, worker.
 
-    Takes effect within a second. Raises OptionInvalid unless exactly one is named.
+    ``by`` says who pauses it, for those who wonder why jobs wait; of what is paused already, the first one stays. Takes
+    effect within a second. Raises OptionInvalid unless exactly one is named, and for ``by`` longer than 255 characters.
     """
-    set_paused(*_scope(queue, task, store_id), paused=True, using=using)
+    if by:
+        check_text("by", by, 255)
+    set_paused(*_scope(queue, task, store_id), paused=True, by=by, using=using)
 
 
 def resume(
@@ -195,9 +209,13 @@ def resume(
     set_paused(*_scope(queue, task, store_id), paused=False, using=using)
 
 
-def set_paused(kind: Limit.Kind, name: str, *, paused: bool, using: str | None = None) -> None:
+def set_paused(kind: Limit.Kind, name: str, *, paused: bool, by: str = "", using: str | None = None) -> None:
     """Pause or resume what a limit's row names, as it is stored; whoever waits for the jobs is woken."""
-    _change((kind, name), using, paused=paused)
+    rows = Limit.objects.using(using or conf.database)
+    values: dict[str, Any] = {"paused": paused, "paused_at": Now() if paused else None, "paused_by": by}
+    row, is_new = rows.get_or_create(kind=kind, name=name, defaults=values)
+    if not is_new:
+        rows.filter(pk=row.pk).exclude(paused=paused).update(**values)
     if not paused:
         enqueue.after_commit(None, using=using)
 

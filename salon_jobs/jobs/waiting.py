@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from django.utils import timezone
+
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import JobState
-from salon_jobs.core.units import duration, with_noun
+from salon_jobs.core.units import duration, paused_text, with_noun
 from salon_jobs.db import statements
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.limits import Limits, count_by_scope, load_limits, scopes_of
@@ -43,7 +45,8 @@ class Surroundings:
     def _limited(self, scope: str) -> Iterable[str]:
         limit, name = self.limits[scope], scope.replace(":", " ", 1)
         if limit.paused:
-            yield f"{name} is paused"
+            at = limit.paused_at and timezone.localtime(limit.paused_at)
+            yield f"{name} is {paused_text(limit.paused_by, at)}"
         elif limit.max_concurrency is not None:
             count = self.running[scope]
             if count >= limit.max_concurrency:

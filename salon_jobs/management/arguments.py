@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import getpass
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -40,6 +42,14 @@ def log_level(text: str) -> str:
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"must be {error}, not {text!r}") from error
     return level
+
+
+def os_user() -> str:
+    """Return who runs this command: the name of the operating system's user, or its number where it has no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # in a container whose user is not in /etc/passwd; which of them, depends on the Python
+        return f"uid {os.getuid()}"
 
 
 _LONGEST = timedelta(days=36_500)

@@ -208,6 +208,12 @@ class DestinationState(models.Model):
     tokens: models.FloatField[float, float] = models.FloatField(db_default=0.0)
     refilled_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
     paused: models.BooleanField[bool, bool] = models.BooleanField(db_default=False)
+    paused_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(
+        null=True, editable=False, help_text="When it was paused"
+    )
+    paused_by: models.CharField[str, str] = models.CharField(
+        max_length=255, db_default="", default="", editable=False, help_text="Who paused it"
+    )
     outage_since: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True)
     outage_code: models.CharField[str, str] = models.CharField(max_length=64, db_default="")
     outage: models.TextField[str, str] = models.TextField(db_default="")

@@ -55,6 +55,12 @@ class Limit(models.Model):
     paused: models.BooleanField[bool, bool] = models.BooleanField(
         db_default=False, default=False, help_text="Start no jobs of this kind"
     )
+    paused_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(
+        null=True, editable=False, help_text="When it was paused"
+    )
+    paused_by: models.CharField[str, str] = models.CharField(
+        max_length=255, db_default="", default="", editable=False, help_text="Who paused it"
+    )
     max_concurrency: models.PositiveIntegerField[int | None, int | None] = models.PositiveIntegerField(
         null=True,
         blank=True,

@@ -216,27 +216,28 @@ def _retry_or_release(heads: Sequence[int], using: str) -> dict[int, str]:
     return {head: why for head, why in refused.items() if head not in ended}
 
 
-def pause_destination(aggregate_type: str, *, using: str | None = None) -> None:
+def pause_destination(aggregate_type: str, *, by: str = "", using: str | None = None) -> None:
     """Stop sending to one destination until it is resumed; relays follow within a second. Role: operator, worker.
 
-    Messages are still written, and wait. Raises MessageInvalid for an invalid name.
+    Messages are still written, and wait. ``by`` says who pauses it; of a destination that is paused already, the first
+    one stays. Raises MessageInvalid for an invalid name, OptionInvalid for ``by`` longer than 255 characters.
     """
-    _set_paused(aggregate_type, True, using)
+    if len(by) > 255 or "\0" in by:
+        raise OptionInvalid("by must be a text of 255 characters at most, without NUL")
+    _set_paused(aggregate_type, True, by, using)
 
 
 def resume_destination(aggregate_type: str, *, using: str | None = None) -> None:
     """Send a paused destination its waiting messages again, in order. Role and errors as in ``pause_destination``."""
-    _set_paused(aggregate_type, False, using)
+    _set_paused(aggregate_type, False, "", using)
 
 
-def _set_paused(aggregate_type: str, paused: bool, using: str | None) -> None:
+def _set_paused(aggregate_type: str, paused: bool, by: str, using: str | None) -> None:
     parse_destination(aggregate_type)
     alias = using or conf.database
     with transaction.atomic(using=alias):
-        DestinationState.objects.using(alias).bulk_create(
-            [DestinationState(aggregate_type=aggregate_type, paused=paused)],
-            update_conflicts=True,
-            unique_fields=["aggregate_type"],
-            update_fields=["paused"],
-        )
+        rows = DestinationState.objects.using(alias)
+        rows.bulk_create([DestinationState(aggregate_type=aggregate_type)], ignore_conflicts=True)
+        changed = rows.filter(pk=aggregate_type).exclude(paused=paused)
+        changed.update(paused=paused, paused_at=Now() if paused else None, paused_by=by)
         emit.operator_changed(using=alias)

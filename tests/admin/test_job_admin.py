@@ -251,16 +251,18 @@ def test_the_page_of_a_job_that_is_gone_says_why(client: Client) -> None:
 
 def test_limits_show_their_use_and_are_paused_in_the_list(client: Client, stores: list[UUID]) -> None:
     limits.limit(task="ping", max_concurrency=4)
-    limits.pause(store_id=stores[0])
+    limits.pause(store_id=stores[0], by="dana")
     add(state="running")
     page = client.get(LIMITS).content.decode()
     shown = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page.split('id="result_list"')[1]))
-    assert "store Salon 0 paused 0, no limit" in shown
+    assert re.search(r"store Salon 0 paused by dana since [-:\d ]+UTC 0, no limit", shown), shown
     assert "task ping active 1 of 4" in shown
     ids = [str(number) for (number,) in seen("SELECT id FROM salon_jobs_limit ORDER BY id")]
     for action, paused in (("pause_selected", [True, True]), ("resume_selected", [False, False])):
         client.post(LIMITS, {"action": action, "index": "0", "_selected_action": ids})
         assert [each for (each,) in seen("SELECT paused FROM salon_jobs_limit ORDER BY id")] == paused
+        name = "boss" if all(paused) else ""
+        assert seen("SELECT paused_by FROM salon_jobs_limit WHERE kind = 'task'") == [(name,)]
     assert logged() == [(ids[0], "paused"), (ids[0], "resumed"), (ids[1], "resumed")]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from uuid import UUID
 
@@ -10,11 +11,12 @@ from django.db import connections
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from salon_jobs.control import limit, pause
+from salon_jobs.control import limit, pause, resume
+from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.jobs.waiting import waiting_reasons
 from salon_jobs.models import Job
 from tests.management.operator import add
-from tests.support import change
+from tests.support import change, seen
 
 
 def reason(job_id: int) -> str:
@@ -45,8 +47,12 @@ def test_each_reason_is_said(stores: list[UUID]) -> None:
     assert reason(add(queue="mail")) == ""
     assert reason(add(task="forgotten")) == "no task 'forgotten' is declared here"
     pause(queue="mail")
-    pause(store_id=stores[0])
-    assert reason(add(queue="mail", store_id=stores[0])) == f"queue mail is paused; store {stores[0]} is paused"
+    pause(store_id=stores[0], by="dana")
+    since = r" since \d{4}-\d\d-\d\d \d\d:\d\d UTC"
+    assert re.fullmatch(
+        rf"queue mail is paused{since}; store {stores[0]} is paused by dana{since}",
+        reason(add(queue="mail", store_id=stores[0])),
+    )
     limit(task="ping", max_concurrency=1)
     assert reason(add()) == ""
     add(state="running")
@@ -67,3 +73,27 @@ def test_a_page_of_jobs_takes_three_queries_at_most(worker: None) -> None:
         shown: Any = waiting_reasons([*jobs, Job(state="failed")], using="operator", now=timezone.now())
     assert len(shown) == 5
     assert len(captured) == 3
+
+
+def test_a_pause_remembers_the_first_who_paused_until_it_is_resumed(database: None) -> None:
+    def paused() -> tuple[bool, str, bool]:
+        [row] = seen("SELECT paused, paused_by, paused_at IS NOT NULL FROM salon_jobs_limit WHERE name = 'mail'")
+        return row[0], row[1], row[2]
+
+    pause(queue="mail", by="dana")
+    [(since,)] = seen("SELECT paused_at FROM salon_jobs_limit")
+    pause(queue="mail", by="kim")
+    assert paused() == (True, "dana", True)
+    assert seen("SELECT paused_at FROM salon_jobs_limit") == [(since,)]
+    resume(queue="mail")
+    assert paused() == (False, "", False)
+    limit(queue="mail", max_concurrency=3)
+    pause(queue="mail", by="kim")
+    assert paused() == (True, "kim", True)
+    with pytest.raises(OptionInvalid, match="by"):
+        pause(queue="mail", by="x" * 256)
+
+
+def test_a_pause_by_a_process_of_the_release_before_names_nobody(worker: None) -> None:
+    change("INSERT INTO salon_jobs_limit (kind, name, paused) VALUES ('queue', 'mail', true)")
+    assert reason(add(queue="mail")) == "queue mail is paused"

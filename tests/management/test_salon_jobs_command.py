@@ -239,6 +239,8 @@ def test_limit_sets_a_rule_and_lists_what_is_in_force(stores: list[UUID], settin
             "paused": False,
             "max_concurrency": 4,
             "rate": None,
+            "paused_by": "",
+            "paused_at": None,
             "declared": 4,
         }
     finally:

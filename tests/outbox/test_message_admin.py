@@ -114,6 +114,7 @@ def test_unpark_pause_and_resume(client: Client) -> None:
         answer = client.post(where, {"action": action, "index": "0", "_selected_action": [ORDERS]}, follow=True)
         assert f"1 destination {action}d." in answer.content.decode()
         assert seen("SELECT paused FROM salon_jobs_destination") == [(paused,)]
+        assert seen("SELECT paused_by <> '' AND paused_at <= now() FROM salon_jobs_destination") == [(paused,)]
     for page in ("replay", "relaypartition"):
         assert client.get(f"/admin/salon_jobs/{page}/").status_code == 200
 

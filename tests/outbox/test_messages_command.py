@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 from io import StringIO
 from uuid import UUID
@@ -12,6 +13,7 @@ from django.core.management import CommandError, call_command
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
+from salon_jobs.control import pause_destination
 from salon_jobs.outbox import queries
 from tests.outbox.scene import assert_bounded, crowd, fill
 from tests.outbox.test_operate_messages import ORDERS, block, blocked, statuses, write
@@ -215,8 +217,11 @@ def test_replay_shows_a_dry_run_asks_and_records_who_and_why() -> None:
 def test_pause_and_resume_a_destination() -> None:
     assert run("pause", ORDERS)[0] == f"paused: {ORDERS}\n"
     assert seen("SELECT aggregate_type, paused FROM salon_jobs_destination") == [(ORDERS, True)]
+    pause_destination(ORDERS, by="late")
+    assert seen("SELECT paused_by, paused_at <= now() FROM salon_jobs_destination") == [(getpass.getuser(), True)]
     assert json.loads(run("resume", ORDERS, "--json")[0]) == {"resumed": ORDERS}
     assert seen("SELECT aggregate_type, paused FROM salon_jobs_destination") == [(ORDERS, False)]
+    assert seen("SELECT paused_by, paused_at FROM salon_jobs_destination") == [("", None)]
     with pytest.raises(CommandError, match=r"OUTBOX.MESSAGE_INVALID: aggregate_type 'orders' is malformed"):
         run("pause", "orders")
 

@@ -71,7 +71,8 @@ SELECT p.id, p.kind, p.hostname, p.pid, p.supervisor_id, p.queues, p.concurrency
 -- List the destinations with the number of messages that wait for each, up to 1,001, and the age of the oldest: one
 -- probe of salon_jobs_message_pending per partition.
 -- Locks: none. Role: operator, worker.
-SELECT d.aggregate_type, d.paused, d.outage_since, d.outage_code, d.outage, waiting.count, oldest.age_s
+SELECT d.aggregate_type, d.paused, d.paused_by, d.paused_at, d.outage_since, d.outage_code, d.outage, waiting.count,
+       oldest.age_s
   FROM (SELECT * FROM salon_jobs_destination ORDER BY aggregate_type LIMIT 100) d
  CROSS JOIN LATERAL (
        SELECT count(*) FROM (

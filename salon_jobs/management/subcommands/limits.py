@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, ClassVar
 
@@ -13,7 +12,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.terminal import Painted, Screen
 from salon_jobs.jobs import limits
 from salon_jobs.jobs.limits import ListedLimit, list_limits
-from salon_jobs.management.arguments import add_options
+from salon_jobs.management.arguments import add_options, os_user
 from salon_jobs.management.output import table
 from salon_jobs.management.subcommands.base import Subcommand
 
@@ -54,7 +53,7 @@ class Limit(Subcommand):
             limits.limit(**scope, key=options["key"], using=conf.reader_database, **values)
         listed = list_limits(using=conf.reader_database)
         if options["json"]:
-            out.write(json.dumps(list(map(asdict, listed)), indent=2))
+            out.write(json.dumps(list(map(asdict, listed)), indent=2, default=str))
         elif listed:
             out.write(table([_HEAD, *map(_cells, listed)], Screen.of(out, options)))
         else:
@@ -82,17 +81,20 @@ class Pause(Subcommand):
     name = "pause"
     help = "Start no more jobs of a queue, a task or a store; running jobs continue. Workers follow within a second."
     done: ClassVar[str] = "paused"
-    verb: ClassVar[Callable[..., None]] = staticmethod(limits.pause)
 
     def add_arguments(self, parser: CommandParser) -> None:
         add_options(parser.add_mutually_exclusive_group(required=True), "--queue", "--task", "--store")
         add_options(parser, "--json")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        self.verb(queue=options["queue"], task=options["task"], store_id=options["store"], using=conf.reader_database)
+        self.change(queue=options["queue"], task=options["task"], store_id=options["store"])
         scope = {name: str(options[name]) for name in ("queue", "task", "store") if options[name] is not None}
         text = ", ".join(f"{name} {value}" for name, value in scope.items())
         out.write(json.dumps({self.done: scope}) if options["json"] else f"{self.done}: {text}")
+
+    def change(self, **scope: Any) -> None:
+        """Pause the scope in the name of the operating system's user."""
+        limits.pause(**scope, by=os_user(), using=conf.reader_database)
 
 
 class Resume(Pause):
@@ -101,4 +103,6 @@ class Resume(Pause):
     name = "resume"
     help = "Start the jobs of a paused queue, task or store again; its limits stay."
     done = "resumed"
-    verb = staticmethod(limits.resume)
+
+    def change(self, **scope: Any) -> None:
+        limits.resume(**scope, using=conf.reader_database)

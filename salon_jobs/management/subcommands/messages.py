@@ -18,7 +18,7 @@ from salon_jobs.core.records import EVENT_SKIPPED, TOPIC_DENIED, ActionResult, M
 from salon_jobs.core.redaction import redacted
 from salon_jobs.core.terminal import Screen
 from salon_jobs.core.units import with_noun
-from salon_jobs.management.arguments import add_options
+from salon_jobs.management.arguments import add_options, os_user
 from salon_jobs.management.output import ask, change_rows, table, write_list, write_object, write_results
 from salon_jobs.management.subcommands.base import Subcommand
 from salon_jobs.models import BlockedAggregate, Message
@@ -304,7 +304,6 @@ class PauseDestination(Subcommand):
     name = "pause"
     help = "Stop sending to a destination; messages are still written, and wait. Relays follow within a second."
     done: ClassVar[str] = "paused"
-    verb: ClassVar[Callable[..., None]] = staticmethod(pause_destination)
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("aggregate_type", help="the destination: an ARN or RN")
@@ -313,8 +312,12 @@ class PauseDestination(Subcommand):
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         """Do it and report it. Raises MessageInvalid."""
         name = options["aggregate_type"]
-        self.verb(name, using=conf.reader_database)
+        self.change(name)
         out.write(json.dumps({self.done: name}) if options["json"] else f"{self.done}: {name}")
+
+    def change(self, name: str) -> None:
+        """Pause the destination in the name of the operating system's user."""
+        pause_destination(name, by=os_user(), using=conf.reader_database)
 
 
 class ResumeDestination(PauseDestination):
@@ -323,7 +326,9 @@ class ResumeDestination(PauseDestination):
     name = "resume"
     help = "Resume a paused destination; waiting messages are sent in order."
     done = "resumed"
-    verb = staticmethod(resume_destination)
+
+    def change(self, name: str) -> None:
+        resume_destination(name, using=conf.reader_database)
 
 
 class Gate(Subcommand):

@@ -16,7 +16,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.units import with_noun
 from salon_jobs.erasure import cancel_store, erase_store, export_store, running_jobs, store_state
 from salon_jobs.jobs.limits import pause
-from salon_jobs.management.arguments import add_options, duration
+from salon_jobs.management.arguments import add_options, duration, os_user
 from salon_jobs.management.output import Progress, ask, write_counts
 from salon_jobs.management.subcommands.base import Subcommand
 
@@ -55,7 +55,7 @@ class EraseStore(Subcommand):
             )
         if not options["yes"]:
             ask(f"Erase all data held for store {store_id}?", err, otherwise="nothing was erased")
-        pause(store_id=store_id, using=using)
+        pause(store_id=store_id, by=os_user(), using=using)
         if options["cancel"]:
             cancel_store(store_id, using=using)
             _await_end(store_id, _WAIT_S if options["wait"] is None else options["wait"].total_seconds(), err)
