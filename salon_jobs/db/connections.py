@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from django.db import connections
+from django.apps import apps
+from django.db import DatabaseError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
+
+from salon_jobs.core.errors import ConfigurationError, SalonJobsError, SchemaMissing
 
 # What to do where the database is another: ends every message that says so.
 POSTGRESQL_REMEDY: Final = (
@@ -22,6 +28,27 @@ def not_postgresql(alias: str) -> str | None:
     if connection.vendor == "postgresql":
         return None
     return f"the database {alias!r} is not PostgreSQL but {connection.display_name}, and salon_jobs needs PostgreSQL"
+
+
+@contextmanager
+def named_refusals(alias: str, refused: type[SalonJobsError], remedy: str) -> Generator[None]:
+    """Turn a refusal of the database into ``refused`` with its remedy, or into SchemaMissing.
+
+    Raises ConfigurationError where the database is not PostgreSQL.
+    """
+    try:
+        yield
+    except DatabaseError as error:
+        if (fault := not_postgresql(alias)) is not None:
+            raise ConfigurationError(f"{fault}: {POSTGRESQL_REMEDY}") from error
+        if isinstance(error.__cause__, pg.UndefinedTable | pg.UndefinedColumn | pg.UndefinedFunction):
+            first = "" if apps.is_installed("salon_jobs") else "add 'salon_jobs' to INSTALLED_APPS, and "
+            raise SchemaMissing(
+                f"{error.__cause__.diag.message_primary}; {first}run: python manage.py migrate"
+            ) from error
+        if isinstance(error.__cause__, pg.InsufficientPrivilege):
+            raise refused(f"{error.__cause__.diag.message_primary}; {remedy}") from error
+        raise
 
 
 class StatementGuard:

@@ -14,17 +14,15 @@ from itertools import chain, repeat
 from typing import Any, Final, Unpack
 from uuid import UUID
 
-from django.apps import apps
-from django.db import DatabaseError, connections, transaction
+from django.db import connections, transaction
 from django.db.backends.utils import CursorWrapper
-from psycopg import errors as pg
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.errors import ConfigurationError, EnqueueRefused, PayloadInvalid, SchemaMissing
+from salon_jobs.core.errors import EnqueueRefused, PayloadInvalid
 from salon_jobs.core.records import EnqueueAction, JobContent, NewJob
 from salon_jobs.core.tracing import SYSTEM, Sent, active_tracers, current_trace, sending
 from salon_jobs.db import statements
-from salon_jobs.db.connections import POSTGRESQL_REMEDY, not_postgresql
+from salon_jobs.db.connections import named_refusals
 from salon_jobs.db.notify import WakeUps
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.options import EnqueueOptions
@@ -50,33 +48,12 @@ _IN_CONTEXT: Final = "a store's jobs are enqueued inside tenant_context(store_id
 def enqueue_cursor(due: datetime | None, *, remedy: str = _IN_CONTEXT) -> Generator[CursorWrapper]:
     """Yield a cursor, translate database errors, and schedule the wake-up for the caller's commit.
 
-    Raises EnqueueRefused, SchemaMissing.
+    Raises EnqueueRefused, SchemaMissing, ConfigurationError.
     """
     look_for_another_transaction()
-    with named_refusals(remedy=remedy), connections[conf.database].cursor() as cursor:
+    with named_refusals(conf.database, EnqueueRefused, remedy), connections[conf.database].cursor() as cursor:
         yield cursor
     after_commit(due)
-
-
-@contextmanager
-def named_refusals(*, remedy: str = _IN_CONTEXT) -> Generator[None]:
-    """Turn a database error on enqueue into EnqueueRefused or SchemaMissing with a remedy.
-
-    Raises ConfigurationError where the database is not PostgreSQL.
-    """
-    try:
-        yield
-    except DatabaseError as error:
-        if (fault := not_postgresql(conf.database)) is not None:
-            raise ConfigurationError(f"{fault}: {POSTGRESQL_REMEDY}") from error
-        if isinstance(error.__cause__, (pg.UndefinedTable, pg.UndefinedColumn, pg.UndefinedFunction)):
-            first = "" if apps.is_installed("salon_jobs") else "add 'salon_jobs' to INSTALLED_APPS, and "
-            raise SchemaMissing(
-                f"{error.__cause__.diag.message_primary}; {first}run: python manage.py migrate"
-            ) from error
-        if isinstance(error.__cause__, pg.InsufficientPrivilege):
-            raise EnqueueRefused(f"{error.__cause__.diag.message_primary}; {remedy}") from error
-        raise
 
 
 def look_for_another_transaction() -> None:
@@ -250,7 +227,7 @@ def _insert(cursor: CursorWrapper, batches: Iterator[dict[str, Any]]) -> list[in
     """
 
     def run(parameters: dict[str, Any]) -> list[int]:
-        with named_refusals():
+        with named_refusals(conf.database, EnqueueRefused, _IN_CONTEXT):
             cursor.execute(statements.load("add_jobs"), parameters)
         return [row[0] for row in cursor.fetchall()]
 

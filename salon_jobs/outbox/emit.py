@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
@@ -12,16 +11,16 @@ from uuid import UUID, uuid4
 
 import msgspec
 from asgiref.sync import sync_to_async
-from django.db import IntegrityError, ProgrammingError, connections
-from psycopg import errors as pg
+from django.db import IntegrityError, connections
 
 from salon_jobs.brokers.publisher import OutgoingMessage
 from salon_jobs.brokers.registry import checker_for
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.destinations import LONGEST, RESERVED, parse_destination, place_of
-from salon_jobs.core.errors import EmitRefused, MessageInvalid, SchemaMissing
+from salon_jobs.core.errors import EmitRefused, MessageInvalid
 from salon_jobs.core.tracing import Sent, active_tracers, current_headers, sending
 from salon_jobs.db import statements
+from salon_jobs.db.connections import named_refusals
 from salon_jobs.db.notify import WakeUps
 
 CHANNEL: Final = "salon_jobs_message"
@@ -103,9 +102,12 @@ def emit_many(drafts: Iterable[Draft]) -> list[UUID]:
         with sending(sent):
             trace = current_headers()
             messages = [_message(draft, trace, producer) for draft in batch]
-            with _explain_refusals():
-                columns = dict(zip(OutgoingMessage._fields, map(list, zip(*messages, strict=True)), strict=True))
-                statements.execute("emit_many", {**columns, "producer": producer})
+            columns = dict(zip(OutgoingMessage._fields, map(list, zip(*messages, strict=True)), strict=True))
+            try:
+                with named_refusals(conf.database, EmitRefused, "emit as the web or the worker role"):
+                    statements.execute("emit_many", {**columns, "producer": producer})
+            except IntegrityError as error:
+                raise EmitRefused(f"the database refused the message: {error}") from error
             if len(batch) == 1:
                 sent.message_id, sent.body_size = str(messages[0].message_id), len(messages[0].payload.encode())
         ids += [message.message_id for message in messages]
@@ -176,17 +178,3 @@ def _json(name: str, value: object) -> str:
     if "\\u0000" in text and _NUL.search(text):
         raise MessageInvalid(f"{name} holds a NUL character, which PostgreSQL's JSON cannot keep; remove it")
     return text
-
-
-@contextmanager
-def _explain_refusals() -> Generator[None]:
-    try:
-        yield
-    except ProgrammingError as error:
-        if isinstance(error.__cause__, pg.UndefinedTable | pg.UndefinedFunction):
-            raise SchemaMissing(f"{error.__cause__.diag.message_primary}; run: python manage.py migrate") from error
-        if isinstance(error.__cause__, pg.InsufficientPrivilege):
-            raise EmitRefused(f"{error.__cause__.diag.message_primary}; emit as the web or the worker role") from error
-        raise
-    except IntegrityError as error:
-        raise EmitRefused(f"the database refused the message: {error}") from error

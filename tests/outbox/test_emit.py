@@ -14,7 +14,7 @@ from django.db import DatabaseError, IntegrityError, connections, transaction
 from salon_jobs import emit, emit_many, tenant_context
 from salon_jobs.checks import check_publishers
 from salon_jobs.core import tracing
-from salon_jobs.core.errors import ConfigurationError, EmitRefused, MessageInvalid
+from salon_jobs.core.errors import ConfigurationError, EmitRefused, MessageInvalid, SchemaMissing
 from salon_jobs.models import Message
 from salon_jobs.outbox import Draft
 from tests.e2e.worker_process import eventually
@@ -39,6 +39,38 @@ def test_a_message_carries_store_producer_and_payload_as_it_was_written(stores: 
 def test_without_a_transaction_nothing_is_emitted() -> None:
     with pytest.raises(EmitRefused, match=r"transaction\.atomic\(using='default'\)"):
         emit(ORDERS, event="e", payload={})
+
+
+@pytest.mark.parametrize(
+    ("disturbed", "restored", "database", "error", "says"),
+    [
+        ("SELECT 1", "SELECT 1", "operator", EmitRefused, "permission denied.*; emit as the web or the worker role$"),
+        (
+            "ALTER TABLE salon_jobs_message ADD CONSTRAINT no_noise CHECK (event <> 'e')",
+            "ALTER TABLE salon_jobs_message DROP CONSTRAINT no_noise",
+            "default",
+            EmitRefused,
+            "the database refused the message: .*no_noise",
+        ),
+        (
+            "ALTER TABLE salon_jobs_message RENAME TO hidden",
+            "ALTER TABLE hidden RENAME TO salon_jobs_message",
+            "default",
+            SchemaMissing,
+            "; run: python manage.py migrate$",
+        ),
+    ],
+)
+def test_what_the_database_refuses_is_named_with_its_remedy(
+    settings: Any, disturbed: str, restored: str, database: str, error: type[Exception], says: str
+) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "DATABASE": database}
+    change(disturbed)
+    try:
+        with pytest.raises(error, match=f"(?s){says}"), transaction.atomic(using=database):
+            emit(ORDERS, event="e", payload={})
+    finally:
+        change(restored)
 
 
 def test_without_a_producer_the_settings_are_wrong(settings: Any) -> None:
