@@ -212,7 +212,11 @@ def resume(
 def set_paused(kind: Limit.Kind, name: str, *, paused: bool, by: str = "", using: str | None = None) -> None:
     """Pause or resume what a limit's row names, as it is stored; whoever waits for the jobs is woken."""
     rows = Limit.objects.using(using or conf.database)
-    values: dict[str, Any] = {"paused": paused, "paused_at": Now() if paused else None, "paused_by": by}
+    values: dict[str, Any] = {
+        "paused": paused,
+        "paused_at": Now() if paused else None,
+        "paused_by": by if paused else "",
+    }
     row, is_new = rows.get_or_create(kind=kind, name=name, defaults=values)
     if not is_new:
         rows.filter(pk=row.pk).exclude(paused=paused).update(**values)
