@@ -35,9 +35,19 @@ from tests.support import public_names, seen
 SOURCES = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "salon_jobs").rglob("*.py"))]
 
 
+SETTING = re.compile(
+    r"^##+ `(?P<key>[^`]+)`\n\nDefault: `(?P<default>[^`]*)`\. Type: [^\n]+?\.(?: Demo: `(?P<variable>\w+)`\.)?$",
+    re.MULTILINE,
+)
+
+
 def shown(value: object) -> str:
     """Write a default as the reference does."""
     if isinstance(value, timedelta):
+        for unit in (timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)):
+            if value >= unit and not value % unit:
+                name = {86400: "day", 3600: "hour", 60: "minute"}[int(unit.total_seconds())]
+                return f"{value // unit} {name}{'s' if value > unit else ''}"
         return f"{value.total_seconds():.1f} s".replace(".0 ", " ")
     if type(value).__module__.startswith("salon_jobs.conf."):
         return "{}"
@@ -60,12 +70,20 @@ def documented(page: str, heading: str | None = None) -> list[list[str]]:
     return rows(text if heading is None else section(text, heading))
 
 
+def documented_settings() -> dict[str, re.Match[str]]:
+    """Return what the page of the settings says of each, by the text of its heading."""
+    page = read("docs/reference/settings.md")
+    found = {setting["key"]: setting for setting in SETTING.finditer(page)}
+    assert len(found) == page.count("\nDefault: ")
+    return found
+
+
 def test_settings_and_their_defaults() -> None:
-    table = read("docs/reference/settings.md").split("## `ROLES`")[0]
-    assert {row[0]: row[2] for row in rows(table)} == defaults(Settings)
+    found = documented_settings()
+    assert {key: found[key]["default"] for key in found if "[" not in key} == defaults(Settings)
 
 
-@pytest.mark.parametrize(("heading", "kind"), [("ROLES", Roles), ("Backoff", Backoff)])
+@pytest.mark.parametrize(("heading", "kind"), [("ROLES", Roles), ("BACKOFF", Backoff)])
 def test_roles_and_backoff_in_the_settings(heading: str, kind: Callable[[], Any]) -> None:
     section = kind()
     expected = {field.name: getattr(section, field.name) for field in fields(section)}
@@ -84,10 +102,12 @@ def test_roles_and_backoff_in_the_settings(heading: str, kind: Callable[[], Any]
     ],
 )
 def test_sections_and_the_variables_of_the_demo(key: str, kind: Callable[[], Any], variables: set[str]) -> None:
-    table = documented("settings.md", f"## `{key}`")
-    assert {row[0]: row[2] for row in table} == defaults(kind)
-    assert {row[4] for row in table} == variables
-    assert key in ("OUTBOX", "AZURE") or all(row[4].endswith(f"_{row[0]}") for row in table)
+    found = {name.split('"')[1]: each for name, each in documented_settings().items() if name.startswith(f"{key}[")}
+    assert {name: each["default"] for name, each in found.items()} == defaults(kind)
+    assert {each["variable"] or "" for each in found.values()} == variables
+    assert key in ("OUTBOX", "AZURE") or all(
+        (each["variable"] or "").endswith(f"_{name}") for name, each in found.items()
+    )
 
 
 def test_what_sentry_gets_of_the_log_and_the_demos_variables() -> None:
