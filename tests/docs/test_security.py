@@ -23,11 +23,15 @@ def test_every_proof_exists() -> None:
     assert [(file, name) for file, name in sorted(NAMED) if name not in functions_of(file)] == []
 
 
-def test_every_claim_has_a_proof() -> None:
+def test_every_claim_has_a_proof_and_every_proof_its_claim() -> None:
+    proofs = dict(rows(section(PAGE, "## Proofs")))
+    assert [claim for claim, tests in proofs.items() if "::test_" not in tests] == []
+    claims: list[str] = []
     for heading in ("## What is guaranteed", "## Side channels"):
-        claims = rows(section(PAGE, heading))
-        assert len(claims) > 15
-        assert [cells[0] for cells in claims if "::test_" not in cells[-1]] == []
+        found = [cells[-1].removeprefix("[").removesuffix("](#proofs)") for cells in rows(section(PAGE, heading))]
+        assert len(found) > 15
+        claims += found
+    assert claims == list(proofs)
 
 
 def test_every_side_channel_that_is_tested_is_written_down() -> None:
