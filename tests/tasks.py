@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -73,6 +74,26 @@ async def with_async_error_rules() -> None:
 def keyed(store_id: UUID, number: int, note: str = "") -> None:
     """Run the test's hook inside the store's transaction."""
     hooks.store(store_id=store_id, number=number)
+
+
+@dataclass(frozen=True)
+class Sale:
+    """Payload of one job of a chunk."""
+
+    number: int
+    note: str = ""
+
+
+@store_task(name="test-chunk", chunk=5, max_attempts=3)
+def in_chunks(store_id: UUID, sales: list[Sale]) -> None:
+    """Run the test's hook for several jobs at once, inside the store's transaction."""
+    hooks.store(store_id=store_id, sales=sales)
+
+
+@store_task(name="test-chunk-results", chunk=5, max_attempts=3, keep_result=timedelta(hours=1))
+def in_chunks_with_results(store_id: UUID, sales: list[Sale]) -> list[int]:
+    """Run the test's hook for several jobs at once, and keep what it returns for each."""
+    return list(hooks.store(store_id=store_id, sales=sales))
 
 
 @task(name="test-typed")

@@ -15,7 +15,7 @@ from django.test import TestCase
 from project.salon.models import Store
 from salon_jobs import Discard, Snooze, current_store_id, tenant_context
 from salon_jobs.core.errors import NoCurrentJob, PayloadInvalid
-from salon_jobs.core.outcomes import Cancelled, Errored, Snoozed, Succeeded
+from salon_jobs.core.outcomes import Cancelled, Errored, Snoozed, Split, Succeeded
 from salon_jobs.jobs.current import current_job
 from salon_jobs.models import Job, JobError, Process
 from salon_jobs.testing import assert_enqueued, drain_jobs, perform_job
@@ -65,6 +65,28 @@ class DrainInTestCase(TestCase):
         assert Job.objects.get().state == "failed"
         with tenant_context(self.store_id):
             assert Store.objects.get().name == "Salon of the test", "the savepoint was rolled back"
+
+    def test_jobs_run_in_chunks_and_one_by_one_after_an_error(self) -> None:
+        calls: list[list[int]] = []
+
+        def fail(sales: list[tasks.Sale], **_: object) -> None:
+            calls.append([sale.number for sale in sales])
+            if 1 in calls[-1]:
+                raise LookupError("boom")
+
+        tasks.hooks.store = fail
+        tasks.in_chunks.enqueue_many(tasks.in_chunks.call(self.store_id, tasks.Sale(n)) for n in (0, 2, 3, 4, 5, 6))
+        assert [type(run.outcome) for run in drain_jobs()] == [Succeeded] * 6
+        assert calls == [[0, 2, 3, 4, 5], [6]]
+        tasks.in_chunks.enqueue_many(tasks.in_chunks.call(self.store_id, tasks.Sale(n)) for n in (0, 1))
+        outcomes = [type(run.outcome) for run in drain_jobs(raise_errors=False)]
+        assert outcomes == [Split, Split, Succeeded, Errored]
+        assert calls[2:] == [[0, 1], [0], [1]]
+        perform_job(tasks.in_chunks, self.store_id, tasks.Sale(7))
+        assert calls[-1] == [7]
+        tasks.in_chunks.enqueue_many(tasks.in_chunks.call(self.store_id, tasks.Sale(n)) for n in (0, 1))
+        with pytest.raises(AssertionError, match="a chunk of 2 jobs of task 'test-chunk' failed: 'boom'"):
+            drain_jobs()
 
     def test_a_task_that_fails_fails_the_test_with_its_error_as_the_cause(self) -> None:
         error = LookupError("boom")

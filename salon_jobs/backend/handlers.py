@@ -57,6 +57,7 @@ class TaskHandler:
     def __init__(self, task: AnyTask) -> None:
         self.name = self.origin = task.module_path
         self.is_store_task = self.atomic = False
+        self.chunk = None
         self.limits, self.errors = DeclaredLimits(), ErrorRules()
         self.func = task.func
         self.is_async = inspect.iscoroutinefunction(task.func)

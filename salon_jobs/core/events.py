@@ -27,6 +27,7 @@ JOB_CANCEL_NOTICED: Final = "job_cancel_noticed"
 JOB_EXPIRED: Final = "job_expired"
 JOB_TIMED_OUT: Final = "job_timed_out"
 JOB_RELEASED: Final = "job_released"
+CHUNK_SPLIT: Final = "chunk_split"
 JOB_LEASE_LOST: Final = "job_lease_lost"
 JOB_RESCUED: Final = "job_rescued"
 JOB_NOT_RESCUED: Final = "job_not_rescued"
@@ -97,6 +98,7 @@ ROUTINE: Final = frozenset(
         JOB_RELEASED,
         JOB_LEASE_LOST,
         JOB_RESCUED,
+        CHUNK_SPLIT,
         MESSAGE_RETRIED,
         CHILD_KILLED,
         PROCESS_DEAD,

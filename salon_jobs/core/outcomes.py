@@ -85,4 +85,12 @@ class Lost:
     """Another run owns the job by now; there is nothing to write."""
 
 
-Outcome = Succeeded | Snoozed | Cancelled | NotStarted | Errored | Released | Lost
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The chunk was rolled back: its jobs are requeued, no attempt is counted. ``alone``: each runs by itself then."""
+
+    error: BaseException
+    alone: bool = True
+
+
+Outcome = Succeeded | Snoozed | Cancelled | NotStarted | Errored | Released | Lost | Split

@@ -147,6 +147,11 @@ class ClaimedJob(NamedTuple):
         seconds = self._own("keep_result_s")
         return timedelta(seconds=seconds) if isinstance(seconds, (int, float)) else None
 
+    @property
+    def alone(self) -> bool:
+        """Whether it was in a chunk that failed, and now runs by itself."""
+        return self._own("alone") is True
+
     def _own(self, name: str) -> object:
         if self.trace is None or _OWN not in self.trace:
             return None

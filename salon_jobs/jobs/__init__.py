@@ -9,4 +9,5 @@ from salon_jobs.jobs.options import FanOut as FanOut
 from salon_jobs.jobs.results import AttemptError as AttemptError
 from salon_jobs.jobs.results import JobHandle as JobHandle
 from salon_jobs.jobs.results import JobRecord as JobRecord
+from salon_jobs.jobs.task import ChunkTask as ChunkTask
 from salon_jobs.jobs.task import Task as Task

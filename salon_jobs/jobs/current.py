@@ -77,7 +77,7 @@ class RunningJob:
     declaration: Declaration
     process_id: int
     # The thread's connection, looked up once: Django's lookup costs as much as a claim.
-    connection: BaseDatabaseWrapper = field(default_factory=lambda: connections[conf.database], init=False, repr=False)
+    connection: BaseDatabaseWrapper = field(default_factory=lambda: connections[conf.database], repr=False)
     # In a worker the session belongs to the job and is reset after it; elsewhere it belongs to the caller.
     resets_session: bool = False
     finished: bool = field(default=False, init=False)
@@ -95,13 +95,21 @@ class RunningJob:
     result: KeptResult | None = field(default=None, init=False)
     # What the declaration remembers of this run until its end is announced.
     memo: Any = field(default=None, init=False)
+    # In a chunk, its number of jobs; its first run, which stands for all of them, has the others.
+    chunk_size: int = field(default=1, init=False)
+    others: tuple[RunningJob, ...] = field(default=(), init=False, repr=False)
     # What tracers receive, while one is active.
     trace: Run | None = field(default=None, init=False)
 
     @property
+    def runs(self) -> tuple[RunningJob, ...]:
+        """This run, and for the first one of a chunk also the others."""
+        return (self, *self.others)
+
+    @property
     def duration_s(self) -> float:
-        """Time the handler has run so far, or took in total once it ended, in seconds."""
-        return (time.monotonic() if self.ended is None else self.ended) - self.started
+        """Time the handler has run so far, or took in total once it ended, in seconds: in a chunk, its share of it."""
+        return ((time.monotonic() if self.ended is None else self.ended) - self.started) / self.chunk_size
 
     @property
     def waited_s(self) -> float:
@@ -209,10 +217,15 @@ class RunningJob:
         self.returned(result)
         self.end()
 
+    @property
+    def keeps_result(self) -> timedelta | None:
+        """How long the job's result is kept; None or zero if it is not."""
+        own = None if self.job.trace is None else self.job.keep_result
+        return self.declaration.options.keep_result if own is None else own
+
     def returned(self, value: object) -> None:
         """Keep what the handler returned, if this job's result is kept. Raises ResultInvalid."""
-        own = None if self.job.trace is None else self.job.keep_result
-        if keep := self.declaration.options.keep_result if own is None else own:
+        if keep := self.keeps_result:
             self.result = KeptResult(encode_result(self.task, value), keep)
 
     def end(self) -> None:
@@ -232,7 +245,9 @@ class RunningJob:
 
 
 def current_job() -> RunningJob:
-    """Return the job this handler is running. Raises NoCurrentJob outside a handler."""
+    """Return the job this handler is running. Raises NoCurrentJob outside a handler, and in one that takes chunks."""
     if (current := running.get()) is None:
         raise NoCurrentJob("current_job() works inside a task's handler only")
+    if current.declaration.chunk is not None:
+        raise NoCurrentJob(f"task {current.task!r} runs several jobs at once: it has no current job")
     return current

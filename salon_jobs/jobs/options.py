@@ -83,9 +83,9 @@ class JobOptions:
         for name, longest in LONGEST.items():
             if (key := getattr(self, name)) is not None:
                 check_text(name, key, longest)
-        _check_number("priority", self.priority, -32768, 32767)
+        check_number("priority", self.priority, -32768, 32767)
         if self.max_attempts is not None:
-            _check_number("max_attempts", self.max_attempts, 1, 32767)
+            check_number("max_attempts", self.max_attempts, 1, 32767)
         for name, value in (("run_at", self.run_at), ("expires_at", self.expires_at)):
             if value is not None and (not isinstance(value, datetime) or value.tzinfo is None):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise OptionInvalid(f"{name} must be an aware datetime, not {value!r}; give it a time zone")
@@ -115,7 +115,7 @@ class DeclaredLimits:
     def __post_init__(self) -> None:
         for name in ("max_concurrency", "key_concurrency"):
             if (value := getattr(self, name)) is not None:
-                _check_number(name, value, 1, 2**31 - 1)
+                check_number(name, value, 1, 2**31 - 1)
         if self.key_concurrency is not None and self.concurrency_key is None:
             raise OptionInvalid("key_concurrency says how many jobs of a concurrency_key run at once: give that too")
 
@@ -155,7 +155,8 @@ def check_text(name: str, value: object, longest: int) -> None:
         )
 
 
-def _check_number(name: str, value: object, least: int, most: int) -> None:
+def check_number(name: str, value: object, least: int, most: int) -> None:
+    """Reject anything but a whole number in this range. Raises OptionInvalid naming the field."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise OptionInvalid(f"{name} must be a whole number from {least} to {most}, not {value!r}")
 

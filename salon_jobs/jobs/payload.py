@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import partial
 from types import NoneType, UnionType
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
 import msgspec
 import msgspec.inspect
+import msgspec.structs
 
 from salon_jobs.core.errors import PayloadInvalid, TaskInvalid, suggest
 from salon_jobs.jobs.options import EnqueueOptions
@@ -51,9 +54,12 @@ class PayloadType:
     """Argument types of one task. Raises TaskInvalid when the signature cannot be a payload."""
 
     def __init__(self, task_name: str, function: Callable[..., Any], *, with_store: bool) -> None:
-        self.task_name = task_name
-        self.signature = inspect.signature(function)
-        hints = _type_hints(task_name, function)
+        self._compile(task_name, inspect.signature(function), _type_hints(task_name, function), with_store=with_store)
+
+    def _compile(
+        self, task_name: str, signature: inspect.Signature, hints: Mapping[str, Any], *, with_store: bool
+    ) -> None:
+        self.task_name, self.signature = task_name, signature
         fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
         for parameter in self.signature.parameters.values():
             _check_parameter(task_name, parameter, hints)
@@ -64,7 +70,7 @@ class PayloadType:
                 fields.append((parameter.name, annotation))
             else:
                 fields.append((parameter.name, annotation, _default(parameter.default)))
-        self._check_store(hints, with_store=with_store)
+        _check_store(task_name, signature, hints, with_store=with_store)
         self.with_store = with_store
         self.names = frozenset(self.signature.parameters)
         self._defaults = {
@@ -84,15 +90,6 @@ class PayloadType:
                 f"task {task_name!r}: an argument's type cannot be a payload: {', '.join(sorted(foreign))}; "
                 "pass what finds it again, such as its id"
             )
-
-    def _check_store(self, hints: Mapping[str, Any], *, with_store: bool) -> None:
-        has_store = STORE_ARGUMENT in self.signature.parameters
-        if with_store and not has_store:
-            raise TaskInvalid(f"store task {self.task_name!r} needs the parameter store_id: UUID")
-        if with_store and hints[STORE_ARGUMENT] is not UUID:
-            raise TaskInvalid(f"store task {self.task_name!r}: store_id must be annotated as UUID")
-        if has_store and not with_store:
-            raise TaskInvalid(f"task {self.task_name!r} takes store_id; declare it with store_task")
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
         """Bind a call to the signature and validate it. Raises PayloadInvalid with path and expected type."""
@@ -182,6 +179,80 @@ class PayloadType:
             raise PayloadInvalid(f"task {self.task_name!r}: an argument cannot be written as JSON: {error}") from error
 
 
+class ChunkPayload(PayloadType):
+    """Argument types of a task that takes chunks: the fields of the class whose list its handler takes.
+
+    A job is stored as one by one: with the fields as its arguments. Raises TaskInvalid when the signature is no
+    ``(store_id: UUID, jobs: list[Class])``, whatever the second name, with a dataclass or a msgspec.Struct.
+    """
+
+    def __init__(self, task_name: str, function: Callable[..., Any]) -> None:
+        signature, hints = inspect.signature(function), _type_hints(task_name, function)
+        _check_store(task_name, signature, hints, with_store=True)
+        others = [name for name in signature.parameters if name != STORE_ARGUMENT]
+        annotation = hints.get(others[0]) if len(others) == 1 else None
+        item = get_args(annotation)[0] if get_origin(annotation) is list else None
+        fields = None if item is None else _fields(item)
+        if item is None or fields is None:
+            raise TaskInvalid(
+                f"task {task_name!r} has chunk: its handler takes store_id: UUID and a list of payloads, annotated "
+                "with a dataclass or a msgspec.Struct of the arguments of one job, such as jobs: list[Sale]"
+            )
+        if STORE_ARGUMENT in fields:
+            raise TaskInvalid(f"task {task_name!r}: {item.__name__} needs no store_id, which is the handler's own")
+        self.item, self._list_name = item, others[0]
+        parameter = partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
+        signature = inspect.Signature(
+            [parameter(STORE_ARGUMENT), *(parameter(name, default=default) for name, default in fields.items())]
+        )
+        self._compile(task_name, signature, {**_type_hints(task_name, item), STORE_ARGUMENT: UUID}, with_store=True)
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
+        """Bind ``(store_id, item)``, or the item's fields by name. Raises PayloadInvalid as any task does."""
+        if not args:
+            return super().bind(args, kwargs)
+        if len(args) != 2 or kwargs or not isinstance(args[1], self.item):
+            raise PayloadInvalid(
+                f"task {self.task_name!r} takes the store and one {self.item.__name__}: "
+                f"enqueue(store_id, {self.item.__name__}(…))"
+            )
+        return self.validate({STORE_ARGUMENT: args[0], **{name: getattr(args[1], name) for name in self._types}})
+
+    def decode(self, payload: str, store_id: UUID | None) -> dict[str, Any]:
+        """Convert a stored payload to the arguments of a call with a chunk of one. Raises PayloadInvalid."""
+        values = super().decode(payload, store_id)
+        values.pop(STORE_ARGUMENT)
+        try:
+            item = self.item(**values)
+        except Exception as error:  # the caller's own class may raise anything
+            raise self._misfit(error) from None
+        return {STORE_ARGUMENT: store_id, self._list_name: [item]}
+
+    def join(self, calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Return the arguments of one call for these of the same store."""
+        return {**calls[0], self._list_name: [item for call in calls for item in call[self._list_name]]}
+
+
+def _fields(item: type[Any]) -> dict[str, Any] | None:
+    """Return the fields of a class with their defaults, ``Parameter.empty`` for none; None for another class."""
+    fields: Sequence[Any]
+    if isinstance(item, type) and issubclass(item, msgspec.Struct):  # pyright: ignore[reportUnnecessaryIsInstance]
+        fields = msgspec.structs.fields(item)
+    elif dataclasses.is_dataclass(item):
+        fields = [field for field in dataclasses.fields(item) if field.init]
+    else:
+        return None
+    missing = (dataclasses.MISSING, msgspec.NODEFAULT)
+    return {
+        field.name: field.default
+        if field.default not in missing
+        else inspect.Parameter.empty
+        if field.default_factory in missing
+        else field.default_factory()
+        for field in fields
+    }
+
+
 def encode(value: Any, *, plain: bool = False) -> bytes:
     """Return JSON that jsonb accepts; ``plain`` values need no canonical form. Raises whatever makes it impossible."""
     if not plain:
@@ -203,6 +274,16 @@ def _canonical(value: Any, path: str) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{value} is no number in JSON - at `{path}`")
     return value
+
+
+def _check_store(task_name: str, signature: inspect.Signature, hints: Mapping[str, Any], *, with_store: bool) -> None:
+    has_store = STORE_ARGUMENT in signature.parameters
+    if with_store and not has_store:
+        raise TaskInvalid(f"store task {task_name!r} needs the parameter store_id: UUID")
+    if with_store and hints.get(STORE_ARGUMENT) is not UUID:
+        raise TaskInvalid(f"store task {task_name!r}: store_id must be annotated as UUID")
+    if has_store and not with_store:
+        raise TaskInvalid(f"task {task_name!r} takes store_id; declare it with store_task")
 
 
 def _type_hints(task_name: str, function: Callable[..., Any]) -> dict[str, Any]:

@@ -123,6 +123,15 @@ def finish_results(jobs: Sequence[tuple[ClaimedJob, KeptResult]], process_id: in
     return {row[0] for row in many_hot_rows("finish_results", parameters)}
 
 
+def finish_all(jobs: Sequence[tuple[ClaimedJob, KeptResult | None]], process_id: int) -> bool:
+    """Finish all jobs of a chunk in its transaction; return False if some are locked or their lease is lost."""
+    plain = [job for job, result in jobs if result is None]
+    kept = [(job, result) for job, result in jobs if result is not None]
+    finished = finish_many(plain, process_id) if plain else set[int]()
+    finished |= finish_results(kept, process_id) if kept else set()
+    return len(finished) == len(jobs)
+
+
 def fail(
     job: ClaimedJob, process_id: int, error: ErrorReport, *, delay: timedelta, final: bool, reason: str
 ) -> Ended | None:
@@ -142,13 +151,18 @@ def expire_run(job: ClaimedJob, process_id: int, error: ErrorReport, reason: str
     return bool(hot_rows("expire_run", {**_fence(job, process_id), "reason": reason, **asdict(error)}))
 
 
-def requeue(jobs: Iterable[tuple[int, int]], process_id: int, *, delay: timedelta | None = None) -> dict[int, Ended]:
-    """Requeue (id, lease) pairs without counting an attempt; return the results of those still owned, by id."""
+def requeue(
+    jobs: Iterable[tuple[int, int]], process_id: int, *, delay: timedelta | None = None, alone: bool = False
+) -> dict[int, Ended]:
+    """Requeue (id, lease) pairs without counting an attempt; return the results of those still owned, by id.
+
+    ``alone``: they join no chunk any more.
+    """
     pairs = list(jobs)
 
     def run(some: Sequence[tuple[int, int]]) -> list[Any]:
         ids, leases = [pair[0] for pair in some], [pair[1] for pair in some]
-        parameters = {"ids": ids, "leases": leases, "process_id": process_id, "wait": delay}
+        parameters = {"ids": ids, "leases": leases, "process_id": process_id, "wait": delay, "alone": alone}
         return hot_rows("requeue", parameters)
 
     rows = chain.from_iterable(_row_by_row(run, pairs)) if pairs else ()
@@ -201,6 +215,7 @@ def rescue(process_id: int, message: str, *, charged: Collection[int] | None = N
             "process_id": process_id,
             "message": message,
             "charged": None if charged is None else list(charged),
+            "chunked": [task.name for task in registry.tasks() if task.chunk is not None],
             "limited": [task.name for task in registry.tasks() if task.timeouts and task.timeouts.wait_timeout],
         }
         rows = hot_rows("rescue", parameters)

@@ -90,7 +90,7 @@ class TaskStatistics:
                     counts = self._of(task, queue)
                 counts.outcomes[index] += 1
                 if timed:
-                    duration_s = (now if run.ended is None else run.ended) - run.started
+                    duration_s = ((now if run.ended is None else run.ended) - run.started) / run.chunk_size
                     counts.duration_s += duration_s
                     counts.durations[bisect(BOUNDS_S, duration_s)] += 1
                     wait_s = max(0.0, run.started - job.due_at)

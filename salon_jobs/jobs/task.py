@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.apps import apps
@@ -28,16 +29,21 @@ from salon_jobs.jobs.options import (
     JobOptions,
     KeyMode,
     Timeouts,
+    check_number,
     check_text,
     unknown_option,
 )
-from salon_jobs.jobs.payload import STORE_ARGUMENT, Arguments, PayloadType
+from salon_jobs.jobs.payload import STORE_ARGUMENT, Arguments, ChunkPayload, PayloadType
 from salon_jobs.jobs.results import JobHandle
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 # Covariant: code that expects a wider return type accepts the task, such as a coroutine's own type as Coroutine.
 R_co = TypeVar("R_co", covariant=True)
+
+# A chunk is one transaction: beyond some hundreds of jobs nothing is gained, and more would be rolled back at once.
+LARGEST_CHUNK: Final = 1000
 
 _TASK_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 
@@ -129,6 +135,7 @@ class Task(BoundTask[P], Generic[P, R_co]):
         errors: ErrorRules,
         timeouts: Timeouts,
         limits: DeclaredLimits,
+        chunk: int | None = None,
     ) -> None:
         _check_function(name, function)
         if name is None:
@@ -157,7 +164,12 @@ class Task(BoundTask[P], Generic[P, R_co]):
         self.on_end = None
         self.timeouts = timeouts if timeouts.any else None
         self.limits = limits
-        self.payload = PayloadType(name, function, with_store=is_store_task)
+        self.chunk = chunk
+        self.payload: PayloadType
+        if chunk is None:
+            self.payload = PayloadType(name, function, with_store=is_store_task)
+        else:
+            self.payload = ChunkPayload(name, function)
         self._check_template("job_key", job_key_template)
         self._check_template("concurrency_key", limits.concurrency_key)
         self.__doc__ = function.__doc__
@@ -247,6 +259,15 @@ class Task(BoundTask[P], Generic[P, R_co]):
             raise TaskInvalid(f"task {self.name!r}: {option} uses {sorted(unknown)}, which are not arguments")
 
 
+class ChunkTask(Task[[UUID, T], R_co], Generic[T, R_co]):
+    """A task whose handler takes the payloads of several jobs; enqueued with the store and one payload."""
+
+    def __call__(self, store_id: UUID, jobs: list[T], /) -> R_co:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Call the function directly with a list of payloads, without enqueueing."""
+        handler: Callable[[UUID, list[T]], R_co] = self.function  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
+        return handler(store_id, jobs)
+
+
 class TaskOptions(TypedDict, total=False):
     """Options of ``task`` and ``store_task``.
 
@@ -296,10 +317,20 @@ def task(function: Any = None, /, *, name: str | None = None, **options: Unpack[
 def store_task(function: Callable[P, R], /) -> Task[P, R]: ...
 @overload
 def store_task(
-    *, name: str | None = None, atomic: bool = True, **options: Unpack[TaskOptions]
+    *, chunk: int, name: str | None = None, **options: Unpack[TaskOptions]
+) -> Callable[[Callable[[UUID, list[T]], R]], ChunkTask[T, R]]: ...
+@overload
+def store_task(
+    *, name: str | None = None, atomic: bool = True, chunk: None = None, **options: Unpack[TaskOptions]
 ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 def store_task(
-    function: Any = None, /, *, name: str | None = None, atomic: bool = True, **options: Unpack[TaskOptions]
+    function: Any = None,
+    /,
+    *,
+    name: str | None = None,
+    atomic: bool = True,
+    chunk: int | None = None,
+    **options: Unpack[TaskOptions],
 ) -> Any:
     """Declare a store task, whose function takes ``store_id: UUID``. Raises TaskInvalid, OptionInvalid.
 
@@ -307,8 +338,17 @@ def store_task(
     effects happen exactly once. ``atomic=False`` opts out (e-mail, HTTP): the store is set in every transaction that
     the handler opens, and the job runs at least once. ``async def`` handlers require it. ``name`` defaults as for
     ``task``.
+
+    With ``chunk`` the function takes ``store_id: UUID`` and a list of payloads, ``jobs: list[Sale]`` of a dataclass or
+    a msgspec.Struct: those of up to ``chunk`` due jobs of one store, in one transaction, in which all of them finish.
+    If it raises, the transaction rolls back and the jobs run one by one; see docs/how-to/chunks.md. Such a task is
+    enqueued with the store and one payload.
     """
-    declare: Callable[..., Any] = _declare(name, is_store_task=True, atomic=atomic, **_known(options))
+    if chunk is not None:
+        check_number("chunk", chunk, 1, LARGEST_CHUNK)
+        if not atomic:
+            raise OptionInvalid("chunk needs atomic=True: the jobs of a chunk finish together, in one transaction")
+    declare: Callable[..., Any] = _declare(name, is_store_task=True, atomic=atomic, chunk=chunk, **_known(options))
     return declare if function is None else declare(function)
 
 
@@ -327,6 +367,7 @@ def _declare(
     *,
     is_store_task: bool,
     atomic: bool,
+    chunk: int | None = None,
     queue: str = "default",
     priority: int = 0,
     max_attempts: int | None = None,
@@ -358,8 +399,10 @@ def _declare(
         max_concurrency=max_concurrency, concurrency_key=concurrency_key, key_concurrency=key_concurrency
     )
 
+    kind: Any = Task if chunk is None else ChunkTask
+
     def declare(function: Callable[P, R]) -> Task[P, R]:
-        return Task(
+        declared: Task[P, R] = kind(
             function,
             name=name,
             options=options,
@@ -370,7 +413,9 @@ def _declare(
             errors=errors,
             timeouts=timeouts,
             limits=limits,
+            chunk=chunk,
         )
+        return declared
 
     return declare
 

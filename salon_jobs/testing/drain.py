@@ -18,8 +18,8 @@ from salon_jobs.brokers.registry import make_publisher
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.error_report import report
-from salon_jobs.core.outcomes import Errored, Outcome
-from salon_jobs.core.records import PARTITIONS, JobState
+from salon_jobs.core.outcomes import Errored, Outcome, Split
+from salon_jobs.core.records import PARTITIONS, ClaimedJob, JobState
 from salon_jobs.jobs import queries, registry
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.payload import STORE_ARGUMENT
@@ -29,7 +29,7 @@ from salon_jobs.outbox import queries as outbox
 from salon_jobs.outbox.queries import PageRequest
 from salon_jobs.tenancy.active import ActiveContext, as_system_task
 from salon_jobs.worker.async_handlers import run_coroutine
-from salon_jobs.worker.executor import execute, settle
+from salon_jobs.worker.executor import execute, join, joins_chunk, settle
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -52,7 +52,8 @@ def drain_jobs(
 
     A later ``now`` makes jobs due that wait for that time (retries, ``run_at``). Raises AssertionError after ``limit``
     runs, since jobs that enqueue each other would never end, and at the first run that fails, with its error as the
-    cause. With ``raise_errors=False``, that job is retried or failed as in a worker, and the drain goes on.
+    cause. With ``raise_errors=False``, that job is retried or failed as in a worker, and the drain goes on. Jobs of a
+    task with ``chunk`` run together as in a worker, each of them a run; after a chunk that failed, one by one.
     """
     process = Process.objects.using(conf.database).create(
         kind="test", hostname=socket.gethostname()[:255], pid=os.getpid()
@@ -69,16 +70,34 @@ def drain_jobs(
                 raise AssertionError(f"{limit} jobs ran and still more are due; the next is {claimed[0].task!r}")
             job = claimed[0]
             running = RunningJob(job, registry.get_declaration(job.task), process.pk)
+            if others := _claim_others(running, limit - len(drained) - 1, queues=queues, now=now):
+                join(running, others)
             outcome = settle(running, execute(running))
-            if raise_errors and isinstance(outcome, Errored):
+            if raise_errors and isinstance(outcome, (Errored, Split)):
+                what = f"a chunk of {len(running.runs)} jobs" if running.others else f"job {running.id}"
                 raise AssertionError(
-                    f"job {running.id} of task {running.task!r} failed: {report(outcome.error).message!r}. A "
+                    f"{what} of task {running.task!r} failed: {report(outcome.error).message!r}. A "
                     "test that expects this passes raise_errors=False, and finds the error in the run's outcome"
                 ) from outcome.error
-            drained.append(DrainedJob(running.id, running.task, running.store_id, outcome))
+            drained += [DrainedJob(run.id, run.task, run.store_id, outcome) for run in running.runs]
     finally:
         process.delete()
     return drained
+
+
+def _claim_others(
+    running: RunningJob, most: int, *, queues: Sequence[str] | None, now: datetime | None
+) -> list[ClaimedJob]:
+    """Claim up to ``most`` due jobs that run in one chunk with this one."""
+    task, first = running.declaration, running.job
+    if task.chunk is None or not joins_chunk(task, first):
+        return []
+    due = queries.claim_due(running.process_id, [task.name], 10_000, queues=queues, now=now)
+    alike = [job for job in due if (job.store_id, job.claim_group) == (first.store_id, first.claim_group)]
+    chunk = [job for job in alike if joins_chunk(task, job)][: min(task.chunk - 1, most)]
+    ids = {job.id for job in chunk}
+    queries.requeue([(job.id, job.lease) for job in due if job.id not in ids], running.process_id)
+    return chunk
 
 
 @overload

@@ -60,14 +60,40 @@ class JobBuffer:
         with self._emptied:
             return self._emptied.wait_for(lambda: not self._leases, timeout_s)
 
-    def put(self, jobs: Sequence[ClaimedJob]) -> None:
-        """Add claimed jobs in claim order."""
+    def put(self, jobs: Sequence[ClaimedJob]) -> bool:
+        """Add claimed jobs in claim order; return False, having done nothing, once the buffer is closed."""
         now = time.monotonic()
         with self._filled:
+            if self._closed:
+                return False
             self._leases.update((job.id, job.lease) for job in jobs)
             self._waiting.extend((job, now) for job in jobs)
             if self._idle_threads:
                 self._filled.notify(len(jobs))
+            return True
+
+    def lease(self, jobs: Iterable[ClaimedJob]) -> None:
+        """Record claimed jobs that run at once, in the chunk of another."""
+        with self._filled:
+            self._leases.update((job.id, job.lease) for job in jobs)
+
+    def take_alike(self, first: ClaimedJob, most: int, fits: Callable[[ClaimedJob], bool]) -> list[ClaimedJob]:
+        """Take up to ``most`` waiting jobs of the store and claim group of ``first``, to run in its chunk."""
+        with self._emptied:
+            taken: list[ClaimedJob] = []
+            rest: deque[tuple[ClaimedJob, float]] = deque()
+            while self._waiting and len(taken) < most:
+                entry = self._waiting.popleft()
+                job = entry[0]
+                if job.claim_group == first.claim_group and job.store_id == first.store_id and fits(job):
+                    taken.append(job)
+                else:
+                    rest.append(entry)
+            rest.extend(self._waiting)
+            self._waiting = rest
+            if taken and self._claimer_waits and len(self._waiting) <= self._refill_at:
+                self._emptied.notify_all()
+            return taken
 
     def take(self) -> ClaimedJob | None:
         """Wait for the next job; return None once the buffer is closed."""
@@ -82,20 +108,24 @@ class JobBuffer:
             self._running[job.id, job.lease] = time.monotonic()
             return job
 
-    def ran(self, job: ClaimedJob) -> None:
-        """Free the thread of a job that ran, and record its duration; its end is still to be written."""
+    def ran(self, job: ClaimedJob, *, jobs: int = 1) -> None:
+        """Free the thread of a job that ran, and record its duration; its end is still to be written.
+
+        ``jobs`` is how many ran with it, in one chunk.
+        """
         with self._emptied:
-            took_s = time.monotonic() - self._running.pop((job.id, job.lease))
+            took_s = (time.monotonic() - self._running.pop((job.id, job.lease))) / jobs
             self._mean_s = took_s if self._mean_s is None else 0.9 * self._mean_s + 0.1 * took_s
             if self._claimer_waits and len(self._waiting) <= self._refill_at:
                 self._emptied.notify_all()
         self._on_ended()
 
-    def drop(self, job: ClaimedJob) -> None:
-        """Free the thread of a job whose run broke off, and forget the job, which is given back."""
+    def drop(self, jobs: Sequence[ClaimedJob]) -> None:
+        """Free the thread of jobs whose run broke off, and forget the jobs, which are given back."""
         with self._filled:
-            self._running.pop((job.id, job.lease), None)
-        self.forget([job])
+            for job in jobs:
+                self._running.pop((job.id, job.lease), None)
+        self.forget(jobs)
 
     def forget(self, jobs: Iterable[ClaimedJob]) -> None:
         """Remove jobs whose end is written."""

@@ -54,6 +54,11 @@ class Claimer:
         self._is_fair = len(jobs) == room or time.monotonic() - began > _SLOW_S
         return Claim(jobs, again_in_s=0.0 if self._is_fair else None)
 
+    @property
+    def limits(self) -> Limits:
+        """The limits in effect, as last loaded."""
+        return self._limits
+
     def refresh_limits(self) -> None:
         """Load the limits again when they are half a second old. Call this after each claim. Raises database errors."""
         self._load_limits(_LOAD_LIMITS_EVERY_S)

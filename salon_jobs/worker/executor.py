@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache, partial
-from typing import Any, Final
+from typing import Any, Final, cast
 from uuid import UUID
 
 from django.apps import apps
@@ -19,7 +19,7 @@ from psycopg import sql as compose
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.error_report import report
-from salon_jobs.core.errors import Expired, LeaseLost, PayloadInvalid, TaskInvalid, TimedOut
+from salon_jobs.core.errors import Expired, LeaseLost, PayloadInvalid, ResultInvalid, TaskInvalid, TimedOut
 from salon_jobs.core.events import log_batch, log_event
 from salon_jobs.core.outcomes import (
     CANCELLED,
@@ -33,14 +33,17 @@ from salon_jobs.core.outcomes import (
     Released,
     Snooze,
     Snoozed,
+    Split,
     Succeeded,
 )
-from salon_jobs.core.records import JobState
+from salon_jobs.core.records import ClaimedJob, JobState
 from salon_jobs.core.redaction import redacted_text
 from salon_jobs.core.tracing import FinalFailure, report_failure
 from salon_jobs.db.statements import in_one_trip
 from salon_jobs.jobs import current, queries
 from salon_jobs.jobs.current import RunningJob, refuse_open_transaction
+from salon_jobs.jobs.payload import ChunkPayload
+from salon_jobs.jobs.registry import Declaration
 from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.signals import job_finished, job_started
 from salon_jobs.tenancy.active import ActiveContext, as_system_task
@@ -53,6 +56,8 @@ def execute(running: RunningJob) -> Outcome:
     job, task = running.job, running.declaration
     if job.expired:
         return NotStarted(Expired("claimed after expires_at"))
+    if running.others:
+        return _execute_chunk(running)
     if task.timeouts is not None and (why := task.timeouts.expiry(running.waited_s)):
         return NotStarted(Expired(why))
     try:
@@ -86,9 +91,57 @@ def execute(running: RunningJob) -> Outcome:
         current.running.reset(token)
 
 
+def joins_chunk(task: Declaration, job: ClaimedJob) -> bool:
+    """Return whether the job may run together with others.
+
+    One that failed, or was in a chunk that failed, runs by itself: it would take the others with it again. So does one
+    that waited too long, which ends without a run.
+    """
+    if task.chunk is None or job.attempts or job.expired or job.alone:
+        return False
+    return task.timeouts is None or not task.timeouts.expiry(time.monotonic() - job.due_at)
+
+
+def join(first: RunningJob, jobs: Sequence[ClaimedJob]) -> None:
+    """Let these jobs run in one chunk with the first, on its connection."""
+    first.others = tuple(
+        RunningJob(job, first.declaration, first.process_id, first.connection, first.resets_session) for job in jobs
+    )
+    for run in first.runs:
+        run.chunk_size, run.started = len(first.runs), first.started
+
+
+def _execute_chunk(running: RunningJob) -> Outcome:
+    """Run a chunk, of which this is the first run, in one transaction; it succeeds as a whole or not at all."""
+    task, payload = running.declaration, cast("ChunkPayload", running.declaration.payload)
+    in_transaction = running.connection.in_atomic_block
+    token = current.running.set(running)
+    try:
+        arguments = payload.join([payload.decode(run.job.payload, run.job.store_id) for run in running.runs])
+        if job_started.receivers:
+            for run in running.runs:
+                job_started.send_robust(task, job=run)
+        with _store_transaction(running):
+            _call(arguments, running)
+            running.check_end()
+            if not queries.finish_all([(run.job, run.result) for run in running.runs], running.process_id):
+                raise LeaseLost("some jobs of the chunk are locked, or no longer leased to this run")
+        for run in running.runs:
+            run.finished = True
+        if not in_transaction:
+            refuse_open_transaction(running.connection)
+        return Succeeded(finished=True)
+    except BaseException as error:  # a handler may raise anything, even SystemExit; only the chunk fails
+        return ended_by(running, error)
+    finally:
+        current.running.reset(token)
+
+
 def ended_by(running: RunningJob, error: BaseException) -> Outcome:
     """Return the outcome of a run that raised this error: an interrupt from outside takes precedence over the error."""
     rules = running.declaration.errors
+    if running.others:
+        return Split(error, alone=running.interrupted_by in (None, TimedOut))
     if running.interrupted_by is None:
         return rules.outcome(error)
     if running.interrupted_by is not TimedOut:
@@ -104,6 +157,8 @@ def settle(running: RunningJob, outcome: Outcome, *, at_commit: bool = False) ->
 
     ``at_commit`` sends it when the caller's transaction commits. Raises database errors; then call it again.
     """
+    if isinstance(outcome, Split):
+        return _split(running, outcome)
     if (state := _write(running, outcome)) is not None:
         error = outcome.error if isinstance(outcome, (Errored, NotStarted)) else None
         if at_commit:
@@ -121,6 +176,56 @@ def settle(running: RunningJob, outcome: Outcome, *, at_commit: bool = False) ->
         return Succeeded(finished=True, callback_error=error)
     _log(logging.WARNING, events.JOB_LEASE_LOST, running)
     return Lost()
+
+
+def _split(running: RunningJob, outcome: Split) -> Outcome:
+    """Requeue the jobs of a chunk that was rolled back, unless its COMMIT arrived after all. Raises database errors."""
+    error, runs = outcome.error, running.runs
+    ended = queries.requeue(
+        [(run.job.id, run.job.lease) for run in runs],
+        running.process_id,
+        delay=_delay_of_release(running),
+        alone=outcome.alone,
+    )
+    if not ended and queries.committed(running.job, running.process_id):
+        if running.interrupted_by is None:
+            _log(logging.ERROR, events.JOB_CALLBACK_FAILED, running, exc_info=error)
+        for run in runs:
+            run.finished = True
+        report_successes(runs)
+        return Succeeded(finished=True, callback_error=error if running.interrupted_by is None else None)
+    described = report(error)
+    if running.trace is not None:
+        running.trace.error, running.trace.ended = error, events.CHUNK_SPLIT
+    log_event(
+        logging.WARNING,
+        events.CHUNK_SPLIT,
+        exc_info=error if running.interrupted_by is None else None,
+        task_name=running.task,
+        store_id=running.store_id,
+        jobs=len(runs),
+        queue=running.job.queue,
+        error_class=described.error_class,
+        code=described.code,
+        error=str(redacted_text(described.message[:_LONGEST_LOGGED], conf.redact)),
+    )
+    for run in runs:
+        end = ended.get(run.id)
+        if end is None:
+            _log(logging.WARNING, events.JOB_LEASE_LOST, run)
+            continue
+        if end.state is JobState.CANCELLED:
+            _log(logging.INFO, events.JOB_CANCELLED, run, reason=end.reason)
+        else:
+            ended_runs.count(events.JOB_RELEASED, (run,))
+        _announce(run, end.state)
+    return outcome
+
+
+def _delay_of_release(running: RunningJob) -> timedelta | None:
+    """Return zero where a wait can be too long, since a job that runs does not wait; None keeps its ``run_at``."""
+    timeouts = running.declaration.timeouts
+    return timedelta(0) if timeouts is not None and timeouts.wait_timeout is not None else None
 
 
 def _announce(running: RunningJob, state: JobState, error: BaseException | None = None) -> None:
@@ -146,10 +251,7 @@ def _write(running: RunningJob, outcome: Outcome) -> JobState | None:
             _log(logging.INFO, events.JOB_SNOOZED, running, delay_s=delay.total_seconds())
             return ended[job.id].state
         case Released():
-            timeouts = running.declaration.timeouts
-            # While it ran it did not wait: where a wait can be too long, the next one begins now.
-            from_now = timedelta(0) if timeouts is not None and timeouts.wait_timeout is not None else None
-            ended = queries.requeue([(job.id, job.lease)], process_id, delay=from_now)
+            ended = queries.requeue([(job.id, job.lease)], process_id, delay=_delay_of_release(running))
             if not ended:
                 return None
             _log(logging.WARNING, events.JOB_RELEASED, running)
@@ -164,7 +266,7 @@ def _write(running: RunningJob, outcome: Outcome) -> JobState | None:
             return _write_expiry(running, error)
         case Errored():
             return _write_error(running, outcome)
-        case Lost():
+        case Lost() | Split():
             return None
 
 
@@ -271,8 +373,24 @@ def _call(arguments: dict[str, Any], running: RunningJob) -> None:
         raise TaskInvalid(f"task {task.name!r} returned something to await; declare its handler with async def")
     # Most jobs keep no result, and pay for this condition alone. What a handler returns that has finished its job comes
     # too late.
-    if (task.options.keep_result or running.job.trace) and not running.finished:
+    if task.chunk is not None:
+        _keep_results(running, result)
+    elif (task.options.keep_result or running.job.trace) and not running.finished:
         running.returned(result)
+
+
+def _keep_results(running: RunningJob, result: Any) -> None:
+    """Keep the results of a chunk, perhaps of one job. Raises ResultInvalid unless each job has one."""
+    runs = running.runs
+    if not any(run.keeps_result for run in runs):
+        return
+    results: list[Any] = [None] * len(runs) if result is None else result
+    if not isinstance(results, list) or len(results) != len(runs):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ResultInvalid(
+            f"task {running.task!r} keeps results: for {len(runs)} jobs it must return None, or a list of {len(runs)}"
+        )
+    for run, value in zip(runs, results, strict=True):
+        run.returned(value)
 
 
 def _allow_interrupt(running: RunningJob, cancel: Callable[[], None]) -> None:
@@ -337,6 +455,8 @@ def _described(running: RunningJob) -> dict[str, Any]:
     fields = identify(running)
     fields["queue"] = running.job.queue
     fields["duration_ms"] = round(running.duration_s * 1000, 3)
+    if running.chunk_size > 1:
+        fields["chunk"] = running.chunk_size
     if running.trace is not None and running.trace.trace_id is not None:
         fields["trace_id"] = running.trace.trace_id
     return fields

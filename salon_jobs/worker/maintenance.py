@@ -26,7 +26,7 @@ from salon_jobs.jobs.queue_stats import QueueFront, count_rest, look_at_queue, r
 from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.process.heartbeat import application_name
 from salon_jobs.process.loop import Loop
-from salon_jobs.worker.executor import settle
+from salon_jobs.worker.executor import joins_chunk, settle
 from salon_jobs.worker.in_flight import InFlightRun
 
 # Log event for each state of a dead process's job.
@@ -114,8 +114,10 @@ def rescue_process(
 def _fail_overdue(run: InFlightRun, process_id: int) -> None:
     """Settle a run that had to be killed, on behalf of its dead process. It may have ended just before."""
     job = queries.leased_job(process_id, run.job_id, run.lease)
-    if job is not None:
-        running = RunningJob(job, registry.get_declaration(job.task), process_id)
+    task = None if job is None else registry.get_declaration(job.task)
+    # A chunk that took too long charges none of its jobs: they are rescued, and run one by one.
+    if job is not None and task is not None and not joins_chunk(task, job):
+        running = RunningJob(job, task, process_id)
         running.started = run.began
         took_s = run.kill_at - run.began
         killed = TimedOut(f"timed out, went on for {took_s:.3g} s and was killed with its process")

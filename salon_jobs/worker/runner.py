@@ -7,7 +7,8 @@ import logging
 import threading
 import time
 from contextvars import copy_context
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from django.db import DataError, Error, IntegrityError, connections
 from psycopg import Error as PsycopgError
@@ -19,9 +20,11 @@ from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import Interrupted
 from salon_jobs.core.events import log_event, logger
 from salon_jobs.core.outcomes import Errored, Outcome, Succeeded
+from salon_jobs.core.records import ClaimedJob
 from salon_jobs.core.tracing import active_tracers, tracing_run
 from salon_jobs.jobs import queries, registry
 from salon_jobs.jobs.current import RunningJob
+from salon_jobs.jobs.registry import Declaration
 from salon_jobs.process.loop import Outage
 from salon_jobs.tenancy.connections import (
     drop_connections,
@@ -33,9 +36,12 @@ from salon_jobs.tenancy.connections import (
 )
 from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.deadlines import DeadlineWatcher
-from salon_jobs.worker.executor import ended_by, execute, identify, settle
+from salon_jobs.worker.executor import ended_by, execute, identify, join, joins_chunk, settle
 from salon_jobs.worker.finisher import Finisher
 from salon_jobs.worker.in_flight import NEVER, InFlightTable
+
+if TYPE_CHECKING:
+    from salon_jobs.worker.chunks import ChunkClaimer
 
 _CANCEL_S = 2.0
 # How long a cancelled handler may take to end by itself, and a run that timed out before its process is killed for it.
@@ -61,7 +67,9 @@ class Runner:
         *,
         in_flight: InFlightTable,
         deadlines: DeadlineWatcher,
+        chunks: ChunkClaimer | None = None,
     ) -> None:
+        """Prepare the thread; without ``chunks``, a chunk has only jobs that wait in the buffer."""
         self._jobs = jobs
         self._finisher = finisher
         self._process_id = process_id
@@ -69,6 +77,7 @@ class Runner:
         self._abandon = abandon
         self._in_flight = in_flight
         self._deadlines = deadlines
+        self._chunks = chunks
         self._outage = Outage("settle")
         self._lock = threading.Lock()
         self._running: RunningJob | None = None
@@ -123,11 +132,14 @@ class Runner:
         """If the thread runs this job, show the cancellation to its handler, and interrupt it after the grace."""
         with self._lock:
             running = self._running
-            if running is None or running.cancelled() or (running.id, running.job.lease) != (job_id, lease):
+            if running is None or running.cancelled():
+                return
+            cancelled = [run for run in running.runs if (run.id, run.job.lease) == (job_id, lease)]
+            if not cancelled:
                 return
             running.cancel_at = time.monotonic() + _CANCEL_GRACE_S
             self._deadlines.watch(running, self.interrupt)
-        log_event(logging.INFO, events.JOB_CANCEL_NOTICED, **identify(running))
+        log_event(logging.INFO, events.JOB_CANCEL_NOTICED, **identify(cancelled[0]))
 
     @property
     def ended(self) -> bool:
@@ -159,7 +171,11 @@ class Runner:
             # Do this before the run begins: the run keeps the connection it finds, and this may replace it.
             if time.monotonic() - idle_since > _TIDY_AFTER_S:
                 tidy_connections(after_idling=True)
-            running = RunningJob(job, registry.get_declaration(job.task), self._process_id, resets_session=True)
+            task = registry.get_declaration(job.task)
+            others = self._gather(task, job) if joins_chunk(task, job) else []
+            running = RunningJob(job, task, self._process_id, resets_session=True)
+            if others:
+                join(running, others)
             try:
                 # Whatever a handler, or an exception in the middle of our own code, leaves in the context ends with the
                 # run.
@@ -178,7 +194,16 @@ class Runner:
         with self._lock:
             self._running = None
         self._deadlines.forget(running)
-        self._jobs.drop(running.job)
+        self._jobs.drop([run.job for run in running.runs])
+
+    def _gather(self, task: Declaration, first: ClaimedJob) -> list[ClaimedJob]:
+        """Return the jobs that run in one chunk with the first."""
+        most = (task.chunk or 1) - 1
+        jobs = self._jobs.take_alike(first, most, partial(joins_chunk, task))
+        if (chunks := self._chunks) is not None and len(jobs) < most:
+            # The chunk runs without more, whatever became of the database.
+            self._outage.attempt(lambda: jobs.extend(chunks.claim(jobs[-1] if jobs else first, most - len(jobs))))
+        return jobs
 
     def _run_in_scope(self, running: RunningJob) -> None:
         if not active_tracers():
@@ -207,10 +232,11 @@ class Runner:
         self._end(running, outcome)
         # Both agree whether the row is finished: the finisher writes the success, or only reports it.
         if isinstance(outcome, Succeeded) and outcome.finished is running.finished:
-            self._finisher.add(running)
+            for run in running.runs:
+                self._finisher.add(run)
         else:
             self._settle(running, outcome)
-            self._jobs.forget([running.job])
+            self._jobs.forget([run.job for run in running.runs])
 
     def _begin(self, running: RunningJob) -> None:
         """Publish the run, and have it interrupted, then killed, when it takes too long."""
@@ -226,7 +252,9 @@ class Runner:
 
     def _end(self, running: RunningJob, outcome: Outcome) -> None:
         running.ended = time.monotonic()
-        self._jobs.ran(running.job)
+        for run in running.others:
+            run.ended = running.ended
+        self._jobs.ran(running.job, jobs=running.chunk_size)
         if running.times_out_at is not None:
             self._in_flight.move(self._number, NEVER)
         if running.times_out_at is not None or running.cancel_at is not None:

@@ -23,6 +23,7 @@ from salon_jobs.process.loop import Loop
 from salon_jobs.tenancy.connections import refuse_small_pool
 from salon_jobs.worker import deadlines
 from salon_jobs.worker.buffer import OVERDUE_S, JobBuffer
+from salon_jobs.worker.chunks import ChunkClaimer
 from salon_jobs.worker.claim import Claimer
 from salon_jobs.worker.deadlines import Cancellations, DeadlineWatcher
 from salon_jobs.worker.fair_claim import LIMIT_WAIT_S, Claim
@@ -89,6 +90,7 @@ class Worker(Loop):
         self._finisher = Finisher(process_id, self._jobs.forget, self._abandon)
         self._deadlines = DeadlineWatcher(self._count_timeout)
         in_flight = in_flight or InFlightTable(options.concurrency)
+        self._chunks = ChunkClaimer(process_id, self._jobs, lambda: self._claimer.limits)
         self._runners = [
             Runner(
                 self._jobs,
@@ -98,6 +100,8 @@ class Worker(Loop):
                 self._abandon,
                 in_flight=in_flight,
                 deadlines=self._deadlines,
+                # A number of jobs is exact only if one thread claims them.
+                chunks=None if self._counts_jobs else self._chunks,
             )
             for number in range(options.concurrency)
         ]
@@ -188,7 +192,8 @@ class Worker(Loop):
 
     def report(self) -> dict[str, Any]:
         """Return what was counted since the last report, for ``RunTotals.add``. Not thread-safe."""
-        claimed, self._reported_claimed = self._claimed - self._reported_claimed, self._claimed
+        total = self._claimed + self._chunks.claimed
+        claimed, self._reported_claimed = total - self._reported_claimed, total
         return {"claimed": claimed, "rows": ended_runs.take_report()}
 
     def facts(self) -> dict[str, Any]:
@@ -233,8 +238,11 @@ class Worker(Loop):
 
     def _left(self) -> int:
         """Return how many jobs this process may still claim."""
-        most = self._options.max_jobs
-        return sys.maxsize if most is None or self._options.burst else max(0, most - self._claimed)
+        return max(0, (self._options.max_jobs or 0) - self._claimed) if self._counts_jobs else sys.maxsize
+
+    @property
+    def _counts_jobs(self) -> bool:
+        return self._options.max_jobs is not None and not self._options.burst
 
     def _hand_over(self) -> None:
         """Stop, to be replaced, once all that was claimed has ended, however long that takes: no job is interrupted."""
@@ -291,7 +299,9 @@ class Worker(Loop):
 
     def _give_back_unknown(self) -> None:
         """Give back rows leased to this process whose claim was never answered."""
-        if leases := queries.other_leases(self._process_id, self._jobs.leased_ids()):
+        with self._chunks.lock:
+            leases = queries.other_leases(self._process_id, self._jobs.leased_ids())
+        if leases:
             self._give_back(leases, "claim answer lost")
             self.notify()
 

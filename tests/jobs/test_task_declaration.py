@@ -6,19 +6,22 @@ import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
 from datetime import date, datetime
 from functools import partial
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from project.salon.models import Store
 from salon_jobs import store_task, task
-from salon_jobs.core.errors import OptionInvalid, TaskInvalid, TimedOut
+from salon_jobs.core.errors import OptionInvalid, PayloadInvalid, TaskInvalid, TimedOut
 from salon_jobs.core.outcomes import Cancelled, Errored
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.options import ErrorRules
+from salon_jobs.jobs.payload import Arguments
 
 NAME = "test-declared-here"
 
@@ -98,6 +101,105 @@ def test_a_signature_that_can_not_be_a_payload(
     with pytest.raises(TaskInvalid, match=message) as caught:
         declare(name=NAME)(function)
     assert NAME in str(caught.value)
+
+
+@dataclass
+class _Sale:
+    number: int
+    note: str = ""
+    tags: list[str] = field(default_factory=list)
+
+
+class _Sold(msgspec.Struct):
+    number: int
+
+
+@dataclass
+class _SaleOfStore:
+    store_id: UUID
+
+
+@dataclass
+class _SaleWithModel:
+    store: Store
+
+
+def _chunk(store_id: UUID, sales: list[_Sale]) -> None: ...
+
+
+def _chunk_of_structs(sales: list[_Sold], store_id: UUID) -> None: ...
+
+
+def _no_list(store_id: UUID, sale: _Sale) -> None: ...
+
+
+def _list_of_numbers(store_id: UUID, numbers: list[int]) -> None: ...
+
+
+def _two_lists(store_id: UUID, sales: list[_Sale], more: list[_Sale]) -> None: ...
+
+
+def _chunk_without_store(sales: list[_Sale]) -> None: ...
+
+
+def _chunk_with_two_stores(store_id: UUID, sales: list[_SaleOfStore]) -> None: ...
+
+
+def _chunk_with_model(store_id: UUID, sales: list[_SaleWithModel]) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (_fine, "needs the parameter store_id: UUID"),
+        (_chunk_without_store, "needs the parameter store_id: UUID"),
+        (_no_list, r"has chunk: its handler takes store_id: UUID and a list of payloads, .* jobs: list\[Sale\]"),
+        (_list_of_numbers, "a list of payloads"),
+        (_two_lists, "a list of payloads"),
+        (_chunk_with_two_stores, "_SaleOfStore needs no store_id, which is the handler's own"),
+        (_chunk_with_model, "cannot be a payload: Store"),
+    ],
+)
+def test_a_chunk_is_a_list_of_payloads(function: Any, message: str) -> None:
+    with pytest.raises(TaskInvalid, match=message) as caught:
+        store_task(name=NAME, chunk=5)(function)
+    assert NAME in str(caught.value)
+
+
+@pytest.mark.parametrize("chunk", [0, 1001, True, "5"])
+def test_a_chunk_has_a_number_of_jobs(chunk: Any) -> None:
+    with pytest.raises(OptionInvalid, match="chunk must be a whole number from 1 to 1000"):
+        store_task(name=NAME, chunk=chunk)
+
+
+def test_a_chunk_is_one_transaction() -> None:
+    declare: Any = store_task
+    with pytest.raises(OptionInvalid, match="chunk needs atomic=True"):
+        declare(name=NAME, chunk=5, atomic=False)
+
+
+def test_the_arguments_of_a_chunk_are_the_fields_of_its_payload() -> None:
+    store = UUID(int=5)
+    declared = store_task(name=NAME, chunk=5, job_key="{store_id}:{number}")(_chunk)
+    payload = declared.payload
+    expected = Arguments(store, '{"note":"","number":1,"tags":[]}')
+    assert payload.bind((store, _Sale(1)), {}) == expected
+    assert payload.bind((), {"store_id": str(store), "number": 1}) == expected
+    assert declared.key_for(store, expected) == f"{store}:1"
+    assert payload.decode(expected.json, store) == {"store_id": store, "sales": [_Sale(1)]}
+    for args, kwargs in (((store,), {}), ((store, {"number": 1}), {}), ((store, _Sale(1)), {"note": "x"})):
+        with pytest.raises(PayloadInvalid, match=r"takes the store and one _Sale: enqueue\(store_id, _Sale\(…\)\)"):
+            payload.bind(args, kwargs)
+    with pytest.raises(PayloadInvalid, match="Expected `int`"):
+        payload.bind((store, _Sale("x")), {})  # type: ignore[arg-type]
+    with pytest.raises(PayloadInvalid, match="no argument 'nummer'; did you mean"):
+        payload.bind((), {"store_id": store, "nummer": 1})
+
+
+def test_a_chunk_can_be_of_structs() -> None:
+    declare: Any = store_task(name=NAME, chunk=5)
+    arguments = declare(_chunk_of_structs).payload.decode('{"number": 1}', UUID(int=1))
+    assert arguments == {"store_id": UUID(int=1), "sales": [_Sold(1)]}
 
 
 @pytest.mark.parametrize("name", [5, "", "-dash", ".dot", "_underscore", "a b", "a/b", "a\n", "café", "x" * 256])

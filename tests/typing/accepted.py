@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, assert_type
 from uuid import UUID, uuid4
@@ -62,6 +63,7 @@ from salon_jobs.control import (
 )
 from salon_jobs.jobs import (
     AttemptError,
+    ChunkTask,
     EnqueueAction,
     FanOut,
     FanOutProgress,
@@ -147,6 +149,20 @@ async def without_options() -> int:
     return 1
 
 
+@dataclass
+class Sale:
+    """Payload of one job of a chunk."""
+
+    day: date
+    amount: int = 0
+
+
+@store_task(name="typing-chunk", chunk=100, queue="sales", job_key="sale:{store_id}:{day}")
+def in_chunks(store_id: UUID, sales: list[Sale]) -> int:
+    """Return a number."""
+    return sum(sale.amount for sale in sales)
+
+
 @store_task
 def of_store_without_a_name(store_id: UUID, day: date) -> int:
     """Return a number."""
@@ -202,6 +218,12 @@ assert_type(perform_job(system, reason="test"), int)
 assert_type(system("called as the function it is"), int)
 assert_type(enqueue_job("typing-system", {"reason": "cron"}, priority=1), JobHandle)
 assert_type(fan_out(of_store, day=TODAY), FanOutResult)
+assert_type(in_chunks, ChunkTask[Sale, int])
+assert_type(in_chunks.enqueue(STORE, Sale(TODAY)), JobHandle)
+assert_type(in_chunks.using(priority=1).enqueue(STORE, Sale(TODAY, 5)), JobHandle)
+assert_type(in_chunks.enqueue_many(in_chunks.call(STORE, Sale(TODAY, n)) for n in range(3)), list[JobHandle])
+assert_type(fan_out(in_chunks, day=TODAY), FanOutResult)
+assert_type(in_chunks(STORE, [Sale(TODAY)]), int)
 fanned = fan_out(of_store.using(priority=5), FanOut(jitter=timedelta(minutes=5), exclude=[STORE], label="a"), day=TODAY)
 assert_type(fan_out_progress(fanned.id), FanOutProgress)
 cron("0 18 * * *", system, payload=lambda tick: {"reason": tick.isoformat()}, timezone="Asia/Tokyo")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -60,6 +61,7 @@ from salon_jobs.control import (
 )
 from salon_jobs.jobs import (
     AttemptError,
+    ChunkTask,
     EnqueueAction,
     FanOut,
     FanOutProgress,
@@ -122,8 +124,29 @@ async def in_coroutine(store_id: UUID) -> int:
     return 1
 
 
+@dataclass
+class Sale:
+    """Payload of one job of a chunk."""
+
+    day: date
+
+
+@store_task(name="typing-chunk", chunk=100)
+def in_chunks(store_id: UUID, sales: list[Sale]) -> int:
+    """Return a number."""
+    return len(sales)
+
+
 STORE = uuid4()
 TODAY = date(2026, 5, 5)
+in_chunks.enqueue(STORE)  # E
+in_chunks.enqueue(STORE, TODAY)  # E
+in_chunks.enqueue(TODAY, Sale(TODAY))  # E
+in_chunks.call(STORE, [Sale(TODAY)])  # E
+in_chunks(STORE, Sale(TODAY))  # E
+wrong_chunk: ChunkTask[date, int] = in_chunks  # E
+store_task(name="typing-one", chunk=10)(of_store.function)  # E
+store_task(name="typing-chunk-outside", chunk=10, atomic=False)  # E
 of_store.enqueue(day=TODAY)  # E
 of_store.enqueue(store_id=STORE)  # E
 of_store.enqueue(store_id="not a uuid", day=TODAY)  # E

@@ -53,7 +53,8 @@ def declare(database: None) -> Iterator[Declare]:
         def handler(store_id: UUID, line: str = "a", number: int = 0) -> None:
             tasks.hooks.store(store_id=store_id, line=line)
 
-        return handler
+        task: Task[..., Any] = handler
+        return task
 
     yield declared
     registry.unregister("test-declared")

@@ -1,4 +1,5 @@
 -- Requeue jobs without counting an attempt: a snooze (after a wait) or a release (wait NULL keeps run_at).
+-- Those of a chunk that failed are marked to run alone, in what travels with the job (NewJob.travelling).
 -- A job whose cancellation was requested ends as cancelled; one whose key a newer job took while it ran, or holds
 -- waiting, as superseded.
 -- Locks: the rows, in ascending order. A twin enqueued concurrently raises a unique violation: run it again.
@@ -24,6 +25,10 @@ UPDATE salon_jobs_job j
        run_at = CASE WHEN m.cancelled OR m.superseded OR %(wait)s::interval IS NULL THEN j.run_at
                      ELSE clock_timestamp() + %(wait)s::interval END,
        finished_at = CASE WHEN m.cancelled OR m.superseded THEN clock_timestamp() END,
+       trace = CASE WHEN %(alone)s
+                    THEN COALESCE(j.trace, '{}')
+                         || jsonb_build_object('salon_jobs', COALESCE(j.trace -> 'salon_jobs', '{}') || '{"alone": true}')
+                    ELSE j.trace END,
        leased_by = NULL
   FROM mine m
  WHERE j.id = m.id

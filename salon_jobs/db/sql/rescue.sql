@@ -3,6 +3,7 @@
 -- merely waiting in a dead process is not failed for it). Those in %(charged)s count a rescue and get an error row;
 -- NULL means all: nobody knows which had started. A job whose cancellation was requested is cancelled.
 -- While they ran they did not wait: jobs of the tasks %(limited)s, whose wait is limited, become due now.
+-- Jobs of the tasks %(chunked)s are marked to run alone: a chunk counts as its first job, and any may have done it.
 -- The process row is gone already (delete_process), so no claim can add to these rows.
 -- Locks: the rows, in ascending order. A twin enqueued concurrently raises a unique violation: run row by row.
 -- Role: worker.
@@ -35,6 +36,10 @@ WITH theirs AS MATERIALIZED (
            fingerprint = CASE WHEN t.spent THEN hashtextextended(j.task || chr(31) || 'process died', 0) ELSE j.fingerprint END,
            run_at = CASE WHEN t.charged AND NOT (t.cancelled OR t.spent OR t.superseded)
                               AND j.task = ANY (%(limited)s::text[]) THEN clock_timestamp() ELSE j.run_at END,
+           trace = CASE WHEN j.task = ANY (%(chunked)s::text[])
+                        THEN COALESCE(j.trace, '{}')
+                             || jsonb_build_object('salon_jobs', COALESCE(j.trace -> 'salon_jobs', '{}') || '{"alone": true}')
+                        ELSE j.trace END,
            leased_by = NULL
       FROM theirs t
      WHERE j.id = t.id

@@ -1,0 +1,496 @@
+"""Tests that jobs of one store and task run in chunks, in one transaction, and one by one after a chunk that failed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import connection, transaction
+
+from salon_jobs import Discard, Snooze, current_job, current_store_id, get_job
+from salon_jobs.control import cancel_jobs, limit, pause
+from salon_jobs.core.errors import NoCurrentJob
+from salon_jobs.core.outcomes import Split, Succeeded
+from salon_jobs.core.records import ClaimedJob, JobState
+from salon_jobs.jobs import queries
+from salon_jobs.jobs.current import RunningJob
+from salon_jobs.jobs.limits import load_limits
+from salon_jobs.jobs.options import Timeouts
+from salon_jobs.signals import job_finished, job_started
+from salon_jobs.worker.buffer import JobBuffer
+from salon_jobs.worker.chunks import ChunkClaimer
+from salon_jobs.worker.executor import execute, join, joins_chunk, settle
+from salon_jobs.worker.maintenance import rescue_process
+from salon_jobs.worker.worker import Worker, WorkerOptions
+from tests import tasks
+from tests.e2e.worker_process import eventually
+from tests.support import change, claim, elsewhere, job_row, running_job, running_on_a_thread, seen
+from tests.tasks import Hooks, Sale
+from tests.worker.effects import write, written
+from tests.worker.test_store_fences import states
+
+ROWS = "SELECT state, attempts, leased_by FROM salon_jobs_job ORDER BY id"
+ALONE = "SELECT trace #>> '{salon_jobs,alone}' FROM salon_jobs_job ORDER BY id"
+
+
+def add(store_id: UUID, *numbers: int, task: Any = tasks.in_chunks) -> list[int]:
+    """Enqueue one job for each number; return their ids."""
+    return [handle.id for handle in task.enqueue_many(task.call(store_id, Sale(number)) for number in numbers)]
+
+
+class Calls:
+    """Handler that records which jobs came together, writes a row for each, and fails for some numbers."""
+
+    def __init__(self, *bad: int, error: BaseException | None = None) -> None:
+        self.calls: list[list[int]] = []
+        self.bad, self.error = set(bad), error or ValueError("bad")
+
+    def __call__(self, store_id: UUID, sales: Sequence[Sale]) -> list[int]:
+        assert store_id == current_store_id()
+        self.calls.append([sale.number for sale in sales])
+        for sale in sales:
+            write(str(sale.number))
+        if self.bad & {sale.number for sale in sales}:
+            raise self.error
+        return [10 * sale.number for sale in sales]
+
+
+def chunk_of(jobs: Sequence[ClaimedJob], process_id: int) -> RunningJob:
+    """Return claimed jobs as one chunk."""
+    first = running_job(jobs[0], process_id)
+    join(first, jobs[1:])
+    return first
+
+
+def run_all(process_id: int) -> None:
+    """Run what is due on a worker's thread, until nothing is."""
+    while jobs := claim(process_id):
+        with running_on_a_thread(process_id, jobs):
+            pass
+
+
+@contextmanager
+def working(process_id: int, concurrency: int = 1) -> Generator[Worker]:
+    """Run a worker in this process."""
+    loop = Worker(process_id, WorkerOptions(concurrency=concurrency))
+    thread = threading.Thread(target=loop.run, daemon=True)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.stop()
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def test_jobs_of_one_store_and_task_run_together(stores: list[UUID], hooks: Hooks, process_id: int) -> None:
+    hooks.store = calls = Calls()
+    with transaction.atomic():
+        for number in range(3):
+            add(stores[0], number)
+            add(stores[1], 10 + number)
+            tasks.in_store.enqueue(store_id=stores[0])
+    hooks.store = lambda **call: calls(**call) if "sales" in call else None
+    run_all(process_id)
+    assert sorted(calls.calls) == [[0, 1, 2], [10, 11, 12]]
+    assert seen(ROWS) == []
+    assert seen("SELECT store_id, count(*) FROM customer GROUP BY 1 ORDER BY 1") == [(stores[0], 3), (stores[1], 3)]
+
+
+def test_a_chunk_holds_no_more_jobs_than_declared(stores: list[UUID], hooks: Hooks, process_id: int) -> None:
+    hooks.store = calls = Calls()
+    add(stores[0], *range(12))
+    run_all(process_id)
+    assert calls.calls == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11]]
+
+
+def test_one_bad_job_costs_the_others_no_attempt(
+    stores: list[UUID], hooks: Hooks, process_id: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    hooks.store = calls = Calls(2)
+    ids = add(stores[0], *range(4))
+    with running_on_a_thread(process_id, claim(process_id)):
+        pass
+    assert calls.calls == [[0, 1, 2, 3]]
+    assert written() == []
+    assert seen(ROWS) == [("queued", 0, None)] * 4
+    assert seen(ALONE) == [("true",)] * 4
+    run_all(process_id)
+    assert calls.calls[1:] == [[0], [1], [2], [3]]
+    assert written() == ["0", "1", "3"]
+    assert seen("SELECT id, state, attempts FROM salon_jobs_job") == [(ids[2], "queued", 1)]
+    [split] = [record for record in caplog.records if getattr(record, "event", "") == "chunk_split"]
+    assert split.event_fields == {  # type: ignore[attr-defined]
+        "task_name": "test-chunk",
+        "store_id": stores[0],
+        "jobs": 4,
+        "queue": "default",
+        "error_class": "builtins.ValueError",
+        "code": "",
+        "error": "bad",
+    }
+    assert split.exc_info is not None
+    assert split.exc_info[1] is calls.error
+
+
+def test_a_job_that_failed_joins_no_chunk(stores: list[UUID], hooks: Hooks, process_id: int) -> None:
+    hooks.store = calls = Calls(0)
+    add(stores[0], 0)
+    run_all(process_id)
+    change("UPDATE salon_jobs_job SET run_at = now() - interval '1 h'")
+    add(stores[0], 1, 2)
+    calls.calls.clear()
+    run_all(process_id)
+    assert calls.calls == [[0], [1, 2]]
+
+
+@pytest.mark.parametrize("error", [Snooze(timedelta(hours=1)), Discard("no")], ids=["snooze", "discard"])
+def test_snooze_and_discard_are_for_the_job_that_raises_them_alone(
+    stores: list[UUID], hooks: Hooks, process_id: int, error: BaseException
+) -> None:
+    hooks.store = Calls(1, error=error)
+    add(stores[0], 0, 1, 2)
+    run_all(process_id)
+    assert written() == ["0", "2"]
+    ended = ("queued", 0, None) if isinstance(error, Snooze) else ("cancelled", 1, None)
+    assert seen(ROWS) == [ended]
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["deleted", "RETAIN_SUCCEEDED"])
+def test_all_finish_in_the_handlers_transaction(
+    stores: list[UUID], hooks: Hooks, process_id: int, settings: Any, kept: bool
+) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "RETAIN_SUCCEEDED": 60 * kept}
+    hooks.store = Calls()
+    add(stores[0], 0, 1, 2)
+    chunk = chunk_of(claim(process_id), process_id)
+    assert execute(chunk) == Succeeded(finished=True)
+    assert all(run.finished for run in chunk.runs)
+    assert seen(ROWS) == [("succeeded", 1, None)] * (3 * kept)
+    assert written() == ["0", "1", "2"]
+
+
+def test_a_payload_that_no_longer_fits_fails_alone(stores: list[UUID], hooks: Hooks, process_id: int) -> None:
+    hooks.store = calls = Calls()
+    ids = add(stores[0], 0, 1, 2)
+    change("""UPDATE salon_jobs_job SET payload = '{"number": "x"}' WHERE id = %s""", ids[1])
+    run_all(process_id)
+    assert calls.calls == [[0], [2]]
+    assert seen("SELECT id, state, reason FROM salon_jobs_job") == [(ids[1], "failed", "JOB.PAYLOAD_INVALID")]
+
+
+def test_a_job_that_lost_its_lease_rolls_the_chunk_back(
+    stores: list[UUID], hooks: Hooks, process_id: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    ids = add(stores[0], 0, 1, 2)
+    calls = Calls()
+
+    def lose(**call: Any) -> None:
+        calls(**call)
+        if len(call["sales"]) == 3:
+            change("UPDATE salon_jobs_job SET lease = lease + 1 WHERE id = %s", ids[1])
+
+    hooks.store = lose
+    with running_on_a_thread(process_id, claim(process_id)):
+        pass
+    assert written() == []
+    assert seen(ROWS) == [("queued", 0, None), ("running", 0, process_id), ("queued", 0, None)]
+    assert [record.event_fields["job_id"] for record in caplog.records if record.event == "job_lease_lost"] == [ids[1]]  # type: ignore[attr-defined]
+    run_all(process_id)
+    assert calls.calls == [[0, 1, 2], [0], [2]]
+
+
+def test_a_row_that_another_transaction_has_locked_rolls_the_chunk_back(
+    stores: list[UUID], hooks: Hooks, process_id: int
+) -> None:
+    ids = add(stores[0], 0, 1)
+    hooks.store = calls = Calls()
+    jobs = claim(process_id)
+    with ThreadPoolExecutor(1) as pool:
+        locked, let_go = threading.Event(), threading.Event()
+
+        def lock() -> None:
+            with transaction.atomic(), connection.cursor() as cursor:
+                cursor.execute("SELECT FROM salon_jobs_job WHERE id = %s FOR UPDATE", [ids[1]])
+                locked.set()
+                assert let_go.wait(10)
+
+        locking = elsewhere(pool, lock)
+        assert locked.wait(10)
+        outcome = execute(chunk := chunk_of(jobs, process_id))
+        assert isinstance(outcome, Split)
+        let_go.set()
+        locking.result(10)
+    assert settle(chunk, outcome) == outcome
+    assert written() == []
+    run_all(process_id)
+    assert calls.calls == [[0, 1], [0], [1]]
+    assert written() == ["0", "1"]
+
+
+def test_a_commit_whose_answer_was_lost_is_a_success(stores: list[UUID], hooks: Hooks, process_id: int) -> None:
+    hooks.store = Calls()
+    add(stores[0], 0, 1)
+    chunk = chunk_of(claim(process_id), process_id)
+    assert execute(chunk) == Succeeded(finished=True)
+    lost = OSError("the answer was lost")
+    assert settle(chunk, Split(lost)) == Succeeded(finished=True, callback_error=lost)
+
+
+def test_a_callback_that_fails_undoes_nothing(
+    stores: list[UUID], hooks: Hooks, process_id: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+
+    def handler(**_: object) -> None:
+        write()
+        transaction.on_commit(lambda: 1 / 0)
+
+    hooks.store = handler
+    add(stores[0], 0, 1)
+    with running_on_a_thread(process_id, claim(process_id)):
+        pass
+    assert seen(ROWS) == []
+    events = [getattr(record, "event", "") for record in caplog.records]
+    assert (events.count("job_callback_failed"), events.count("job_succeeded")) == (1, 2)
+
+
+def test_there_is_no_current_job(stores: list[UUID], hooks: Hooks, process_id: int) -> None:
+    refused: list[int] = []
+
+    def handler(sales: Sequence[Sale], **_: object) -> None:
+        with pytest.raises(NoCurrentJob, match="several jobs at once"):
+            current_job()
+        refused.append(len(sales))
+
+    hooks.store = handler
+    add(stores[0], 0, 1)
+    run_all(process_id)
+    add(stores[0], 0)
+    run_all(process_id)
+    assert refused == [2, 1]
+
+
+def test_each_job_keeps_its_result(stores: list[UUID], hooks: Hooks, process_id: int) -> None:
+    hooks.store = Calls()
+    ids = add(stores[0], 1, 2, 3, task=tasks.in_chunks_with_results)
+    run_all(process_id)
+    assert [get_job(job_id).value for job_id in ids] == [10, 20, 30]
+    hooks.store = lambda **_: [1]
+    add(stores[0], 1, 2, task=tasks.in_chunks_with_results)
+    run_all(process_id)
+    assert seen(ROWS) == []
+
+
+def test_results_must_be_one_for_each_job(stores: list[UUID], hooks: Hooks, process_id: int) -> None:
+    hooks.store = lambda **_: [1, 2]
+    add(stores[0], 1, 2, 3, task=tasks.in_chunks_with_results)
+    outcome = execute(chunk_of(claim(process_id), process_id))
+    assert isinstance(outcome, Split)
+    assert str(outcome.error) == (
+        "task 'test-chunk-results' keeps results: for 3 jobs it must return None, or a list of 3"
+    )
+
+
+def test_one_run_that_takes_too_long_is_split(
+    stores: list[UUID], hooks: Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks.in_chunks, "timeouts", Timeouts(timeout=timedelta(seconds=0.2)))
+    calls = Calls()
+
+    def handler(**call: Any) -> None:
+        calls(**call)
+        deadline = time.monotonic() + 10
+        while len(call["sales"]) > 1 and time.monotonic() < deadline:
+            pass
+
+    hooks.store = handler
+    add(stores[0], 0, 1)
+    run_all(process_id)
+    assert calls.calls == [[0, 1], [0], [1]]
+    assert written() == ["0", "1"]
+    assert seen("SELECT count(*) FROM salon_jobs_job_error") == [(0,)]
+
+
+def test_one_job_of_a_running_chunk_is_cancelled(
+    stores: list[UUID], hooks: Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("salon_jobs.worker.runner._CANCEL_GRACE_S", 0.1)
+    started, calls = threading.Event(), Calls()
+
+    def handler(**call: Any) -> None:
+        calls(**call)
+        started.set()
+        deadline = time.monotonic() + 10
+        while len(call["sales"]) == 3 and time.monotonic() < deadline:
+            pass
+
+    hooks.store = handler
+    ids = add(stores[0], 0, 1, 2)
+    with working(process_id):
+        assert started.wait(10)
+        cancel_jobs([ids[1]], using="operator")
+        eventually(lambda: states() == ["cancelled"])
+    assert seen("SELECT id, reason, attempts FROM salon_jobs_job") == [(ids[1], "cancelled", 0)]
+    assert calls.calls == [[0, 1, 2], [0, 2]]
+    assert written() == ["0", "2"]
+
+
+def test_a_stop_gives_the_whole_chunk_back(stores: list[UUID], hooks: Hooks, process_id: int, settings: Any) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "SHUTDOWN_GRACE": 1}
+    started = threading.Event()
+
+    def handler(**call: Any) -> None:
+        write()
+        started.set()
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            pass
+
+    hooks.store = handler
+    add(stores[0], 0, 1, 2)
+    with working(process_id):
+        assert started.wait(10)
+    assert seen(ROWS) == [("queued", 0, None)] * 3
+    assert seen(ALONE) == [(None,)] * 3
+    assert written() == []
+
+
+def test_a_worker_claims_more_for_a_chunk_that_begins(stores: list[UUID], hooks: Hooks, process_id: int) -> None:
+    hooks.store = calls = Calls()
+    with transaction.atomic():
+        add(stores[0], *range(7))
+        add(stores[1], 10)
+    with working(process_id):
+        eventually(lambda: seen(ROWS) == [])
+    assert sorted(calls.calls) == [[0, 1, 2, 3, 4], [5, 6], [10]]
+
+
+def test_more_jobs_are_those_of_the_same_store_that_may_join(stores: list[UUID], process_id: int) -> None:
+    with transaction.atomic():
+        first, failed, second = add(stores[0], 0, 1, 2)
+        add(stores[1], 3)
+        tasks.in_chunks.using(queue="other").enqueue(stores[0], Sale(4))
+    change("UPDATE salon_jobs_job SET attempts = 1 WHERE id = %s", failed)
+    [job] = queries.claim_due(process_id, ["test-chunk"], 1)
+    buffer = JobBuffer(1)
+    chunks = ChunkClaimer(process_id, buffer, load_limits)
+    assert [each.id for each in chunks.claim(job, 10)] == [second]
+    assert (job.id, chunks.claimed) == (first, 2)
+    alone = buffer.take()
+    assert alone is not None
+    assert (alone.id, buffer.has_waiting()) == (failed, False)
+    assert buffer.leased_ids() == [second, failed]
+
+
+@pytest.mark.parametrize("limited", ["task", "queue", "store", "paused"])
+def test_where_a_limit_counts_jobs_a_chunk_claims_no_more(stores: list[UUID], process_id: int, limited: str) -> None:
+    match limited:
+        case "task":
+            limit(task="test-chunk", max_concurrency=2)
+        case "queue":
+            limit(queue="default", rate=1)
+        case "store":
+            limit(store_id=stores[0], max_concurrency=2)
+        case _:
+            pause(task="test-chunk")
+    add(stores[0], 0, 1)
+    [job] = queries.claim_due(process_id, ["test-chunk"], 1)
+    assert ChunkClaimer(process_id, JobBuffer(1), load_limits).claim(job, 10) == []
+
+
+def test_a_limit_counts_the_jobs_of_a_chunk(stores: list[UUID], hooks: Hooks, process_id: int) -> None:
+    hooks.store = calls = Calls()
+    limit(task="test-chunk", max_concurrency=2)
+    add(stores[0], *range(6))
+    with working(process_id):
+        eventually(lambda: seen(ROWS) == [])
+    assert max(map(len, calls.calls)) == 2
+    assert sorted(number for call in calls.calls for number in call) == list(range(6))
+
+
+def test_two_processes_never_share_a_job(stores: list[UUID], process_id: int) -> None:
+    add(stores[0], *range(6))
+    [job] = queries.claim_due(process_id, ["test-chunk"], 1)
+    chunks = ChunkClaimer(process_id, JobBuffer(1), load_limits)
+    with transaction.atomic():
+        mine = chunks.claim(job, 3)
+        with ThreadPoolExecutor(1) as pool:
+            theirs = elsewhere(pool, lambda: chunks.claim(job, 10)).result(10)
+    ids = [each.id for each in (job, *mine, *theirs)]
+    assert len(ids) == len(set(ids)) == 6
+
+
+def test_the_jobs_of_a_process_that_died_join_no_chunk(stores: list[UUID], process_id: int) -> None:
+    ids = add(stores[0], 0, 1)
+    other = tasks.in_store.enqueue(store_id=stores[0]).id
+    claim(process_id)
+    rescue_process(process_id, None, charged=[ids[0]])
+    assert seen("SELECT rescues, attempts FROM salon_jobs_job ORDER BY id") == [(1, 0), (0, 0), (0, 0)]
+    assert seen(ALONE) == [("true",), ("true",), (None,)]
+    assert job_row(other) is not None
+
+
+def test_signals_are_sent_for_each_job(stores: list[UUID], hooks: Hooks, process_id: int) -> None:
+    heard: list[tuple[str, int, str]] = []
+
+    def started(sender: Any, job: Any, **_: Any) -> None:
+        heard.append(("started", job.id, ""))
+
+    def finished(sender: Any, job: Any, state: JobState, **_: Any) -> None:
+        heard.append(("finished", job.id, state.value))
+
+    job_started.connect(started)
+    job_finished.connect(finished)
+    try:
+        hooks.store = Calls(1)
+        a, b = add(stores[0], 0, 1)
+        with running_on_a_thread(process_id, claim(process_id)):
+            pass
+        assert heard == [("started", a, ""), ("started", b, ""), ("finished", a, "queued"), ("finished", b, "queued")]
+        heard.clear()
+        hooks.store = Calls()
+        change("UPDATE salon_jobs_job SET trace = NULL")
+        with running_on_a_thread(process_id, claim(process_id)):
+            pass
+        assert heard[:2] == [("started", a, ""), ("started", b, "")]
+        assert heard[2:] == [("finished", a, "succeeded"), ("finished", b, "succeeded")]
+    finally:
+        job_started.disconnect(started)
+        job_finished.disconnect(finished)
+
+
+def test_the_log_has_a_line_for_each_job(
+    stores: list[UUID], hooks: Hooks, process_id: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    hooks.store = lambda **_: time.sleep(0.2)
+    ids = add(stores[0], 0, 1)
+    run_all(process_id)
+    lines = [record.event_fields for record in caplog.records if getattr(record, "event", "") == "job_succeeded"]  # type: ignore[attr-defined]
+    assert [(line["job_id"], line["chunk"]) for line in lines] == [(job_id, 2) for job_id in ids]
+    assert all(100 <= line["duration_ms"] < 200 for line in lines), "each has its share"
+
+
+def test_who_may_join(stores: list[UUID], process_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(stores[0], 0)
+    [job] = claim(process_id)
+    assert joins_chunk(tasks.in_chunks, job)
+    assert not joins_chunk(tasks.in_store, job)
+    for alone in (
+        job._replace(attempts=1),
+        job._replace(expired=True),
+        job._replace(trace='{"salon_jobs": {"alone": true}}'),
+    ):
+        assert not joins_chunk(tasks.in_chunks, alone)
+    monkeypatch.setattr(tasks.in_chunks, "timeouts", Timeouts(wait_timeout=timedelta(seconds=1)))
+    assert joins_chunk(tasks.in_chunks, job._replace(due_at=time.monotonic()))
+    assert not joins_chunk(tasks.in_chunks, job._replace(due_at=time.monotonic() - 2))
