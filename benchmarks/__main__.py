@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from benchmarks import bench, install, machine, report, rounds
+from benchmarks import bench, install, machine, redis, report, rounds
 from benchmarks.measure import Measure, Result
 from benchmarks.measures import MEASURES
 from benchmarks.peers import PEERS, Peer
@@ -52,6 +52,7 @@ def main(arguments: Sequence[str]) -> int:
             "machine": machine.machine(),
             "versions": machine.versions(),
             "postgresql": found.facts(),
+            "redis": redis.OPTIONS,
             "skipped": skipped,
             "missing": missing,
         }

@@ -11,6 +11,7 @@ from pathlib import Path
 from benchmarks import queue
 from benchmarks.peers import Peer
 from benchmarks.processes import Running, act, environment, manage, python, run
+from benchmarks.redis import RedisDatabase, redis_server
 from benchmarks.server import Database, Server
 from benchmarks.sizes import Sizes
 
@@ -23,7 +24,7 @@ class Bench:
     database: Database
     template: Database
     peers: Sequence[Peer]
-    peer_databases: Mapping[str, Database]
+    peer_databases: Mapping[str, Database | RedisDatabase]
     sizes: Sizes
     folder: Path
     _numbers: Iterator[int] = field(default_factory=itertools.count)
@@ -55,10 +56,13 @@ class Bench:
         env = peer.environment(self.peer_databases[peer.name])
         return act(peer.command(*map(str, arguments)), env, cwd=peer.folder)
 
-    def start_peer(self, peer: Peer, **more: str) -> Running:
-        """Start a peer's worker."""
+    def start_peer(self, peer: Peer, *, processes: int = 1, **more: str) -> Running:
+        """Start a peer's worker, in so many processes that run jobs."""
         env = peer.environment(self.peer_databases[peer.name], **more)
-        return Running(peer.command("worker"), env, self.path(f"{peer.name}.log"), cwd=peer.folder)
+        log = self.path(f"{peer.name}.log")
+        if peer.forks:
+            return Running(peer.command("worker", str(processes)), env, log, cwd=peer.folder)
+        return Running(peer.command("worker"), env, log, cwd=peer.folder, count=processes)
 
     def path(self, name: str) -> Path:
         """Return a new path in the work folder."""
@@ -84,7 +88,12 @@ def opened(server: Server, peers: Sequence[Peer], sizes: Sizes, folder: Path) ->
         prepare(template)
         queue.create_stores(template, 1, queue.STORES)
         database = stack.enter_context(server.database(template.name))
-        peer_databases = {peer.name: stack.enter_context(server.database()) for peer in peers}
+        peer_databases: dict[str, Database | RedisDatabase] = {}
+        for peer in peers:
+            if peer.redis:
+                peer_databases[peer.name] = stack.enter_context(redis_server(peer.redis))
+            else:
+                peer_databases[peer.name] = stack.enter_context(server.database())
         for peer in peers:
             run(peer.command("setup"), peer.environment(peer_databases[peer.name]), cwd=peer.folder)
         yield Bench(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import psycopg
 
 from benchmarks.processes import ProcessFailed, Running
+from benchmarks.redis import RedisDatabase, RedisQueue
 from benchmarks.server import Database
 
 _LOOK_S: Final = 0.01
@@ -19,28 +20,67 @@ _PATIENCE_S: Final = 900.0
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Says where the jobs of one contestant are; ``unfinished`` is a condition, and ``key`` an indexed number."""
+    """Says where the jobs of one contestant are; ``unfinished`` is a condition, and ``key`` an indexed number.
+
+    Without such a number all jobs are counted each time.
+    """
 
     table: str
     unfinished: str = "true"
-    key: str = "id"
+    key: str | None = "id"
+
+    def watch(self, url: str) -> _TableWatch:
+        """Return what counts them."""
+        return _TableWatch(url, self)
+
+    def empty(self, url: str) -> None:
+        """Remove every job."""
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(f"TRUNCATE {self.table} CASCADE".encode())
+
+
+class _TableWatch:
+    """Counts the unfinished jobs of one queue, over one connection."""
+
+    def __init__(self, url: str, queue: Queue) -> None:
+        self._connection = psycopg.connect(url, autocommit=True)
+        self._key = queue.key
+        self._count = f"SELECT count(*) FROM {queue.table} WHERE {queue.unfinished}"
+        self._tail = f"{self._count} AND {queue.key} > %s"
+        self._middle = f"{self._count} AND {queue.key} = %s"
+        self.jobs = self.unfinished()
+        self._last = self._number(f"SELECT max({queue.key}) FROM {queue.table}") if queue.key else 0
+
+    def unfinished(self) -> int:
+        """Return how many are left."""
+        return self._number(self._count)
+
+    def last_unfinished(self) -> int:
+        """Return how many of the last ones are left, by the index: counting all would slow the worker down."""
+        return self._number(self._tail, self._last - min(_TAIL, self.jobs)) if self._key else self.unfinished()
+
+    def is_half_unfinished(self) -> bool:
+        """Tell whether the one in the middle is left."""
+        return bool(self._number(self._middle, self._last - self.jobs // 2 + 1))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def _number(self, statement: str, *parameters: object) -> int:
+        row = self._connection.execute(statement.encode(), parameters).fetchone()
+        return 0 if row is None else int(row[0])
 
 
 class Drain:
     """Watches one queue. Make it when the queue is filled and nobody works; ``rate`` waits until it is empty.
 
     The clock starts at the last look that found every job unfinished, so that nobody's start counts, and stops when
-    none is left. Meanwhile only the last jobs are looked up, by the index: counting all would slow the worker down.
+    none is left. Meanwhile only the last jobs are looked up.
     """
 
-    def __init__(self, database: Database, queue: Queue) -> None:
-        self._database = database
-        self._count = f"SELECT count(*) FROM {queue.table} WHERE {queue.unfinished}"
-        self._tail = f"SELECT count(*) FROM {queue.table} WHERE {queue.key} > %s AND {queue.unfinished}"
-        self._middle = f"SELECT count(*) FROM {queue.table} WHERE {queue.key} = %s + %s AND {queue.unfinished}"
-        with database.connect() as connection:
-            self._jobs = _number(connection, self._count)
-            self._last = _number(connection, f"SELECT max({queue.key}) FROM {queue.table}")
+    def __init__(self, database: Database | RedisDatabase, queue: Queue | RedisQueue) -> None:
+        self._watch = queue.watch(database.superuser_url)
 
     def rate(self, worker: Running, *, at_half: Callable[[], None] | None = None) -> float:
         """Return the jobs finished per second. Raises ProcessFailed when the worker ends, or gets nowhere.
@@ -48,21 +88,21 @@ class Drain:
         ``at_half`` is called once when about half of them are.
         """
         deadline = time.monotonic() + _PATIENCE_S
-        with self._database.connect() as connection:
+        watch = self._watch
+        try:
             began = time.monotonic()
-            while _number(connection, self._count) == self._jobs:
+            while watch.unfinished() == watch.jobs:
                 began = time.monotonic()
                 _wait(worker, deadline)
             if at_half is not None:
-                while _number(connection, self._middle, self._last - self._jobs // 2, 1):
+                while watch.is_half_unfinished():
                     _wait(worker, deadline)
                 at_half()
-            while True:
-                while _number(connection, self._tail, self._last - min(_TAIL, self._jobs)):
-                    _wait(worker, deadline)
-                if not _number(connection, self._count):
-                    return self._jobs / (time.monotonic() - began)
+            while watch.last_unfinished() or watch.unfinished():
                 _wait(worker, deadline)
+            return watch.jobs / (time.monotonic() - began)
+        finally:
+            watch.close()
 
 
 def _wait(worker: Running, deadline: float) -> None:
@@ -70,8 +110,3 @@ def _wait(worker: Running, deadline: float) -> None:
     if time.monotonic() > deadline:
         raise ProcessFailed(f"the queue was not empty after {_PATIENCE_S:.0f} s")
     time.sleep(_LOOK_S)
-
-
-def _number(connection: psycopg.Connection[Any], statement: str, *parameters: object) -> int:
-    row = connection.execute(statement.encode(), parameters).fetchone()
-    return 0 if row is None else int(row[0])

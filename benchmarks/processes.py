@@ -61,33 +61,45 @@ def manage(*arguments: str) -> list[str]:
 
 
 class Running:
-    """Owns a process from start to end; its output goes to ``log``. A context manager: it always ends."""
+    """Owns a process, or ``count`` of the same, from start to end; the output goes to ``log``. A context manager."""
 
-    def __init__(self, command: Sequence[str], env: Mapping[str, str], log: Path, *, cwd: Path = ROOT) -> None:
+    def __init__(
+        self, command: Sequence[str], env: Mapping[str, str], log: Path, *, cwd: Path = ROOT, count: int = 1
+    ) -> None:
         self.log = log
         self._command = " ".join(command)
         self.started_ns = time.monotonic_ns()
-        with log.open("wb") as output:
-            self._process = subprocess.Popen(
-                command,
-                cwd=cwd,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        with log.open("ab") as output:
+            self._processes = [
+                subprocess.Popen(
+                    command,
+                    cwd=cwd,
+                    env=env,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+                for _ in range(count)
+            ]
+
+    @property
+    def pids(self) -> list[int]:
+        """Return the process ids."""
+        return [process.pid for process in self._processes]
 
     @property
     def pid(self) -> int:
-        """Return the process id."""
-        return self._process.pid
+        """Return the id of the only process."""
+        [pid] = self.pids
+        return pid
 
     def check(self) -> None:
-        """Raise ProcessFailed when it ended by itself."""
-        if self._process.poll() is not None:
-            text = self.log.read_text(errors="replace")[-3000:]
-            raise ProcessFailed(f"{self._command} ended with {self._process.returncode}:\n{text}")
+        """Raise ProcessFailed when one ended by itself."""
+        for process in self._processes:
+            if process.poll() is not None:
+                text = self.log.read_text(errors="replace")[-3000:]
+                raise ProcessFailed(f"{self._command} ended with {process.returncode}:\n{text}")
 
     def __enter__(self) -> Self:
         """Own a running process."""
@@ -96,13 +108,15 @@ class Running:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Ask it to end, and kill it when it does not."""
-        self._process.terminate()
-        try:
-            self._process.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        """Ask each to end, and kill it when it does not."""
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            try:
+                process.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 def descendants(pid: int) -> list[int]:

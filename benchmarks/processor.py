@@ -1,4 +1,4 @@
-"""Reads the processor time of processes and of a database's server (Linux)."""
+"""Reads the processor time of processes (Linux)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.processes import descendants
-from benchmarks.server import Database
 
 _TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
 _PARENT: Final = 1
@@ -21,15 +20,13 @@ def seconds(pids: Iterable[int]) -> float:
     return sum(_ticks(each) for pid in pids for each in (pid, *descendants(pid))) / _TICKS_A_SECOND
 
 
-def server_pid(database: Database) -> int | None:
-    """Return the process of the server that starts its backends; None when it runs elsewhere."""
-    with database.connect() as connection:
-        backend = connection.info.backend_pid
-        try:
-            name, parent = _name(backend), int(_fields(backend)[_PARENT])
-        except FileNotFoundError:
-            return None
-    return parent if name == _name(parent) == "postgres" else None
+def parent(pid: int, *, name: str) -> int | None:
+    """Return the parent of a process if both are on this machine and have this name, else None."""
+    try:
+        found = int(_fields(pid)[_PARENT])
+        return found if _name(pid) == _name(found) == name else None
+    except FileNotFoundError:
+        return None
 
 
 def _ticks(pid: int) -> int:

@@ -30,12 +30,15 @@ class Verdict:
 
 
 def verdicts(results: Sequence[Result], skipped: Mapping[str, str]) -> list[Verdict]:
-    """Judge every goal. Goals against a peer that was left out on purpose are left out too."""
+    """Judge every goal. Goals against a peer that was left out on purpose are left out too.
+
+    What follows a comma in the name of a contestant tells it from others of the same peer.
+    """
     return [
         _judged(result, goal)
         for result in results
         for goal in result.measure.goals
-        if goal.against is None or goal.against not in skipped
+        if goal.against is None or goal.against.partition(",")[0] not in skipped
     ]
 
 

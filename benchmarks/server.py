@@ -12,6 +12,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 import psycopg
 from psycopg import sql
 
+from benchmarks import processor
 from project import settings
 from project.local.postgres import EmbeddedPostgres
 
@@ -68,6 +69,11 @@ class Database:
         with self.connect() as connection:
             connection.execute("VACUUM (ANALYZE)")
             connection.execute("CHECKPOINT")
+
+    def server_pid(self) -> int | None:
+        """Return the process of the server that starts its backends; None when it runs elsewhere."""
+        with self.connect() as connection:
+            return processor.parent(connection.info.backend_pid, name="postgres")
 
 
 @dataclass(frozen=True, slots=True)

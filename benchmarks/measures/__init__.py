@@ -7,7 +7,7 @@ from typing import Final
 from benchmarks.measure import Measure
 from benchmarks.measures.bulk import BULK
 from benchmarks.measures.depth import DEPTH
-from benchmarks.measures.drain import DRAIN
+from benchmarks.measures.drain import DRAIN, DRAIN_MACHINE
 from benchmarks.measures.enqueue import ENQUEUE
 from benchmarks.measures.fairness import FAIRNESS
 from benchmarks.measures.fan_out import FAN_OUT
@@ -26,6 +26,7 @@ from benchmarks.measures.writers import EMIT_WRITERS, WRITERS
 
 MEASURES: Final[tuple[Measure, ...]] = (
     DRAIN,
+    DRAIN_MACHINE,
     STORE_DRAIN,
     LATENCY,
     *STEADY,

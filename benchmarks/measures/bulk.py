@@ -33,10 +33,10 @@ def _ours(bench: Bench, kind: str) -> Figures:
 
 def _peer(bench: Bench, peer: Peer) -> Figures:
     database = bench.peer_databases[peer.name]
-    database.execute(f"TRUNCATE {peer.queue.table} CASCADE")
+    peer.queue.empty(database.superuser_url)
     database.settle()
     figures = bench.act_peer(peer, "bulk", round(bench.sizes.bulk_jobs * peer.bulk_share))
-    database.execute(f"TRUNCATE {peer.queue.table} CASCADE")
+    peer.queue.empty(database.superuser_url)
     return figures
 
 

@@ -15,6 +15,7 @@ from benchmarks.bench import Bench
 from benchmarks.measure import OURS, Contestant, Figures, Goal, Measure
 from benchmarks.peers import PEERS, Peer
 from benchmarks.processes import ProcessFailed, Running
+from benchmarks.redis import RedisDatabase
 from benchmarks.server import Database
 from benchmarks.watch import Marks, percentile
 
@@ -60,13 +61,13 @@ def _ours(load: Load, bench: Bench) -> Figures:
 
 def _peer(load: Load, bench: Bench, peer: Peer) -> Figures:
     database = bench.peer_databases[peer.name]
-    database.execute(f"TRUNCATE {peer.queue.table} CASCADE")
+    peer.queue.empty(database.superuser_url)
     database.settle()
     marks = Marks(bench.path("marks"))
     with bench.start_peer(peer, BENCHMARK_MARKS=str(marks.path)) as worker:
         add = partial(bench.act_peer, peer, "steady")
         found = _Round(load, bench, marks, worker, database, add).figures()
-    database.execute(f"TRUNCATE {peer.queue.table} CASCADE")
+    peer.queue.empty(database.superuser_url)
     return found
 
 
@@ -76,7 +77,7 @@ class _Round:
     bench: Bench
     marks: Marks
     worker: Running
-    database: Database
+    database: Database | RedisDatabase
     add: Callable[..., object]
 
     def figures(self) -> Figures:
@@ -90,7 +91,7 @@ class _Round:
         start_ns = time.monotonic_ns() + round(_LEAD_S * 1e9)
         arguments = self.load.arguments(self.bench.sizes.steady_s, start_ns)
         jobs = arguments[0] * self.load.processes
-        server = processor.server_pid(self.database)
+        server = self.database.server_pid()
         with ThreadPoolExecutor(self.load.processes) as adders:
             added = [adders.submit(self.add, *arguments) for _ in range(self.load.processes)]
             time.sleep(max(0.0, (start_ns - time.monotonic_ns()) / 1e9))
@@ -108,7 +109,7 @@ class _Round:
         }
 
     def _processor_s(self, server: int | None) -> dict[str, float]:
-        used = {"worker": processor.seconds([self.worker.pid])}
+        used = {"worker": processor.seconds(self.worker.pids)}
         return used if server is None else {**used, "server": processor.seconds([server])}
 
 

@@ -14,6 +14,7 @@ from typing import Final
 
 from benchmarks.observer import Queue
 from benchmarks.processes import ROOT, environment
+from benchmarks.redis import RedisDatabase, RedisQueue
 from benchmarks.server import Database
 
 HERE: Final = Path(__file__).parent
@@ -23,15 +24,19 @@ INSTALLED: Final = ROOT / ".bench" / "peers"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """Describes one peer. Slow ones get a ``share`` of the jobs to drain, and a ``bulk_share`` of those to add."""
+    """Describes one peer. Slow ones get a ``share`` of the jobs to drain, and a ``bulk_share`` of those to add.
+
+    One that ``forks`` takes the number of its processes as ``worker N``; of others so many workers are started.
+    """
 
     name: str
     version: str
     program: str
-    queue: Queue
+    queue: Queue | RedisQueue
     share: float
     bulk_share: float = 1.0
     least_python: tuple[int, int] = (3, 11)
+    forks: bool = False
 
     @property
     def folder(self) -> Path:
@@ -42,6 +47,11 @@ class Peer:
     def is_node(self) -> bool:
         """Tell whether it runs on Node."""
         return self.program.endswith(".mjs")
+
+    @property
+    def redis(self) -> Path | None:
+        """Return its Redis, which is installed with it; None when its jobs are in PostgreSQL."""
+        return self.folder / "venv" / "bin" / "redis-server" if isinstance(self.queue, RedisQueue) else None
 
     @property
     def lock(self) -> Path:
@@ -60,8 +70,8 @@ class Peer:
             return [node(), str(HERE / self.name / self.program), *arguments]
         return [str(self.folder / "venv" / "bin" / "python"), str(HERE / self.name / self.program), *arguments]
 
-    def environment(self, database: Database, **more: str) -> dict[str, str]:
-        """Return its environment: the one URL, that of its own database."""
+    def environment(self, database: Database | RedisDatabase, **more: str) -> dict[str, str]:
+        """Return its environment: the one URL, that of its own database or Redis."""
         kept = {name: value for name, value in environment().items() if name != "DJANGO_SETTINGS_MODULE"}
         return {
             **kept,
@@ -104,6 +114,33 @@ PEERS: Final = (
         queue=Queue("oban_jobs", "state IN ('available', 'executing', 'retryable', 'scheduled')"),
         share=0.1,
         bulk_share=0.1,
+        least_python=(3, 12),
+    ),
+    Peer(
+        name="celery",
+        version="5.7.0",
+        program="program.py",
+        queue=RedisQueue("LLEN celery", "HLEN unacked"),
+        share=0.2,
+        bulk_share=0.1,
+        forks=True,
+    ),
+    Peer(
+        name="dramatiq",
+        version="2.2.1",
+        program="program.py",
+        queue=RedisQueue("HLEN dramatiq:default.msgs"),
+        share=0.2,
+        bulk_share=0.1,
+        forks=True,
+    ),
+    Peer(
+        name="django-tasks-db",
+        version="0.13.0",
+        program="program.py",
+        queue=Queue("django_tasks_database_dbtaskresult", "status IN ('READY', 'RUNNING')", key=None),
+        share=0.01,
+        bulk_share=0.02,
         least_python=(3, 12),
     ),
 )
