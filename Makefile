@@ -20,10 +20,11 @@ COMPILE = $(UV) pip compile pyproject.toml --quiet --universal --python-version 
 PYTEST = $(BIN)/python -m project.local.postgres --no-fsync --run $(BIN)/python -m pytest
 QUICK = -m "not system and not slow"
 ALL = -m "not system" --hypothesis-profile=full
-# The first waits for processes, the second for brokers; the rest needs the database alone.
+# The first waits for processes, the second for brokers, the third for relays; the rest needs the database alone.
 PROCESS_TESTS := tests/access tests/demo tests/docs tests/e2e tests/migrations
-BROKER_TESTS := tests/brokers tests/deployment/test_create_queues.py tests/outbox
-PARTS = $(if $(PYTEST_ARGS),tests-chosen,tests-of-processes tests-of-brokers tests-of-the-rest)
+BROKER_TESTS := tests/brokers tests/deployment/test_create_queues.py
+OUTBOX_TESTS := tests/inbox tests/integrations tests/outbox tests/process
+PARTS = $(if $(PYTEST_ARGS),tests-chosen,tests-of-processes tests-of-brokers tests-of-the-outbox tests-of-the-rest)
 CHAOS_TESTS := tests/system/test_chaos.py
 
 .PHONY: help
@@ -57,7 +58,7 @@ test-all: venv ## the same with the slow tests
 	@$(MAKE) SELECT='$(ALL)' checks-and-tests
 
 # Each part has a server of its own and prints what it has to say when it ends.
-.PHONY: checks-and-tests tests-chosen tests-of-processes tests-of-brokers tests-of-the-rest
+.PHONY: checks-and-tests tests-chosen tests-of-processes tests-of-brokers tests-of-the-outbox tests-of-the-rest
 checks-and-tests:
 	@echo "Running at the same time: check $(PARTS)"
 	@$(MAKE) --jobs --keep-going --output-sync=target check $(PARTS)
@@ -67,8 +68,10 @@ tests-of-processes:
 	@$(PYTEST) $(SELECT) $(PROCESS_TESTS)
 tests-of-brokers:
 	@$(PYTEST) $(SELECT) $(BROKER_TESTS)
+tests-of-the-outbox:
+	@$(PYTEST) $(SELECT) $(OUTBOX_TESTS)
 tests-of-the-rest:
-	@$(PYTEST) $(SELECT) $(addprefix --ignore=,$(PROCESS_TESTS) $(BROKER_TESTS))
+	@$(PYTEST) $(SELECT) $(addprefix --ignore=,$(PROCESS_TESTS) $(BROKER_TESTS) $(OUTBOX_TESTS))
 
 .PHONY: test-system
 test-system: venv ## run the tests that need Debian's chromium, pgbouncer and systemd, and a short chaos

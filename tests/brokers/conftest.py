@@ -1,4 +1,4 @@
-"""Runs each broker once for all its contract tests, and gives every test a destination of its own."""
+"""Runs each broker once for all tests, and gives every test a destination of its own."""
 
 from __future__ import annotations
 
@@ -15,15 +15,23 @@ from tests.servers.base import Broker
 from tests.servers.registry import BROKERS, SOURCES
 
 
-@pytest.fixture(scope="session", params=BROKERS)
-def running(request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """Start each broker of the registry in turn."""
-    broker = {**BROKERS, **SOURCES}[request.param]()
-    try:
-        broker.start()
-        yield broker
-    finally:
+@pytest.fixture(scope="session")
+def brokers() -> Iterator[dict[str, Broker]]:
+    """Keep each broker that a test has started until the end: they take seconds to start."""
+    started: dict[str, Broker] = {}
+    yield started
+    for broker in started.values():
         broker.close()
+
+
+@pytest.fixture(scope="session", params=BROKERS)
+def running(request: pytest.FixtureRequest, brokers: dict[str, Broker]) -> Broker:
+    """Return each broker of the registry, running."""
+    name: str = request.param
+    if name not in brokers:
+        brokers[name] = {**BROKERS, **SOURCES}[name]()
+        brokers[name].start()
+    return brokers[name]
 
 
 @pytest.fixture

@@ -25,12 +25,13 @@ from tests.support import seen
 pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.parametrize("running", SOURCES, indirect=True)]
 ORDERS: dict[str, Any] = {"TASKS": {"order.created": "test-system", "order.sold": "test-store"}}
 PATIENCE_S = 40
+VISIBILITY = timedelta(seconds=1)
 
 
 @pytest.fixture(autouse=True)
 def visibility(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have what is not acknowledged come again after two seconds."""
-    monkeypatch.setattr(type(source), "visibility", timedelta(seconds=2))
+    """Have what is not acknowledged come again after a second."""
+    monkeypatch.setattr(type(source), "visibility", VISIBILITY)
 
 
 def consumer(source: Source, *, burst: bool = False, **changes: Any) -> Consumer:
@@ -74,7 +75,7 @@ def test_each_message_becomes_one_job_however_often_it_is_published_and_the_queu
     assert notes() == expected(30)
     assert rows() == [("enqueued", "")] * 30
     other = broker.source(destination, consumer="orders of the till.1")
-    assert other.receive(10, wait=timedelta(seconds=3), visibility=timedelta(seconds=2)) == []
+    assert other.receive(10, wait=2 * VISIBILITY, visibility=VISIBILITY) == []
     other.close()
 
 

@@ -4,50 +4,22 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 from salon_jobs.brokers.publisher import Answers, OutgoingMessage, Publisher, PublishFailure, Verdict
 from salon_jobs.brokers.source import Envelope, Source
 from salon_jobs.core.destinations import parse_destination
-from tests.docs.markdown import blocks, read
-from tests.servers.base import Broker
+from tests.servers.folder import FolderBroker
 
-PAGE = "docs/how-to/consume-queue.md"
 _TABLE = "CREATE TABLE message (id INTEGER PRIMARY KEY, fields, payload, deliveries DEFAULT 0, visible_at DEFAULT 0)"
 
 
-class TableBroker(Broker):
+class TableBroker(FolderBroker):
     """Folder of queues, from which the page's source receives."""
 
     service = "table"
-
-    def __init__(self) -> None:
-        self._home = tempfile.TemporaryDirectory(prefix="table-")
-        self._folder, self._away = Path(self._home.name, "there"), Path(self._home.name, "away")
-        self._away.mkdir()
-        [block] = [block for block in blocks(read(PAGE)) if block.action == "write shop/table.py"]
-        self._module = ModuleType("shop.table")
-        exec(compile(block.text, PAGE, "exec"), self._module.__dict__)
-        vars(self._module)["FOLDER"] = self._folder
-
-    def start(self) -> None:
-        if not self._folder.exists():
-            self._away.rename(self._folder)
-
-    def stop(self) -> None:
-        if self._folder.exists():
-            self._folder.rename(self._away)
-
-    def close(self) -> None:
-        self._home.cleanup()
-
-    def settings(self) -> dict[str, Any]:
-        return {}
+    page = "docs/how-to/consume-queue.md"
 
     def destination(self, name: str) -> str:
         self._run(name, _TABLE)
@@ -60,7 +32,7 @@ class TableBroker(Broker):
         return TablePublisher(self)
 
     def source(self, destination: str, *, consumer: str = "test") -> Source:
-        source: Source = vars(self._module)["TableSource"](parse_destination(destination), consumer=consumer)
+        source: Source = self._written["TableSource"](parse_destination(destination), consumer=consumer)
         return source
 
     def spoil(self, destination: str, text: str) -> None:
