@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
@@ -9,11 +10,11 @@ import pytest
 from salon_jobs.control import pause
 from salon_jobs.jobs.queue_stats import count_rest, look_at_queue
 from tests.plans.explain import nodes, scans
-from tests.support import change
+from tests.support import change, seen
 
 
-@pytest.fixture
-def waiting(database: None) -> None:
+@pytest.fixture(scope="module")
+def last_waiting(migrated: None) -> Iterator[int]:
     """Add jobs that are due in an hour, in five priorities, and twelve due ones in and around these."""
     change(
         "INSERT INTO salon_jobs_job (task, priority, run_at)"
@@ -28,6 +29,17 @@ def waiting(database: None) -> None:
             minutes,
         )
     change("VACUUM ANALYZE salon_jobs_job")
+    [(last,)] = seen("SELECT max(id) FROM salon_jobs_job")
+    yield last
+    change("TRUNCATE salon_jobs_job CASCADE")
+
+
+@pytest.fixture
+def waiting(last_waiting: int) -> Iterator[None]:
+    """Give back these jobs as they were."""
+    yield
+    change("DELETE FROM salon_jobs_job WHERE id > %s", last_waiting)
+    change("DELETE FROM salon_jobs_limit")
 
 
 def test_the_lag_and_the_unknown_tasks_of_every_priority_are_seen(waiting: None) -> None:
@@ -45,11 +57,6 @@ def test_jobs_that_are_not_due_are_skipped_priority_by_priority(waiting: None) -
     conditions = [node["Index Cond"] for node in plan if "run_at" in node.get("Index Cond", "")]
     assert conditions
     assert all("priority = " in condition for condition in conditions)
-
-
-def test_an_empty_queue_has_no_lag(database: None) -> None:
-    front = look_at_queue()
-    assert (front.lag_s, front.unknown_tasks) == (0.0, ())
 
 
 def test_what_waits_behind_the_front_is_counted_up_to_a_bound(waiting: None) -> None:
@@ -109,3 +116,9 @@ def test_a_pause_with_a_long_backlog_does_not_hide_that_another_queue_is_late(wa
     assert front.paused == {"flood": 10_000}
     assert front.lag_s == pytest.approx(180, abs=30)
     assert front.late_s.keys() == {"default"}
+
+
+def test_an_empty_queue_has_no_lag(database: None) -> None:
+    change("TRUNCATE salon_jobs_job CASCADE")
+    front = look_at_queue()
+    assert (front.lag_s, front.unknown_tasks) == (0.0, ())

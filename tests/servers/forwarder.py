@@ -15,6 +15,8 @@ class Forwarder:
         self._server: socket.socket | None = None
         self._ends: set[socket.socket] = set()
         self._guard = threading.Lock()
+        # Nothing is passed on while somebody holds it.
+        self.held = threading.Lock()
         self.port = 0
 
     def open(self) -> None:
@@ -55,7 +57,8 @@ class Forwarder:
     def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):
             while chunk := source.recv(65536):
-                sink.sendall(chunk)
+                with self.held:
+                    sink.sendall(chunk)
         with self._guard:
             self._ends -= {source, sink}
         _end(source)

@@ -83,10 +83,12 @@ class SnsBroker(Broker):
         return {"SNS": {"ENDPOINT": address, "ACCESS_KEY": ("test", "test")}}
 
     def destination(self, name: str) -> str:
-        """Create a topic, FIFO if its name says so, and its queues."""
-        arn = self.topic(name)
-        for queue in (_queue_of(name), _queue_of(name, seen=True)):
-            self.subscribe(arn, queue, raw=True)
+        """Create a topic, FIFO if its name says so, and its queues, before anybody can publish to it."""
+        assert self._forwarder is not None
+        with self._forwarder.held:
+            arn = self.topic(name)
+            for queue in (_queue_of(name), _queue_of(name, seen=True)):
+                self.subscribe(arn, queue, raw=True)
         return arn
 
     def topic(self, name: str) -> str:
