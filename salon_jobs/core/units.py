@@ -31,9 +31,9 @@ def counted(value: int, most: int) -> str:
     return f"{value:,}" if value < most else f"{most - 1:,}+"
 
 
-def with_noun(count: int, noun: str) -> str:
-    """Format a count with its noun."""
-    return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"
+def with_noun(count: int, noun: str, plural: str = "") -> str:
+    """Format a count with its noun, whose plural is regular unless given."""
+    return f"1 {noun}" if count == 1 else f"{count:,} {plural or f'{noun}s'}"
 
 
 def paused_text(by: str, at: datetime | None) -> str:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import connections
 
 from salon_jobs.conf import debug
+from salon_jobs.conf import settings as conf
 from salon_jobs.conf.reader import LEVELS
 from salon_jobs.conf.sections import FORMATS
+from salon_jobs.core.terminal import Screen
 from salon_jobs.management.arguments import address, log_level
-from salon_jobs.management.output import as_command_error
+from salon_jobs.management.output import as_command_error, printable
 from salon_jobs.process.logs import configure_logging
 from salon_jobs.process.reloader import Reloader
-from salon_jobs.process.service import MakeLoop, Service, die_with_parent
+from salon_jobs.process.service import MakeLoop, Service, die_with_parent, release
 
 
 class ServiceCommand(BaseCommand):
@@ -46,6 +50,8 @@ class ServiceCommand(BaseCommand):
         )
         parser.add_argument("--no-reload", action="store_false", dest="reload", help="do not")
         parser.add_argument("--reloaded", action="store_true", help=argparse.SUPPRESS)
+        # What shows the output that a child writes to a pipe.
+        parser.add_argument("--terminal", choices=("plain", "coloured"), help=argparse.SUPPRESS)
         parser.add_argument(
             "--health-addr",
             type=address,
@@ -67,7 +73,7 @@ class ServiceCommand(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the service, or the reloader that runs it in a process of its own."""
         with as_command_error():
-            options["log_format"] = configure_logging(level=options["log_level"], log_format=options["log_format"])
+            configure_output(options)
             if options["reloaded"]:
                 die_with_parent()
             elif self._reloads(options):
@@ -78,19 +84,47 @@ class ServiceCommand(BaseCommand):
         """Run the service. SalonJobsError and database errors are reported in one line."""
         raise NotImplementedError
 
-    def run_service(self, kind: str, make_loop: MakeLoop, options: dict[str, Any], **more: Any) -> None:
-        """Run the loop as a process of this kind; a burst takes any free port, so that it runs next to a worker."""
+    def run_service(
+        self, kind: str, make_loop: MakeLoop, options: dict[str, Any], *, facts: Mapping[str, str], **more: Any
+    ) -> None:
+        """Run the loop as a process of this kind; a burst takes any free port, so that it runs next to a worker.
+
+        On a terminal, ``facts`` are shown first, with what all services have.
+        """
         burst = options["burst"]
         address = options["health_addr"] or ("127.0.0.1", 0 if burst else self.health_port)
-        Service(kind, make_loop, health_address=address, burst=burst, **more).run()
+        service = Service(kind, make_loop, health_address=address, burst=burst, **more)
+        if (screen := options["screen"]) is not None and options["log_format"] == "text":
+            self.stdout.write("\n".join(self._banner(facts, service, screen, burst=burst)))
+            self.stdout.flush()
+        service.run()
+
+    def _banner(self, facts: Mapping[str, str], service: Service, screen: Screen, *, burst: bool) -> list[str]:
+        """Return the lines that say what runs here, on what, and how to stop it."""
+        database: Mapping[str, Any] = connections[conf.database].settings_dict
+        where = f"{database['HOST'] or 'local socket'}{':' if database['PORT'] else ''}{database['PORT']}"
+        shown = {
+            **facts,
+            "database": f"{database['NAME']} at {where} as {database['USER']}",
+            "health": "none" if service.address is None else "http://{}:{}/readyz".format(*service.address),
+        }
+        width = max(map(len, shown))
+        stop = "Runs until nothing is due." if burst else "Press Ctrl-C to stop; press it again to stop at once."
+        return [
+            screen.paint(f"salon_jobs {release()} {self.alias}".replace("  ", " "), "bold"),
+            *(f"  {screen.paint(name, 'dim')}{' ' * (width - len(name))}  {printable(shown[name])}" for name in shown),
+            stop,
+        ]
 
     def command_line(self, options: dict[str, Any]) -> list[str]:
         """Return the command line that starts this process again: manage.py, django-admin and -m alike.
 
-        It names the format of the log, since a child's output is no terminal. Started by ``call_command``, the
-        process's own command line belongs to another program.
+        It names the format of the log, and the terminal, since a child writes to a pipe. Started by ``call_command``,
+        the process's own command line belongs to another program.
         """
         log_options = {"--log-format": options["log_format"], "--log-level": options["log_level"]}
+        if (screen := options["screen"]) is not None:
+            log_options["--terminal"] = "coloured" if screen.colours else "plain"
         words = [word for name, value in log_options.items() if value is not None for word in (name, value)]
         if self._called_from_command_line:
             return [sys.executable, *sys.orig_argv[1:], *words]
@@ -102,3 +136,16 @@ class ServiceCommand(BaseCommand):
         if options["reload"] is not None:
             return bool(options["reload"])
         return debug() and not options["burst"] and self._called_from_command_line
+
+
+def configure_output(options: dict[str, Any]) -> None:
+    """Configure logging by a service's options, and add to them its format and the ``screen``, None without one."""
+    screen: Screen | None
+    if options["terminal"]:
+        screen = Screen(colours=options["terminal"] == "coloured")
+    else:
+        screen = Screen.of(sys.stdout, options) if sys.stdout.isatty() else None
+    options["screen"] = screen
+    options["log_format"] = configure_logging(
+        level=options["log_level"], log_format=options["log_format"], screen=screen
+    )

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
 
 from salon_jobs.conf import settings as conf
+from salon_jobs.core import events
 from salon_jobs.core.events import BOUND, JsonLinesHandler, current_run, logger
+from salon_jobs.core.terminal import Screen
 from salon_jobs.core.tracing import current_trace_id
+from salon_jobs.core.units import duration, with_noun
 
 
 class JobContext(logging.Filter):
@@ -30,21 +35,108 @@ class JobContext(logging.Filter):
 
 
 class TextFormatter(logging.Formatter):
-    """Formatter that writes one line of text per record, followed by the bound fields.
+    """Formatter that writes one line of text per record: time, level, logger, event, and the fields that have a value.
 
     A message cannot imitate another record: it stays on its line, and tracebacks are indented.
     """
 
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)-7s %(name)s %(message)s")
-
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class names it
-        logged = getattr(record, "event_fields", {})
-        bound = [f"{name}={record.__dict__[name]}" for name in BOUND if name in record.__dict__ and name not in logged]
-        return _visible(" ".join([super().formatMessage(record), *bound]))
+        at = datetime.fromtimestamp(record.created).astimezone().isoformat(sep=" ", timespec="milliseconds")
+        return _visible(f"{at} {record.levelname:<7} {record.name} {_text(record)}")
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - as above
         return "\n".join(f"  {_visible(line)}" for line in super().formatException(ei).splitlines())
+
+
+def _text(record: logging.LogRecord) -> str:
+    fields: dict[str, Any] = getattr(record, "event_fields", {})
+    head = getattr(record, "event", None) or record.message
+    bound = {name: record.__dict__[name] for name in BOUND if name in record.__dict__ and name not in fields}
+    return " ".join([head, *(f"{name}={value}" for name, value in (fields | bound).items() if _has_value(value))])
+
+
+def _has_value(value: object) -> bool:
+    return value is not None and value != ""
+
+
+# What follows from the line itself, or is at hand by `salon_jobs show`.
+_LEFT_OUT: Final = frozenset({*BOUND, "error", "error_class", "code", "duration_ms", "jobs"})
+_USUAL: Final = {"queue": "default", "clean": True}
+_ERRORS: Final = ("error", "detail")
+
+
+class TerminalFormatter(TextFormatter):
+    """Formatter for a developer's terminal: short lines in colours, with an error's text on a line of its own."""
+
+    def __init__(self, screen: Screen) -> None:
+        super().__init__()
+        self._screen = screen
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - as above
+        colour = "red" if record.levelno >= logging.ERROR else "yellow" if record.levelno >= logging.WARNING else ""
+        at = self._screen.paint(f"{datetime.fromtimestamp(record.created).astimezone():%H:%M:%S}", "dim")
+        event: str | None = getattr(record, "event", None)
+        fields: dict[str, Any] = getattr(record, "event_fields", {})
+        if event is None:
+            parts = [self._screen.paint(_visible(f"{record.name}: {record.message}"), colour), *_of_run(vars(record))]
+            return f"{at} {' '.join(parts)}"
+        if sentence := _sentence(event, fields):
+            return f"{at} {self._screen.paint(_visible(sentence), colour or 'bold')}"
+        parts = [
+            self._screen.paint(event, colour or ("green" if event == events.JOB_SUCCEEDED else "cyan")),
+            *_of_run({**vars(record), **fields}),
+            *(_visible(f"{name}={value}") for name, value in fields.items() if _is_shown(name, value)),
+        ]
+        lines = [f"{at} {' '.join(parts)}"]
+        if error := _error(fields):
+            lines.append(self._screen.paint(f"         {_visible(error)}", colour))
+        return "\n".join(lines)
+
+
+def _is_shown(name: str, value: object) -> bool:
+    return _has_value(value) and name not in _LEFT_OUT and name not in _ERRORS and _USUAL.get(name) != value
+
+
+def _of_run(fields: Mapping[str, Any]) -> list[str]:
+    """Return task, job, and what is unusual about its run; nothing for records of no run."""
+    if "job_id" not in fields:
+        return []
+    parts = [f"{fields.get('task_name', 'job')} {fields['job_id']}"]
+    if (attempt := fields.get("attempt", 1)) != 1:
+        parts.append(f"attempt {attempt}")
+    if (took_ms := fields.get("duration_ms")) is not None:
+        parts.append(f"in {duration(took_ms / 1000)}")
+    if store := fields.get("store_id"):
+        parts.append(f"store {str(store)[:8]}…")
+    return [_visible(part) for part in parts]
+
+
+def _error(fields: Mapping[str, Any]) -> str:
+    """Return the class and text of the error, or what is at hand of them."""
+    name = str(fields.get("error_class") or fields.get("code") or "").rpartition(".")[2]
+    text = next((str(fields[each]) for each in _ERRORS if fields.get(each)), "")
+    return ": ".join(part for part in (name, text) if part)
+
+
+def _sentence(event: str, fields: Mapping[str, Any]) -> str:
+    """Return what the event means to whoever sits at the terminal, where its fields would not say it."""
+    if event == events.PROCESS_STOPPING and "jobs" in fields:
+        if not fields["running"]:
+            return "Stopping: no job is running."
+        jobs = with_noun(fields["running"], "job")
+        return f"Waiting for {jobs} ({fields['jobs']}); press Ctrl-C again to stop at once."
+    if event == events.HEALTH_NOT_LISTENING:
+        return f"No health endpoint: {fields['error']}."
+    if event == events.WAITING:
+        return f"Waiting for the database: {fields['detail']} ({fields['code']})"
+    return ""
+
+
+class _NotInBanner(logging.Filter):
+    """Logging filter that drops what a service's banner on the terminal has said."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return getattr(record, "event", None) not in (events.WORKER_STARTING, events.HEALTH_LISTENING)
 
 
 def _visible(text: str) -> str:
@@ -54,24 +146,31 @@ def _visible(text: str) -> str:
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
-def configure_logging(*, level: str | None = None, log_format: str | None = None) -> str | None:
+def configure_logging(
+    *, level: str | None = None, log_format: str | None = None, screen: Screen | None = None
+) -> str | None:
     """Write the log to standard output, unless the project's LOGGING has a handler for it; return the format, or None.
 
     ``level`` is a name such as INFO, ``log_format`` is json or text: given, they replace the root's handlers. Omitted,
-    they come from ``SALON_JOBS["LOGGING"]``, whose format is text on a terminal and json otherwise unless set. Raises
-    ConfigurationError.
+    they come from ``SALON_JOBS["LOGGING"]``, whose format is text on a terminal and json otherwise unless set. Text has
+    the form for a terminal on one, and on a ``screen`` that is given. Raises ConfigurationError.
     """
     asked = level is not None or log_format is not None
     level = level or conf.logging.level
-    log_format = log_format or conf.logging.format or ("text" if sys.stdout.isatty() else "json")
+    is_terminal = sys.stdout.isatty()
+    log_format = log_format or conf.logging.format or ("text" if is_terminal else "json")
     if logger.hasHandlers() and not asked:
         return None
+    if screen is None and is_terminal:
+        screen = Screen.of(sys.stdout, {})
     handler: logging.Handler
     if log_format == "json":
         handler = JsonLinesHandler(sys.stdout)
     else:
         handler = logging.StreamHandler(sys.stdout)
-        handler.setFormatter(TextFormatter())
+        handler.setFormatter(TextFormatter() if screen is None else TerminalFormatter(screen))
+        if screen is not None:
+            handler.addFilter(_NotInBanner())
     handler.addFilter(JobContext())
     handler.setLevel(level)
     # Warnings below the handler's level still reach other listeners of the loggers, such as Sentry.

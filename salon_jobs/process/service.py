@@ -98,6 +98,11 @@ class Service:
         self._clean = True
         self._error: BaseException | None = None
 
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """Where the health endpoint listens; None where its address was in use."""
+        return None if self._health is None else self._health.address
+
     def run(self) -> None:
         """Run until a signal or the end of a burst. Main thread only.
 
@@ -111,8 +116,8 @@ class Service:
             signal.signal(number, lambda number, _frame: signals.put(number))
         if self._health is not None:
             self._health.start()
-            host, port = self._health.address
-            log_event(logging.INFO, events.HEALTH_LISTENING, kind=self._kind, address=f"{host}:{port}")
+            address = "{}:{}".format(*self._health.address)
+            log_event(logging.INFO, events.HEALTH_LISTENING, kind=self._kind, address=address)
         end = float("inf")
         work = threading.Thread(target=self._work, name=f"salon-jobs-{self._kind}", daemon=True)
         work.start()

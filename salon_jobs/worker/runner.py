@@ -93,6 +93,11 @@ class Runner:
             thread.join(remaining_s)  # an interrupted thread starts another one before it ends
         return not self._thread.is_alive()
 
+    @property
+    def current(self) -> RunningJob | None:
+        """The run of this moment."""
+        return self._running
+
     def interrupt_current(self) -> None:
         """Interrupt the current run: it is rolled back and the attempt is not counted."""
         running = self._running

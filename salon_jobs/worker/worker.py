@@ -33,6 +33,8 @@ from salon_jobs.worker.runner import Runner
 
 _SWEEP_S = 30.0
 _FORCED_S = 1.0
+# How many of the jobs that it waits for a stopping worker names.
+_NAMED = 5
 # The part of the grace reserved for giving jobs back, ending the other threads and signing off; at most half of what
 # follows the interrupt.
 _LEAVE_S = 1.5
@@ -166,7 +168,9 @@ class Worker(Loop):
         """Give back what has not started, let the rest run, interrupt it, and finally abandon it."""
         began = time.monotonic()
         grace_s, run_on_s = conf.shutdown_grace.total_seconds(), conf.shutdown_interrupt_after.total_seconds()
-        log_event(logging.INFO, events.PROCESS_STOPPING, running=self._jobs.running_count())
+        runs = [run for runner in self._runners if (run := runner.current) is not None]
+        jobs = ", ".join([*(f"{run.job.task} {run.id}" for run in runs[:_NAMED]), *(["…"] if runs[_NAMED:] else [])])
+        log_event(logging.INFO, events.PROCESS_STOPPING, running=self._jobs.running_count(), jobs=jobs)
         unstarted = self._jobs.close()
         self._attempt_twice(lambda: queries.requeue(unstarted, self._process_id))
         self._wait_idle(began + run_on_s)

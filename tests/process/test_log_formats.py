@@ -3,46 +3,171 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pty
+import re
+import select
+import signal
 import socket
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
+from typing import Self
+from uuid import UUID
 
 import pytest
 
+from salon_jobs.core import events
+from salon_jobs.core.terminal import Screen
+from salon_jobs.process.logs import TerminalFormatter
 from tests.conftest import manage
+from tests.e2e.worker_process import PATIENCE_S, eventually
 from tests.interpreter import ROOT
-from tests.support import change
+from tests.support import change, seen
 
 pytestmark = pytest.mark.usefixtures("database")
 BURST = ("runworker", "--burst")
 
 
+COLOUR = re.compile(r"\x1b\[\d+m")
+
+
+class Terminal:
+    """A command whose output is a terminal of its own."""
+
+    def __init__(self, *words: str, settings: str = "project.settings") -> None:
+        self._ours, theirs = pty.openpty()
+        inherited = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+        environment = {**inherited, "DJANGO_SETTINGS_MODULE": settings, "TERM": "xterm"}
+        self.process = subprocess.Popen([sys.executable, "manage.py", *words], cwd=ROOT, env=environment, stdout=theirs)
+        os.close(theirs)
+        self.text = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._ours)
+
+    def wait_for(self, text: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while text not in self.text:
+            assert time.monotonic() < deadline, self.text
+            if select.select([self._ours], [], [], 0.2)[0]:
+                self.text += COLOUR.sub("", os.read(self._ours, 65536).decode())
+
+    def read(self) -> list[str]:
+        """Read to the end; return the lines."""
+        text = b""
+        with suppress(OSError):  # all have closed the terminal
+            while part := os.read(self._ours, 65536):
+                text += part
+        assert self.process.wait(60) == 0
+        return text.decode().splitlines()
+
+
 def on_a_terminal(*options: str) -> list[str]:
     """Run a burst whose output is a terminal; return its lines."""
-    ours, theirs = pty.openpty()
-    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings"}
-    words = [sys.executable, "manage.py", *BURST, *options]
-    done = subprocess.Popen(words, cwd=ROOT, env=environment, stdout=theirs)
-    os.close(theirs)
-    text = b""
-    try:
-        while part := os.read(ours, 65536):
-            text += part
-    except OSError:  # all have closed the terminal
-        os.close(ours)
-    assert done.wait(60) == 0
-    return text.decode().splitlines()
+    with Terminal(*BURST, *options) as terminal:
+        return terminal.read()
 
 
-def test_a_terminal_shows_text_of_the_children_too() -> None:
+def test_a_terminal_shows_a_banner_and_short_lines_of_the_children_too() -> None:
     change("INSERT INTO salon_jobs_job (task) VALUES ('ping')")
-    lines = on_a_terminal()
-    assert all(" INFO    salon_jobs " in line for line in lines)
+    lines = [COLOUR.sub("", line) for line in on_a_terminal("--health-addr", "127.0.0.1:0")]
+    assert lines[0].startswith("salon_jobs ")
+    assert lines[0].endswith(" worker")
+    banner = dict(line.split(maxsplit=1) for line in lines[1:7])
+    assert list(banner) == ["tasks", "queues", "runs", "connections", "database", "health"]
+    assert banner["database"].endswith(" as worker_runtime")
+    assert banner["health"].endswith("/readyz")
+    assert lines[7] == "Runs until nothing is due."
+    assert any(re.fullmatch(r"\d\d:\d\d:\d\d job_succeeded ping 1 in \S+ m?s", line) for line in lines)
+    assert not any("worker_starting" in line or "health_listening" in line for line in lines)
+    assert max(map(len, lines)) <= 80
+
+
+def test_colours_of_the_children_too_are_shown_unless_refused() -> None:
+    change("INSERT INTO salon_jobs_job (task) VALUES ('ping')")
+    assert any("\x1b[32mjob_succeeded\x1b[0m" in line for line in on_a_terminal())
+    change("INSERT INTO salon_jobs_job (task) VALUES ('ping')")
+    lines = on_a_terminal("--no-color")
     assert any("job_succeeded" in line for line in lines)
+    assert not any(COLOUR.search(line) for line in lines)
+
+
+def test_a_terminal_can_have_json() -> None:
     assert {json.loads(line)["level"] for line in on_a_terminal("--log-format", "json")} == {"info"}
+
+
+def record(level: int, event: str, **fields: object) -> str:
+    """Return a record as a terminal without colours shows it, without its time."""
+    made = logging.LogRecord("salon_jobs", level, "", 0, "%s", (event,), None)
+    made.__dict__.update(event=event, event_fields=fields)
+    return TerminalFormatter(Screen()).format(made).partition(" ")[2]
+
+
+def test_a_terminal_shows_an_error_below_its_event_and_nothing_empty() -> None:
+    shown = record(
+        logging.WARNING,
+        events.JOB_RETRIED,
+        task_name="charge-card",
+        job_id=12,
+        store_id=None,
+        attempt=2,
+        queue="default",
+        duration_ms=31.2,
+        error_class="shop.CardError",
+        code="",
+        error="refused\x1b[2J",
+        delay_s=15,
+    )
+    assert shown == "job_retried charge-card 12 attempt 2 in 31 ms delay_s=15\n         CardError: refused\\x1b[2J"
+
+
+@pytest.mark.parametrize(
+    ("running", "jobs", "said"),
+    [
+        (0, "", "Stopping: no job is running."),
+        (1, "export 3", "Waiting for 1 job (export 3); press Ctrl-C again to stop at once."),
+        (2, "export 3, ping 4", "Waiting for 2 jobs (export 3, ping 4); press Ctrl-C again to stop at once."),
+    ],
+)
+def test_a_terminal_says_what_a_stop_waits_for(running: int, jobs: str, said: str) -> None:
+    assert record(logging.INFO, events.PROCESS_STOPPING, running=running, jobs=jobs) == said
+
+
+def test_ctrl_c_says_what_it_waits_for_and_a_second_one_ends_that(stores: list[UUID], tmp_path: Path) -> None:
+    payload = json.dumps({"started": str(tmp_path / "started"), "gate": str(tmp_path / "gate")})
+    [(job_id,)] = seen(
+        "INSERT INTO salon_jobs_job (task, store_id, payload) VALUES ('e2e-wait-for-file', %s, %s) RETURNING id",
+        stores[0],
+        payload,
+    )
+    with Terminal("runworker", "--health-addr", "127.0.0.1:0", settings="tests.e2e.worker_settings") as terminal:
+        eventually((tmp_path / "started").exists, what="the job to run")
+        terminal.process.send_signal(signal.SIGINT)
+        terminal.wait_for(f"Waiting for 1 job (e2e-wait-for-file {job_id}); press Ctrl-C again to stop at once.")
+        terminal.process.send_signal(signal.SIGINT)
+        terminal.wait_for("process_stopped kind=supervisor")
+        assert terminal.process.wait(10) == 0
+    assert seen("SELECT state, attempts FROM salon_jobs_job") == [("queued", 0)]
+
+
+def test_text_in_a_file_has_the_zone_of_its_time_and_no_empty_fields() -> None:
+    change("INSERT INTO salon_jobs_job (task) VALUES ('ping')")
+    lines = manage(*BURST, "--log-format", "text").stdout.splitlines()
+    [done] = [line for line in lines if "job_succeeded" in line]
+    assert re.match(
+        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d INFO    salon_jobs job_succeeded task_name=ping ", done
+    )
+    assert "=None" not in done
+    assert not any("= " in line or line.endswith("=") for line in lines)
 
 
 def test_the_projects_own_logging_is_used(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
+from salon_jobs.conf import settings as conf
 from salon_jobs.inbox.consumer import Consumers
 from salon_jobs.management.service import ServiceCommand
 
@@ -24,4 +25,5 @@ class Command(ServiceCommand):
 
     def serve(self, options: dict[str, Any]) -> None:
         consumers = Consumers(options["name"], burst=options["burst"])
-        self.run_service("consumer", lambda _heartbeat: consumers, options)
+        facts = {"consumers": ", ".join(options["name"] or conf.consumers)}
+        self.run_service("consumer", lambda _heartbeat: consumers, options, facts=facts)

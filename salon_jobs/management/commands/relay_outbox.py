@@ -24,4 +24,4 @@ class Command(ServiceCommand):
         def make_loop(heartbeat: Heartbeat) -> Relay:
             return Relay(lambda: heartbeat.process_id, burst=options["burst"])
 
-        self.run_service("relay", make_loop, options)
+        self.run_service("relay", make_loop, options, facts={"producer": str(conf.outbox.producer)})

@@ -8,8 +8,10 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
+from salon_jobs.core.units import with_noun
 from salon_jobs.management.service import ServiceCommand
 from salon_jobs.process.preflight import check_worker
+from salon_jobs.schedule.entries import cron_entries
 from salon_jobs.schedule.scheduler import Scheduler
 
 
@@ -43,11 +45,13 @@ class Command(ServiceCommand):
         if at is not None and not options["burst"]:
             raise CommandError("--at goes with --burst")
         if not options["burst"]:
-            self.run_service("scheduler", lambda _heartbeat: Scheduler(), options)
+            facts = {"cron entries": f"{len(cron_entries.all()):,}"}
+            self.run_service("scheduler", lambda _heartbeat: Scheduler(), options, facts=facts)
             return
         check_worker()
         scheduler = Scheduler()
         if at is None:
             scheduler.poll()
         else:
-            self.stderr.write(f"{scheduler.run_at(at)} entries fired for {at.isoformat()}")
+            fired = with_noun(scheduler.run_at(at), "entry", "entries")
+            self.stderr.write(f"{fired} fired for {at.isoformat()}")

@@ -11,13 +11,13 @@ from django.core.management.base import CommandParser
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.events import log_event
+from salon_jobs.core.units import with_noun
 from salon_jobs.inbox.consumer import Consumers
 from salon_jobs.jobs import registry
 from salon_jobs.management.arguments import positive, unknown_names
-from salon_jobs.management.service import ServiceCommand
+from salon_jobs.management.service import ServiceCommand, configure_output
 from salon_jobs.outbox.relay import EmbeddedRelay
 from salon_jobs.process.heartbeat import Heartbeat
-from salon_jobs.process.logs import configure_logging
 from salon_jobs.process.service import ServedLoop
 from salon_jobs.schedule.scheduler import Scheduler
 from salon_jobs.worker.child import run_child
@@ -58,7 +58,7 @@ class Command(ServiceCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the supervisor, or one of the processes that a supervisor starts with ``--child``."""
         if options["child"]:
-            configure_logging(level=options["log_level"], log_format=options["log_format"])
+            configure_output(options)
             run_child(options["child"])
         super().handle(*args, **options)
 
@@ -82,15 +82,27 @@ class Command(ServiceCommand):
             command, processes = self.command_line(options), options["processes"]
             return Supervisor(heartbeat, command, worker_options, processes=processes, embedded=embedded)
 
+        tasks, processes, at_once = len(registry.task_names()), options["processes"], worker_options.concurrency
+        connections = processes * (at_once + OTHER_THREADS) + SUPERVISOR_CONNECTIONS
+        queues = ", ".join(worker_options.served or ["all"])
         log_event(
             logging.INFO,
             events.WORKER_STARTING,
-            tasks=len(registry.task_names()),
-            queues=", ".join(worker_options.served or ["all"]),
-            processes=options["processes"],
-            concurrency=worker_options.concurrency,
-            connections=options["processes"] * (worker_options.concurrency + OTHER_THREADS) + SUPERVISOR_CONNECTIONS,
+            tasks=tasks,
+            queues=queues,
+            processes=processes,
+            concurrency=at_once,
+            connections=connections,
         )
+        also = [name for name in ("scheduler", "relay", "consumer") if options[f"with_{name}"]]
+        facts = {
+            "tasks": f"{tasks:,}",
+            "queues": queues,
+            "runs": f"{with_noun(at_once, 'job')} at once"
+            + (f" in each of {processes:,} processes" if processes > 1 else ""),
+            "connections": f"up to {connections:,}",
+            **({"also": ", ".join(also)} if also else {}),
+        }
         if not registry.task_names():
             self.stderr.write(
                 "No task is declared: this worker has nothing to run. Put functions with the decorator @task into the"
@@ -100,4 +112,4 @@ class Command(ServiceCommand):
             self.stderr.write(note if options["queue"] else note.replace("--queue", "--exclude-queue"))
         if options["with_relay"]:
             conf.outbox.require_producer()
-        self.run_service("supervisor", make_loop, options, concurrency=0, queues=worker_options.served)
+        self.run_service("supervisor", make_loop, options, facts=facts, concurrency=0, queues=worker_options.served)
