@@ -56,13 +56,13 @@ class Bench:
         env = peer.environment(self.peer_databases[peer.name])
         return act(peer.command(*map(str, arguments)), env, cwd=peer.folder)
 
-    def start_peer(self, peer: Peer, *, processes: int = 1, **more: str) -> Running:
-        """Start a peer's worker, in so many processes that run jobs."""
+    def start_peer(self, peer: Peer, *, action: str = "worker", processes: int = 1, **more: str) -> Running:
+        """Start a peer's worker, in so many processes that run jobs, by an ``action`` of its program."""
         env = peer.environment(self.peer_databases[peer.name], **more)
         log = self.path(f"{peer.name}.log")
         if peer.forks:
-            return Running(peer.command("worker", str(processes)), env, log, cwd=peer.folder)
-        return Running(peer.command("worker"), env, log, cwd=peer.folder, count=processes)
+            return Running(peer.command(action, str(processes)), env, log, cwd=peer.folder)
+        return Running(peer.command(action), env, log, cwd=peer.folder, count=processes)
 
     def path(self, name: str) -> Path:
         """Return a new path in the work folder."""

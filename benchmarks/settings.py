@@ -18,5 +18,6 @@ SALON_JOBS = {
         },
     },
 }
+TASKS = {"default": {"BACKEND": "salon_jobs.backend.SalonJobsBackend"}}
 # The file to which ``mark`` and ``store_mark`` write when they started, one line each.
 BENCHMARK_MARKS = env.str("BENCHMARK_MARKS", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
@@ -21,6 +22,16 @@ def noop() -> None:
 @store_task(name="bench-store-noop")
 def store_noop(store_id: UUID) -> None:
     """Do nothing, inside the store's own transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """Payload of one job of a chunk."""
+
+
+@store_task(name="bench-store-chunk", chunk=100)
+def store_chunk(store_id: UUID, payloads: list[Nothing]) -> None:
+    """Do nothing, for up to a hundred jobs inside one transaction of the store."""
 
 
 @store_task(name="bench-store-query")

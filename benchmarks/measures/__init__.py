@@ -7,6 +7,7 @@ from typing import Final
 from benchmarks.measure import Measure
 from benchmarks.measures.bulk import BULK
 from benchmarks.measures.depth import DEPTH
+from benchmarks.measures.django_tasks import DJANGO_TASKS
 from benchmarks.measures.drain import DRAIN, DRAIN_MACHINE
 from benchmarks.measures.enqueue import ENQUEUE
 from benchmarks.measures.fairness import FAIRNESS
@@ -28,6 +29,7 @@ MEASURES: Final[tuple[Measure, ...]] = (
     DRAIN,
     DRAIN_MACHINE,
     STORE_DRAIN,
+    DJANGO_TASKS,
     LATENCY,
     *STEADY,
     ENQUEUE,

@@ -1,0 +1,17 @@
+"""Declares a task of Django's framework, which salon_jobs runs here; the worker finds it by its path."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import django
+
+if TYPE_CHECKING or django.VERSION >= (6, 0):
+    from django.tasks import task
+else:
+    from django_tasks import task
+
+
+@task
+def noop() -> None:
+    """Do nothing."""
