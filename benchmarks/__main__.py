@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from benchmarks import bench, install, machine, redis, report, rounds
+from benchmarks import bench, charts, install, machine, redis, report, rounds
 from benchmarks.measure import Measure, Result
 from benchmarks.measures import MEASURES
 from benchmarks.peers import PEERS, Peer
@@ -67,10 +67,13 @@ def main(arguments: Sequence[str]) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     kept = report.as_json(results, judged, **facts, interrupted=interrupted, seconds=round(time.monotonic() - began, 1))
     path.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
+    drawn = charts.write(kept, path.parent, path.stem)
     console.print(report.figures_table(results), report.goals_table(judged, results))
     for name, why in {**skipped, **missing}.items():
         console.print(f"[bold red]{name} took no part: {escape(why)}[/]")
     console.print(f"{size}, {count} rounds, {kept['seconds']:.0f} s; all of it is in {path}")
+    for chart in drawn:
+        console.print(f"drawn: {chart}")
     failed = [f"{result.measure.name}: {name}" for result in results for name in result.failures]
     if failed:
         console.print(f"[bold red]failed: {', '.join(failed)}[/]")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
+from benchmarks import charts
 from benchmarks.measure import OURS, Goal, Measure, Result
 from benchmarks.measures import MEASURES
 from benchmarks.report import verdicts
@@ -63,3 +65,28 @@ def test_goals_beside_a_peer_that_was_left_out_are_left_out() -> None:
     goal = Goal(figure="rate", against="peer", at_least=2)
     measure = Measure(name="m", title="", units={"rate": "jobs/s"}, goals=(goal,), contestants=lambda _: NotImplemented)
     assert verdicts([Result(measure)], skipped={"peer": "left out of this run"}) == []
+
+
+def test_charts_show_the_medians_of_several_runs_with_machine_and_date(tmp_path: Path) -> None:
+    facts = {
+        "began": "2026-01-31T10:00:00+00:00",
+        "size": "quick",
+        "rounds": 3,
+        "machine": {"cores": 2},
+        "versions": {"python": "3.13.1"},
+        "postgresql": {"server_version": "18.1"},
+    }
+    drains = {"drain": {"medians": {OURS: {"rate": 41_000}, "a < b": {"rate": 20_000}}}}
+    waits = {"latency": {"medians": {OURS: {"p50": 1.5, "p99": 4}, "late": {"p50": 900, "p99": 10_000}}}}
+    run = charts.merged([{**facts, "measures": drains}, {**facts, "measures": waits}])
+    written = charts.write(run, tmp_path)
+    assert [path.name for path in written] == ["benchmark-drain.svg", "benchmark-latency.svg"]
+    for path, shown in zip(written, ("41,000 jobs/s", "900, 10,000 ms"), strict=True):
+        root = ElementTree.parse(path).getroot()
+        texts = ["".join(element.itertext()) for element in root.iter("{http://www.w3.org/2000/svg}text")]
+        assert shown in texts
+        assert any("2 cores, 2026-01-31; size quick, medians of 3 rounds" in text for text in texts)
+        assert "prefers-color-scheme: dark" in path.read_text()
+        width = float(root.attrib["width"])
+        bars = list(root.iter("{http://www.w3.org/2000/svg}rect"))
+        assert all(float(bar.attrib["x"]) + float(bar.attrib["width"]) <= width for bar in bars)
