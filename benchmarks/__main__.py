@@ -94,8 +94,9 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _measures(name: str) -> list[Measure]:
-    if found := [measure for measure in MEASURES if f"{measure.name}-".startswith(f"{name}-")]:
-        return found
+    found = [measure for measure in MEASURES if f"{measure.name}-".startswith(f"{name}-")]
+    if found:
+        return [measure for measure in found if measure.name == name] or found
     raise argparse.ArgumentTypeError(f"unknown measure {name!r}; known are {', '.join(each.name for each in MEASURES)}")
 
 
