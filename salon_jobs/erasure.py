@@ -18,7 +18,7 @@ from salon_jobs.core.redaction import redacted
 from salon_jobs.db import statements
 from salon_jobs.inbox.queries import shown_text
 from salon_jobs.jobs.control import cancel_jobs
-from salon_jobs.models import BlockedAggregate, InboxMessage, Job, JobError, JobResult, Limit, Message
+from salon_jobs.models import BlockedAggregate, FollowUp, InboxMessage, Job, JobError, JobResult, Limit, Message
 from salon_jobs.outbox.control import skip_messages
 
 # Rows read at a time, including those of other stores if no index covers the store.
@@ -41,6 +41,7 @@ STORE_TABLES: Final = (
     StoreTable("jobs", Job, True, secret=("payload",)),
     StoreTable("errors", JobError, False),
     StoreTable("results", JobResult, False, secret=("payload", "value")),
+    StoreTable("follow_ups", FollowUp, False, secret=("payload",)),
     MESSAGES,
     StoreTable("blocked_aggregates", BlockedAggregate, True),
     StoreTable("inbox", InboxMessage, False),

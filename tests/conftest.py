@@ -37,6 +37,7 @@ TABLES = (
         "salon_jobs_superseded",
         "salon_jobs_limit",
         "salon_jobs_fan_out",
+        "salon_jobs_follow_up",
         "salon_jobs_task_minute",
     ),
     *("salon_jobs_queue_minute", "salon_jobs_message", "salon_jobs_blocked_aggregate", "salon_jobs_partition"),

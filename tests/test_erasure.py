@@ -21,6 +21,7 @@ TABLES = (
     "salon_jobs_job",
     "salon_jobs_job_error",
     "salon_jobs_job_result",
+    "salon_jobs_follow_up",
     "salon_jobs_message",
     "salon_jobs_blocked_aggregate",
     "salon_jobs_inbox",
@@ -58,6 +59,13 @@ def fill(store: UUID | None) -> None:
         " 1, 1, now(), now(), now(), now(), now() FROM salon_jobs_job"
         " WHERE state = 'failed' AND store_id IS NOT DISTINCT FROM %s",
         store,
+    )
+    change(
+        "INSERT INTO salon_jobs_follow_up"
+        " (remaining, task, store_id, queue, priority, max_attempts, payload, job_key_mode)"
+        " VALUES (1, 'ping', %s, 'q', 0, 1, %s, 'replace')",
+        store,
+        json.dumps({"password": "tulip"}),
     )
     head = write("failed", aggregate=f"a-{store}", store=store)
     block(head, "parked")
@@ -105,17 +113,18 @@ def test_an_export_holds_every_row_of_the_store_and_no_other(filled: list[UUID],
         "jobs": 4,
         "errors": 2,
         "results": 1,
+        "follow_ups": 1,
         "messages": 4,
         "blocked_aggregates": 1,
         "inbox": 1,
     }
     assert "tulip" not in out
-    assert err == "exported: 4 jobs, 2 errors, 1 results, 4 messages, 1 blocked_aggregates, 1 inbox\n"
+    assert err == "exported: 4 jobs, 2 errors, 1 results, 1 follow_ups, 4 messages, 1 blocked_aggregates, 1 inbox\n"
 
     path = tmp_path / "store.jsonl"
     text, _ = run("export-store", str(filled[0]), "--output", str(path), "--unredacted", "--json")
     assert json.loads(text)["messages"] == 4
-    assert path.read_text().count("tulip") == 6
+    assert path.read_text().count("tulip") == 7
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with pytest.raises(CommandError, match="exists"):
         run("export-store", str(filled[0]), "--output", str(path))
@@ -150,6 +159,7 @@ def test_an_erasure_leaves_nothing_of_the_store_and_everything_of_others(
         "jobs": 4,
         "errors": 2,
         "results": 1,
+        "follow_ups": 1,
         "messages": 4,
         "blocked_aggregates": 0,
         "inbox": 1,
@@ -170,12 +180,12 @@ def test_an_erasure_refuses_unsent_messages_and_running_jobs(filled: list[UUID],
     change(RUN, process_id, store)
     with pytest.raises(CommandError, match="the store has 1 running job: pass --cancel"):
         run("erase-store", str(store), "--skip-unsent", "--yes")
-    assert left(store) == 14
+    assert left(store) == 15
     assert sorted(statuses().values()).count("skipped") == 3
     assert seen("SELECT paused FROM salon_jobs_limit WHERE name = %s", str(store)) == [(False,)]
     with pytest.raises(CommandError, match="still running; nothing was erased, the store is paused"):
         run("erase-store", str(store), "--skip-unsent", "--yes", "--cancel", "--wait", "1s")
-    assert left(store) == 14
+    assert left(store) == 15
     assert seen("SELECT paused FROM salon_jobs_limit WHERE name = %s", str(store)) == [(True,)]
 
 

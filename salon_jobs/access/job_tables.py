@@ -32,6 +32,7 @@ _OPERATOR: Final[dict[str, tuple[Privilege, ...]]] = {
     "salon_jobs_superseded": (),
     "salon_jobs_limit": ("INSERT", "UPDATE", "DELETE"),
     "salon_jobs_fan_out": (),
+    "salon_jobs_follow_up": ("DELETE",),
     "salon_jobs_task_minute": (),
     "salon_jobs_queue_minute": (),
     "salon_jobs_message": ("INSERT", "UPDATE", "DELETE"),
@@ -42,6 +43,8 @@ _OPERATOR: Final[dict[str, tuple[Privilege, ...]]] = {
     "salon_jobs_replay": ("INSERT",),
 }
 TABLES: Final = tuple(_OPERATOR)
+# Written by functions alone.
+_WORKER_READS: Final = ("salon_jobs_follow_up",)
 # Rows of its current store. It emits and skips messages only through functions.
 _WEB_READS: Final = (
     "salon_jobs_job_error",
@@ -96,7 +99,7 @@ def table_access(table: str, roles: Roles) -> TableAccess:
         table=table,
         policies=(Policy(name="salon_jobs_all", command="ALL", roles=everybody, using="true", check="true"), *policies),
         rights=(
-            *(Right(roles.worker, privilege) for privilege in ALL_ROWS),
+            *(Right(roles.worker, each) for each in (("SELECT",) if table in _WORKER_READS else ALL_ROWS)),
             *(Right(roles.operator, privilege) for privilege in ("SELECT", *_OPERATOR[table])),
             *web,
         ),
@@ -147,12 +150,15 @@ _ADD_JOBS: Final = (
 _ENQUEUE: Final = (
     "text, text, uuid, text, smallint, smallint, timestamptz, timestamptz, timestamptz, text, text, text, text, uuid"
 )
+_ADD_FOLLOW_UP: Final = "bigint[], text, text, uuid, text, smallint, smallint, text, text, text, text"
 _EMIT: Final = "text, text, text, json, json, text, uuid, boolean"
 _EMIT_MANY: Final = "uuid[], text[], text[], text[], text[], text[], text"
+_AT_COMMIT: Final = "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW"
 _FUNCTIONS: Final[Mapping[str, _JobFunction]] = {
     "salon_jobs_add_job": _JobFunction(_ADD_JOB, ("web", "worker")),
     "salon_jobs_add_jobs": _JobFunction(_ADD_JOBS, ("web", "worker")),
     "salon_jobs_enqueue": _JobFunction(_ENQUEUE, ("web", "worker")),
+    "salon_jobs_add_follow_up": _JobFunction(_ADD_FOLLOW_UP, ("web", "worker")),
     "salon_jobs_get_result": _JobFunction("uuid", ("web", "worker")),
     "salon_jobs_cancel": _JobFunction("bigint[]", ("web", "worker", "operator")),
     "salon_jobs_claim": _JobFunction("bigint, text[], integer, timestamptz, text[], float8", ("worker",)),
@@ -162,7 +168,7 @@ _FUNCTIONS: Final[Mapping[str, _JobFunction]] = {
     "salon_jobs_gate": _JobFunction("", ("worker", "operator")),
     "salon_jobs_skip_messages": _JobFunction("bigint[]", ("web",)),
     # Trigger functions, which need no EXECUTE. Whoever writes messages holds the relay's gate; a new job supersedes the
-    # runs under its key, and jobs without a key call nothing.
+    # runs under its key, and jobs without a key call nothing; jobs of a follow-up are counted at the commit.
     "salon_jobs_hold_gate": _JobFunction(
         triggers=(Trigger("salon_jobs_hold_gate", "BEFORE INSERT", "salon_jobs_message", "FOR EACH STATEMENT"),)
     ),
@@ -176,6 +182,25 @@ _FUNCTIONS: Final[Mapping[str, _JobFunction]] = {
                 "AFTER UPDATE OF state",
                 "salon_jobs_job",
                 "FOR EACH ROW WHEN (OLD.state = 'running' AND NEW.state = 'queued' AND NEW.job_key IS NOT NULL)",
+            ),
+        )
+    ),
+    "salon_jobs_follow_up": _JobFunction(
+        triggers=(
+            Trigger(
+                "salon_jobs_follow_up_ended",
+                "AFTER UPDATE OF finished_at",
+                "salon_jobs_job",
+                f"{_AT_COMMIT} WHEN (NEW.follow_up_id IS NOT NULL"
+                " AND (OLD.finished_at IS NULL) <> (NEW.finished_at IS NULL))",
+                is_constraint=True,
+            ),
+            Trigger(
+                "salon_jobs_follow_up_deleted",
+                "AFTER DELETE",
+                "salon_jobs_job",
+                f"{_AT_COMMIT} WHEN (OLD.follow_up_id IS NOT NULL AND OLD.finished_at IS NULL)",
+                is_constraint=True,
             ),
         )
     ),

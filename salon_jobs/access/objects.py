@@ -159,12 +159,16 @@ _SETTING: Final = re.compile(r"\bSET (\w+) = ((?:(?! SET ).)+)")
 
 
 class Trigger(NamedTuple):
-    """A trigger of a table in the function's schema: event, and for which rows or statements."""
+    """A trigger of a table in the function's schema: event, and for which rows or statements.
+
+    A constraint trigger can be deferred to the commit.
+    """
 
     name: str
     event: str
     table: str
     rows: str
+    is_constraint: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,18 +224,24 @@ class FunctionAccess:
             self.definition,
             f"REVOKE ALL ON FUNCTION {self.signature} FROM PUBLIC",
             *grants(f"FUNCTION {self.signature}", self.rights),
-            *map(self.create_trigger, self.triggers),
+            *(statement for trigger in self.triggers for statement in self.replace_trigger(trigger)),
         ]
 
+    def replace_trigger(self, trigger: Trigger) -> list[str]:
+        """Return the statements that create or replace one of its triggers."""
+        drop = [self._drop_trigger(trigger)] if trigger.is_constraint else []  # PostgreSQL cannot replace these
+        return [*drop, self.create_trigger(trigger)]
+
     def create_trigger(self, trigger: Trigger) -> str:
+        create = "CREATE CONSTRAINT TRIGGER" if trigger.is_constraint else "CREATE OR REPLACE TRIGGER"
         return (
-            f"CREATE OR REPLACE TRIGGER {trigger.name} {trigger.event} ON {identifier(self.schema, trigger.table)} "
+            f"{create} {trigger.name} {trigger.event} ON {identifier(self.schema, trigger.table)} "
             f"{trigger.rows} EXECUTE FUNCTION {self.signature}"
         )
 
     def drop(self) -> list[str]:
         """Return the statements that drop its triggers and itself if they exist."""
-        return [
-            *(f"DROP TRIGGER IF EXISTS {each.name} ON {identifier(self.schema, each.table)}" for each in self.triggers),
-            f"DROP FUNCTION IF EXISTS {self.signature}",
-        ]
+        return [*map(self._drop_trigger, self.triggers), f"DROP FUNCTION IF EXISTS {self.signature}"]
+
+    def _drop_trigger(self, trigger: Trigger) -> str:
+        return f"DROP TRIGGER IF EXISTS {trigger.name} ON {identifier(self.schema, trigger.table)}"

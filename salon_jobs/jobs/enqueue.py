@@ -148,25 +148,45 @@ def _add_public(job: NewJob) -> JobHandle:
         return JobHandle(job_id, EnqueueAction(action), public_id, created_at)
 
 
-def add_many(pattern: NewJob, contents: Iterable[JobContent]) -> list[JobHandle]:
+def add_many(pattern: NewJob, contents: Iterable[JobContent], *, then: NewJob | None = None) -> list[JobHandle]:
     """Add jobs like ``pattern`` in one transaction, in order, with a handle for each, even when keys repeat.
 
-    Either all of them have a key or none. Raises EnqueueRefused, SchemaMissing; then nothing is added.
+    Either all of them have a key or none. ``then`` is enqueued when they have ended. Raises EnqueueRefused,
+    SchemaMissing; then nothing is added.
     """
     rest = iter(contents)
     first = next(rest, None)
     if first is None:
+        if then is not None:
+            add(then)
         return []
     contents = chain((first,), rest)
     if first.trace is not None:  # each one continues its own trace
-        return _add_many(pattern, first, contents)
+        return _add_many(pattern, first, contents, then)
     with enqueuing(pattern) as (traced, sent):
-        handles = _add_many(traced, first, contents)
+        handles = _add_many(traced, first, contents, then)
         sent.count, sent.body_size = len(handles), None
     return handles
 
 
-def _add_many(pattern: NewJob, first: JobContent, contents: Iterable[JobContent]) -> list[JobHandle]:
+def add_follow_up(then: NewJob, ids: Iterable[int]) -> None:
+    """Have a job enqueued in the transaction that ends the last of the jobs just added; at once if there are none."""
+    with enqueuing(then) as (traced, _), enqueue_cursor(None) as cursor:
+        row = {
+            **_row(traced),
+            "ids": f"{{{','.join(map(str, ids))}}}",
+            "job_key": then.job_key,
+            "job_key_mode": then.job_key_mode.value,
+        }
+        cursor.execute(statements.load("add_follow_up"), row)
+        [waits_for] = cursor.fetchone()
+    if not waits_for:
+        add(then)
+
+
+def _add_many(
+    pattern: NewJob, first: JobContent, contents: Iterable[JobContent], then: NewJob | None
+) -> list[JobHandle]:
     look_for_another_transaction()
     with transaction.atomic(using=conf.database):
         if first.job_key is not None:
@@ -176,6 +196,8 @@ def _add_many(pattern: NewJob, first: JobContent, contents: Iterable[JobContent]
                 ids = _insert(cursor, (_parameters(pattern, batch) for batch in _batches(contents)))
             after_commit(pattern.due)
             handles = list(map(JobHandle, ids, repeat(EnqueueAction.INSERTED)))
+        if then is not None:
+            add_follow_up(then, {handle.id for handle in handles})
     _announce(pattern.task, handles)
     return handles
 

@@ -15,10 +15,10 @@ from salon_jobs.core.records import FanOutProgress, FanOutResult, NewJob
 from salon_jobs.core.tracing import SYSTEM, Sent, current_trace, sending
 from salon_jobs.db import statements
 from salon_jobs.jobs.current import running
-from salon_jobs.jobs.enqueue import enqueue_cursor
+from salon_jobs.jobs.enqueue import add_follow_up, enqueue_cursor
 from salon_jobs.jobs.options import FanOut
 from salon_jobs.jobs.payload import STORE_ARGUMENT
-from salon_jobs.jobs.task import BoundTask
+from salon_jobs.jobs.task import BoundTask, follow_up
 
 P = ParamSpec("P")
 # Stands for the store in a fan-out's key until the database fills in each store's id; never part of a real key. As long
@@ -41,6 +41,7 @@ def fan_out(task: BoundTask[P], options: FanOut = _EVERY_STORE, /, **arguments: 
     if not isinstance(task, BoundTask) or not task.task.is_store_task:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise PayloadInvalid(f"fan_out needs a store task; {task!r} is none")
     job, parameters = _parameters(task, options, arguments)
+    then = None if options.then is None else follow_up(options.then)
     sent = Sent(emitted=False, system=SYSTEM, destination=task.options.queue, name=task.task.name)
     with (
         sending(sent),
@@ -55,9 +56,11 @@ def fan_out(task: BoundTask[P], options: FanOut = _EVERY_STORE, /, **arguments: 
             earlier_id, stores, paused = cursor.fetchone()
             return FanOutResult(0, stores, earlier_id, paused)
         statement = statements.load("fan_out").replace("__function__", conf.fan_out_function)
-        cursor.execute(statement, parameters | {"fan_out_id": record[0]})
-        inserted, kept, paused = cursor.fetchone()
+        cursor.execute(statement, parameters | {"fan_out_id": record[0], "wants_ids": then is not None})
+        inserted, kept, paused, ids = cursor.fetchone()
         sent.count = inserted
+        if then is not None:
+            add_follow_up(then, ids or ())
     return FanOutResult(inserted, kept, record[0], paused)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from itertools import product
-from typing import Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 from uuid import UUID
 
 from salon_jobs.core.error_report import report
@@ -15,6 +15,9 @@ from salon_jobs.core.errors import OptionInvalid, TaskInvalid, suggest
 from salon_jobs.core.outcomes import DISCARDED, Cancelled, Errored
 from salon_jobs.core.records import JobKeyMode
 from salon_jobs.core.units import EARLIEST, LATEST
+
+if TYPE_CHECKING:
+    from salon_jobs.jobs.task import Call
 
 # A lone surrogate stands for a byte that is not UTF-8, for example in a file name.
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
@@ -131,12 +134,13 @@ class FanOut:
 
     ``jitter`` spreads the jobs over this period from ``run_at``; a store always gets the same offset. ``exclude`` lists
     stores that get no job. ``label`` distinguishes fan-outs with the same arguments and tick, for people and for
-    idempotency.
+    idempotency. ``then`` is the call of a task that is enqueued when all these jobs have ended.
     """
 
     jitter: timedelta = timedelta(0)
     exclude: Collection[UUID] = ()
     label: str = ""
+    then: Call[Any] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.jitter, timedelta) or not timedelta(0) <= self.jitter <= timedelta(days=365):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -74,6 +74,14 @@ class Call(Generic[P]):
     trace: str | None = None
 
 
+def follow_up(then: Call[Any]) -> NewJob:
+    """Return the job to enqueue for a call, with its task's own options. Raises PayloadInvalid."""
+    if not isinstance(then, Call):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise PayloadInvalid(f"then is the call of a task, such as summarize.call(day=day), not {then!r}")
+    task = registry.get_task(then.task)
+    return replace(task.new_job(then.arguments, task.options), trace=then.trace)
+
+
 class BoundTask(Generic[P]):
     """A task with options, as returned by ``using``; enqueueable with the function's typed arguments."""
 
@@ -88,21 +96,23 @@ class BoundTask(Generic[P]):
         """Enqueue one job in the caller's transaction. Raises PayloadInvalid; EnqueueRefused under another store."""
         return enqueue.add(self.task.new_job(self.task.payload.bind(args, kwargs), self.options))
 
-    def enqueue_many(self, calls: Iterable[Call[P]]) -> list[JobHandle]:
+    def enqueue_many(self, calls: Iterable[Call[P]], *, then: Call[Any] | None = None) -> list[JobHandle]:
         """Enqueue many jobs in one transaction and return their handles in order.
 
-        ``calls`` can be a generator: without job keys, only a few thousand calls are held in memory at a time. Raises
-        PayloadInvalid for another task's call.
+        ``calls`` can be a generator: without job keys, only a few thousand calls are held in memory at a time. ``then``
+        is the call of any task, enqueued in the transaction that ends the last of these jobs. Raises PayloadInvalid for
+        another task's call.
         """
-        return enqueue.add_many(self.task.new_job(None, self.options), self._contents(calls))
+        pattern = self.task.new_job(None, self.options)
+        return enqueue.add_many(pattern, self._contents(calls), then=None if then is None else follow_up(then))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
         """Do what ``enqueue`` does, from a coroutine: on the thread whose connection the ORM uses there."""
         return await sync_to_async(self.enqueue)(*args, **kwargs)
 
-    async def aenqueue_many(self, calls: Iterable[Call[P]]) -> list[JobHandle]:
+    async def aenqueue_many(self, calls: Iterable[Call[P]], *, then: Call[Any] | None = None) -> list[JobHandle]:
         """Do what ``enqueue_many`` does, from a coroutine."""
-        return await sync_to_async(self.enqueue_many)(calls)
+        return await sync_to_async(self.enqueue_many)(calls, then=then)
 
     def _contents(self, calls: Iterable[Call[P]]) -> Iterator[JobContent]:
         task, name = self.task, self.task.name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from salon_jobs.models.job import FanOutRecord, Job, JobError, JobResult, SupersededRun
+from salon_jobs.models.job import FanOutRecord, FollowUp, Job, JobError, JobResult, SupersededRun
 from salon_jobs.models.message import BlockedAggregate, DestinationState, InboxMessage, Message, RelayPartition, Replay
 from salon_jobs.models.process import Limit, Process
 from salon_jobs.models.schedule import CronEntryState, CronTick
@@ -15,6 +15,7 @@ __all__ = [
     "Dashboard",
     "DestinationState",
     "FanOutRecord",
+    "FollowUp",
     "InboxMessage",
     "Job",
     "JobError",

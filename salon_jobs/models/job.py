@@ -1,4 +1,4 @@
-"""Models of jobs, the errors of their attempts, their results, fan-outs and superseded runs."""
+"""Models of jobs, the errors of their attempts, their results, fan-outs, follow-ups and superseded runs."""
 
 from __future__ import annotations
 
@@ -119,6 +119,9 @@ class Job(models.Model):
     )
     public_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(
         null=True, help_text="Unguessable id, by which anybody who has it reads the result"
+    )
+    follow_up_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
+        null=True, help_text="The follow-up that waits for its end"
     )
 
     class Meta:
@@ -352,3 +355,30 @@ class FanOutRecord(models.Model):
 
     def __str__(self) -> str:
         return f"{self.task} #{self.pk}"
+
+
+class FollowUp(models.Model):
+    """One job that is enqueued when others have ended: what enqueueing it sets, and how many are left.
+
+    Written by functions alone; the row is deleted when its job is enqueued.
+    """
+
+    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
+    remaining: models.IntegerField[int, int] = models.IntegerField(help_text="Jobs that have not ended")
+    task: models.CharField[str, str] = models.CharField(max_length=255)
+    store_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True)
+    queue: models.CharField[str, str] = models.CharField(max_length=100)
+    priority: models.SmallIntegerField[int, int] = models.SmallIntegerField()
+    max_attempts: models.SmallIntegerField[int, int] = models.SmallIntegerField()
+    payload = ReadableJSONField()
+    job_key: models.CharField[str | None, str | None] = models.CharField(max_length=512, null=True)  # noqa: DJ001 - NULL means "no key"
+    job_key_mode: models.CharField[str, str] = models.CharField(max_length=16)
+    concurrency_key: models.CharField[str | None, str | None] = models.CharField(max_length=255, null=True)  # noqa: DJ001 - NULL means that no limit by key applies
+    trace = models.JSONField(null=True, help_text="Trace headers from enqueueing")
+    created_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        db_table = "salon_jobs_follow_up"
+
+    def __str__(self) -> str:
+        return f"{self.task} after {self.remaining} jobs"

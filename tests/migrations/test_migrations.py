@@ -28,6 +28,7 @@ JOB_TABLES = {
     "superseded",
     "limit",
     "fan_out",
+    "follow_up",
     "task_minute",
     "queue_minute",
 }

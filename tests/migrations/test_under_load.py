@@ -196,6 +196,20 @@ def test_a_migration_gets_through_or_gives_up_and_nobody_waits_for_it_long(busy:
     assert rows(busy, CATALOGUE) == catalogue
 
 
+@pytest.mark.slow
+def test_the_follow_ups_of_jobs_come_and_go_on_a_busy_database(busy: str) -> None:
+    catalogue = rows(busy, CATALOGUE)
+    with Load(busy) as load:
+        for target in ("0007_paused_by", "0008_follow_up"):
+            change = partial(migrate, target)
+            with long_transaction(busy):
+                assert not through(change), "it gives up rather than let others wait"
+            assert any(through(change) for _ in range(10))
+    assert load.errors == []
+    assert load.runs > 50
+    assert rows(busy, CATALOGUE) == catalogue
+
+
 def seen_by(database: str, store: UUID | None) -> int:
     """Count the customers that the web sees."""
     with psycopg.connect(url_for("app", database)) as connection:

@@ -81,6 +81,30 @@ def test_a_job_with_a_public_id_and_a_key(empty: None) -> None:
         assert rows_read(add, key) < 20
 
 
+def test_the_end_of_a_job_that_something_follows(empty: None) -> None:
+    options = "'x', '{}', NULL, 'q', 0::smallint, 1::smallint, %s, 'replace', NULL, NULL"
+    add = f"SELECT salon_jobs_add_follow_up(%s::text::bigint[], {options})"
+    one = "INSERT INTO salon_jobs_job (task, job_key) VALUES ('test-system', %s) RETURNING id"
+    end = "DELETE FROM salon_jobs_job WHERE id = %s"
+    for _ in range(8):
+        job_id = own_value(one, "k")
+        assert own_value(add, f"{{{job_id}}}", "k") == 1
+        own_value(end, job_id)
+        own_value("DELETE FROM salon_jobs_job WHERE job_key = 'k'")
+    change(
+        "INSERT INTO salon_jobs_job (task, job_key) SELECT 'x', 'k' || n FROM generate_series(1, 20000) AS n;"
+        "INSERT INTO salon_jobs_follow_up (remaining, task, queue, priority, max_attempts, payload, job_key_mode)"
+        " SELECT 2, 'x', 'q', 0, 1, '{}', 'replace' FROM generate_series(1, 20000)"
+    )
+    job_id = own_value(one, "k")
+    for table in ("salon_jobs_job", "salon_jobs_follow_up"):
+        assert rows_read(add, f"{{{job_id}}}", "k7", of=table) < 10
+    own_value(add, f"{{{job_id}}}", "k7")
+    for table in ("salon_jobs_job", "salon_jobs_follow_up"):
+        assert rows_read(f"{end.replace('%s', str(job_id))}; SET CONSTRAINTS ALL IMMEDIATE", of=table) < 10
+    change("TRUNCATE salon_jobs_follow_up")
+
+
 @pytest.mark.parametrize("key", ["NULL", "'k'"])
 def test_whether_a_result_has_the_public_id(empty: None, key: str) -> None:
     add = (

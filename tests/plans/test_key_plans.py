@@ -124,6 +124,7 @@ def test_a_fan_out_to_many_stores_compares_no_store_with_all_others(
         "jitter": timedelta(0),
         "exclude": [],
         "fan_out_id": 1,
+        "wants_ids": again,
     }
     statement = statements.load("fan_out").replace("__function__", conf.fan_out_function)
     assert_each_key_has_its_probe(explained.nodes(statement, parameters))

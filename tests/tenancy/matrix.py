@@ -66,9 +66,9 @@ def _of_stores(*, store: str = "store_id", **others: str) -> Table:
     return _table(store=store, rls=True, **rights)
 
 
-def _of_jobs(*, web: str = "", operator: str, store: str | None = None) -> Table:
-    """Declare a table of salon_jobs: the worker does everything, for all stores."""
-    return _table(store=store, app=web, jobs_operator=operator, worker_runtime="all SIUD", migrator="all SIUDT")
+def _of_jobs(*, web: str = "", operator: str, worker: str = "all SIUD", store: str | None = None) -> Table:
+    """Declare a table of salon_jobs: the worker does everything, for all stores, unless functions alone write it."""
+    return _table(store=store, app=web, jobs_operator=operator, worker_runtime=worker, migrator="all SIUDT")
 
 
 def _of_the_system(*, worker: str = "") -> Table:
@@ -99,6 +99,7 @@ MATRIX: Final[dict[str, Table]] = {
     "salon_jobs_cron_tick": _of_jobs(operator="all S"),
     "salon_jobs_superseded": _of_jobs(operator="all S"),
     "salon_jobs_fan_out": _of_jobs(operator="all S"),
+    "salon_jobs_follow_up": _of_jobs(operator="all SD", worker="all S", store="store_id"),
     "salon_jobs_task_minute": _of_jobs(operator="all S"),
     "salon_jobs_queue_minute": _of_jobs(operator="all S"),
     # Messages. The web emits and skips by functions alone.

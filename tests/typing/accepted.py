@@ -81,6 +81,7 @@ from salon_jobs.models import (
     Dashboard,
     DestinationState,
     FanOutRecord,
+    FollowUp,
     InboxMessage,
     Job,
     JobError,
@@ -202,6 +203,7 @@ of_store.enqueue(STORE, TODAY, note="x")
 of_store.using(run_at=datetime.now(UTC), priority=-5, queue="mail", job_key="mine").enqueue(store_id=STORE, day=TODAY)
 assert_type(of_store.enqueue_many(of_store.call(store_id=STORE, day=TODAY) for _ in range(3)), list[JobHandle])
 of_store.using(job_key_mode="unsafe_dedupe").enqueue_many([of_store.call(STORE, TODAY)])
+of_store.enqueue_many([of_store.call(STORE, TODAY)], then=system.call())
 of_store.using(run_in=timedelta(minutes=5)).enqueue(STORE, TODAY)
 limited.using(concurrency_key="mine").enqueue(store_id=STORE)
 system.enqueue()
@@ -225,6 +227,7 @@ assert_type(in_chunks.enqueue_many(in_chunks.call(STORE, Sale(TODAY, n)) for n i
 assert_type(fan_out(in_chunks, day=TODAY), FanOutResult)
 assert_type(in_chunks(STORE, [Sale(TODAY)]), int)
 fanned = fan_out(of_store.using(priority=5), FanOut(jitter=timedelta(minutes=5), exclude=[STORE], label="a"), day=TODAY)
+fan_out(of_store, FanOut(then=system.call()), day=TODAY)
 assert_type(fan_out_progress(fanned.id), FanOutProgress)
 cron("0 18 * * *", system, payload=lambda tick: {"reason": tick.isoformat()}, timezone="Asia/Tokyo")
 cron("5 * * * *", system, payload={"reason": "cron"}, backfill=timedelta(hours=6), name="hourly")
@@ -405,6 +408,7 @@ def read(store_model: type[Model]) -> None:
     assert_type(Process.objects.get().heartbeat_at, datetime)
     assert_type(Dashboard.objects.get().hostname, str)
     assert_type(FanOutRecord.objects.get().inserted, int)
+    assert_type(FollowUp.objects.get().remaining, int)
     assert_type(SupersededRun.objects.get().lease, int)
     assert_type(CronEntryState.objects.get().last_tick_at, datetime | None)
     assert_type(CronTick.objects.get().tick_at, datetime)

@@ -79,6 +79,7 @@ from salon_jobs.models import (
     Dashboard,
     DestinationState,
     FanOutRecord,
+    FollowUp,
     InboxMessage,
     Job,
     JobError,
@@ -164,6 +165,7 @@ of_store.call(day=TODAY)  # E
 of_store.enqueue_many(of_store.call(STORE, TODAY))  # E
 of_store.using(priority=1).enqueue_many([system.call()])  # E
 of_store.enqueue_many([system.call()])  # E
+of_store.enqueue_many([of_store.call(STORE, TODAY)], then=system)  # E
 of_store.enqueue_many([{"store_id": STORE, "day": TODAY}])  # E
 of_store()  # E
 of_store.delay(store_id=STORE, day=TODAY)  # E
@@ -193,6 +195,7 @@ fan_out("typing-store", day=TODAY)  # E
 fan_out(of_store, {"jitter": 5}, day=TODAY)  # E
 FanOut(timedelta(minutes=5))  # E
 FanOut(jitter=5)  # E
+FanOut(then=system)  # E
 FanOut(exclude=["not a uuid"])  # E
 fan_out_progress("1")  # E
 tenant_context(5)  # E
@@ -341,6 +344,7 @@ Limit().max_concurrency + 1  # E
 Process().pid.upper()  # E
 Dashboard().hostname + 1  # E
 FanOutRecord().label + 1  # E
+FollowUp().remaining.upper()  # E
 SupersededRun().lease.upper()  # E
 CronEntryState().last_tick_at.isoformat()  # E
 CronTick().entry + 1  # E

@@ -130,7 +130,7 @@ def compare_triggers_and_rules(catalogue: Catalogue, relations: Relations, decla
     """Yield triggers that are missing, different or disabled, those of foreign keys included, and rewrite rules."""
     tables = {table.oid: table for table in relations.values()}
     declared_triggers = {
-        (relations[trigger.table].oid, trigger.name): function.create_trigger(trigger)
+        (relations[trigger.table].oid, trigger.name): (function, trigger)
         for function in declared.functions
         for trigger in function.triggers
         if trigger.table in relations
@@ -149,12 +149,15 @@ def compare_triggers_and_rules(catalogue: Catalogue, relations: Relations, decla
             yield Drift(kind, where, "none", " ".join(definition.split()), (drop,), True, hint)
             continue
         guards.pop((oid, name), None)  # pgtrigger has its own command for those that differ
-        create = declared_triggers.pop((oid, name), None)
-        if create is not None and normal_form(create.replace(" OR REPLACE", "", 1)) != normal_form(definition):
-            yield Drift(kind, where, create, definition, (create,))
+        function, trigger = declared_triggers.pop((oid, name), (None, None))
+        if function is not None and trigger is not None:
+            create = function.create_trigger(trigger)
+            if normal_form(create.replace(" OR REPLACE", "", 1)) != normal_form(definition):
+                yield Drift(kind, where, create, definition, tuple(function.replace_trigger(trigger)))
         if state != "ENABLE":
             yield Drift(kind, where, "ENABLE", state, (f"ALTER TABLE {table.sql} ENABLE TRIGGER {identifier(name)}",))
-    for (oid, name), create in (*declared_triggers.items(), *guards.items()):
+    missing = {key: function.create_trigger(trigger) for key, (function, trigger) in declared_triggers.items()}
+    for (oid, name), create in (missing | guards).items():
         yield Drift("trigger", f"trigger {name} of {tables[oid].where}", "a trigger", "none", (create,))
 
 

@@ -11,6 +11,7 @@ RETURNING id
 -- Add one job per store, using the narrow function that lists the stores (its name is filled in), and write the counts
 -- into the record of fan_out_record. A paused store gets none: its jobs would only pile up.
 -- With a key, the marker in it (and in the concurrency key) becomes the store's id.
+-- Returns the jobs' ids, too, if the caller wants them for a follow-up.
 -- A store's jitter is a hash of task and store, spread over the interval: the same for each fan-out.
 -- Locks: as salon_jobs_add_jobs. Role: worker.
 WITH listed AS MATERIALIZED (
@@ -29,7 +30,8 @@ WITH listed AS MATERIALIZED (
      WHERE NOT f.paused
     HAVING count(*) > 0
 ), counted AS (
-    SELECT count(*) FILTER (WHERE a.result IN ('inserted', 'superseded_running')) AS inserted
+    SELECT count(*) FILTER (WHERE a.result IN ('inserted', 'superseded_running')) AS inserted,
+           array_agg(a.job_id) FILTER (WHERE %(wants_ids)s) AS ids
       FROM src s
      CROSS JOIN LATERAL salon_jobs_add_jobs(
            task => %(task)s, payloads => ARRAY[%(payload)s], store_ids => s.store_ids, queue => %(queue)s,
@@ -45,7 +47,7 @@ UPDATE salon_jobs_fan_out f
  CROSS JOIN (SELECT count(*) FILTER (WHERE NOT paused) AS stores, count(*) FILTER (WHERE paused) AS paused
                FROM listed) AS l
  WHERE f.id = %(fan_out_id)s
-RETURNING f.inserted, f.kept, f.paused
+RETURNING f.inserted, f.kept, f.paused, c.ids
 
 -- name: fan_out_found
 -- Find the existing record that fan_out_record conflicted with.

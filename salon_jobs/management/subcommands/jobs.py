@@ -34,7 +34,7 @@ from salon_jobs.management.output import (
     write_table,
 )
 from salon_jobs.management.subcommands.base import Subcommand
-from salon_jobs.models import Job, JobError
+from salon_jobs.models import FollowUp, Job, JobError
 from salon_jobs.schedule.scheduler import tick_of
 
 _DEFAULT_QUEUE: Final = "default"
@@ -166,10 +166,13 @@ class Show(Subcommand):
         tick: Any = tick_of(job, using=using)
         rows = JobError.objects.using(using).filter(job_id=job.pk).order_by("pk")
         errors = list(rows.values("attempt", "error_class", "code", "message", "traceback", "occurred_at"))
+        follow_up_id: Any = job.follow_up_id
+        follow_up = FollowUp.objects.using(using).filter(pk=follow_up_id).values("task", "remaining")
         shown: dict[str, Any] = {
             **{field.attname: getattr(job, field.attname) for field in Job._meta.concrete_fields},
             "payload": redacted(job.payload, conf.redact),
             "cron_entry": tick.entry if tick else None,
+            "follow_up": follow_up.first() if follow_up_id else None,
             "retries_ahead": [asdict(retry) for retry in retries_ahead(job, datetime.now(UTC))],
         }
         waits = waiting_reasons([job], using=using, now=timezone.now()).get(job.pk)

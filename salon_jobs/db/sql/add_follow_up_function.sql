@@ -1,0 +1,59 @@
+-- Define salon_jobs_add_follow_up (version 1), which has one job enqueued when these jobs have ended
+-- (follow_up_function.sql); returns how many it waits for. With 0 it adds nothing: the caller enqueues the job itself.
+-- Call it in the transaction that enqueued the jobs. It waits for those that wait to run and have no follow-up yet: also
+-- for one that waited under its key before, but not for a running one that kept the key (unsafe_dedupe).
+-- SECURITY DEFINER, since nobody else may write follow-ups or make jobs belong to one. So it checks access itself: the
+-- follow-up's store, and those of the jobs, must be the caller's current one or none, except for a role that may insert
+-- any job itself.
+-- Locks: the waiting rows, in ascending order; never a running one.
+-- Replace it only with a definition that accepts the same arguments. access.job_tables fills in the schema and the name
+-- of the store setting; owner: the migrator; EXECUTE: web and worker.
+CREATE OR REPLACE FUNCTION __schema__.salon_jobs_add_follow_up(
+    ids bigint[],
+    task text,
+    payload text,
+    store_id uuid,
+    queue text,
+    priority smallint,
+    max_attempts smallint,
+    job_key text,
+    job_key_mode text,
+    concurrency_key text,
+    trace text
+) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+AS $body$
+#variable_conflict use_column
+DECLARE
+    current_store uuid := nullif(current_setting('__guc__', true), '')::uuid;
+    any_store boolean := has_table_privilege(coalesce(nullif(current_setting('role'), 'none'), session_user),
+                                             '__schema__.salon_jobs_job', 'INSERT');
+    new_id bigint;
+    jobs integer;
+BEGIN
+    IF NOT any_store AND $4 IS NOT NULL AND $4 IS DISTINCT FROM current_store THEN
+        RAISE insufficient_privilege USING MESSAGE = 'salon_jobs_add_follow_up: store_id is not the current store';
+    END IF;
+    INSERT INTO __schema__.salon_jobs_follow_up
+           (task, payload, store_id, queue, priority, max_attempts, job_key, job_key_mode, concurrency_key, trace,
+            remaining)
+    VALUES ($2, $3::jsonb, $4, $5, $6, $7, $8, $9, $10, $11::jsonb, 1)
+    RETURNING id INTO new_id;
+    WITH waiting AS MATERIALIZED (
+        SELECT j.id FROM __schema__.salon_jobs_job j
+         WHERE j.id = ANY ($1) AND j.state || '' = 'queued' AND j.follow_up_id IS NULL
+           AND (any_store OR j.store_id IS NULL OR j.store_id = current_store)
+         ORDER BY j.id
+           FOR UPDATE
+    )
+    UPDATE __schema__.salon_jobs_job j SET follow_up_id = new_id
+     WHERE j.id = ANY (ARRAY(SELECT id FROM waiting));
+    GET DIAGNOSTICS jobs = ROW_COUNT;
+    IF jobs = 0 THEN
+        DELETE FROM __schema__.salon_jobs_follow_up f WHERE f.id = new_id;
+    ELSE
+        UPDATE __schema__.salon_jobs_follow_up f SET remaining = jobs WHERE f.id = new_id;
+    END IF;
+    RETURN jobs;
+END
+$body$
