@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import Any, Final
@@ -12,7 +12,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import ClientCursor, OperationalError
 from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
-from psycopg.pq import ExecStatus
+from psycopg.pq import ExecStatus, Format
 from psycopg.pq.abc import PGresult
 
 from salon_jobs.conf import settings as conf
@@ -75,19 +75,30 @@ def succeeded(raw: Any, result: PGresult) -> PGresult:
     return result
 
 
-def rows_in_one_trip(connection: BaseDatabaseWrapper, statement: str) -> list[Any]:
-    """Run a statement as ``in_one_trip`` and return its rows, converted as a cursor would.
+def rows_in_one_trip(
+    connection: BaseDatabaseWrapper,
+    statement: str,
+    *,
+    make_row: Callable[[Sequence[Any]], Any] = tuple,
+    binary: bool = False,
+) -> list[Any]:
+    """Run one statement as ``in_one_trip`` does and return its rows, converted as a cursor would.
 
     Waits for and reads the response without the GIL. A cursor reacquires it for every packet that arrives, each time
     after the switch interval (5 ms) when other threads are busy: for a claim of 1,000 jobs, as long as the server
-    takes.
+    takes. Read in ``binary``, a claimed job costs a fifth of its text, and the server prints no numbers; psycopg reads
+    no type of an extension that way.
     """
-    result = in_one_trip(connection, statement)
     raw: Any = connection.connection
-    transformer: Any = Transformer(raw)
-    transformer.set_pgresult(result)
-    rows: list[Any] = transformer.load_rows(0, result.ntuples, tuple)
-    return rows
+    result_format = Format.BINARY if binary else Format.TEXT
+    with connection.wrap_database_errors, raw.lock:
+        if raw.closed:
+            raise OperationalError("the connection is closed")
+        result = succeeded(raw, raw.pgconn.exec_params(statement.encode(), None, result_format=result_format))
+        transformer: Any = Transformer(raw)
+        transformer.set_pgresult(result)
+        rows: list[Any] = transformer.load_rows(0, result.ntuples, make_row)
+        return rows
 
 
 def hot_rows(statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
@@ -100,14 +111,20 @@ def hot_rows(statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]
         return rows
 
 
-def many_hot_rows(statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
-    """Run as ``hot_rows`` a statement that returns hundreds of rows, while other threads are busy."""
+def many_hot_rows(
+    statement: str, parameters: dict[str, Any], make_row: Callable[[Sequence[Any]], Any] = tuple
+) -> list[Any]:
+    """Run as ``hot_rows`` a statement that returns hundreds of rows, while other threads are busy.
+
+    ``make_row`` makes a row of its values.
+    """
     connection = connections[conf.database]
     with connection.wrap_database_errors:
         cursor = raw_cursor(connection)
         if isinstance(cursor, ClientCursor) and cursor.connection.autocommit:
-            return rows_in_one_trip(connection, cursor.mogrify(load(statement).encode(), parameters))
-    return hot_rows(statement, parameters)
+            text = cursor.mogrify(load(statement).encode(), parameters)
+            return rows_in_one_trip(connection, text, make_row=make_row, binary=True)
+    return list(map(make_row, hot_rows(statement, parameters)))
 
 
 def execute_hot(statement: str, parameters: dict[str, Any]) -> int:

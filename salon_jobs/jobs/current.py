@@ -68,9 +68,12 @@ _LONGEST_EXTENSION = timedelta(days=36_500)
 running = cast("ContextVar[RunningJob | None]", current_run)
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class RunningJob:
-    """Job that a handler is running."""
+    """Job that a handler is running.
+
+    Without slots: what most runs never set stays an attribute of the class, and costs them nothing.
+    """
 
     job: ClaimedJob
     # Travels with the run, so that it is looked up by name only once.
@@ -80,8 +83,8 @@ class RunningJob:
     connection: BaseDatabaseWrapper = field(default_factory=lambda: connections[conf.database], repr=False)
     # In a worker the session belongs to the job and is reset after it; elsewhere it belongs to the caller.
     resets_session: bool = False
+    started: float = field(default_factory=time.monotonic)
     finished: bool = field(default=False, init=False)
-    started: float = field(default_factory=time.monotonic, init=False)
     ended: float | None = field(default=None, init=False)
     # Written by other threads of the worker: what interrupted this run first, and when to interrupt it (monotonic
     # seconds).

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
-from operator import attrgetter
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 from django.db import DataError, IntegrityError, transaction
@@ -61,7 +61,7 @@ def claim_due(
     now: datetime | None = None,
 ) -> list[ClaimedJob]:
     """Claim up to ``room`` due jobs in claim order; ``queues`` None means all. A process declared dead gets none."""
-    rows = many_hot_rows(
+    return claim(
         "claim_few" if room <= FEW else "claim_due",
         {
             "process_id": process_id,
@@ -72,15 +72,18 @@ def claim_due(
             "clock": time.monotonic(),
         },
     )
-    return in_claim_order(rows)
 
 
-def in_claim_order(rows: Iterable[tuple[Any, ...]]) -> list[ClaimedJob]:
-    """Return claimed rows as records, in the order in which they should run."""
-    return sorted(map(ClaimedJob._make, rows), key=_claim_order)
+def claim(statement: str, parameters: dict[str, Any]) -> list[ClaimedJob]:
+    """Run a claiming statement; return the jobs in the order in which they should run."""
+    jobs: list[ClaimedJob] = many_hot_rows(statement, parameters, _claimed_job)
+    jobs.sort(key=_claim_order)
+    return jobs
 
 
-_claim_order = attrgetter("priority", "run_at_s", "id")
+# As ClaimedJob._make and attrgetter do, without a call into Python per row.
+_claimed_job: Callable[[Sequence[Any]], ClaimedJob] = partial(tuple.__new__, ClaimedJob)
+_claim_order = itemgetter(*(ClaimedJob._fields.index(name) for name in ("priority", "run_at_s", "id")))
 
 
 def finish(job: ClaimedJob, process_id: int, result: KeptResult | None = None) -> bool:

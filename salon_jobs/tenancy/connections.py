@@ -283,8 +283,10 @@ def remember_connections() -> None:
     _opened.connections.update(connections.all(initialized_only=True))
 
 
-def tidy_connections(*, after_idling: bool = False) -> None:
+def tidy_connections(*, after_idling: bool = False) -> bool:
     """Close this thread's connections that broke, were left in a transaction, or outlived CONN_MAX_AGE.
+
+    Returns whether it has any, or had.
 
     ``after_idling`` also requests Django's health check (CONN_HEALTH_CHECKS) before the next statement: between two
     successive jobs it would be one more round trip to a server that has just answered.
@@ -296,7 +298,8 @@ def tidy_connections(*, after_idling: bool = False) -> None:
     connection: Any
     if after_idling:
         remember_connections()
-    for connection in tuple(_opened.connections):
+    found = tuple(_opened.connections)
+    for connection in found:
         if connection.connection is None and not connection.in_atomic_block:
             _opened.connections.discard(connection)
             continue
@@ -313,6 +316,7 @@ def tidy_connections(*, after_idling: bool = False) -> None:
             connection.close()
         connection.close_if_unusable_or_obsolete()
         connection.health_check_done = not after_idling
+    return bool(found)
 
 
 def reset_sessions() -> None:

@@ -28,7 +28,7 @@ from salon_jobs.jobs.task import Task
 from salon_jobs.models import Job, Process
 from salon_jobs.outbox import queries as outbox
 from salon_jobs.outbox.queries import PageRequest
-from salon_jobs.tenancy.active import ActiveContext, as_system_task
+from salon_jobs.tenancy.active import ActiveContext, SystemTaskContext
 from salon_jobs.worker.async_handlers import run_coroutine
 from salon_jobs.worker.executor import execute, join, joins_chunk, settle
 
@@ -123,7 +123,7 @@ def perform_job(task: Task[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Any
 
 def _run_context(task: Task[..., Any], store_id: UUID | None) -> AbstractContextManager[object]:
     if store_id is None:
-        return as_system_task(task.name)
+        return SystemTaskContext(task.name)
     return ActiveContext(connections[conf.database], store_id, atomic=task.atomic, by_statement=task.is_async)
 
 

@@ -6,6 +6,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence, Set
+from itertools import repeat
+from operator import itemgetter
 
 from salon_jobs.core.records import ClaimedJob
 
@@ -17,13 +19,32 @@ _MOST_UNENDED = 4000
 # jobs, since a claim takes longer than they do.
 _LEAST_REFILL = 125
 OVERDUE_S = 1.0
+# What a thread takes at once: this much measured work, and this many jobs at most. A round of the lock costs as much as
+# the smallest job.
+_AT_ONCE_S = 0.001
+_MOST_AT_ONCE = 32
+# Behind a run that lasts longer than this, what its thread took goes back to the others.
+_LONG_S = 0.002
+_ID_AND_LEASE = itemgetter(ClaimedJob._fields.index("id"), ClaimedJob._fields.index("lease"))
+
+
+class Handful:
+    """Jobs that one thread has taken at once, of which it runs the first. Its deque is all that threads share."""
+
+    __slots__ = ("began", "ended", "since", "started", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[ClaimedJob, float]] = deque()
+        self.began = self.since = 0.0
+        self.started = self.ended = 0
 
 
 class JobBuffer:
     """Jobs of this process until their end is written: first waiting, then running, then ran.
 
     Bounded by time (about 200 ms of measured work) and by count. One lock; each kind of waiter has its own condition
-    and is woken only for a reason: with jobs of microseconds, waking costs more than working.
+    and is woken only for a reason: with jobs of microseconds, waking costs more than working. For the same reason a
+    thread takes several of the smallest jobs at once; those it has not begun still count as waiting.
     """
 
     def __init__(self, concurrency: int, on_ended: Callable[[], None] = lambda: None) -> None:
@@ -34,13 +55,15 @@ class JobBuffer:
         self._filled = threading.Condition(lock)
         self._emptied = threading.Condition(lock)
         self._waiting: deque[tuple[ClaimedJob, float]] = deque()
-        self._running: dict[tuple[int, int], float] = {}
+        # In the order in which their threads came.
+        self._running: dict[Handful, None] = {}
         self._leases: dict[int, int] = {}
         self._closed = False
         self._mean_s: float | None = None
         self._refill_at = 0
         self._idle_threads = 0
         self._claimer_waits = False
+        self._recall_at = float("-inf")
 
     def room(self) -> int:
         """Return how many jobs to claim now: zero while most of the prefetch is still waiting."""
@@ -66,8 +89,8 @@ class JobBuffer:
         with self._filled:
             if self._closed:
                 return False
-            self._leases.update((job.id, job.lease) for job in jobs)
-            self._waiting.extend((job, now) for job in jobs)
+            self._leases.update(map(_ID_AND_LEASE, jobs))
+            self._waiting.extend(zip(jobs, repeat(now)))
             if self._idle_threads:
                 self._filled.notify(len(jobs))
             return True
@@ -75,11 +98,12 @@ class JobBuffer:
     def lease(self, jobs: Iterable[ClaimedJob]) -> None:
         """Record claimed jobs that run at once, in the chunk of another."""
         with self._filled:
-            self._leases.update((job.id, job.lease) for job in jobs)
+            self._leases.update(map(_ID_AND_LEASE, jobs))
 
     def take_alike(self, first: ClaimedJob, most: int, fits: Callable[[ClaimedJob], bool]) -> list[ClaimedJob]:
         """Take up to ``most`` waiting jobs of the store and claim group of ``first``, to run in its chunk."""
         with self._emptied:
+            self._recall()
             taken: list[ClaimedJob] = []
             rest: deque[tuple[ClaimedJob, float]] = deque()
             while self._waiting and len(taken) < most:
@@ -95,36 +119,51 @@ class JobBuffer:
                 self._emptied.notify_all()
             return taken
 
-    def take(self) -> ClaimedJob | None:
-        """Wait for the next job; return None once the buffer is closed."""
+    def take(self, handful: Handful) -> ClaimedJob | None:
+        """Return the next job for the thread of this handful, waiting for one; None once the buffer is closed."""
+        try:
+            job, _ = handful.waiting.popleft()
+        except IndexError:
+            pass  # all of it ran, or others took it back
+        else:
+            handful.since = time.monotonic()
+            handful.started += 1
+            return job
         with self._filled:
+            self._end(handful)
             while not self._waiting and not self._closed:
                 self._idle_threads += 1
-                self._filled.wait()
+                # A thread that took several jobs may meet a long one, and announces it to nobody.
+                self._filled.wait(_LONG_S if self._in_hand() else None)
                 self._idle_threads -= 1
+                self._recall_from_long()
             if self._closed:
                 return None
+            self._recall_from_long()
             job, _ = self._waiting.popleft()
-            self._running[job.id, job.lease] = time.monotonic()
+            for _ in range(self._more_at_once()):
+                handful.waiting.append(self._waiting.popleft())
+            handful.began = handful.since = time.monotonic()
+            handful.started, handful.ended = 1, 0
+            self._running[handful] = None
             return job
 
-    def ran(self, job: ClaimedJob, *, jobs: int = 1) -> None:
-        """Free the thread of a job that ran, and record its duration; its end is still to be written.
+    def ran(self, handful: Handful, *, jobs: int = 1) -> None:
+        """Free the thread of this handful if its last job ran, and record how long they took.
 
-        ``jobs`` is how many ran with it, in one chunk.
+        ``jobs`` is how many ran in one chunk. Their end is still to be written.
         """
-        with self._emptied:
-            took_s = (time.monotonic() - self._running.pop((job.id, job.lease))) / jobs
-            self._mean_s = took_s if self._mean_s is None else 0.9 * self._mean_s + 0.1 * took_s
-            if self._claimer_waits and len(self._waiting) <= self._refill_at:
-                self._emptied.notify_all()
+        handful.started += jobs - 1
+        handful.ended = handful.started
+        if handful.waiting:
+            return
+        with self._filled:
+            self._end(handful)
         self._on_ended()
 
-    def drop(self, jobs: Sequence[ClaimedJob]) -> None:
-        """Free the thread of jobs whose run broke off, and forget the jobs, which are given back."""
-        with self._filled:
-            for job in jobs:
-                self._running.pop((job.id, job.lease), None)
+    def drop(self, handful: Handful, jobs: Sequence[ClaimedJob]) -> None:
+        """Forget jobs whose run broke off, which are given back, and free the thread if they were its last ones."""
+        self.ran(handful, jobs=len(jobs))
         self.forget(jobs)
 
     def forget(self, jobs: Iterable[ClaimedJob]) -> None:
@@ -142,6 +181,7 @@ class JobBuffer:
         """Hand out no more jobs; return (id, lease) of those that had not started. Idempotent."""
         with self._filled:
             self._closed = True
+            self._recall()
             unstarted = self._take_unstarted(float("inf"))
             self._filled.notify_all()
             self._emptied.notify_all()
@@ -153,11 +193,14 @@ class JobBuffer:
         They were prefetched based on shorter jobs; another process may be idle.
         """
         with self._filled:
-            return self._take_unstarted(time.monotonic() - OVERDUE_S)
+            now = time.monotonic()
+            self._recall(now - _LONG_S)
+            return self._take_unstarted(now - OVERDUE_S)
 
     def withdraw(self, leases: Set[tuple[int, int]]) -> list[ClaimedJob]:
         """Remove and return those of these (id, lease) that wait here; the caller is responsible for ending them."""
         with self._emptied:
+            self._recall()
             withdrawn = [job for job, _ in self._waiting if (job.id, job.lease) in leases]
             if withdrawn:
                 self._waiting = deque(each for each in self._waiting if (each[0].id, each[0].lease) not in leases)
@@ -169,7 +212,7 @@ class JobBuffer:
 
     def has_waiting(self) -> bool:
         with self._filled:
-            return bool(self._waiting)
+            return bool(self._waiting) or self._in_hand() > 0
 
     def leased_ids(self) -> list[int]:
         """Return the ids of all jobs whose end is not written yet."""
@@ -178,7 +221,7 @@ class JobBuffer:
 
     def running_count(self) -> int:
         with self._filled:
-            return len(self._running)
+            return self._running_count()
 
     def _take_unstarted(self, waiting_since: float) -> list[tuple[int, int]]:
         leases: list[tuple[int, int]] = []
@@ -195,10 +238,52 @@ class JobBuffer:
         if self._mean_s is not None:
             # Threads inside a long job do not count: jobs waiting behind them are better off elsewhere.
             slow_since = time.monotonic() - OVERDUE_S
-            quick = self._concurrency - sum(since < slow_since for since in self._running.values())
+            quick = self._concurrency - sum(handful.since < slow_since for handful in self._running)
             prefetch = min(_MOST_PREFETCHED, int(_PREFETCH_S / max(self._mean_s, 1e-6) * quick))
         self._refill_at = prefetch - min(-(-prefetch // 4), _LEAST_REFILL)
-        idle = self._concurrency - len(self._running) - len(self._waiting)
-        if idle <= 0 and len(self._waiting) > self._refill_at:
+        waiting = len(self._waiting) + self._in_hand()
+        idle = self._concurrency - self._running_count() - waiting
+        if idle <= 0 and waiting > self._refill_at:
             return 0
         return max(0, idle + prefetch)
+
+    def _more_at_once(self) -> int:
+        """Return how many jobs a thread takes in addition to its next one: none unless they take microseconds."""
+        if self._mean_s is None:
+            return 0
+        at_once = min(_MOST_AT_ONCE, int(_AT_ONCE_S / max(self._mean_s, 1e-6)))
+        return min(at_once - 1, len(self._waiting) // self._concurrency)
+
+    def _running_count(self) -> int:
+        return sum([handful.started > handful.ended for handful in self._running])
+
+    def _in_hand(self) -> int:
+        """Return how many jobs threads have taken and not begun."""
+        return sum([len(handful.waiting) for handful in self._running])
+
+    def _recall_from_long(self) -> None:
+        """Take back what waits in a thread behind a long run, if it is time to look."""
+        now = time.monotonic()
+        if now >= self._recall_at:
+            self._recall_at = now + _LONG_S
+            self._recall(now - _LONG_S)
+
+    def _recall(self, since: float = float("inf")) -> None:
+        """Take back what waits in a thread behind a run that began before ``since``."""
+        for handful in self._running:
+            while handful.waiting and handful.since <= since:
+                try:
+                    self._waiting.appendleft(handful.waiting.pop())
+                except IndexError:  # its thread took the last one
+                    break
+
+    def _end(self, handful: Handful) -> None:
+        """Free the thread of a handful, once, and learn from how long its jobs took."""
+        if handful not in self._running:
+            return
+        del self._running[handful]
+        took_s = (time.monotonic() - handful.began) / handful.started
+        kept = 0.9**handful.started
+        self._mean_s = took_s if self._mean_s is None else kept * self._mean_s + (1 - kept) * took_s
+        if self._claimer_waits and len(self._waiting) <= self._refill_at:
+            self._emptied.notify_all()

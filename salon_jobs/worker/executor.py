@@ -14,6 +14,7 @@ from uuid import UUID
 
 from django.apps import apps
 from django.db import DatabaseError, transaction
+from msgspec import UNSET, Struct, UnsetType
 from psycopg import sql as compose
 
 from salon_jobs.conf import settings as conf
@@ -46,9 +47,12 @@ from salon_jobs.jobs.payload import ChunkPayload
 from salon_jobs.jobs.registry import Declaration
 from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.signals import job_finished, job_started
-from salon_jobs.tenancy.active import ActiveContext, as_system_task
+from salon_jobs.tenancy.active import ActiveContext, SystemTaskContext
 from salon_jobs.tenancy.context import JobContext, tenant_context
 from salon_jobs.worker.async_handlers import run_coroutine
+
+# By whether the handler's own transaction finished the job.
+_SUCCEEDED: Final = {finished: Succeeded(finished=finished) for finished in (False, True)}
 
 
 def execute(running: RunningJob) -> Outcome:
@@ -78,7 +82,7 @@ def execute(running: RunningJob) -> Outcome:
                 raise running.interrupted_by
         if not in_transaction:
             refuse_open_transaction(running.connection)
-        return Succeeded(finished=finished)
+        return _SUCCEEDED[finished]
     except LeaseLost:
         return Lost()
     except Snooze as snooze:
@@ -323,9 +327,10 @@ def _write_error(running: RunningJob, outcome: Errored) -> JobState | None:
 def report_successes(runs: Sequence[RunningJob]) -> None:
     """Log runs whose success is written, in one write, and send ``job_finished`` for each."""
     ended_runs.count(events.JOB_SUCCEEDED, runs)
-    log_batch(logging.INFO, events.JOB_SUCCEEDED, map(_described, runs))
+    log_batch(logging.INFO, events.JOB_SUCCEEDED, runs, fields=_described, line=_SuccessLine.of)
     for running in runs:
-        _announce(running, JobState.SUCCEEDED)
+        if running.declaration.on_end is not None or job_finished.receivers:
+            _announce(running, JobState.SUCCEEDED)
 
 
 def _run_in_transaction(arguments: dict[str, Any], running: RunningJob) -> None:
@@ -350,7 +355,7 @@ def _commit_finished(own: JobContext, running: RunningJob) -> bool:
 def _run_outside(arguments: dict[str, Any], running: RunningJob) -> None:
     task = running.declaration
     if running.store_id is None:
-        with as_system_task(task.name):
+        with SystemTaskContext(task.name):
             _call(arguments, running)
         return
     # Between its transactions it must see no rows, even when an earlier job on this connection used SET directly.
@@ -449,6 +454,34 @@ def _log(
     if running.trace is not None:
         running.trace.ended = event
     log_event(level, event, exc_info=exc_info, **_described(running), **fields)
+
+
+class _SuccessLine(Struct, omit_defaults=True, gc=False):
+    """Line of the log for a job that succeeded: the head that begins every line, and the fields of ``_described``."""
+
+    time: str
+    level: str
+    logger: str
+    event: str
+    task_name: str
+    job_id: int
+    store_id: UUID | None
+    attempt: int
+    queue: str
+    duration_ms: float
+    chunk: int | UnsetType = UNSET
+    trace_id: str | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, running: RunningJob, when: str, level: str, name: str, event: str) -> _SuccessLine:
+        job, trace = running.job, running.trace
+        took_ms = round(running.duration_s * 1000, 3)
+        line = cls(when, level, name, event, job.task, job.id, job.store_id, job.attempts + 1, job.queue, took_ms)
+        if running.chunk_size > 1:
+            line.chunk = running.chunk_size
+        if trace is not None and trace.trace_id is not None:
+            line.trace_id = trace.trace_id
+        return line
 
 
 def _described(running: RunningJob) -> dict[str, Any]:

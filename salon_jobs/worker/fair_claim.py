@@ -17,10 +17,9 @@ from django.db import transaction
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import NO_STORE, ClaimedJob
-from salon_jobs.db.statements import execute_hot, hot_rows, many_hot_rows
-from salon_jobs.jobs import registry
+from salon_jobs.db.statements import execute_hot, hot_rows
+from salon_jobs.jobs import queries, registry
 from salon_jobs.jobs.limits import Limits, count_by_scope
-from salon_jobs.jobs.queries import in_claim_order
 from salon_jobs.worker.group_scanner import ClaimFilter, ClaimGroup, GroupScanner, Scan, in_background
 
 GROUPS_PER_CLAIM: Final = 256
@@ -205,10 +204,11 @@ class FairClaim:
 
     def _raise_low_water(self, jobs: Sequence[ClaimedJob]) -> None:
         """Make the next claim read each claim group from after the last job claimed; its jobs come in order."""
-        last = {_group_of(job): (job.run_at_s, job.id) for job in jobs}
-        for group_id, (run_at_s, job_id) in last.items():
-            low = self._low_water.get(group_id, (0, 0))
-            self._low_water[group_id] = max(low, (round(run_at_s * 1_000_000), job_id))
+        # By two numbers: Python computes the hash of a UUID by a function of its own.
+        last = {(0 if job.store_id is None else job.store_id.int, job.claim_group): job for job in jobs}
+        for job in last.values():
+            low = self._low_water.get(_group_of(job), (0, 0))
+            self._low_water[_group_of(job)] = max(low, (round(job.run_at_s * 1_000_000), job.id))
 
 
 def _group_of(job: ClaimedJob) -> tuple[UUID, int]:
@@ -217,13 +217,15 @@ def _group_of(job: ClaimedJob) -> tuple[UUID, int]:
 
 def _has_more(jobs: Sequence[ClaimedJob], quotas: Sequence[Quota], room: int) -> bool:
     """Return whether a store yielded its full quota, so that it may have more."""
+    if len(jobs) >= room:
+        return True
     by_store = Counter(job.store_id or NO_STORE for job in jobs)
-    return len(jobs) >= room or any(by_store[quota.group.store] >= quota.store_jobs for quota in quotas)
+    return any(by_store[quota.group.store] >= quota.store_jobs for quota in quotas)
 
 
 def claim_groups(process_id: int, quotas: Sequence[Quota], room: int, low_water: LowWater) -> list[ClaimedJob]:
     """Claim up to ``room`` due jobs by quota, in claim order. A process declared dead gets none."""
-    return in_claim_order(many_hot_rows("claim_groups", claim_parameters(process_id, quotas, room, low_water)))
+    return queries.claim("claim_groups", claim_parameters(process_id, quotas, room, low_water))
 
 
 def claim_parameters(process_id: int, quotas: Sequence[Quota], room: int, low_water: LowWater) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.db import DataError, Error, IntegrityError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import Error as PsycopgError
 from psycopg.pq import TransactionStatus
 
@@ -34,7 +35,7 @@ from salon_jobs.tenancy.connections import (
     tidy_connections,
     watch_sessions,
 )
-from salon_jobs.worker.buffer import JobBuffer
+from salon_jobs.worker.buffer import Handful, JobBuffer
 from salon_jobs.worker.deadlines import DeadlineWatcher
 from salon_jobs.worker.executor import ended_by, execute, identify, join, joins_chunk, settle
 from salon_jobs.worker.finisher import Finisher
@@ -79,6 +80,8 @@ class Runner:
         self._deadlines = deadlines
         self._chunks = chunks
         self._outage = Outage("settle")
+        self._handful = Handful()
+        self._connection: BaseDatabaseWrapper | None = None
         self._lock = threading.Lock()
         self._running: RunningJob | None = None
         self._thread = self._new_thread()
@@ -171,14 +174,18 @@ class Runner:
     def _run_until_interrupted(self) -> bool:
         """Run jobs until one is interrupted; return False once the buffer is closed."""
         idle_since = float("-inf")
-        while (job := self._jobs.take()) is not None:
+        self._connection = None
+        while (job := self._jobs.take(self._handful)) is not None:
             finish_resets()
             # Do this before the run begins: the run keeps the connection it finds, and this may replace it.
-            if time.monotonic() - idle_since > _TIDY_AFTER_S:
+            if self._handful.since - idle_since > _TIDY_AFTER_S:
                 tidy_connections(after_idling=True)
+                self._connection = None
             task = registry.get_declaration(job.task)
             others = self._gather(task, job) if joins_chunk(task, job) else []
-            running = RunningJob(job, task, self._process_id, resets_session=True)
+            connection = self._connection or connections[conf.database]
+            running = RunningJob(job, task, self._process_id, connection, resets_session=True)
+            self._connection = connection
             if others:
                 join(running, others)
             try:
@@ -199,7 +206,8 @@ class Runner:
         with self._lock:
             self._running = None
         self._deadlines.forget(running)
-        self._jobs.drop([run.job for run in running.runs])
+        self._connection = None
+        self._jobs.drop(self._handful, [run.job for run in running.runs])
 
     def _gather(self, task: Declaration, first: ClaimedJob) -> list[ClaimedJob]:
         """Return the jobs that run in one chunk with the first."""
@@ -259,7 +267,7 @@ class Runner:
         running.ended = time.monotonic()
         for run in running.others:
             run.ended = running.ended
-        self._jobs.ran(running.job, jobs=running.chunk_size)
+        self._jobs.ran(self._handful, jobs=running.chunk_size)
         if running.times_out_at is not None:
             self._in_flight.move(self._number, NEVER)
         if running.times_out_at is not None or running.cancel_at is not None:
@@ -267,8 +275,10 @@ class Runner:
         if running.interrupted_by is None:
             if not isinstance(outcome, Succeeded):
                 remember_connections()
-            tidy_connections()
-            reset_sessions()
+            if tidy_connections():
+                reset_sessions()
+                # It was used, and may have been replaced. Looking it up takes longer than a small job.
+                self._connection = None
         else:
             # The interrupt may have left them in any state.
             drop_connections()

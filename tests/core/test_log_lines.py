@@ -51,7 +51,7 @@ def without_time(lines: str) -> list[dict[str, object]]:
 
 def test_many_events_are_written_at_once_and_look_as_if_they_were_not() -> None:
     with only_handler() as stream:
-        log_batch(logging.INFO, events.JOB_SUCCEEDED, FIELDS)
+        log_batch(logging.INFO, events.JOB_SUCCEEDED, FIELDS, fields=dict)
         assert stream.writes == 1
         together = without_time(stream.getvalue())
     with only_handler() as stream:
@@ -65,12 +65,12 @@ def test_levels_and_other_handlers_are_respected() -> None:
     other = Counted()
     handler = logging.StreamHandler(other)
     with only_handler() as stream:
-        log_batch(logging.DEBUG, events.JOB_SUCCEEDED, FIELDS)
-        log_batch(logging.INFO, events.JOB_SUCCEEDED, [])
+        log_batch(logging.DEBUG, events.JOB_SUCCEEDED, FIELDS, fields=dict)
+        log_batch(logging.INFO, events.JOB_SUCCEEDED, [], fields=dict)
         assert stream.getvalue() == ""
         events.logger.addHandler(handler)
         try:
-            log_batch(logging.INFO, events.JOB_SUCCEEDED, FIELDS)
+            log_batch(logging.INFO, events.JOB_SUCCEEDED, FIELDS, fields=dict)
         finally:
             events.logger.removeHandler(handler)
         assert len(stream.getvalue().splitlines()) == 3
@@ -82,5 +82,5 @@ def test_a_batch_that_can_not_be_written_is_told_and_raises_nothing(capsys: pyte
         def write(self, _: str, /) -> int:
             raise OSError("no space left")
 
-    JsonLinesHandler(Full()).write_batch(logging.INFO, "job_succeeded", [{"job_id": 1}])
+    JsonLinesHandler(Full()).write_batch(logging.INFO, "job_succeeded", [{"job_id": 1}], fields=dict)
     assert "no space left" in capsys.readouterr().err

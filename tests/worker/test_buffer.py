@@ -8,7 +8,7 @@ import pytest
 
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.worker import buffer as local_queue
-from salon_jobs.worker.buffer import JobBuffer
+from salon_jobs.worker.buffer import Handful, JobBuffer
 
 
 class Clock:
@@ -33,14 +33,25 @@ def job(number: int, lease: int = 1) -> ClaimedJob:
     return ClaimedJob(number, "test-system", None, "{}", "default", 0, 0.0, 0, 3, lease, False, None, 0.0, 0)
 
 
-def take(queue: JobBuffer) -> ClaimedJob:
-    taken = queue.take()
+# What each job was taken with; the threads of the tests end a job before they take another.
+handfuls: dict[tuple[int, int], Handful] = {}
+
+
+def take(queue: JobBuffer, handful: Handful | None = None) -> ClaimedJob:
+    """Take a job on a thread of its own, or as the thread of this handful."""
+    handful = handful or Handful()
+    taken = queue.take(handful)
     assert taken is not None
+    handfuls[taken.id, taken.lease] = handful
     return taken
 
 
+def ran(queue: JobBuffer, taken: ClaimedJob) -> None:
+    queue.ran(handfuls.pop((taken.id, taken.lease)))
+
+
 def end(queue: JobBuffer, taken: ClaimedJob) -> None:
-    queue.ran(taken)
+    ran(queue, taken)
     queue.forget([taken])
 
 
@@ -89,8 +100,9 @@ def test_with_the_smallest_jobs_it_asks_again_about_at_once(clock: Clock) -> Non
     run_one(queue, clock, 0.0)
     queue.put([job(number) for number in range(2000)])
     rooms = [queue.room()]
+    thread = Handful()
     for _ in range(126):
-        end(queue, take(queue))
+        end(queue, take(queue, thread))
         rooms.append(queue.room())
     assert rooms == [0] * 125 + [126, 127]
 
@@ -126,9 +138,11 @@ def test_take_waits_for_a_job_and_closing_ends_the_wait() -> None:
     got: list[int | None] = []
 
     def work() -> None:
-        while (taken := queue.take()) is not None:
+        handful = Handful()
+        while (taken := queue.take(handful)) is not None:
             got.append(taken.id)
-            end(queue, taken)
+            queue.ran(handful)
+            queue.forget([taken])
         got.append(None)
 
     threads = [threading.Thread(target=work, daemon=True) for _ in range(2)]
@@ -150,7 +164,7 @@ def test_closing_hands_back_what_had_not_started_once(clock: Clock) -> None:
     assert queue.close() == [(2, 5), (3, 6)]
     assert queue.close() == []
     assert queue.room() == 0
-    assert queue.take() is None
+    assert queue.take(Handful()) is None
     assert not queue.wait_idle(0)
     end(queue, running)
     assert queue.wait_idle(0)
@@ -208,21 +222,22 @@ def test_threads_inside_a_long_job_are_not_counted_on(clock: Clock) -> None:
 def test_a_job_that_ran_is_ours_until_its_end_is_written(clock: Clock) -> None:
     queue = JobBuffer(1)
     queue.put([job(1)])
-    ran = take(queue)
-    queue.ran(ran)
+    taken = take(queue)
+    ran(queue, taken)
     assert (queue.running_count(), queue.leased_ids(), queue.wait_idle(0)) == (0, [1], False)
-    queue.forget([ran])
+    queue.forget([taken])
     assert (queue.leased_ids(), queue.wait_idle(0)) == ([], True)
 
 
 def test_it_asks_for_no_more_while_thousands_of_ends_are_not_written(clock: Clock) -> None:
     queue = JobBuffer(1)
-    ran = [job(number) for number in range(4000)]
-    queue.put(ran)
-    for _ in ran:
-        queue.ran(take(queue))
+    jobs = [job(number) for number in range(4000)]
+    queue.put(jobs)
+    thread = Handful()
+    for _ in jobs:
+        ran(queue, take(queue, thread))
     assert queue.room() == 0
-    queue.forget(ran[:1])
+    queue.forget(jobs[:1])
     assert queue.room() > 0
 
 
@@ -238,4 +253,82 @@ def test_what_is_withdrawn_does_not_run_and_the_others_keep_their_order(clock: C
     end(queue, job(4))
     queue.put([job(5)])
     queue.withdraw({(5, 1)})
+    assert queue.wait_idle(0)
+
+
+def measured(clock: Clock, concurrency: int, took_s: float = 0.0) -> JobBuffer:
+    """Return a queue that has measured how long jobs take."""
+    queue = JobBuffer(concurrency)
+    run_one(queue, clock, took_s)
+    return queue
+
+
+@pytest.mark.parametrize(("took_s", "at_once"), [(1.0, 1), (0.001, 1), (0.0001, 10), (0.0, 32)])
+def test_a_thread_takes_a_millisecond_of_work_at_once_and_32_jobs_at_most(
+    clock: Clock, took_s: float, at_once: int
+) -> None:
+    queue, thread = measured(clock, 2, took_s), Handful()
+    queue.put([job(number) for number in range(100)])
+    assert take(queue, thread).id == 0
+    assert take(queue).id == at_once
+
+
+def test_the_threads_share_what_there_is(clock: Clock) -> None:
+    queue = measured(clock, 4)
+    queue.put([job(number) for number in range(9)])
+    assert [take(queue).id for _ in range(4)] == [0, 3, 5, 6]
+    assert queue.running_count() == 4
+    assert queue.has_waiting()
+
+
+def test_what_a_thread_took_behind_a_long_job_goes_to_others(clock: Clock) -> None:
+    queue, slow, other = measured(clock, 2), Handful(), Handful()
+    queue.put([job(number) for number in range(6)])
+    assert take(queue, slow).id == 0
+    assert take(queue, other).id == 3
+    clock.now += 0.01
+    assert take(queue, other).id == 4, "its own comes first"
+    assert [take(queue, other).id for _ in range(3)] == [1, 2, 5]
+    assert not queue.has_waiting()
+    end(queue, job(0))
+    assert queue.running_count() == 1
+
+
+def test_a_thread_without_work_takes_it_from_behind_a_long_job() -> None:
+    queue, slow = JobBuffer(2), Handful()
+    queue.put([job(0)])
+    end(queue, take(queue))
+    queue.put([job(number) for number in range(1, 5)])
+    assert take(queue, slow).id == 1
+    got: list[int] = []
+
+    def work() -> None:
+        handful = Handful()
+        while (taken := queue.take(handful)) is not None:
+            got.append(taken.id)
+            queue.ran(handful)
+            queue.forget([taken])
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    queue.forget([job(1)])
+    assert queue.wait_idle(10), "the first thread never comes back"
+    queue.close()
+    thread.join(10)
+    assert sorted(got) == [2, 3, 4]
+
+
+@pytest.mark.parametrize("way", ["close", "overdue", "withdraw"])
+def test_what_a_thread_took_and_has_not_begun_can_be_taken_back(clock: Clock, way: str) -> None:
+    queue, thread = measured(clock, 2), Handful()
+    queue.put([job(number) for number in range(4)])
+    assert take(queue, thread).id == 0
+    if way == "withdraw":
+        assert [each.id for each in queue.withdraw({(1, 1)})] == [1]
+        assert [take(queue, thread).id for _ in range(2)] == [2, 3]
+        return
+    clock.now += 1.1
+    assert sorted(getattr(queue, way)()) == [(1, 1), (2, 1), (3, 1)]
+    assert queue.leased_ids() == [0]
+    end(queue, job(0))
     assert queue.wait_idle(0)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import Any
 
 import pytest
 from django.db import connections
 
+from salon_jobs.core import events
+from salon_jobs.core.events import log_event
 from salon_jobs.jobs import queries
+from salon_jobs.worker.executor import _described, report_successes
 from tests import tasks
-from tests.support import change, claim, running_on_a_thread, seen
+from tests.core.test_log_lines import only_handler, without_time
+from tests.support import change, claim, running_job, running_on_a_thread, seen
 from tests.worker.effects import job_events
 
 
@@ -101,3 +106,22 @@ def test_the_thread_outlives_what_nobody_foresaw(
             assert runner._jobs.wait_idle(10)
     assert "1 jobs could not be written" in caplog.text
     assert queries.other_leases(process_id, ()) == [(ids[0], 1)], "a sweep gives it back"
+
+
+def test_the_line_of_a_success_looks_like_others(process_id: int) -> None:
+    tasks.system.enqueue()
+    [job] = claim(process_id)
+    plain, traced = runs = [running_job(job, process_id) for _ in range(2)]
+    traced.start_trace().trace_id = "4bf92f3577b34da6a3ce929d0e0e4736"
+    traced.chunk_size = 2
+    plain.ended, traced.ended = plain.started + 0.125, traced.started + 0.0625
+    with only_handler() as stream:
+        report_successes(runs)
+        together = without_time(stream.getvalue())
+    assert [line.get("trace_id") for line in together] == [None, "4bf92f3577b34da6a3ce929d0e0e4736"]
+    assert [line["duration_ms"] for line in together] == [125.0, 31.25]
+    assert [line.get("chunk") for line in together] == [None, 2]
+    with only_handler() as stream:
+        for running in runs:
+            log_event(logging.INFO, events.JOB_SUCCEEDED, **_described(running))
+        assert together == without_time(stream.getvalue())
