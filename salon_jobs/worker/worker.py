@@ -41,6 +41,11 @@ _LEAVE_S = 1.5
 _ROOM_S = 0.2
 # How often a worker without due jobs, and a busy one, looks for jobs of tasks that it could import.
 _FIND_S = (1.0, 10.0)
+# While jobs arrive less than 10 ms apart, a worker looks for the next one by itself about when it is due, after 3 ms at
+# the earliest, until there was none for 25 ms: it would be woken every 20 ms at most. A claim that finds nothing costs
+# the server a third of what a job does.
+_LOOK_AGAIN_S = (0.003, 0.01)
+_LOOK_FOR_S = 0.025
 # Claims, batched writes of successes, and the listener's ping.
 OTHER_THREADS = 3
 
@@ -88,6 +93,9 @@ class Worker(Loop):
         self._limit_may_be_free = False
         self._claim_asked = self._claim_answered = self._notified = self._swept = self._searched = float("-inf")
         self._claimed = self._reported_claimed = 0
+        self._found_at = float("-inf")
+        self._look_again_s = float("inf")
+        self._looks_soon = False
         self._timeouts = itertools.count(1)
         self._finisher = Finisher(process_id, self._jobs.forget, self._abandon)
         self._deadlines = DeadlineWatcher(self._count_timeout)
@@ -115,7 +123,8 @@ class Worker(Loop):
         if payload == enqueue.CANCEL:
             self._cancellations.notify()
         self._notified = time.monotonic()
-        self.wake()
+        if payload or not self._looks_soon:
+            self.wake()
 
     def stop(self) -> None:
         """Stop gracefully; a second call forces it."""
@@ -230,6 +239,10 @@ class Worker(Loop):
         self._claim_answered = time.monotonic()
         self._claimed += len(claim.jobs)
         self._jobs.put(claim.jobs)
+        if claim.jobs:
+            between_jobs_s = (self._claim_answered - self._found_at) / len(claim.jobs)
+            self._look_again_s = max(_LOOK_AGAIN_S[0], 0.8 * between_jobs_s)
+            self._found_at = self._claim_answered
 
     def _find_tasks(self) -> bool:
         """Register tasks that jobs wait for, from time to time; return whether there is more to claim now."""
@@ -257,6 +270,11 @@ class Worker(Loop):
     def _wait_s(self) -> float:
         """Return the seconds until another claim is worthwhile without a wake-up."""
         waits_s = [conf.poll_interval.total_seconds()]
+        self._looks_soon = self._look_again_s < _LOOK_AGAIN_S[1] and time.monotonic() - self._found_at < _LOOK_FOR_S
+        if self._looks_soon:
+            waits_s.append(self._look_again_s)
+        elif self._notified > self._claim_asked:
+            return 0.0  # it was to look soon when that came
         if self._last_claim.again_in_s is not None:
             waits_s.append(self._last_claim.again_in_s)
         if self._jobs.has_waiting():

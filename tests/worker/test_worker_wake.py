@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from salon_jobs.db.notify import SECOND_POLL
+from salon_jobs.worker import worker as worker_module
 from salon_jobs.worker.claim import Claimer
 from salon_jobs.worker.fair_claim import Claim
 from salon_jobs.worker.worker import Worker, WorkerOptions
+from tests import tasks
 from tests.e2e.worker_process import eventually
 
 
@@ -48,3 +50,35 @@ def test_a_claim_follows_the_last_of_many_notifications(
         thread.join(10)
     assert not thread.is_alive()
     assert len(claims) <= 2 + 2 * wake_ups, "it does not spin"
+
+
+def test_while_jobs_keep_coming_it_looks_for_more_by_itself(
+    process_id: int, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "POLL_INTERVAL": 5, "LISTEN": False}
+    # However slow the machine is.
+    monkeypatch.setattr(worker_module, "_LOOK_AGAIN_S", (0.003, 2.0))
+    monkeypatch.setattr(worker_module, "_LOOK_FOR_S", 0.1)
+    claims: list[float] = []
+    claim = Claimer.claim
+
+    def add_and_claim(claimer: Claimer, *arguments: Any, **options: Any) -> Claim:
+        claims.append(time.monotonic())
+        if len(claims) <= 20:
+            tasks.system.enqueue()
+        return claim(claimer, *arguments, **options)
+
+    monkeypatch.setattr(Claimer, "claim", add_and_claim)
+    worker = Worker(process_id, WorkerOptions(concurrency=1))
+    thread = threading.Thread(target=worker.run, daemon=True)
+    thread.start()
+    try:
+        eventually(lambda: claims)
+        worker.notify()  # of two jobs, the second says how soon to look for the next
+        eventually(lambda: len(claims) > 20)
+        eventually(lambda: time.monotonic() - claims[-1] > 0.5)
+    finally:
+        worker.stop()
+        thread.join(10)
+    assert not thread.is_alive()
+    assert len(claims) < 100, "it does not go on"
