@@ -260,6 +260,7 @@ SALON_JOBS: dict[str, Any] = {
     "BOOTSTRAP_URL": env.str("DATABASE_URL_BOOTSTRAP", "") or None,
     "LISTEN": env.str("LISTEN_URL", "") or True,
     "CONCURRENCY": env.int("WORKER_CONCURRENCY", 8),
+    "PROCESSES": env.int("WORKER_PROCESSES", 0) or None,
     "LOGGING": {"LEVEL": env.str("LOG_LEVEL", "info"), **_given("FORMAT", "LOG_FORMAT")},
     "SENTRY_LEVEL": SENTRY_LEVEL,
     # Sentry bills per monitor, that is, per cron entry.

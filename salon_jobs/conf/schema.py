@@ -157,6 +157,7 @@ class Settings:
     process_silent_after: timedelta = setting(timedelta(seconds=15), duration)
     shutdown_grace: timedelta = setting(timedelta(seconds=30), duration)
     concurrency: int = setting(8, count(1, 1000))
+    processes: int | None = setting(None, optional(count(1, 1000)))
     store_concurrency: int | None = setting(None, optional(count(1, 1_000_000)))
     retain_succeeded: timedelta | None = setting(timedelta(0), optional(partial(duration, zero=True)))
     result_retention: timedelta = setting(timedelta(days=1), partial(duration, zero=True))

@@ -113,6 +113,36 @@ def check_drift(alias: str) -> None:
     log_event(logging.WARNING, events.CATALOGUE_DRIFT, drifts=len(drifts), detail=text)
 
 
+# The smallest of what the server, the database and the role allow; reserved_connections came with PostgreSQL 16.
+_ALLOWED = """
+SELECT LEAST(current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+             - COALESCE(current_setting('reserved_connections', true)::int, 0),
+             NULLIF(r.rolconnlimit, -1), NULLIF(d.datconnlimit, -1))
+  FROM pg_roles r, pg_database d
+ WHERE r.rolname = current_user AND d.datname = current_database()
+"""
+
+
+def check_connections(alias: str, needed: int) -> None:
+    """Warn when a worker may open more connections than the server allows. Raises database errors.
+
+    Behind a pooler, which LISTEN tells of, the server's limit is not ours.
+    """
+    if conf.listen is not True:
+        return
+    with connections[alias].cursor() as cursor:
+        cursor.execute(_ALLOWED)
+        (allowed,) = cursor.fetchone()
+    if needed > allowed:
+        detail = (
+            f"the worker opens up to {needed} connections and the server allows {allowed} in all: start it with fewer"
+            " --processes or a lower --concurrency (SALON_JOBS['PROCESSES'] and ['CONCURRENCY']), or raise"
+            " max_connections"
+        )
+        fields: dict[str, Any] = {"connections": needed, "allowed": allowed}
+        log_event(logging.WARNING, events.CONNECTIONS_SHORT, **fields, detail=detail)
+
+
 def check_worker() -> None:
     """Check role, schema and drift for a process that runs as the worker. Raises as these checks do."""
     check_role(conf.database, None if conf.roles is None else conf.roles.worker)

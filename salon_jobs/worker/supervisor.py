@@ -14,6 +14,8 @@ from salon_jobs.core.metrics import OTHER, Sample, Timings
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.statistics import OUTCOMES, RunCounts, ended_runs
 from salon_jobs.process.heartbeat import Heartbeat
+from salon_jobs.process.loop import Outage
+from salon_jobs.process.preflight import check_connections
 from salon_jobs.process.service import ServedLoop
 from salon_jobs.tenancy.connections import refuse_small_pool
 from salon_jobs.worker.child_process import ChildPlan, ChildProcess, ChildSupervisor
@@ -65,8 +67,13 @@ _EARLY_DEATHS = 3
 # Reports come every second; an older one, from before a handler held the GIL, is outdated.
 _FRESH_S = 5.0
 # Heartbeat and maintenance. Two health checks at a time, each embedded loop and each child's supervisor may add to it.
-SUPERVISOR_CONNECTIONS = 2
-_THREADS = SUPERVISOR_CONNECTIONS + 2
+_CONNECTIONS = 2
+_THREADS = _CONNECTIONS + 2
+
+
+def connections_of(processes: int, options: WorkerOptions) -> int:
+    """Return how many connections a worker opens, embedded loops aside."""
+    return processes * (options.concurrency + OTHER_THREADS) + _CONNECTIONS
 
 
 class Supervisor:
@@ -89,6 +96,7 @@ class Supervisor:
         Raises ConfigurationError when a pool is too small for their threads or ours.
         """
         refuse_small_pool(max(_THREADS + len(embedded) + processes, options.concurrency + OTHER_THREADS))
+        self._connections = connections_of(processes, options)
         self._totals = RunTotals()
         self._maintenance = Maintenance()
         self._embedded = tuple(embedded)
@@ -102,6 +110,8 @@ class Supervisor:
 
     def run(self) -> bool:
         """Supervise until the last child has ended; return True if every job ended or was given back in time."""
+        # Only said: it may work with fewer, and a database error here is no reason not to.
+        Outage("connections").attempt(lambda: check_connections(conf.database, self._connections))
         self._maintenance.start()
         threads = [
             threading.Thread(target=loop.run, name=f"salon-jobs-{type(loop).__name__.lower()}", daemon=True)

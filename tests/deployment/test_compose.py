@@ -46,6 +46,7 @@ VARIABLES = {
         "EMAIL_HOST",
         "EMAIL_PORT",
         "WORKER_CONCURRENCY",
+        "WORKER_PROCESSES",
         "SENTRY_MONITORS",
         *OBSERVED,
     },

@@ -27,7 +27,8 @@ if app := _overrides.pop("APP", None):
     sys.path.insert(0, app[0])
     INSTALLED_APPS.append(app[1])
 PATCHES = _overrides.pop("PATCHES", {})
-SALON_JOBS = {**SALON_JOBS, **_overrides}
+# Most tests watch one process.
+SALON_JOBS = {**SALON_JOBS, "PROCESSES": 1, **_overrides}
 
 if "--child" in sys.argv and _fault.exists():
     os._exit(9)

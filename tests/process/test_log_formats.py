@@ -23,6 +23,7 @@ import pytest
 from salon_jobs.core import events
 from salon_jobs.core.terminal import Screen
 from salon_jobs.process.logs import TerminalFormatter
+from salon_jobs.process.processors import usable_processors
 from tests.conftest import manage
 from tests.e2e.worker_process import PATIENCE_S, eventually
 from tests.interpreter import ROOT
@@ -190,6 +191,23 @@ def test_a_worker_says_what_it_serves() -> None:
     assert (start["queues"], start["processes"], start["concurrency"]) == ("a, b", 2, 3)
     assert start["tasks"] > 0
     assert start["connections"] == 2 * (3 + 3) + 2
+
+
+@pytest.mark.parametrize(("asked", "processes"), [("0", usable_processors()), ("3", 3)])
+def test_a_worker_has_a_process_for_each_processor_unless_the_settings_say_how_many(asked: str, processes: int) -> None:
+    lines = map(json.loads, manage(*BURST, WORKER_PROCESSES=asked).stdout.splitlines())
+    started = [line for line in lines if line.get("event") in ("worker_starting", "process_started")]
+    assert started[0]["processes"] == processes
+    assert [line["kind"] for line in started[1:]].count("worker") == processes
+
+
+def test_a_worker_that_wants_more_connections_than_there_are_says_so() -> None:
+    lines = map(json.loads, manage(*BURST, "--concurrency", "1000").stdout.splitlines())
+    [warning] = [line for line in lines if line.get("event") == "connections_short"]
+    assert (warning["level"], warning["connections"]) == ("warning", 1 * (1000 + 3) + 2)
+    [(most,)] = seen("SHOW max_connections")
+    assert 0 < warning["allowed"] < int(most)
+    assert "--processes" in warning["detail"]
 
 
 @pytest.mark.parametrize("debug", [True, False])

@@ -18,11 +18,12 @@ from salon_jobs.management.arguments import positive, unknown_names
 from salon_jobs.management.service import ServiceCommand, configure_output
 from salon_jobs.outbox.relay import EmbeddedRelay
 from salon_jobs.process.heartbeat import Heartbeat
+from salon_jobs.process.processors import usable_processors
 from salon_jobs.process.service import ServedLoop
 from salon_jobs.schedule.scheduler import Scheduler
 from salon_jobs.worker.child import run_child
-from salon_jobs.worker.supervisor import SUPERVISOR_CONNECTIONS, Supervisor
-from salon_jobs.worker.worker import OTHER_THREADS, WorkerOptions
+from salon_jobs.worker.supervisor import Supervisor, connections_of
+from salon_jobs.worker.worker import WorkerOptions
 
 
 class Command(ServiceCommand):
@@ -42,7 +43,12 @@ class Command(ServiceCommand):
         parser.add_argument(
             "--concurrency", type=positive, default=None, metavar="N", help="jobs run at once by each process"
         )
-        parser.add_argument("--processes", type=positive, default=1, metavar="N", help="processes that run jobs")
+        parser.add_argument(
+            "--processes",
+            type=positive,
+            metavar="N",
+            help="processes that run jobs; default SALON_JOBS['PROCESSES'], or one for each processor it may use",
+        )
         parser.add_argument(
             "--max-jobs-per-child",
             type=positive,
@@ -63,6 +69,7 @@ class Command(ServiceCommand):
         super().handle(*args, **options)
 
     def serve(self, options: dict[str, Any]) -> None:
+        processes = options["processes"] or conf.processes or usable_processors()
         worker_options = WorkerOptions(
             concurrency=options["concurrency"] or conf.concurrency,
             queues=options["queue"],
@@ -79,11 +86,11 @@ class Command(ServiceCommand):
                 embedded.append(EmbeddedRelay(heartbeat))
             if options["with_consumer"]:
                 embedded.append(Consumers())
-            command, processes = self.command_line(options), options["processes"]
+            command = self.command_line(options)
             return Supervisor(heartbeat, command, worker_options, processes=processes, embedded=embedded)
 
-        tasks, processes, at_once = len(registry.task_names()), options["processes"], worker_options.concurrency
-        connections = processes * (at_once + OTHER_THREADS) + SUPERVISOR_CONNECTIONS
+        tasks, at_once = len(registry.task_names()), worker_options.concurrency
+        connections = connections_of(processes, worker_options)
         queues = ", ".join(worker_options.served or ["all"])
         log_event(
             logging.INFO,
