@@ -194,7 +194,7 @@ class FairClaim:
         """Return how many more jobs may start in each scope, and the tokens of those with a rate."""
         tokens = refill_tokens(scope for scope in scopes if self._limits[scope].rate is not None)
         is_counted = any(self._limits[scope].max_concurrency is not None for scope in scopes)
-        running = count_by_scope(hot_rows("running_counts", {})) if is_counted else {}
+        running: Mapping[str, int] = count_by_scope(hot_rows("running_counts", {})) if is_counted else {}
         capacity: dict[str, int] = {}
         for scope in scopes:
             most = self._limits[scope].max_concurrency
