@@ -105,11 +105,11 @@ fuzz: venv ## look for leaks between stores in a million random statements; minu
 	@$(BIN)/python -m tests.tenancy.fuzz --statements $(FUZZ_STATEMENTS)
 
 .PHONY: bench
-bench: bench-peers ## measure beside peers and bare psycopg; takes an hour or two
+bench: bench-peers ## measure beside peers and bare psycopg; takes three hours or more
 	@$(BIN)/python -m benchmarks
 
 .PHONY: bench-quick
-bench-quick: venv ## measure with small sizes beside graphile-worker alone; under 2 minutes
+bench-quick: venv ## measure with small sizes beside graphile-worker alone; about 4 minutes
 	@$(BIN)/python -m benchmarks --install graphile-worker || true
 	@$(BIN)/python -m benchmarks --quick
 
