@@ -71,7 +71,10 @@ def build(folder: Path) -> Path:
 
 def main() -> None:
     """Build the site, and print how to open it."""
-    page = build(Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else FOLDER)
+    try:
+        page = build(Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else FOLDER)
+    except subprocess.CalledProcessError as failed:  # which has said why
+        sys.exit(failed.returncode)
     print(f"To read it: python3 -m http.server --directory {page.parent}")  # noqa: T201
 
 

@@ -1,4 +1,4 @@
-"""Follows the page on Django's tasks: its module is imported, its calls are made, its jobs are run."""
+"""Follows pages that show a module and calls: the module is imported, the calls are made, the jobs are run."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from salon_jobs.jobs import registry
+from salon_jobs.models import Job
 from salon_jobs.testing import drain_jobs
 from tests.backend.django_tasks_api import PACKAGE
 from tests.docs.markdown import blocks, read
 
 
 @pytest.fixture
-def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def steps(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Write the page's module, and return the code of its calls."""
     found: list[str] = []
-    for block in blocks(read("docs/how-to/django-tasks.md")):
+    for block in blocks(read(request.param)):
         action, _, path = block.action.partition(" ")
         text = block.text.replace("django.tasks", PACKAGE)
         if action == "write":
@@ -38,7 +40,8 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]
 
 
 @pytest.mark.usefixtures("database")
-def test_the_page(steps: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("steps", ["docs/how-to/django-tasks.md"], indirect=True)
+def test_djangos_tasks(steps: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
     enqueue, look = steps
     exec(enqueue, names)
@@ -50,3 +53,16 @@ def test_the_page(steps: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "SUCCESSFUL receipt of order 7\n"
     assert names["same"] == names["result"]
     assert catalogue.get_result(first.id).return_value == {"supplier": "acme", "attempt": 1}
+
+
+@pytest.mark.usefixtures("database")
+@pytest.mark.parametrize("steps", ["docs/coming-from-celery.md"], indirect=True)
+def test_coming_from_celery(steps: list[str]) -> None:
+    [calls] = steps
+    exec(calls, {"order": SimpleNamespace(pk=41)})
+    charge = importlib.import_module("shop.tasks").charge
+    columns = ("queue", "priority", "max_attempts", "payload")
+    later = ("payments", -3, 6, {"order_id": 7})
+    assert set(map(repr, Job.objects.values_list(*columns))) == {repr(("default", 0, 6, {"order_id": 41})), repr(later)}
+    assert [job.task for job in drain_jobs()] == [charge.name]
+    assert Job.objects.values_list(*columns).get() == later
