@@ -75,30 +75,34 @@ def succeeded(raw: Any, result: PGresult) -> PGresult:
     return result
 
 
-def rows_in_one_trip(
-    connection: BaseDatabaseWrapper,
-    statement: str,
-    *,
-    make_row: Callable[[Sequence[Any]], Any] = tuple,
-    binary: bool = False,
-) -> list[Any]:
-    """Run one statement as ``in_one_trip`` does and return its rows, converted as a cursor would.
+def rows_in_one_trip(connection: BaseDatabaseWrapper, statements: str) -> list[Any]:
+    """Run statements as ``in_one_trip`` and return the last one's rows, converted as a cursor would."""
+    return _converted(connection, in_one_trip(connection, statements), tuple)
+
+
+def _in_binary(connection: BaseDatabaseWrapper, statement: str, make_row: Callable[[Sequence[Any]], Any]) -> list[Any]:
+    """Run one statement as ``in_one_trip`` and return its rows, read in binary.
 
     Waits for and reads the response without the GIL. A cursor reacquires it for every packet that arrives, each time
     after the switch interval (5 ms) when other threads are busy: for a claim of 1,000 jobs, as long as the server
-    takes. Read in ``binary``, a claimed job costs a fifth of its text, and the server prints no numbers; psycopg reads
-    no type of an extension that way.
+    takes. In binary, a claimed job is read in a fifth of the time, and the server prints no numbers; psycopg reads no
+    type of an extension that way.
     """
     raw: Any = connection.connection
-    result_format = Format.BINARY if binary else Format.TEXT
     with connection.wrap_database_errors, raw.lock:
         if raw.closed:
             raise OperationalError("the connection is closed")
-        result = succeeded(raw, raw.pgconn.exec_params(statement.encode(), None, result_format=result_format))
-        transformer: Any = Transformer(raw)
-        transformer.set_pgresult(result)
-        rows: list[Any] = transformer.load_rows(0, result.ntuples, make_row)
-        return rows
+        result = succeeded(raw, raw.pgconn.exec_params(statement.encode(), None, result_format=Format.BINARY))
+    return _converted(connection, result, make_row)
+
+
+def _converted(
+    connection: BaseDatabaseWrapper, result: PGresult, make_row: Callable[[Sequence[Any]], Any]
+) -> list[Any]:
+    transformer: Any = Transformer(connection.connection)
+    transformer.set_pgresult(result)
+    rows: list[Any] = transformer.load_rows(0, result.ntuples, make_row)
+    return rows
 
 
 def hot_rows(statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
@@ -123,7 +127,7 @@ def many_hot_rows(
         cursor = raw_cursor(connection)
         if isinstance(cursor, ClientCursor) and cursor.connection.autocommit:
             text = cursor.mogrify(load(statement).encode(), parameters)
-            return rows_in_one_trip(connection, text, make_row=make_row, binary=True)
+            return _in_binary(connection, text, make_row)
     return list(map(make_row, hot_rows(statement, parameters)))
 
 
