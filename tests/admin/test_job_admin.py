@@ -12,14 +12,14 @@ from uuid import UUID
 import psycopg
 import pytest
 from django.contrib.auth.models import Permission, User
-from django.test import Client, override_settings
+from django.test import Client
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.jobs import enqueue, limits
 from tests.management.operator import add
 from tests.outbox.test_operate_messages import ORDERS, write
-from tests.plans.explain import AdminRouter
+from tests.plans.explain import signed_in
 from tests.plans.test_admin_plans import JOBS
 from tests.settings import url_for
 from tests.support import change, seen
@@ -30,11 +30,8 @@ LIMITS = "/admin/salon_jobs/limit/"
 @pytest.fixture
 def client(database: None) -> Iterator[Client]:
     """Sign in as somebody who may do everything."""
-    with override_settings(DATABASE_ROUTERS=[AdminRouter()], ROOT_URLCONF="project.urls"):
-        user, _ = User.objects.get_or_create(username="boss", is_superuser=True, is_staff=True)
-        signed_in = Client()
-        signed_in.force_login(user)
-        yield signed_in
+    with signed_in("boss") as client:
+        yield client
     change("TRUNCATE django_admin_log")
 
 

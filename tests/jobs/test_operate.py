@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
 from django.db import IntegrityError, connections
 from django.test.utils import CaptureQueriesContext
@@ -18,7 +19,9 @@ from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.records import ActionResult
 from salon_jobs.jobs import control
 from tests import tasks
-from tests.support import change, seen
+from tests.e2e.worker_process import eventually
+from tests.settings import url_for
+from tests.support import change, elsewhere, seen
 
 OPERATOR = "operator"
 GONE = "there is no such job, or you may not see it"
@@ -88,6 +91,23 @@ def test_a_collision_holds_no_other_job_back_and_names_the_holder(database: None
         ActionResult(first, True),
         ActionResult(second, False, f"job {first} waits under its key; cancel that one first"),
     ]
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_key_taken_while_it_is_retried_refuses_that_job_alone(database: None, others: int) -> None:
+    held, *free = [add(key, "failed") for key in ("held", "free")[: 1 + others]]
+    waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted"
+    with ThreadPoolExecutor(1) as pool, psycopg.connect(url_for(None)) as rival:
+        [(holder,)] = rival.execute(
+            "INSERT INTO salon_jobs_job (task, job_key) VALUES ('ping', 'held') RETURNING id"
+        ).fetchall()
+        retried = elsewhere(pool, lambda: control.retry_jobs([held, *free], using=OPERATOR))
+        eventually(lambda: seen(waits) == [(1,)])
+        rival.commit()
+        # A batch is tried again job by job, and finds the holder then.
+        name = f"job {holder}" if others else "another job"
+        refusal = ActionResult(held, False, f"{name} waits under its key; cancel that one first")
+        assert retried.result(10) == [refusal, *(ActionResult(id_, True) for id_ in free)]
 
 
 def test_an_error_that_is_no_collision_is_not_taken_for_one(jobs: dict[str, int]) -> None:

@@ -9,13 +9,13 @@ from uuid import UUID
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.db import connections
-from django.test import Client, override_settings
+from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from salon_jobs.outbox import queries
 from tests.outbox.scene import assert_bounded, crowd
 from tests.outbox.test_operate_messages import ORDERS, block, blocked, statuses, write
-from tests.plans.explain import AdminRouter
+from tests.plans.explain import signed_in
 from tests.support import change, seen
 
 MESSAGES = "/admin/salon_jobs/message/"
@@ -24,12 +24,9 @@ MESSAGES = "/admin/salon_jobs/message/"
 @pytest.fixture
 def client(database: None) -> Iterator[Client]:
     """Sign in as somebody who may do everything."""
-    with override_settings(DATABASE_ROUTERS=[AdminRouter()], ROOT_URLCONF="project.urls"):
-        user, _ = User.objects.get_or_create(username="kei", is_superuser=True, is_staff=True)
-        signed_in = Client()
-        signed_in.force_login(user)
-        yield signed_in
-        change("TRUNCATE django_admin_log")
+    with signed_in("kei") as client:
+        yield client
+    change("TRUNCATE django_admin_log")
 
 
 def act(client: Client, action: str, ids: list[int], where: str = MESSAGES, **more: str) -> str:

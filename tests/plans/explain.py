@@ -27,10 +27,10 @@ class AdminRouter:
 
 
 @contextmanager
-def signed_in() -> Iterator[Client]:
-    """Sign in to the admin as a superuser."""
+def signed_in(name: str = "planner") -> Iterator[Client]:
+    """Sign in to the admin as a superuser of that name."""
     with override_settings(DATABASE_ROUTERS=[AdminRouter()], ROOT_URLCONF="project.urls"):
-        user, _ = User.objects.get_or_create(username="planner", is_superuser=True, is_staff=True)
+        user, _ = User.objects.get_or_create(username=name, is_superuser=True, is_staff=True)
         client = Client()
         client.force_login(user)
         yield client
