@@ -217,6 +217,9 @@ def _ended(handler: TaskHandler, running: RunningJob, state: JobState, error: Ba
         return None if record is None or call is None else result_of(record, call.task(handler.task), call)
     result = copy(started)
     update(result, status=STATUS[state], finished_at=moment(datetime.now(UTC)))
+    if running.finished:  # by current_job().finish(): what the function returned came too late
+        kept = running.result
+        update(result, _return_value=running.finished_with if kept is None else msgspec.json.decode(kept.value))
     if error is not None:
         described = report(error)
         last = TaskError(exception_class_path=described.error_class, traceback=described.traceback)

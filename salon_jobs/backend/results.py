@@ -15,6 +15,7 @@ from django.utils import timezone
 from salon_jobs.backend.framework import TaskError, TaskResult, TaskResultStatus
 from salon_jobs.backend.tasks import AnyTask, changed, option
 from salon_jobs.conf import uses_time_zones
+from salon_jobs.core.outcomes import CANCEL_CLASS, DISCARD_CLASS, DISCARDED
 from salon_jobs.core.records import JobState
 from salon_jobs.jobs.results import JobRecord
 
@@ -34,9 +35,8 @@ STATUS: Final = {
     JobState.FAILED: TaskResultStatus.FAILED,
     JobState.CANCELLED: TaskResultStatus.FAILED,
 }
-# A cancelled job has no exception of its own. Its result names one of these, by how the reason begins.
-_DISCARDED: Final = ("discarded", "salon_jobs.core.outcomes.Discard")
-_CANCELLED: Final = "salon_jobs.core.errors.CancelRequested"
+# Errors that a run which ended its job as cancelled leaves itself.
+_ENDS: Final = {DISCARD_CLASS, CANCEL_CLASS, "salon_jobs.core.errors.Expired"}
 
 
 class JobResult(AnyResult):
@@ -150,7 +150,7 @@ def update(result: JobResult, **values: Any) -> None:
 
 
 def _worker_ids(record: JobRecord) -> list[str]:
-    """Return the worker of each attempt; an empty one where it is not recorded, as for one that discarded its job.
+    """Return the worker of each attempt; an empty one where it is not recorded, as by a worker of an earlier release.
 
     A process that died left an error, and no attempt that counts: the attempts are the last of those recorded.
     """
@@ -161,10 +161,11 @@ def _worker_ids(record: JobRecord) -> list[str]:
 
 def _errors(record: JobRecord) -> Sequence[TaskError]:
     errors = [TaskError(exception_class_path=each.error_class, traceback=each.traceback) for each in record.errors]
-    if record.state is JobState.CANCELLED and not errors:
-        kind, path = _DISCARDED
-        discarded = record.reason.startswith(kind)
-        errors.append(TaskError(exception_class_path=path if discarded else _CANCELLED, traceback=record.reason))
+    ended_by = errors[-1].exception_class_path if errors else ""
+    if record.state is JobState.CANCELLED and ended_by not in _ENDS:
+        # One that did not run has no exception of its own.
+        path = DISCARD_CLASS if record.reason.startswith(DISCARDED) else CANCEL_CLASS
+        errors.append(TaskError(exception_class_path=path, traceback=record.reason))
     return errors
 
 

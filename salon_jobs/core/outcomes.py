@@ -10,6 +10,9 @@ from salon_jobs.core.errors import Expired
 
 DISCARDED: Final = "discarded"
 CANCELLED: Final = "cancelled"
+# Error classes in the records of runs that end their job as cancelled.
+DISCARD_CLASS: Final = "salon_jobs.core.outcomes.Discard"
+CANCEL_CLASS: Final = "salon_jobs.core.errors.CancelRequested"
 _LONGEST_SNOOZE: Final = timedelta(days=36_500)
 
 

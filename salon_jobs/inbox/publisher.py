@@ -35,11 +35,15 @@ class JobsPublisher(Publisher):
     service = "jobs"
 
     def check(self, message: OutgoingMessage) -> None:
-        """Reject an unregistered task, and a payload that is not a JSON object."""
+        """Reject an unregistered task, one of another library, and a payload that is not a JSON object."""
         if (name := _task_name(message)) not in registry.task_names():
             raise MessageInvalid(
                 f"aggregate_type {message.aggregate_type}: no task {name!r} is registered in this process"
             )
+        try:
+            registry.get_task(name)
+        except UnknownTask as error:  # another library's task
+            raise MessageInvalid(f"aggregate_type {message.aggregate_type}: {error}") from error
         if not message.payload.startswith("{"):
             raise MessageInvalid("payload must be a dict of the task's arguments, when the destination is a task")
 

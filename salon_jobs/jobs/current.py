@@ -96,6 +96,8 @@ class RunningJob:
     cancel_coroutine: Callable[[], None] | None = field(default=None, init=False)
     # What the handler returned, if it is to be kept.
     result: KeptResult | None = field(default=None, init=False)
+    # What ``finish`` was given.
+    finished_with: Any = field(default=None, init=False)
     # What the declaration remembers of this run until its end is announced.
     memo: Any = field(default=None, init=False)
     # In a chunk, its number of jobs; its first run, which stands for all of them, has the others.
@@ -219,6 +221,7 @@ class RunningJob:
         """
         self.returned(result)
         self.end()
+        self.finished_with = result
 
     @property
     def keeps_result(self) -> timedelta | None:

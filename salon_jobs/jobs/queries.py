@@ -22,6 +22,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.error_report import ErrorReport, storable
 from salon_jobs.core.events import log_event
+from salon_jobs.core.outcomes import CANCEL_CLASS, DISCARD_CLASS, DISCARDED
 from salon_jobs.core.records import ClaimedJob, JobState, KeptResult
 from salon_jobs.db.statements import execute_hot, hot_rows, many_hot_rows
 from salon_jobs.jobs import registry
@@ -146,7 +147,9 @@ def fail(
 
 def cancel_run(job: ClaimedJob, process_id: int, reason: str) -> bool:
     """End a run as cancelled and count the attempt. Return False when the lease is lost."""
-    return execute_hot("cancel_run", {**_fence(job, process_id), "reason": storable(reason)[:255]}) == 1
+    error_class = DISCARD_CLASS if reason.startswith(DISCARDED) else CANCEL_CLASS
+    parameters = {**_fence(job, process_id), "reason": storable(reason)[:255], "error_class": error_class}
+    return bool(hot_rows("cancel_run", parameters))
 
 
 def expire_run(job: ClaimedJob, process_id: int, error: ErrorReport, reason: str) -> bool:

@@ -74,6 +74,33 @@ def give_up() -> None:
     raise Discard("not worth it")
 
 
+@task(takes_context=True)
+def give_up_at_last(context: Any) -> None:
+    """Fail, then raise Discard."""
+    if context.attempt == 1:
+        raise ValueError("not yet")
+    raise Discard("not worth it")
+
+
+give_up_at_last = give_up_at_last.using(max_attempts=3, backoff=SOON)
+
+
+@task
+def fail_slowly() -> None:
+    """Raise a ValueError, to be retried much later."""
+    raise ValueError("not yet")
+
+
+fail_slowly = fail_slowly.using(max_attempts=3, backoff=Backoff(base=timedelta(hours=1)))
+
+
+@task
+def finish_early() -> str:
+    """Finish the job, and return something else."""
+    current_job().finish({"sent": 3})
+    return "too late"
+
+
 @task
 def give(kind: str) -> Any:
     """Return something that is no JSON, or only nearly."""

@@ -151,6 +151,38 @@ def test_a_discarded_job_has_failed() -> None:
     [error] = done.errors
     assert error.exception_class_path == "salon_jobs.core.outcomes.Discard"
     assert "not worth it" in error.traceback
+    assert len(done.worker_ids) == 1
+    assert done.worker_ids[0] != ""
+
+
+def test_a_job_discarded_after_a_failure_has_both_errors() -> None:
+    done = run(calls.give_up_at_last)
+    assert (done.status, done.attempts) == (TaskResultStatus.FAILED, 2)
+    assert [error.exception_class_path for error in done.errors] == [
+        "builtins.ValueError",
+        "salon_jobs.core.outcomes.Discard",
+    ]
+    assert len([worker for worker in done.worker_ids if worker]) == 2
+
+
+def test_a_job_cancelled_after_a_failure_has_both_errors() -> None:
+    result = calls.fail_slowly.enqueue()
+    drain_jobs(raise_errors=False)
+    assert [done.changed for done in cancel_jobs(job_ids(), using="operator")] == [True]
+    result.refresh()
+    assert [error.exception_class_path for error in result.errors] == [
+        "builtins.ValueError",
+        "salon_jobs.core.errors.CancelRequested",
+    ]
+    assert (result.attempts, len(result.worker_ids)) == (1, 1)
+
+
+@pytest.mark.parametrize("keep", [timedelta(hours=1), timedelta(0)])
+def test_the_signal_has_what_the_job_was_finished_with(keep: timedelta) -> None:
+    with received(task_finished) as got:
+        calls.finish_early.using(keep_result=keep).enqueue()
+        drain_jobs()
+    assert [result.return_value for _, result in got] == [{"sent": 3}]
 
 
 def test_a_cancelled_job_has_failed() -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import pytest
 from django.db import transaction
 
 from salon_jobs import emit, tenant_context
+from salon_jobs.core.errors import MessageInvalid
 from salon_jobs.models import Job
 from salon_jobs.testing import drain_outbox
+from tests.backend import calls
 from tests.outbox.scene import blocked_count, outages, relay_in_burst, statuses
 from tests.support import change, seen
 
@@ -39,6 +42,13 @@ def test_a_task_that_is_registered_nowhere_holds_up_no_other(stores: list[UUID])
     ]
     assert blocked_count() == 0
     assert outages() == ["JOB.UNKNOWN_TASK", ""]
+
+
+def test_a_task_of_another_library_is_refused_by_emit(stores: list[UUID]) -> None:
+    name = calls.add.module_path
+    refused = pytest.raises(MessageInvalid, match=rf"rn::jobs:::{name}: .* is not declared with salon_jobs; enqueue it")
+    with transaction.atomic(), refused:
+        emit(f"rn::jobs:::{name}", aggregate_id="a", event="asked", payload={})
 
 
 def test_a_payload_that_does_not_fit_parks(stores: list[UUID]) -> None:

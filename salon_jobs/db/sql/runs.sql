@@ -5,12 +5,23 @@ SELECT id, lease FROM salon_jobs_job
  WHERE leased_by = %(process_id)s AND state = 'running' AND cancel_requested_at IS NOT NULL
 
 -- name: cancel_run
--- End a run as cancelled: its handler discarded the job, or cancellation was requested.
+-- End a run as cancelled: its handler discarded the job, or cancellation was requested. For a job with a public id,
+-- whose result names the process of every attempt, also write an error row.
 -- Locks: the row. Role: worker.
-UPDATE salon_jobs_job
-   SET state = 'cancelled', reason = %(reason)s, attempts = least(attempts + 1, 32767),
-       leased_by = NULL, finished_at = clock_timestamp()
- WHERE id = %(id)s AND leased_by = %(process_id)s AND lease = %(lease)s AND state = 'running'
+WITH cancelled AS (
+    UPDATE salon_jobs_job
+       SET state = 'cancelled', reason = %(reason)s, attempts = least(attempts + 1, 32767),
+           leased_by = NULL, finished_at = clock_timestamp()
+     WHERE id = %(id)s AND leased_by = %(process_id)s AND lease = %(lease)s AND state = 'running'
+    RETURNING id, store_id, attempts, started_at, public_id
+), error AS (
+    INSERT INTO salon_jobs_job_error
+           (job_id, store_id, attempt, error_class, message, traceback, occurred_at, worker_id, started_at)
+    SELECT id, store_id, attempts, %(error_class)s, %(reason)s, %(reason)s, clock_timestamp(), %(process_id)s, started_at
+      FROM cancelled
+     WHERE public_id IS NOT NULL
+)
+SELECT id FROM cancelled
 
 -- name: expire_run
 -- End a claimed job as cancelled because it waited too long to start, and write its error row in the same statement.
