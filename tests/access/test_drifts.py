@@ -93,6 +93,10 @@ def fix(superuser: Superuser, *drifts: Drift) -> None:
 )
 def test_a_drift_is_named_and_its_statements_fix_it(superuser: Superuser, case: Case) -> None:
     statement, kind, where, part = case
+    if "WITH INHERIT" in statement and superuser.info.server_version < 160000:
+        with pytest.raises(psycopg.errors.SyntaxError):  # this drift cannot be made: the option came with 16
+            superuser.execute(statement.encode())
+        return
     superuser.execute(statement.encode())
     drifts = find_drifts(superuser)
     assert [each for each in drifts if each.kind == kind and where in each.where and part in each.found], drifts

@@ -90,6 +90,7 @@ def assert_each_key_has_its_probe(plan: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.contrib
 def test_keyed_jobs_look_each_key_up_alone(explained: Explained, mode: str) -> None:
     stores = [row[0] for row in seen("SELECT id FROM store")]
     statement = statements.load("add_jobs")
@@ -108,6 +109,7 @@ def test_keyed_jobs_look_each_key_up_alone(explained: Explained, mode: str) -> N
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("again", [False, True])
+@pytest.mark.contrib
 def test_a_fan_out_to_many_stores_compares_no_store_with_all_others(
     explained: Explained, mode: str, again: bool
 ) -> None:

@@ -450,7 +450,7 @@ def test_large_objects_know_no_store(web: Connection, two: Two) -> None:
         "SET ROLE migrator",
         "SET ROLE worker_fanout_owner",
         "SET SESSION AUTHORIZATION migrator",
-        "CREATE EXTENSION postgres_fdw",
+        pytest.param("CREATE EXTENSION postgres_fdw", marks=pytest.mark.contrib),
         "COPY (SELECT 1) TO PROGRAM 'cat'",
         "SELECT pg_read_file('postgresql.conf')",
     ],
