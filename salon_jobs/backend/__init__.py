@@ -29,6 +29,7 @@ from salon_jobs.backend.framework import (
 )
 from salon_jobs.backend.results import AnyResult, Call, changes_of, new_result, result_of
 from salon_jobs.backend.tasks import BACKEND_OPTIONS, AnyTask, JobTask, check_options, job_key
+from salon_jobs.backend.tasks import task as task
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError, OptionInvalid, TaskInvalid
 from salon_jobs.core.records import NewJob

@@ -20,6 +20,7 @@ __all__ = [
     "TaskResultDoesNotExist",
     "TaskResultStatus",
     "normalize_json",
+    "task",
     "task_backends",
     "task_enqueued",
     "task_finished",
@@ -27,7 +28,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING or django.VERSION >= (6, 0):
-    from django.tasks import Task, TaskContext, TaskResult, TaskResultStatus, task_backends
+    from django.tasks import Task, TaskContext, TaskResult, TaskResultStatus, task, task_backends
     from django.tasks.backends.base import BaseTaskBackend
     from django.tasks.base import TaskError
     from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
@@ -35,7 +36,7 @@ if TYPE_CHECKING or django.VERSION >= (6, 0):
     from django.utils.json import normalize_json
 else:
     try:
-        from django_tasks import TaskContext, TaskResult, TaskResultStatus, task_backends
+        from django_tasks import TaskContext, TaskResult, TaskResultStatus, task, task_backends
     except ModuleNotFoundError as error:
         if error.name != "django_tasks":
             raise

@@ -5,15 +5,31 @@ from __future__ import annotations
 import inspect
 import pkgutil
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeGuard
+from datetime import datetime, timedelta
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    Literal,
+    ParamSpec,
+    TypedDict,
+    TypeGuard,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
-from salon_jobs.backend.framework import InvalidTask, Task
+from salon_jobs.backend.framework import InvalidTask, Task, TaskContext
+from salon_jobs.backend.framework import task as django_task
 from salon_jobs.core.backoff import Backoff
-from salon_jobs.core.errors import OptionInvalid
+from salon_jobs.core.errors import OptionInvalid, suggest
 from salon_jobs.jobs.options import JobOptions, Timeouts
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 if TYPE_CHECKING:
     AnyTask = Task[..., Any]
@@ -54,13 +70,86 @@ class JobTask(AnyTask):
     # More options than the base class, which type checkers cannot see: they know Django's Task alone.
     def using(self, **options: Any) -> JobTask:
         """Return the task with other options; None leaves one as it is. Raises InvalidTask, TypeError."""
-        if unknown := options.keys() - _USING:
-            raise TypeError(f"{sorted(unknown)} are no options of a task; there are {', '.join(_USING)}")
+        _refuse_unknown(options, _USING)
         return replace(self, **{name: value for name, value in options.items() if value is not None})
+
+
+if TYPE_CHECKING:
+
+    class TypedTask(Task[P, R]):
+        """Task of ``task`` as type checkers see it: a ``JobTask``."""
+
+        def using(
+            self,
+            *,
+            priority: int | None = None,
+            queue_name: str | None = None,
+            run_after: datetime | None = None,
+            backend: str | None = None,
+            max_attempts: int | None = None,
+            backoff: Backoff | None = None,
+            timeout: timedelta | None = None,
+            job_key: str | None = None,
+            keep_result: timedelta | None = None,
+        ) -> TypedTask[P, R]: ...
+
+
+class TaskOptions(TypedDict, total=False):
+    """Options of ``task``: Django's, and those of a ``JobTask``."""
+
+    priority: int
+    queue_name: str
+    backend: str
+    max_attempts: int
+    backoff: Backoff
+    timeout: timedelta
+    job_key: str
+    keep_result: timedelta
+
+
+@overload
+def task(function: Callable[P, R], /) -> TypedTask[P, R]: ...
+@overload
+def task(
+    *, takes_context: Literal[True], **options: Unpack[TaskOptions]
+) -> Callable[[Callable[Concatenate[TaskContext[Any, Any], P], R]], TypedTask[P, R]]: ...
+@overload
+def task(
+    *, takes_context: Literal[False] = False, **options: Unpack[TaskOptions]
+) -> Callable[[Callable[P, R]], TypedTask[P, R]]: ...
+def task(function: Any = None, /, *, takes_context: bool = False, **options: Unpack[TaskOptions]) -> Any:
+    """Declare a task as Django's ``task`` does, with the options of this backend, on every version of Django.
+
+    Raises InvalidTask; TypeError for an option that there is not.
+    """
+    _refuse_unknown(options, TaskOptions.__annotations__)
+    given: dict[str, Any] = dict(options)
+    ours = {name: given.pop(name) for name in (*BACKEND_OPTIONS, "job_key") if name in given}
+
+    make: Any = django_task
+
+    def declare(function: Any) -> Any:
+        declared: AnyTask = make(takes_context=takes_context, **given)(function)
+        if not ours:
+            return declared
+        if not isinstance(declared, JobTask):
+            raise InvalidTask(
+                f"{declared.module_path}: {', '.join(ours)} are options of SalonJobsBackend, and "
+                f"TASKS[{declared.backend!r}] is another backend; name one of ours with backend='…'"
+            )
+        return declared.using(**ours)
+
+    return declare if function is None else declare(function)
 
 
 BACKEND_OPTIONS: Final = ("max_attempts", "backoff", "timeout", "keep_result")
 _USING: Final = ("priority", "queue_name", "run_after", "backend", "job_key", *BACKEND_OPTIONS)
+
+
+def _refuse_unknown(options: Mapping[str, Any], known: Collection[str]) -> None:
+    for name in options:
+        if name not in known:
+            raise TypeError(f"a task has no option {name!r}; {suggest(name, known)}")
 
 
 def check_options(options: Mapping[str, Any]) -> None:

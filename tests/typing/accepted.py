@@ -43,6 +43,7 @@ from salon_jobs.access.operations import (
     SetStorageParameters,
     ShareWithDjango,
 )
+from salon_jobs.backend import task as backend_task
 from salon_jobs.control import (
     ActionResult,
     MessageCriteria,
@@ -433,3 +434,18 @@ with as_role("web"), as_store(STORE):
     sent = drain_outbox(limit=5)
     assert_type(sent, list[DrainedMessage])
     assert_type(sent[0].payload, str)
+
+
+@backend_task
+def of_django(number: int) -> str:
+    return str(number)
+
+
+@backend_task(max_attempts=5, timeout=timedelta(minutes=1), queue_name="mail")
+def of_django_with_options(number: int) -> str:
+    return str(number)
+
+
+of_django.enqueue(1)
+assert_type(of_django.using(max_attempts=3, keep_result=timedelta(hours=1)).enqueue(number=1).return_value, str)
+of_django_with_options.using(job_key="{number}", run_after=datetime.now(UTC)).using(backend="other").enqueue(number=1)

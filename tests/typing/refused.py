@@ -41,6 +41,7 @@ from salon_jobs.access.operations import (
     SetStorageParameters,
     ShareWithDjango,
 )
+from salon_jobs.backend import task as backend_task
 from salon_jobs.control import (
     ActionResult,
     MessageCriteria,
@@ -366,3 +367,16 @@ drain_outbox(limit="5")  # E
 wrong_job: list[DrainedJob] = drain_outbox()  # E
 wrong_drained: list[DrainedMessage] = drain_jobs()  # E
 perform_job(of_store, day=TODAY)  # E
+
+
+@backend_task
+def of_django(number: int) -> str:
+    return str(number)
+
+
+backend_task(max_atempts=5)  # E
+backend_task(timeout=5)  # E
+of_django.enqueue("one")  # E
+of_django.using(max_atempts=5)  # E
+of_django.using(max_attempts="5")  # E
+of_django.using(max_attempts=5).enqueue("one")  # E

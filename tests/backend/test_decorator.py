@@ -1,0 +1,65 @@
+"""Shows that the backend's own decorator takes its options on every version of Django."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from salon_jobs.backend import task
+from salon_jobs.backend.framework import InvalidTask
+from salon_jobs.testing import drain_jobs
+from tests.backend.django_tasks_api import PACKAGE
+from tests.backend.django_tasks_api import task as django_task
+
+
+@task
+def plain(number: int) -> int:
+    """Return the number."""
+    return number
+
+
+@task(takes_context=True, max_attempts=3, timeout=timedelta(minutes=1), queue_name="mail", priority=3, job_key="k")
+def with_options(context: Any, number: int) -> int:
+    """Return the attempt."""
+    return int(context.attempt) + number
+
+
+def test_a_task_is_what_djangos_decorator_makes() -> None:
+    own: object = django_task(len_of)
+    assert isinstance(own, type(plain))
+
+
+def len_of(text: str) -> int:
+    """Return the length."""
+    return len(text)
+
+
+@pytest.mark.usefixtures("database")
+def test_its_options_are_those_of_the_worker() -> None:
+    first, second = plain.enqueue(1), with_options.enqueue(number=2)
+    assert (with_options.queue_name, with_options.priority) == ("mail", 3)
+    drain_jobs()
+    first.refresh()
+    second.refresh()
+    assert (first.return_value, second.return_value) == (1, 3)
+    assert with_options.using(max_attempts=4).enqueue(number=1).id
+
+
+def test_options_that_there_are_not() -> None:
+    wrong: Any = {"max_atempts": 3}
+    message = "a task has no option 'max_atempts'; did you mean 'max_attempts'?"
+    with pytest.raises(TypeError, match=re.escape(message)):
+        task(**wrong)
+    with pytest.raises(TypeError, match=re.escape(message)):
+        plain.using(**wrong)
+
+
+def test_the_options_of_another_backend(settings: Any) -> None:
+    settings.TASKS = {**settings.TASKS, "dummy": {"BACKEND": f"{PACKAGE}.backends.dummy.DummyBackend"}}
+    with pytest.raises(
+        InvalidTask, match=r"max_attempts are options of SalonJobsBackend, and TASKS\['dummy'\] is another"
+    ):
+        task(backend="dummy", max_attempts=3)(len_of)
