@@ -8,6 +8,7 @@ from html import unescape
 from urllib.parse import urlencode
 from uuid import UUID
 
+import psycopg
 import pytest
 from django.db import connections
 from django.test import Client
@@ -20,6 +21,7 @@ from salon_jobs.core.units import counted, duration, number
 from salon_jobs.dashboard.queues import SPANS, history, waiting
 from tests.admin.test_admin_readers import Rows, staff, two, web
 from tests.outbox.test_operate_messages import ORDERS
+from tests.settings import url_for
 from tests.support import change, seen
 
 __all__ = ["two", "web"]  # fixtures
@@ -298,6 +300,24 @@ def test_where_nothing_is_wrong_it_says_so(two: tuple[Rows, Rows]) -> None:
     assert re.search(rf"1 problem: destination {ORDERS} is down since \d\d:\d\d UTC \(X\)", text_of(client))
     with timezone.override("Asia/Tokyo"):
         assert re.search(r" is down since \d\d:\d\d JST \(X\)", text_of(client))
+
+
+def test_messages_that_nobody_relays_are_a_problem(two: tuple[Rows, Rows]) -> None:
+    for table in ("job", "blocked_aggregate", "message", "destination"):
+        change(f"DELETE FROM salon_jobs_{table}")
+    emit = f"SELECT salon_jobs_emit('{ORDERS}', %s, 'order.created', '{{}}'::json, producer => 'salon')"
+    change("INSERT INTO salon_jobs_process (kind, hostname, pid) VALUES ('worker', 'vm', 1)")
+    change("INSERT INTO salon_jobs_destination (aggregate_type) VALUES (%s)", ORDERS)
+    change("INSERT INTO salon_jobs_partition (partition) VALUES (0), (1)")
+    client = staff(everything=True)
+    with psycopg.connect(url_for(None)) as writer:
+        writer.execute(emit, ["a"])
+        change(emit, "b")
+        change("UPDATE salon_jobs_message SET created_at = now() - interval '2 minutes'")
+        assert (
+            "2 problems: no relay owns 2 partitions; the oldest message has waited for 2 min;"
+            " 1 message held back by an open transaction."
+        ) in text_of(client)
 
 
 def test_a_worker_without_some_queues_serves_the_others(two: tuple[Rows, Rows]) -> None:
