@@ -106,7 +106,8 @@ def _drawn(chart: Chart, sections: Sequence[str], run: Mapping[str, Any]) -> str
         lines += _bars(chart, medians, y)
         y += _ROW * len(medians) + 18
     height = y + 6
-    said = f"{chart.title}. {_facts(run)}"
+    facts = _facts(run, sections)
+    said = f"{chart.title}. {facts}"
     size = f'viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}"'
     return "\n".join(
         (
@@ -114,7 +115,7 @@ def _drawn(chart: Chart, sections: Sequence[str], run: Mapping[str, Any]) -> str
             f"<style>{_STYLE}</style>",
             f'<rect class="back" x="0.5" y="0.5" width="{_WIDTH - 1}" height="{height - 1}" rx="6"/>',
             f'<text class="title" x="{_PAD}" y="26">{escape(chart.title)}</text>',
-            f'<text class="small" x="{_PAD}" y="44">{escape(_facts(run))}</text>',
+            f'<text class="small" x="{_PAD}" y="44">{escape(facts)}</text>',
             *lines,
             "</svg>\n",
         )
@@ -149,10 +150,12 @@ def _bar(kind: str, y: int, width: float) -> str:
     return f'<rect class="{kind}" x="{_LABELS + 8}" y="{y}" width="{max(width, 1):.1f}" height="{_BAR}" rx="2"/>'
 
 
-def _facts(run: Mapping[str, Any]) -> str:
+def _facts(run: Mapping[str, Any], sections: Sequence[str]) -> str:
     """Return where, when and how much: one line."""
     machine, versions = run["machine"], run["versions"]
-    rounds = "one round" if run["rounds"] == 1 else f"medians of {run['rounds']} rounds"
+    values = [run["measures"][name]["rounds"] for name in sections]
+    least = min(len(each) for found in values for figures in found.values() for each in figures.values())
+    rounds = "one round" if least == 1 else f"medians of {least} rounds"
     return (
         f"{machine['cores']} cores, {run['began'][:10]}; size {run['size']}, {rounds}; "
         f"PostgreSQL {run['postgresql']['server_version'].split()[0]}, durable; Python {versions['python']}"

@@ -71,14 +71,18 @@ def test_charts_show_the_medians_of_several_runs_with_machine_and_date(tmp_path:
     facts = {
         "began": "2026-01-31T10:00:00+00:00",
         "size": "quick",
-        "rounds": 3,
         "machine": {"cores": 2},
         "versions": {"python": "3.13.1"},
         "postgresql": {"server_version": "18.1"},
     }
-    drains = {"drain": {"medians": {OURS: {"rate": 41_000}, "a < b": {"rate": 20_000}}}}
-    waits = {"latency": {"medians": {OURS: {"p50": 1.5, "p99": 4}, "late": {"p50": 900, "p99": 10_000}}}}
-    run = charts.merged([{**facts, "measures": drains}, {**facts, "measures": waits}])
+    rates = {OURS: {"rate": 41_000}, "a < b": {"rate": 20_000}}
+    waits = {OURS: {"p50": 1.5, "p99": 4}, "late": {"p50": 900, "p99": 10_000}}
+    values = {OURS: {"any": [1, 2, 3]}}
+    runs = [
+        {**facts, "measures": {name: {"medians": medians, "rounds": values}}}
+        for name, medians in (("drain", rates), ("latency", waits))
+    ]
+    run = charts.merged(runs)
     written = charts.write(run, tmp_path)
     assert [path.name for path in written] == ["benchmark-drain.svg", "benchmark-latency.svg"]
     for path, shown in zip(written, ("41,000 jobs/s", "900, 10,000 ms"), strict=True):
