@@ -99,7 +99,7 @@ PEERS: Final = (
         queue=Queue("graphile_worker._private_jobs"),
         share=1.0,
     ),
-    Peer(name="pgqueuer", version="1.6.0", program="program.py", queue=Queue("pgqueuer"), share=0.25),
+    Peer(name="pgqueuer", version="1.6.0", program="program.py", queue=Queue("pgqueuer"), share=1.0),
     Peer(
         name="procrastinate",
         version="3.10.0",
