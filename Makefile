@@ -44,6 +44,10 @@ serve: venv ## serve the admin of the demo; prints its address and login
 docs: venv ## build the documentation site in .site/html; a broken link or anchor fails it
 	@$(BIN)/python -m project.local.site
 
+.PHONY: pictures
+pictures: venv ## take the pictures of the admin in docs/images (needs Debian's chromium)
+	@PICTURES=docs/images $(PYTEST) -p no:cacheprovider tests/system/test_pictures.py
+
 .PHONY: psql
 psql: venv ## open psql on the database of the demo, while `make serve` runs or alone
 	@$(BIN)/python -m project.demo.psql $(PSQL_ARGS)

@@ -16,3 +16,4 @@ from salon_jobs.outbox.control import unpark as unpark
 from salon_jobs.outbox.replay import MessageCriteria as MessageCriteria
 from salon_jobs.outbox.replay import Replayed as Replayed
 from salon_jobs.outbox.replay import replay_messages as replay_messages
+from salon_jobs.schedule.scheduler import run_cron_entry as run_cron_entry

@@ -5,6 +5,8 @@ The admin imports this in every process. The pages load when something is asked 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib import admin
@@ -24,18 +26,22 @@ if TYPE_CHECKING:
     from salon_jobs.admin.message import MessageAdmin as MessageAdmin
     from salon_jobs.admin.message import PartitionAdmin as PartitionAdmin
     from salon_jobs.admin.message import ReplayAdmin as ReplayAdmin
+    from salon_jobs.admin.process import CronEntryAdmin as CronEntryAdmin
     from salon_jobs.admin.process import CronTickAdmin as CronTickAdmin
     from salon_jobs.admin.process import FanOutAdmin as FanOutAdmin
     from salon_jobs.admin.process import ProcessAdmin as ProcessAdmin
+    from salon_jobs.admin.result import JobResultAdmin as JobResultAdmin
 
 _MODULES: Final = {
     "BlockedAggregateAdmin": "message",
+    "CronEntryAdmin": "process",
     "CronTickAdmin": "process",
     "DashboardAdmin": "dashboard",
     "DestinationAdmin": "message",
     "FanOutAdmin": "process",
     "InboxAdmin": "inbox",
     "JobAdmin": "job",
+    "JobResultAdmin": "result",
     "LimitAdmin": "limit",
     "MessageAdmin": "message",
     "PartitionAdmin": "message",
@@ -62,18 +68,41 @@ class _LateAdmin(ModelAdmin):
         return getattr(self, name)
 
 
-for _model, _name in (
+# In the order of use, in which the index lists them.
+_PAGES: Final = (
     (models.Dashboard, "DashboardAdmin"),
-    (models.InboxMessage, "InboxAdmin"),
     (models.Job, "JobAdmin"),
+    (models.JobResult, "JobResultAdmin"),
+    (models.CronEntryState, "CronEntryAdmin"),
     (models.Limit, "LimitAdmin"),
+    (models.Process, "ProcessAdmin"),
     (models.Message, "MessageAdmin"),
     (models.BlockedAggregate, "BlockedAggregateAdmin"),
     (models.DestinationState, "DestinationAdmin"),
+    (models.InboxMessage, "InboxAdmin"),
     (models.Replay, "ReplayAdmin"),
     (models.RelayPartition, "PartitionAdmin"),
-    (models.Process, "ProcessAdmin"),
     (models.CronTick, "CronTickAdmin"),
     (models.FanOutRecord, "FanOutAdmin"),
-):
+)
+for _model, _name in _PAGES:
     admin.site.register(_model, type(_name, (_LateAdmin,), {}))
+
+
+def _in_order_of_use(get_app_list: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    """Return a site's ``get_app_list`` with our pages in the order of use; Django sorts them by name."""
+    places = {model: place for place, (model, _) in enumerate(_PAGES)}
+
+    @wraps(get_app_list)
+    def ordered(*args: Any, **kwargs: Any) -> list[Any]:
+        apps = get_app_list(*args, **kwargs)
+        for app in apps:
+            if app["app_label"] == models.Job._meta.app_label:
+                pages: list[dict[str, Any]] = app["models"]
+                pages.sort(key=lambda page: places.get(page["model"], len(places)))
+        return apps
+
+    return ordered
+
+
+setattr(admin.site, "get_app_list", _in_order_of_use(admin.site.get_app_list))  # noqa: B010 - a method of its class

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -10,13 +11,15 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 from django import forms
-from django.contrib import messages
+from django.contrib import admin, messages
 from django.contrib.admin import helpers
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
+from django.utils.html import format_html_join
 from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.safestring import SafeString
 
 from salon_jobs.admin.base import ReadOnlyAdmin, may, reader, sees_all_stores
 from salon_jobs.core.errors import OptionInvalid
@@ -67,7 +70,7 @@ class Action(ABC):
     @property
     def label(self) -> str:
         """The action's name for one row."""
-        return self.short_description.removesuffix(" selected jobs").removesuffix(" of")
+        return re.sub(r" selected [a-z]+", "", self.short_description).removesuffix(" of")
 
     def is_offered_for(self, state: str) -> bool:
         """Return whether a row in this state offers it."""
@@ -192,11 +195,46 @@ class RowAction(Action):
 
 
 class ActionAdmin(ReadOnlyAdmin):
-    """Read-only admin that offers each of its ``Action`` s to the users who may take it."""
+    """Read-only admin whose list and rows' pages offer each ``Action`` to the users who may take it."""
+
+    change_form_template = "admin/salon_jobs/row.html"
 
     def line(self, row: Any) -> str:
         """Return how a confirmation page names a row."""
         return str(row)
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        """Show the list; a button in a row acts on that row alone."""
+        name, _, pk = request.POST.get("row_action", "").partition(":")
+        if name:
+            post = request.POST.copy()
+            post.setlist(helpers.ACTION_CHECKBOX_NAME, [pk])
+            post["action"], post["index"], post["select_across"] = name, "0", "0"
+            setattr(request, "POST", post)  # noqa: B010 - the stubs declare no setter
+        return super().changelist_view(request, extra_context)
+
+    @admin.display(description="actions")
+    def row_actions(self, row: Any) -> SafeString:
+        """Offer, in the row, what the state allows and takes no form."""
+        buttons = [(action.name, row.pk, action.label) for action in row.buttons if action.in_rows]
+        template = '<button type="submit" class="button" name="row_action" value="{}:{}">{}</button> '
+        return format_html_join("", template, buttons)
+
+    def state_of(self, row: Any) -> str:
+        """Return the state by which actions are offered for a row."""
+        return ""
+
+    def buttons_of(self, row: Any, request: HttpRequest) -> list[Action]:
+        """Return the actions that the row's page offers."""
+        offered = [each for each in self.actions or () if isinstance(each, Action) and each.is_allowed(request)]
+        return [action for action in offered if action.is_offered_for(self.state_of(row))]
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """Return the row with the buttons of its page."""
+        row: Any = super().get_object(request, object_id, from_field)
+        if row is not None:
+            row.buttons = self.buttons_of(row, request)
+        return row
 
     def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
         """Return the actions that the user may take. Django passes ``action_location`` from 6.1 on."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
-from datetime import datetime
 from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NoReturn
 from uuid import UUID
@@ -32,7 +31,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.error_report import storable
 from salon_jobs.core.errors import StoreRefused
 from salon_jobs.core.redaction import redacted
-from salon_jobs.core.units import duration, paused_text
+from salon_jobs.core.units import paused_text
 from salon_jobs.dashboard.stores import store_name
 from salon_jobs.models import DestinationState, Job, Limit
 from salon_jobs.tenancy.active import current_store_id
@@ -186,6 +185,12 @@ class ReaderAdmin(ModelAdmin):
     has_rows_of_stores: ClassVar[bool] = False
     # The index lists a page only where the settings configure what it is about.
     part: ClassVar[Literal["jobs", "tenants", "outbox", "inbox"]] = "jobs"
+    # Internal pages are linked from others; the index leaves them out.
+    is_internal: ClassVar[bool] = False
+    # Internal pages that the list links to.
+    related: ClassVar[tuple[type[models.Model], ...]] = ()
+    # What an empty list says about how rows come to be.
+    empty_hint: ClassVar[str] = ""
 
     class Media:
         css: ClassVar = {"all": ["salon_jobs/pages.css"]}
@@ -205,7 +210,12 @@ class ReaderAdmin(ModelAdmin):
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Show the list under its own name."""
         title = str(self.opts.verbose_name_plural).capitalize()
-        return super().changelist_view(request, {"title": title, **(extra_context or {})})
+        related = [
+            (str(model._meta.verbose_name_plural).capitalize(), address_of_list(model, self.admin_site))
+            for model in self.related
+            if self.admin_site.is_registered(model) and self._is_linked(self.admin_site.get_model_admin(model), request)
+        ]
+        return super().changelist_view(request, {"title": title, "related": related, **(extra_context or {})})
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
@@ -227,9 +237,7 @@ class ReaderAdmin(ModelAdmin):
 
     def address_of_list(self) -> str:
         """Return the URL of this admin's list on this site."""
-        return reverse(
-            f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist", current_app=self.admin_site.name
-        )
+        return address_of_list(self.model, self.admin_site)
 
     @admin.display(description="job")
     def job_link(self, row: Any) -> SafeString | str:
@@ -262,14 +270,24 @@ class ReaderAdmin(ModelAdmin):
         return [(name, {**each, "fields": [f for f in each["fields"] if f != "store"]}) for name, each in shown]
 
     def has_module_permission(self, request: HttpRequest) -> bool:
-        """Return whether the index lists the page: not before the settings configure its part."""
-        return configured_parts()[self.part] and self._is_for(request) and super().has_module_permission(request)
+        """Return whether the index lists the page: no internal one, and none before the settings configure its part."""
+        is_listed = configured_parts()[self.part] and not self.is_internal
+        return is_listed and self._is_for(request) and super().has_module_permission(request)
 
     def has_view_permission(self, request: HttpRequest, obj: models.Model | None = None) -> bool:
         return self._is_for(request) and super().has_view_permission(request, obj)
 
+    @staticmethod
+    def _is_linked(page: Any, request: HttpRequest) -> bool:
+        return configured_parts()[page.part] and page.has_view_permission(request)
+
     def _is_for(self, request: HttpRequest) -> bool:
         return self.has_rows_of_stores or sees_all_stores(request)
+
+
+def address_of_list(model: type[models.Model], site: AdminSite) -> str:
+    """Return the URL of a model's list on a site."""
+    return reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist", current_app=site.name)
 
 
 class OrderedList(ChangeList):
@@ -336,21 +354,6 @@ def id_or_uuid(term: str, *, uuid_field: str) -> Q:
     with suppress(ValueError):  # not a UUID
         matches |= Q(**{uuid_field: UUID(term)})
     return matches
-
-
-def instant(at: datetime) -> str:
-    """Format an instant in the page's time zone, as the admin's own columns are."""
-    return f"{timezone.localtime(at):%Y-%m-%d %H:%M:%S %Z}"
-
-
-def ago(at: datetime, now: datetime) -> SafeString:
-    """Format an instant by its distance from now, with the instant itself as a tooltip."""
-    distance_s = (now - at).total_seconds()
-    if abs(distance_s) < 1:
-        shown = "now"
-    else:
-        shown = f"{duration(distance_s)} ago" if distance_s > 0 else f"in {duration(-distance_s)}"
-    return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), instant(at), shown)
 
 
 def pause_of(row: Limit | DestinationState) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -64,8 +65,17 @@ class Plot:
         return max(line.maximum for line in self.lines)
 
     @property
-    def top_shown(self) -> str:
-        return self.shown(self.top)
+    def axis(self) -> list[str]:
+        """The values beside the lines of the grid, from the top."""
+        return [self.shown(self.top), self.shown(self.top / 2), self.shown(0)]
+
+    @property
+    def points(self) -> str:
+        """What the plot says under the pointer, for each step: the time, and the value of each line, as JSON."""
+        steps = zip(self.times, *(line.values for line in self.lines), strict=True)
+        return json.dumps(
+            [[f"{timezone.localtime(at):%b %d %H:%M}", *map(self.shown, values)] for at, *values in steps]
+        )
 
     @property
     def legend(self) -> list[tuple[int, str, str, str]]:
@@ -191,6 +201,7 @@ def _now(request: HttpRequest) -> dict[str, Any]:
         "running": sum(process.held for process in live),
         "totals": totals,
         "counted": relays.COUNTED,
+        "down": sum(each.outage_since is not None and not each.paused for each in relaying.destinations),
         # What fails is what one looks for.
         "tasks": sorted(tasks, key=lambda task: (-task.outcomes["failed"], -task.outcomes["retried"], task.task)),
         "failing_stores": queues.failing_stores(using=using),

@@ -17,7 +17,7 @@ from salon_jobs.core.records import JobState, MessageStatus
 from salon_jobs.dashboard.stores import store_name
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.search import enqueued, error_classes, failure_kinds, in_every_state
-from salon_jobs.models import CronEntryState, CronTick, DestinationState, Job, Message
+from salon_jobs.models import CronEntryState, CronTick, DestinationState, InboxMessage, Job, Message
 from salon_jobs.outbox.queries import oldest_searched
 from salon_jobs.tenancy.active import current_store_id
 
@@ -114,6 +114,25 @@ class StoreFilter(NameFilter):
         return queryset.filter(store_id=None if name == "none" else UUID(name))
 
 
+class InboxStatusFilter(admin.SimpleListFilter):
+    """Filter by status, with the word "all" for every status: the list opens on the rejected messages."""
+
+    title = "status"
+    parameter_name = "status__exact"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("all", "All"), *((str(value), str(label)) for value, label in InboxMessage.Status.choices)]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Return the messages of the chosen status."""
+        status = self.value()
+        return queryset if status in (None, "all") else queryset.filter(status=status)
+
+    def choices(self, changelist: Any) -> Any:
+        """Return the choices without Django's own for all, whose address has no filter."""
+        return list(super().choices(changelist))[1:]
+
+
 class EntryFilter(NameFilter):
     """Filter by the cron entries that a scheduler has seen."""
 
@@ -146,6 +165,21 @@ class EnqueuedFilter(admin.SimpleListFilter):
         """Filter by the ids allocated since then."""
         chosen = self._ages.get(self.value() or "")
         return queryset if chosen is None else enqueued(queryset, since=timezone.now() - chosen[1])
+
+
+class EndedFilter(EnqueuedFilter):
+    """Filter by the time since a job failed or was cancelled, or succeeded where that is kept."""
+
+    title = "ended"
+    parameter_name = "ended"
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
+        """Filter by the index of jobs that have ended."""
+        chosen = self._ages.get(self.value() or "")
+        if chosen is None:
+            return queryset
+        ended = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+        return queryset.filter(state__in=ended, finished_at__gte=timezone.now() - chosen[1])
 
 
 class ErrorClassFilter(NameFilter):

@@ -2,27 +2,43 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.contrib import admin
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponseRedirect
+from django.utils import timezone
 from django.utils.safestring import SafeString
 
 from salon_jobs.admin.actions import ActionAdmin, RowAction
-from salon_jobs.admin.base import text
+from salon_jobs.admin.base import badge, text
+from salon_jobs.admin.filters import InboxStatusFilter
+from salon_jobs.dashboard.times import ago
 from salon_jobs.inbox.queries import dismiss_messages, retry_messages, shown_text
 from salon_jobs.models import InboxMessage
+
+_BADGES = {"enqueued": "good", "rejected": "bad", "retry": "warn", "dismissed": "quiet"}
 
 
 class InboxAdmin(ActionAdmin):
     """Admin of incoming messages, newest first; a message's page shows its raw content and why it was rejected."""
 
     part = "inbox"
-    list_display = ("id", "status", "code", "event", "consumer", "store", "deliveries", "received_at", "job_link")
-    list_filter = ("status",)
+    everything = "?status__exact=all"
+    empty_hint = "Consumers write them: python manage.py consume_queue."
+    list_display = ("id", "state", "code", "event", "consumer", "store", "received", "job_link")
+    list_filter = (InboxStatusFilter,)
     search_fields = ("message_id__exact",)
     search_help_text = "The full ID of a message"
     actions = (
-        RowAction("retry", "Retry selected messages", ("retry_inboxmessage",), retry_messages, "marked for a retry"),
+        RowAction(
+            "retry",
+            "Retry selected messages",
+            ("retry_inboxmessage",),
+            retry_messages,
+            "marked for a retry",
+            offered_in=("rejected",),
+        ),
         RowAction(
             "dismiss",
             "Dismiss selected messages",
@@ -30,17 +46,37 @@ class InboxAdmin(ActionAdmin):
             dismiss_messages,
             "dismissed",
             question="Rejected messages in this selection, and those waiting for a retry, will never become jobs.",
+            offered_in=("rejected", "retry"),
         ),
     )
     fieldsets = (
-        (None, {"fields": ("consumer", "message_id", "event", "producer", "store", "status", "job_link")}),
-        ("Rejection", {"fields": ("code", "reason", "shown_raw")}),
+        (None, {"fields": ("state", "code", "reason", "job_link", "consumer", "event", "producer", "store")}),
+        ("Content", {"fields": ("shown_raw",)}),
         ("Times", {"fields": ("received_at", "ended_at", "deliveries")}),
+        ("Details", {"fields": ("message_id",), "classes": ("collapse",)}),
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[InboxMessage]:
         """Defer the raw content, which can be large, to a message's own page."""
         return super().get_queryset(request).defer("raw")
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        """Open on the rejected messages: they are what one comes for."""
+        if request.method == "GET" and not request.GET and self.has_view_permission(request):
+            return HttpResponseRedirect(f"{request.path}?status__exact={InboxMessage.Status.REJECTED}")
+        return super().changelist_view(request, extra_context)
+
+    def state_of(self, row: InboxMessage) -> str:
+        return str(row.status)
+
+    @admin.display(description="status")
+    def state(self, message: Any) -> SafeString:
+        """Show the status as a badge."""
+        return badge(message.get_status_display(), _BADGES[message.status])
+
+    @admin.display(description="received")
+    def received(self, message: InboxMessage) -> SafeString:
+        return ago(message.received_at, timezone.now())
 
     @admin.display(description="raw message")
     def shown_raw(self, message: InboxMessage) -> SafeString:

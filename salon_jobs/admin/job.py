@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 from django.contrib import admin, messages
-from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponseRedirect
@@ -22,17 +21,17 @@ from salon_jobs.admin.actions import ActionAdmin
 from salon_jobs.admin.base import (
     MOST,
     OrderedList,
-    ago,
     as_json,
     as_reader,
     badge,
     explained,
     id_or_uuid,
-    instant,
+    may,
     reader,
     sees_all_stores,
 )
 from salon_jobs.admin.filters import (
+    EndedFilter,
     EnqueuedFilter,
     ErrorClassFilter,
     ErrorGroupFilter,
@@ -45,9 +44,10 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import JobState
 from salon_jobs.core.units import counted, duration
 from salon_jobs.dashboard.stores import store_name
+from salon_jobs.dashboard.times import ago, instant
 from salon_jobs.jobs.search import COUNTED, MOST_KINDS, failure_kinds, retries_ahead, with_key
 from salon_jobs.jobs.waiting import due_in, waiting_reasons
-from salon_jobs.models import CronTick, FanOutRecord, Job, JobError, Process
+from salon_jobs.models import CronTick, FanOutRecord, Job, JobError, JobResult, Process
 from salon_jobs.schedule.scheduler import tick_of
 
 _SHOWN = 50
@@ -85,11 +85,14 @@ class JobList(OrderedList):
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
+        model_admin: Any = self.model_admin
         self.result_list = described(self.result_list, request)
+        for job in self.result_list:
+            job.buttons = model_admin.buttons_of(job, request)
 
 
 def described(jobs: Iterable[Job], request: HttpRequest) -> list[Any]:
-    """Give each job its last error, why it waits and the buttons for its state, for the admin's columns.
+    """Give each job its last error and why it waits, for the admin's columns.
 
     Four queries at most. Of why jobs wait, staff of one store are shown only when theirs are due: limits and workers
     are no store's own.
@@ -100,12 +103,10 @@ def described(jobs: Iterable[Job], request: HttpRequest) -> list[Any]:
     newest = JobError.objects.using(using).filter(job_id__in=tried).order_by("job_id", "-id").distinct("job_id")
     errors = {error.job_id: error for error in newest} if tried else {}
     reasons = waiting_reasons(rows, using=using, now=now) if may_see_all else {}
-    allowed = [action for action in JOB_ACTIONS if action.is_allowed(request)]
     for job in rows:
         job.now, job.last_error = now, errors.get(job.pk)
         if job.state == str(JobState.QUEUED):
             job.waits_for = reasons[job.pk] if may_see_all else due_in(job, now)
-        job.buttons = [action for action in allowed if action.is_offered_for(job.state)]
     return rows
 
 
@@ -127,12 +128,21 @@ class JobAdmin(ActionAdmin):
     """Admin of jobs by state, task, queue, store, time and error; a job's page shows everything known about it."""
 
     has_rows_of_stores = True
+    empty_hint = "Jobs are enqueued by your code; those that succeed are deleted, unless RETAIN_SUCCEEDED keeps them."
+    related = (FanOutRecord,)
     linked_by = ("fan_out_id__exact", "leased_by__exact", "state__exact")
     change_list_template = "admin/salon_jobs/jobs.html"
-    change_form_template = "admin/salon_jobs/job.html"
     list_display = ("job", "progress", "detail", "enqueued", "row_actions")
     sortable_by = ("job",)
-    list_filter = (ErrorGroupFilter, ErrorClassFilter, EnqueuedFilter, QueueFilter, TaskFilter, StoreFilter)
+    list_filter = (
+        ErrorGroupFilter,
+        ErrorClassFilter,
+        EndedFilter,
+        EnqueuedFilter,
+        QueueFilter,
+        TaskFilter,
+        StoreFilter,
+    )
     search_fields = ("id__exact", "job_key__exact", "store_id__exact")
     search_help_text = "The full ID or key of a job, or the ID of a store"
     actions = JOB_ACTIONS
@@ -202,13 +212,7 @@ class JobAdmin(ActionAdmin):
         return TemplateResponse(request, "admin/salon_jobs/failures.html", context)
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        """Show the list with the number of jobs in each state; a button in a row acts on that job alone."""
-        name, _, pk = request.POST.get("row_action", "").partition(":")
-        if name:
-            post = request.POST.copy()
-            post.setlist(ACTION_CHECKBOX_NAME, [pk])
-            post["action"], post["index"], post["select_across"] = name, "0", "0"
-            setattr(request, "POST", post)  # noqa: B010 - the stubs declare no setter
+        """Show the list with the number of jobs in each state."""
         context = {**(extra_context or {}), "states": self._states(request)}
         return super().changelist_view(request, context)
 
@@ -229,12 +233,19 @@ class JobAdmin(ActionAdmin):
         return None if found is None else described([found], request)[0]
 
     def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> Any:
-        """Say what may have become of a job that is gone, on the list of jobs."""
+        """Show the kept result of a job that is gone, or say on the list of jobs what may have become of it."""
+        if object_id.isdecimal() and len(object_id) < 20 and may(request, "salon_jobs.view_jobresult"):
+            kept = JobResult.objects.using(reader(request)).filter(pk=int(object_id)).exists()
+            if kept:
+                return HttpResponseRedirect(self.address_of(JobResult, object_id))
         name = f"Job {object_id}" if object_id.isdecimal() else "That job"
-        kept = "" if conf.keep_succeeded else ": succeeded jobs are deleted at once (RETAIN_SUCCEEDED keeps them)"
-        text = f"{name} does not exist, or has ended and been deleted{kept}."
+        why = "" if conf.keep_succeeded else ": succeeded jobs are deleted at once (RETAIN_SUCCEEDED keeps them)"
+        text = f"{name} does not exist, or has ended and been deleted{why}."
         self.message_user(request, text, messages.WARNING)
         return HttpResponseRedirect(self.address_of_list())
+
+    def state_of(self, row: Any) -> str:
+        return str(row.state)
 
     def line(self, row: Any) -> str:
         """Name a job by what an operator knows it by."""
@@ -288,13 +299,6 @@ class JobAdmin(ActionAdmin):
     @admin.display(description="attempts")
     def attempt_count(self, job: Job) -> str:
         return f"{job.attempts} of {job.max_attempts}"
-
-    @admin.display(description="actions")
-    def row_actions(self, job: Any) -> SafeString:
-        """Offer, in the row, what the state allows and takes no form."""
-        buttons = [(action.name, job.pk, action.label) for action in job.buttons if action.in_rows]
-        template = '<button type="submit" class="button" name="row_action" value="{}:{}">{}</button> '
-        return format_html_join("", template, buttons)
 
     @admin.display(description="process")
     def process(self, job: Any) -> SafeString | str:
@@ -352,6 +356,8 @@ class JobAdmin(ActionAdmin):
         unseen = {name for name in _OPTIONAL if obj is not None and getattr(obj, name) is None}
         if not sees_all_stores(request):
             unseen |= {"origin", "process"}
+        elif obj is not None and self.origin(obj) == "-":
+            unseen.add("origin")
         if obj is not None and not (obj.attempts and retries_ahead(obj, timezone.now())):
             unseen.add("retries_ahead")
         return [(name, {**each, "fields": [f for f in each["fields"] if f not in unseen]}) for name, each in shown]

@@ -69,6 +69,7 @@ class LimitList(ChangeList):
 class LimitAdmin(ReaderAdmin):
     """Admin of limits, edited through the operator's database role; workers apply them within a second."""
 
+    empty_hint = "Add one to pause or limit a queue, a task, a store or the jobs that share a key."
     list_display = ("scope", "state", "usage", "rate")
     list_display_links = ("scope",)
     list_filter = ("kind", "paused")

@@ -15,18 +15,21 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from salon_jobs.admin.actions import Action, ActionAdmin, ActionForm, RowAction, log_changed, report
-from salon_jobs.admin.base import ReadOnlyAdmin, ago, as_json, badge, id_or_uuid, instant, pause_of, reader
+from salon_jobs.admin.base import ReadOnlyAdmin, as_json, badge, id_or_uuid, pause_of, reader
 from salon_jobs.admin.filters import DestinationFilter, EventFilter, MessageStoreFilter, bounded, known_destinations
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import ActionResult, MessageStatus
 from salon_jobs.core.units import with_noun
-from salon_jobs.models import BlockedAggregate, DestinationState, Message, Replay
+from salon_jobs.dashboard.times import ago, instant
+from salon_jobs.models import BlockedAggregate, DestinationState, Message, RelayPartition, Replay
 from salon_jobs.outbox.control import pause_destination, resume_destination, retry_heads, retry_messages, skip_messages
 from salon_jobs.outbox.replay import MOST, MessageCriteria, replay_messages
 from salon_jobs.tenancy.active import current_store_id
 
 _BADGES = {"pending": "waiting", "published": "good", "failed": "bad", "skipped": "quiet"}
 _SEARCHED = 1000
+# What a message's page leaves out when it is empty.
+_OPTIONAL = ("last_error", "aggregate_id", "sent_at", "ended_at", "retry_count", "retry_at", "producer", "replay_of")
 _OPEN = (MessageStatus.PENDING, MessageStatus.FAILED)
 
 
@@ -68,6 +71,8 @@ class MessageAdmin(ActionAdmin):
     """Admin of messages by status, destination, event and store; a message's page shows everything known about it."""
 
     part = "outbox"
+    empty_hint = "Messages are written by emit()."
+    related = (Replay, RelayPartition)
     has_rows_of_stores = True
     list_display = ("id", "state", "event", "aggregate_type", "aggregate_id", "store", "retry_count", "age")
     list_filter = ("status", DestinationFilter, EventFilter, MessageStoreFilter)
@@ -75,7 +80,15 @@ class MessageAdmin(ActionAdmin):
     search_help_text = "The full number or UUID of a message, or an aggregate ID"
     # Oldest first: messages that block others come before them.
     actions = (
-        RowAction("retry", "Retry selected messages", ("retry_message",), retry_messages, "retried", oldest_first=True),
+        RowAction(
+            "retry",
+            "Retry selected messages",
+            ("retry_message",),
+            retry_messages,
+            "retried",
+            oldest_first=True,
+            offered_in=("failed", "blocked"),
+        ),
         RowAction(
             "skip",
             "Skip selected messages",
@@ -84,16 +97,22 @@ class MessageAdmin(ActionAdmin):
             "skipped",
             question="Pending and failed messages in this selection will never be sent; those they block continue.",
             oldest_first=True,
+            offered_in=("pending", "blocked", "failed"),
         ),
         ReplayAction(
-            "replay", "Send selected messages again (replay)", ("replay_message",), question="Replay?", form=ReplayForm
+            "replay",
+            "Send selected messages again (replay)",
+            ("replay_message",),
+            question="Replay?",
+            form=ReplayForm,
+            offered_in=("published", "skipped", "failed"),
         ),
     )
     fieldsets = (
-        (None, {"fields": ("message_id", "state", "delivery", "event", "aggregate_type", "aggregate_id")}),
-        ("Content", {"fields": ("shown_payload", "shown_headers", "producer", "store", "replay_of")}),
-        ("Attempts", {"fields": ("retry_count", "retry_at", "last_error")}),
-        ("Times", {"fields": ("created_at", "sent_at", "ended_at", "partition")}),
+        (None, {"fields": ("state", "delivery", "last_error", "event", "aggregate_type", "aggregate_id", "store")}),
+        ("Content", {"fields": ("shown_payload", "shown_headers")}),
+        ("Times", {"fields": ("created_at", "sent_at", "ended_at", "retry_count", "retry_at")}),
+        ("Details", {"fields": ("message_id", "producer", "replay_of", "partition"), "classes": ("collapse",)}),
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Message]:
@@ -109,6 +128,20 @@ class MessageAdmin(ActionAdmin):
             return queryset, False
         matches = Q(pk__in=_of_aggregate(request, term)) | id_or_uuid(term, uuid_field="message_id")
         return queryset.filter(matches), False
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Leave out what is empty."""
+        unseen = {name for name in _OPTIONAL if obj is not None and getattr(obj, name) in (None, "", 0)}
+        shown = super().get_fieldsets(request, obj)
+        return [(name, {**each, "fields": [f for f in each["fields"] if f not in unseen]}) for name, each in shown]
+
+    def state_of(self, row: Message) -> str:
+        """Return the status; of a pending message that waits for its next attempt or an operator, "blocked"."""
+        holder = self._holder(row) if row.status == MessageStatus.PENDING else None
+        return "blocked" if holder is not None and holder.head_id == row.pk else str(row.status)
+
+    def line(self, row: Message) -> str:
+        return f"{row} · {row.status} · {row.aggregate_type} {row.aggregate_id}".rstrip()
 
     @admin.display(description="status")
     def state(self, message: Message) -> SafeString:
@@ -135,9 +168,7 @@ class MessageAdmin(ActionAdmin):
         """Show whether the message can be sent, or what blocks it."""
         if message.status not in _OPEN:
             return "Sent" if message.status == MessageStatus.PUBLISHED else "Will not be sent"
-        rows = BlockedAggregate.objects.using(message._state.db)
-        aggregate = {"aggregate_type": message.aggregate_type, "aggregate_id": message.aggregate_id}
-        holder = (rows.filter(**aggregate) if message.aggregate_id else rows.filter(head_id=message.pk)).first()
+        holder = self._holder(message)
         if holder is None:
             if message.status != MessageStatus.PENDING:
                 return "Failed; blocks no other message"
@@ -150,6 +181,12 @@ class MessageAdmin(ActionAdmin):
             return f"Blocks later messages of its aggregate; {until}" if message.aggregate_id else until.capitalize()
         url = self.address_of(Message, holder.head_id)
         return format_html('Blocked by <a href="{}">message {}</a>, {}', url, holder.head_id, until)
+
+    def _holder(self, message: Message) -> BlockedAggregate | None:
+        """Return the row that blocks the message's aggregate, or the message itself if it belongs to none."""
+        rows = BlockedAggregate.objects.using(message._state.db)
+        aggregate = {"aggregate_type": message.aggregate_type, "aggregate_id": message.aggregate_id}
+        return (rows.filter(**aggregate) if message.aggregate_id else rows.filter(head_id=message.pk)).first()
 
     def _destination(self, message: Message) -> str:
         """Return what keeps the destination from taking messages, or "". Staff of one store may not read it."""
@@ -186,6 +223,7 @@ class BlockedAggregateAdmin(ActionAdmin):
     """Admin of blocked aggregates, last blocked first, with the message that blocks each."""
 
     part = "outbox"
+    empty_hint = "An aggregate is blocked while its next message cannot be published."
     has_rows_of_stores = True
     list_display = (
         "id",
@@ -202,6 +240,7 @@ class BlockedAggregateAdmin(ActionAdmin):
     search_fields = ("aggregate_id__exact", "head_id__exact")
     search_help_text = "The full ID of an aggregate, or the number of the message that blocks it"
     readonly_fields = ("head",)
+    fields = ("status", "head", "code", "aggregate_type", "aggregate_id", "since", "retry_count", "retry_at")
     actions = (
         RowAction(
             "unpark",
@@ -229,6 +268,7 @@ class DestinationAdmin(ActionAdmin):
     """Admin of destinations, with their current outages."""
 
     part = "outbox"
+    empty_hint = "A destination appears with the first message that is sent there."
     list_display = ("aggregate_type", "state", "since", "outage_code", "outage")
     fields = ("aggregate_type", "state", "pause", "outage_since", "outage_code", "outage")
     list_filter = ("paused",)
@@ -242,6 +282,7 @@ class DestinationAdmin(ActionAdmin):
             partial(_for_each, pause_destination),
             "paused",
             takes_by=True,
+            offered_in=("sending",),
         ),
         RowAction(
             "resume",
@@ -249,8 +290,12 @@ class DestinationAdmin(ActionAdmin):
             ("pause_destinationstate",),
             partial(_for_each, resume_destination),
             "resumed",
+            offered_in=("paused",),
         ),
     )
+
+    def state_of(self, row: DestinationState) -> str:
+        return "paused" if row.paused else "sending"
 
     @admin.display(description="state")
     def state(self, row: DestinationState) -> SafeString:
@@ -273,6 +318,8 @@ class ReplayAdmin(ReadOnlyAdmin):
     """Admin of replays, newest first."""
 
     part = "outbox"
+    is_internal = True
+    empty_hint = "A replay sends messages again: choose messages, and the action to send them again."
     list_display = ("id", "requested_at", "requested_by", "reason", "messages")
 
 
@@ -280,5 +327,7 @@ class PartitionAdmin(ReadOnlyAdmin):
     """Admin of the partitions and their owners."""
 
     part = "outbox"
+    is_internal = True
+    empty_hint = "The first relay makes them: python manage.py relay_outbox."
     list_display = ("partition", "owner", "epoch", "beat")
     ordering = ("partition",)

@@ -1,27 +1,39 @@
-"""Admin pages for processes, cron ticks and fan-outs."""
+"""Admin pages for processes, cron entries with their ticks, and fan-outs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from datetime import datetime
 from typing import Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
-from salon_jobs.admin.base import ReadOnlyAdmin, ago, badge
+from salon_jobs.admin.actions import BATCH, Action, ActionAdmin, ActionForm, log_changed
+from salon_jobs.admin.base import OrderedList, ReadOnlyAdmin, as_json, badge, reader
 from salon_jobs.admin.filters import EntryFilter
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.units import with_noun
+from salon_jobs.core.errors import SalonJobsError
+from salon_jobs.core.records import EnqueueAction
+from salon_jobs.core.units import duration, with_noun
+from salon_jobs.dashboard.processes import cron
+from salon_jobs.dashboard.times import ago, instant
 from salon_jobs.jobs.fan_out import fan_out_progress
 from salon_jobs.jobs.waiting import served_in_words
-from salon_jobs.models import FanOutRecord, Process
+from salon_jobs.models import CronEntryState, CronTick, FanOutRecord, Job, Process
+from salon_jobs.schedule.entries import cron_entries
+from salon_jobs.schedule.scheduler import run_cron_entry
 
 
 class ProcessAdmin(ReadOnlyAdmin):
     """Admin of processes, with their last heartbeat."""
 
+    empty_hint = "Start a worker: python manage.py runworker."
     list_display = ("process", "serves", "running", "heartbeat", "started")
     fields = ("process", "serves", "running", "heartbeat", "started", "supervisor")
     ordering = ("-heartbeat_at",)
@@ -66,9 +78,166 @@ class ProcessAdmin(ReadOnlyAdmin):
         return format_html('<a href="{}">#{}</a>', self.address_of(Process, row.supervisor_id), row.supervisor_id)
 
 
+class RunNow(Action):
+    """Action that enqueues the jobs of cron entries at once, besides their ticks."""
+
+    def run(self, request: HttpRequest, queryset: QuerySet[CronEntryState], form: ActionForm) -> None:
+        """Enqueue a job for each entry, log it, and link to it."""
+        for row in queryset.order_by("pk")[:BATCH]:
+            try:
+                handle = run_cron_entry(row.pk)
+            except SalonJobsError as error:
+                messages.warning(request, f"Cron entry {row.pk} was not run: {error}.")
+                continue
+            log_changed(request, [row], f"run now: job {handle.id}")
+            url = reverse("admin:salon_jobs_job_change", args=[handle.id])
+            done = "added job" if handle.action is EnqueueAction.INSERTED else "found a waiting"
+            messages.success(request, format_html('{}: {} <a href="{}">job {}</a>.', row.pk, done, url, handle.id))
+
+
+class CronList(OrderedList):
+    """List of cron entries with what this process declares of them, and what became of their last tick."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        model_admin: Any = self.model_admin
+        self.result_list = model_admin.described(self.result_list, request)
+
+
+class CronEntryAdmin(ActionAdmin):
+    """Admin of cron entries: when they run, what became of their last ticks, and a button to run one now."""
+
+    list_display = ("entry", "schedule", "next", "last", "result", "row_actions")
+    list_display_links = ("entry",)
+    fields = ("task", "schedule", "payload", "next_ticks", "last_ticks", "backfill", "registered_at")
+    ordering = ("name",)
+    sortable_by = ()
+    search_fields = ("name__exact",)
+    empty_hint = "A scheduler records the declared entries when it starts: python manage.py runscheduler."
+    related = (CronTick,)
+    actions = (
+        RunNow("run_now", "Run selected entries now", ("run_cronentrystate",), offered_in=("declared",), in_rows=True),
+    )
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[CronList]:
+        return CronList
+
+    def described(self, rows: Iterable[CronEntryState], request: HttpRequest) -> list[Any]:
+        """Give each row its declaration in this process, if any, its last run and its buttons."""
+        declared = {entry.name: entry for entry in cron_entries.all()}
+        last = {entry.name: entry for entry in cron(using=reader(request))}
+        described: list[Any] = list(rows)
+        for row in described:
+            row.declared, row.ran, row.now = declared.get(row.pk), last.get(row.pk), timezone.now()
+            row.buttons = self.buttons_of(row, request)
+        return described
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """Return the entry with what its page shows."""
+        declared = {entry.name: entry for entry in cron_entries.all()}
+        row: Any = ReadOnlyAdmin.get_object(self, request, object_id, from_field)
+        if row is not None:
+            row.declared = declared.get(row.pk)
+            row.buttons = self.buttons_of(row, request)
+        return row
+
+    def state_of(self, row: Any) -> str:
+        return "declared" if row.declared is not None else "unknown"
+
+    @admin.display(description="entry")
+    def entry(self, row: Any) -> SafeString:
+        """Name the entry, and below the task that it starts."""
+        task = row.declared.task_name if row.declared and row.declared.task_name != row.pk else ""
+        return format_html("{}<small>{}</small>", row.pk, task)
+
+    @admin.display(description="task")
+    def task(self, row: Any) -> str:
+        return row.declared.task_name if row.declared else _NOT_DECLARED
+
+    @admin.display(description="schedule")
+    def schedule(self, row: Any) -> SafeString | str:
+        """Show the cron line with its time zone."""
+        if row.declared is None:
+            return _NOT_DECLARED
+        return format_html("<code>{}</code> {}", row.declared.expression.line, row.declared.expression.timezone)
+
+    @admin.display(description="payload")
+    def payload(self, row: Any) -> SafeString | str:
+        """Show the payload that the next tick would have."""
+        if row.declared is None:
+            return "-"
+        try:
+            return as_json(row.declared.payload_at(row.declared.expression.next_after(timezone.now())))
+        except Exception as error:  # the project's own function builds it: whatever it raises is what there is to show
+            return f"its function raised {type(error).__name__}: {error}"
+
+    @admin.display(description="backfill")
+    def backfill(self, row: Any) -> str:
+        """Show how late a missed tick still fires."""
+        return duration(row.declared.window.total_seconds()) if row.declared else "-"
+
+    @admin.display(description="next")
+    def next(self, row: Any) -> SafeString | str:
+        return ago(row.declared.expression.next_after(row.now), row.now) if row.declared else "-"
+
+    @admin.display(description="last tick")
+    def last(self, row: Any) -> SafeString | str:
+        return ago(row.ran.last_tick, row.now) if row.ran and row.ran.last_tick else "-"
+
+    @admin.display(description="result")
+    def result(self, row: Any) -> SafeString | str:
+        """Show what became of the last tick's job, with a link to it while it exists."""
+        if row.ran is None:
+            return "-"
+        shown = badge(row.ran.result, "bad" if row.ran.failed else "quiet")
+        if row.ran.job_id is None:
+            return shown
+        return format_html('<a href="{}">{}</a>', self.address_of(Job, row.ran.job_id), shown)
+
+    @admin.display(description="next ticks")
+    def next_ticks(self, row: Any) -> SafeString | str:
+        """List the next five ticks."""
+        if row.declared is None:
+            return _NOT_DECLARED
+        now, ticks = timezone.now(), list[datetime]()
+        for _ in range(_TICKS_AHEAD):
+            ticks.append(row.declared.expression.next_after(ticks[-1] if ticks else now))
+        return _lines((f"{instant(tick)}, in {duration((tick - now).total_seconds())}",) for tick in ticks)
+
+    @admin.display(description="last ticks")
+    def last_ticks(self, row: Any) -> SafeString | str:
+        """List the last ten ticks, with what became of their jobs."""
+        using = row._state.db
+        ticks = list(CronTick.objects.using(using).filter(entry=row.pk).order_by("-tick_at")[:_TICKS_BACK])
+        jobs = Job.objects.using(using).in_bulk([tick.job_id for tick in ticks if tick.job_id is not None])
+        lines: list[tuple[SafeString | str]] = []
+        for tick in ticks:
+            job = jobs.get(tick.job_id or 0)
+            became = f"{job.state}: {job.reason}" if job and job.reason else job.state if job else _GONE
+            line: SafeString | str = f"{instant(tick.tick_at)}: {became}"
+            if job is not None:
+                line = format_html(
+                    '{}: <a href="{}">{}</a>', instant(tick.tick_at), self.address_of(Job, job.pk), became
+                )
+            lines.append((line,))
+        return _lines(lines) if lines else "none yet"
+
+
+_NOT_DECLARED = "not declared in this process"
+_GONE = "succeeded, or deleted since"
+_TICKS_AHEAD = 5
+_TICKS_BACK = 10
+
+
+def _lines(lines: Iterable[tuple[SafeString | str]]) -> SafeString:
+    return format_html("<div>{}</div>", format_html_join("", "<div>{}</div>", lines))
+
+
 class CronTickAdmin(ReadOnlyAdmin):
     """Admin of fired cron ticks, newest first."""
 
+    is_internal = True
+    empty_hint = "A scheduler fires them: python manage.py runscheduler."
     list_display = ("entry", "tick_at", "fired_at", "job_link")
     list_filter = (EntryFilter,)
     sortable_by = ()
@@ -78,7 +247,10 @@ class FanOutAdmin(ReadOnlyAdmin):
     """Admin of fan-outs, newest first; a fan-out's page counts its jobs."""
 
     part = "tenants"
+    is_internal = True
+    empty_hint = "fan_out() adds a job of a store task for every store."
     list_display = ("id", "task", "label", "tick", "inserted", "kept", "paused", "created_at")
+    fields = ("task", "label", "progress", "inserted", "kept", "paused", "tick", "created_at")
     readonly_fields = ("progress",)
     sortable_by = ()
 

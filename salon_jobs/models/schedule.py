@@ -20,6 +20,7 @@ class CronEntryState(models.Model):
         db_table = "salon_jobs_cron_entry"
         verbose_name = "cron entry"
         verbose_name_plural = "cron entries"
+        permissions: ClassVar = [("run_cronentrystate", "Can run cron entries now")]
 
     def __str__(self) -> str:
         return self.name

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -134,7 +135,7 @@ class Scheduler(Loop):
     def _try_to_fire(self, entry: CronEntry, tick: datetime, *, advance: bool = True) -> bool | None:
         """Fire one tick; return None when it failed, logged once per tick. Raises when the database is lost."""
         try:
-            job = self._job_of(entry, tick)
+            job = _job_of(entry, tick)
         except Exception as error:  # its own query may have lost the database; the other entries will notice
             self._report_failure(entry, tick, error)
             return None
@@ -152,11 +153,6 @@ class Scheduler(Loop):
             self._last_failed_tick[entry.name] = tick
             log_event(logging.ERROR, events.CRON_FAILED, exc_info=error, entry=entry.name, tick=tick)
 
-    def _job_of(self, entry: CronEntry, tick: datetime) -> NewJob:
-        task = registry.get_task(entry.task_name)
-        arguments = task.payload.bind((), entry.payload_at(tick))
-        return replace(task.new_job(arguments, task.options), tick=tick)
-
     def _fire(self, entry: CronEntry, job: NewJob, tick: datetime, *, advance: bool) -> bool:
         handle = fire(entry.name, tick, partial(enqueue.add, job), advance=advance)
         if handle is not None:
@@ -171,6 +167,26 @@ class Scheduler(Loop):
                 result=handle.action.value,
             )
         return handle is not None
+
+
+def _job_of(entry: CronEntry, tick: datetime) -> NewJob:
+    task = registry.get_task(entry.task_name)
+    arguments = task.payload.bind((), entry.payload_at(tick))
+    return replace(task.new_job(arguments, task.options), tick=tick)
+
+
+def run_cron_entry(name: str) -> JobHandle:
+    """Enqueue the job of a cron entry at once, as if it were due now, besides its ticks. Role: web, worker.
+
+    The payload is built for this instant, which is also the job's tick; the entry's own ticks are not affected. The job
+    is added in your transaction, if one is open. Raises CronInvalid for an entry that this process does not declare.
+    """
+    entries = {entry.name: entry for entry in cron_entries.all()}
+    if name not in entries:
+        close = difflib.get_close_matches(str(name), entries, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise CronInvalid(f"no cron entry {name!r} is declared in this process{hint}")
+    return enqueue.add(_job_of(entries[name], datetime.now(UTC)))
 
 
 def register(names: Iterable[str]) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
 from django import template
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 
 from salon_jobs.core import units
 from salon_jobs.dashboard.stores import store_name
+from salon_jobs.dashboard.times import ago
 from salon_jobs.jobs.statistics import TaskTotals
 
 register: Final = template.Library()
@@ -20,6 +23,12 @@ register: Final = template.Library()
 register.filter("duration", units.duration)
 register.filter("number", units.number)
 register.filter("counted", units.counted)
+
+
+@register.filter
+def when(at: datetime | None) -> str:
+    """Format an instant by its distance from now."""
+    return "–" if at is None else ago(at, timezone.now())
 
 
 @register.filter("store_name")

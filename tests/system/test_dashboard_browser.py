@@ -114,6 +114,8 @@ def test_it_is_read_at_a_glance_and_reached_from_the_index(
     assert label.startswith("Succeeded per minute. succeeded: now ")
     for expected in ("12", "reports paused", "django.db.utils.OperationalError", "BROKER.UNREACHABLE", "shop-1/11"):
         expect(page.locator("#salon-jobs-dashboard")).to_contain_text(expected)
+    page.hover("#plot-throughput svg.plot")
+    expect(page.locator("#plot-throughput .pointed")).to_contain_text("succeeded ")
     # Wide tables scroll by themselves, and the page does not.
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
     lines: set[str | None] = set()

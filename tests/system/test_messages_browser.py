@@ -14,8 +14,8 @@ from tests.system.conftest import NAME
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("beside_a_loop")]
 
 
-def _on(page: Page, site: str, where: str, ids: list[int | str], action: str) -> None:
-    page.goto(f"{site}salon_jobs/{where}/")
+def _on(page: Page, site: str, where: str, ids: list[int | str], action: str, query: str = "") -> None:
+    page.goto(f"{site}salon_jobs/{where}/{query}")
     for each in ids:
         page.check(f'input[name="_selected_action"][value="{each}"]')
     page.select_option("select[name=action]", action)
@@ -75,7 +75,7 @@ def test_destinations_are_paused_and_rejected_messages_are_decided(page: Page, s
     expect(page.locator(".field-shown_raw pre")).to_have_text("<b>what came")
     _on(page, site, "inboxmessage", [again], "retry")
     _said(page, "1 incoming message marked for a retry.")
-    _on(page, site, "inboxmessage", [never, done], "dismiss")
+    _on(page, site, "inboxmessage", [never, done], "dismiss", query="?status__exact=all")
     expect(page.locator("#content")).to_contain_text("2 incoming messages selected")
     page.click("input[name=confirmed]")
     _said(page, "1 incoming message dismissed.")

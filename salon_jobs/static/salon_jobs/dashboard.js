@@ -71,6 +71,20 @@
         button.textContent = on ? "Pause auto-refresh" : "Resume auto-refresh";
     }
 
+    // What the pointer is at, in words beside the plot's title.
+    document.getElementById("salon-jobs-dashboard").addEventListener("pointermove", (event) => {
+        const svg = event.target.closest("svg.plot");
+        for (const each of document.querySelectorAll(".pointed")) if (!svg || !svg.closest("figure").contains(each)) each.textContent = "";
+        if (!svg) return;
+        const figure = svg.closest("figure");
+        const points = JSON.parse(svg.parentElement.dataset.points);
+        const labels = Array.from(figure.querySelectorAll(".legend li"), (each) => each.dataset.label);
+        const box = svg.getBoundingClientRect();
+        const place = Math.round((event.clientX - box.left) / box.width * (points.length - 1));
+        const [at, ...values] = points[Math.min(points.length - 1, Math.max(0, place))];
+        figure.querySelector(".pointed").textContent = `${at}: ${values.map((value, line) => `${labels[line]} ${value}`).join(", ")}`;
+    });
+
     button.parentElement.hidden = false;
     button.addEventListener("click", () => {
         turn(!on);

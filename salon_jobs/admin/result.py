@@ -1,0 +1,78 @@
+"""The admin page of kept results: what succeeded jobs returned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from salon_jobs.admin.base import ReadOnlyAdmin, as_json, id_or_uuid, reader
+from salon_jobs.core.units import duration
+from salon_jobs.dashboard.times import ago
+from salon_jobs.jobs import registry
+from salon_jobs.models import JobResult
+
+
+class JobResultAdmin(ReadOnlyAdmin):
+    """Admin of what jobs returned, for as long as ``keep_result`` keeps it."""
+
+    has_rows_of_stores = True
+    empty_hint = "They are kept for tasks with keep_result, for that long."
+    list_display = ("job", "store", "finished", "took", "attempts", "kept")
+    list_display_links = ("job",)
+    search_fields = ("job_id__exact",)
+    search_help_text = "The full number of a job, or its public ID"
+    fieldsets = (
+        (None, {"fields": ("task", "shown_value", "store", "queue", "attempts")}),
+        ("Payload", {"fields": ("shown_payload",)}),
+        ("Times", {"fields": ("created_at", "run_at", "started_at", "finished_at", "took", "expires_at")}),
+        ("Details", {"fields": ("priority", "public_id", "worker_id"), "classes": ("collapse",)}),
+    )
+    ordering = ("-job_id",)
+    sortable_by = ()
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[JobResult]:
+        """Defer large columns to a result's own page."""
+        return super().get_queryset(request).defer("payload", "value")
+
+    def get_search_results(self, request: HttpRequest, queryset: QuerySet[JobResult], search_term: str) -> Any:
+        """Search for the number or the public ID of a job."""
+        term = search_term.strip()
+        return (queryset.filter(id_or_uuid(term, uuid_field="public_id")) if term else queryset), False
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        """Return whether the index lists the page: only where something keeps results."""
+        if not super().has_module_permission(request):
+            return False
+        kept = any(getattr(task, "options", None) and task.options.keep_result for task in registry.tasks())
+        return kept or JobResult.objects.using(reader(request)).exists()
+
+    @admin.display(description="job")
+    def job(self, row: JobResult) -> SafeString:
+        """Name the job by its task, and below by its number."""
+        return format_html("{}<small>#{}</small>", row.task, row.pk)
+
+    @admin.display(description="finished")
+    def finished(self, row: JobResult) -> SafeString:
+        return ago(row.finished_at, timezone.now())
+
+    @admin.display(description="duration")
+    def took(self, row: JobResult) -> str:
+        return duration(max(0.0, (row.finished_at - row.started_at).total_seconds()))
+
+    @admin.display(description="kept until")
+    def kept(self, row: JobResult) -> SafeString:
+        return ago(row.expires_at, timezone.now())
+
+    @admin.display(description="returned")
+    def shown_value(self, row: JobResult) -> SafeString:
+        return as_json(row.value)
+
+    @admin.display(description="payload")
+    def shown_payload(self, row: JobResult) -> SafeString:
+        return as_json(row.payload)

@@ -1,0 +1,185 @@
+"""Opens the pages of cron entries, kept results, messages and destinations as an operator, and uses their buttons."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from uuid import UUID
+
+import pytest
+from django.test import Client
+
+from salon_jobs import cron, task
+from salon_jobs.control import run_cron_entry
+from salon_jobs.core.errors import CronInvalid
+from salon_jobs.jobs import registry
+from salon_jobs.schedule.entries import cron_entries
+from tests.admin.test_admin_readers import ADMIN, staff, two, web
+from tests.outbox.test_operate_messages import ORDERS, block, write
+from tests.support import change, seen
+
+__all__ = ["two", "web"]  # fixtures
+
+pytestmark = pytest.mark.usefixtures("two")
+
+
+def text_of(client: Client, page: str) -> str:
+    answer = client.get(f"{ADMIN}{page}", follow=True)
+    assert answer.status_code == 200
+    content = answer.content.decode().split('id="content"')[1]
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", content))
+
+
+@pytest.fixture
+def nightly() -> Iterator[None]:
+    """Declare an entry with a payload that depends on its tick, which a scheduler has seen."""
+
+    @task(name="test-nightly")
+    def clean(day: str) -> None: ...
+
+    cron("30 3 * * *", clean, payload=lambda tick: {"day": f"{tick:%A}"}, timezone="Europe/Berlin")
+    change("INSERT INTO salon_jobs_cron_entry (name) VALUES ('test-nightly'), ('of-another-release')")
+    change(
+        "INSERT INTO salon_jobs_cron_tick (entry, tick_at, job_id)"
+        " VALUES ('test-nightly', now() - interval '1 h', 77), ('test-nightly', now() - interval '25 h', 76)"
+    )
+    change(
+        "INSERT INTO salon_jobs_job (id, task, state, reason, finished_at) OVERRIDING SYSTEM VALUE"
+        " VALUES (77, 'test-nightly', 'failed', 'attempts_exhausted', now())"
+    )
+    yield
+    kept = [entry for entry in cron_entries.all() if entry.name != "test-nightly"]
+    cron_entries.clear()
+    for entry in kept:
+        cron_entries.add(entry)
+    registry.unregister("test-nightly")
+
+
+@pytest.mark.usefixtures("nightly")
+def test_a_cron_entry_shows_when_it_runs_and_what_became_of_it() -> None:
+    client = staff(everything=True)
+    listed = text_of(client, "cronentrystate/")
+    assert re.search(r"test-nightly 30 3 \* \* \* Europe/Berlin in [\d.]+ (h|min) 1 h ago failed: attempts_exh", listed)
+    assert re.search(r"of-another-release not declared in this process - - ", listed)
+    shown = text_of(client, "cronentrystate/test-nightly/change/")
+    assert re.search(r'"day": "\w+day"', shown.replace("&quot;", '"'))
+    assert shown.count(", in ") == 5
+    assert "failed: attempts_exhausted" in shown
+    assert "Run now" not in text_of(client, "cronentrystate/of-another-release/change/")
+
+
+@pytest.mark.usefixtures("nightly")
+def test_run_now_adds_one_job_and_logs_who_did() -> None:
+    page = f"{ADMIN}cronentrystate/test-nightly/change/"
+    for may, jobs in (("view_cronentrystate",), 0), (("view_cronentrystate", "run_cronentrystate"), 1):
+        client = staff(may=(*may, "view_all_stores"))
+        assert ("Run now" in client.get(page).content.decode()) is bool(jobs)
+        form = {"action": "run_now", "index": "0", "_selected_action": "test-nightly", "back": page}
+        answer = client.post(f"{ADMIN}cronentrystate/", form)
+        columns = "id, state, payload ->> 'day' <> '', tick <= now()"
+        rows = f"SELECT {columns} FROM salon_jobs_job WHERE task = 'test-nightly' AND id <> 77"
+        added = seen(rows)
+        assert [row[1:] for row in added] == [("queued", True, True)] * jobs
+    assert answer.headers["Location"] == page
+    assert f"/admin/salon_jobs/job/{added[0][0]}/change/" in client.get(page).content.decode()
+    assert seen("SELECT object_id, change_message FROM django_admin_log") == [
+        ("test-nightly", f"run now: job {added[0][0]}")
+    ]
+    assert seen("SELECT count(*) FROM salon_jobs_cron_tick WHERE entry = 'test-nightly'") == [(2,)]
+    with pytest.raises(CronInvalid, match="did you mean 'test-nightly'"):
+        run_cron_entry("test-nightyl")
+
+
+@pytest.fixture
+def result(stores: list[UUID]) -> int:
+    """Keep what a job of the first store returned."""
+    change(
+        "INSERT INTO salon_jobs_job_result (job_id, store_id, task, queue, priority, payload, value, attempts,"
+        " worker_id, run_at, created_at, started_at, finished_at, expires_at)"
+        " VALUES (4711, %s, 'count-orders', 'default', 0, %s, %s, 1, 3, now(), now(), now() - interval '3 s', now(),"
+        " now() + interval '1 h')",
+        stores[0],
+        '{"year": 2026}',
+        '{"orders": 42, "password": "x"}',
+    )
+    return 4711
+
+
+def test_what_a_job_returned_is_shown_where_its_page_was(result: int, stores: list[UUID]) -> None:
+    client = staff(everything=True)
+    for page in ("jobresult/", f"job/{result}/change/", f"jobresult/?q={result}"):
+        assert "count-orders" in text_of(client, page), page
+    shown = text_of(client, f"job/{result}/change/").replace("&quot;", '"')
+    assert '"orders": 42' in shown
+    assert '"year": 2026' in shown
+    assert '"x"' not in shown, "what REDACT names is hidden"
+    assert "count-orders" in text_of(staff(stores[0], may=("view_jobresult", "view_job")), f"job/{result}/change/")
+    other = staff(stores[1], may=("view_jobresult", "view_job"))
+    answer = other.get(f"{ADMIN}job/{result}/change/", follow=True)
+    assert "does not exist" in answer.content.decode()
+    assert "count-orders" not in answer.content.decode()
+    assert 'href="/admin/salon_jobs/jobresult/"' in client.get("/admin/").content.decode()
+    change("TRUNCATE salon_jobs_job_result")
+    keeps = any(task.options.keep_result for task in registry.tasks() if hasattr(task, "options"))
+    assert ('href="/admin/salon_jobs/jobresult/"' in client.get("/admin/").content.decode()) is keeps
+
+
+def test_the_index_lists_pages_in_the_order_of_use() -> None:
+    index = staff(everything=True).get("/admin/").content.decode().split('id="content"')[1]
+    pages = re.findall(r'href="/admin/salon_jobs/(\w+)/"', index)
+    listed = list(dict.fromkeys(pages))
+    assert [page for page in listed if page in ("dashboard", "job", "limit", "process", "message")] == [
+        "dashboard",
+        "job",
+        "limit",
+        "process",
+        "message",
+    ]
+    assert listed[0] == "dashboard"
+    assert not {"relaypartition", "replay", "fanoutrecord", "crontick"} & set(listed)
+
+
+def test_the_page_of_a_message_offers_what_its_status_allows() -> None:
+    client = staff(everything=True)
+    failed, pending = write("failed", aggregate="x"), write("pending")
+    block(failed, "parked")
+    for message, expected in ((failed, ["retry", "skip", "replay"]), (pending, ["skip"])):
+        page = client.get(f"{ADMIN}message/{message}/change/").content.decode()
+        assert re.findall(r'name="action" value="(\w+)"', page) == expected
+    form = {"action": "skip", "index": "0", "_selected_action": str(pending), "confirmed": "1"}
+    back = f"{ADMIN}message/{pending}/change/"
+    assert client.post(f"{ADMIN}message/", {**form, "back": back}).headers["Location"] == back
+    assert seen("SELECT status FROM salon_jobs_message WHERE id = %s", pending) == [("skipped",)]
+
+
+def test_the_page_of_a_destination_pauses_and_resumes_it() -> None:
+    client = staff(everything=True)
+    change("INSERT INTO salon_jobs_destination (aggregate_type) VALUES (%s)", ORDERS)
+    page = f"{ADMIN}destinationstate/{ORDERS.replace(':', '_3A')}/change/"
+    for action, paused in (("pause", True), ("resume", False)):
+        shown = client.get(page).content.decode()
+        assert re.findall(r'name="action" value="(\w+)"', shown) == [action]
+        assert "Tokens" not in shown
+        client.post(f"{ADMIN}destinationstate/", {"action": action, "index": "0", "_selected_action": ORDERS})
+        assert seen("SELECT paused FROM salon_jobs_destination") == [(paused,)]
+
+
+def test_incoming_messages_open_on_what_was_rejected() -> None:
+    client = staff(everything=True)
+    assert client.get(f"{ADMIN}inboxmessage/").headers["Location"].endswith("?status__exact=rejected")
+    change(
+        "INSERT INTO salon_jobs_inbox (consumer, message_id, status, raw, code)"
+        " VALUES ('orders', 'a', 'rejected', '', 'X.BAD'), ('orders', 'b', 'dismissed', '', '')"
+    )
+    assert "1 incoming message" in text_of(client, "inboxmessage/")
+    assert "2 incoming messages" in text_of(client, "inboxmessage/?status__exact=all")
+    [(rejected,)] = seen("SELECT id FROM salon_jobs_inbox WHERE status = 'rejected'")
+    page = client.get(f"{ADMIN}inboxmessage/{rejected}/change/").content.decode()
+    assert re.findall(r'name="action" value="(\w+)"', page) == ["retry", "dismiss"]
+
+
+def test_an_empty_list_says_how_rows_come_to_be() -> None:
+    client = staff(everything=True)
+    assert "No replays yet. A replay sends messages again" in text_of(client, "replay/")
+    assert "No processes yet. Start a worker: python manage.py runworker." in text_of(client, "process/")
+    assert "Nothing matches. Show all jobs" in text_of(client, "job/?queue=nowhere")
