@@ -20,6 +20,7 @@ from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import queries, registry
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.worker.buffer import JobBuffer
+from salon_jobs.worker.chunks import arrange
 from salon_jobs.worker.deadlines import DeadlineWatcher
 from salon_jobs.worker.executor import execute, settle
 from salon_jobs.worker.finisher import Finisher
@@ -80,7 +81,7 @@ def running_on_a_thread(process_id: int, jobs: Sequence[ClaimedJob]) -> Generato
     finisher = Finisher(process_id, queue.forget, abandon)
     deadlines = DeadlineWatcher()
     runner = Runner(queue, finisher, process_id, 0, abandon, in_flight=InFlightTable(1), deadlines=deadlines)
-    queue.put(jobs)
+    queue.put(arrange(list(jobs)))
     finisher.start()
     deadlines.start()
     runner.start()

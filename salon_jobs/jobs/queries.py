@@ -99,6 +99,14 @@ def finish_call(job: ClaimedJob, process_id: int) -> str:
     return f"SELECT salon_jobs_finish({job.id:d}, {job.lease:d}, {process_id:d}, {conf.keep_succeeded is True})"
 
 
+def finish_calls(jobs: Sequence[ClaimedJob], process_id: int) -> str:
+    """Return one statement that does what ``finish_call`` does for each of these jobs, in the order of their ids."""
+    ordered = sorted(jobs)  # their first field is the id
+    ids, leases = (",".join([str(getattr(job, name)) for job in ordered]) for name in ("id", "lease"))
+    unnested = f"unnest('{{{ids}}}'::bigint[]), unnest('{{{leases}}}'::int[])"
+    return f"SELECT salon_jobs_finish({unnested}, {process_id:d}, {conf.keep_succeeded is True})"
+
+
 def finish_many(jobs: Sequence[ClaimedJob], process_id: int) -> set[int]:
     """Finish many jobs in one statement and return the finished ids. The others are locked or their lease is lost."""
     statement = "finish_many_keep" if conf.keep_succeeded else "finish_many"
@@ -125,15 +133,6 @@ def finish_results(jobs: Sequence[tuple[ClaimedJob, KeptResult]], process_id: in
         "wait": wait,
     }
     return {row[0] for row in many_hot_rows("finish_results", parameters)}
-
-
-def finish_all(jobs: Sequence[tuple[ClaimedJob, KeptResult | None]], process_id: int) -> bool:
-    """Finish all jobs of a chunk in its transaction; return False if some are locked or their lease is lost."""
-    plain = [job for job, result in jobs if result is None]
-    kept = [(job, result) for job, result in jobs if result is not None]
-    finished = finish_many(plain, process_id) if plain else set[int]()
-    finished |= finish_results(kept, process_id) if kept else set()
-    return len(finished) == len(jobs)
 
 
 def fail(

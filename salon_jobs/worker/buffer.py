@@ -19,6 +19,8 @@ _MOST_UNENDED = 4000
 # jobs, since a claim takes longer than they do.
 _LEAST_REFILL = 125
 OVERDUE_S = 1.0
+# How far into the buffer a chunk looks for its jobs, before it claims them.
+_MOST_SKIPPED = 256
 # What a thread takes at once: this much measured work, and this many jobs at most. A round of the lock costs as much as
 # the smallest job.
 _AT_ONCE_S = 0.001
@@ -101,23 +103,29 @@ class JobBuffer:
             self._leases.update(map(_ID_AND_LEASE, jobs))
 
     def take_alike(self, first: ClaimedJob, most: int, fits: Callable[[ClaimedJob], bool]) -> list[ClaimedJob]:
-        """Take up to ``most`` waiting jobs of the store and claim group of ``first``, to run in its chunk."""
+        """Take up to ``most`` waiting jobs of the store and claim group of ``first``, to run in its chunk.
+
+        Only those next to each other near the front: claimed jobs of one chunk are put so.
+        """
+        # Compared as numbers, since comparing two UUIDs is a call.
+        group, store = first.claim_group, first.store_id and first.store_id.int
+        taken: list[ClaimedJob] = []
+        skipped: list[tuple[ClaimedJob, float]] = []
         with self._emptied:
             self._recall()
-            taken: list[ClaimedJob] = []
-            rest: deque[tuple[ClaimedJob, float]] = deque()
-            while self._waiting and len(taken) < most:
+            while self._waiting and len(taken) < most and len(skipped) < _MOST_SKIPPED:
                 entry = self._waiting.popleft()
                 job = entry[0]
-                if job.claim_group == first.claim_group and job.store_id == first.store_id and fits(job):
+                if job.claim_group == group and (job.store_id and job.store_id.int) == store and fits(job):
                     taken.append(job)
-                else:
-                    rest.append(entry)
-            rest.extend(self._waiting)
-            self._waiting = rest
+                    continue
+                skipped.append(entry)
+                if taken:
+                    break
+            self._waiting.extendleft(reversed(skipped))
             if taken and self._claimer_waits and len(self._waiting) <= self._refill_at:
                 self._emptied.notify_all()
-            return taken
+        return taken
 
     def take(self, handful: Handful) -> ClaimedJob | None:
         """Return the next job for the thread of this handful, waiting for one; None once the buffer is closed."""

@@ -14,6 +14,18 @@ from salon_jobs.worker.fair_claim import Quota, claim_groups
 from salon_jobs.worker.group_scanner import ClaimGroup
 
 
+def arrange(jobs: list[ClaimedJob]) -> list[ClaimedJob]:
+    """Put the jobs that can run in one chunk where the first of them is; keep the order otherwise."""
+    chunked = {task.name for task in registry.tasks() if task.chunk is not None}
+    if not chunked or chunked.isdisjoint([job.task for job in jobs]):
+        return jobs
+    runs: dict[object, list[ClaimedJob]] = {}
+    for job in jobs:
+        key = (job.claim_group, job.store_id and job.store_id.int) if job.task in chunked else job.id
+        runs.setdefault(key, []).append(job)
+    return [job for run in runs.values() for job in run]
+
+
 class ChunkClaimer:
     """Claimer of more jobs for chunks that begin, on the threads that run them. Thread-safe.
 

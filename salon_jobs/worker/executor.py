@@ -125,11 +125,9 @@ def _execute_chunk(running: RunningJob) -> Outcome:
         if job_started.receivers:
             for run in running.runs:
                 job_started.send_robust(task, job=run)
-        with _store_transaction(running):
+        with _store_transaction(running) as own:
             _call(arguments, running)
-            running.check_end()
-            if not queries.finish_all([(run.job, run.result) for run in running.runs], running.process_id):
-                raise LeaseLost("some jobs of the chunk are locked, or no longer leased to this run")
+            _finish_chunk(own, running)
         for run in running.runs:
             run.finished = True
         if not in_transaction:
@@ -343,13 +341,34 @@ def _run_in_transaction(arguments: dict[str, Any], running: RunningJob) -> None:
 def _commit_finished(own: JobContext, running: RunningJob) -> bool:
     """Finish and commit in one round trip; return False, having done nothing, if a block is open. Raises LeaseLost."""
     running.check_end()
-    try:
+    with _lease_lost(running):
         running.finished = own.commit_after(queries.finish_call(running.job, running.process_id))
+    return running.finished
+
+
+def _finish_chunk(own: JobContext | None, running: RunningJob) -> None:
+    """Finish all jobs of a chunk, and commit if nothing else is open. Raises LeaseLost."""
+    running.check_end()
+    results = [(run.job, run.result) for run in running.runs if run.result is not None]
+    if results and len(queries.finish_results(results, running.process_id, wait=True)) < len(results):
+        raise LeaseLost(f"jobs of the chunk of job {running.id} are no longer leased to this run")
+    jobs = [run.job for run in running.runs if run.result is None]
+    with _lease_lost(running):
+        # An empty statement commits alone.
+        finish = queries.finish_calls(jobs, running.process_id) if jobs else "SELECT"
+        if own is None or not own.commit_after(finish):
+            in_one_trip(running.connection, finish)
+
+
+@contextmanager
+def _lease_lost(running: RunningJob) -> Generator[None]:
+    """Raise LeaseLost for the error of a statement that found the lease lost."""
+    try:
+        yield
     except DatabaseError as error:
         if getattr(error.__cause__, "sqlstate", None) == queries.LEASE_LOST:
             raise LeaseLost(f"job {running.id} is no longer leased to this run") from error
         raise
-    return running.finished
 
 
 def _run_outside(arguments: dict[str, Any], running: RunningJob) -> None:

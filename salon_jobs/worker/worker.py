@@ -23,7 +23,7 @@ from salon_jobs.process.loop import Loop
 from salon_jobs.tenancy.connections import refuse_small_pool
 from salon_jobs.worker import deadlines
 from salon_jobs.worker.buffer import OVERDUE_S, JobBuffer
-from salon_jobs.worker.chunks import ChunkClaimer
+from salon_jobs.worker.chunks import ChunkClaimer, arrange
 from salon_jobs.worker.claim import Claimer
 from salon_jobs.worker.deadlines import Cancellations, DeadlineWatcher
 from salon_jobs.worker.fair_claim import LIMIT_WAIT_S, Claim
@@ -238,7 +238,7 @@ class Worker(Loop):
         self._last_claim = claim = self._claimer.claim(room, afresh=afresh)
         self._claim_answered = time.monotonic()
         self._claimed += len(claim.jobs)
-        self._jobs.put(claim.jobs)
+        self._jobs.put(arrange(claim.jobs))
         if claim.jobs:
             between_jobs_s = (self._claim_answered - self._found_at) / len(claim.jobs)
             self._look_again_s = max(_LOOK_AGAIN_S[0], 0.8 * between_jobs_s)

@@ -34,7 +34,7 @@ from tests.e2e.worker_process import eventually
 from tests.support import change, claim, elsewhere, job_row, running_job, running_on_a_thread, seen
 from tests.tasks import Hooks, Sale
 from tests.worker.effects import write, written
-from tests.worker.test_store_fences import states
+from tests.worker.test_store_fences import states, wait_until_somebody_waits_for_a_lock
 
 ROWS = "SELECT state, attempts, leased_by FROM salon_jobs_job ORDER BY id"
 ALONE = "SELECT trace #>> '{salon_jobs,alone}' FROM salon_jobs_job ORDER BY id"
@@ -67,6 +67,11 @@ def chunk_of(jobs: Sequence[ClaimedJob], process_id: int) -> RunningJob:
     first = running_job(jobs[0], process_id)
     join(first, jobs[1:])
     return first
+
+
+def on_this_thread(chunk: RunningJob) -> RunningJob:
+    """Return the chunk as another thread runs it, on its own connection."""
+    return chunk_of([run.job for run in chunk.runs], chunk.process_id)
 
 
 def run_all(process_id: int) -> None:
@@ -208,31 +213,19 @@ def test_a_job_that_lost_its_lease_rolls_the_chunk_back(
     assert calls.calls == [[0, 1, 2], [0], [2]]
 
 
-def test_a_row_that_another_transaction_has_locked_rolls_the_chunk_back(
+def test_a_row_that_another_transaction_has_locked_is_waited_for(
     stores: list[UUID], hooks: Hooks, process_id: int
 ) -> None:
     ids = add(stores[0], 0, 1)
-    hooks.store = calls = Calls()
-    jobs = claim(process_id)
+    hooks.store = Calls()
+    chunk = chunk_of(claim(process_id), process_id)
     with ThreadPoolExecutor(1) as pool:
-        locked, let_go = threading.Event(), threading.Event()
-
-        def lock() -> None:
-            with transaction.atomic(), connection.cursor() as cursor:
-                cursor.execute("SELECT FROM salon_jobs_job WHERE id = %s FOR UPDATE", [ids[1]])
-                locked.set()
-                assert let_go.wait(10)
-
-        locking = elsewhere(pool, lock)
-        assert locked.wait(10)
-        outcome = execute(chunk := chunk_of(jobs, process_id))
-        assert isinstance(outcome, Split)
-        let_go.set()
-        locking.result(10)
-    assert settle(chunk, outcome) == outcome
-    assert written() == []
-    run_all(process_id)
-    assert calls.calls == [[0, 1], [0], [1]]
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("UPDATE salon_jobs_job SET reason = 'seen' WHERE id = %s", [ids[1]])
+            running = elsewhere(pool, lambda: execute(on_this_thread(chunk)))
+            wait_until_somebody_waits_for_a_lock()
+        assert running.result(10) == Succeeded(finished=True)
+    assert seen(ROWS) == []
     assert written() == ["0", "1"]
 
 
