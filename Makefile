@@ -37,7 +37,7 @@ demo: venv ## run the whole job flow on an embedded PostgreSQL and verify it
 	@$(BIN)/python -m project.demo
 
 .PHONY: serve
-serve: venv ## serve the admin of the demo; prints its address and login
+serve: venv ## run everything on the demo's data; prints address and login of the dashboard
 	@$(BIN)/python -m project.demo --serve
 
 .PHONY: docs

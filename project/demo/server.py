@@ -18,7 +18,7 @@ from project.local.postgres_install import server_account
 
 HOME: Final = settings.BASE_DIR / ".demo"
 _PREFIX: Final = "salon_demo_"
-_FINISHED: Final = "the salon_jobs demo ran here to its end"
+_FINISHED: Final = "the data of the salon_jobs demo is complete here"
 _ROLES: Final = ("migrator", "web", "worker", "operator")
 
 
@@ -46,7 +46,7 @@ class DemoDatabase:
         return psycopg.connect(self.bootstrap_url, autocommit=True, options="-c timezone=UTC")
 
     def mark_finished(self) -> None:
-        """Record that a run finished here, so that ``--serve`` can show it."""
+        """Record that the data is complete here, so that ``--serve`` can use it."""
         remark = sql.SQL("COMMENT ON DATABASE {} IS {}").format(sql.Identifier(self.name), sql.Literal(_FINISHED))
         with self.connect() as connection:
             connection.execute(remark)

@@ -92,6 +92,17 @@ def bootstrap(processes: Processes, database: DemoDatabase) -> None:
     processes.run("bootstrap_roles", *options, environment=environment)
 
 
+def worker_environment(database: DemoDatabase, smtp: LocalSmtp, nats: NatsServer) -> dict[str, str]:
+    """Return what the processes that work as the worker role are given."""
+    return {
+        "WORKER_DATABASE_URL": database.url("worker"),
+        "EMAIL_HOST": "127.0.0.1",
+        "EMAIL_PORT": str(smtp.port),
+        "NATS_SERVER": nats.url,
+        "NATS_RECONNECT_WAIT": "0.1",
+    }
+
+
 def _start(azurite: Azurite) -> None:
     azurite.start()
     azurite.create_queue(_QUEUE)
@@ -118,11 +129,7 @@ class _Run:
         self._connection = connection
         self._progress = progress
         self._worker = {
-            "WORKER_DATABASE_URL": database.url("worker"),
-            "EMAIL_HOST": "127.0.0.1",
-            "EMAIL_PORT": str(smtp.port),
-            "NATS_SERVER": nats.url,
-            "NATS_RECONNECT_WAIT": "0.1",
+            **worker_environment(database, smtp, nats),
             "AZURE_STORAGE_CONNECTION_STRING": azurite.connection_string,
         }
         self._confirmed = self._rolled_back = self._waited = 0

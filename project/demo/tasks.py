@@ -31,3 +31,22 @@ def parse_upload(store_id: UUID, task_id: UUID) -> None:
     amounts = [int(line) for line in file.content.splitlines()]
     file.lines, file.total = len(amounts), sum(amounts)
     file.save(update_fields=["lines", "total"])
+
+
+class CardRefusedError(Exception):
+    """Raised when a bank refuses a card."""
+
+
+_MOST_YEN = 50_000
+
+
+@store_task(name="charge-card", max_attempts=1)
+def charge_card(store_id: UUID, sale: int, amount: int) -> None:
+    """Charge a card; the bank refuses large amounts."""
+    if amount > _MOST_YEN:
+        raise CardRefusedError(f"the bank refused {amount:,} yen for sale {sale}")
+
+
+@store_task(name="export-sales", queue="exports")
+def export_sales(store_id: UUID, month: str) -> None:
+    """Stand for a job that another program's maintenance makes wait."""
