@@ -79,7 +79,7 @@ def test_all_tables_fit_eighty_columns(process_id: int, stores: list[UUID]) -> N
     head = write("failed", aggregate=str(uuid4()), kind="arn:aws:sns:ap-northeast-1:123456789012:reservations")
     block(head, "parked")
     change("UPDATE salon_jobs_message SET last_error = %s", "SNS.FAILED " + "too large " * 20)
-    commands = ("list", "limit", "stats", "messages list", "messages parked", "top --once")
+    commands = ("list", "limit", "stats", "messages list", "messages parked", "top --once", "cron list")
     for command in commands:
         shown = on_a_terminal(*command.split())
         assert COLOUR.search(shown), command

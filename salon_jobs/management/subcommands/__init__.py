@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from salon_jobs.management.subcommands.base import Subcommand
+from salon_jobs.management.subcommands.cron import Cron
 from salon_jobs.management.subcommands.database import Convert, Doctor
 from salon_jobs.management.subcommands.inbox import Inbox
 from salon_jobs.management.subcommands.jobs import Cancel, List, Retry, Show
@@ -22,6 +23,7 @@ SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (
     Pause(),
     Resume(),
     Limit(),
+    Cron(),
     Messages(),
     Inbox(),
     Prune(),

@@ -1,0 +1,71 @@
+"""Runs ``salon_jobs cron`` as operators do."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.core.management import CommandError
+
+from salon_jobs.schedule import entries
+from salon_jobs.schedule.entries import CronEntries, cron
+from tests import tasks
+from tests.management.operator import add, run
+from tests.support import change, seen
+
+
+@pytest.fixture(autouse=True)
+def entry(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Declare one entry, and no other."""
+    own = CronEntries()
+    for module in ("salon_jobs.schedule.entries", "salon_jobs.schedule.scheduler", "salon_jobs.dashboard.processes"):
+        monkeypatch.setattr(f"{module}.cron_entries", own)
+    monkeypatch.setattr("salon_jobs.management.subcommands.cron.cron_entries", own)
+    cron("30 3 * * *", tasks.system, name="nightly", timezone="Asia/Tokyo", payload={"note": "x"})
+    assert [each.name for each in entries.cron_entries.all()] == ["nightly"]
+
+
+def test_the_list_shows_schedule_zone_ticks_and_result() -> None:
+    [row] = json.loads(run("cron", "--json")[0])
+    assert (row["name"], row["task"], row["schedule"], row["timezone"]) == (
+        "nightly",
+        tasks.system.name,
+        "30 3 * * *",
+        "Asia/Tokyo",
+    )
+    assert datetime.fromisoformat(row["next_at"]) > datetime.now(UTC)
+    assert (row["last_tick"], row["result"]) == (None, "never fired")
+    tick = datetime.now(UTC) - timedelta(hours=2)
+    failed = add(state="failed", reason="attempts_exhausted", tick=tick)
+    change("INSERT INTO salon_jobs_cron_entry (name) VALUES ('nightly'), ('former')")
+    change("INSERT INTO salon_jobs_cron_tick (entry, tick_at, job_id) VALUES ('nightly', %s, %s)", tick, failed)
+    head, former, nightly = run("cron", "list")[0].splitlines()
+    assert head.split() == ["entry", "schedule", "zone", "next", "last", "result", "error"]
+    assert former.split()[:4] == ["former", "not", "declared", "here"]
+    assert "30 3 * * *" in nightly
+    assert nightly.endswith("2 h ago  failed       failed: attempts_exhausted")
+
+
+def test_run_enqueues_the_entrys_job_now_and_leaves_its_ticks_alone() -> None:
+    out, _ = run("cron", "run", "nightly")
+    [(job_id, task, note)] = seen("SELECT id, task, payload->>'note' FROM salon_jobs_job")
+    assert out == f"inserted: job {job_id}\n"
+    assert (task, note) == (tasks.system.name, "x")
+    assert seen("SELECT count(*) FROM salon_jobs_cron_tick") == [(0,)]
+    shown = json.loads(run("cron", "run", "nightly", "--json")[0])
+    assert shown["entry"] == "nightly"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("run",), "name an entry: salon_jobs cron run NAME"),
+        (("list", "nightly"), "cron list takes no name"),
+        (("run", "nightl"), "no cron entry 'nightl' is declared in this process; did you mean 'nightly'?"),
+    ],
+)
+def test_a_name_that_is_missing_wrong_or_too_much_is_refused(arguments: tuple[str, ...], message: str) -> None:
+    with pytest.raises(CommandError) as raised:
+        run("cron", *arguments)
+    assert message in str(raised.value)
