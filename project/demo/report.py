@@ -36,7 +36,7 @@ def print_figures(console: Console, tasks: Mapping[str, TaskFigures], rows_chang
     """Print one line per task, in 80 columns; tasks that never ran show zeros."""
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold", row_styles=("", "dim"))
     table.add_column("task", no_wrap=True)
-    for name in ("jobs", "suc-\nceeded", "re-\ntried", "failed", "rows\nchanged", "p50/p95\nms"):
+    for name in ("jobs", "done", "retried", "failed", "rows", "p50/p95\nms"):
         table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
     for task in TASKS:
         figures = tasks.get(task, TaskFigures())
@@ -57,7 +57,7 @@ def print_messages(console: Console, figures: Mapping[str, MessageFigures]) -> N
     """Print what became of each event's messages, each count taken from a different place."""
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold", row_styles=("", "dim"))
     table.add_column("message", no_wrap=True, vertical="bottom")
-    for name in ("com-\nmitted", "rolled\nback", "waited\nfor NATS", "pub-\nlished", "in\nNATS", "taken\nin", "jobs"):
+    for name in ("committed", "rolled\nback", "waited\nfor NATS", "published", "in\nNATS", "taken\nin", "jobs"):
         table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
     for event, of in figures.items():
         counts = (of.committed, of.rolled_back, of.waited, of.published, of.in_stream, of.taken_in, of.jobs)

@@ -169,7 +169,12 @@ def test_cancel_refuses_what_names_no_job_or_two_ways(database: None) -> None:
 
 
 def test_pause_and_resume(stores: list[UUID]) -> None:
-    assert run("pause", "--queue", "mail")[0] == "paused: queue mail\n"
+    with pytest.raises(CommandError, match="nothing was paused; pass --yes for a name that is not known here"):
+        run("pause", "--queue", "mail")
+    assert run("pause", "--queue", "mail", "--yes")[0] == "paused: queue mail\n"
+    tasks.in_store.using(queue="bulk").enqueue(store_id=stores[0])
+    assert run("pause", "--queue", "bulk")[0] == "paused: queue bulk\n", "jobs wait there"
+    change("DELETE FROM salon_jobs_limit WHERE name = 'bulk'")
     assert json.loads(run("pause", "--store", str(stores[0]), "--json")[0]) == {"paused": {"store": str(stores[0])}}
     assert run("resume", "--queue", "mail")[0] == "resumed: queue mail\n"
     assert seen("SELECT kind, name, paused FROM salon_jobs_limit ORDER BY kind") == [
@@ -328,7 +333,10 @@ def test_a_full_disk_is_no_success_and_a_reader_that_has_enough_no_error(databas
     [
         (("list", "--task", "pign"), "--task 'pign': no task of this release has that name; did you mean 'ping'?"),
         (("stats", "--task", "ping", "--task", "xyz"), "--task 'xyz': no task of this release has that name\n"),
-        (("pause", "--queue", "defualt"), "--queue 'defualt': no task of this release names that queue; did you mean"),
+        (
+            ("pause", "--queue", "defualt", "--yes"),
+            "--queue 'defualt': no task of this release names that queue; did you mean",
+        ),
     ],
 )
 def test_a_slip_of_the_keyboard_is_noticed(database: None, arguments: tuple[str, ...], note: str) -> None:

@@ -9,12 +9,14 @@ from typing import Any, ClassVar
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
 
 from salon_jobs.conf import settings as conf
+from salon_jobs.core.records import JobState
 from salon_jobs.core.terminal import Painted, Screen
 from salon_jobs.jobs import limits
 from salon_jobs.jobs.limits import ListedLimit, list_limits
-from salon_jobs.management.arguments import add_options, os_user
+from salon_jobs.management.arguments import add_options, os_user, unknown_names
 from salon_jobs.management.output import table
 from salon_jobs.management.subcommands.base import Subcommand
+from salon_jobs.models import Job
 
 _HEAD = ("limit", "paused", "at once", "a second", "declared")
 
@@ -84,9 +86,12 @@ class Pause(Subcommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         add_options(parser.add_mutually_exclusive_group(required=True), "--queue", "--task", "--store")
-        add_options(parser, "--json")
+        add_options(parser, "--yes", "--json")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
+        """Do it and report it. Raises CommandError for what no task has and no waiting job, which may be a typo."""
+        if not options.get("yes", True) and list(unknown_names(options)) and not _has_jobs(options):
+            raise CommandError(f"nothing was {self.done}; pass --yes for a name that is not known here")
         self.change(queue=options["queue"], task=options["task"], store_id=options["store"])
         scope = {name: str(options[name]) for name in ("queue", "task", "store") if options[name] is not None}
         text = ", ".join(f"{name} {value}" for name, value in scope.items())
@@ -97,12 +102,22 @@ class Pause(Subcommand):
         limits.pause(**scope, by=os_user(), using=conf.reader_database)
 
 
+def _has_jobs(options: dict[str, Any]) -> bool:
+    """Return whether jobs of this queue or task wait."""
+    criteria = {name: options[name] for name in ("queue", "task") if options[name] is not None}
+    return Job.objects.using(conf.reader_database).filter(state=JobState.QUEUED, **criteria).exists()
+
+
 class Resume(Pause):
     """Subcommand that resumes a paused queue, task or store."""
 
     name = "resume"
     help = "Start the jobs of a paused queue, task or store again; its limits stay."
     done = "resumed"
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        add_options(parser.add_mutually_exclusive_group(required=True), "--queue", "--task", "--store")
+        add_options(parser, "--json")
 
     def change(self, **scope: Any) -> None:
         limits.resume(**scope, using=conf.reader_database)
