@@ -45,6 +45,7 @@ ROUTINE = {
     "job_rescued": WARNING,
     "message_retried": WARNING,
     "child_killed": WARNING,
+    "chunk_split": WARNING,
     "process_dead": WARNING,
     "process_failed": ERROR,
     "health_not_listening": WARNING,
@@ -81,6 +82,7 @@ EACH = {
     "listener_deaf": WARNING,
     "cron_missed": WARNING,
     "catalogue_drift": WARNING,
+    "connections_short": WARNING,
     "role_noticed": WARNING,
 }
 ALL = REPORTED | ROUTINE | ONCE | EACH
