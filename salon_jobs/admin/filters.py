@@ -173,6 +173,9 @@ class EndedFilter(EnqueuedFilter):
     title = "ended"
     parameter_name = "ended"
 
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(value, f"ended {label}") for value, (label, _) in self._ages.items()]
+
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         """Filter by the index of jobs that have ended."""
         chosen = self._ages.get(self.value() or "")

@@ -1,4 +1,4 @@
-"""Takes the pictures of the admin that the documentation shows: ``PICTURES=docs/images make pictures`` keeps them."""
+"""Takes the pictures of the admin that the documentation shows; ``make pictures`` keeps them in docs/images."""
 
 from __future__ import annotations
 
