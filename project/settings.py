@@ -80,7 +80,8 @@ def _default_database() -> dict[str, Any]:
     variable = _database_variable(_COMMAND)
     if variable in env:
         return _database(variable)
-    if _COMMAND in _MIGRATOR_COMMANDS | _WORKER_COMMANDS | _WEB_COMMANDS:
+    asks_for_help = not {"-h", "--help"}.isdisjoint(sys.argv)
+    if _COMMAND in _MIGRATOR_COMMANDS | _WORKER_COMMANDS | _WEB_COMMANDS and not asks_for_help:
         raise ImproperlyConfigured(
             f"{_COMMAND} needs {variable} in its environment: postgresql://role:password@host/db"
         )

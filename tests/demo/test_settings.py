@@ -170,3 +170,11 @@ def test_consumers_come_from_the_environment() -> None:
     consumers = '{"pings": {"SOURCE": "rn::azurequeue:::pings", "TASKS": {"ping": "ping"}}}'
     found = settings_of("consume_queue", {**URLS, "CONSUMERS": consumers})
     assert found["SALON_JOBS"]["CONSUMERS"]["pings"]["TASKS"] == {"ping": "ping"}
+
+
+def test_help_needs_no_url() -> None:
+    done = run_command(
+        sys.executable, "manage.py", "runworker", "--help", environment=dict(settings.INHERITED_ENVIRONMENT)
+    )
+    assert done.returncode == 0, done.stderr
+    assert "--with-scheduler" in done.stdout
