@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from itertools import product
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Final, Literal, TypedDict
 from uuid import UUID
 
 from salon_jobs.core.error_report import report
@@ -140,7 +140,7 @@ class FanOut:
     jitter: timedelta = timedelta(0)
     exclude: Collection[UUID] = ()
     label: str = ""
-    then: Call[Any] | None = None
+    then: Call[...] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.jitter, timedelta) or not timedelta(0) <= self.jitter <= timedelta(days=365):  # pyright: ignore[reportUnnecessaryIsInstance]

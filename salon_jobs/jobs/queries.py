@@ -83,7 +83,7 @@ def claim(statement: str, parameters: dict[str, Any]) -> list[ClaimedJob]:
 
 
 # As ClaimedJob._make and attrgetter do, without a call into Python per row.
-_claimed_job: Callable[[Sequence[Any]], ClaimedJob] = partial(tuple.__new__, ClaimedJob)
+_claimed_job: Callable[[Sequence[Any]], ClaimedJob] = partial(tuple[Any, ...].__new__, ClaimedJob)
 _claim_order = itemgetter(*(ClaimedJob._fields.index(name) for name in ("priority", "run_at_s", "id")))
 
 

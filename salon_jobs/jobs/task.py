@@ -74,7 +74,7 @@ class Call(Generic[P]):
     trace: str | None = None
 
 
-def follow_up(then: Call[Any]) -> NewJob:
+def follow_up(then: Call[...]) -> NewJob:
     """Return the job to enqueue for a call, with its task's own options. Raises PayloadInvalid."""
     if not isinstance(then, Call):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise PayloadInvalid(f"then is the call of a task, such as summarize.call(day=day), not {then!r}")
@@ -96,7 +96,7 @@ class BoundTask(Generic[P]):
         """Enqueue one job in the caller's transaction. Raises PayloadInvalid; EnqueueRefused under another store."""
         return enqueue.add(self.task.new_job(self.task.payload.bind(args, kwargs), self.options))
 
-    def enqueue_many(self, calls: Iterable[Call[P]], *, then: Call[Any] | None = None) -> list[JobHandle]:
+    def enqueue_many(self, calls: Iterable[Call[P]], *, then: Call[...] | None = None) -> list[JobHandle]:
         """Enqueue many jobs in one transaction and return their handles in order.
 
         ``calls`` can be a generator: without job keys, only a few thousand calls are held in memory at a time. ``then``
@@ -110,7 +110,7 @@ class BoundTask(Generic[P]):
         """Do what ``enqueue`` does, from a coroutine: on the thread whose connection the ORM uses there."""
         return await sync_to_async(self.enqueue)(*args, **kwargs)
 
-    async def aenqueue_many(self, calls: Iterable[Call[P]], *, then: Call[Any] | None = None) -> list[JobHandle]:
+    async def aenqueue_many(self, calls: Iterable[Call[P]], *, then: Call[...] | None = None) -> list[JobHandle]:
         """Do what ``enqueue_many`` does, from a coroutine."""
         return await sync_to_async(self.enqueue_many)(calls, then=then)
 

@@ -1,10 +1,18 @@
 """Record who paused what, and when."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from django.db import migrations, models
 
 from salon_jobs.access.operations import LocksBriefly
+
+_FIELDS: tuple[tuple[str, models.Field[Any, Any]], ...] = (
+    ("paused_at", models.DateTimeField(editable=False, help_text="When it was paused", null=True)),
+    (
+        "paused_by",
+        models.CharField(db_default="", default="", editable=False, help_text="Who paused it", max_length=255),
+    ),
+)
 
 
 class Migration(LocksBriefly):
@@ -14,11 +22,5 @@ class Migration(LocksBriefly):
     operations: ClassVar = [
         migrations.AddField(model_name=model, name=name, field=field)
         for model in ("limit", "destinationstate")
-        for name, field in (
-            ("paused_at", models.DateTimeField(editable=False, help_text="When it was paused", null=True)),
-            (
-                "paused_by",
-                models.CharField(db_default="", default="", editable=False, help_text="Who paused it", max_length=255),
-            ),
-        )
+        for name, field in _FIELDS
     ]

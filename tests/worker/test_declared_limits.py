@@ -49,11 +49,11 @@ def declare(database: None) -> Iterator[Declare]:
     """Declare the task ``test-declared`` with the limits given."""
 
     def declared(**options: Any) -> Task[..., Any]:
-        @store_task(name="test-declared", **options)
         def handler(store_id: UUID, line: str = "a", number: int = 0) -> None:
             tasks.hooks.store(store_id=store_id, line=line)
 
-        task: Task[..., Any] = handler
+        decorate: Any = store_task(name="test-declared", **options)
+        task: Task[..., Any] = decorate(handler)
         return task
 
     yield declared
