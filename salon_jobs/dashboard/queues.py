@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from salon_jobs.core.metrics import percentile
 from salon_jobs.core.units import paused_text
-from salon_jobs.dashboard.stores import store_name
+from salon_jobs.dashboard.stores import store_names
 from salon_jobs.db.statements import rows
 from salon_jobs.jobs.queue_stats import Depth, depths, with_declared
 from salon_jobs.models import Limit
@@ -92,6 +92,7 @@ def waiting(*, using: str) -> Waiting:
     rates = {row[0]: row[1:] for row in rows("queue_rates", {"last": HOUR}, using=using)}
     pauses = list(Limit.objects.using(using).filter(paused=True).order_by("kind", "name")[:200])
     paused = {(row.kind, row.name) for row in pauses}
+    names = store_names(UUID(row.name) for row in pauses if row.kind == Limit.Kind.STORE)
     queues = with_declared({**{name: Depth(0, 0, None) for name in rates}, **waiting.queues})
     return Waiting(
         queues=tuple(
@@ -104,12 +105,12 @@ def waiting(*, using: str) -> Waiting:
         ),
         exact=waiting.exact,
         stores_exact=waiting.stores_exact,
-        paused=tuple(map(_pause, pauses)),
+        paused=tuple(_pause(row, names) for row in pauses),
     )
 
 
-def _pause(row: Limit) -> str:
-    name = store_name(UUID(row.name)) if row.kind == Limit.Kind.STORE else row.name
+def _pause(row: Limit, stores: Mapping[UUID, str]) -> str:
+    name = stores[UUID(row.name)] if row.kind == Limit.Kind.STORE else row.name
     at = row.paused_at and timezone.localtime(row.paused_at)
     who = paused_text(row.paused_by, at).removeprefix("paused").strip()
     return f"{row.kind} {name}{f' ({who})' if who else ''}"

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Final
 from uuid import UUID
 
 from django.apps import apps
+from django.core.exceptions import ImproperlyConfigured
+from django.db import Error
 
 from salon_jobs.conf import settings as conf
+from salon_jobs.core.errors import SalonJobsError
 from salon_jobs.tenancy.context import tenant_context
 
 # How long a process remembers the name of a store, and of how many.
@@ -18,14 +23,16 @@ _names: dict[UUID, tuple[float, str]] = {}
 
 
 def store_name(store: UUID) -> str:
-    """Return what the store's model is shown as, or its ID where it is gone. At most a minute old.
+    """Return what the store's model is shown as, or its ID where it is gone or there is no model. At most a minute old.
 
     Read through the web role in the context of that store: the operator's role sees no business table.
     """
+    if conf.store_model is None:
+        return str(store)
     known = _names.get(store)
     if known is not None and time.monotonic() - known[0] < _REMEMBERED_S:
         return known[1]
-    model: Any = apps.get_model(conf.store_model or "")
+    model: Any = apps.get_model(conf.store_model)
     # The request may have a store already, set by TenantMiddleware.
     with tenant_context(store, switch=True, using=conf.database):
         name = str(model._default_manager.using(conf.database).filter(pk=store).first() or store)
@@ -33,3 +40,13 @@ def store_name(store: UUID) -> str:
         _names.clear()
     _names[store] = time.monotonic(), name
     return name
+
+
+def store_names(stores: Iterable[UUID]) -> dict[UUID, str]:
+    """Return the names of stores, or their IDs where nothing here may read the names."""
+    names = {store: str(store) for store in stores}
+    # Only the connection of DATABASE may read them, and operators' commands can do without it.
+    with suppress(Error, SalonJobsError, ImproperlyConfigured):
+        for store in names:
+            names[store] = store_name(store)
+    return names

@@ -6,11 +6,10 @@ import json
 import sys
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
-from uuid import UUID
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, OutputWrapper
@@ -20,12 +19,10 @@ from django.utils import timezone
 from psycopg import Error as PsycopgError
 from psycopg.errors import UndefinedTable
 
-from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError, NotReady, SalonJobsError, SchemaMissing
 from salon_jobs.core.records import ActionResult, IdT
 from salon_jobs.core.terminal import Painted, Screen
 from salon_jobs.core.units import duration, with_noun
-from salon_jobs.dashboard.stores import store_name
 
 _BATCH: Final = 1000
 _DETAIL_INDENT: Final = 4
@@ -118,17 +115,6 @@ def write_table(
         out.write(line)
         for part in screen.wrap(printable(text), indent=_DETAIL_INDENT, lines=_DETAIL_LINES):
             out.write(screen.paint(part, "dim"))
-
-
-def store_names(stores: Iterable[UUID]) -> dict[UUID, str]:
-    """Return the names of stores, or their IDs where nothing here may read the names."""
-    names = {store: str(store) for store in stores}
-    if conf.store_model is not None:
-        # Only the connection of DATABASE may read them, and operators' commands can do without it.
-        with suppress(Error, SalonJobsError, ImproperlyConfigured):
-            for store in names:
-                names[store] = store_name(store)
-    return names
 
 
 _COLOURS: Final = {

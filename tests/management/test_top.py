@@ -10,16 +10,19 @@ import subprocess
 import sys
 import time
 from io import StringIO
+from typing import Any
+from uuid import UUID
 
 import pytest
 from django.core.management import call_command
 from django.db import connections
+from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from tests.e2e.severing_proxy import SeveringProxy
 from tests.e2e.worker_process import eventually
 from tests.interpreter import ROOT
-from tests.management.operator import add
+from tests.management.operator import add, run
 from tests.settings import url_for
 from tests.support import change
 
@@ -44,6 +47,14 @@ def test_one_page_shows_what_waits_runs_and_fails(process_id: int) -> None:
     assert "KeyError: ?[2Jno such card" in page
     assert "\x1b" not in page, "what jobs say commands no terminal"
     assert len(captured.captured_queries) <= 12
+
+
+def test_a_paused_store_is_named_by_its_id_where_nothing_may_read_its_name(stores: list[UUID], settings: Any) -> None:
+    change("INSERT INTO salon_jobs_limit (kind, name, paused) VALUES ('store', %s, true)", str(stores[0]))
+    # The operator's role sees no row of a project's own tables.
+    for unread in ({"DATABASE": "operator"}, {"STORE_MODEL": None, "MEMBERSHIP_MODEL": None}):
+        with override_settings(SALON_JOBS={**settings.SALON_JOBS, **unread}):
+            assert f"paused: store {stores[0]}" in run("top", "--once")[0], unread
 
 
 class LiveView:

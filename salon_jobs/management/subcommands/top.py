@@ -24,10 +24,11 @@ from salon_jobs.core.terminal import Painted, Screen
 from salon_jobs.core.units import duration, number, with_noun
 from salon_jobs.dashboard.processes import ProcessAtWork, processes
 from salon_jobs.dashboard.queues import Waiting, waiting
+from salon_jobs.dashboard.stores import store_names
 from salon_jobs.jobs.search import FailureKind, failure_kinds
 from salon_jobs.jobs.statistics import TaskTotals, totals
 from salon_jobs.management.arguments import duration as duration_option
-from salon_jobs.management.output import printable, store_names, when
+from salon_jobs.management.output import printable, when
 from salon_jobs.management.subcommands.base import Subcommand
 from salon_jobs.process.probe import Probe
 
