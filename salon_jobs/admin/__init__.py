@@ -91,15 +91,16 @@ for _model, _name in _PAGES:
 
 def _in_order_of_use(get_app_list: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
     """Return a site's ``get_app_list`` with our pages in the order of use; Django sorts them by name."""
-    places = {model: place for place, (model, _) in enumerate(_PAGES)}
+    places: dict[Any, int] = {model: place for place, (model, _) in enumerate(_PAGES)}
 
     @wraps(get_app_list)
     def ordered(*args: Any, **kwargs: Any) -> list[Any]:
         apps = get_app_list(*args, **kwargs)
         for app in apps:
-            if app["app_label"] == models.Job._meta.app_label:
+            # A project's own method may add groups of links that have neither.
+            if app.get("app_label") == models.Job._meta.app_label:
                 pages: list[dict[str, Any]] = app["models"]
-                pages.sort(key=lambda page: places.get(page["model"], len(places)))
+                pages.sort(key=lambda page: places.get(page.get("model"), len(places)))
         return apps
 
     return ordered

@@ -97,9 +97,8 @@ class Action(ABC):
             self.run(request, _confirmed_rows(request, queryset), form)
         except OptionInvalid as error:
             messages.warning(request, f"{error}.")
-        back = request.POST.get(_BACK, "")
-        is_ours = url_has_allowed_host_and_scheme(back, allowed_hosts={request.get_host()})
-        return HttpResponseRedirect(back) if is_ours else None
+        back = _back(request)
+        return HttpResponseRedirect(back) if back else None
 
     def make_form(self, data: Mapping[str, Any] | None, request: HttpRequest, queryset: QuerySet[Any]) -> ActionForm:
         """Return the form, bound to ``data`` unless that is None."""
@@ -127,7 +126,7 @@ class Action(ABC):
             "media": model_admin.media,
             "lines": lines,
             "rows": [model_admin.line(row) for row in queryset.order_by("-pk")[:_NAMED]],
-            "back": request.POST.get(_BACK) or request.get_full_path(),
+            "back": _back(request) or request.get_full_path(),
             "can_confirm": can_confirm,
             "form": form,
             "confirmed": _CONFIRMED,
@@ -139,7 +138,7 @@ class Action(ABC):
                 "index": 0,
                 "select_across": request.POST.get("select_across", "0"),
                 _STORE: _store(request),
-                _BACK: request.POST.get(_BACK, ""),
+                _BACK: _back(request),
                 _NEWEST: queryset.order_by("-pk").values_list("pk", flat=True).first() or 0,
             },
         }
@@ -227,7 +226,8 @@ class ActionAdmin(ReadOnlyAdmin):
     def buttons_of(self, row: Any, request: HttpRequest) -> list[Action]:
         """Return the actions that the row's page offers."""
         offered = [each for each in self.actions or () if isinstance(each, Action) and each.is_allowed(request)]
-        return [action for action in offered if action.is_offered_for(self.state_of(row))]
+        state = self.state_of(row) if offered else ""
+        return [action for action in offered if action.is_offered_for(state)]
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """Return the row with the buttons of its page."""
@@ -292,6 +292,12 @@ def _confirmed_rows(request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[A
     """Leave out rows enqueued or written after the confirmation page, which did not count them."""
     newest = request.POST.get(_NEWEST, "")
     return queryset.filter(pk__lte=newest) if newest.isdecimal() and len(newest) < 20 else queryset
+
+
+def _back(request: HttpRequest) -> str:
+    """Return the page of this site to return to, or ""."""
+    back = request.POST.get(_BACK, "")
+    return back if url_has_allowed_host_and_scheme(back, allowed_hosts={request.get_host()}) else ""
 
 
 def _store(request: HttpRequest) -> str:

@@ -204,7 +204,7 @@ def problems_of(state: DestinationState) -> list[str]:
     """Return why nothing is sent to a destination, in words."""
     problems = [f"destination is {pause_of(state)}"] if state.paused else []
     if state.outage_since is not None:
-        problems.append(f"destination is down since {instant(state.outage_since)}: {state.outage_code}")
+        problems.append(f"destination has been down since {instant(state.outage_since)}: {state.outage_code}")
     return problems
 
 
@@ -258,10 +258,24 @@ class BlockedAggregateAdmin(ActionAdmin):
         return format_html('<a href="{}">message {}</a>', self.address_of(Message, row.head_id), row.head_id)
 
 
-def _for_each(change: Callable[..., None], names: Sequence[str], **arguments: str) -> list[ActionResult[str]]:
+def _pause(names: Sequence[str], *, by: str, using: str) -> list[ActionResult[str]]:
+    return _change_each(partial(pause_destination, by=by), names, "it is paused already", paused=True, using=using)
+
+
+def _resume(names: Sequence[str], *, using: str) -> list[ActionResult[str]]:
+    return _change_each(resume_destination, names, "it is not paused", paused=False, using=using)
+
+
+def _change_each(
+    change: Callable[..., None], names: Sequence[str], refusal: str, *, paused: bool, using: str
+) -> list[ActionResult[str]]:
+    """Change the destinations that are not as wanted yet; nobody is recorded for the others."""
+    rows = DestinationState.objects.using(using).filter(pk__in=names, paused=paused)
+    unchanged = set(rows.values_list("pk", flat=True))
     for name in names:
-        change(name, **arguments)
-    return [ActionResult(name, True) for name in names]
+        if name not in unchanged:
+            change(name, using=using)
+    return [ActionResult(name, name not in unchanged, refusal if name in unchanged else "") for name in names]
 
 
 class DestinationAdmin(ActionAdmin):
@@ -279,7 +293,7 @@ class DestinationAdmin(ActionAdmin):
             "pause",
             "Pause selected destinations",
             ("pause_destinationstate",),
-            partial(_for_each, pause_destination),
+            _pause,
             "paused",
             takes_by=True,
             offered_in=("sending",),
@@ -288,7 +302,7 @@ class DestinationAdmin(ActionAdmin):
             "resume",
             "Resume selected destinations",
             ("pause_destinationstate",),
-            partial(_for_each, resume_destination),
+            _resume,
             "resumed",
             offered_in=("paused",),
         ),

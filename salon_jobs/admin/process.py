@@ -15,7 +15,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from salon_jobs.admin.actions import BATCH, Action, ActionAdmin, ActionForm, log_changed
-from salon_jobs.admin.base import OrderedList, ReadOnlyAdmin, as_json, badge, reader
+from salon_jobs.admin.base import OrderedList, ReadOnlyAdmin, as_json, badge, may, reader
 from salon_jobs.admin.filters import EntryFilter
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import SalonJobsError
@@ -90,9 +90,19 @@ class RunNow(Action):
                 messages.warning(request, f"Cron entry {row.pk} was not run: {error}.")
                 continue
             log_changed(request, [row], f"run now: job {handle.id}")
-            url = reverse("admin:salon_jobs_job_change", args=[handle.id])
-            done = "added job" if handle.action is EnqueueAction.INSERTED else "found a waiting"
-            messages.success(request, format_html('{}: {} <a href="{}">job {}</a>.', row.pk, done, url, handle.id))
+            done = "added" if handle.action is EnqueueAction.INSERTED else "found a waiting"
+            messages.success(
+                request, format_html("Cron entry {}: {} {}.", row.pk, done, _linked_job(request, handle.id))
+            )
+
+
+def _linked_job(request: HttpRequest, job_id: int) -> SafeString:
+    """Name a job, with a link to its page on this site for users who may see it."""
+    if not may(request, "salon_jobs.view_job"):
+        return format_html("job {}", job_id)
+    match = request.resolver_match
+    url = reverse("admin:salon_jobs_job_change", args=[job_id], current_app=match.namespace if match else None)
+    return format_html('<a href="{}">job {}</a>', url, job_id)
 
 
 class CronList(OrderedList):

@@ -38,8 +38,8 @@ def _of_workers(waiting: Waiting, processes: Sequence[ProcessAtWork]) -> Iterato
 def _of_relays(relaying: Relaying) -> Iterator[str]:
     for each in relaying.destinations:
         if each.outage_since is not None and not each.paused:
-            since = timezone.localtime(each.outage_since)
-            yield f"destination {each.aggregate_type} is down since {since:%H:%M %Z} ({each.outage_code})"
+            since = f"{timezone.localtime(each.outage_since):%Y-%m-%d %H:%M %Z}"
+            yield f"destination {each.aggregate_type} has been down since {since} ({each.outage_code})"
     late_s = max((each.oldest_s or 0.0 for each in relaying.destinations if not each.paused), default=0.0)
     if relaying.unowned and late_s:
         count = with_noun(len(relaying.unowned), "partition")

@@ -18,7 +18,7 @@ from django.db.models.functions import Greatest
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events, metrics
-from salon_jobs.core.errors import CronInvalid, require_within
+from salon_jobs.core.errors import CronInvalid, SalonJobsError, require_within
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
 from salon_jobs.core.records import NewJob
@@ -179,14 +179,22 @@ def run_cron_entry(name: str) -> JobHandle:
     """Enqueue the job of a cron entry at once, as if it were due now, besides its ticks. Role: web, worker.
 
     The payload is built for this instant, which is also the job's tick; the entry's own ticks are not affected. The job
-    is added in your transaction, if one is open. Raises CronInvalid for an entry that this process does not declare.
+    is added in your transaction, if one is open. Raises CronInvalid for an entry that this process does not declare,
+    and when its payload function raises.
     """
     entries = {entry.name: entry for entry in cron_entries.all()}
     if name not in entries:
         close = difflib.get_close_matches(str(name), entries, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise CronInvalid(f"no cron entry {name!r} is declared in this process{hint}")
-    return enqueue.add(_job_of(entries[name], datetime.now(UTC)))
+    try:
+        job = _job_of(entries[name], datetime.now(UTC))
+    except SalonJobsError:
+        raise
+    except Exception as error:  # the project's own function
+        cause = f"{type(error).__name__}: {error}"
+        raise CronInvalid(f"the payload function of cron entry {name!r} raised {cause}") from error
+    return enqueue.add(job)
 
 
 def register(names: Iterable[str]) -> None:

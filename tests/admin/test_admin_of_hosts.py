@@ -11,6 +11,7 @@ from django.contrib import admin
 from django.test import override_settings
 from django.urls import path
 
+from salon_jobs.admin import _in_order_of_use
 from tests.admin.test_admin_readers import Rows, staff, two, web
 from tests.admin.test_dashboard import busy
 from tests.support import change
@@ -78,6 +79,12 @@ def test_a_site_of_ones_own_keeps_to_its_own_pages_without_inline_styles(big: in
         text = answer.content.decode()
         assert not re.findall(r'"(/admin/(?!ops/)[^"]*)"', text), page
         assert not re.findall(r' style="[^"]*"', text), "a strict policy would block it"
+
+
+def test_links_that_a_project_adds_to_the_index_stay(two: tuple[Rows, Rows]) -> None:
+    links = {"name": "Runbooks", "app_url": "/runbooks/", "models": [{"name": "Deploys", "admin_url": "/runbooks/1"}]}
+    group = {"name": "Jobs", "app_label": "salon_jobs", "app_url": "/", "models": links["models"]}
+    assert _in_order_of_use(lambda request: [links, group])(None) == [links, group]
 
 
 def test_a_filter_that_this_process_can_not_name_filters_all_the_same(two: tuple[Rows, Rows]) -> None:

@@ -299,7 +299,7 @@ def test_a_message_knows_why_its_destination_takes_none(client: Client) -> None:
         ORDERS,
     )
     text = client.get(page).content.decode()
-    assert "Destination is paused · destination is down since" in text
+    assert "Destination is paused · destination has been down since" in text
     assert "BROKER.DOWN" in text
     listed = client.get("/admin/salon_jobs/destinationstate/").content.decode()
     assert '<span class="salon-jobs-badge warn">paused</span>' in listed

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 import pytest
-from django.test import Client
+from django.contrib.auth.models import Permission
+from django.test import Client, override_settings
 
 from salon_jobs import cron, task
 from salon_jobs.control import run_cron_entry
@@ -48,6 +51,10 @@ def nightly() -> Iterator[None]:
         " VALUES (77, 'test-nightly', 'failed', 'attempts_exhausted', now())"
     )
     yield
+    undeclare()
+
+
+def undeclare() -> None:
     kept = [entry for entry in cron_entries.all() if entry.name != "test-nightly"]
     cron_entries.clear()
     for entry in kept:
@@ -88,6 +95,41 @@ def test_run_now_adds_one_job_and_logs_who_did() -> None:
     assert seen("SELECT count(*) FROM salon_jobs_cron_tick WHERE entry = 'test-nightly'") == [(2,)]
     with pytest.raises(CronInvalid, match="did you mean 'test-nightly'"):
         run_cron_entry("test-nightyl")
+
+
+@pytest.mark.usefixtures("nightly")
+@override_settings(ROOT_URLCONF="tests.admin.test_admin_of_hosts")
+def test_run_now_links_to_the_job_on_its_own_site_for_those_who_may_see_it() -> None:
+    site = "/admin/ops/salon_jobs/cronentrystate/"
+    form = {"action": "run_now", "index": "0", "_selected_action": "test-nightly"}
+    client = staff(everything=True)
+    assert re.search(
+        r'href="/admin/ops/salon_jobs/job/\d+/change/"', client.post(site, form, follow=True).content.decode()
+    )
+    client = staff(may=("view_cronentrystate", "run_cronentrystate", "view_all_stores"))
+    Permission.objects.get(codename="view_job").user_set.clear()
+    text = client.post(site, form, follow=True).content.decode()
+    assert re.search(r"Cron entry test-nightly: added job \d+\.", text)
+
+
+@pytest.mark.usefixtures("two")
+def test_run_now_says_why_there_is_no_payload() -> None:
+    def fails(tick: datetime) -> dict[str, Any]:
+        raise KeyError("rate")
+
+    @task(name="test-nightly")
+    def clean(day: str) -> None: ...
+
+    cron("30 3 * * *", clean, payload=fails)
+    change("INSERT INTO salon_jobs_cron_entry (name) VALUES ('test-nightly')")
+    try:
+        form = {"action": "run_now", "index": "0", "_selected_action": "test-nightly"}
+        text = staff(everything=True).post(f"{ADMIN}cronentrystate/", form, follow=True).content.decode()
+    finally:
+        undeclare()
+    assert "was not run: the payload function of cron entry &#x27;test-nightly&#x27; raised KeyError" in text
+    assert seen("SELECT count(*) FROM salon_jobs_job WHERE task = 'test-nightly'") == [(0,)]
+    assert seen("SELECT count(*) FROM django_admin_log") == [(0,)]
 
 
 @pytest.fixture
@@ -148,6 +190,9 @@ def test_the_page_of_a_message_offers_what_its_status_allows() -> None:
         assert re.findall(r'name="action" value="(\w+)"', page) == expected
     form = {"action": "skip", "index": "0", "_selected_action": str(pending), "confirmed": "1"}
     back = f"{ADMIN}message/{pending}/change/"
+    asked = client.post(f"{ADMIN}message/", {**form, "confirmed": [], "back": "javascript:alert(1)"}).content.decode()
+    assert "Back</a>" in asked
+    assert "javascript:" not in asked
     assert client.post(f"{ADMIN}message/", {**form, "back": back}).headers["Location"] == back
     assert seen("SELECT status FROM salon_jobs_message WHERE id = %s", pending) == [("skipped",)]
 
@@ -162,6 +207,10 @@ def test_the_page_of_a_destination_pauses_and_resumes_it() -> None:
         assert "Tokens" not in shown
         client.post(f"{ADMIN}destinationstate/", {"action": action, "index": "0", "_selected_action": ORDERS})
         assert seen("SELECT paused FROM salon_jobs_destination") == [(paused,)]
+    form = {"action": "resume", "index": "0", "_selected_action": ORDERS}
+    text = client.post(f"{ADMIN}destinationstate/", form, follow=True).content.decode()
+    assert "was not resumed: it is not paused." in text
+    assert seen("SELECT change_message FROM django_admin_log ORDER BY id") == [("paused",), ("resumed",)]
 
 
 def test_incoming_messages_open_on_what_was_rejected() -> None:
