@@ -36,12 +36,13 @@ class StoreTable(NamedTuple):
     secret: tuple[str, ...] = ()
 
 
+_FOLLOW_UPS: Final = StoreTable("follow_ups", FollowUp, False, secret=("payload",))
 MESSAGES: Final = StoreTable("messages", Message, False, secret=("payload", "headers"))
 STORE_TABLES: Final = (
     StoreTable("jobs", Job, True, secret=("payload",)),
     StoreTable("errors", JobError, False),
     StoreTable("results", JobResult, False, secret=("payload", "value")),
-    StoreTable("follow_ups", FollowUp, False, secret=("payload",)),
+    _FOLLOW_UPS,
     MESSAGES,
     StoreTable("blocked_aggregates", BlockedAggregate, True),
     StoreTable("inbox", InboxMessage, False),
@@ -106,13 +107,8 @@ def erase_store(
     """
     skip_messages(unsent, using=using)
     counts = {table.name: 0 for table in STORE_TABLES}
-    jobs = BATCH
-    while jobs == BATCH:
-        [(jobs, errors)] = statements.rows("erase_jobs", {"store_id": store_id}, using=using)
-        counts["jobs"] += jobs
-        counts["errors"] += errors
-        progress("jobs", counts["jobs"])
-    for table in STORE_TABLES[1:]:
+
+    def erase(table: StoreTable) -> None:
         for page in pages(table, store_id, using=using):
             sent = {"status__in": [MessageStatus.PUBLISHED, MessageStatus.SKIPPED]} if table is MESSAGES else {}
             ids = list(page.filter(**sent).values_list("pk", flat=True))
@@ -120,6 +116,18 @@ def erase_store(
                 batch = _rows(table, using).filter(pk__in=ids[start : start + BATCH])
                 counts[table.name] += batch._raw_delete(using)
             progress(table.name, counts[table.name])
+
+    # Before the jobs, whose end would enqueue what follows them: another job of the store.
+    erase(_FOLLOW_UPS)
+    jobs = BATCH
+    while jobs == BATCH:
+        [(jobs, errors)] = statements.rows("erase_jobs", {"store_id": store_id}, using=using)
+        counts["jobs"] += jobs
+        counts["errors"] += errors
+        progress("jobs", counts["jobs"])
+    for table in STORE_TABLES[1:]:
+        if table is not _FOLLOW_UPS:
+            erase(table)
     counts["limits"], _ = Limit.objects.using(using).filter(kind=Limit.Kind.STORE, name=str(store_id)).delete()
     fields: dict[str, Any] = {"store_id": str(store_id), **counts}
     log_event(logging.WARNING, events.STORE_ERASED, **fields)

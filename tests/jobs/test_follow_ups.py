@@ -272,6 +272,14 @@ def test_the_erasure_of_a_store_ends_its_jobs_and_deletes_its_follow_ups(stores:
     assert (remaining(), len(follow_ups())) == ([], 1)
 
 
+def test_the_erasure_of_a_store_enqueues_no_job_of_it(stores: list[UUID]) -> None:
+    then = tasks.in_store.call(store_id=stores[0])
+    fan_out(tasks.in_store, FanOut(then=then, exclude=stores[1:]))
+    counts = erase_store(stores[0], (), progress=lambda *_: None, using="operator")
+    assert (counts["jobs"], counts["follow_ups"]) == (1, 1)
+    assert seen("SELECT * FROM salon_jobs_job") == []
+
+
 @pytest.mark.parametrize("then", [tasks.system, "test-system", tasks.system.enqueue])
 def test_what_is_no_call_is_refused(database: None, then: Any) -> None:
     with pytest.raises(PayloadInvalid, match=r"then is the call of a task, such as summarize.call\(day=day\), not"):
