@@ -1,5 +1,7 @@
 """Record who paused what, and when."""
 
+from __future__ import annotations  # Django's fields take no parameters at run time
+
 from typing import Any, ClassVar
 
 from django.db import migrations, models
