@@ -47,6 +47,8 @@ def _fits(page: Page, address: str) -> None:
     # A strict policy blocks such styles.
     assert "style=" not in answer.text().split('id="content"')[1], address
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"), address
+    verdict = page.locator(".verdict")  # clips what is too wide
+    assert not verdict.count() or verdict.evaluate("each => each.scrollWidth <= each.clientWidth"), address
 
 
 @pytest.fixture
@@ -74,7 +76,12 @@ def long_rows(stores: list[UUID]) -> dict[str, int]:
     )
     message = write("failed", aggregate=LONG, store=stores[0], kind=f"{ORDERS}-{LONG}"[:250])
     block(message, "parked")
-    change("INSERT INTO salon_jobs_destination (aggregate_type, outage) VALUES (%s, %s)", f"{ORDERS}-{LONG}", "x" * 500)
+    change(
+        "INSERT INTO salon_jobs_destination (aggregate_type, outage, outage_since, outage_code)"
+        " VALUES (%s, %s, now(), 'BROKER.UNREACHABLE')",
+        f"{ORDERS}-{LONG}",
+        "x" * 500,
+    )
     [(inbox,)] = seen(
         "INSERT INTO salon_jobs_inbox (consumer, message_id, status, reason, raw)"
         " VALUES ('tills', %s, 'rejected', %s, %s) RETURNING id",
