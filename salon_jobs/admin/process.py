@@ -249,6 +249,7 @@ class CronTickAdmin(ReadOnlyAdmin):
     is_internal = True
     empty_hint = "A scheduler fires them: python manage.py runscheduler."
     list_display = ("entry", "tick_at", "fired_at", "job_link")
+    fields = list_display
     list_filter = (EntryFilter,)
     sortable_by = ()
 

@@ -26,11 +26,14 @@ __all__ = ["two", "web"]  # fixtures
 pytestmark = pytest.mark.usefixtures("two")
 
 
-def text_of(client: Client, page: str) -> str:
+def page_of(client: Client, page: str) -> str:
     answer = client.get(f"{ADMIN}{page}", follow=True)
     assert answer.status_code == 200
-    content = answer.content.decode().split('id="content"')[1]
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", content))
+    return answer.content.decode().split('id="content"')[1]
+
+
+def text_of(client: Client, page: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page_of(client, page)))
 
 
 @pytest.fixture
@@ -73,6 +76,8 @@ def test_a_cron_entry_shows_when_it_runs_and_what_became_of_it() -> None:
     assert shown.count(", in ") == 5
     assert "failed: attempts_exhausted" in shown
     assert "Run now" not in text_of(client, "cronentrystate/of-another-release/change/")
+    [(tick,)] = seen("SELECT id FROM salon_jobs_cron_tick WHERE job_id = 77")
+    assert 'href="/admin/salon_jobs/job/77/change/"' in page_of(client, f"crontick/{tick}/change/")
 
 
 @pytest.mark.usefixtures("nightly")
