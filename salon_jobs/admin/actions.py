@@ -70,7 +70,7 @@ class Action(ABC):
     @property
     def label(self) -> str:
         """The action's name for one row."""
-        return re.sub(r" selected [a-z]+", "", self.short_description).removesuffix(" of")
+        return re.sub(r"( of)? selected [a-z]+", "", self.short_description)
 
     def is_offered_for(self, state: str) -> bool:
         """Return whether a row in this state offers it."""
@@ -121,7 +121,7 @@ class Action(ABC):
         lines, can_confirm = self.preview(request, queryset)
         context = {
             **model_admin.admin_site.each_context(request),
-            "title": self.short_description.replace(" selected", ""),
+            "title": re.sub(r" of selected [a-z]+| selected", "", self.short_description),
             "opts": model_admin.opts,
             "media": model_admin.media,
             "lines": lines,

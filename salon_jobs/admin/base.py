@@ -361,6 +361,11 @@ def pause_of(row: Limit | DestinationState) -> str:
     return paused_text(row.paused_by, row.paused_at and timezone.localtime(row.paused_at))
 
 
+def scope_name(kind: str, name: str) -> str:
+    """Format what a limit or a pause applies to; a store by its name."""
+    return f"{kind} {store_name(UUID(name)) if kind == Limit.Kind.STORE else name}"
+
+
 def badge(shown: str, kind: str) -> SafeString:
     """Format a state as a badge: ``kind`` (good, busy, waiting, bad or quiet) chooses its colour."""
     return format_html('<span class="salon-jobs-badge {}">{}</span>', kind, shown)

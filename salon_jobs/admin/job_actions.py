@@ -13,7 +13,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 
 from salon_jobs.admin.actions import BATCH, Action, ActionForm, RowAction, log_changed, user_name
-from salon_jobs.admin.base import reader
+from salon_jobs.admin.base import reader, scope_name
 from salon_jobs.jobs.control import cancel_jobs, change_jobs, discard_jobs, retry_jobs
 from salon_jobs.jobs.limits import set_paused
 from salon_jobs.models import Job, Limit
@@ -74,9 +74,14 @@ class PauseForm(ActionForm):
             self.fields["verb"].initial = "resumed"
         field: Any = self.fields["scopes"]
         field.choices = [
-            (f"{kind}:{name}", f"{kind.label} {name}{' (paused now)' if (kind, name) in paused else ''}")
+            (f"{kind}:{name}", _capitalized(kind, name) + (" (paused now)" if (kind, name) in paused else ""))
             for kind, name in scopes
         ]
+
+
+def _capitalized(kind: str, name: str) -> str:
+    named = scope_name(kind, name)
+    return named[:1].upper() + named[1:]
 
 
 class PauseAction(Action):
@@ -102,7 +107,7 @@ class PauseAction(Action):
             kind, _, name = scope.partition(":")
             set_paused(Limit.Kind(kind), name, paused=done == "paused", by=user_name(request), using=using)
             log_changed(request, list(Limit.objects.using(using).filter(kind=kind, name=name)), done)
-            messages.success(request, f"{kind.capitalize()} {name} {done}.")
+            messages.success(request, f"{_capitalized(kind, name)} {done}.")
 
 
 RETRY: Final = RowAction(

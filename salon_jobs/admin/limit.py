@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 from django import forms
 from django.contrib import admin
@@ -16,10 +15,9 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from salon_jobs.admin.actions import log_changed, report, user_name
-from salon_jobs.admin.base import ReaderAdmin, badge, pause_of, reader, sees_all_stores
+from salon_jobs.admin.base import ReaderAdmin, badge, pause_of, reader, scope_name, sees_all_stores
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import OptionInvalid
-from salon_jobs.dashboard.stores import store_name
 from salon_jobs.db.statements import rows as rows_of
 from salon_jobs.jobs.enqueue import after_commit
 from salon_jobs.jobs.limits import count_by_scope, limit_name, list_limits, set_paused
@@ -86,7 +84,7 @@ class LimitAdmin(ReaderAdmin):
     @admin.display(description="applies to")
     def scope(self, row: Limit) -> str:
         """Show what the limit applies to; a store by its name."""
-        return f"{row.kind} {store_name(UUID(row.name)) if row.kind == Limit.Kind.STORE else row.name}"
+        return scope_name(row.kind, row.name)
 
     @admin.display(description="state")
     def state(self, row: Limit) -> SafeString:

@@ -100,6 +100,10 @@ def test_what_selected_jobs_belong_to_is_paused_and_resumed(client: Client, stor
     scopes = ["queue:night", "task:ping", f"store:{stores[0]}"]
     text = act(client, "pause", ids, verb="paused", scopes=scopes, confirmed="1")
     assert "Queue night paused." in text
+    assert "Store Salon 0 paused." in text
+    asked = act(client, "pause", ids)
+    assert "Store Salon 0 (paused now)" in asked
+    assert "<h1>Pause or resume queue, task or store</h1>" in asked
     rules = "SELECT kind, name, paused FROM salon_jobs_limit ORDER BY id"
     assert seen(rules) == [("queue", "night", True), ("task", "ping", True), ("store", str(stores[0]), True)]
     act(client, "pause", ids, verb="resumed", scopes=scopes[:1], confirmed="1")
