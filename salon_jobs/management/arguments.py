@@ -112,14 +112,14 @@ class TakesArguments(Protocol):
 
 # The options that several subcommands share.
 _OPTIONS: Final[dict[str, dict[str, Any]]] = {
-    "--yes": {"action": "store_true", "help": "do not ask"},
+    "--yes": {"action": "store_true", "help": "do not ask for confirmation"},
     "--json": {"action": "store_true", "help": "write JSON"},
     "--dry-run": {"action": "store_true", "help": "count only, change nothing"},
     "--limit": {"type": positive, "default": 50, "metavar": "N", "help": "list at most N (default 50)"},
     "--task": {"metavar": "NAME", "help": "of this task"},
     "--queue": {"metavar": "NAME", "help": "of this queue"},
     "--store": {"type": UUID, "metavar": "ID", "help": "of this store"},
-    "--since": {"type": instant, "metavar": "TIME", "help": "added since: an age (12h, 7d) or an ISO 8601 instant"},
+    "--since": {"type": instant, "metavar": "TIME", "help": "added after: an age (12h, 7d) or an ISO 8601 instant"},
     "--until": {"type": instant, "metavar": "TIME", "help": "added before"},
     "--aggregate-type": {"metavar": "NAME", "help": "for this destination"},
     "--aggregate-id": {"metavar": "ID", "help": "of this aggregate"},

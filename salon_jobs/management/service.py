@@ -48,7 +48,7 @@ class ServiceCommand(BaseCommand):
             default=None,
             help="restart when a Python file changes; the default with DEBUG, except in a burst",
         )
-        parser.add_argument("--no-reload", action="store_false", dest="reload", help="do not")
+        parser.add_argument("--no-reload", action="store_false", dest="reload", help="do not restart")
         parser.add_argument("--reloaded", action="store_true", help=argparse.SUPPRESS)
         # What shows the output that a child writes to a pipe.
         parser.add_argument("--terminal", choices=("plain", "coloured"), help=argparse.SUPPRESS)
@@ -67,7 +67,10 @@ class ServiceCommand(BaseCommand):
             help="default SALON_JOBS['LOGGING']['FORMAT'], or text on a terminal and json otherwise",
         )
         parser.add_argument(
-            "--log-level", type=log_level, choices=LEVELS, help="in any case; default SALON_JOBS['LOGGING']['LEVEL']"
+            "--log-level",
+            type=log_level,
+            choices=LEVELS,
+            help="in upper or lower case; default SALON_JOBS['LOGGING']['LEVEL']",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -15,18 +15,18 @@ from salon_jobs.management.output import as_command_error, ask, warn_of_kept_pas
 class Command(BaseCommand):
     """Command that bootstraps as the superuser of ``BOOTSTRAP_URL`` or prints SQL for psql; needs no other URL."""
 
-    help = "Create or fix the database roles as superuser, by BOOTSTRAP_URL. Idempotent; before migrate."
+    help = "Create or correct the database roles, as the superuser of BOOTSTRAP_URL. Idempotent. Run it before migrate."
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--database", metavar="NAME", help="the database to prepare; created when it is missing")
+        parser.add_argument("--database", metavar="NAME", help="the database to prepare; created if missing")
         parser.add_argument(
             "--share-roles", action="store_true", help="use roles that other databases on the server already use"
         )
         parser.add_argument(
             "--change-passwords", action="store_true", help="give existing roles the passwords in ROLE_PASSWORDS"
         )
-        parser.add_argument("--yes", "--no-input", "--noinput", action="store_true", help="do not ask")
+        parser.add_argument("--yes", "--no-input", "--noinput", action="store_true", help="do not ask for confirmation")
         parser.add_argument("--print", action="store_true", dest="print_only", help="print the SQL for psql instead")
 
     def handle(self, *args: Any, **options: Any) -> None:

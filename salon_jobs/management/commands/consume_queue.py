@@ -20,7 +20,7 @@ class Command(ServiceCommand):
     burst_help = "run until all sources are empty"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("name", nargs="*", metavar="NAME", help="consumers of the settings; default all")
+        parser.add_argument("name", nargs="*", metavar="NAME", help="names of consumers in the settings; default all")
         super().add_arguments(parser)
 
     def serve(self, options: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from salon_jobs.process.heartbeat import Heartbeat
 class Command(ServiceCommand):
     """Command that runs one relay."""
 
-    help = "Publish the messages of committed transactions, in order; any number at once. Connects as the worker role."
+    help = "Publish the messages of committed transactions, in order. Any number can run. Connects as the worker role."
     alias = "relay"
     health_port = 8082
     burst_help = "relay until nothing is due"

@@ -29,14 +29,14 @@ def instant(text: str) -> datetime:
 class Command(ServiceCommand):
     """Command that runs one scheduler, or one poll of it (``--burst``)."""
 
-    help = "Fire cron entries, each tick once for any number of schedulers. Connects as the worker role."
+    help = "Fire cron entries, each tick once however many schedulers run. Connects as the worker role."
     alias = "scheduler"
     health_port = 8081
     burst_help = "fire what is due now"
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
-            "--at", type=instant, metavar="INSTANT", help="with --burst: fire the ticks of this instant alone"
+            "--at", type=instant, metavar="INSTANT", help="with --burst: fire only the ticks of this instant"
         )
         super().add_arguments(parser)
 

@@ -33,7 +33,7 @@ class Command(BaseCommand):
 
     help = (
         "Show and change jobs and messages of all stores through OPERATOR_DATABASE; check and convert the database; "
-        "run a service, whatever commands other apps have."
+        "run a service, even if another app has a command of its name."
     )
     requires_system_checks = ("salon_jobs",)
 

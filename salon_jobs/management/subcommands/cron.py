@@ -24,7 +24,7 @@ class Cron(Subcommand):
     """Subcommand that lists the cron entries, or runs one of them now."""
 
     name = "cron"
-    help = "List cron entries with their next and last ticks, or run one now, whatever its schedule."
+    help = "List cron entries with their next and last ticks, or run one now, regardless of its schedule."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("action", nargs="?", choices=("list", "run"), default="list", help="default list")

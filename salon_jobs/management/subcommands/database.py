@@ -24,17 +24,19 @@ class Doctor(Subcommand):
     """Subcommand that lists differences between declaration and catalogue with the SQL to fix them, and can run it."""
 
     name = "doctor"
-    help = "Compare roles, rights, policies and functions of the database with the declaration; any role may."
+    help = "Compare roles, rights, policies and functions of the database with the declaration. Any role may run it."
     needs_role = False
 
     def add_arguments(self, parser: CommandParser) -> None:
         who = parser.add_mutually_exclusive_group()
-        who.add_argument("--database", metavar="ALIAS", help="connect by this alias (default OPERATOR_DATABASE)")
-        who.add_argument("--superuser", action="store_true", help="connect by BOOTSTRAP_URL, which sees all rows")
+        who.add_argument("--database", metavar="ALIAS", help="connect through this alias (default OPERATOR_DATABASE)")
+        who.add_argument("--superuser", action="store_true", help="connect through BOOTSTRAP_URL, which sees all rows")
         parser.add_argument("--skip-orphans", action="store_true", help="do not read tables for orphans")
-        parser.add_argument("--fail", action="store_true", help="exit with 1 when there is a drift")
-        parser.add_argument("--fix", action="store_true", help="run the statements, as superuser unless --database")
-        parser.add_argument("--yes", action="store_true", help="do not ask")
+        parser.add_argument("--fail", action="store_true", help="exit with 1 if there is a drift")
+        parser.add_argument(
+            "--fix", action="store_true", help="run the statements, as superuser unless --database is given"
+        )
+        parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
         parser.add_argument("--json", action="store_true", help="write what was found as JSON")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
@@ -88,14 +90,14 @@ class Convert(Subcommand):
     """Subcommand that converts the database to what ``ROLES`` says: least-privilege roles, or one user."""
 
     name = "convert"
-    help = "Convert the database from one user to roles, or back, as SALON_JOBS['ROLES'] says now; as superuser."
+    help = "Convert the database from one user to roles, or back, as SALON_JOBS['ROLES'] says. Connects as superuser."
     needs_role = False
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
             "--share-roles", action="store_true", help="use roles that other databases on the server already use"
         )
-        parser.add_argument("--yes", action="store_true", help="do not ask")
+        parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         """Ask, bootstrap the roles if there are to be any, convert. Raises CommandError, SalonJobsError."""

@@ -68,7 +68,9 @@ class List(Subcommand):
             "--state", action="append", choices=[state.value for state in JobState], help="in this state; repeatable"
         )
         parser.add_argument("--key", metavar="KEY", help="with this job key")
-        parser.add_argument("--error-class", metavar="CLASS", help="failed with this error class, in full")
+        parser.add_argument(
+            "--error-class", metavar="CLASS", help="failed with an error of this class, by its full name"
+        )
         add_options(parser, "--task", "--queue", "--store", "--since", "--until", "--limit", "--json")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
@@ -303,7 +305,7 @@ class Retry(ChangeJobs):
     """Subcommand that retries failed and cancelled jobs by ID, or all failed ones of a task, a store or a queue."""
 
     name = "retry"
-    help = "Queue failed and cancelled jobs again, due now or later; exhausted ones get one more attempt."
+    help = "Queue failed and cancelled jobs again, due now or later; jobs without attempts left get one more."
     states = (JobState.FAILED,)
     done = "queued again"
     verb = staticmethod(retry_jobs)
@@ -311,7 +313,7 @@ class Retry(ChangeJobs):
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
         parser.add_argument(
-            "--at", type=instant_ahead, metavar="TIME", help="when they are due: in 12h, or an ISO 8601 instant"
+            "--at", type=instant_ahead, metavar="TIME", help="when they are due: from now (12h) or an ISO 8601 instant"
         )
 
     def arguments(self, options: dict[str, Any]) -> dict[str, Any]:

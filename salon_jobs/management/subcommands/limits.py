@@ -26,19 +26,21 @@ class Limit(Subcommand):
 
     name = "limit"
     help = (
-        "Limit how many jobs of a queue, task, store or key run at once in all processes, and how many start a second."
-        " Options you omit keep their value. Without options, list the current limits."
+        "Limit how many jobs of a queue, task, store or key run at once in all processes, and how many start per "
+        "second. Options you omit keep their value. Without options, list the current limits."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         add_options(parser.add_mutually_exclusive_group(), "--queue", "--task", "--store")
         parser.add_argument("--key", help="with --task: its jobs that have this concurrency key")
         most = parser.add_mutually_exclusive_group()
-        most.add_argument("--max-concurrency", type=int, metavar="N", help="this many at once, whatever is declared")
+        most.add_argument(
+            "--max-concurrency", type=int, metavar="N", help="at most this many at once, whatever is declared"
+        )
         most.add_argument("--lift", action="store_true", help="any number at once, whatever is declared")
         most.add_argument("--as-declared", action="store_true", help="as many at once as declared")
         rate = parser.add_mutually_exclusive_group()
-        rate.add_argument("--rate", type=float, metavar="R", help="this many start per second")
+        rate.add_argument("--rate", type=float, metavar="R", help="at most this many start per second")
         rate.add_argument("--no-rate", action="store_true", help="any number start per second")
         add_options(parser, "--json")
 
@@ -81,7 +83,7 @@ class Pause(Subcommand):
     """Subcommand that stops starting the jobs of one queue, task or store."""
 
     name = "pause"
-    help = "Start no more jobs of a queue, a task or a store; running jobs continue. Workers follow within a second."
+    help = "Stop starting the jobs of a queue, task or store; claimed jobs continue. Workers follow within a second."
     done: ClassVar[str] = "paused"
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -164,7 +164,7 @@ class SendSkipped(Subcommand):
     """Subcommand that sends messages by ID, or all matching ones, that a list in the settings had skipped."""
 
     name = "send-skipped"
-    help = "Send messages, under their own IDs, that a list in the settings skipped."
+    help = "Send messages that a list in the settings skipped, with their original IDs."
 
     def add_arguments(self, parser: CommandParser) -> None:
         _add_selection(parser)
@@ -203,7 +203,7 @@ class ReplayMessages(Subcommand):
     """Subcommand that writes messages again under new IDs, after a preview."""
 
     name = "replay"
-    help = "Send messages again as new ones, in the original order. Shows how many first, and asks."
+    help = "Send messages again as new ones, in the original order. Counts them first, and asks for confirmation."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("id", nargs="*", type=_message_id, help="numbers or UUIDs of messages")
@@ -335,7 +335,7 @@ class Gate(Subcommand):
     """Subcommand that shows the open transactions that wrote messages, and how many messages wait for them to end."""
 
     name = "gate"
-    help = "Show the open transactions that hold back messages, since when, and how many messages."
+    help = "Show the open transactions that hold back messages, since when, and how many messages wait."
 
     def add_arguments(self, parser: CommandParser) -> None:
         add_options(parser, "--json")

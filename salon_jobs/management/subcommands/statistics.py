@@ -86,7 +86,7 @@ class Prune(Subcommand):
             "--older-than",
             type=duration,
             metavar="AGE",
-            help="ended longer ago than this (7d, 12h …); default RETAIN_…",
+            help="jobs that ended longer ago than this (7d, 12h …); default: each state's RETAIN_…",
         )
         parser.add_argument(
             "--state",

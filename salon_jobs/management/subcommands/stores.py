@@ -32,7 +32,9 @@ class EraseStore(Subcommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("store", type=UUID, help="the ID of a store")
-        parser.add_argument("--cancel", action="store_true", help="cancel its jobs first; else none may be running")
+        parser.add_argument(
+            "--cancel", action="store_true", help="cancel its jobs first; otherwise none may be running"
+        )
         parser.add_argument(
             "--wait", type=duration, metavar="TIME", help="with --cancel: longest wait for running jobs (default 60s)"
         )
