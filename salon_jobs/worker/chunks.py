@@ -13,6 +13,10 @@ from salon_jobs.worker.executor import joins_chunk
 from salon_jobs.worker.fair_claim import Quota, claim_groups
 from salon_jobs.worker.group_scanner import ClaimGroup
 
+# How long a chunk, or the worker's sweep, waits for a claim of another thread: one whose connection hangs holds up no
+# thread but its own.
+PATIENCE_S = 1.0
+
 
 def arrange(jobs: list[ClaimedJob]) -> list[ClaimedJob]:
     """Put the jobs that can run in one chunk where the first of them is; keep the order otherwise."""
@@ -44,7 +48,8 @@ class ChunkClaimer:
     def claim(self, last: ClaimedJob, room: int) -> list[ClaimedJob]:
         """Claim up to ``room`` due jobs of the claim group of ``last`` that come after it, for the same chunk.
 
-        Those that may join none go to the buffer. Raises database errors.
+        Those that may join none go to the buffer. Claims nothing while another thread's claim takes long. Raises
+        database errors.
         """
         group = ClaimGroup(
             last.store_id or NO_STORE, last.claim_group, last.queue, last.task, last.priority, None, due=True
@@ -54,7 +59,9 @@ class ChunkClaimer:
             return []
         task = registry.get_declaration(last.task)
         low_water = {group.id: (round(last.run_at_s * 1_000_000), last.id)}
-        with self.lock:
+        if not self.lock.acquire(timeout=PATIENCE_S):
+            return []
+        try:
             jobs = claim_groups(self._process_id, [Quota(group, room, room)], room, low_water)
             self.claimed += len(jobs)
             alone = [job for job in jobs if not joins_chunk(task, job)]
@@ -62,4 +69,6 @@ class ChunkClaimer:
             self._jobs.lease(chunk)
             if alone and not self._jobs.put(alone):
                 queries.requeue([(job.id, job.lease) for job in alone], self._process_id)
+        finally:
+            self.lock.release()
         return chunk

@@ -23,7 +23,7 @@ from salon_jobs.process.loop import Loop
 from salon_jobs.tenancy.connections import refuse_small_pool
 from salon_jobs.worker import deadlines
 from salon_jobs.worker.buffer import OVERDUE_S, JobBuffer
-from salon_jobs.worker.chunks import ChunkClaimer, arrange
+from salon_jobs.worker.chunks import PATIENCE_S, ChunkClaimer, arrange
 from salon_jobs.worker.claim import Claimer
 from salon_jobs.worker.deadlines import Cancellations, DeadlineWatcher
 from salon_jobs.worker.fair_claim import LIMIT_WAIT_S, Claim
@@ -323,8 +323,12 @@ class Worker(Loop):
 
     def _give_back_unknown(self) -> None:
         """Give back rows leased to this process whose claim was never answered."""
-        with self._chunks.lock:
+        if not self._chunks.lock.acquire(timeout=PATIENCE_S):
+            return  # the next sweep finds them
+        try:
             leases = queries.other_leases(self._process_id, self._jobs.leased_ids())
+        finally:
+            self._chunks.lock.release()
         if leases:
             self._give_back(leases, "claim answer lost")
             self.notify()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partialmethod
 from typing import Any
 from uuid import UUID
 
@@ -24,6 +25,8 @@ from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.limits import load_limits
 from salon_jobs.jobs.options import Timeouts
 from salon_jobs.signals import job_finished, job_started
+from salon_jobs.worker import chunks as chunks_module
+from salon_jobs.worker import worker as worker_module
 from salon_jobs.worker.buffer import Handful, JobBuffer
 from salon_jobs.worker.chunks import ChunkClaimer
 from salon_jobs.worker.executor import execute, join, joins_chunk, settle
@@ -420,6 +423,28 @@ def test_two_processes_never_share_a_job(stores: list[UUID], process_id: int) ->
             theirs = elsewhere(pool, lambda: chunks.claim(job, 10)).result(10)
     ids = [each.id for each in (job, *mine, *theirs)]
     assert len(ids) == len(set(ids)) == 6
+
+
+def test_a_claim_that_hangs_holds_up_neither_other_chunks_nor_the_worker(
+    stores: list[UUID], hooks: Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (chunks_module, worker_module):
+        monkeypatch.setattr(module, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(worker_module, "_SWEEP_S", 0.0)
+    hooks.store = calls = Calls()
+    monkeypatch.setattr(ChunkClaimer, "__init__", partialmethod(hanging, ChunkClaimer.__init__))
+    with working(process_id):
+        add(stores[0], 0)
+        eventually(lambda: seen(ROWS) == [])
+        add(stores[1], 1)
+        eventually(lambda: seen(ROWS) == [])
+    assert calls.calls == [[0], [1]]
+
+
+def hanging(claimer: ChunkClaimer, create: Callable[..., None], *arguments: Any) -> None:
+    """Create a claimer one of whose claims never gets its answer."""
+    create(claimer, *arguments)
+    claimer.lock.acquire()
 
 
 def test_the_jobs_of_a_process_that_died_join_no_chunk(stores: list[UUID], process_id: int) -> None:
