@@ -20,6 +20,7 @@ from salon_jobs.admin.filters import DestinationFilter, EventFilter, MessageStor
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import ActionResult, MessageStatus
 from salon_jobs.core.units import with_noun
+from salon_jobs.dashboard.relays import why_not_sent
 from salon_jobs.dashboard.times import ago, instant
 from salon_jobs.models import BlockedAggregate, DestinationState, Message, RelayPartition, Replay
 from salon_jobs.outbox.control import pause_destination, resume_destination, retry_heads, retry_messages, skip_messages
@@ -193,19 +194,8 @@ class MessageAdmin(ActionAdmin):
         using = message._state.db
         if using != conf.reader_database or current_store_id() is not None:
             return ""
-        state = DestinationState.objects.using(using).filter(pk=message.aggregate_type).first()
-        if state is None:
-            return ""
-        problems = " · ".join(problems_of(state))
-        return problems[:1].upper() + problems[1:]
-
-
-def problems_of(state: DestinationState) -> list[str]:
-    """Return why nothing is sent to a destination, in words."""
-    problems = [f"destination is {pause_of(state)}"] if state.paused else []
-    if state.outage_since is not None:
-        problems.append(f"destination has been down since {instant(state.outage_since)}: {state.outage_code}")
-    return problems
+        reason = why_not_sent([message.aggregate_type], using=using).get(message.aggregate_type, "")
+        return reason[:1].upper() + reason[1:]
 
 
 def _of_aggregate(request: HttpRequest, aggregate_id: str) -> list[int]:

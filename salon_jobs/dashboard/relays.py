@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from django.db.models import Subquery
+from django.db.models import Q, Subquery
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from salon_jobs.core.records import PARTITIONS
 from salon_jobs.core.units import paused_text
+from salon_jobs.dashboard.times import instant
 from salon_jobs.db import statements
-from salon_jobs.models import BlockedAggregate, RelayPartition
+from salon_jobs.models import BlockedAggregate, DestinationState, RelayPartition
 from salon_jobs.outbox.queries import GateState, gate_state
 
 # Counts of what waits for an operator stop here.
@@ -87,6 +89,21 @@ def relaying(*, using: str) -> Relaying:
     return Relaying(
         partitions, tuple(unowned), gate_state(using=using), tuple(DestinationAtWork(*row) for row in destinations)
     )
+
+
+def why_not_sent(destinations: Iterable[str], *, using: str) -> dict[str, str]:
+    """Return why nothing is sent to a destination, for those that are paused or down. Role: operator, worker."""
+    rows = DestinationState.objects.using(using).filter(pk__in=set(destinations))
+    reasons: dict[str, str] = {}
+    for state in rows.filter(Q(paused=True) | Q(outage_since__isnull=False)):
+        parts: list[str] = []
+        if state.paused:
+            at = state.paused_at and timezone.localtime(state.paused_at)
+            parts.append(f"destination is {paused_text(state.paused_by, at)}")
+        if state.outage_since is not None:
+            parts.append(f"destination has been down since {instant(state.outage_since)}: {state.outage_code}")
+        reasons[state.pk] = " · ".join(parts)
+    return reasons
 
 
 def parked(*, using: str) -> tuple[Parked, ...]:

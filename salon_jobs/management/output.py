@@ -76,21 +76,30 @@ def write_list(
     nothing: str,
     detail: str,
     only_in_json: Sequence[str] = (),
+    waiting: Callable[[Sequence[Mapping[str, Any]]], Sequence[str]] | None = None,
 ) -> int:
     """Write the first ``--limit`` rows as a table, or as JSON; return how many.
 
-    The table leaves out columns without any value, and has the column ``detail`` below each row on a terminal. Without
-    rows, write ``nothing`` to ``err``.
+    The table leaves out columns without any value, and has the column ``detail`` below each row on a terminal. Before
+    it comes what ``waiting`` returns for each row: why it waits, or "". Without rows, write ``nothing`` to ``err``.
     """
     found = list(rows.values(*columns, *only_in_json)[: options["limit"] + 1])
     listed = found[: options["limit"]]
+    if waiting is not None:
+        for row, waits in zip(listed, waiting(listed), strict=True):
+            row["waiting"] = waits
     if options["json"]:
         out.write(json.dumps(listed, indent=2, default=str))
     elif listed:
         head = [name for name in columns if name != detail and any(row[name] not in (None, "") for row in listed)]
         cells = [[colour_of(row[name]) if name == "status" else row[name] for name in head] for row in listed]
-        details = [str(row[detail] or "") for row in listed]
-        write_table([head, *cells], details, Screen.of(out, options), out, detail=detail)
+        details = [
+            "; ".join(
+                part for part in (f"waiting: {row['waiting']}" if row.get("waiting") else "", row[detail]) if part
+            )
+            for row in listed
+        ]
+        write_table([head, *cells], details, Screen.of(out, options), out, detail=detail if waiting is None else "why")
     else:
         err.write(nothing)
     if len(found) > len(listed):

@@ -19,6 +19,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.metrics import BUCKETS, bucket_of
 from salon_jobs.jobs import queries as store
 from salon_jobs.jobs import registry
+from salon_jobs.management.arguments import os_user
 from tests import tasks
 from tests.interpreter import ROOT
 from tests.management.operator import run
@@ -223,14 +224,15 @@ def test_limit_sets_a_rule_and_lists_what_is_in_force(stores: list[UUID], settin
         run("limit", "--queue", "mail", "--rate", "2.5")
         run("limit", "--task", "test-limited", "--key", "a:b", "--lift")
         out, _ = run("limit", "--task", "test-limited", "--max-concurrency", "1000")
+        [(at,)] = seen("SELECT to_char(paused_at, 'YYYY-MM-DD HH24:MI TZ') FROM salon_jobs_limit WHERE paused")
         assert [line.split() for line in out.splitlines()] == [
-            ["limit", "paused", "at", "once", "a", "second", "declared"],
-            ["key", "test-limited:*", "-", "1", "-", "1"],
-            ["key", "test-limited:a:b", "-", "-", "-", "1"],
-            ["queue", "mail", "-", "-", "2.5", "-"],
-            ["store", "*", "-", "8", "-", "8"],
-            ["store", str(stores[0]), "yes", "8", "-", "8"],
-            ["task", "test-limited", "-", "1,000", "-", "4"],
+            ["limit", "paused", "at", "once", "a", "second", "declared", "why"],
+            ["key", "test-limited:*", "-", "1", "-", "1", "-"],
+            ["key", "test-limited:a:b", "-", "-", "-", "1", "-"],
+            ["queue", "mail", "-", "-", "2.5", "-", "-"],
+            ["store", "*", "-", "8", "-", "8", "-"],
+            ["store", str(stores[0]), "yes", "8", "-", "8", *f"paused by {os_user()} since {at}".split()],
+            ["task", "test-limited", "-", "1,000", "-", "4", "-"],
         ]
         run("limit", "--queue", "mail", "--max-concurrency", "3")
         assert seen("SELECT max_concurrency, rate FROM salon_jobs_limit WHERE kind = 'queue'") == [(3, 2.5)]

@@ -41,7 +41,7 @@ def test_one_page_shows_what_waits_runs_and_fails(process_id: int) -> None:
     with CaptureQueriesContext(connections["operator"]) as captured:
         call_command("salon_jobs", "top", stdout=out)
     page = out.getvalue()
-    assert "waiting 1, due 0" in page
+    assert "waiting 1, due 0, paused 1, oldest due" in page
     assert "paused: queue night" in page
     assert "running longest" in page
     assert "KeyError: ?[2Jno such card" in page

@@ -7,14 +7,16 @@ from dataclasses import asdict
 from typing import Any, ClassVar
 
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
+from django.utils import timezone
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import JobState
 from salon_jobs.core.terminal import Painted, Screen
+from salon_jobs.core.units import paused_text
 from salon_jobs.jobs import limits
 from salon_jobs.jobs.limits import ListedLimit, list_limits
 from salon_jobs.management.arguments import add_options, os_user, unknown_names
-from salon_jobs.management.output import table
+from salon_jobs.management.output import write_table
 from salon_jobs.management.subcommands.base import Subcommand
 from salon_jobs.models import Job
 
@@ -59,7 +61,8 @@ class Limit(Subcommand):
         if options["json"]:
             out.write(json.dumps(list(map(asdict, listed)), indent=2, default=str))
         elif listed:
-            out.write(table([_HEAD, *map(_cells, listed)], Screen.of(out, options)))
+            rows = [_HEAD, *map(_cells, listed)]
+            write_table(rows, list(map(_pause, listed)), Screen.of(out, options), out, detail="why")
         else:
             err.write("no limit is set or declared")
 
@@ -79,6 +82,12 @@ def _cells(limit: ListedLimit) -> tuple[object, ...]:
     return (f"{limit.kind} {limit.name}", Painted("yes", "yellow") if limit.paused else None, *numbers)
 
 
+def _pause(limit: ListedLimit) -> str:
+    """Return who paused it and when, as far as that is known."""
+    at = limit.paused_at and timezone.localtime(limit.paused_at)
+    return paused_text(limit.paused_by, at) if limit.paused and (limit.paused_by or at) else ""
+
+
 class Pause(Subcommand):
     """Subcommand that stops starting the jobs of one queue, task or store."""
 
@@ -91,7 +100,7 @@ class Pause(Subcommand):
         add_options(parser, "--yes", "--json")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        """Do it and report it. Raises CommandError for what no task has and no waiting job, which may be a typo."""
+        """Do it and report it. Raises CommandError for a name that no task and no waiting job has: a typo?"""
         if not options.get("yes", True) and list(unknown_names(options)) and not _has_jobs(options):
             raise CommandError(f"nothing was {self.done}; pass --yes for a name that is not known here")
         self.change(queue=options["queue"], task=options["task"], store_id=options["store"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any, ClassVar, Final
@@ -18,6 +18,7 @@ from salon_jobs.core.records import EVENT_SKIPPED, TOPIC_DENIED, ActionResult, M
 from salon_jobs.core.redaction import redacted
 from salon_jobs.core.terminal import Screen
 from salon_jobs.core.units import with_noun
+from salon_jobs.dashboard.relays import why_not_sent
 from salon_jobs.management.arguments import add_options, os_user
 from salon_jobs.management.output import ask, change_rows, table, write_list, write_object, write_results
 from salon_jobs.management.subcommands.base import Subcommand
@@ -85,16 +86,26 @@ class List(Subcommand):
             nothing="no message matches",
             detail="last_error",
             only_in_json=_ONLY_IN_JSON,
+            waiting=_waiting,
         )
         if not is_complete and count < options["limit"]:
             err.write(f"only the newest {NEWEST:,} IDs were searched; --status failed or skipped searches all of these")
 
 
+def _waiting(messages: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return for each message why its destination takes none, or "" once it is not pending."""
+    pending = [each["aggregate_type"] for each in messages if each["status"] == MessageStatus.PENDING]
+    reasons = why_not_sent(pending, using=conf.reader_database) if pending else {}
+    return [
+        reasons.get(each["aggregate_type"], "") if each["status"] == MessageStatus.PENDING else "" for each in messages
+    ]
+
+
 class Show(Subcommand):
-    """Subcommand that shows everything known about one message, and what blocks it."""
+    """Subcommand that shows everything known about one message, and what it waits for."""
 
     name = "show"
-    help = "Show a message with its payload, its last error and what blocks it."
+    help = "Show a message with its payload, its last error, what blocks it, and why its destination takes none."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("id", type=_message_id, help="the number or UUID of a message")
@@ -108,7 +119,8 @@ class Show(Subcommand):
             raise CommandError(f"there is no message {number}")
         message: dict[str, Any] = {**row}
         hidden = {name: redacted(message[name], conf.redact) for name in ("payload", "headers")}
-        write_object({**message, **hidden, "blocked_by": _holder(message)}, options, out, only_in_json=("partition",))
+        waits = {"waiting": _waiting([message])[0], "blocked_by": _holder(message)}
+        write_object({**message, **hidden, **waits}, options, out, only_in_json=("partition",))
 
 
 def _holder(message: dict[str, Any]) -> dict[str, Any] | None:

@@ -174,8 +174,9 @@ def _summary(queued: Waiting, live: tuple[ProcessAtWork, ...], screen: Screen) -
     running = sum(each.held for each in workers)
     lines = [
         (
-            f"{timezone.localtime():%H:%M:%S}  waiting {about}{queued.waiting:,}, due {queued.due:,}, oldest due "
-            f"{duration(queued.oldest_due_s)}"
+            f"{timezone.localtime():%H:%M:%S}  waiting {about}{queued.waiting:,}, due {queued.due:,}, "
+            + (f"paused {queued.paused_jobs:,}, " if queued.paused_jobs else "")
+            + f"oldest due {duration(queued.oldest_due_s)}"
         ),
         f"{with_noun(len(workers), 'worker')}, {with_noun(running, 'job')} running",
     ]
