@@ -132,7 +132,7 @@ def test_the_admin_shows_messages_and_decides_for_those_who_may(
     waiting: list[int], client: tuple[Client, User]
 ) -> None:
     browser, user = client
-    assert browser.get(PAGE).status_code == 200
+    assert browser.get(PAGE, follow=True).status_code == 200
     page = browser.get(f"{PAGE}{waiting[0]}/change/").content.decode()
     assert "&lt;raw&gt;" in page
     assert "<raw>" not in page

@@ -171,15 +171,15 @@ def test_cancel_refuses_what_names_no_job_or_two_ways(database: None) -> None:
 
 def test_pause_and_resume(stores: list[UUID]) -> None:
     with pytest.raises(CommandError, match="nothing was paused; pass --yes for a name that is not known here"):
-        run("pause", "--queue", "mail")
-    assert run("pause", "--queue", "mail", "--yes")[0] == "paused: queue mail\n"
+        run("pause", "--queue", "unheard-of")
+    assert run("pause", "--queue", "unheard-of", "--yes")[0] == "paused: queue unheard-of\n"
     tasks.in_store.using(queue="bulk").enqueue(store_id=stores[0])
     assert run("pause", "--queue", "bulk")[0] == "paused: queue bulk\n", "jobs wait there"
     change("DELETE FROM salon_jobs_limit WHERE name = 'bulk'")
     assert json.loads(run("pause", "--store", str(stores[0]), "--json")[0]) == {"paused": {"store": str(stores[0])}}
-    assert run("resume", "--queue", "mail")[0] == "resumed: queue mail\n"
+    assert run("resume", "--queue", "unheard-of")[0] == "resumed: queue unheard-of\n"
     assert seen("SELECT kind, name, paused FROM salon_jobs_limit ORDER BY kind") == [
-        ("queue", "mail", False),
+        ("queue", "unheard-of", False),
         ("store", str(stores[0]), True),
     ]
     with pytest.raises(CommandError, match="one of the arguments --queue --task --store is required"):

@@ -220,6 +220,7 @@ def test_no_function_of_ours_is_leakproof_and_definers_fix_their_search_path(dat
         " AND has_function_privilege('app', oid, 'EXECUTE')"
     )
     assert {name for (name,) in allowed} == {
+        "salon_jobs_add_follow_up",
         "salon_jobs_add_jobs",
         "salon_jobs_cancel",
         "salon_jobs_emit",

@@ -59,6 +59,7 @@ from salon_jobs.control import (
     resume_destination,
     retry_jobs,
     retry_messages,
+    run_cron_entry,
     skip_messages,
     unpark,
 )
@@ -306,6 +307,7 @@ for operated in cancel_jobs([handle.id]):
 pause(queue="mail")
 pause(store_id=STORE, using="operator")
 resume(task="typing-store")
+run_cron_entry("nightly")
 limit(queue="mail", max_concurrency=4, rate=0.5)
 limit(task="typing-limits", key=str(STORE), max_concurrency=None)
 limit(store_id=str(STORE), lift=True)

@@ -57,6 +57,7 @@ from salon_jobs.control import (
     resume_destination,
     retry_jobs,
     retry_messages,
+    run_cron_entry,
     skip_messages,
     unpark,
 )
@@ -280,6 +281,7 @@ change_jobs([1], priority="high")  # E
 wrong_result: list[ActionResult[str]] = skip_messages([1])  # E
 pause("mail")  # E
 resume(queue=1)  # E
+run_cron_entry(1)  # E
 limit(queue="mail", max_concurrency="4")  # E
 limit(queue="mail", rate="1/s")  # E
 emit("rn::nats:::orders", payload={})  # E
