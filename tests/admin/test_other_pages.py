@@ -112,7 +112,8 @@ def test_run_now_links_to_the_job_on_its_own_site_for_those_who_may_see_it() -> 
         r'href="/admin/ops/salon_jobs/job/\d+/change/"', client.post(site, form, follow=True).content.decode()
     )
     client = staff(may=("view_cronentrystate", "run_cronentrystate", "view_all_stores"))
-    Permission.objects.get(codename="view_job").user_set.clear()
+    view_job: Any = Permission.objects.get(codename="view_job")
+    view_job.user_set.clear()
     text = client.post(site, form, follow=True).content.decode()
     assert re.search(r"Cron entry test-nightly: added job \d+\.", text)
 
