@@ -194,7 +194,7 @@ class MessageAdmin(ActionAdmin):
         using = message._state.db
         if using != conf.reader_database or current_store_id() is not None:
             return ""
-        reason = why_not_sent([message.aggregate_type], using=using).get(message.aggregate_type, "")
+        reason = why_not_sent([message.aggregate_type], using=conf.reader_database).get(message.aggregate_type, "")
         return reason[:1].upper() + reason[1:]
 
 
