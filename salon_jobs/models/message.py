@@ -51,7 +51,9 @@ class Message(models.Model):
     message_id: models.UUIDField[UUID, UUID] = models.UUIDField(
         help_text="Set when the message is written; identifies it to brokers and consumers"
     )
-    aggregate_type: models.CharField[str, str] = models.CharField(max_length=255, help_text="Destination: an ARN or RN")
+    aggregate_type: models.CharField[str, str] = models.CharField(
+        "destination", max_length=255, help_text="Destination: an ARN or RN"
+    )
     aggregate_id: models.CharField[str, str] = models.CharField(
         max_length=255, db_default="", help_text="Messages with the same aggregate ID are delivered in order"
     )
@@ -149,7 +151,7 @@ class BlockedAggregate(models.Model):
         PARKED = "parked", "parked"
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
-    aggregate_type: models.CharField[str, str] = models.CharField(max_length=255)
+    aggregate_type: models.CharField[str, str] = models.CharField("destination", max_length=255)
     aggregate_id: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
     partition: models.SmallIntegerField[int, int] = models.SmallIntegerField()
     head_id: models.BigIntegerField[int, int] = models.BigIntegerField(
@@ -204,7 +206,7 @@ class RelayPartition(models.Model):
 class DestinationState(models.Model):
     """One aggregate type: the tokens left of its rate, whether it is paused, and the outage that relays met there."""
 
-    aggregate_type: models.CharField[str, str] = models.CharField(primary_key=True, max_length=255)
+    aggregate_type: models.CharField[str, str] = models.CharField("destination", primary_key=True, max_length=255)
     tokens: models.FloatField[float, float] = models.FloatField(db_default=0.0)
     refilled_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
     paused: models.BooleanField[bool, bool] = models.BooleanField(db_default=False)

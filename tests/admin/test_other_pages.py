@@ -194,6 +194,8 @@ def test_the_page_of_a_message_offers_what_its_status_allows() -> None:
     for message, expected in ((failed, ["retry", "skip", "replay"]), (pending, ["skip"])):
         page = client.get(f"{ADMIN}message/{message}/change/").content.decode()
         assert re.findall(r'name="action" value="(\w+)"', page) == expected
+        assert "Destination:" in page
+        assert "Aggregate type" not in page
     form = {"action": "skip", "index": "0", "_selected_action": str(pending), "confirmed": "1"}
     back = f"{ADMIN}message/{pending}/change/"
     asked = client.post(f"{ADMIN}message/", {**form, "confirmed": [], "back": "javascript:alert(1)"}).content.decode()
