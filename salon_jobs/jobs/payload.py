@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import partial
 from types import NoneType, UnionType
-from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, NamedTuple, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
 import msgspec
@@ -201,6 +201,10 @@ class ChunkPayload(PayloadType):
         if STORE_ARGUMENT in fields:
             raise TaskInvalid(f"task {task_name!r}: {item.__name__} needs no store_id, which is the handler's own")
         self.item, self._list_name = item, others[0]
+        # As in the class itself, each job gets a value of its own.
+        self._factories: dict[str, Callable[[], Any]] = {
+            name: default.default_factory for name, default in fields.items() if isinstance(default, _Field)
+        }
         parameter = partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
         signature = inspect.Signature(
             [parameter(STORE_ARGUMENT), *(parameter(name, default=default) for name, default in fields.items())]
@@ -210,7 +214,8 @@ class ChunkPayload(PayloadType):
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
         """Bind ``(store_id, item)``, or the item's fields by name. Raises PayloadInvalid as any task does."""
         if not args:
-            return super().bind(args, kwargs)
+            made = {name: make() for name, make in self._factories.items() if name not in kwargs}
+            return super().bind(args, {**made, **kwargs})
         if len(args) != 2 or kwargs or not isinstance(args[1], self.item):
             raise PayloadInvalid(
                 f"task {self.task_name!r} takes the store and one {self.item.__name__}: "
@@ -233,8 +238,14 @@ class ChunkPayload(PayloadType):
         return {**calls[0], self._list_name: [item for call in calls for item in call[self._list_name]]}
 
 
+_Field: Final[Any] = type(msgspec.field())  # pyright: ignore[reportUnknownVariableType]
+
+
 def _fields(item: type[Any]) -> dict[str, Any] | None:
-    """Return the fields of a class with their defaults, ``Parameter.empty`` for none; None for another class."""
+    """Return the fields of a class with their defaults; None for another class.
+
+    A default is ``Parameter.empty`` where there is none, and a field of msgspec where it is made for each object.
+    """
     fields: Sequence[Any]
     if isinstance(item, type) and issubclass(item, msgspec.Struct):  # pyright: ignore[reportUnnecessaryIsInstance]
         fields = msgspec.structs.fields(item)
@@ -248,7 +259,7 @@ def _fields(item: type[Any]) -> dict[str, Any] | None:
         if field.default not in missing
         else inspect.Parameter.empty
         if field.default_factory in missing
-        else field.default_factory()
+        else msgspec.field(default_factory=field.default_factory)
         for field in fields
     }
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from functools import partial
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import msgspec
 import pytest
@@ -194,6 +194,32 @@ def test_the_arguments_of_a_chunk_are_the_fields_of_its_payload() -> None:
         payload.bind((store, _Sale("x")), {})  # type: ignore[arg-type]
     with pytest.raises(PayloadInvalid, match="no argument 'nummer'; did you mean"):
         payload.bind((), {"store_id": store, "nummer": 1})
+
+
+@dataclass
+class _Payment:
+    number: int
+    key: UUID = field(default_factory=uuid4)
+
+
+class _PaymentStruct(msgspec.Struct):
+    number: int
+    key: UUID = msgspec.field(default_factory=uuid4)
+
+
+def _pay(store_id: UUID, payments: list[_Payment]) -> None: ...
+
+
+def _pay_by_struct(store_id: UUID, payments: list[_PaymentStruct]) -> None: ...
+
+
+@pytest.mark.parametrize("function", [_pay, _pay_by_struct])
+def test_each_job_of_a_chunk_gets_a_default_of_its_own(function: Any) -> None:
+    store, payload = UUID(int=5), store_task(name=NAME, chunk=5)(function).payload
+    calls = [payload.bind((), {"store_id": store, "number": 1}).json for _ in range(3)]
+    assert len(set(calls)) == 3
+    before_the_field = [payload.decode('{"number": 1}', store)["payments"][0].key for _ in range(3)]
+    assert len(set(before_the_field)) == 3
 
 
 def test_a_chunk_can_be_of_structs() -> None:
