@@ -117,7 +117,10 @@ class PayloadType:
         values = dict(arguments)
         store_id = self._store(values.pop(STORE_ARGUMENT, None)) if self.with_store else None
         struct = self._convert(values, self._struct)
-        encoded = self._encode({name: getattr(struct, name) for name in self._types})
+        if _PLAIN.issuperset(map(type, msgspec.structs.astuple(struct))):
+            encoded = self._encode(struct, plain=True)
+        else:
+            encoded = self._encode({name: getattr(struct, name) for name in self._types})
         return Arguments(store_id, encoded.decode())
 
     def decode(self, payload: str, store_id: UUID | None) -> dict[str, Any]:
@@ -159,12 +162,14 @@ class PayloadType:
     def _convert(self, values: dict[str, Any], kind: Any) -> Any:
         """Convert values, or their spelling in JSON, to the argument types. Raises PayloadInvalid."""
         try:
-            if not _BUILTIN.issuperset(map(type, values.values())):
+            plain = _BUILTIN.issuperset(map(type, values.values()))
+            if not plain:
                 values = msgspec.to_builtins(values, str_keys=True, order="deterministic")
         except Exception as error:  # the caller's own class may raise anything
             raise PayloadInvalid(f"task {self.task_name!r}: an argument cannot be written as JSON: {error}") from error
         try:
-            return msgspec.convert(values, kind, str_keys=True)
+            # Without keywords, msgspec takes a third of the time.
+            return msgspec.convert(values, kind) if plain else msgspec.convert(values, kind, str_keys=True)
         except Exception as error:  # a type's own constructor may raise anything
             raise self._misfit(error) from None
 
@@ -172,9 +177,9 @@ class PayloadType:
         """Return the error for values that do not fit, without quoting them: logs must not contain payloads."""
         return PayloadInvalid(f"task {self.task_name!r}: {_QUOTED.sub(_UNQUOTED, str(error))}")
 
-    def _encode(self, values: Mapping[str, Any]) -> bytes:
+    def _encode(self, values: Any, *, plain: bool = False) -> bytes:
         try:
-            return encode(values, plain=_PLAIN.issuperset(map(type, values.values())))
+            return encode(values, plain=plain)
         except Exception as error:  # the caller's own class may raise anything
             raise PayloadInvalid(f"task {self.task_name!r}: an argument cannot be written as JSON: {error}") from error
 
