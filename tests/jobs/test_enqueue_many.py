@@ -125,6 +125,34 @@ def test_a_batch_that_is_refused_tells_why_and_leaves_none(stores: list[UUID], *
 
 
 @pytest.mark.usefixtures("small_batches")
+def test_the_first_statement_runs_while_the_next_calls_are_made(stores: list[UUID]) -> None:
+    advanced = threading.Event()
+
+    def held(execute: Callable[..., Any], *call: Any) -> Any:
+        assert "salon_jobs_add_jobs" not in call[0] or advanced.wait(10)
+        return execute(*call)
+
+    def calls() -> Iterator[Call[...]]:
+        for number in range(25):
+            if number == 15:
+                advanced.set()
+            yield tasks.in_store.call(store_id=stores[0], number=number)
+
+    with connection.execute_wrapper(held):
+        assert len(tasks.in_store.enqueue_many(calls())) == 25
+
+
+def test_statements_grow_from_a_small_one(stores: list[UUID]) -> None:
+    with CaptureQueriesContext(connection) as queries:
+        handles = tasks.in_store.enqueue_many(
+            tasks.in_store.call(store_id=stores[n % 3 if n < 600 else 0], number=n) for n in range(2_000)
+        )
+    assert len([query for query in queries.captured_queries if "salon_jobs_add_jobs" in query["sql"]]) == 3
+    rows = seen("SELECT id, store_id, (payload->>'number')::int FROM salon_jobs_job ORDER BY id")
+    assert rows == [(handle.id, stores[n % 3 if n < 600 else 0], n) for n, handle in enumerate(handles)]
+
+
+@pytest.mark.usefixtures("small_batches")
 def test_a_savepoint_that_is_rolled_back_takes_no_jobs_along(stores: list[UUID]) -> None:
     saved, inserted = threading.Event(), threading.Event()
     caller = threading.current_thread()
@@ -141,6 +169,7 @@ def test_a_savepoint_that_is_rolled_back_takes_no_jobs_along(stores: list[UUID])
     def calls() -> Iterator[Call[...]]:
         for number in range(45):
             if number == 25:
+                inserted.clear()  # by the statement before
                 with suppress(ZeroDivisionError), transaction.atomic():
                     saved.set()
                     assert inserted.wait(10)
