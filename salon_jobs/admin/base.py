@@ -194,6 +194,7 @@ class ReaderAdmin(ModelAdmin):
 
     class Media:
         css: ClassVar = {"all": ["salon_jobs/pages.css"]}
+        js: ClassVar = ["salon_jobs/pages.js"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Return the rows that the reader's role sees. Raises PermissionDenied for a role that may see none.

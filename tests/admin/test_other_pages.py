@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 from django.contrib.auth.models import Permission
+from django.contrib.staticfiles import finders
 from django.test import Client, override_settings
 
 from salon_jobs import cron, task
@@ -203,6 +204,20 @@ def test_the_page_of_a_message_offers_what_its_status_allows() -> None:
     assert "javascript:" not in asked
     assert client.post(f"{ADMIN}message/", {**form, "back": back}).headers["Location"] == back
     assert seen("SELECT status FROM salon_jobs_message WHERE id = %s", pending) == [("skipped",)]
+
+
+def test_every_page_with_buttons_drops_the_second_submit_of_a_double_click() -> None:
+    client = staff(everything=True)
+    pending = write("pending")
+    question = {"action": "skip", "index": "0", "_selected_action": str(pending)}
+    for answer in (
+        client.get(f"{ADMIN}message/"),
+        client.get(f"{ADMIN}message/{pending}/change/"),
+        client.post(f"{ADMIN}message/", question),
+        client.get(f"{ADMIN}job/failures/"),
+    ):
+        assert '<script src="/static/salon_jobs/pages.js">' in answer.content.decode()
+    assert finders.find("salon_jobs/pages.js")
 
 
 def test_the_page_of_a_destination_pauses_and_resumes_it() -> None:
