@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
@@ -27,7 +28,7 @@ from salon_jobs.jobs.fan_out import fan_out_progress
 from salon_jobs.jobs.waiting import served_in_words
 from salon_jobs.models import CronEntryState, CronTick, FanOutRecord, Job, Process
 from salon_jobs.schedule.entries import cron_entries
-from salon_jobs.schedule.scheduler import run_cron_entry
+from salon_jobs.schedule.scheduler import job_of, run_cron_entry
 
 
 class ProcessAdmin(ReadOnlyAdmin):
@@ -177,7 +178,9 @@ class CronEntryAdmin(ActionAdmin):
         if row.declared is None:
             return "-"
         try:
-            return as_json(row.declared.payload_at(row.declared.expression.next_after(timezone.now())))
+            return as_json(json.loads(job_of(row.declared, row.declared.expression.next_after(timezone.now())).payload))
+        except SalonJobsError as error:
+            return str(error)
         except Exception as error:  # the project's own function builds it: whatever it raises is what there is to show
             return f"its function raised {type(error).__name__}: {error}"
 

@@ -135,7 +135,7 @@ class Scheduler(Loop):
     def _try_to_fire(self, entry: CronEntry, tick: datetime, *, advance: bool = True) -> bool | None:
         """Fire one tick; return None when it failed, logged once per tick. Raises when the database is lost."""
         try:
-            job = _job_of(entry, tick)
+            job = job_of(entry, tick)
         except Exception as error:  # its own query may have lost the database; the other entries will notice
             self._report_failure(entry, tick, error)
             return None
@@ -169,7 +169,8 @@ class Scheduler(Loop):
         return handle is not None
 
 
-def _job_of(entry: CronEntry, tick: datetime) -> NewJob:
+def job_of(entry: CronEntry, tick: datetime) -> NewJob:
+    """Return the job that a tick enqueues. Raises what the payload function raises, and PayloadInvalid."""
     task = registry.get_task(entry.task_name)
     arguments = task.payload.bind((), entry.payload_at(tick))
     return replace(task.new_job(arguments, task.options), tick=tick)
@@ -188,7 +189,7 @@ def run_cron_entry(name: str) -> JobHandle:
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise CronInvalid(f"no cron entry {name!r} is declared in this process{hint}")
     try:
-        job = _job_of(entries[name], datetime.now(UTC))
+        job = job_of(entries[name], datetime.now(UTC))
     except SalonJobsError:
         raise
     except Exception as error:  # the project's own function

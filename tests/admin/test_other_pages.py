@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any
 from uuid import UUID
 
@@ -42,9 +42,12 @@ def nightly() -> Iterator[None]:
     """Declare an entry with a payload that depends on its tick, which a scheduler has seen."""
 
     @task(name="test-nightly")
-    def clean(day: str) -> None: ...
+    def clean(day: str, until: date) -> None: ...
 
-    cron("30 3 * * *", clean, payload=lambda tick: {"day": f"{tick:%A}"}, timezone="Europe/Berlin")
+    def payload(tick: datetime) -> dict[str, object]:
+        return {"day": f"{tick:%A}", "until": tick.date()}
+
+    cron("30 3 * * *", clean, payload=payload, timezone="Europe/Berlin")
     change("INSERT INTO salon_jobs_cron_entry (name) VALUES ('test-nightly'), ('of-another-release')")
     change(
         "INSERT INTO salon_jobs_cron_tick (entry, tick_at, job_id)"
@@ -73,7 +76,7 @@ def test_a_cron_entry_shows_when_it_runs_and_what_became_of_it() -> None:
     assert re.search(r"test-nightly 30 3 \* \* \* Europe/Berlin in [\d.]+ (h|min) 1 h ago failed: attempts_exh", listed)
     assert re.search(r"of-another-release not declared in this process - - ", listed)
     shown = text_of(client, "cronentrystate/test-nightly/change/")
-    assert re.search(r'"day": "\w+day"', shown.replace("&quot;", '"'))
+    assert re.search(r'"day": "\w+day", "until": "20\d\d-\d\d-\d\d" }', shown.replace("&quot;", '"'))
     assert shown.count(", in ") == 5
     assert "failed: attempts_exhausted" in shown
     assert "Run now" not in text_of(client, "cronentrystate/of-another-release/change/")
