@@ -105,9 +105,13 @@ class PauseAction(Action):
         using, done = reader(request), form.cleaned_data["verb"]
         for scope in form.cleaned_data["scopes"]:
             kind, _, name = scope.partition(":")
-            set_paused(Limit.Kind(kind), name, paused=done == "paused", by=user_name(request), using=using)
-            log_changed(request, list(Limit.objects.using(using).filter(kind=kind, name=name)), done)
-            messages.success(request, f"{_capitalized(kind, name)} {done}.")
+            paused = done == "paused"
+            if set_paused(Limit.Kind(kind), name, paused=paused, by=user_name(request), using=using):
+                log_changed(request, list(Limit.objects.using(using).filter(kind=kind, name=name)), done)
+                messages.success(request, f"{_capitalized(kind, name)} {done}.")
+            else:
+                state = "is paused already" if paused else "is not paused"
+                messages.warning(request, f"{_capitalized(kind, name)} {state}.")
 
 
 RETRY: Final = RowAction(

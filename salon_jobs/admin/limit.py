@@ -112,9 +112,12 @@ class LimitAdmin(ReaderAdmin):
         self._set_paused(request, queryset, paused=False)
 
     def _set_paused(self, request: HttpRequest, queryset: QuerySet[Limit], *, paused: bool) -> None:
-        rows, done = list(queryset.exclude(paused=paused).order_by("pk")), "paused" if paused else "resumed"
-        for row in rows:
-            set_paused(Limit.Kind(row.kind), row.name, paused=paused, by=user_name(request), using=reader(request))
+        done, by, using = "paused" if paused else "resumed", user_name(request), reader(request)
+        rows = [
+            row
+            for row in queryset.order_by("pk")
+            if set_paused(Limit.Kind(row.kind), row.name, paused=paused, by=by, using=using)
+        ]
         log_changed(request, rows, done)
         report(request, changed=len(rows), reasons=(), done=done, noun="limit")
 

@@ -209,8 +209,11 @@ def resume(
     set_paused(*_scope(queue, task, store_id), paused=False, using=using)
 
 
-def set_paused(kind: Limit.Kind, name: str, *, paused: bool, by: str = "", using: str | None = None) -> None:
-    """Pause or resume what a limit's row names, as it is stored; whoever waits for the jobs is woken."""
+def set_paused(kind: Limit.Kind, name: str, *, paused: bool, by: str = "", using: str | None = None) -> bool:
+    """Pause or resume what a limit's row names, as it is stored; whoever waits for the jobs is woken.
+
+    Return whether that changed anything: who paused first stays recorded.
+    """
     rows = Limit.objects.using(using or conf.database)
     values: dict[str, Any] = {
         "paused": paused,
@@ -218,10 +221,10 @@ def set_paused(kind: Limit.Kind, name: str, *, paused: bool, by: str = "", using
         "paused_by": by if paused else "",
     }
     row, is_new = rows.get_or_create(kind=kind, name=name, defaults=values)
-    if not is_new:
-        rows.filter(pk=row.pk).exclude(paused=paused).update(**values)
+    changed = paused if is_new else rows.filter(pk=row.pk).exclude(paused=paused).update(**values) > 0
     if not paused:
         enqueue.after_commit(None, using=using)
+    return changed
 
 
 def limit(

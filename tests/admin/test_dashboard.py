@@ -11,6 +11,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
+from django.contrib.auth.models import Permission
 from django.db import connections
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -177,6 +178,10 @@ def test_what_is_counted_leads_to_its_rows_for_whoever_may_see_them(busy: tuple[
     limited = staff(may=("view_dashboard", "view_all_stores"))
     for link in re.findall(r'href="(/admin/salon_jobs/[^"]+)"', limited.get(DASHBOARD).content.decode()):
         assert limited.get(unescape(link)).status_code == 200, link
+    Permission.objects.get(codename="view_message").user_set.clear()
+    page = limited.get(DASHBOARD).content.decode()
+    assert "aggregate-of-0" in page
+    assert 'href="/admin/salon_jobs/message/' not in page
 
 
 def test_rates_stay_while_a_new_minute_is_not_counted_yet(busy: tuple[Rows, Rows]) -> None:

@@ -100,6 +100,8 @@ def test_what_selected_jobs_belong_to_is_paused_and_resumed(client: Client, stor
     scopes = ["queue:night", "task:ping", f"store:{stores[0]}"]
     text = act(client, "pause", ids, verb="paused", scopes=scopes, confirmed="1")
     assert "Queue night paused." in text
+    again = act(client, "pause", ids, verb="paused", scopes=scopes[:1], confirmed="1")
+    assert "Queue night is paused already." in again
     assert "Store Salon 0 paused." in text
     asked = act(client, "pause", ids)
     assert "Store Salon 0 (paused now)" in asked
