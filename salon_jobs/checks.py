@@ -86,7 +86,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
     else:
         errors += _check_isolation(database)
     if not uses_time_zones():
-        hint = "set USE_TZ = True: jobs are due at instants, and a datetime without a time zone is none"
+        hint = "set USE_TZ = True: jobs are due at instants, and a datetime without a time zone is not one"
         errors.append(Error("USE_TZ is False", hint=hint, id="salon_jobs.E007"))
     if not apps.is_installed("pgtrigger"):
         errors.append(

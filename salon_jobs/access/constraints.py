@@ -228,7 +228,7 @@ def _privileges(name: str, may: May) -> dict[Privilege, tuple[str, ...]]:
     """Return what a role may do, in a fixed order. Raises ConfigurationError."""
     fields = {what: tuple(names) for what, names in may.items()} if isinstance(may, Mapping) else dict.fromkeys(may, ())
     if invalid := set(fields) - set(ALL_ROWS):
-        raise ConfigurationError(f"constraint {name!r}: {sorted(invalid)} are none of {', '.join(ALL_ROWS)}")
+        raise ConfigurationError(f"constraint {name!r}: {sorted(invalid)} are not among {', '.join(ALL_ROWS)}")
     if fields.get("DELETE"):
         raise ConfigurationError(f"constraint {name!r}: DELETE is for whole rows; name no fields with it")
     return {privilege: fields[privilege] for privilege in ALL_ROWS if privilege in fields}

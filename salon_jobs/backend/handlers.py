@@ -109,7 +109,7 @@ class TaskHandler:
 
     def decode(self, payload: str, store_id: UUID | None, /) -> dict[str, Any]:
         """Read a job's payload. Raises PayloadInvalid for one that this backend did not write."""
-        invalid = f"task {self.name!r}: the payload is none of django.tasks; enqueue the task itself"
+        invalid = f"task {self.name!r}: the payload was not written by django.tasks; enqueue the task itself"
         try:
             call = Call.of(msgspec.json.decode(payload))
         except Exception as error:  # rows can be written by hand: nested too deep, of other types, out of range

@@ -33,7 +33,7 @@ def _connection_string(value: Any) -> Any:
     try:
         base64.b64decode(fields.get("accountkey", ""), validate=True)
     except binascii.Error:
-        raise ValueError("a connection string whose AccountKey is complete: it is no base64") from None
+        raise ValueError("a connection string whose AccountKey is complete: it is not base64") from None
     return value
 
 

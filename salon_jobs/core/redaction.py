@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 HIDDEN: Final = "***"
-UNREADABLE: Final = "(no JSON, and it names what nobody shall read)"
+UNREADABLE: Final = "(not JSON, and it names a value that REDACT hides)"
 TOO_DEEP: Final = "(nested too deep to be shown)"
 _DEEPEST: Final = 100
 SENSITIVE: Final = (

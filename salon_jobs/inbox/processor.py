@@ -150,7 +150,7 @@ def parse_envelope(
     try:
         if not 1 <= len(message_id) <= _LONGEST or storable(message_id) != message_id:
             message_id = _made_id(repr(envelope))
-            raise Refused(UNREADABLE, f"its message id is empty, longer than {_LONGEST} characters or no text")
+            raise Refused(UNREADABLE, f"its message id is empty, longer than {_LONGEST} characters or not a string")
         if settings.producers is not None and envelope.producer not in settings.producers:
             raise Refused(PRODUCER_REFUSED, f"its producer {envelope.producer!r} is not among PRODUCERS")
         if envelope.replay_of and settings.replays == "refuse" and not accept_replays:
@@ -173,7 +173,7 @@ def _arguments(envelope: Envelope, settings: ConsumerSettings, task: Task[..., A
     try:
         payload: object = json.loads(envelope.payload)
     except (ValueError, RecursionError) as error:
-        raise PayloadInvalid(f"its {what} is no JSON{forms}: {error}") from error
+        raise PayloadInvalid(f"its {what} is not JSON{forms}: {error}") from error
     if not isinstance(payload, dict):
         raise PayloadInvalid(f"its {what} must be a JSON object, not {type(payload).__name__}")
     arguments = cast("dict[str, Any]", payload)
@@ -200,7 +200,7 @@ def _store_of(value: object) -> UUID:
     try:
         return UUID(cast("str", value))
     except (ValueError, TypeError, AttributeError):
-        raise PayloadInvalid("its task is one of a store, and its store id is no uuid") from None
+        raise PayloadInvalid("its task is a store task, and its store id is not a uuid") from None
 
 
 def _made_id(raw: str) -> str:
@@ -344,7 +344,7 @@ class Processor:
                     # Rejected while the settings still asked for an envelope.
                     envelope = Envelope(message_id=row.message_id, event="", payload=row.raw)
                 if envelope is None:
-                    reason = Reason(UNREADABLE, "what came is no envelope: it can be dismissed")
+                    reason = Reason(UNREADABLE, "what arrived is not an envelope: it can be dismissed")
                 else:
                     parsed = parse_envelope(envelope, self._settings, self._tasks, accept_replays=True)
                     [message] = self._check_stores([parsed])

@@ -58,7 +58,9 @@ def refuse_open_transaction(connection: BaseDatabaseWrapper) -> None:
     if connection.in_atomic_block or (connection.connection is not None and not connection.autocommit):
         raise TransactionBroken("the handler left a transaction open")
     if in_transaction(connection):
-        raise TransactionBroken("the handler left a transaction open that it began by BEGIN; use transaction.atomic()")
+        raise TransactionBroken(
+            "the handler left a transaction open that it began with BEGIN; use transaction.atomic()"
+        )
     if open_store(connection) is not None:
         raise TransactionBroken("the handler left a tenant context open: a generator that uses one must be ended")
 
@@ -253,7 +255,7 @@ class RunningJob:
 def current_job() -> RunningJob:
     """Return the job this handler is running. Raises NoCurrentJob outside a handler, and in one that takes chunks."""
     if (current := running.get()) is None:
-        raise NoCurrentJob("current_job() works inside a task's handler only")
+        raise NoCurrentJob("current_job() works only inside a task's handler")
     if current.declaration.chunk is not None:
         raise NoCurrentJob(f"task {current.task!r} runs several jobs at once: it has no current job")
     return current

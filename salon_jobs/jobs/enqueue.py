@@ -70,7 +70,7 @@ def look_for_another_transaction() -> None:
             continue
         raise EnqueueRefused(
             f"the transaction is open on {connection.alias!r}, the jobs are on {own.alias!r}: the job would be "
-            f"committed at once, whatever becomes of that transaction. Enqueue in transaction.on_commit(…, "
+            f"committed at once, even if that transaction is rolled back. Enqueue in transaction.on_commit(…, "
             f"using={connection.alias!r}), or inside transaction.atomic(using={own.alias!r})"
         )
 

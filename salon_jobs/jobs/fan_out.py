@@ -39,7 +39,7 @@ def fan_out(task: BoundTask[P], options: FanOut = _EVERY_STORE, /, **arguments: 
     if conf.store_model is None:
         raise ConfigurationError("fan_out needs SALON_JOBS['STORE_MODEL']")
     if not isinstance(task, BoundTask) or not task.task.is_store_task:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise PayloadInvalid(f"fan_out needs a store task; {task!r} is none")
+        raise PayloadInvalid(f"fan_out needs a store task; {task!r} is not one")
     job, parameters = _parameters(task, options, arguments)
     then = None if options.then is None else follow_up(options.then)
     sent = Sent(emitted=False, system=SYSTEM, destination=task.options.queue, name=task.task.name)
@@ -85,7 +85,7 @@ def fan_out_progress(fan_out_id: int, *, using: str | None = None) -> FanOutProg
 def _parameters(bound: BoundTask[P], options: FanOut, arguments: dict[str, Any]) -> tuple[NewJob, dict[str, Any]]:
     task = bound.task
     if STORE_ARGUMENT in arguments:
-        raise PayloadInvalid(f"task {task.name!r}: fan_out gives store_id itself, once per store")
+        raise PayloadInvalid(f"task {task.name!r}: fan_out passes store_id itself, once per store")
     checked = task.payload.bind((), {**arguments, STORE_ARGUMENT: _NO_STORE})
     job = task.new_job(checked, bound.options)
     return job, {

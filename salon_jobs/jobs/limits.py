@@ -256,13 +256,13 @@ def limit(
         values["max_concurrency"] = max_concurrency
     if rate is not _Kept.KEPT:
         if rate is not None and not (isinstance(rate, (int, float)) and 0 < rate <= 1_000_000):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise OptionInvalid(f"rate must be a number of jobs a second, more than 0, not {rate!r}")
+            raise OptionInvalid(f"rate must be a number of jobs per second above 0, not {rate!r}")
         values["rate"] = rate
     if not values:
         raise OptionInvalid("pass max_concurrency, rate or lift; None removes a limit")
     if key is not None:
         if task is None or queue is not None or store_id is not None:
-            raise OptionInvalid("key goes with task, and with nothing else")
+            raise OptionInvalid("pass key together with task, and with nothing else")
         check_text("task", task, _LONGEST)
         check_text("key", key, _LONGEST)
         scope = (Limit.Kind.KEY, limit_name(Limit.Kind.KEY, f"{task}:{key}"))

@@ -101,7 +101,7 @@ class JobOptions:
                 f"run_in must be a timedelta from zero to {_LONGEST_WAIT.days:,} days, not {self.run_in!r}"
             )
         if self.run_in is not None and self.run_at is not None:
-            raise OptionInvalid("run_in and run_at both say when the job is due: give one of them")
+            raise OptionInvalid("run_in and run_at both say when the job is due: pass one of them")
         _check_retention(self.keep_result)
         if self.job_key_mode not in tuple(JobKeyMode):
             raise OptionInvalid(f"job_key_mode must be one of {', '.join(JobKeyMode)}, not {self.job_key_mode!r}")
@@ -120,7 +120,7 @@ class DeclaredLimits:
             if (value := getattr(self, name)) is not None:
                 check_number(name, value, 1, 2**31 - 1)
         if self.key_concurrency is not None and self.concurrency_key is None:
-            raise OptionInvalid("key_concurrency says how many jobs of a concurrency_key run at once: give that too")
+            raise OptionInvalid("key_concurrency says how many jobs of a concurrency_key run at once: pass that too")
 
     @property
     def per_key(self) -> int | None:
@@ -234,9 +234,9 @@ class Timeouts:
                 f"waiting_shortens_timeout must be True or False, not {self.waiting_shortens_timeout!r}"
             )
         if self.wait_overtime is not None and self.wait_timeout is None:
-            raise OptionInvalid("wait_overtime adds to a wait_timeout: give that too")
+            raise OptionInvalid("wait_overtime adds to a wait_timeout: pass that too")
         if self.waiting_shortens_timeout and self.timeout is None:
-            raise OptionInvalid("waiting_shortens_timeout shortens a timeout: give that too")
+            raise OptionInvalid("waiting_shortens_timeout shortens a timeout: pass that too")
 
     @property
     def any(self) -> bool:

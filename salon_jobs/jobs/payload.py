@@ -275,7 +275,7 @@ def encode(value: Any, *, plain: bool = False) -> bytes:
         value = _canonical(msgspec.to_builtins(value, builtin_types=(datetime,), order="deterministic"), "$")
     encoded = _to_json(value)
     if b"\\u0000" in encoded and _NUL.search(encoded):
-        raise ValueError("it holds a NUL character, which jsonb refuses")
+        raise ValueError("it contains a NUL character, which jsonb refuses")
     return encoded
 
 
@@ -288,7 +288,7 @@ def _canonical(value: Any, path: str) -> Any:
     if isinstance(value, datetime) and value.tzinfo is not None:
         return value.astimezone(UTC)
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{value} is no number in JSON - at `{path}`")
+        raise ValueError(f"{value} is not a number in JSON - at `{path}`")
     return value
 
 

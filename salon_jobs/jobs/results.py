@@ -105,8 +105,8 @@ def get_job(job_id: int, *, using: str | None = None) -> JobRecord:
     """
     if (record := load_job(job_id, using=using)) is None:
         raise JobDoesNotExist(
-            f"there is no job {job_id}: it never was, or it belongs to another store, or it ended and was deleted. A "
-            "job that succeeds is found as long as its result is kept: declare its task with keep_result"
+            f"there is no job {job_id}: it never existed, belongs to another store, or ended and was deleted. A "
+            "job that succeeded is found as long as its result is kept: declare its task with keep_result"
         )
     return record
 

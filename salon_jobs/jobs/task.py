@@ -453,8 +453,8 @@ def _check_function(name: str | None, function: object) -> None:
     """Reject classes and generators: calling one would look like a success without running anything."""
     label = f"task {getattr(function, '__qualname__', function) if name is None else name!r}"
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise TaskInvalid(f"{label}: a generator does nothing when it is called; do without yield")
+        raise TaskInvalid(f"{label}: the handler is a generator, so calling it would run nothing; remove the yield")
     if isinstance(function, str) and name is None:
-        raise TaskInvalid(f"a task's name is given as a keyword: name={function!r}")
+        raise TaskInvalid(f"pass a task's name as a keyword: name={function!r}")
     if not inspect.isfunction(function):
         raise TaskInvalid(f"{label}: only a function declared with def or async def can be a task, not {function!r}")

@@ -223,7 +223,7 @@ def pause_destination(aggregate_type: str, *, by: str = "", using: str | None = 
     one stays. Raises MessageInvalid for an invalid name, OptionInvalid for ``by`` longer than 255 characters.
     """
     if len(by) > 255 or "\0" in by:
-        raise OptionInvalid("by must be a text of 255 characters at most, without NUL")
+        raise OptionInvalid("by must be a string of at most 255 characters, without NUL")
     _set_paused(aggregate_type, True, by, using)
 
 

@@ -83,7 +83,7 @@ class Destinations:
         """
         for worker in self.all():
             if not worker.is_alive():
-                raise RuntimeError(f"the worker of {worker.aggregate_type} has ended by an error; see the log")
+                raise RuntimeError(f"the worker of {worker.aggregate_type} ended with an error; see the log")
             worker.backlog.rewind(gate.allocated)
         if time.monotonic() >= self._discover_at:
             self._discover()

@@ -154,7 +154,7 @@ def _check_text(name: str, value: object) -> None:
     if len(value) > LONGEST:
         raise MessageInvalid(f"{name} is {len(value)} characters long; at most {LONGEST} are allowed")
     if not value.isprintable():
-        raise MessageInvalid(f"{name} {value!r} holds characters that cannot be printed, which brokers refuse")
+        raise MessageInvalid(f"{name} {value!r} contains characters that cannot be printed, which brokers refuse")
 
 
 def _checked(headers: Mapping[str, str]) -> Mapping[str, str]:
@@ -162,11 +162,11 @@ def _checked(headers: Mapping[str, str]) -> Mapping[str, str]:
         if not isinstance(name, str) or not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise MessageInvalid(f"headers must be a dict of strings to strings; {name!r} is not")
         if not name or not name.isascii() or not name.replace("-", "").replace("_", "").isalnum():
-            raise MessageInvalid(f"headers: the name {name!r} must be ASCII letters, digits, '-' and '_' alone")
+            raise MessageInvalid(f"headers: the name {name!r} must be only ASCII letters, digits, '-' and '_'")
         if name.lower() in RESERVED:
             raise MessageInvalid(f"headers: {name!r} is written by salon_jobs itself; choose another name")
         if not value.isprintable():
-            raise MessageInvalid(f"headers: the value of {name!r} holds characters that cannot be printed")
+            raise MessageInvalid(f"headers: the value of {name!r} contains characters that cannot be printed")
     return headers
 
 
@@ -176,5 +176,5 @@ def _json(name: str, value: object) -> str:
     except (TypeError, ValueError, RecursionError) as error:
         raise MessageInvalid(f"{name} cannot be written as JSON: {error}") from error
     if "\\u0000" in text and _NUL.search(text):
-        raise MessageInvalid(f"{name} holds a NUL character, which PostgreSQL's JSON cannot keep; remove it")
+        raise MessageInvalid(f"{name} contains a NUL character, which PostgreSQL's JSON cannot keep; remove it")
     return text

@@ -164,7 +164,7 @@ class Relay(Loop):
         if time.monotonic() >= self._refresh_at:
             self._refresh(ownership)
         if not self._marker.is_alive:
-            raise RuntimeError("the marker has ended by an error; see the log")
+            raise RuntimeError("the marker ended with an error; see the log")
         self._gate = queries.gate()
         if self._gate.bound >= self._gate.allocated:
             self._held_since = None

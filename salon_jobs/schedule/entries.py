@@ -142,7 +142,7 @@ def cron(
 def _task_name(target: object) -> str:
     name, is_store_task = getattr(target, "name", None), getattr(target, "is_store_task", None)
     if isinstance(target, type) or not isinstance(name, str) or not isinstance(is_store_task, bool):
-        raise CronInvalid(f"cron starts registered tasks, and {target!r} is none; declare it with @task(name='…')")
+        raise CronInvalid(f"cron starts registered tasks, and {target!r} is not one; declare it with @task(name='…')")
     if is_store_task:
         raise CronInvalid(
             f"{name!r} is a store task; cron starts system tasks: let one call fan_out(...) to start it for every store"

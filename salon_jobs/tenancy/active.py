@@ -51,7 +51,7 @@ class ActiveContext(StatementGuard):
         continues_outside = connection.in_atomic_block or not connection.get_autocommit()
         if changes and not self.atomic and not continues_outside and session_context(connection) is not None:
             raise TenantContextError(
-                "between transactions the session's store would show: switch in it with scope='session'"
+                "between transactions the session's store would apply: switch in it with scope='session'"
             )
         with ExitStack() as exits:
             # The transaction (or savepoint) first, then whatever sets the store: a rollback then removes the store too,
@@ -83,8 +83,7 @@ class ActiveContext(StatementGuard):
         """Raise TenantContextError where no context of this store may be opened."""
         if (task := _system_task.get()) is not None:
             raise TenantContextError(
-                f"task {task!r} is a system task, which works as no store: "
-                "enqueue a store_task, or fan_out to all stores"
+                f"task {task!r} is a system task, which has no store: enqueue a store_task, or fan_out to all stores"
             )
         outer = current_store_id()
         if outer not in (None, self.store) and not self._switch:
@@ -159,7 +158,7 @@ class ActiveContext(StatementGuard):
         if (inner := self._holder_inside()) is not None:
             self.connection.close()
             raise TenantContextError(
-                f"a context of store {inner.store}, opened inside by another task or generator, is open still: "
+                f"a context of store {inner.store}, opened inside by another task or generator, is still open: "
                 "everything is rolled back; wait for it before the outer one ends"
             )
 

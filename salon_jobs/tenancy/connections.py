@@ -176,7 +176,7 @@ def reset(connection: BaseDatabaseWrapper, *, wait: bool = True) -> bool:
         return False
     try:
         if session is None:
-            raise TenantContextError("nobody saw how its session was connected")
+            raise TenantContextError("it is not known how its session was connected")
         if changed:
             raise TenantContextError(_CLIENT_CHANGED)
         if wait:

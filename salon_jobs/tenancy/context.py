@@ -242,7 +242,7 @@ def tenant_context(
     store = guc.as_uuid(store_id)
     if scope == "session":
         if atomic:
-            raise TenantContextError("scope='session' holds no transaction: give it atomic=False")
+            raise TenantContextError("scope='session' holds no transaction: pass atomic=False")
         return TenantContext(partial(SessionContext, store=store, switch=switch), using)
     if scope != "transaction":
         raise TenantContextError(f"scope must be 'transaction' or 'session', not {scope!r}")
@@ -301,7 +301,7 @@ class TenantContext:
 
     def _enter(self, *, by_statement: bool) -> None:
         if self.is_open:
-            raise TenantContextError("this context is open already: call tenant_context() for each block")
+            raise TenantContextError("this context is already open: call tenant_context() for each block")
         context = self._make(connections[self._alias], by_statement=by_statement)
         context.__enter__()
         self._active, self._surrounding = context, active.surrounding()

@@ -40,7 +40,7 @@ def stream_as(context: TenantContext, response: HttpResponseBase) -> None:
     if not getattr(response, "streaming", False):
         return
     if not isinstance(response, StreamingHttpResponse):
-        raise TenantContextError(f"{type(response).__name__} streams in a way of its own: use StreamingHttpResponse")
+        raise TenantContextError(f"{type(response).__name__} streams in its own way: use StreamingHttpResponse")
     if _is_plain_file(response):
         return
     # Whatever closes the parts, including a generator's own close, must run before our end and inside the context.

@@ -121,7 +121,7 @@ def make_resolver() -> StoreResolver:
     try:
         resolver: object = import_string(name)()
     except (ImportError, TypeError) as error:
-        raise ConfigurationError(f"SALON_JOBS['REQUEST_STORE'] {name!r} cannot be made: {error}") from error
+        raise ConfigurationError(f"SALON_JOBS['REQUEST_STORE'] {name!r} cannot be created: {error}") from error
     if not isinstance(resolver, StoreResolver):
         raise ConfigurationError(f"SALON_JOBS['REQUEST_STORE'] {name!r} needs the methods resolve and allowed")
     return resolver

@@ -168,16 +168,16 @@ def test_a_body_without_an_envelope_is_the_arguments_and_the_id_is_the_brokers(s
 @pytest.mark.parametrize(
     ("raw", "reason"),
     [
-        ("{", "its body is no JSON, plain or in base64: Expecting property name"),
-        ("bm8ganNvbg", "its body is no JSON, plain or in base64: Expecting value"),
-        ("", "its body is no JSON, plain or in base64"),
-        ("[" * 100_000, "its body is no JSON, plain or in base64"),
+        ("{", "its body is not JSON, plain or in base64: Expecting property name"),
+        ("bm8ganNvbg", "its body is not JSON, plain or in base64: Expecting value"),
+        ("", "its body is not JSON, plain or in base64"),
+        ("[" * 100_000, "its body is not JSON, plain or in base64"),
         ("[1]", "its body must be a JSON object, not list"),
         ('"a"', "its body must be a JSON object, not str"),
         ('{"number": "x", "store_id": "STORE"}', "number"),
         ('{"number": 1}', "its body has no store_id; send one, or set STORE when all are one store's"),
-        ('{"number": 1, "store_id": "mine"}', "its store id is no uuid"),
-        ('{"number": 1, "store_id": 5}', "its store id is no uuid"),
+        ('{"number": 1, "store_id": "mine"}', "its store id is not a uuid"),
+        ('{"number": 1, "store_id": 5}', "its store id is not a uuid"),
     ],
 )
 def test_a_body_without_an_envelope_that_is_no_job_is_rejected_and_can_be_tried_again(

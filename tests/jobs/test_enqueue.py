@@ -284,7 +284,7 @@ def test_bad_calls_name_the_field(stores: list[UUID]) -> None:
         tasks.system.using(run_in=300)  # type: ignore[arg-type]
     with pytest.raises(OptionInvalid, match=r"run_in must be .* not datetime.timedelta\(days=-1"):
         tasks.system.using(run_in=timedelta(seconds=-1))
-    with pytest.raises(OptionInvalid, match="run_in and run_at both say when the job is due: give one of them"):
+    with pytest.raises(OptionInvalid, match="run_in and run_at both say when the job is due: pass one of them"):
         tasks.system.using(run_in=timedelta(0), run_at=LATER)
     with pytest.raises(OptionInvalid, match="max_attempts"):
         tasks.system.using(max_attempts=0)

@@ -146,7 +146,7 @@ def test_bad_calls_name_what_is_wrong(stores: list[UUID]) -> None:
             FanOut(**{field: value})
     with pytest.raises(OptionInvalid, match="label must be a string"):
         FanOut(label="x" * 256)
-    with pytest.raises(PayloadInvalid, match="gives store_id itself"):
+    with pytest.raises(PayloadInvalid, match="passes store_id itself"):
         fan_out(tasks.in_store, store_id=stores[0])
     with pytest.raises(PayloadInvalid, match="number"):
         fan_out(tasks.keyed)

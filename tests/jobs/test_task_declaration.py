@@ -85,8 +85,8 @@ def _missing_attribute(day: datetime.nowhere) -> None: ...  # type: ignore[name-
         (task, _with_store, "declare it with store_task"),
         (store_task, _fine, "needs the parameter store_id: UUID"),
         (store_task, _store_as_text, "annotated as UUID"),
-        (task, _generator, "do without yield"),
-        (task, _async_generator, "do without yield"),
+        (task, _generator, "remove the yield"),
+        (task, _async_generator, "remove the yield"),
         (task, partial(_with_store, store_id=UUID(int=0)), "only a function declared with def"),
         (task, dict, "only a function declared with def"),
         (task, "a string", "only a function declared with def"),
@@ -295,10 +295,10 @@ def test_a_name_that_two_derive_names_both_places() -> None:
 def test_a_function_without_a_usable_name_needs_one() -> None:
     with pytest.raises(TaskInvalid, match=r"'jobs\.<lambda>' cannot be a task's name"):
         task(lambda: None)
-    with pytest.raises(TaskInvalid, match="task '_generator': a generator does nothing"):
+    with pytest.raises(TaskInvalid, match="task '_generator': the handler is a generator"):
         task(_generator)
     wrong: Any = "send-mail"
-    with pytest.raises(TaskInvalid, match="given as a keyword: name='send-mail'"):
+    with pytest.raises(TaskInvalid, match="as a keyword: name='send-mail'"):
         task(wrong)
 
 
@@ -407,7 +407,7 @@ def test_a_declaration_that_is_refused_leaves_the_name_free() -> None:
         ({"max_concurrency": 0}, "max_concurrency must be a whole number from 1"),
         ({"max_concurrency": True}, "max_concurrency must be a whole number"),
         ({"concurrency_key": "k", "key_concurrency": 0}, "key_concurrency must be a whole number from 1"),
-        ({"key_concurrency": 2}, "key_concurrency says how many jobs of a concurrency_key run at once: give that too"),
+        ({"key_concurrency": 2}, "key_concurrency says how many jobs of a concurrency_key run at once: pass that too"),
     ],
 )
 def test_options_name_the_field(options: dict[str, Any], message: str) -> None:

@@ -261,10 +261,10 @@ def test_limit_sets_a_rule_and_lists_what_is_in_force(stores: list[UUID], settin
         (["--task", "a"], "nothing to set: pass --max-concurrency, --lift, --as-declared, --rate or --no-rate"),
         (["--task", "a", "--queue", "b", "--lift"], "not allowed with argument"),
         (["--task", "a", "--lift", "--max-concurrency", "4"], "not allowed with argument"),
-        (["--queue", "a", "--key", "k", "--lift"], "key goes with task"),
+        (["--queue", "a", "--key", "k", "--lift"], "pass key together with task"),
         (["--queue", "a", "--max-concurrency", "-1"], "max_concurrency must be a whole number from 0"),
         (["--queue", "a", "--rate", "2", "--no-rate"], "not allowed with argument"),
-        (["--queue", "a", "--rate", "nan"], "rate must be a number of jobs a second"),
+        (["--queue", "a", "--rate", "nan"], "rate must be a number of jobs per second"),
         (["--store", "x", "--lift"], "invalid UUID value"),
     ],
 )

@@ -191,7 +191,7 @@ def test_a_migration_names_it_as_one_imports_it() -> None:
 @pytest.mark.parametrize(
     ("web", "message"),
     [
-        (["SELECT", "TRUNCATE"], "['TRUNCATE'] are none of SELECT, INSERT, UPDATE, DELETE"),
+        (["SELECT", "TRUNCATE"], "['TRUNCATE'] are not among SELECT, INSERT, UPDATE, DELETE"),
         ({"DELETE": ["label"]}, "DELETE is for whole rows"),
     ],
 )

@@ -93,12 +93,12 @@ def test_without_a_producer_the_settings_are_wrong(settings: Any) -> None:
         ({"event": ""}, "event must not be empty"),
         ({"event": "e\n"}, "characters that cannot be printed"),
         ({"payload": {"a": object()}}, "payload cannot be written as JSON"),
-        ({"payload": {"a": "x\0"}}, "payload holds a NUL character"),
+        ({"payload": {"a": "x\0"}}, "payload contains a NUL character"),
         ({"payload": "x" * 1_048_577}, "payload is 1048579 bytes long"),
         ({"headers": {"Event": "x"}}, "'Event' is written by salon_jobs itself"),
-        ({"headers": {"a b": "x"}}, "the name 'a b' must be ASCII"),
+        ({"headers": {"a b": "x"}}, "the name 'a b' must be only ASCII"),
         ({"headers": {"a": 1}}, "headers must be a dict of strings to strings"),
-        ({"headers": {"a": "x\r\nb: y"}}, "the value of 'a' holds characters"),
+        ({"headers": {"a": "x\r\nb: y"}}, "the value of 'a' contains characters"),
     ],
 )
 def test_what_could_never_be_sent_is_refused_when_it_is_written(changed: dict[str, Any], error: str) -> None:

@@ -220,7 +220,7 @@ def test_a_response_whose_body_can_not_be_reached_is_refused(two: list[UUID]) ->
     Hook.view = lambda request: OneOfTheirs()
     client = Client()
     client.force_login(member_of(two[0]))
-    with pytest.raises(TenantContextError, match="OneOfTheirs streams in a way of its own"):
+    with pytest.raises(TenantContextError, match="OneOfTheirs streams in its own way"):
         client.get("/hooked/")
     assert not connection.in_atomic_block
 

@@ -376,7 +376,7 @@ def test_two_without_a_transaction_take_turns_on_one_connection(stores: list[UUI
 
 def test_one_object_is_one_block_at_a_time(stores: list[UUID]) -> None:
     context = tenant_context(stores[0])
-    with context, pytest.raises(TenantContextError, match="open already"), context:
+    with context, pytest.raises(TenantContextError, match="already open"), context:
         pass
     with context:
         assert visible() == [stores[0]]

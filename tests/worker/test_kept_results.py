@@ -138,7 +138,7 @@ def test_what_can_be_json_is_kept_as_json(process_id: int, hooks: Hooks, value: 
     ("value", "says"),
     [
         (object(), "returned object, which cannot"),
-        (float("nan"), "no number in JSON"),
+        (float("nan"), "not a number in JSON"),
         ("\0", "NUL"),
         ("\ud800", "surrogate"),
         (10**5000, "returned int"),

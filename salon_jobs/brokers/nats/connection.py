@@ -104,7 +104,7 @@ class NatsConnection:
             answer = await client.request(subject, body, timeout=settings.nats.timeout.total_seconds())
         except errors.NoRespondersError:
             raise Unreachable(
-                f"nobody answers {subject}: JetStream is off or has no leader", code="NATS.NO_LEADER"
+                f"no answer from {subject}: JetStream is off or has no leader", code="NATS.NO_LEADER"
             ) from None
         except (errors.Error, TimeoutError, OSError) as error:
             raise Unreachable(f"{subject}: {describe(error)}", code="NATS.TIMEOUT") from error

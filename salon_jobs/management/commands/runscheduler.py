@@ -20,7 +20,7 @@ def instant(text: str) -> datetime:
     try:
         value = datetime.fromisoformat(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no ISO 8601 instant; write 2026-05-05T18:00:00Z") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not an ISO 8601 instant; write 2026-05-05T18:00:00Z") from None
     if value.tzinfo is None:
         raise argparse.ArgumentTypeError(f"{text!r} has no time zone; write 2026-05-05T18:00:00Z")
     return value
