@@ -8,7 +8,7 @@ from django.db import migrations, models
 
 from salon_jobs.access.operations import LocksBriefly
 
-_FIELDS: tuple[tuple[str, Any], ...] = (
+_FIELDS: tuple[tuple[str, models.Field[Any, Any]], ...] = (
     ("paused_at", models.DateTimeField(editable=False, help_text="When it was paused", null=True)),
     (
         "paused_by",
