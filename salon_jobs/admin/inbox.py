@@ -8,6 +8,7 @@ from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponseRedirect
 from django.utils import timezone
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from salon_jobs.admin.actions import ActionAdmin, RowAction
@@ -26,7 +27,7 @@ class InboxAdmin(ActionAdmin):
     part = "inbox"
     everything = "?status__exact=all"
     empty_hint = "Consumers write them: python manage.py consume_queue."
-    list_display = ("id", "state", "code", "event", "consumer", "store", "received", "job_link")
+    list_display = ("id", "state", "code", "kind", "store", "received", "job_link")
     list_filter = (InboxStatusFilter,)
     search_fields = ("message_id__exact",)
     search_help_text = "The full ID of a message"
@@ -73,6 +74,11 @@ class InboxAdmin(ActionAdmin):
     def state(self, message: Any) -> SafeString:
         """Show the status as a badge."""
         return badge(message.get_status_display(), _BADGES[message.status])
+
+    @admin.display(description="event")
+    def kind(self, message: InboxMessage) -> SafeString:
+        """Show the event, and below the consumer that read it."""
+        return format_html("{}<small>{}</small>", message.event or "-", message.consumer)
 
     @admin.display(description="received")
     def received(self, message: InboxMessage) -> SafeString:

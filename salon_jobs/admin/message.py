@@ -49,7 +49,7 @@ class ReplayAction(Action):
         """Return the result of a dry run."""
         replay = replay_messages(_criteria(queryset), dry_run=True, using=reader(request))
         lines = [f"{with_noun(replay.messages, 'message')} will be sent again under new IDs, in the original order."]
-        if replay.messages:
+        if replay.messages > 1:
             lines.append(f"The first is message {replay.first}, the last is message {replay.last}.")
         lines += [f"Message {each.id} will not be sent again: {each.detail}." for each in replay.refused[:5]]
         return lines, replay.messages > 0
@@ -68,6 +68,16 @@ def _criteria(queryset: QuerySet[Message]) -> MessageCriteria:
     return MessageCriteria(ids=tuple(queryset.order_by("pk").values_list("pk", flat=True)[: MOST + 1]))
 
 
+def destination_of(row: Message | BlockedAggregate) -> SafeString:
+    """Name a destination, and below the aggregate."""
+    return format_html("{}<small>{}</small>", row.aggregate_type, row.aggregate_id or "")
+
+
+def retries(count: int) -> str:
+    """Format how often a message was tried again; never is nothing worth saying."""
+    return with_noun(count, "retry", "retries") if count else ""
+
+
 class MessageAdmin(ActionAdmin):
     """Admin of messages by status, destination, event and store; a message's page shows everything known about it."""
 
@@ -75,7 +85,7 @@ class MessageAdmin(ActionAdmin):
     empty_hint = "Messages are written by emit()."
     related = (Replay, RelayPartition)
     has_rows_of_stores = True
-    list_display = ("id", "state", "event", "aggregate_type", "aggregate_id", "store", "retry_count", "age")
+    list_display = ("id", "progress", "event", "to", "store", "age")
     list_filter = ("status", DestinationFilter, EventFilter, MessageStoreFilter)
     search_fields = ("id__exact", "message_id__exact", "aggregate_id__exact")
     search_help_text = "The full number or UUID of a message, or an aggregate ID"
@@ -149,6 +159,15 @@ class MessageAdmin(ActionAdmin):
         """Show the status as a badge."""
         return badge(message.status, _BADGES[message.status])
 
+    @admin.display(description="status")
+    def progress(self, message: Message) -> SafeString:
+        """Show the status, and below how often the message was tried again."""
+        return format_html("{}<small>{}</small>", self.state(message), retries(message.retry_count))
+
+    @admin.display(description="destination")
+    def to(self, message: Message) -> SafeString:
+        return destination_of(message)
+
     @admin.display(description="written")
     def age(self, message: Message) -> SafeString:
         """Show when the message was written, and below when it was sent."""
@@ -215,17 +234,7 @@ class BlockedAggregateAdmin(ActionAdmin):
     part = "outbox"
     empty_hint = "An aggregate is blocked while its next message cannot be published."
     has_rows_of_stores = True
-    list_display = (
-        "id",
-        "status",
-        "aggregate_id",
-        "code",
-        "head",
-        "aggregate_type",
-        "since",
-        "retry_count",
-        "retry_at",
-    )
+    list_display = ("id", "status", "to", "code", "head", "blocked", "attempt")
     list_filter = ("status",)
     search_fields = ("aggregate_id__exact", "head_id__exact")
     search_help_text = "The full ID of an aggregate, or the number of the message that blocks it"
@@ -242,6 +251,20 @@ class BlockedAggregateAdmin(ActionAdmin):
             id_field="head_id",
         ),
     )
+
+    @admin.display(description="destination")
+    def to(self, row: BlockedAggregate) -> SafeString:
+        return destination_of(row)
+
+    @admin.display(description="since")
+    def blocked(self, row: BlockedAggregate) -> SafeString:
+        return ago(row.since, timezone.now())
+
+    @admin.display(description="retry")
+    def attempt(self, row: BlockedAggregate) -> SafeString:
+        """Show when the message is tried again, and below how often it was."""
+        at = "-" if row.retry_at is None else ago(row.retry_at, timezone.now())
+        return format_html("{}<small>{}</small>", at, retries(row.retry_count))
 
     @admin.display(description="blocked by")
     def head(self, row: BlockedAggregate) -> SafeString:

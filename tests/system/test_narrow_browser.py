@@ -1,4 +1,7 @@
-"""Opens every page on a phone, empty and with what is long in it: none scrolls sideways, and nothing is cut off."""
+"""Opens every page on a phone, empty and with what is long in it: none scrolls sideways, and nothing is cut off.
+
+On a laptop no list scrolls sideways either.
+"""
 
 from __future__ import annotations
 
@@ -116,6 +119,11 @@ def test_no_page_scrolls_sideways_on_a_phone(page: Page, site: str, long_rows: d
         assert page.evaluate(CUT_OFF) == [], action
     page.set_viewport_size({"width": 1280, "height": 900})
     _fits(page, f"{site}salon_jobs/job/{long_rows['job']}/change/")
+    page.set_viewport_size({"width": 1366, "height": 900})
+    for name in LISTS:
+        page.goto(f"{site}salon_jobs/{name}/")
+        is_whole = "[...document.querySelectorAll('.results')].every(each => each.scrollWidth <= each.clientWidth)"
+        assert page.evaluate(is_whole), name
 
 
 def test_where_nothing_is_yet_each_page_says_so(page: Page, site: str, database: None) -> None:
