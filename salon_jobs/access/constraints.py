@@ -214,7 +214,7 @@ def _remove(access: TableAccess) -> list[str]:
 def is_store_model(model: type[Model], field: Any) -> bool:
     """Return whether a model, whose ``field`` holds the store, is the store model itself, not one with rows per store.
 
-    Decided by its key alone if STORE_MODEL is not set yet, or an old migration has a model that is gone or renamed.
+    Decided only by its key if STORE_MODEL is not set yet, or an old migration has a model that is gone or renamed.
     """
     try:
         if conf.store_model is not None:

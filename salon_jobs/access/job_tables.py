@@ -43,7 +43,7 @@ _OPERATOR: Final[dict[str, tuple[Privilege, ...]]] = {
     "salon_jobs_replay": ("INSERT",),
 }
 TABLES: Final = tuple(_OPERATOR)
-# Written by functions alone.
+# Written only by functions.
 _WORKER_READS: Final = ("salon_jobs_follow_up",)
 # Rows of its current store. It emits and skips messages only through functions.
 _WEB_READS: Final = (
@@ -167,7 +167,7 @@ _FUNCTIONS: Final[Mapping[str, _JobFunction]] = {
     "salon_jobs_emit_many": _JobFunction(_EMIT_MANY, ("web", "worker")),
     "salon_jobs_gate": _JobFunction("", ("worker", "operator")),
     "salon_jobs_skip_messages": _JobFunction("bigint[]", ("web",)),
-    # Trigger functions, which need no EXECUTE. Whoever writes messages holds the relay's gate; a new job supersedes the
+    # Trigger functions, which need no EXECUTE. Writing messages holds the relay's gate; a new job supersedes the
     # runs under its key, and jobs without a key call nothing; jobs of a follow-up are counted at the commit.
     "salon_jobs_hold_gate": _JobFunction(
         triggers=(Trigger("salon_jobs_hold_gate", "BEFORE INSERT", "salon_jobs_message", "FOR EACH STATEMENT"),)

@@ -176,8 +176,8 @@ class FunctionAccess:
     """Everything declared for one function: its definition, its owner and who may call it.
 
     ``arguments`` are only the types. ``definition`` is CREATE OR REPLACE FUNCTION, from LANGUAGE on in the order
-    LANGUAGE, options, ``AS $body$``. ``owner`` None is whoever migrates. ``callers`` are roles; PUBLIC never may call
-    it.
+    LANGUAGE, options, ``AS $body$``. ``owner`` None is the role that migrates. ``callers`` are roles; PUBLIC may never
+    call it.
     """
 
     schema: str

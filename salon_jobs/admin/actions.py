@@ -53,7 +53,7 @@ class Action(ABC):
     """Action on the selected rows of an admin, confirmed first if it has a ``question``.
 
     Staff of one store may take it only if it is ``for_stores``. A row's page offers it when the row's state is in
-    ``offered_in`` (None: always), the list beside each such row if it is ``in_rows`` too.
+    ``offered_in`` (None: always), and so does the list, in each such row, if it is ``in_rows`` too.
     """
 
     name: str
@@ -203,7 +203,7 @@ class ActionAdmin(ReadOnlyAdmin):
         return str(row)
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        """Show the list; a button in a row acts on that row alone."""
+        """Show the list; a button in a row acts only on that row."""
         name, _, pk = request.POST.get("row_action", "").partition(":")
         if name:
             post = request.POST.copy()

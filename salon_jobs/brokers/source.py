@@ -37,7 +37,7 @@ class Delivery:
 
     ``count`` is the number of deliveries so far, starting at 1. ``raw`` is kept if the message is rejected. ``handle``
     is private to the source. ``broker_id`` is the broker's ID of the message, the same on each delivery, for consumers
-    whose ENVELOPE setting is ``none``; such a body is read from ``raw`` alone.
+    whose ENVELOPE setting is ``none``; such a body is read only from ``raw``.
     """
 
     count: int
@@ -59,7 +59,7 @@ def read_delivery(
     raw: str,
     handle: object,
 ) -> Delivery:
-    """Parse a message whose fields came as ``kind`` (headers or attributes) beside its body.
+    """Parse a message whose fields came as ``kind`` (headers or attributes) next to its body.
 
     Field names are those of ``core.destinations``, in lower case. ``message_id``: for messages whose writer gave none.
     Unreadable content becomes a fault, never an error, so that it cannot stop other messages; ``headers`` may raise

@@ -1,4 +1,4 @@
-"""The one setting ``SALON_JOBS``, read and validated here alone.
+"""The one setting ``SALON_JOBS``, read and validated only here.
 
 Its keys are in ``schema.py``, which loads when the first one is read.
 """

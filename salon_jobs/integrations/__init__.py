@@ -1,1 +1,1 @@
-"""Adapters to third-party tools; each SDK is imported in its own file alone."""
+"""Adapters to third-party tools; each SDK is imported only in its own file."""

@@ -34,7 +34,7 @@ class JobTables(HealthCheck):
     """Health check that the database answers and the job tables exist. Role: any."""
 
     def run(self) -> None:
-        """Raise ServiceUnavailable with the error code alone: details such as a host name go to the log."""
+        """Raise ServiceUnavailable with only the error code: details such as a host name go to the log."""
         try:
             _probe(check_tables, conf.database).answer()
         except SalonJobsError as error:
@@ -46,7 +46,7 @@ class _Lag(HealthCheck):
     longest: timedelta = timedelta(minutes=5)
 
     def run(self) -> None:
-        """Raise ServiceUnavailable with the error code alone."""
+        """Raise ServiceUnavailable with only the error code."""
         try:
             if conf.roles is not None and conf.operator_database is None:
                 raise ConfigurationError(

@@ -92,9 +92,9 @@ def _rid_of_secrets(event: Event, _hint: Hint) -> Event:
     for exception in exceptions:
         stacktrace: Any = exception.get("stacktrace")
         for frame in stacktrace["frames"] if stacktrace else ():
-            told = frame.pop("vars", None)
-            if told and conf.sentry_payload and not str(frame.get("module")).startswith("salon_jobs."):
-                frame["vars"] = redacted(told, conf.redact)
+            variables = frame.pop("vars", None)
+            if variables and conf.sentry_payload and not str(frame.get("module")).startswith("salon_jobs."):
+                frame["vars"] = redacted(variables, conf.redact)
     return event
 
 

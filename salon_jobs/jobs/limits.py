@@ -210,7 +210,7 @@ def resume(
 
 
 def set_paused(kind: Limit.Kind, name: str, *, paused: bool, by: str = "", using: str | None = None) -> bool:
-    """Pause or resume what a limit's row names, as it is stored; whoever waits for the jobs is woken.
+    """Pause or resume what a limit's row names, as it is stored, and wake the workers that wait for its jobs.
 
     Return whether that changed anything: who paused first stays recorded.
     """

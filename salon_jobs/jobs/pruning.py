@@ -27,7 +27,7 @@ _ROUND_S = 0.5
 _ERRORS_KEPT = timedelta(days=1)
 _TICKS_KEPT = timedelta(days=30)
 _STATISTICS_KEPT = timedelta(days=14)
-# Tables whose rows go by age alone, and their columns of time.
+# Tables whose rows are deleted only by age, and their time columns.
 _OLD: Final = {
     "fan_outs": ("salon_jobs_fan_out", "created_at"),
     "statistics": ("salon_jobs_task_minute", "minute"),

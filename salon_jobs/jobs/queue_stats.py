@@ -106,7 +106,7 @@ class QueueFront:
     """Lateness of the oldest due job, in seconds, and the due tasks that are not registered in this process.
 
     ``due`` counts the first 10,000 due jobs by queue; ``late_s`` is how late the oldest of them is in each queue. What
-    is paused counts in ``paused`` alone.
+    is paused counts only in ``paused``.
     """
 
     lag_s: float = 0.0

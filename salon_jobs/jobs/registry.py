@@ -125,7 +125,7 @@ def add_finder(find: Callable[[], bool]) -> None:
 
 
 def find_waiting() -> bool:
-    """Register tasks that jobs wait for and nobody declared yet; return whether there were any.
+    """Register tasks that queued jobs name and no module has declared yet; return whether there were any.
 
     Raises database errors. Worker role.
     """

@@ -94,7 +94,7 @@ class Reloader:
         ).start()
 
     def _on_change(self, file_path: Path, **_: Any) -> bool:
-        """Restart for Python files alone; return True, which keeps Django from ending this process."""
+        """Restart only for Python files; return True, which keeps Django from ending this process."""
         if file_path.suffix == ".py":
             self._news.put(file_path)
         return True
