@@ -7,9 +7,9 @@ import re
 import string
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, ParamSpec, TypedDict, TypeVar, Unpack, overload
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
@@ -65,9 +65,8 @@ def _no_attribute(task: object, name: str) -> Any:
     raise AttributeError(f"{type(task).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=task)
 
 
-@dataclass(frozen=True, slots=True)
-class Call(Generic[P]):
-    """One validated call of a task, for ``enqueue_many``."""
+class Call(NamedTuple, Generic[P]):
+    """One validated call of a task, for ``enqueue_many``. A tuple, since there can be millions."""
 
     task: str
     arguments: Arguments
