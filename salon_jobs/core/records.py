@@ -155,7 +155,12 @@ class ClaimedJob(NamedTuple):
     def _own(self, name: str) -> object:
         if self.trace is None or _OWN not in self.trace:
             return None
-        own: object = json.loads(self.trace).get(_OWN)
+        # Whoever may enqueue may write any JSON there, and must stop no worker by it.
+        try:
+            travelling: object = json.loads(self.trace)
+        except RecursionError:
+            return None
+        own = cast("dict[str, object]", travelling).get(_OWN) if isinstance(travelling, dict) else None
         return cast("dict[str, object]", own).get(name) if isinstance(own, dict) else None
 
     @property

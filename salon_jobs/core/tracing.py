@@ -197,7 +197,7 @@ def headers_of(trace: str | None) -> dict[str, str]:
     """Parse the headers kept with a job or a message; anything else kept there is ignored."""
     try:
         headers: object = json.loads(trace) if trace else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     if not isinstance(headers, dict):
         return {}

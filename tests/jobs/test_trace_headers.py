@@ -97,6 +97,11 @@ def test_sql_of_ones_own_may_give_a_trace(database: None) -> None:
     assert [trace and json.loads(trace) for trace in traces()] == [{"traceparent": "x"}, None, None]
 
 
+@pytest.mark.parametrize("trace", ["null", "[]", '"x"', '{"traceparent": {}}', "[" * 3000 + "]" * 3000, "no JSON"])
+def test_what_is_no_trace_has_no_headers(trace: str) -> None:
+    assert tracing.headers_of(trace) == {}
+
+
 def test_without_a_tracer_that_listens_nothing_is_kept(stores: list[UUID], tracer: RecordingTracer) -> None:
     tracer.active = False
     for way in WAYS.values():

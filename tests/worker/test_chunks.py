@@ -425,6 +425,38 @@ def test_two_processes_never_share_a_job(stores: list[UUID], process_id: int) ->
     assert len(ids) == len(set(ids)) == 6
 
 
+# What is no object of trace headers, though the web role may write it.
+TRACES = (
+    "null",
+    "5",
+    '["salon_jobs"]',
+    '{"salon_jobs": 5}',
+    '{"salon_jobs": null}',
+    "[" * 3000 + '"salon_jobs"' + "]" * 3000,
+)
+
+
+@pytest.mark.parametrize("trace", TRACES, ids=[trace[:24] for trace in TRACES])
+def test_no_trace_stops_a_worker_or_keeps_a_chunk_together(
+    stores: list[UUID], hooks: Hooks, process_id: int, trace: str
+) -> None:
+    hooks.store = calls = Calls(0)
+    add(stores[0], 0, 1)
+    change("UPDATE salon_jobs_job SET trace = %s::jsonb, max_attempts = 1", trace)
+    with working(process_id):
+        eventually(lambda: states() == ["failed"])
+    assert sorted(calls.calls, key=len) == [[0], [1], [0, 1]]
+
+
+@pytest.mark.parametrize("trace", TRACES, ids=[trace[:24] for trace in TRACES])
+def test_no_trace_prevents_a_rescue(stores: list[UUID], process_id: int, trace: str) -> None:
+    add(stores[0], 0)
+    change("UPDATE salon_jobs_job SET trace = %s::jsonb", trace)
+    claim(process_id)
+    rescue_process(process_id, None)
+    assert seen(ALONE) == [("true",)]
+
+
 def test_a_claim_that_hangs_holds_up_neither_other_chunks_nor_the_worker(
     stores: list[UUID], hooks: Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,8 +26,10 @@ UPDATE salon_jobs_job j
                      ELSE clock_timestamp() + %(wait)s::interval END,
        finished_at = CASE WHEN m.cancelled OR m.superseded THEN clock_timestamp() END,
        trace = CASE WHEN %(alone)s
-                    THEN COALESCE(j.trace, '{}')
-                         || jsonb_build_object('salon_jobs', COALESCE(j.trace -> 'salon_jobs', '{}') || '{"alone": true}')
+                    THEN CASE WHEN jsonb_typeof(j.trace) = 'object' THEN j.trace ELSE '{}' END
+                         || jsonb_build_object('salon_jobs',
+                                               CASE WHEN jsonb_typeof(j.trace -> 'salon_jobs') = 'object'
+                                                    THEN j.trace -> 'salon_jobs' ELSE '{}' END || '{"alone": true}')
                     ELSE j.trace END,
        leased_by = NULL
   FROM mine m

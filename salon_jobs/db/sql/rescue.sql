@@ -37,8 +37,10 @@ WITH theirs AS MATERIALIZED (
            run_at = CASE WHEN t.charged AND NOT (t.cancelled OR t.spent OR t.superseded)
                               AND j.task = ANY (%(limited)s::text[]) THEN clock_timestamp() ELSE j.run_at END,
            trace = CASE WHEN j.task = ANY (%(chunked)s::text[])
-                        THEN COALESCE(j.trace, '{}')
-                             || jsonb_build_object('salon_jobs', COALESCE(j.trace -> 'salon_jobs', '{}') || '{"alone": true}')
+                        THEN CASE WHEN jsonb_typeof(j.trace) = 'object' THEN j.trace ELSE '{}' END
+                             || jsonb_build_object('salon_jobs',
+                                                   CASE WHEN jsonb_typeof(j.trace -> 'salon_jobs') = 'object'
+                                                        THEN j.trace -> 'salon_jobs' ELSE '{}' END || '{"alone": true}')
                         ELSE j.trace END,
            leased_by = NULL
       FROM theirs t
