@@ -6,6 +6,7 @@ import json
 import re
 from datetime import UTC, datetime, timedelta
 from html import unescape
+from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
 
@@ -178,7 +179,8 @@ def test_what_is_counted_leads_to_its_rows_for_whoever_may_see_them(busy: tuple[
     limited = staff(may=("view_dashboard", "view_all_stores"))
     for link in re.findall(r'href="(/admin/salon_jobs/[^"]+)"', limited.get(DASHBOARD).content.decode()):
         assert limited.get(unescape(link)).status_code == 200, link
-    Permission.objects.get(codename="view_message").user_set.clear()
+    view_message: Any = Permission.objects.get(codename="view_message")
+    view_message.user_set.clear()
     page = limited.get(DASHBOARD).content.decode()
     assert "aggregate-of-0" in page
     assert 'href="/admin/salon_jobs/message/' not in page

@@ -64,7 +64,7 @@ def test_no_migration_does_what_a_busy_database_does_not_survive(
     database: None, tmp_path: Path, direction: str
 ) -> None:
     paths = written(tmp_path, direction)
-    assert len(paths) == 15
+    assert len(paths) == 16
     hidden = [path.name for path in paths if "CANNOT BE WRITTEN AS SQL" in path.read_text()]
     assert hidden == []
     assert {(file, rule) for file, _, rule in findings(paths, direction)} - NOBODY_WAITS == set()

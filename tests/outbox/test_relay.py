@@ -154,7 +154,7 @@ def test_a_relay_whose_destination_worker_has_ended_by_an_error_ends_too(monkeyp
 def test_a_relay_whose_marker_has_ended_by_an_error_ends_too(monkeypatch: Any) -> None:
     monkeypatch.setattr("salon_jobs.outbox.backlog.Backlog.marked", None)
     emitted("a")
-    with pytest.raises(RuntimeError, match="the marker has ended"):
+    with pytest.raises(RuntimeError, match="the marker ended with an error"):
         relay_in_burst()
 
 

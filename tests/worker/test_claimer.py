@@ -368,7 +368,7 @@ def test_rules_name_what_is_wrong(database: None) -> None:
         limit(task="a")
     with pytest.raises(OptionInvalid, match="leave max_concurrency out"):
         limit(task="a", max_concurrency=None, lift=True)
-    with pytest.raises(OptionInvalid, match="key goes with task"):
+    with pytest.raises(OptionInvalid, match="pass key together with task"):
         limit(key="a", max_concurrency=1)
     assert not Limit.objects.exists()
     assert not limits.load_limits()
