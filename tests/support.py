@@ -26,6 +26,7 @@ from salon_jobs.worker.executor import execute, settle
 from salon_jobs.worker.finisher import Finisher
 from salon_jobs.worker.in_flight import InFlightTable
 from salon_jobs.worker.runner import Runner
+from salon_jobs.worker.worker import Worker, WorkerOptions
 
 T = TypeVar("T")
 
@@ -94,6 +95,20 @@ def running_on_a_thread(process_id: int, jobs: Sequence[ClaimedJob]) -> Generato
         for loop in (finisher, deadlines):
             loop.stop()
             assert loop.join(10)
+
+
+@contextmanager
+def working(process_id: int, concurrency: int = 1) -> Generator[Worker]:
+    """Run a worker, with its listener, in this process."""
+    loop = Worker(process_id, WorkerOptions(concurrency=concurrency))
+    thread = threading.Thread(target=loop.run, daemon=True)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.stop()
+        thread.join(20)
+        assert not thread.is_alive()
 
 
 def elsewhere(pool: ThreadPoolExecutor, work: Callable[[], T]) -> Future[T]:

@@ -31,10 +31,9 @@ from salon_jobs.testing import drain_jobs, perform_job
 from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests import tasks
 from tests.e2e.worker_process import eventually
-from tests.support import claim, job_row, run_due, running_on_a_thread, seen
+from tests.support import claim, job_row, run_due, running_on_a_thread, seen, working
 from tests.worker.conftest import RunHere, RunOnThread
 from tests.worker.effects import written
-from tests.worker.test_cancellation import working
 
 ROWS = "SELECT state, attempts, leased_by FROM salon_jobs_job ORDER BY id"
 ERRORS = "SELECT attempt, error_class, code FROM salon_jobs_job_error ORDER BY id"

@@ -22,30 +22,15 @@ from salon_jobs.jobs import control, queries
 from salon_jobs.jobs.statistics import TaskStatistics
 from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.deadlines import Cancellations
-from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests import tasks
 from tests.e2e.worker_process import eventually
-from tests.support import change, claim, elsewhere, job_row, seen
+from tests.support import change, claim, elsewhere, job_row, seen, working
 from tests.worker.conftest import Enqueue
 from tests.worker.effects import job_events, write, written
 from tests.worker.test_store_fences import states, wait_until_somebody_waits_for_a_lock
 
 ENDED = "SELECT state, reason, attempts, leased_by FROM salon_jobs_job ORDER BY id"
 ASKED = "still running; its worker was asked to end it"
-
-
-@contextmanager
-def working(process_id: int, concurrency: int = 1) -> Generator[Worker]:
-    """Run a worker, with its listener, in this process."""
-    loop = Worker(process_id, WorkerOptions(concurrency=concurrency))
-    thread = threading.Thread(target=loop.run, daemon=True)
-    thread.start()
-    try:
-        yield loop
-    finally:
-        loop.stop()
-        thread.join(20)
-        assert not thread.is_alive()
 
 
 def in_use(settings: Any, **options: object) -> None:

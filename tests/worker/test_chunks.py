@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from datetime import timedelta
 from functools import partialmethod
 from typing import Any
@@ -31,10 +30,9 @@ from salon_jobs.worker.buffer import Handful, JobBuffer
 from salon_jobs.worker.chunks import ChunkClaimer
 from salon_jobs.worker.executor import execute, join, joins_chunk, settle
 from salon_jobs.worker.maintenance import rescue_process
-from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests import tasks
 from tests.e2e.worker_process import eventually
-from tests.support import change, claim, elsewhere, job_row, running_job, running_on_a_thread, seen
+from tests.support import change, claim, elsewhere, job_row, running_job, running_on_a_thread, seen, working
 from tests.tasks import Hooks, Sale
 from tests.worker.effects import write, written
 from tests.worker.test_store_fences import states, wait_until_somebody_waits_for_a_lock
@@ -82,20 +80,6 @@ def run_all(process_id: int) -> None:
     while jobs := claim(process_id):
         with running_on_a_thread(process_id, jobs):
             pass
-
-
-@contextmanager
-def working(process_id: int, concurrency: int = 1) -> Generator[Worker]:
-    """Run a worker in this process."""
-    loop = Worker(process_id, WorkerOptions(concurrency=concurrency))
-    thread = threading.Thread(target=loop.run, daemon=True)
-    thread.start()
-    try:
-        yield loop
-    finally:
-        loop.stop()
-        thread.join(20)
-        assert not thread.is_alive()
 
 
 def test_jobs_of_one_store_and_task_run_together(stores: list[UUID], hooks: Hooks, process_id: int) -> None:

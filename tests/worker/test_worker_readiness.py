@@ -11,10 +11,11 @@ import pytest
 from salon_jobs.conf import Settings
 from salon_jobs.core.errors import NotReady
 from salon_jobs.worker.runner import Runner
-from salon_jobs.worker.worker import Worker, WorkerOptions
+from salon_jobs.worker.worker import Worker
 from tests import tasks
 from tests.e2e.worker_process import eventually
 from tests.settings import url_for
+from tests.support import working
 
 
 @pytest.mark.parametrize("lives", [True, False])
@@ -30,10 +31,7 @@ def test_a_worker_whose_threads_have_ended_is_not_ready(
             run(self)
 
     monkeypatch.setattr(Runner, "_run", run_or_end)
-    loop = Worker(process_id, WorkerOptions(concurrency=2))
-    work = threading.Thread(target=loop.run)
-    work.start()
-    try:
+    with working(process_id, concurrency=2) as loop:
         for _ in range(2):
             assert entered.acquire(timeout=10)
         for runner in loop._runners if not lives else ():
@@ -44,9 +42,6 @@ def test_a_worker_whose_threads_have_ended_is_not_ready(
             with pytest.raises(NotReady, match="2 threads that run jobs have ended"):
                 loop.require_ready()
         assert loop.facts().keys() == {"claimed_s_ago", "listening", "listener_silent_s"}
-    finally:
-        loop.stop()
-        work.join()
 
 
 def test_a_worker_that_can_not_write_what_ended_is_not_ready(
@@ -55,19 +50,15 @@ def test_a_worker_that_can_not_write_what_ended_is_not_ready(
     settings.SALON_JOBS = {**settings.SALON_JOBS, "POLL_INTERVAL": 0.05}
     monkeypatch.setattr(Settings, "stale_after_s", 0.2)
     job_id = tasks.system.enqueue().id
-    loop = Worker(process_id, WorkerOptions(concurrency=1))
-    work = threading.Thread(target=loop.run)
     with psycopg.connect(url_for(None)) as holder:
         hooks.system = lambda note: holder.execute("SELECT FROM salon_jobs_job WHERE id = %s FOR UPDATE", [job_id])
-        work.start()
-        try:
-            eventually(lambda: "the end of a run could not be written" in fault(loop))
-            holder.rollback()
-            eventually(lambda: fault(loop) == "")
-        finally:
-            holder.rollback()
-            loop.stop()
-            work.join()
+        with working(process_id) as loop:
+            try:
+                eventually(lambda: "the end of a run could not be written" in fault(loop))
+                holder.rollback()
+                eventually(lambda: fault(loop) == "")
+            finally:
+                holder.rollback()
 
 
 def fault(loop: Worker) -> str:

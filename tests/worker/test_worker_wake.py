@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from functools import partial
 from typing import Any
@@ -13,9 +12,9 @@ from salon_jobs.db.notify import SECOND_POLL
 from salon_jobs.worker import worker as worker_module
 from salon_jobs.worker.claim import Claimer
 from salon_jobs.worker.fair_claim import Claim
-from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests import tasks
 from tests.e2e.worker_process import eventually
+from tests.support import working
 
 
 def more_than(claims: list[float], known: int) -> bool:
@@ -34,10 +33,7 @@ def test_a_claim_follows_the_last_of_many_notifications(
         return Claim([], None)
 
     monkeypatch.setattr(Claimer, "claim", claim_nothing)
-    worker = Worker(process_id, WorkerOptions(concurrency=1))
-    thread = threading.Thread(target=worker.run, daemon=True)
-    thread.start()
-    try:
+    with working(process_id) as worker:
         eventually(lambda: claims)
         woken = 0.0
         for _ in range(wake_ups):
@@ -45,10 +41,6 @@ def test_a_claim_follows_the_last_of_many_notifications(
             worker.notify()
             eventually(partial(more_than, claims, known))
         eventually(lambda: claims[-1] >= woken + SECOND_POLL.total_seconds(), 5)
-    finally:
-        worker.stop()
-        thread.join(10)
-    assert not thread.is_alive()
     assert len(claims) <= 2 + 2 * wake_ups, "it does not spin"
 
 
@@ -69,16 +61,9 @@ def test_while_jobs_keep_coming_it_looks_for_more_by_itself(
         return claim(claimer, *arguments, **options)
 
     monkeypatch.setattr(Claimer, "claim", add_and_claim)
-    worker = Worker(process_id, WorkerOptions(concurrency=1))
-    thread = threading.Thread(target=worker.run, daemon=True)
-    thread.start()
-    try:
+    with working(process_id) as worker:
         eventually(lambda: claims)
         worker.notify()  # of two jobs, the second says how soon to look for the next
         eventually(lambda: len(claims) > 20)
         eventually(lambda: time.monotonic() - claims[-1] > 0.5)
-    finally:
-        worker.stop()
-        thread.join(10)
-    assert not thread.is_alive()
     assert len(claims) < 100, "it does not go on"
