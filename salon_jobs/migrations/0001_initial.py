@@ -101,9 +101,17 @@ class Migration(LocksBriefly):
                 (
                     "trace",
                     models.JSONField(
-                        help_text="Trace headers from enqueueing, by which the run continues the trace", null=True
+                        help_text="What travels with the job: trace headers from enqueueing, and what differs from its task",
+                        null=True,
                     ),
                 ),
+                (
+                    "public_id",
+                    models.UUIDField(
+                        help_text="Unguessable id, by which anybody who has it reads the result", null=True
+                    ),
+                ),
+                ("follow_up_id", models.BigIntegerField(help_text="The follow-up that waits for its end", null=True)),
             ],
             options={
                 "db_table": "salon_jobs_job",
@@ -172,6 +180,11 @@ class Migration(LocksBriefly):
                 ],
                 "constraints": [
                     models.UniqueConstraint(
+                        condition=models.Q(("public_id__isnull", False)),
+                        fields=("public_id",),
+                        name="salon_jobs_job_public_id",
+                    ),
+                    models.UniqueConstraint(
                         condition=models.Q(("job_key__isnull", False), ("state", "queued")),
                         fields=("task", "store_id", "job_key"),
                         name="salon_jobs_job_waiting_key",
@@ -210,10 +223,36 @@ class Migration(LocksBriefly):
                 ("message", models.TextField(db_default="")),
                 ("traceback", models.TextField(db_default="")),
                 ("occurred_at", models.DateTimeField(db_default=Now())),
+                ("worker_id", models.BigIntegerField(help_text="The process that ran it", null=True)),
+                ("started_at", models.DateTimeField(help_text="When the attempt was claimed", null=True)),
             ],
             options={
                 "db_table": "salon_jobs_job_error",
                 "indexes": [models.Index(fields=["job_id", "id"], name="salon_jobs_job_error_job")],
+            },
+        ),
+        migrations.CreateModel(
+            name="JobResult",
+            fields=[
+                ("job_id", models.BigIntegerField(primary_key=True, serialize=False)),
+                ("public_id", models.UUIDField(null=True, unique=True)),
+                ("store_id", models.UUIDField(null=True)),
+                ("task", models.CharField(max_length=255)),
+                ("queue", models.CharField(max_length=100)),
+                ("priority", models.SmallIntegerField()),
+                ("payload", ReadableJSONField()),
+                ("value", ReadableJSONField(help_text="What the handler returned")),
+                ("attempts", models.SmallIntegerField(help_text="Runs, the successful one included")),
+                ("worker_id", models.BigIntegerField(help_text="The process that ran it last")),
+                ("run_at", models.DateTimeField()),
+                ("created_at", models.DateTimeField()),
+                ("started_at", models.DateTimeField(help_text="When the successful run was claimed")),
+                ("finished_at", models.DateTimeField()),
+                ("expires_at", models.DateTimeField(help_text="When it may be deleted")),
+            ],
+            options={
+                "db_table": "salon_jobs_job_result",
+                "indexes": [models.Index(fields=["expires_at"], name="salon_jobs_job_result_expires")],
             },
         ),
         migrations.CreateModel(
@@ -253,6 +292,25 @@ class Migration(LocksBriefly):
                     models.UniqueConstraint(fields=("task", "tick", "digest"), name="salon_jobs_fan_out_once")
                 ],
             },
+        ),
+        migrations.CreateModel(
+            name="FollowUp",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("remaining", models.IntegerField(help_text="Jobs that have not ended")),
+                ("task", models.CharField(max_length=255)),
+                ("store_id", models.UUIDField(null=True)),
+                ("queue", models.CharField(max_length=100)),
+                ("priority", models.SmallIntegerField()),
+                ("max_attempts", models.SmallIntegerField()),
+                ("payload", ReadableJSONField()),
+                ("job_key", models.CharField(max_length=512, null=True)),
+                ("job_key_mode", models.CharField(max_length=16)),
+                ("concurrency_key", models.CharField(max_length=255, null=True)),
+                ("trace", models.JSONField(help_text="Trace headers from enqueueing", null=True)),
+                ("created_at", models.DateTimeField(db_default=Now())),
+            ],
+            options={"db_table": "salon_jobs_follow_up"},
         ),
         migrations.CreateModel(
             name="Process",
@@ -312,6 +370,13 @@ class Migration(LocksBriefly):
                     "paused",
                     models.BooleanField(db_default=False, default=False, help_text="Start no jobs of this kind"),
                 ),
+                ("paused_at", models.DateTimeField(editable=False, help_text="When it was paused", null=True)),
+                (
+                    "paused_by",
+                    models.CharField(
+                        db_default="", default="", editable=False, help_text="Who paused it", max_length=255
+                    ),
+                ),
                 (
                     "max_concurrency",
                     models.PositiveIntegerField(
@@ -360,6 +425,7 @@ class Migration(LocksBriefly):
                 ("last_tick_at", models.DateTimeField(null=True)),
             ],
             options={
+                "permissions": [("run_cronentrystate", "Can run cron entries now")],
                 "verbose_name": "cron entry",
                 "verbose_name_plural": "cron entries",
                 "db_table": "salon_jobs_cron_entry",
@@ -436,7 +502,10 @@ class Migration(LocksBriefly):
                         help_text="Set when the message is written; identifies it to brokers and consumers"
                     ),
                 ),
-                ("aggregate_type", models.CharField(help_text="Destination: an ARN or RN", max_length=255)),
+                (
+                    "aggregate_type",
+                    models.CharField(help_text="Destination: an ARN or RN", max_length=255, verbose_name="destination"),
+                ),
                 (
                     "aggregate_id",
                     models.CharField(
@@ -543,7 +612,7 @@ class Migration(LocksBriefly):
             name="BlockedAggregate",
             fields=[
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
-                ("aggregate_type", models.CharField(max_length=255)),
+                ("aggregate_type", models.CharField(max_length=255, verbose_name="destination")),
                 ("aggregate_id", models.CharField(db_default="", max_length=255)),
                 ("partition", models.SmallIntegerField()),
                 ("head_id", models.BigIntegerField(help_text="The message that the later ones wait for", unique=True)),
@@ -586,10 +655,20 @@ class Migration(LocksBriefly):
         migrations.CreateModel(
             name="DestinationState",
             fields=[
-                ("aggregate_type", models.CharField(max_length=255, primary_key=True, serialize=False)),
+                (
+                    "aggregate_type",
+                    models.CharField(max_length=255, primary_key=True, serialize=False, verbose_name="destination"),
+                ),
                 ("tokens", models.FloatField(db_default=0.0)),
                 ("refilled_at", models.DateTimeField(db_default=Now())),
                 ("paused", models.BooleanField(db_default=False)),
+                ("paused_at", models.DateTimeField(editable=False, help_text="When it was paused", null=True)),
+                (
+                    "paused_by",
+                    models.CharField(
+                        db_default="", default="", editable=False, help_text="Who paused it", max_length=255
+                    ),
+                ),
                 ("outage_since", models.DateTimeField(null=True)),
                 ("outage_code", models.CharField(db_default="", max_length=64)),
                 ("outage", models.TextField(db_default="")),

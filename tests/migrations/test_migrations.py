@@ -46,6 +46,8 @@ SELECT 'table', c.relname, c.relacl::text, c.relrowsecurity::text, c.relforcerow
 UNION ALL SELECT 'policy', tablename || '.' || policyname, roles::text, qual, with_check FROM pg_policies
 UNION ALL SELECT 'function', proname, proacl::text, proowner::regrole::text, prosrc FROM pg_proc
  WHERE pronamespace = 'public'::regnamespace
+UNION ALL SELECT 'trigger', tgrelid::regclass || '.' || tgname, pg_get_triggerdef(oid), tgenabled::text, ''
+  FROM pg_trigger WHERE NOT tgisinternal
 UNION ALL SELECT 'storage', relname, array_to_string(reloptions, ','), '', '' FROM pg_class
  WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'
 UNION ALL SELECT 'index', indexname, indexdef, '', '' FROM pg_indexes WHERE schemaname = 'public'
