@@ -11,10 +11,9 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from salon_jobs.admin.base import ReadOnlyAdmin, as_json, id_or_uuid, reader
+from salon_jobs.admin.base import ReadOnlyAdmin, as_json, id_or_uuid
 from salon_jobs.core.units import duration
 from salon_jobs.dashboard.times import ago
-from salon_jobs.jobs import registry
 from salon_jobs.models import JobResult
 
 
@@ -44,13 +43,6 @@ class JobResultAdmin(ReadOnlyAdmin):
         """Search for the number or the public ID of a job."""
         term = search_term.strip()
         return (queryset.filter(id_or_uuid(term, uuid_field="public_id")) if term else queryset), False
-
-    def has_module_permission(self, request: HttpRequest) -> bool:
-        """Return whether the index lists the page: only where something keeps results."""
-        if not super().has_module_permission(request):
-            return False
-        kept = any(getattr(task, "options", None) and task.options.keep_result for task in registry.tasks())
-        return kept or JobResult.objects.using(reader(request)).exists()
 
     @admin.display(description="job")
     def job(self, row: JobResult) -> SafeString:
