@@ -55,7 +55,7 @@ NEVER_REACHES = {
     "backend": {"worker", "process", "admin"},
 }
 OWNERS = {
-    "sentry_sdk": {"salon_jobs.integrations.sentry", "salon_jobs.integrations.sentry_spans"},
+    "sentry_sdk": {"salon_jobs.integrations.sentry"},
     "opentelemetry": {"salon_jobs.integrations.opentelemetry"},
     "croniter": {"salon_jobs.schedule.cron"},
     "health_check": {"salon_jobs.integrations.health_check"},

@@ -21,7 +21,7 @@ from salon_jobs.access.roles import ROLE_SPECS
 from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
-from salon_jobs.db.locks import lock_timeout
+from salon_jobs.db.connections import lock_timeout
 from salon_jobs.tenancy.active import current_store_id
 
 May: TypeAlias = Sequence[Privilege] | Mapping[Privilege, Sequence[str]]

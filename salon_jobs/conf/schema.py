@@ -14,7 +14,6 @@ from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
 from salon_jobs.conf import REQUEST_STORES
-from salon_jobs.conf.brokers import AzureSettings, NatsSettings, SnsSettings
 from salon_jobs.conf.reader import (
     count,
     duration,
@@ -28,7 +27,15 @@ from salon_jobs.conf.reader import (
     text,
     texts,
 )
-from salon_jobs.conf.sections import ConsumerSettings, LoggingSettings, OutboxSettings, read_consumers
+from salon_jobs.conf.sections import (
+    AzureSettings,
+    ConsumerSettings,
+    LoggingSettings,
+    NatsSettings,
+    OutboxSettings,
+    SnsSettings,
+    read_consumers,
+)
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import ConfigurationError, require_within
 from salon_jobs.core.redaction import SENSITIVE

@@ -1,4 +1,4 @@
-"""Django's connections at the level of psycopg: plain cursors, transaction state and guards of raw statements."""
+"""Connections at the level of psycopg: plain cursors, transaction state, lock timeouts, guards of raw statements."""
 
 from __future__ import annotations
 
@@ -114,3 +114,25 @@ def plain_cursor(connection: BaseDatabaseWrapper) -> Any:
     if cursor is None or cursor.connection is not raw:
         cursor = _cursors[connection] = raw.cursor()
     return cursor
+
+
+# While a statement waits for an ACCESS EXCLUSIVE lock, every other query on the table waits behind it.
+LOCK_TIMEOUT: Final = "2s"
+
+
+def lock_timeout(connection: BaseDatabaseWrapper) -> tuple[list[str], list[str]]:
+    """Return the statements to run before and after those that lock a table, in one transaction.
+
+    A failure changes nothing. They fail with PostgreSQL's 55P03 after ``LOCK_TIMEOUT``. A session with its own
+    ``lock_timeout`` keeps it.
+    """
+    if waits_by_its_own(connection):
+        return [], []
+    return [f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'"], ["SET LOCAL lock_timeout = 0"]
+
+
+def waits_by_its_own(connection: BaseDatabaseWrapper) -> bool:
+    """Return whether the session already has a ``lock_timeout``."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT current_setting('lock_timeout')")
+        return bool(cursor.fetchone() != ("0",))

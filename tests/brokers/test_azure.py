@@ -18,9 +18,8 @@ from salon_jobs.brokers.azure.publisher import LARGEST_BYTES, AzureQueuePublishe
 from salon_jobs.brokers.azure.source import AzureQueueSource
 from salon_jobs.brokers.publisher import Verdict
 from salon_jobs.brokers.source import Delivery
-from salon_jobs.conf.brokers import AzureSettings
 from salon_jobs.conf.reader import read_section
-from salon_jobs.conf.sections import ConsumerSettings
+from salon_jobs.conf.sections import AzureSettings, ConsumerSettings
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import ConfigurationError, MessageInvalid, NotReady
 from salon_jobs.inbox.consumer import Consumer

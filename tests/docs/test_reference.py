@@ -20,14 +20,13 @@ import salon_jobs
 from project import settings as project_settings
 from salon_jobs import access, control, jobs, outbox, tenancy, testing
 from salon_jobs.conf import Roles, Settings
-from salon_jobs.conf.brokers import AzureSettings, NatsSettings, SnsSettings
-from salon_jobs.conf.sections import LoggingSettings, OutboxSettings
+from salon_jobs.conf.sections import AzureSettings, LoggingSettings, NatsSettings, OutboxSettings, SnsSettings
 from salon_jobs.core import errors, events
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.metrics import METRICS
 from salon_jobs.integrations import sentry
-from salon_jobs.management.subcommands import SUBCOMMANDS
-from salon_jobs.management.subcommands.base import Subcommand
+from salon_jobs.management.commands.salon_jobs import SUBCOMMANDS
+from salon_jobs.management.subcommands import Subcommand
 from salon_jobs.management.subcommands.messages import ACTIONS
 from tests.docs.markdown import ROOT, read, rows, section
 from tests.support import public_names, seen

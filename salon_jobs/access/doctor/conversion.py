@@ -16,7 +16,7 @@ from salon_jobs.access.objects import PUBLIC, grantee, identifier, identifiers
 from salon_jobs.access.roles import SCHEMA, alter_defaults
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
-from salon_jobs.db.locks import LOCK_TIMEOUT
+from salon_jobs.db.connections import LOCK_TIMEOUT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from salon_jobs.access.doctor import objects, roles
 from salon_jobs.access.doctor.catalogue import Catalogue, Drift, Relation
 from salon_jobs.access.doctor.declaration import Declaration, declare, declare_tables
 from salon_jobs.core.errors import FixIncomplete
-from salon_jobs.db.locks import LOCK_TIMEOUT
+from salon_jobs.db.connections import LOCK_TIMEOUT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

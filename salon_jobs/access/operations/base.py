@@ -17,7 +17,7 @@ from django.db.migrations.state import ProjectState
 
 from salon_jobs.access.constraints import VALIDATE, row_security_of
 from salon_jobs.access.objects import identifier, identifiers, literal
-from salon_jobs.db.locks import lock_timeout, waits_by_its_own
+from salon_jobs.db.connections import lock_timeout, waits_by_its_own
 
 
 class DatabaseOperation(Operation):

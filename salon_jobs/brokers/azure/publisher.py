@@ -18,7 +18,7 @@ from salon_jobs.brokers.publisher import (
     Verdict,
 )
 from salon_jobs.conf import settings as conf
-from salon_jobs.conf.brokers import QUEUE_NAME
+from salon_jobs.conf.sections import QUEUE_NAME
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import MessageInvalid
 

@@ -14,9 +14,37 @@ from salon_jobs.management.arguments import unknown_names
 from salon_jobs.management.commands import consume_queue, relay_outbox, runscheduler, runworker
 from salon_jobs.management.output import as_command_error
 from salon_jobs.management.service import ServiceCommand
-from salon_jobs.management.subcommands import SUBCOMMANDS
+from salon_jobs.management.subcommands import Subcommand
+from salon_jobs.management.subcommands.cron import Cron
+from salon_jobs.management.subcommands.database import Convert, Doctor
+from salon_jobs.management.subcommands.inbox import Inbox
+from salon_jobs.management.subcommands.jobs import Cancel, List, Retry, Show
+from salon_jobs.management.subcommands.limits import Limit, Pause, Resume
+from salon_jobs.management.subcommands.messages import Messages
+from salon_jobs.management.subcommands.statistics import Prune, Stats
+from salon_jobs.management.subcommands.stores import EraseStore, ExportStore
+from salon_jobs.management.subcommands.top import Top
 from salon_jobs.process.preflight import check_role
 
+SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (
+    List(),
+    Show(),
+    Cancel(),
+    Retry(),
+    Pause(),
+    Resume(),
+    Limit(),
+    Cron(),
+    Messages(),
+    Inbox(),
+    Prune(),
+    Stats(),
+    Top(),
+    Doctor(),
+    Convert(),
+    ExportStore(),
+    EraseStore(),
+)
 _INTERRUPTED: Final = 130
 _PIPE_CLOSED: Final = 141
 _SERVICES: Final[dict[str, type[ServiceCommand]]] = {

@@ -1,36 +1,28 @@
-"""Subcommands of ``manage.py salon_jobs``, listed here: one file for each group."""
+"""Subcommands of ``manage.py salon_jobs``: one file for each group. The command lists them."""
 
 from __future__ import annotations
 
-from typing import Final
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
 
-from salon_jobs.management.subcommands.base import Subcommand
-from salon_jobs.management.subcommands.cron import Cron
-from salon_jobs.management.subcommands.database import Convert, Doctor
-from salon_jobs.management.subcommands.inbox import Inbox
-from salon_jobs.management.subcommands.jobs import Cancel, List, Retry, Show
-from salon_jobs.management.subcommands.limits import Limit, Pause, Resume
-from salon_jobs.management.subcommands.messages import Messages
-from salon_jobs.management.subcommands.statistics import Prune, Stats
-from salon_jobs.management.subcommands.stores import EraseStore, ExportStore
-from salon_jobs.management.subcommands.top import Top
+from django.core.management.base import CommandParser, OutputWrapper
 
-SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (
-    List(),
-    Show(),
-    Cancel(),
-    Retry(),
-    Pause(),
-    Resume(),
-    Limit(),
-    Cron(),
-    Messages(),
-    Inbox(),
-    Prune(),
-    Stats(),
-    Top(),
-    Doctor(),
-    Convert(),
-    ExportStore(),
-    EraseStore(),
-)
+
+class Subcommand(ABC):
+    """Subcommand that parses its own options and calls the function that does the work, on ``conf.reader_database``.
+
+    Its result goes to ``out``, as one JSON document with ``--json``; questions and progress go to ``err``.
+    """
+
+    name: ClassVar[str]
+    help: ClassVar[str]
+    # Whether the role of that alias is checked first: it must be the operator's or the worker's.
+    needs_role: ClassVar[bool] = True
+
+    @abstractmethod
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+
+    @abstractmethod
+    def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
+        """Do the work. Raises CommandError; the caller reports SalonJobsError and database errors in one line."""

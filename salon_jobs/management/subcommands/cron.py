@@ -13,7 +13,7 @@ from salon_jobs.core.terminal import Painted, Screen
 from salon_jobs.dashboard.processes import CronAtWork, cron
 from salon_jobs.management.arguments import add_options
 from salon_jobs.management.output import write_table
-from salon_jobs.management.subcommands.base import Subcommand
+from salon_jobs.management.subcommands import Subcommand
 from salon_jobs.schedule.entries import CronEntry, cron_entries
 from salon_jobs.schedule.scheduler import run_cron_entry
 

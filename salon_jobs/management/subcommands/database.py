@@ -17,7 +17,7 @@ from salon_jobs.access.doctor.conversion import convert, plan_conversion
 from salon_jobs.access.doctor.examination import Examination, examine, fix, fixable
 from salon_jobs.conf import settings as conf
 from salon_jobs.management.output import ask, warn_of_kept_passwords
-from salon_jobs.management.subcommands.base import Subcommand
+from salon_jobs.management.subcommands import Subcommand
 
 
 class Doctor(Subcommand):

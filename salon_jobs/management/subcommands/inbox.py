@@ -11,7 +11,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.inbox.queries import Status, dismiss_messages, retry_messages, shown_text
 from salon_jobs.management.arguments import add_options
 from salon_jobs.management.output import change_rows, write_list, write_object
-from salon_jobs.management.subcommands.base import Subcommand
+from salon_jobs.management.subcommands import Subcommand
 from salon_jobs.models import InboxMessage
 
 _COLUMNS: Final = ("message_id", "id", "consumer", "event", "code", "deliveries", "received_at", "status")

@@ -33,7 +33,7 @@ from salon_jobs.management.output import (
     write_object,
     write_table,
 )
-from salon_jobs.management.subcommands.base import Subcommand
+from salon_jobs.management.subcommands import Subcommand
 from salon_jobs.models import FollowUp, Job, JobError
 from salon_jobs.schedule.scheduler import tick_of
 

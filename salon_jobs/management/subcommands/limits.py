@@ -17,7 +17,7 @@ from salon_jobs.jobs import limits
 from salon_jobs.jobs.limits import ListedLimit, list_limits
 from salon_jobs.management.arguments import add_options, os_user, unknown_names
 from salon_jobs.management.output import write_table
-from salon_jobs.management.subcommands.base import Subcommand
+from salon_jobs.management.subcommands import Subcommand
 from salon_jobs.models import Job
 
 _HEAD = ("limit", "paused", "at once", "a second", "declared")

@@ -21,7 +21,7 @@ from salon_jobs.core.units import with_noun
 from salon_jobs.dashboard.relays import why_not_sent
 from salon_jobs.management.arguments import add_options, os_user
 from salon_jobs.management.output import ask, change_rows, table, write_list, write_object, write_results
-from salon_jobs.management.subcommands.base import Subcommand
+from salon_jobs.management.subcommands import Subcommand
 from salon_jobs.models import BlockedAggregate, Message
 from salon_jobs.outbox.control import pause_destination, resume_destination, retry_messages, skip_messages, unpark
 from salon_jobs.outbox.queries import COUNTED, NEWEST, find_messages, gate_state

@@ -18,7 +18,7 @@ from salon_jobs.jobs.pruning import BATCH, count_prunable, prune_jobs, retained
 from salon_jobs.jobs.statistics import TaskTotals, totals
 from salon_jobs.management.arguments import add_options, duration
 from salon_jobs.management.output import Progress, ask, listed_counts, table
-from salon_jobs.management.subcommands.base import Subcommand
+from salon_jobs.management.subcommands import Subcommand
 
 _HEAD = ("task", "runs", "succeeded", "retried", "failed", "mean", "p50", "p95", "wait mean", "wait p50", "wait p95")
 _WIDE: Final = 110

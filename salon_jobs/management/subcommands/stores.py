@@ -18,7 +18,7 @@ from salon_jobs.erasure import cancel_store, erase_store, export_store, running_
 from salon_jobs.jobs.limits import pause
 from salon_jobs.management.arguments import add_options, duration, os_user
 from salon_jobs.management.output import Progress, ask, write_counts
-from salon_jobs.management.subcommands.base import Subcommand
+from salon_jobs.management.subcommands import Subcommand
 
 _POLL_S: Final = 0.25
 _WAIT_S: Final = 60.0
