@@ -10,14 +10,14 @@ from pgtrigger.compiler import Trigger, UpsertTriggerSql
 from pgtrigger.migrations import AddTrigger
 
 from salon_jobs.access.operations import LocksBriefly
-from salon_jobs.models.fields import JSONTextField, ReadableJSONField
-from salon_jobs.models.job import ClaimGroupHash
+from salon_jobs.models.fields import BloomIndex, JSONTextField, ReadableJSONField
+from salon_jobs.models.job import TextHash
 from salon_jobs.models.message import PartitionOf
 from salon_jobs.models.statistics import IntegerArrayField
 
 _QUEUED = models.Q(("state", "queued"))
 _FAILED = models.Q(("state", "failed"))
-_ENDED = models.Q(("state__in", ["failed", "cancelled", "succeeded"]))
+_ENDED = ~models.Q(("state", "queued")) & ~models.Q(("state", "running"))
 _REPRESENTABLE = (datetime.datetime(1, 1, 2, tzinfo=datetime.UTC), datetime.datetime(9999, 12, 30, tzinfo=datetime.UTC))
 
 
@@ -78,15 +78,13 @@ class Migration(LocksBriefly):
                     "claim_group",
                     models.GeneratedField(
                         db_persist=True,
-                        expression=ClaimGroupHash("queue", "task", Cast("priority", models.TextField())).bitand(
-                            -(2**32)
-                        )
-                        + ClaimGroupHash(
-                            "queue",
-                            "task",
-                            Cast("priority", models.TextField()),
-                            Coalesce("concurrency_key", models.Value("", models.TextField())),
-                        ).bitand(2**32 - 1),
+                        expression=TextHash(
+                            "task", TextHash("queue", Cast("priority", models.BigIntegerField()))
+                        ).bitxor(
+                            TextHash(  # type: ignore[arg-type]
+                                Coalesce("concurrency_key", models.Value("", models.TextField())), models.Value(0)
+                            ).bitand(2**32 - 1)
+                        ),
                         output_field=models.BigIntegerField(),
                     ),
                 ),
@@ -161,14 +159,17 @@ class Migration(LocksBriefly):
                         fields=["fan_out_id"],
                         name="salon_jobs_job_fan_out",
                     ),
-                    models.Index(condition=_QUEUED, fields=["task", "queue"], name="salon_jobs_job_queued_task"),
+                    BloomIndex(
+                        condition=_QUEUED,
+                        fields=["task", "queue"],
+                        name="salon_jobs_job_queued_task",
+                        opclasses=2 * ["text_bloom_ops(n_distinct_per_range=128)"],
+                    ),
                     models.Index(condition=_ENDED, fields=["state", "id"], name="salon_jobs_job_ended_state"),
                     models.Index(condition=_ENDED, fields=["task", "id"], name="salon_jobs_job_ended_task"),
                     models.Index(condition=_ENDED, fields=["queue", "id"], name="salon_jobs_job_ended_queue"),
                     models.Index(
-                        condition=models.Q(
-                            ("state__in", ["failed", "cancelled", "succeeded"]), ("job_key__isnull", False)
-                        ),
+                        condition=models.Q(("job_key__isnull", False)) & _ENDED,
                         fields=["job_key"],
                         name="salon_jobs_job_ended_key",
                     ),

@@ -14,10 +14,12 @@ from django.utils import timezone
 from salon_jobs.core.errors import TimedOut
 from salon_jobs.core.records import NO_STORE, JobState
 from salon_jobs.core.units import EARLIEST, LATEST
-from salon_jobs.models.fields import ReadableJSONField, StoredColumn
+from salon_jobs.models.fields import BloomIndex, ReadableJSONField, StoredColumn
 
 _STATES = [(state.value, state.value) for state in JobState]
-_ENDED = models.Q(state__in=["failed", "cancelled", "succeeded"])
+# Spelled so because every enqueue evaluates it for each index: one comparison that fails, where IN takes five times as
+# long. The planner sees that IN (failed, …) implies it.
+_ENDED = ~models.Q(state="queued") & ~models.Q(state="running")
 _FAILED = models.Q(state="failed")
 _REPRESENTABLE = (EARLIEST, LATEST)
 
@@ -34,11 +36,11 @@ _IDENTITY_CHANGED = pgtrigger.Condition(
 )
 
 
-class ClaimGroupHash(models.Func):
-    """Hash of a claim group within a store; of immutable parts alone, as a generated column requires."""
+class TextHash(models.Func):
+    """Hash of a text, seeded with a number, such as another hash; immutable, as a generated column requires."""
 
-    template = "hashtextextended(%(expressions)s, 0)"
-    arg_joiner = " || chr(31) || "
+    function = "hashtextextended"
+    arity = 2
 
     def _resolve_output_field(self) -> models.BigIntegerField[int, int]:
         return models.BigIntegerField()
@@ -94,14 +96,13 @@ class Job(models.Model):
     )
     # Jobs of one store in one claim group are subject to the same limits; see sql/list_groups.sql.
     claim_group = StoredColumn(
-        # The upper half omits the key, so that claim groups that differ only in their keys are adjacent.
-        expression=ClaimGroupHash("queue", "task", Cast("priority", models.TextField())).bitand(-(2**32))
-        + ClaimGroupHash(
-            "queue",
-            "task",
-            Cast("priority", models.TextField()),
-            Coalesce("concurrency_key", models.Value("", models.TextField())),
-        ).bitand(2**32 - 1),
+        # The key changes the lower half alone, so that claim groups that differ only in their keys are adjacent. Each
+        # hash is the seed of the next: joining the parts to one text first takes twice as long.
+        expression=TextHash("task", TextHash("queue", Cast("priority", models.BigIntegerField()))).bitxor(
+            TextHash(  # type: ignore[arg-type] # Django takes any expression
+                Coalesce("concurrency_key", models.Value("", models.TextField())), models.Value(0)
+            ).bitand(2**32 - 1)
+        ),
         output_field=models.BigIntegerField(),
         db_persist=True,
     )
@@ -185,17 +186,20 @@ class Job(models.Model):
             models.Index(
                 fields=["fan_out_id"], condition=models.Q(fan_out_id__isnull=False), name="salon_jobs_job_fan_out"
             ),
-            # For people who look for three jobs among millions. Without the id, so that equal entries are deduplicated:
-            # a tenth of the space and of the cost to enqueue.
-            models.Index(
-                fields=["task", "queue"], condition=models.Q(state="queued"), name="salon_jobs_job_queued_task"
+            # For people who look for three jobs among millions: it says which 32 pages have jobs of a task or a queue.
+            # A b-tree, even of equal entries, would cost an enqueue a tenth of its time.
+            BloomIndex(
+                fields=["task", "queue"],
+                opclasses=2 * ["text_bloom_ops(n_distinct_per_range=128)"],
+                condition=models.Q(state="queued"),
+                name="salon_jobs_job_queued_task",
             ),
             # For the admin, on ended rows alone: a job that succeeds and is deleted never enters these indexes.
             models.Index(fields=["state", "id"], condition=_ENDED, name="salon_jobs_job_ended_state"),
             models.Index(fields=["task", "id"], condition=_ENDED, name="salon_jobs_job_ended_task"),
             models.Index(fields=["queue", "id"], condition=_ENDED, name="salon_jobs_job_ended_queue"),
             models.Index(
-                fields=["job_key"], condition=_ENDED & models.Q(job_key__isnull=False), name="salon_jobs_job_ended_key"
+                fields=["job_key"], condition=models.Q(job_key__isnull=False) & _ENDED, name="salon_jobs_job_ended_key"
             ),
             models.Index(fields=["fingerprint", "id"], condition=_FAILED, name="salon_jobs_job_failed_alike"),
             models.Index(
