@@ -6,6 +6,7 @@ import ctypes
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -176,47 +177,57 @@ class Runner:
         idle_since = float("-inf")
         self._connection = None
         while (job := self._jobs.take(self._handful)) is not None:
-            finish_resets()
-            # Do this before the run begins: the run keeps the connection it finds, and this may replace it.
-            if self._handful.since - idle_since > _TIDY_AFTER_S:
-                tidy_connections(after_idling=True)
-                self._connection = None
-            task = registry.get_declaration(job.task)
-            others = self._gather(task, job) if joins_chunk(task, job) else []
-            connection = self._connection or connections[conf.database]
-            running = RunningJob(job, task, self._process_id, connection, resets_session=True)
-            self._connection = connection
-            if others:
-                join(running, others)
+            jobs = [job]
+            running: RunningJob | None = None
             try:
+                running = self._prepare(jobs, idle_since)
                 # Whatever a handler, or an exception in the middle of our own code, leaves in the context ends with the
                 # run.
                 copy_context().run(self._run_in_scope, running)
             except BaseException:  # a thread that ends takes a share of the capacity with it
                 logger.exception("the end of job %s could not be written; it stays leased and is given back", job.id)
-                self._abandon_run(running)
+                self._abandon_run(jobs, running)
             self._in_flight.clear(self._number)
-            if running.interrupted_by is not None:
+            if running is not None and running.interrupted_by is not None:
                 return True
             idle_since = time.monotonic()
         return False
 
-    def _abandon_run(self, running: RunningJob) -> None:
-        """Free the thread of a run that ended by an error of our own, wherever that was."""
+    def _prepare(self, jobs: list[ClaimedJob], idle_since: float) -> RunningJob:
+        """Return the run of the only one of ``jobs``, to which are added those that run in one chunk with it."""
+        [job] = jobs
+        finish_resets()
+        # Do this before the run begins: the run keeps the connection it finds, and this may replace it.
+        if self._handful.since - idle_since > _TIDY_AFTER_S:
+            tidy_connections(after_idling=True)
+            self._connection = None
+        task = registry.get_declaration(job.task)
+        if joins_chunk(task, job):
+            self._gather(task, jobs)
+        connection = self._connection or connections[conf.database]
+        running = RunningJob(job, task, self._process_id, connection, resets_session=True)
+        self._connection = connection
+        if len(jobs) > 1:
+            join(running, jobs[1:])
+        return running
+
+    def _abandon_run(self, jobs: Sequence[ClaimedJob], running: RunningJob | None) -> None:
+        """Free the thread of a run that ended by an error of our own, wherever that was, even before it began."""
         with self._lock:
             self._running = None
-        self._deadlines.forget(running)
+        if running is not None:
+            self._deadlines.forget(running)
         self._connection = None
-        self._jobs.drop(self._handful, [run.job for run in running.runs])
+        self._jobs.drop(self._handful, jobs)
 
-    def _gather(self, task: Declaration, first: ClaimedJob) -> list[ClaimedJob]:
-        """Return the jobs that run in one chunk with the first."""
-        most = (task.chunk or 1) - 1
-        jobs = self._jobs.take_alike(first, most, partial(joins_chunk, task))
+    def _gather(self, task: Declaration, jobs: list[ClaimedJob]) -> None:
+        """Add the jobs that run in one chunk with the first."""
+        [first] = jobs
+        most = task.chunk or 1
+        jobs += self._jobs.take_alike(first, most - 1, partial(joins_chunk, task))
         if (chunks := self._chunks) is not None and len(jobs) < most:
             # The chunk runs without more, whatever became of the database.
-            self._outage.attempt(lambda: jobs.extend(chunks.claim(jobs[-1] if jobs else first, most - len(jobs))))
-        return jobs
+            self._outage.attempt(lambda: jobs.extend(chunks.claim(jobs[-1], most - len(jobs))))
 
     def _run_in_scope(self, running: RunningJob) -> None:
         if not active_tracers():

@@ -308,6 +308,21 @@ def test_a_runner_survives_every_job_and_an_end_that_can_not_be_written(
     ]
 
 
+def test_a_runner_survives_a_job_whose_run_can_not_even_begin(
+    database: None, hooks: tasks.Hooks, process_id: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    ran: list[dict[str, str]] = []
+    hooks.system = lambda **arguments: ran.append(arguments)
+    for note in ("1 unknown", "2 fine"):
+        tasks.system.enqueue(note=note)
+    unknown, fine = claim(process_id)
+    with running_on_a_thread(process_id, [unknown._replace(task="tests-nowhere"), fine]) as runner:
+        assert not runner.ended
+    assert ran == [{"note": "2 fine"}]
+    assert seen("SELECT id, state FROM salon_jobs_job") == [(unknown.id, "running")]
+    assert f"the end of job {unknown.id} could not be written" in caplog.text
+
+
 class Uncomputable(Backoff):
     """Is a backoff of somebody's own, with a mistake in it."""
 
