@@ -32,7 +32,7 @@ from salon_jobs.access.doctor.catalogue import by_alias
 from salon_jobs.access.doctor.examination import examine
 from salon_jobs.access.operations.access import declared_by_operations, declared_in_meta
 from salon_jobs.brokers.registry import make_publisher, make_source, publisher_services
-from salon_jobs.conf import REQUEST_STORES, given_keys, middleware, root_urlconf, uses_time_zones
+from salon_jobs.conf import REQUEST_STORES, given_keys, middleware, root_urlconf
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.sections import service_of
 from salon_jobs.core.destinations import parse_destination
@@ -85,9 +85,6 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
         errors.append(Error(fault, hint=POSTGRESQL_REMEDY, id="salon_jobs.E002"))
     else:
         errors += _check_isolation(database)
-    if not uses_time_zones():
-        hint = "set USE_TZ = True: jobs are due at instants, and a datetime without a time zone is not one"
-        errors.append(Error("USE_TZ is False", hint=hint, id="salon_jobs.E007"))
     if not apps.is_installed("pgtrigger"):
         errors.append(
             Error("pgtrigger is not installed", hint="add 'pgtrigger' to INSTALLED_APPS", id="salon_jobs.E003")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from django.core.exceptions import PermissionDenied
@@ -211,7 +211,7 @@ def _now(request: HttpRequest) -> dict[str, Any]:
         "relaying": relaying,
         "owners": {names.get(owner, f"#{owner} (gone)"): owned for owner, owned in relaying.partitions.items()},
         "parked": relays.parked(using=using),
-        "updated_at": timezone.now(),
+        "updated_at": datetime.now(UTC),
     }
 
 
@@ -223,7 +223,7 @@ def _of_store(request: HttpRequest) -> dict[str, Any]:
         "store_tasks": queues.tasks_of(store, using=using),
         "jobs_read": queues.LOOKED_AT,
         "parked": relays.parked(using=using),
-        "updated_at": timezone.now(),
+        "updated_at": datetime.now(UTC),
     }
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Final
 from uuid import UUID
 
 from django.contrib import admin, messages
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
-from django.utils import timezone
 
 from salon_jobs.admin.base import reader, sees_all_stores
 from salon_jobs.core.records import JobState, MessageStatus
@@ -164,7 +163,7 @@ class EnqueuedFilter(admin.SimpleListFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         """Filter by the ids allocated since then."""
         chosen = self._ages.get(self.value() or "")
-        return queryset if chosen is None else enqueued(queryset, since=timezone.now() - chosen[1])
+        return queryset if chosen is None else enqueued(queryset, since=datetime.now(UTC) - chosen[1])
 
 
 class EndedFilter(EnqueuedFilter):
@@ -182,7 +181,7 @@ class EndedFilter(EnqueuedFilter):
         if chosen is None:
             return queryset
         ended = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
-        return queryset.filter(state__in=ended, finished_at__gte=timezone.now() - chosen[1])
+        return queryset.filter(state__in=ended, finished_at__gte=datetime.now(UTC) - chosen[1])
 
 
 class ErrorClassFilter(NameFilter):

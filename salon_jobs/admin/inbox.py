@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponseRedirect
-from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
@@ -82,7 +82,7 @@ class InboxAdmin(ActionAdmin):
 
     @admin.display(description="received")
     def received(self, message: InboxMessage) -> SafeString:
-        return ago(message.received_at, timezone.now())
+        return ago(message.received_at, datetime.now(UTC))
 
     @admin.display(description="raw message")
     def shown_raw(self, message: InboxMessage) -> SafeString:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any, cast
 
 from django.contrib import admin, messages
@@ -12,7 +13,6 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
-from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
@@ -98,7 +98,7 @@ def described(jobs: Iterable[Job], request: HttpRequest) -> list[Any]:
     are no store's own.
     """
     rows: list[Any] = list(jobs)
-    using, now, may_see_all = reader(request), timezone.now(), sees_all_stores(request)
+    using, now, may_see_all = reader(request), datetime.now(UTC), sees_all_stores(request)
     tried = [job.pk for job in rows if job.attempts or job.state == str(JobState.FAILED)]
     newest = JobError.objects.using(using).filter(job_id__in=tried).order_by("job_id", "-id").distinct("job_id")
     errors = {error.job_id: error for error in newest} if tried else {}
@@ -319,7 +319,7 @@ class JobAdmin(ActionAdmin):
     def retries_ahead(self, job: Job) -> SafeString | str:
         """Show the earliest and latest time at which each next attempt becomes due, if all before it fail at once."""
         lines: list[tuple[str]] = []
-        for retry in (retries := retries_ahead(job, timezone.now())):
+        for retry in (retries := retries_ahead(job, datetime.now(UTC))):
             earliest, latest = instant(retry.earliest), instant(retry.latest)
             lines.append((f"Attempt {retry.attempt}: {earliest if earliest == latest else f'{earliest} to {latest}'}",))
         if retries and (more := job.max_attempts - retries[-1].attempt) > 0:
@@ -358,6 +358,6 @@ class JobAdmin(ActionAdmin):
             unseen |= {"origin", "process"}
         elif obj is not None and self.origin(obj) == "-":
             unseen.add("origin")
-        if obj is not None and not (obj.attempts and retries_ahead(obj, timezone.now())):
+        if obj is not None and not (obj.attempts and retries_ahead(obj, datetime.now(UTC))):
             unseen.add("retries_ahead")
         return [(name, {**each, "fields": [f for f in each["fields"] if f not in unseen]}) for name, each in shown]

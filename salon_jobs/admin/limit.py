@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from django import forms
@@ -10,7 +11,6 @@ from django.contrib.admin.views.main import ChangeList
 from django.db import models
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
@@ -136,7 +136,7 @@ class LimitAdmin(ReaderAdmin):
     def save_model(self, request: HttpRequest, obj: Limit, form: Any, change: bool) -> None:
         """Save as the operator, who paused it if it is, and wake workers: more jobs may run."""
         if "paused" in form.changed_data:
-            obj.paused_at, obj.paused_by = (timezone.now(), user_name(request)) if obj.paused else (None, "")
+            obj.paused_at, obj.paused_by = (datetime.now(UTC), user_name(request)) if obj.paused else (None, "")
         obj.save(using=conf.reader_database)
         after_commit(None, using=conf.reader_database)
 

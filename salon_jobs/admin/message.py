@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,6 @@ from django import forms
 from django.contrib import admin
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
-from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
@@ -171,7 +171,7 @@ class MessageAdmin(ActionAdmin):
     @admin.display(description="written")
     def age(self, message: Message) -> SafeString:
         """Show when the message was written, and below when it was sent."""
-        now = timezone.now()
+        now = datetime.now(UTC)
         sent = ago(message.sent_at, now) if message.sent_at else ""
         return format_html("{}<small>{}{}</small>", ago(message.created_at, now), "sent " if sent else "", sent)
 
@@ -258,12 +258,12 @@ class BlockedAggregateAdmin(ActionAdmin):
 
     @admin.display(description="since")
     def blocked(self, row: BlockedAggregate) -> SafeString:
-        return ago(row.since, timezone.now())
+        return ago(row.since, datetime.now(UTC))
 
     @admin.display(description="retry")
     def attempt(self, row: BlockedAggregate) -> SafeString:
         """Show when the message is tried again, and below how often it was."""
-        at = "-" if row.retry_at is None else ago(row.retry_at, timezone.now())
+        at = "-" if row.retry_at is None else ago(row.retry_at, datetime.now(UTC))
         return format_html("{}<small>{}</small>", at, retries(row.retry_count))
 
     @admin.display(description="blocked by")
@@ -338,7 +338,7 @@ class DestinationAdmin(ActionAdmin):
 
     @admin.display(description="down since")
     def since(self, row: DestinationState) -> SafeString | str:
-        return "-" if row.outage_since is None else ago(row.outage_since, timezone.now())
+        return "-" if row.outage_since is None else ago(row.outage_since, datetime.now(UTC))
 
 
 class ReplayAdmin(ReadOnlyAdmin):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
-from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
@@ -62,14 +61,14 @@ class ProcessAdmin(ReadOnlyAdmin):
     @admin.display(description="heartbeat")
     def heartbeat(self, row: Process) -> SafeString:
         """Show the age of the last heartbeat; of a silent process as a problem."""
-        now = timezone.now()
+        now = datetime.now(UTC)
         shown = ago(row.heartbeat_at, now)
         is_silent = now - row.heartbeat_at > conf.process_silent_after
         return format_html("{} {}", shown, badge("silent", "bad")) if is_silent else shown
 
     @admin.display(description="started")
     def started(self, row: Process) -> SafeString:
-        return ago(row.started_at, timezone.now())
+        return ago(row.started_at, datetime.now(UTC))
 
     @admin.display(description="supervisor")
     def supervisor(self, row: Process) -> SafeString | str:
@@ -139,7 +138,7 @@ class CronEntryAdmin(ActionAdmin):
         last = {entry.name: entry for entry in cron(using=reader(request))}
         described: list[Any] = list(rows)
         for row in described:
-            row.declared, row.ran, row.now = declared.get(row.pk), last.get(row.pk), timezone.now()
+            row.declared, row.ran, row.now = declared.get(row.pk), last.get(row.pk), datetime.now(UTC)
             row.buttons = self.buttons_of(row, request)
         return described
 
@@ -178,7 +177,8 @@ class CronEntryAdmin(ActionAdmin):
         if row.declared is None:
             return "-"
         try:
-            return as_json(json.loads(job_of(row.declared, row.declared.expression.next_after(timezone.now())).payload))
+            next_tick = row.declared.expression.next_after(datetime.now(UTC))
+            return as_json(json.loads(job_of(row.declared, next_tick).payload))
         except SalonJobsError as error:
             return str(error)
         except Exception as error:  # the project's own function builds it: whatever it raises is what there is to show
@@ -212,7 +212,7 @@ class CronEntryAdmin(ActionAdmin):
         """List the next five ticks."""
         if row.declared is None:
             return _NOT_DECLARED
-        now, ticks = timezone.now(), list[datetime]()
+        now, ticks = datetime.now(UTC), list[datetime]()
         for _ in range(_TICKS_AHEAD):
             ticks.append(row.declared.expression.next_after(ticks[-1] if ticks else now))
         return _lines((f"{instant(tick)}, in {duration((tick - now).total_seconds())}",) for tick in ticks)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
@@ -51,7 +51,7 @@ class JobResultAdmin(ReadOnlyAdmin):
 
     @admin.display(description="finished")
     def finished(self, row: JobResult) -> SafeString:
-        return ago(row.finished_at, timezone.now())
+        return ago(row.finished_at, datetime.now(UTC))
 
     @admin.display(description="duration")
     def took(self, row: JobResult) -> str:
@@ -59,7 +59,7 @@ class JobResultAdmin(ReadOnlyAdmin):
 
     @admin.display(description="kept until")
     def kept(self, row: JobResult) -> SafeString:
-        return ago(row.expires_at, timezone.now())
+        return ago(row.expires_at, datetime.now(UTC))
 
     @admin.display(description="returned")
     def shown_value(self, row: JobResult) -> SafeString:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any, ParamSpec, TypeVar, cast
 from uuid import UUID, uuid4
 
@@ -15,7 +14,6 @@ from django.apps import apps
 from django.core.checks import CheckMessage, Error
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
-from django.utils import timezone
 
 from salon_jobs.backend import handlers
 from salon_jobs.backend.framework import (
@@ -92,7 +90,7 @@ class SalonJobsBackend(BaseTaskBackend):
         try:
             options = JobOptions(
                 max_attempts=handlers.effective(task, "max_attempts") or 1,
-                run_at=_instant(task.run_after),
+                run_at=task.run_after,
                 job_key=job_key(task, args, kwargs),
                 keep_result=None if kept == handlers.keep_result(handler.task) else kept,
             )
@@ -145,8 +143,3 @@ class SalonJobsBackend(BaseTaskBackend):
         text = f"the jobs of TASKS[{self.alias!r}] are kept in the database {database!r}, which is not PostgreSQL"
         hint = "set SALON_JOBS['DATABASE'] to an alias of DATABASES whose ENGINE is django.db.backends.postgresql"
         return [Error(text, hint=hint, id="salon_jobs.E071")]
-
-
-def _instant(run_after: datetime | None) -> datetime | None:
-    """Return when to run; a naive one, as Django allows without USE_TZ, is in the current time zone."""
-    return timezone.make_aware(run_after) if run_after is not None and timezone.is_naive(run_after) else run_after

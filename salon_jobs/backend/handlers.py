@@ -23,7 +23,7 @@ from salon_jobs.backend.framework import (
     task_finished,
     task_started,
 )
-from salon_jobs.backend.results import STATUS, Call, JobResult, moment, new_result, result_of, update
+from salon_jobs.backend.results import STATUS, Call, JobResult, new_result, result_of, update
 from salon_jobs.backend.tasks import AnyTask, import_task, is_task, option
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.backoff import Backoff
@@ -32,6 +32,7 @@ from salon_jobs.core.errors import PayloadInvalid
 from salon_jobs.core.events import logger
 from salon_jobs.core.records import JobState
 from salon_jobs.db import statements
+from salon_jobs.db.instants import to_project
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.current import RunningJob, current_job
 from salon_jobs.jobs.options import DeclaredLimits, ErrorRules, JobOptions, Timeouts
@@ -196,7 +197,7 @@ def _started(running: RunningJob, handler: TaskHandler, call: Call) -> JobResult
     if record is not None:
         return result_of(record, task, call)
     result = new_result(task, call, job.public_id, job.created_at)
-    now = moment(datetime.now(UTC))
+    now = to_project(datetime.now(UTC))
     update(
         result,
         status=TaskResultStatus.RUNNING,
@@ -216,7 +217,7 @@ def _ended(handler: TaskHandler, running: RunningJob, state: JobState, error: Ba
         call = None if record is None else Call.of(record.payload)
         return None if record is None or call is None else result_of(record, call.task(handler.task), call)
     result = copy(started)
-    update(result, status=STATUS[state], finished_at=moment(datetime.now(UTC)))
+    update(result, status=STATUS[state], finished_at=to_project(datetime.now(UTC)))
     if running.finished:  # by current_job().finish(): what the function returned came too late
         kept = running.result
         update(result, _return_value=running.finished_with if kept is None else msgspec.json.decode(kept.value))

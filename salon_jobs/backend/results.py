@@ -10,13 +10,11 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from django.utils import timezone
-
 from salon_jobs.backend.framework import TaskError, TaskResult, TaskResultStatus
 from salon_jobs.backend.tasks import AnyTask, changed, option
-from salon_jobs.conf import uses_time_zones
 from salon_jobs.core.outcomes import CANCEL_CLASS, DISCARD_CLASS, DISCARDED
 from salon_jobs.core.records import JobState
+from salon_jobs.db.instants import to_project
 from salon_jobs.jobs.results import JobRecord
 
 if TYPE_CHECKING:
@@ -102,20 +100,13 @@ def encode_json(value: Any) -> str:
     return text
 
 
-def moment(instant: datetime | None) -> datetime | None:
-    """Return an instant as Django's models do: in UTC, or naive in the current zone without USE_TZ."""
-    if instant is None or uses_time_zones() == timezone.is_aware(instant):
-        return instant
-    return timezone.make_naive(instant) if timezone.is_aware(instant) else timezone.make_aware(instant)
-
-
 def new_result(task: AnyTask, call: Call, public_id: UUID | None, enqueued_at: datetime | None) -> JobResult:
     """Return the result of a job that has not begun."""
     return JobResult(
         task=task,
         id=str(public_id),
         status=TaskResultStatus.READY,
-        enqueued_at=moment(enqueued_at),
+        enqueued_at=to_project(enqueued_at),
         started_at=None,
         last_attempted_at=None,
         finished_at=None,
@@ -133,9 +124,9 @@ def result_of(record: JobRecord, task: AnyTask, call: Call) -> JobResult:
     update(
         result,
         status=STATUS[record.state],
-        started_at=moment(record.first_started_at),
-        last_attempted_at=moment(record.last_started_at),
-        finished_at=moment(record.finished_at),
+        started_at=record.first_started_at,
+        last_attempted_at=record.last_started_at,
+        finished_at=record.finished_at,
         errors=_errors(record),
         worker_ids=_worker_ids(record),
         _return_value=record.value,

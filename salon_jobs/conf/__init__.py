@@ -70,7 +70,7 @@ def debug() -> bool:
 
 
 def uses_time_zones() -> bool:
-    """Return whether Django uses time zones (USE_TZ), as all code here expects."""
+    """Return whether Django uses time zones (USE_TZ)."""
     return bool(django_settings.USE_TZ)
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
-
-from django.utils import timezone
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.db.statements import rows
@@ -77,7 +75,7 @@ def processes(*, using: str) -> tuple[ProcessAtWork, ...]:
 
 def cron(*, using: str) -> tuple[CronAtWork, ...]:
     """List the entries that schedulers have seen and those declared here. One query. Role: operator, worker."""
-    now = timezone.now()
+    now = datetime.now(UTC)
     results = {row[0]: row[1:] for row in rows("cron_results", using=using)}
     next_at = {entry.name: entry.expression.next_after(now) for entry in cron_entries.all()}
     return tuple(
@@ -121,7 +119,7 @@ def _entry(
     elif state is None:
         kept = [age for age in (conf.retain_failed, conf.retain_cancelled) if age is not None]
         # The row of a succeeded job is deleted; that of any other is pruned after its retention.
-        pruned = bool(kept) and fired_at is not None and timezone.now() - fired_at >= min(kept)
+        pruned = bool(kept) and fired_at is not None and datetime.now(UTC) - fired_at >= min(kept)
         result = "succeeded, or pruned since" if pruned else "succeeded"
     else:
         result = f"{state}: {reason}" if reason else state

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -163,7 +163,7 @@ def history(span: Span, *, using: str, now: datetime | None = None) -> tuple[Ste
     A minute that has just begun would look as if everything had stopped.
     """
     step_s = span.step.total_seconds()
-    until = now or timezone.now()
+    until = now or datetime.now(UTC)
     ended = until - timedelta(minutes=1)
     first = ended.timestamp() - span.length.total_seconds() + step_s
     since = datetime.fromtimestamp(first - first % step_s, tz=until.tzinfo)

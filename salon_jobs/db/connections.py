@@ -14,6 +14,7 @@ from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
 
 from salon_jobs.core.errors import ConfigurationError, SalonJobsError, SchemaMissing
+from salon_jobs.db.instants import UtcLoader
 
 # What to do where the database is another: ends every message that says so.
 POSTGRESQL_REMEDY: Final = (
@@ -113,6 +114,7 @@ def plain_cursor(connection: BaseDatabaseWrapper) -> Any:
     cursor = _cursors.get(connection)
     if cursor is None or cursor.connection is not raw:
         cursor = _cursors[connection] = raw.cursor()
+        cursor.adapters.register_loader("timestamptz", UtcLoader)
     return cursor
 
 

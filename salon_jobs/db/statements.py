@@ -17,6 +17,7 @@ from psycopg.pq.abc import PGresult
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.db.connections import raw_cursor
+from salon_jobs.db.instants import UtcLoader
 
 _NAME: Final = "-- name: "
 
@@ -146,7 +147,10 @@ def rows(statement: str, parameters: Mapping[str, Any] | None = None, *, using: 
 
     ``using`` None is the alias of the job tables. Raises database errors as Django's, as all functions here do.
     """
-    with connections[using or conf.database].cursor() as cursor:
+    connection = connections[using or conf.database]
+    with connection.cursor() as cursor:
+        if connection.timezone is None and connection.vendor == "postgresql":
+            cursor.cursor.adapters.register_loader("timestamptz", UtcLoader)
         cursor.execute(load(statement), parameters)
         fetched: list[Any] = cursor.fetchall()
         return fetched

@@ -15,7 +15,7 @@ from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.records import ActionResult, JobState
 from salon_jobs.db import statements
 from salon_jobs.jobs import enqueue
-from salon_jobs.jobs.options import JobOptions
+from salon_jobs.jobs.options import JobOptions, check_instant
 from salon_jobs.models import Job
 
 
@@ -42,9 +42,9 @@ def retry_jobs(jobs: Jobs, *, at: datetime | None = None, using: str | None = No
     default now. ``using`` defaults to the alias of the job tables. The web role can only retry jobs of its current
     store: call it inside ``tenant_context``. A job whose key a newer waiting job holds is left unchanged, and its
     result names that job. Each thousand is a transaction (a savepoint inside yours). Raises OptionInvalid if ``at`` is
-    not an aware datetime, and for what is neither a handle nor an id.
+    not an aware datetime (or naive with ``USE_TZ = False``), and for what is neither a handle nor an id.
     """
-    JobOptions(run_at=at)
+    at = None if at is None else check_instant("at", at)
     allowed = "only failed and cancelled jobs can be retried"
     return _wake(_change("operator_retry", _ids(jobs), {"at": at}, allowed, using, takes_keys=True), using)
 

@@ -29,6 +29,7 @@ from salon_jobs.core.events import current_run
 from salon_jobs.core.records import ClaimedJob, KeptResult
 from salon_jobs.core.tracing import Run, headers_of
 from salon_jobs.db.connections import can_run, in_transaction
+from salon_jobs.db.instants import to_project
 from salon_jobs.jobs import queries
 from salon_jobs.jobs.results import encode_result
 from salon_jobs.tenancy.active import open_store
@@ -156,12 +157,12 @@ class RunningJob:
     @property
     def run_at(self) -> datetime:
         """When the job was due."""
-        return self.job.run_at
+        return to_project(self.job.run_at)
 
     @property
     def created_at(self) -> datetime:
         """When the job was enqueued; unlike ``run_at``, retries do not change it."""
-        return self.job.created_at
+        return to_project(self.job.created_at)
 
     @property
     def tick(self) -> datetime | None:
@@ -173,7 +174,7 @@ class RunningJob:
         """When this run times out, by this host's clock, in UTC; None without a timeout."""
         if self.times_out_at is None:
             return None
-        return datetime.now(UTC) + timedelta(seconds=self.times_out_at - time.monotonic())
+        return to_project(datetime.now(UTC) + timedelta(seconds=self.times_out_at - time.monotonic()))
 
     def start_trace(self) -> Run:
         """Start tracing this run and return what tracers receive at its start."""

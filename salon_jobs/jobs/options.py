@@ -15,6 +15,7 @@ from salon_jobs.core.errors import OptionInvalid, TaskInvalid, suggest
 from salon_jobs.core.outcomes import DISCARDED, Cancelled, Errored
 from salon_jobs.core.records import JobKeyMode
 from salon_jobs.core.units import EARLIEST, LATEST
+from salon_jobs.db.instants import from_project
 
 if TYPE_CHECKING:
     from salon_jobs.jobs.task import Call
@@ -89,11 +90,9 @@ class JobOptions:
         check_number("priority", self.priority, -32768, 32767)
         if self.max_attempts is not None:
             check_number("max_attempts", self.max_attempts, 1, 32767)
-        for name, value in (("run_at", self.run_at), ("expires_at", self.expires_at)):
-            if value is not None and (not isinstance(value, datetime) or value.tzinfo is None):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise OptionInvalid(f"{name} must be an aware datetime, not {value!r}; give it a time zone")
-            if value is not None and not EARLIEST <= value <= LATEST:
-                raise OptionInvalid(f"{name} must lie between {EARLIEST} and {LATEST}, not at {value!r}")
+        for name in ("run_at", "expires_at"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, check_instant(name, value))
         if self.run_in is not None and (
             not isinstance(self.run_in, timedelta) or not timedelta(0) <= self.run_in <= _LONGEST_WAIT  # pyright: ignore[reportUnnecessaryIsInstance]
         ):
@@ -105,6 +104,16 @@ class JobOptions:
         _check_retention(self.keep_result)
         if self.job_key_mode not in tuple(JobKeyMode):
             raise OptionInvalid(f"job_key_mode must be one of {', '.join(JobKeyMode)}, not {self.job_key_mode!r}")
+
+
+def check_instant(name: str, value: object) -> datetime:
+    """Return a datetime as an aware one, if it is that or USE_TZ is False. Raises OptionInvalid."""
+    instant = from_project(value) if isinstance(value, datetime) else None
+    if instant is None or instant.tzinfo is None:
+        raise OptionInvalid(f"{name} must be an aware datetime, not {value!r}; give it a time zone")
+    if not EARLIEST <= instant <= LATEST:
+        raise OptionInvalid(f"{name} must lie between {EARLIEST} and {LATEST}, not at {value!r}")
+    return instant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

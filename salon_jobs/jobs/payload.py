@@ -18,6 +18,7 @@ import msgspec
 import msgspec.inspect
 import msgspec.structs
 
+from salon_jobs.conf import uses_time_zones
 from salon_jobs.core.errors import PayloadInvalid, TaskInvalid, suggest
 from salon_jobs.jobs.options import EnqueueOptions
 
@@ -343,8 +344,8 @@ def _default(value: Any) -> Any:
 
 
 def _aware(annotation: Any) -> Any:
-    """Require a time zone for every datetime in an annotation: without one it names no moment."""
-    if annotation is datetime:
+    """Require a time zone for every datetime in an annotation, unless the project has none (``USE_TZ = False``)."""
+    if annotation is datetime and uses_time_zones():
         return Annotated[datetime, msgspec.Meta(tz=True)]
     origin: Any = get_origin(annotation)
     arguments = get_args(annotation)

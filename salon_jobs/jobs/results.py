@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -13,6 +13,7 @@ import msgspec
 from salon_jobs.core.errors import JobDoesNotExist, NoResult, ResultInvalid
 from salon_jobs.core.records import EnqueueAction, JobState
 from salon_jobs.db import statements
+from salon_jobs.db.instants import to_project
 from salon_jobs.jobs.payload import encode
 
 
@@ -145,6 +146,7 @@ _COLUMNS: Final = (
     *("first_started_at", "last_started_at", "finished_at", "reason", "attempts", "worker_ids"),
     *("value", "errors", "gone"),
 )
+_INSTANTS: Final = ("run_at", "created_at", "first_started_at", "last_started_at", "finished_at")
 
 
 def _record(rows: Sequence[tuple[Any, ...]]) -> JobRecord | None:
@@ -152,11 +154,16 @@ def _record(rows: Sequence[tuple[Any, ...]]) -> JobRecord | None:
         return None
     row: dict[str, Any] = dict(zip(_COLUMNS, rows[0], strict=True))
     value: str | None = row["value"]
+    errors = msgspec.json.decode(row["errors"], type=list[AttemptError])
     row |= {
         "state": JobState(row["state"]),
         "payload": msgspec.json.decode(row["payload"]),
         "worker_ids": tuple(row["worker_ids"]),
         "value": None if value is None else msgspec.json.decode(value),
-        "errors": tuple(msgspec.json.decode(row["errors"], type=list[AttemptError])),
+        **{name: to_project(row[name]) for name in _INSTANTS},
+        "errors": tuple(
+            replace(each, occurred_at=to_project(each.occurred_at), started_at=to_project(each.started_at))
+            for each in errors
+        ),
     }
     return JobRecord(**row, has_value=value is not None)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
@@ -45,7 +45,7 @@ def _cell(value: object) -> Painted:
 
 def when(at: datetime, now: datetime | None = None) -> str:
     """Format an instant by its distance from now."""
-    distance_s = ((now or timezone.now()) - at).total_seconds()
+    distance_s = ((now or datetime.now(UTC)) - at).total_seconds()
     if abs(distance_s) < 1:
         return "now"
     return f"{duration(distance_s)} ago" if distance_s > 0 else f"in {duration(-distance_s)}"

@@ -4,11 +4,35 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django.core.checks import CheckMessage
 from django.db import models
 from django.db.models import Max, Min, QuerySet
+
+from salon_jobs.db.instants import from_row
+
+if TYPE_CHECKING:
+    DateTimeField = models.DateTimeField[Any, Any]
+else:
+    DateTimeField = models.DateTimeField
+
+
+class InstantField(DateTimeField):
+    """Column of an instant, which is read as an aware datetime even where ``USE_TZ`` is False."""
+
+    def get_db_converters(self, connection: Any) -> list[Any]:
+        """Return what makes the naive datetimes of Django's connections aware."""
+        return [] if connection.timezone is not None else [_from_row]
+
+    def deconstruct(self) -> Any:
+        """Describe it as Django's own field: migrations need no other."""
+        name, _, args, kwargs = super().deconstruct()
+        return name, "django.db.models.DateTimeField", args, kwargs
+
+
+def _from_row(value: datetime | None, expression: Any, connection: Any) -> datetime | None:
+    return None if value is None else from_row(value)
 
 
 class ReadableJSONField(models.JSONField):

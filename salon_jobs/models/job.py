@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import ClassVar
 from uuid import UUID
 
 import pgtrigger
 from django.db import models
 from django.db.models.functions import Cast, Coalesce, Now
-from django.utils import timezone
 
 from salon_jobs.core.errors import TimedOut
 from salon_jobs.core.records import NO_STORE, JobState
 from salon_jobs.core.units import EARLIEST, LATEST
-from salon_jobs.models.fields import BloomIndex, ReadableJSONField, StoredColumn
+from salon_jobs.models.fields import BloomIndex, InstantField, ReadableJSONField, StoredColumn
 
 _STATES = [(state.value, state.value) for state in JobState]
 # Spelled so because every enqueue evaluates it for each index: one comparison that fails, where IN takes five times as
@@ -60,7 +59,7 @@ class Job(models.Model):
     state: models.CharField[str, str] = models.CharField(
         max_length=16, choices=_STATES, db_default=JobState.QUEUED.value
     )
-    run_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
+    run_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
     attempts: models.SmallIntegerField[int, int] = models.SmallIntegerField(
         db_default=0, help_text="Runs that started and ended without success"
     )
@@ -79,16 +78,16 @@ class Job(models.Model):
     reason: models.CharField[str, str] = models.CharField(
         max_length=255, db_default="", help_text="Why it was cancelled or failed"
     )
-    created_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
-    started_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(
+    created_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
+    started_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(
         null=True, help_text="When it was claimed last"
     )
-    finished_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True)
-    cancel_requested_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(
+    finished_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
+    cancel_requested_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(
         null=True, help_text="When cancellation was requested"
     )
-    expires_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True)
-    tick: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(
+    expires_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
+    tick: models.DateTimeField[datetime | None, datetime | None] = InstantField(
         null=True, help_text="The cron tick that added it"
     )
     concurrency_key: models.CharField[str | None, str | None] = models.CharField(  # noqa: DJ001 - NULL means that no limit by key applies
@@ -233,7 +232,7 @@ class Job(models.Model):
     def timeliness(self) -> str:
         """The state in a word or two that also says how the job stands in time."""
         match self.state:
-            case JobState.QUEUED if self.run_at > timezone.now():
+            case JobState.QUEUED if self.run_at > datetime.now(UTC):
                 return "retrying" if self.attempts else "scheduled"
             case JobState.RUNNING if self.cancel_requested_at is not None:
                 return "cancelling"
@@ -256,11 +255,11 @@ class JobError(models.Model):
     code: models.CharField[str, str] = models.CharField(max_length=64, db_default="")
     message: models.TextField[str, str] = models.TextField(db_default="")
     traceback: models.TextField[str, str] = models.TextField(db_default="")
-    occurred_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
+    occurred_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
     worker_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
         null=True, help_text="The process that ran it"
     )
-    started_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(
+    started_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(
         null=True, help_text="When the attempt was claimed"
     )
 
@@ -290,13 +289,11 @@ class JobResult(models.Model):
         help_text="Runs, the successful one included"
     )
     worker_id: models.BigIntegerField[int, int] = models.BigIntegerField(help_text="The process that ran it last")
-    run_at: models.DateTimeField[datetime, datetime] = models.DateTimeField()
-    created_at: models.DateTimeField[datetime, datetime] = models.DateTimeField()
-    started_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(
-        help_text="When the successful run was claimed"
-    )
-    finished_at: models.DateTimeField[datetime, datetime] = models.DateTimeField()
-    expires_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(help_text="When it may be deleted")
+    run_at: models.DateTimeField[datetime, datetime] = InstantField()
+    created_at: models.DateTimeField[datetime, datetime] = InstantField()
+    started_at: models.DateTimeField[datetime, datetime] = InstantField(help_text="When the successful run was claimed")
+    finished_at: models.DateTimeField[datetime, datetime] = InstantField()
+    expires_at: models.DateTimeField[datetime, datetime] = InstantField(help_text="When it may be deleted")
 
     class Meta:
         db_table = "salon_jobs_job_result"
@@ -333,7 +330,7 @@ class FanOutRecord(models.Model):
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
     task: models.CharField[str, str] = models.CharField(max_length=255)
-    tick: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(
+    tick: models.DateTimeField[datetime | None, datetime | None] = InstantField(
         null=True, help_text="The cron tick that added it"
     )
     digest: models.CharField[str, str] = models.CharField(
@@ -347,7 +344,7 @@ class FanOutRecord(models.Model):
     paused: models.IntegerField[int, int] = models.IntegerField(
         db_default=0, help_text="Paused stores, which got no job"
     )
-    created_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
+    created_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
 
     class Meta:
         db_table = "salon_jobs_fan_out"
@@ -379,7 +376,7 @@ class FollowUp(models.Model):
     job_key_mode: models.CharField[str, str] = models.CharField(max_length=16)
     concurrency_key: models.CharField[str | None, str | None] = models.CharField(max_length=255, null=True)  # noqa: DJ001 - NULL means that no limit by key applies
     trace = models.JSONField(null=True, help_text="Trace headers from enqueueing")
-    created_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
+    created_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
 
     class Meta:
         db_table = "salon_jobs_follow_up"

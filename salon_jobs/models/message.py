@@ -12,7 +12,7 @@ from django.db.models.expressions import Combinable
 from django.db.models.functions import Now
 
 from salon_jobs.core.records import PARTITIONS, MessageStatus
-from salon_jobs.models.fields import JSONTextField, StoredColumn
+from salon_jobs.models.fields import InstantField, JSONTextField, StoredColumn
 
 _STATUSES = [(status.value, status.value) for status in MessageStatus]
 _OPEN = models.Q(status__in=["pending", "failed"])
@@ -66,12 +66,12 @@ class Message(models.Model):
         max_length=16, choices=_STATUSES, db_default=MessageStatus.PENDING.value
     )
     retry_count: models.SmallIntegerField[int, int] = models.SmallIntegerField(db_default=0)
-    retry_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True)
-    created_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
-    sent_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(
+    retry_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
+    created_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
+    sent_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(
         null=True, help_text="When it was published; null for other messages"
     )
-    ended_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(
+    ended_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(
         null=True, help_text="When it failed or was skipped"
     )
     last_error: models.TextField[str, str] = models.TextField(db_default="")
@@ -160,8 +160,8 @@ class BlockedAggregate(models.Model):
     store_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True)
     status: models.CharField[str, str] = models.CharField(max_length=16, choices=Status.choices)
     retry_count: models.SmallIntegerField[int, int] = models.SmallIntegerField(db_default=0)
-    retry_at: models.DateTimeField[datetime | Combinable | None, datetime | None] = models.DateTimeField(null=True)
-    since: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
+    retry_at: models.DateTimeField[datetime | Combinable | None, datetime | None] = InstantField(null=True)
+    since: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
     code: models.CharField[str, str] = models.CharField(max_length=64, db_default="")
     error: models.TextField[str, str] = models.TextField(db_default="")
 
@@ -208,15 +208,15 @@ class DestinationState(models.Model):
 
     aggregate_type: models.CharField[str, str] = models.CharField("destination", primary_key=True, max_length=255)
     tokens: models.FloatField[float, float] = models.FloatField(db_default=0.0)
-    refilled_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
+    refilled_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
     paused: models.BooleanField[bool, bool] = models.BooleanField(db_default=False)
-    paused_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(
+    paused_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(
         null=True, editable=False, help_text="When it was paused"
     )
     paused_by: models.CharField[str, str] = models.CharField(
         max_length=255, db_default="", default="", editable=False, help_text="Who paused it"
     )
-    outage_since: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True)
+    outage_since: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
     outage_code: models.CharField[str, str] = models.CharField(max_length=64, db_default="")
     outage: models.TextField[str, str] = models.TextField(db_default="")
 
@@ -233,7 +233,7 @@ class Replay(models.Model):
     """One replay: messages that an operator sent again under new ids, with who, why, which and how many."""
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
-    requested_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
+    requested_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
     requested_by: models.CharField[str, str] = models.CharField(max_length=255)
     reason: models.CharField[str, str] = models.CharField(max_length=1000, db_default="")
     criteria = models.JSONField()
@@ -267,9 +267,9 @@ class InboxMessage(models.Model):
     event: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
     producer: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
     store_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True)
-    received_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
+    received_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
     status: models.CharField[str, str] = models.CharField(max_length=16, choices=Status.choices)
-    ended_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(
+    ended_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(
         null=True, help_text="When an operator dismissed it"
     )
     job_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)

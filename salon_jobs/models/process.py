@@ -8,6 +8,8 @@ from typing import ClassVar, Final
 from django.db import models
 from django.db.models.functions import Now
 
+from salon_jobs.models.fields import InstantField
+
 
 class Process(models.Model):
     """One running process. Its jobs are its own while ``heartbeat_at`` is fresh."""
@@ -21,8 +23,8 @@ class Process(models.Model):
     )
     queues = models.JSONField(null=True, help_text="The queues it serves; null means all, and ! all but this one")
     concurrency: models.IntegerField[int, int] = models.IntegerField(db_default=1)
-    started_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
-    heartbeat_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
+    started_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
+    heartbeat_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
 
     class Meta:
         db_table = "salon_jobs_process"
@@ -55,7 +57,7 @@ class Limit(models.Model):
     paused: models.BooleanField[bool, bool] = models.BooleanField(
         db_default=False, default=False, help_text="Start no jobs of this kind"
     )
-    paused_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(
+    paused_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(
         null=True, editable=False, help_text="When it was paused"
     )
     paused_by: models.CharField[str, str] = models.CharField(
@@ -70,7 +72,7 @@ class Limit(models.Model):
         null=True, blank=True, help_text="How many may start a second; empty: no limit"
     )
     tokens: models.FloatField[float, float] = models.FloatField(db_default=0.0, default=0.0, editable=False)
-    refilled_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now(), editable=False)
+    refilled_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now(), editable=False)
 
     class Meta:
         db_table = "salon_jobs_limit"

@@ -8,13 +8,15 @@ from typing import ClassVar
 from django.db import models
 from django.db.models.functions import Now
 
+from salon_jobs.models.fields import InstantField
+
 
 class CronEntryState(models.Model):
     """One cron entry that a scheduler has registered; backfill never reaches before ``registered_at``."""
 
     name: models.CharField[str, str] = models.CharField(max_length=255, primary_key=True)
-    registered_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
-    last_tick_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True)
+    registered_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
+    last_tick_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
 
     class Meta:
         db_table = "salon_jobs_cron_entry"
@@ -31,8 +33,8 @@ class CronTick(models.Model):
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
     entry: models.CharField[str, str] = models.CharField(max_length=255)
-    tick_at: models.DateTimeField[datetime, datetime] = models.DateTimeField()
-    fired_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(db_default=Now())
+    tick_at: models.DateTimeField[datetime, datetime] = InstantField()
+    fired_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
     job_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
 
     class Meta:

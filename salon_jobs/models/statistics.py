@@ -7,6 +7,7 @@ from datetime import datetime
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from salon_jobs.models.fields import InstantField
 from salon_jobs.models.process import Process
 
 
@@ -26,7 +27,7 @@ class TaskMinute(models.Model):
     """
 
     pk = models.CompositePrimaryKey("minute", "task", "queue")
-    minute: models.DateTimeField[datetime, datetime] = models.DateTimeField()
+    minute: models.DateTimeField[datetime, datetime] = InstantField()
     task: models.CharField[str, str] = models.CharField(max_length=255)
     queue: models.CharField[str, str] = models.CharField(max_length=100)
     succeeded: models.IntegerField[int, int] = models.IntegerField()
@@ -56,7 +57,7 @@ class QueueMinute(models.Model):
     """Number of jobs waiting in one queue at one moment of a minute. One of all workers counts, once a minute."""
 
     pk = models.CompositePrimaryKey("minute", "queue")
-    minute: models.DateTimeField[datetime, datetime] = models.DateTimeField()
+    minute: models.DateTimeField[datetime, datetime] = InstantField()
     queue: models.CharField[str, str] = models.CharField(max_length=100)
     waiting: models.BigIntegerField[int, int] = models.BigIntegerField(help_text="Jobs that are queued, due or not")
     due: models.BigIntegerField[int, int] = models.BigIntegerField()

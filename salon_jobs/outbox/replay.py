@@ -14,6 +14,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.records import ActionResult, MessageStatus
 from salon_jobs.db import statements
+from salon_jobs.db.instants import from_project
 from salon_jobs.models import Message, Replay
 from salon_jobs.models.fields import MARGIN, first_id_at
 from salon_jobs.outbox import emit
@@ -51,6 +52,11 @@ class MessageCriteria:
     since: datetime | None = None
     until: datetime | None = None
     statuses: tuple[str, ...] = tuple(status.value for status in _ENDED)
+
+    def __post_init__(self) -> None:
+        for name in ("since", "until"):
+            if (instant := getattr(self, name)) is not None:
+                object.__setattr__(self, name, from_project(instant))
 
     def check(self) -> None:
         """Raise OptionInvalid for criteria that select nothing, everything, or by two means at once."""

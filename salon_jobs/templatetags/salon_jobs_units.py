@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
 from django import template
 from django.urls import reverse
-from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
@@ -28,7 +27,7 @@ register.filter("counted", units.counted)
 @register.filter
 def when(at: datetime | None) -> str:
     """Format an instant by its distance from now."""
-    return "–" if at is None else ago(at, timezone.now())
+    return "–" if at is None else ago(at, datetime.now(UTC))
 
 
 @register.filter("store_name")

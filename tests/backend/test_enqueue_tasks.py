@@ -20,7 +20,6 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connection, connections, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
-from django.utils import timezone as django_timezone
 
 from salon_jobs import Backoff
 from salon_jobs.backend import SalonJobsBackend
@@ -244,20 +243,6 @@ def test_run_after_in_the_past_is_due_at_once() -> None:
 def test_a_naive_run_after_is_refused() -> None:
     with pytest.raises(InvalidTask, match="aware datetime"):
         calls.add.using(run_after=datetime(2030, 1, 1))  # noqa: DTZ001
-
-
-def test_without_time_zones_run_after_is_naive_and_comes_back_naive() -> None:
-    run_after = datetime(2030, 1, 1, 12)  # noqa: DTZ001
-    with override_settings(USE_TZ=False, TIME_ZONE="Europe/Paris"):
-        connection.close()
-        result = calls.add.using(run_after=run_after).enqueue(1)
-        fetched = calls.add.get_result(result.id)
-    assert fetched.task.run_after == run_after
-    assert fetched == result
-    for instant in (result.enqueued_at, fetched.enqueued_at):
-        assert instant is not None
-        assert django_timezone.is_naive(instant)
-    assert [row["run_at"] for row in rows()] == [run_after.replace(tzinfo=ZoneInfo("Europe/Paris"))]
 
 
 def test_a_run_after_beyond_the_calendar_is_refused() -> None:

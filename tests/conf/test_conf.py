@@ -170,11 +170,6 @@ def test_pgtrigger_must_be_installed() -> None:
         assert "salon_jobs.E003" in [error.id for error in check_settings()]
 
 
-def test_instants_must_have_their_zone() -> None:
-    with override_settings(USE_TZ=False, SALON_JOBS={}):
-        assert [error.id for error in check_settings()] == ["salon_jobs.E007"]
-
-
 @pytest.mark.parametrize(
     ("move", "options", "expected"),
     [

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Final
 from uuid import UUID
 
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
-from django.utils import timezone
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import ActionResult, JobState
@@ -84,7 +83,7 @@ class List(Subcommand):
         jobs = find_jobs(criteria, using=conf.reader_database)
         found = list(jobs.defer("payload", "trace")[: options["limit"] + 1])
         listed = found[: options["limit"]]
-        now = timezone.now()
+        now = datetime.now(UTC)
         waiting = waiting_reasons(listed, using=conf.reader_database, now=now)
         errors = _last_errors(listed)
         if options["json"]:
@@ -104,7 +103,7 @@ class List(Subcommand):
     def _write(self, jobs: Sequence[Job], details: Sequence[str], screen: Screen, out: OutputWrapper) -> None:
         """Write the table, with queues and stores where there are others than the default and none."""
         rows: Sequence[Any] = jobs  # only mypy knows the types of Django's fields
-        now = timezone.now()
+        now = datetime.now(UTC)
         columns: dict[str, list[object]] = {
             "id": [job.pk for job in rows],
             "task": [job.task for job in rows],
@@ -177,7 +176,7 @@ class Show(Subcommand):
             "follow_up": follow_up.first() if follow_up_id else None,
             "retries_ahead": [asdict(retry) for retry in retries_ahead(job, datetime.now(UTC))],
         }
-        waits = waiting_reasons([job], using=using, now=timezone.now()).get(job.pk)
+        waits = waiting_reasons([job], using=using, now=datetime.now(UTC)).get(job.pk)
         if options["json"]:
             write_object({**shown, "waiting": waits, "errors": errors}, options, out)
             return
@@ -254,7 +253,7 @@ _NEXT: Final = 3
 
 def _retries(job: Job) -> str:
     """Return when the next attempts become due if each fails at once."""
-    now = timezone.now()
+    now = datetime.now(UTC)
     ahead = retries_ahead(job, now)
     times: list[str] = []
     for retry in ahead[:_NEXT]:

@@ -9,7 +9,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from types import TracebackType
 from typing import Any, Final, TextIO, TypeAlias
@@ -128,7 +128,11 @@ def _shown(page: Probe[list[str]]) -> list[str]:
     try:
         return page.answer()
     except (Error, NotReady) as error:
-        return [f"{timezone.localtime():%H:%M:%S}  the database is not responding:", *str(error).strip().splitlines()]
+        return [f"{_clock()}  the database is not responding:", *str(error).strip().splitlines()]
+
+
+def _clock() -> str:
+    return f"{timezone.localtime(datetime.now(UTC)):%H:%M:%S}"
 
 
 def _draw(lines: list[str], out: OutputWrapper) -> None:
@@ -174,7 +178,7 @@ def _summary(queued: Waiting, live: tuple[ProcessAtWork, ...], screen: Screen) -
     running = sum(each.held for each in workers)
     lines = [
         (
-            f"{timezone.localtime():%H:%M:%S}  waiting {about}{queued.waiting:,}, due {queued.due:,}, "
+            f"{_clock()}  waiting {about}{queued.waiting:,}, due {queued.due:,}, "
             + (f"paused {queued.paused_jobs:,}, " if queued.paused_jobs else "")
             + f"oldest due {duration(queued.oldest_due_s)}"
         ),
