@@ -13,6 +13,8 @@ from typing import Any, Final, NamedTuple
 _CODES: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
 _GAP: Final = 2
 _NARROWEST: Final = 8
+_WIDE: Final = 110
+_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|-")
 _NUMBER: Final = re.compile(r"<?[\d,.]+\+?( (ms|s|min|h|d))?")
 
 
@@ -43,6 +45,11 @@ class Screen:
         colours = wants_colour(stream) and not options.get("no_color")
         width = shutil.get_terminal_size().columns if stream.isatty() else None
         return cls(width, colours or bool(options.get("force_color")))
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether less important columns of a table are left out."""
+        return self.width is not None and self.width < _WIDE
 
     def paint(self, text: str, colour: str) -> str:
         """Return the text in a colour (or bold, or dim) where colours are shown."""
@@ -76,7 +83,14 @@ class Screen:
         to_right = [all(_NUMBER.fullmatch(each.text) or each.text in "-–" for each in column[1:]) for column in columns]
         widths = [max(columns_of(each.text) for each in column) for column in columns]
         if self.width is not None:
-            _narrow(widths, self.width - _GAP * (len(widths) - 1), fixed=to_right)
+            most = self.width - _GAP * (len(widths) - 1)
+            are_uuids = [
+                len(column) > 1 and all(_UUID.fullmatch(each.text) for each in column[1:]) for column in columns
+            ]
+            _narrow(
+                widths, most, [n for n, is_uuid in enumerate(are_uuids) if is_uuid], head
+            )  # told apart by their ends
+            _narrow(widths, most, [n for n, is_number in enumerate(to_right) if not is_number], head)
         lines: list[str] = []
         for row in zip(*columns, strict=True):
             parts: list[str] = []
@@ -89,14 +103,13 @@ class Screen:
         return lines
 
 
-def _narrow(widths: list[int], most: int, *, fixed: Sequence[bool]) -> None:
-    """Narrow the widest columns of text until all fit, or until they are as narrow as may be."""
-    shrinking = [number for number, is_fixed in enumerate(fixed) if not is_fixed]
-    while sum(widths) > most and shrinking:
-        widest = max(shrinking, key=lambda number: widths[number])
-        if widths[widest] <= _NARROWEST:
+def _narrow(widths: list[int], most: int, shrinking: Sequence[int], heads: Sequence[str]) -> None:
+    """Narrow the widest of these columns until all columns fit, or until these are as narrow as may be."""
+    while sum(widths) > most:
+        left = [number for number in shrinking if widths[number] > max(_NARROWEST, columns_of(heads[number]))]
+        if not left:
             return
-        widths[widest] -= 1
+        widths[max(left, key=widths.__getitem__)] -= 1
 
 
 def columns_of(text: str) -> int:

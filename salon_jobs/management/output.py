@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -66,6 +66,16 @@ def printable_lines(text: str) -> str:
     return "".join(each if each.isprintable() or each == "\n" else "?" for each in text.expandtabs())
 
 
+# What people call a column, where a table shows it; JSON has its name.
+_HEADS: Final = {
+    "aggregate_type": "destination",
+    "aggregate_id": "aggregate",
+    "head_id": "message",
+    "message_id": "message",
+    "retry_count": "retries",
+}
+
+
 def write_list(
     rows: QuerySet[Any],
     columns: Sequence[str],
@@ -91,8 +101,9 @@ def write_list(
     if options["json"]:
         out.write(json.dumps(listed, indent=2, default=str))
     elif listed:
-        head = [name for name in columns if name != detail and any(row[name] not in (None, "") for row in listed)]
-        cells = [[colour_of(row[name]) if name == "status" else row[name] for name in head] for row in listed]
+        shown = [name for name in columns if name != detail and any(row[name] not in (None, "", 0) for row in listed)]
+        head = [_HEADS.get(name, name.removesuffix("_at")) for name in shown]
+        cells = [[colour_of(row[name]) if name == "status" else row[name] for name in shown] for row in listed]
         details = [
             "; ".join(
                 part for part in (f"waiting: {row['waiting']}" if row.get("waiting") else "", row[detail]) if part
@@ -103,8 +114,13 @@ def write_list(
     else:
         err.write(nothing)
     if len(found) > len(listed):
-        err.write(f"only the first {len(listed):,} are listed; --limit lists more")
+        err.write(first_only(len(listed)))
     return len(listed)
+
+
+def first_only(count: int) -> str:
+    """Return the note that there are more rows than the listed ones."""
+    return f"only the first {'is' if count == 1 else f'{count:,} are'} listed; --limit lists more"
 
 
 def write_table(
@@ -145,21 +161,34 @@ def colour_of(state: str) -> Painted:
     return Painted(state, _COLOURS.get(state, ""))
 
 
-def write_object(
-    shown: Mapping[str, Any], options: Mapping[str, Any], out: OutputWrapper, *, only_in_json: Collection[str] = ()
+def write_page(
+    title: str,
+    state: str,
+    notes: Sequence[tuple[str, str, str]],
+    facts: Mapping[str, object],
+    content: Mapping[str, object],
+    screen: Screen,
+    out: OutputWrapper,
 ) -> None:
-    """Write an object as lines, without its empty values, or as JSON."""
-    if options["json"]:
-        out.write(json.dumps(shown, indent=2, default=str))
-        return
-    screen = Screen.of(out, options)
-    for name, value in shown.items():
-        if value is None or value == "" or name in only_in_json:
-            continue
-        is_json = isinstance(value, dict | list)
-        text = json.dumps(value, indent=2, default=str, ensure_ascii=False) if is_json else str(value)
-        text = instant(value) if isinstance(value, datetime) else text
-        out.write(f"{screen.paint(f'{name}:', 'bold')} {printable_lines(text)}")
+    """Write one object: what it is and its state, notes (label, text, colour), facts, and content at length.
+
+    What is empty is left out. Content that is no text is written as JSON.
+    """
+    shown, colour = colour_of(state)
+    out.write(f"{screen.paint(printable(title), 'bold')} {screen.paint(shown, colour)}")
+    for label, text, colour in notes:
+        if text:
+            out.write(screen.paint(printable_lines(f"{label}: {text}"), colour))
+    out.write("")
+    known = {name: value for name, value in facts.items() if value is not None and value != ""}
+    width = max(map(len, known))
+    for name, value in known.items():
+        text = instant(value) if isinstance(value, datetime) else printable(str(value))
+        out.write(f"  {screen.paint(name, 'dim')}{' ' * (width - len(name))}  {text}")
+    for name, value in content.items():
+        if value not in ("", {}):
+            text = value if isinstance(value, str) else json.dumps(value, indent=2, default=str, ensure_ascii=False)
+            out.write(f"\n{screen.paint(name, 'bold')}\n{printable_lines(text)}")
 
 
 def write_counts(done: str, counts: Mapping[str, int], options: Mapping[str, Any], out: OutputWrapper) -> None:
@@ -206,6 +235,16 @@ class Progress:
         if time.monotonic() - self._shown_at >= _EVERY_S:
             self._shown_at = time.monotonic()
             self._err.write(f"{count:,} {what}")
+
+
+@contextmanager
+def plain_notes(err: OutputWrapper) -> Generator[None]:
+    """Write to ``err`` without the colour of errors: what a command says there, unless it raises, is a note."""
+    colour, err.style_func = err.style_func, None
+    try:
+        yield
+    finally:
+        err.style_func = colour
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from salon_jobs.conf.reader import LEVELS
 from salon_jobs.conf.sections import FORMATS
 from salon_jobs.core.terminal import Screen
 from salon_jobs.management.arguments import address, log_level
-from salon_jobs.management.output import as_command_error, printable
+from salon_jobs.management.output import as_command_error, plain_notes, printable
 from salon_jobs.process.logs import configure_logging
 from salon_jobs.process.reloader import Reloader
 from salon_jobs.process.service import MakeLoop, Service, die_with_parent, release
@@ -75,7 +75,7 @@ class ServiceCommand(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the service, or the reloader that runs it in a process of its own."""
-        with as_command_error():
+        with as_command_error(), plain_notes(self.stderr):
             configure_output(options)
             if options["reloaded"]:
                 die_with_parent()

@@ -11,6 +11,7 @@ from typing import Any, Final
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.events import BOUND, JsonLinesHandler, current_run, logger
+from salon_jobs.core.records import PARTITIONS
 from salon_jobs.core.terminal import Screen
 from salon_jobs.core.tracing import current_trace_id
 from salon_jobs.core.units import duration, with_noun
@@ -120,23 +121,41 @@ def _error(fields: Mapping[str, Any]) -> str:
 
 def _sentence(event: str, fields: Mapping[str, Any]) -> str:
     """Return what the event means to whoever sits at the terminal, where its fields would not say it."""
-    if event == events.PROCESS_STOPPING and "jobs" in fields:
-        if not fields["running"]:
+    match event:
+        case events.PROCESS_STARTED:
+            return f"Started: {fields['kind']}, pid {fields['pid']}."
+        case events.PROCESS_STOPPED if fields["clean"]:
+            return f"Stopped: {fields['kind']}."
+        case events.WORKER_STOPPING if not fields["running"]:
             return "Stopping: no job is running."
-        jobs = with_noun(fields["running"], "job")
-        return f"Waiting for {jobs} ({fields['jobs']}); press Ctrl-C again to stop at once."
-    if event == events.HEALTH_NOT_LISTENING:
-        return f"No health endpoint: {fields['error']}."
-    if event == events.WAITING:
-        return f"Waiting for the database: {fields['detail']} ({fields['code']})"
-    return ""
+        case events.WORKER_STOPPING:
+            jobs = with_noun(fields["running"], "job")
+            return f"Stopping: waiting for {jobs}; press Ctrl-C again to stop at once."
+        case events.PROCESS_STOPPING if "jobs" in fields:
+            return f"Still running: {fields['jobs']}."
+        case events.PROCESS_STOPPING:
+            return f"Stopping: {with_noun(fields['running'], 'message')} being sent."
+        case events.PARTITIONS_OWNED:
+            return f"Sends {len(fields['partitions'])} of {PARTITIONS} partitions; relays: {fields['relays']}."
+        case events.HEALTH_NOT_LISTENING:
+            return f"No health endpoint: {fields['error']}."
+        case events.WAITING:
+            return f"Waiting for the database: {fields['detail']} ({fields['code']})"
+        case _:
+            return ""
 
 
-class _NotInBanner(logging.Filter):
-    """Logging filter that drops what a service's banner on the terminal has said."""
+class _NewsOnly(logging.Filter):
+    """Logging filter for a terminal that drops what the banner has said, and that nothing waits or runs."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return getattr(record, "event", None) not in (events.WORKER_STARTING, events.HEALTH_LISTENING)
+        event: str | None = getattr(record, "event", None)
+        fields: dict[str, Any] = getattr(record, "event_fields", {})
+        if event == events.QUEUE_LAG:
+            return bool(fields["lag_s"] >= 1)
+        if event == events.PROCESS_STOPPING:
+            return bool(fields["running"])
+        return event not in (events.WORKER_STARTING, events.HEALTH_LISTENING)
 
 
 def _visible(text: str) -> str:
@@ -170,7 +189,7 @@ def configure_logging(
         handler = logging.StreamHandler(sys.stdout)
         handler.setFormatter(TextFormatter() if screen is None else TerminalFormatter(screen))
         if screen is not None:
-            handler.addFilter(_NotInBanner())
+            handler.addFilter(_NewsOnly())
     handler.addFilter(JobContext())
     handler.setLevel(level)
     # Warnings below the handler's level still reach other listeners of the loggers, such as Sentry.

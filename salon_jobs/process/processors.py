@@ -1,14 +1,17 @@
-"""How many processors this process may use: those of the machine, its affinity, and the quota of its cgroup."""
+"""What this process may use and uses of the machine: its processors, by affinity and cgroup, and its memory."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from math import ceil
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 _MEMBERSHIP: Final = Path("/proc/self/cgroup")
+_MEMORY: Final = Path("/proc/self/statm")
 _CGROUPS: Final = Path("/sys/fs/cgroup")
 
 
@@ -20,6 +23,16 @@ def usable_processors(*, membership: Path = _MEMBERSHIP, cgroups: Path = _CGROUP
     """
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([count, *map(ceil, _quotas(membership, cgroups))]))
+
+
+def memory_in_use_mb() -> int:
+    """Return how much memory this process has resident; where there is no /proc, the most that it has had."""
+    with suppress(OSError):
+        return int(_MEMORY.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+    import resource  # noqa: PLC0415 - Windows has none, and can import the commands
+
+    size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return size >> 20 if sys.platform == "darwin" else size >> 10
 
 
 def _quotas(membership: Path, cgroups: Path) -> Iterator[float]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core import metrics
+from salon_jobs.core import events, metrics
 from salon_jobs.core.errors import NotReady
+from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import OTHER, Sample, Timings
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.statistics import OUTCOMES, RunCounts, ended_runs
@@ -142,6 +144,9 @@ class Supervisor:
         remaining_s = conf.shutdown_grace.total_seconds() - _KILL_EARLY_S
         if self._stopping.is_set():
             remaining_s = min(remaining_s, _FORCED_KILL_S)
+        else:
+            running = sum(len(child.runs()) for child in self._processes())
+            log_event(logging.INFO, events.WORKER_STOPPING, running=running)
         self._stopping.set()
         self._stop_embedded()
         self._kill_at = min(self._kill_at, time.monotonic() + remaining_s)

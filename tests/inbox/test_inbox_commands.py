@@ -65,7 +65,7 @@ def statuses() -> list[str]:
 
 def test_the_list_shows_what_waits(waiting: list[int]) -> None:
     out, _ = run()
-    head = ["message_id", "id", "consumer", "event", "code", "deliveries", "received_at", "status", "reason"]
+    head = ["message", "id", "consumer", "event", "code", "deliveries", "received", "status", "reason"]
     assert out.splitlines()[0].split() == head
     assert [line.split()[0] for line in out.splitlines()[1:]] == ["m1", "m2", "m3"]
     assert [each["message_id"] for each in json.loads(run("list", "--consumer", "notes", "--json")[0])] == ["m3"]
@@ -80,7 +80,7 @@ def test_the_list_shows_what_waits(waiting: list[int]) -> None:
 def test_show_prints_everything(waiting: list[int]) -> None:
     out, _ = run("show", str(waiting[0]))
     assert "reason: why" in out
-    assert "raw: <raw>" in out
+    assert "raw\n<raw>" in out
     assert json.loads(run("show", str(waiting[3]), "--json")[0])["status"] == "enqueued"
     with pytest.raises(CommandError, match="the inbox has no message 99"):
         run("show", "99")

@@ -50,7 +50,7 @@ def test_the_list_shows_schedule_zone_ticks_and_result() -> None:
 def test_run_enqueues_the_entrys_job_now_and_leaves_its_ticks_alone() -> None:
     out, _ = run("cron", "run", "nightly")
     [(job_id, task, note)] = seen("SELECT id, task, payload->>'note' FROM salon_jobs_job")
-    assert out == f"inserted: job {job_id}\n"
+    assert out == f"enqueued job {job_id}\n"
     assert (task, note) == (tasks.system.name, "x")
     assert seen("SELECT count(*) FROM salon_jobs_cron_tick") == [(0,)]
     shown = json.loads(run("cron", "run", "nightly", "--json")[0])

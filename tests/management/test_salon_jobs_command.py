@@ -29,7 +29,7 @@ from tests.support import change, seen
 def test_without_a_subcommand_it_shows_what_there_is() -> None:
     out = StringIO()
     call_command("salon_jobs", stdout=out)
-    assert "Show and change jobs and messages of all stores" in out.getvalue()
+    assert "Inspect and change jobs, messages, limits and cron entries of all stores" in out.getvalue()
     assert "SUBCOMMAND" in out.getvalue()
     assert all(f"    {service} " in out.getvalue() for service in ("worker", "scheduler", "relay", "consumer"))
 

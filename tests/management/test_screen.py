@@ -89,6 +89,20 @@ def test_all_tables_fit_eighty_columns(process_id: int, stores: list[UUID]) -> N
         assert "None" not in shown
 
 
+def test_names_of_cron_entries_are_whole(database: None) -> None:
+    lines = COLOUR.sub("", on_a_terminal("cron")).splitlines()
+    assert lines[0].split() == ["entry", "schedule", "zone", "next", "last"]
+    names = {line.split()[0] for line in lines[1:]}
+    assert "cleanup-expired-operator-invitations" in names
+
+
+def test_a_note_is_not_in_the_colour_of_an_error(database: None) -> None:
+    add(state="failed"), add(state="failed")
+    shown = on_a_terminal("list", "--limit", "1")
+    assert "\nonly the first is listed; --limit lists more" in shown
+    assert "\x1b[31;1m" not in shown
+
+
 def test_the_list_says_why_a_job_waits_or_failed_and_for_how_long_it_runs(process_id: int, stores: list[UUID]) -> None:
     fill(process_id, stores[0])
     lines = COLOUR.sub("", on_a_terminal("list")).splitlines()

@@ -84,7 +84,8 @@ def test_a_terminal_shows_a_banner_and_short_lines_of_the_children_too() -> None
     assert lines[0].startswith("salon_jobs ")
     assert lines[0].endswith(" worker")
     banner = dict(line.split(maxsplit=1) for line in lines[1:7])
-    assert list(banner) == ["tasks", "queues", "runs", "connections", "database", "health"]
+    assert list(banner) == ["tasks", "queues", "runs", "takes", "database", "health"]
+    assert re.fullmatch(r"about [\d,]+ MB of memory to begin with, up to \d+ connections", banner["takes"])
     assert banner["database"].endswith(" as worker_runtime")
     assert banner["health"].endswith("/readyz")
     assert lines[7] == "Runs until nothing is due."
@@ -132,15 +133,21 @@ def test_a_terminal_shows_an_error_below_its_event_and_nothing_empty() -> None:
 
 
 @pytest.mark.parametrize(
-    ("running", "jobs", "said"),
+    ("event", "fields", "said"),
     [
-        (0, "", "Stopping: no job is running."),
-        (1, "export 3", "Waiting for 1 job (export 3); press Ctrl-C again to stop at once."),
-        (2, "export 3, ping 4", "Waiting for 2 jobs (export 3, ping 4); press Ctrl-C again to stop at once."),
+        (events.WORKER_STOPPING, {"running": 0}, "Stopping: no job is running."),
+        (events.WORKER_STOPPING, {"running": 1}, "Stopping: waiting for 1 job; press Ctrl-C again to stop at once."),
+        (events.WORKER_STOPPING, {"running": 2}, "Stopping: waiting for 2 jobs; press Ctrl-C again to stop at once."),
+        (events.PROCESS_STOPPING, {"running": 2, "jobs": "export 3, ping 4"}, "Still running: export 3, ping 4."),
+        (events.PROCESS_STOPPING, {"running": 1}, "Stopping: 1 message being sent."),
+        (events.PROCESS_STARTED, {"kind": "relay", "process_id": 7, "pid": 300}, "Started: relay, pid 300."),
+        (events.PROCESS_STOPPED, {"kind": "relay", "clean": True}, "Stopped: relay."),
+        (events.PROCESS_STOPPED, {"kind": "relay", "clean": False}, "process_stopped kind=relay clean=False"),
+        (events.PARTITIONS_OWNED, {"partitions": [1, 2], "relays": 8}, "Sends 2 of 16 partitions; relays: 8."),
     ],
 )
-def test_a_terminal_says_what_a_stop_waits_for(running: int, jobs: str, said: str) -> None:
-    assert record(logging.INFO, events.PROCESS_STOPPING, running=running, jobs=jobs) == said
+def test_a_terminal_says_what_starts_stops_and_is_waited_for(event: str, fields: dict[str, object], said: str) -> None:
+    assert record(logging.INFO, event, **fields) == said
 
 
 def test_ctrl_c_says_what_it_waits_for_and_a_second_one_ends_that(stores: list[UUID], tmp_path: Path) -> None:
@@ -153,10 +160,14 @@ def test_ctrl_c_says_what_it_waits_for_and_a_second_one_ends_that(stores: list[U
     with Terminal("runworker", "--health-addr", "127.0.0.1:0", settings="tests.e2e.worker_settings") as terminal:
         eventually((tmp_path / "started").exists, what="the job to run")
         terminal.process.send_signal(signal.SIGINT)
-        terminal.wait_for(f"Waiting for 1 job (e2e-wait-for-file {job_id}); press Ctrl-C again to stop at once.")
+        terminal.wait_for("Stopping: waiting for 1 job; press Ctrl-C again to stop at once.")
+        terminal.wait_for(f"Still running: e2e-wait-for-file {job_id}.")
         terminal.process.send_signal(signal.SIGINT)
-        terminal.wait_for("process_stopped kind=supervisor")
+        terminal.wait_for("Stopped: supervisor.")
         assert terminal.process.wait(10) == 0
+        assert terminal.text.count("Stopping: ") == terminal.text.count("Ctrl-C again to stop") == 1, (
+            "not by each process"
+        )
     assert seen("SELECT state, attempts FROM salon_jobs_job") == [("queued", 0)]
 
 
@@ -191,6 +202,7 @@ def test_a_worker_says_what_it_serves() -> None:
     assert (start["queues"], start["processes"], start["concurrency"]) == ("a, b", 2, 3)
     assert start["tasks"] > 0
     assert start["connections"] == 2 * (3 + 3) + 2
+    assert 3 * 20 < start["memory_mb"] < 3 * 500, "a supervisor and two processes"
 
 
 @pytest.mark.parametrize(("asked", "processes"), [("0", usable_processors()), ("3", 3)])

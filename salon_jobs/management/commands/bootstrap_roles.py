@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from salon_jobs.access.bootstrap import Bootstrapped, bootstrap, build_scripts, render_psql
 from salon_jobs.conf import settings as conf
-from salon_jobs.management.output import as_command_error, ask, warn_of_kept_passwords
+from salon_jobs.management.output import as_command_error, ask, plain_notes, warn_of_kept_passwords
 
 
 class Command(BaseCommand):
@@ -48,7 +48,7 @@ class Command(BaseCommand):
             also = "".join(f" Used in {others}, too: {', '.join(each)}." for others, each in by_databases.items())
             ask(f"Change the passwords of {', '.join(names)}?{also}", self.stderr, otherwise="nothing was changed")
 
-        with as_command_error():
+        with as_command_error(), plain_notes(self.stderr):
             done = bootstrap(
                 conf.bootstrap_url,
                 roles=conf.roles,
@@ -58,7 +58,7 @@ class Command(BaseCommand):
                 share_roles=options["share_roles"],
                 change_passwords=confirm if options["change_passwords"] else None,
             )
-        self._report(done, is_named=options["database"] is not None)
+            self._report(done, is_named=options["database"] is not None)
 
     def _report(self, done: Bootstrapped, *, is_named: bool) -> None:
         changed = [f"{name} ({', '.join(what)})" for name, what in done.changed.items()]

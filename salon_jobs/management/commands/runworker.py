@@ -18,7 +18,7 @@ from salon_jobs.management.arguments import positive, unknown_names
 from salon_jobs.management.service import ServiceCommand, configure_output
 from salon_jobs.outbox.relay import EmbeddedRelay
 from salon_jobs.process.heartbeat import Heartbeat
-from salon_jobs.process.processors import usable_processors
+from salon_jobs.process.processors import memory_in_use_mb, usable_processors
 from salon_jobs.process.service import ServedLoop
 from salon_jobs.schedule.scheduler import Scheduler
 from salon_jobs.worker.child import run_child
@@ -91,6 +91,8 @@ class Command(ServiceCommand):
 
         tasks, at_once = len(registry.task_names()), worker_options.concurrency
         connections = connections_of(processes, worker_options)
+        # This process has loaded what each of its children loads; they are as large until they run a job.
+        memory_mb = (processes + 1) * memory_in_use_mb()
         queues = ", ".join(worker_options.served or ["all"])
         log_event(
             logging.INFO,
@@ -100,6 +102,7 @@ class Command(ServiceCommand):
             processes=processes,
             concurrency=at_once,
             connections=connections,
+            memory_mb=memory_mb,
         )
         also = [name for name in ("scheduler", "relay", "consumer") if options[f"with_{name}"]]
         facts = {
@@ -107,7 +110,7 @@ class Command(ServiceCommand):
             "queues": queues,
             "runs": f"{with_noun(at_once, 'job')} at once"
             + (f" in each of {processes:,} processes" if processes > 1 else ""),
-            "connections": f"up to {connections:,}",
+            "takes": f"about {memory_mb:,} MB of memory to begin with, up to {with_noun(connections, 'connection')}",
             **({"also": ", ".join(also)} if also else {}),
         }
         if not registry.task_names():

@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from salon_jobs.conf import settings as conf
 from salon_jobs.management.arguments import unknown_names
 from salon_jobs.management.commands import consume_queue, relay_outbox, runscheduler, runworker
-from salon_jobs.management.output import as_command_error
+from salon_jobs.management.output import as_command_error, plain_notes
 from salon_jobs.management.service import ServiceCommand
 from salon_jobs.management.subcommands import Subcommand
 from salon_jobs.management.subcommands.cron import Cron
@@ -60,8 +60,8 @@ class Command(BaseCommand):
     """
 
     help = (
-        "Show and change jobs and messages of all stores through OPERATOR_DATABASE; check and convert the database; "
-        "run a service, even if another app has a command of its name."
+        "Inspect and change jobs, messages, limits and cron entries of all stores, through OPERATOR_DATABASE; "
+        "check the database; run a worker, scheduler, relay or consumer."
     )
     requires_system_checks = ("salon_jobs",)
 
@@ -90,7 +90,7 @@ class Command(BaseCommand):
             command.handle(*args, **options)
             return
         chosen = next(each for each in SUBCOMMANDS if each.name == options["subcommand"])
-        with as_command_error():
+        with as_command_error(), plain_notes(self.stderr):
             if conf.roles is not None and chosen.needs_role:
                 check_role(conf.reader_database, conf.roles.operator if conf.operator_database else conf.roles.worker)
             for note in unknown_names(options):

@@ -9,6 +9,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
 
 from salon_jobs.conf import settings as conf
+from salon_jobs.core.records import EnqueueAction
 from salon_jobs.core.terminal import Painted, Screen
 from salon_jobs.dashboard.processes import CronAtWork, cron
 from salon_jobs.management.arguments import add_options
@@ -17,7 +18,7 @@ from salon_jobs.management.subcommands import Subcommand
 from salon_jobs.schedule.entries import CronEntry, cron_entries
 from salon_jobs.schedule.scheduler import run_cron_entry
 
-_HEAD = ("entry", "schedule", "zone", "next", "last", "result")
+_HEAD = ("entry", "schedule", "zone", "next", "last")
 
 
 class Cron(Subcommand):
@@ -42,7 +43,8 @@ class Cron(Subcommand):
         else:
             handle = run_cron_entry(options["entry"])
             shown = {"entry": options["entry"], "job_id": handle.id, "action": handle.action.value}
-            out.write(json.dumps(shown) if options["json"] else f"{handle.action.value}: job {handle.id}")
+            said = "" if handle.action == EnqueueAction.INSERTED else f" ({handle.action.value})"
+            out.write(json.dumps(shown) if options["json"] else f"enqueued job {handle.id}{said}")
 
     def _list(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         declared = {entry.name: entry for entry in cron_entries.all()}
@@ -52,9 +54,11 @@ class Cron(Subcommand):
                 json.dumps([_described(each, declared.get(each.name)) for each in entries], indent=2, default=str)
             )
         elif entries:
+            screen = Screen.of(out, options)
             rows = [_cells(each, declared.get(each.name)) for each in entries]
-            details = [each.result if each.failed else "" for each in entries]
-            write_table([_HEAD, *rows], details, Screen.of(out, options), out, detail="error")
+            head = (*_HEAD, *(() if screen.is_narrow else ("result",)))
+            details = [each.result if each.failed or _is_notable(each, screen) else "" for each in entries]
+            write_table([head, *(row[: len(head)] for row in rows)], details, screen, out, detail="error")
         else:
             err.write("no cron entry is declared")
 
@@ -68,7 +72,12 @@ def _described(row: CronAtWork, entry: CronEntry | None) -> dict[str, Any]:
     return {**asdict(row), **known}
 
 
+def _is_notable(row: CronAtWork, screen: Screen) -> bool:
+    """Whether the result goes below its row, since a narrow screen has no column for it."""
+    return screen.is_narrow and row.last_tick is not None and not row.result.startswith("succeeded")
+
+
 def _cells(row: CronAtWork, entry: CronEntry | None) -> tuple[object, ...]:
     where = ("not declared here", None) if entry is None else (entry.expression.line, entry.expression.timezone)
     result = Painted("failed", "red") if row.failed else row.result
-    return (row.name, *where, row.next_at, row.last_tick, result)
+    return (row.name, *where, row.next_at, row.last_tick or "never", result)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
 
 from salon_jobs.conf import settings as conf
+from salon_jobs.core.terminal import Screen
 from salon_jobs.inbox.queries import Status, dismiss_messages, retry_messages, shown_text
 from salon_jobs.management.arguments import add_options
-from salon_jobs.management.output import change_rows, write_list, write_object
+from salon_jobs.management.output import change_rows, write_list, write_page
 from salon_jobs.management.subcommands import Subcommand
 from salon_jobs.models import InboxMessage
 
@@ -49,7 +52,7 @@ class Inbox(Subcommand):
                 row = messages.values(*_COLUMNS, "reason", *_DETAILS, "raw").first()
                 if row is None:
                     raise CommandError(f"the inbox has no message {options['id'][0]}")
-                write_object({**row, "raw": shown_text(row["raw"])}, options, out)
+                _write(row, shown_text(row["raw"]), options, out)
             case action:
                 if bool(options["id"]) == bool(options["consumer"]):
                     raise CommandError("name the messages by ids, or all of one consumer's by --consumer")
@@ -62,3 +65,29 @@ class Inbox(Subcommand):
                 ids: list[int] = list(dict.fromkeys(options["id"]) or matching)
                 verb = partial(verb, using=conf.reader_database)
                 change_rows(ids, verb, options, out, err, action=action.capitalize(), noun="message", done=done)
+
+
+def _write(row: Mapping[str, Any], raw: str, options: Mapping[str, Any], out: OutputWrapper) -> None:
+    """Write one message, as JSON if asked for."""
+    if options["json"]:
+        out.write(json.dumps({**row, "raw": raw}, indent=2, default=str))
+        return
+    write_page(
+        f"incoming message {row['id']} {row['event']}",
+        row["status"],
+        [("reason", row["reason"], "red")],
+        {
+            "consumer": row["consumer"],
+            "producer": row["producer"],
+            "message ID": row["message_id"],
+            "store": row["store_id"],
+            "code": row["code"],
+            "received": row["received_at"],
+            "deliveries": row["deliveries"],
+            "job": row["job_id"],
+            "ended": row["ended_at"],
+        },
+        {"raw": raw},
+        Screen.of(out, options),
+        out,
+    )

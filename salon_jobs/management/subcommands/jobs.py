@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
@@ -25,11 +25,12 @@ from salon_jobs.management.arguments import add_options, instant_ahead
 from salon_jobs.management.output import (
     change_rows,
     colour_of,
+    first_only,
     instant,
     printable,
     printable_lines,
     when,
-    write_object,
+    write_page,
     write_table,
 )
 from salon_jobs.management.subcommands import Subcommand
@@ -98,7 +99,7 @@ class List(Subcommand):
         else:
             err.write("no job matches")
         if len(found) > len(listed):
-            err.write(f"only the first {len(listed):,} are listed; --limit lists more")
+            err.write(first_only(len(listed)))
 
     def _write(self, jobs: Sequence[Job], details: Sequence[str], screen: Screen, out: OutputWrapper) -> None:
         """Write the table, with queues and stores where there are others than the default and none."""
@@ -178,12 +179,14 @@ class Show(Subcommand):
         }
         waits = waiting_reasons([job], using=using, now=datetime.now(UTC)).get(job.pk)
         if options["json"]:
-            write_object({**shown, "waiting": waits, "errors": errors}, options, out)
+            out.write(json.dumps({**shown, "waiting": waits, "errors": errors}, indent=2, default=str))
             return
         screen = Screen.of(out, options)
-        _write_head(job, waits, errors[-1] if errors else None, screen, out)
         store = shown["store_id"]
-        _write_facts(
+        write_page(
+            f"job {job.pk} {job.task}",
+            job.state,
+            list(_notes(job, waits, errors[-1] if errors else None)),
             {
                 "queue": job.queue,
                 "store": None if store is None else _named(store, store_names({store})),
@@ -199,43 +202,32 @@ class Show(Subcommand):
                 "concurrency key": job.concurrency_key,
                 "cron entry": shown["cron_entry"],
                 "fan-out": job.fan_out_id,
+                "then": _then(shown["follow_up"]),
                 "worker deaths": job.rescues or None,
                 "next attempts": _retries(job) if job.attempts else None,
             },
+            {"payload": json.dumps(shown["payload"], indent=2, default=str, ensure_ascii=False)},
             screen,
             out,
         )
-        payload = json.dumps(shown["payload"], indent=2, default=str, ensure_ascii=False)
-        out.write(f"\n{screen.paint('payload', 'bold')}\n{printable_lines(payload)}")
         for error in reversed(errors):
             head = f"attempt {error['attempt']} at {instant(error['occurred_at'])}: {_named_error(error)}"
             out.write(f"\n{screen.paint(printable(head), 'bold')}")
             out.write(printable_lines(error["traceback"] or error["message"]))
 
 
-def _write_head(
-    job: Any, waits: str | None, error: Mapping[str, Any] | None, screen: Screen, out: OutputWrapper
-) -> None:
-    """Write what the job is, its state, and why."""
-    state, colour = colour_of(job.state)
-    out.write(f"{screen.paint(printable(f'job {job.pk} {job.task}'), 'bold')} {screen.paint(state, colour)}")
-    lines = [("waiting", waits or "", "yellow")]
-    if job.reason and job.state == JobState.CANCELLED:
-        lines.append(("reason", job.reason, "yellow"))
+def _notes(job: Any, waits: str | None, error: Mapping[str, Any] | None) -> Iterator[tuple[str, str, str]]:
+    """Yield why the job is in its state, for ``write_page``."""
+    yield "waiting", waits or "", "yellow"
+    if job.state == JobState.CANCELLED:
+        yield "reason", job.reason, "yellow"
     if error is not None and job.state != JobState.SUCCEEDED:
-        lines.append(("error", f"{_named_error(error)}: {error['message']}", "red"))
-    for label, text, colour in lines:
-        if text:
-            out.write(screen.paint(printable(f"{label}: {text}"), colour))
-    out.write("")
+        yield "error", f"{_named_error(error)}: {error['message']}", "red"
 
 
-def _write_facts(facts: Mapping[str, object], screen: Screen, out: OutputWrapper) -> None:
-    known = {name: value for name, value in facts.items() if value is not None and value != ""}
-    width = max(map(len, known))
-    for name, value in known.items():
-        text = instant(value) if isinstance(value, datetime) else printable(str(value))
-        out.write(f"  {screen.paint(name, 'dim')}{' ' * (width - len(name))}  {text}")
+def _then(follow_up: Mapping[str, Any] | None) -> str:
+    """Return which job follows when this one and its siblings have ended."""
+    return f"{follow_up['task']}; jobs to end before: {follow_up['remaining']:,}" if follow_up else ""
 
 
 def _named(store: UUID, names: Mapping[UUID, str]) -> str:

@@ -20,7 +20,7 @@ from salon_jobs.core.terminal import Screen
 from salon_jobs.core.units import with_noun
 from salon_jobs.dashboard.relays import why_not_sent
 from salon_jobs.management.arguments import add_options, os_user
-from salon_jobs.management.output import ask, change_rows, table, write_list, write_object, write_results
+from salon_jobs.management.output import ask, change_rows, instant, table, write_list, write_page, write_results
 from salon_jobs.management.subcommands import Subcommand
 from salon_jobs.models import BlockedAggregate, Message
 from salon_jobs.outbox.control import pause_destination, resume_destination, retry_messages, skip_messages, unpark
@@ -119,8 +119,36 @@ class Show(Subcommand):
             raise CommandError(f"there is no message {number}")
         message: dict[str, Any] = {**row}
         hidden = {name: redacted(message[name], conf.redact) for name in ("payload", "headers")}
-        waits = {"waiting": _waiting([message])[0], "blocked_by": _holder(message)}
-        write_object({**message, **hidden, **waits}, options, out, only_in_json=("partition",))
+        waiting, holder = _waiting([message])[0], _holder(message)
+        if options["json"]:
+            shown = {**message, **hidden, "waiting": waiting, "blocked_by": holder}
+            out.write(json.dumps(shown, indent=2, default=str))
+            return
+        write_page(
+            f"message {number} {message['event']}",
+            message["status"],
+            [
+                ("waiting", waiting, "yellow"),
+                ("blocked", _said_of(holder, number), "yellow"),
+                ("error", message["last_error"], "red"),
+            ],
+            {
+                "destination": message["aggregate_type"],
+                "aggregate": message["aggregate_id"],
+                "store": message["store_id"],
+                "message ID": message["message_id"],
+                "producer": message["producer"],
+                "replay of": message["replay_of"],
+                "created": message["created_at"],
+                "sent": message["sent_at"],
+                "ended": message["ended_at"],
+                "retries": message["retry_count"] or None,
+                "next attempt": message["retry_at"],
+            },
+            hidden,
+            Screen.of(out, options),
+            out,
+        )
 
 
 def _holder(message: dict[str, Any]) -> dict[str, Any] | None:
@@ -132,6 +160,14 @@ def _holder(message: dict[str, Any]) -> dict[str, Any] | None:
     holders = rows.filter(**aggregate) if message["aggregate_id"] else rows.filter(head_id=message["id"])
     row = holders.values("head_id", "status", "retry_count", "retry_at", "since", "code", "error").first()
     return None if row is None else {**row}
+
+
+def _said_of(holder: Mapping[str, Any] | None, number: int) -> str:
+    """Return what blocks the message's aggregate, and since when."""
+    if holder is None:
+        return ""
+    by = "its aggregate, by this message" if holder["head_id"] == number else f"by message {holder['head_id']}"
+    return f"{by}: {holder['status']} since {instant(holder['since'])}"
 
 
 class ChangeMessages(Subcommand):

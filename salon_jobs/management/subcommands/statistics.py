@@ -21,7 +21,6 @@ from salon_jobs.management.output import Progress, ask, listed_counts, table
 from salon_jobs.management.subcommands import Subcommand
 
 _HEAD = ("task", "runs", "succeeded", "retried", "failed", "mean", "p50", "p95", "wait mean", "wait p50", "wait p95")
-_WIDE: Final = 110
 _ONLY_WIDE: Final = ("mean", "wait mean", "wait p50")
 
 
@@ -52,8 +51,7 @@ class Stats(Subcommand):
             out.write(json.dumps(list(map(_described, rows)), indent=2))
         elif rows:
             screen = Screen.of(out, options)
-            is_narrow = screen.width is not None and screen.width < _WIDE
-            shown = [n for n, name in enumerate(_HEAD) if not (is_narrow and name in _ONLY_WIDE)]
+            shown = [n for n, name in enumerate(_HEAD) if not (screen.is_narrow and name in _ONLY_WIDE)]
             out.write(table([[cells[n] for n in shown] for cells in (_HEAD, *map(_cells, rows))], screen))
         else:
             err.write("no job ran in this period")
