@@ -64,8 +64,8 @@ def stage(folder: Path) -> None:
 def build(folder: Path) -> Path:
     """Build the site in a folder, which is emptied; returns where its first page is. Raises CalledProcessError."""
     stage(folder)
-    zensical = Path(sys.executable).parent / "zensical"
-    subprocess.run([zensical, "build", "--strict", "--clean"], cwd=folder, env={"PYTHONPATH": str(ROOT)}, check=True)
+    command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean"]
+    subprocess.run(command, cwd=folder, env={"PYTHONPATH": str(ROOT)}, check=True)
     return folder / "html" / "index.html"
 
 

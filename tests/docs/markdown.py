@@ -39,6 +39,11 @@ def blocks(text: str) -> Iterator[Block]:
         yield Block(found["action"] or "", found["language"], found["text"], line)
 
 
+def without_blocks(text: str) -> str:
+    """Return the text without its fenced blocks, indented ones too."""
+    return re.sub(r"^ *```.*?^ *```$", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
 def links(text: str) -> list[str]:
     """Return the targets of all links outside fenced blocks."""
     return [found["target"] for found in _LINK.finditer(_BLOCK.sub("", text))]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.markdown import PAGES, ROOT, anchors, blocks, links, read
+from tests.docs.markdown import PAGES, ROOT, anchors, blocks, links, read, without_blocks
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -32,6 +32,13 @@ def test_python_parses_and_imports_what_exists(page: Path) -> None:
                 module = importlib.import_module(node.module or "")
                 for alias in node.names:
                     assert _has(module, alias.name), f"line {block.line}: {node.module} has no {alias.name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_line_of_prose_is_longer_than_a_line_of_code(page: Path) -> None:
+    may_be_long = ("|", "<", "!", "Default: ")
+    prose = [line for line in without_blocks(read(page)).splitlines() if not line.lstrip().startswith(may_be_long)]
+    assert not [line for line in prose if len(line) > 120]
 
 
 def test_every_page_is_linked_from_the_readme() -> None:
