@@ -9,7 +9,7 @@ Each name loads its modules when it is first used: a process that only reads mod
 
 from typing import TYPE_CHECKING
 
-from salon_jobs.core.lazy import lazy_names
+from salon_jobs.core import lazy_names
 
 if TYPE_CHECKING:
     from salon_jobs.core.backoff import Backoff as Backoff

@@ -13,7 +13,7 @@ from django.contrib import admin
 from django.db.models import Model
 
 from salon_jobs import models
-from salon_jobs.core.lazy import lazy_names
+from salon_jobs.core import lazy_names
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]

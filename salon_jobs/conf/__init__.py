@@ -11,7 +11,7 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
-from salon_jobs.core.lazy import lazy_names
+from salon_jobs.core import lazy_names
 
 try:
     import psycopg  # noqa: F401  # pyright: ignore[reportUnusedImport]

@@ -14,7 +14,7 @@ from django.http import HttpRequest, HttpResponse
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError, Late, NotReady, SalonJobsError
-from salon_jobs.jobs.queue_stats import look_at_queue
+from salon_jobs.jobs.waiting import look_at_queue
 from salon_jobs.outbox.queries import oldest_messages
 from salon_jobs.process.preflight import check_tables
 from salon_jobs.process.probe import Probe

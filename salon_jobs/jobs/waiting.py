@@ -1,15 +1,19 @@
-"""Why queued jobs do not run yet, for operators."""
+"""Waiting jobs: why each does not run yet, and how many wait, counted from a bounded number of rows."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
+from django.db import connections
 from django.utils import timezone
 
 from salon_jobs.conf import settings as conf
+from salon_jobs.core import metrics
+from salon_jobs.core.metrics import Sample
 from salon_jobs.core.records import JobState
 from salon_jobs.core.units import duration, paused_text, with_noun
 from salon_jobs.db import statements
@@ -99,3 +103,138 @@ def waiting_reasons(jobs: Iterable[Job], *, using: str, now: datetime) -> dict[i
         return {}
     around = surroundings(using=using, now=now)
     return {job.pk: "; ".join(around.reasons(job, now)) for job in queued}
+
+
+# Most jobs to count one by one, and by store, which reads the rows and not just an index.
+_COUNTED: Final = 10_000
+_COUNTED_BY_STORE: Final = 2000
+# Most pages of the table to read for an estimate, most claim groups (counting those that differ only by key as one),
+# and most stores to return.
+_PAGES: Final = 1000
+_CLAIM_GROUPS: Final = 1000
+_STORES: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """Numbers of waiting and due jobs of a queue or store, and how long the oldest has been due.
+
+    Jobs that are due but ``paused``, by their queue, task or store, are counted apart: they are not late.
+    """
+
+    waiting: int
+    due: int
+    oldest_due_s: float | None
+    paused: int = 0
+
+    def at_least(self, other: Depth) -> Depth:
+        """Return the larger of each value."""
+        ages = [age for age in (self.oldest_due_s, other.oldest_due_s) if age is not None]
+        waiting, due, paused = (max(getattr(self, name), getattr(other, name)) for name in ("waiting", "due", "paused"))
+        return Depth(waiting, due, max(ages, default=None), paused)
+
+
+@dataclass(frozen=True, slots=True)
+class Depths:
+    """Waiting jobs by queue, and by store for the ten stores with the most. Not exact: estimated."""
+
+    queues: Mapping[str, Depth]
+    stores: Mapping[str, Depth]
+    exact: bool
+    stores_exact: bool
+
+
+def depths(*, using: str) -> Depths:
+    """Count waiting jobs. Role: worker, operator. Costs the same with ten thousand queued jobs as with millions."""
+    bounds = {"most": _COUNTED, "few": _COUNTED_BY_STORE, "stores": _STORES}
+    kinds, pages, counted = _read("count_waiting", bounds, using)
+    queues, stores, exact = kinds["queue"], kinds["store"], counted < _COUNTED
+    stores_exact = counted < _COUNTED_BY_STORE
+    if not stores_exact:
+        percent = min(100.0, 100 * _PAGES / max(1, pages))
+        parameters = {"percent": percent, "claim_groups": _CLAIM_GROUPS, "stores": _STORES}
+        estimates, _, _ = _read("estimate_waiting", parameters, using)
+        stores = estimates["store"]
+        for name, depth in () if exact else estimates["queue"].items():
+            queues[name] = depth.at_least(queues.get(name, Depth(0, 0, None)))
+    return Depths(queues, stores, exact, stores_exact)
+
+
+def record_depths() -> None:
+    """Record this minute's counts, unless another worker already has. Idempotent. Worker role, autocommit."""
+    with connections[conf.database].cursor() as cursor:
+        cursor.execute("SELECT EXISTS (SELECT FROM salon_jobs_queue_minute WHERE minute = date_trunc('minute', now()))")
+        if cursor.fetchone()[0]:
+            return
+        now = depths(using=conf.database)
+        rows = [
+            {"queue": name, **asdict(depth), "oldest_due_s": depth.oldest_due_s or 0.0, "exact": now.exact}
+            for name, depth in with_declared(now.queues).items()
+        ]
+        statements.execute("record_waiting", {"rows": json.dumps(rows)})
+
+
+def with_declared(queues: Mapping[str, Depth]) -> dict[str, Depth]:
+    """Return the queues by name, including empty ones that tasks declare."""
+    return {name: queues.get(name, Depth(0, 0, None)) for name in sorted({*registry.queue_names(), *queues})}
+
+
+def _read(statement: str, parameters: dict[str, Any], using: str) -> tuple[dict[str, dict[str, Depth]], int, int]:
+    """Return the depths by kind and name, the table's pages, and the number of jobs counted."""
+    kinds: dict[str, dict[str, Depth]] = {"queue": {}, "store": {}}
+    pages = counted = 0
+    for kind, name, waiting, due, oldest_s, paused in statements.rows(statement, parameters, using=using):
+        if kind == "all":
+            counted, pages = waiting, due
+        else:
+            kinds[kind][name] = Depth(int(waiting), int(due), oldest_s, int(paused))
+    return kinds, pages, counted
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFront:
+    """Lateness of the oldest due job, in seconds, and the due tasks that are not registered in this process.
+
+    ``due`` counts the first 10,000 due jobs by queue; ``late_s`` is how late the oldest of them is in each queue. What
+    is paused counts only in ``paused``.
+    """
+
+    lag_s: float = 0.0
+    unknown_tasks: tuple[str, ...] = ()
+    due: Mapping[str, int] = field(default_factory=dict[str, int])
+    late_s: Mapping[str, float] = field(default_factory=dict[str, float])
+    paused: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    def samples(self) -> list[Sample]:
+        """Return the metrics samples."""
+        return [
+            Sample(metrics.UNKNOWN_TASKS, len(self.unknown_tasks)),
+            *(Sample(metrics.QUEUE_DEPTH, count, (queue, "due")) for queue, count in self.due.items()),
+            *(Sample(metrics.QUEUE_DEPTH, count, (queue, "paused")) for queue, count in self.paused.items()),
+            *(Sample(metrics.OLDEST_DUE, late_s, (queue,)) for queue, late_s in self.late_s.items()),
+        ]
+
+
+def look_at_queue(*, using: str | None = None) -> QueueFront:
+    """Inspect the front of the queue. Raises database errors. Role: worker, operator; others see too few jobs.
+
+    ``using`` defaults to the alias of the job tables.
+    """
+    [front] = statements.rows("queue_front", {"tasks": registry.task_names()}, using=using)
+    lag_s, unknown, queues, due, late_s, paused = front
+    return QueueFront(
+        lag_s or 0.0,
+        tuple(unknown or ()),
+        _positive(queues, due),
+        {queue: late for queue, late in zip(queues, late_s, strict=True) if late is not None},
+        _positive(queues, paused),
+    )
+
+
+def _positive(queues: list[str], counts: list[int]) -> dict[str, int]:
+    return {queue: count for queue, count in zip(queues, counts, strict=True) if count}
+
+
+def count_rest() -> dict[tuple[str, str], int]:
+    """Count scheduled and failed jobs by queue and state, bounded by queue_rest. Raises database errors."""
+    return {(queue, state): count for queue, state, count in statements.rows("queue_rest")}

@@ -22,8 +22,8 @@ from salon_jobs.db import statements
 from salon_jobs.jobs import enqueue, queries, registry
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.pruning import Pruner
-from salon_jobs.jobs.queue_stats import QueueFront, count_rest, look_at_queue, record_depths
 from salon_jobs.jobs.statistics import ended_runs
+from salon_jobs.jobs.waiting import QueueFront, count_rest, look_at_queue, record_depths
 from salon_jobs.process.heartbeat import application_name
 from salon_jobs.process.loop import Loop
 from salon_jobs.worker.executor import joins_chunk, settle

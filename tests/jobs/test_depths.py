@@ -10,9 +10,9 @@ from django.db import connections
 
 from salon_jobs.control import pause
 from salon_jobs.db import statements
-from salon_jobs.jobs import queue_stats as depths_module
+from salon_jobs.jobs import waiting as depths_module
 from salon_jobs.jobs.pruning import Pruner
-from salon_jobs.jobs.queue_stats import Depth, depths, record_depths
+from salon_jobs.jobs.waiting import Depth, depths, record_depths
 from tests.support import change, plan_nodes, seen
 
 INSERT = "INSERT INTO salon_jobs_job (task, queue, store_id, priority, run_at, state)"

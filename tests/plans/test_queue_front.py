@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from salon_jobs.control import pause
-from salon_jobs.jobs.queue_stats import count_rest, look_at_queue
+from salon_jobs.jobs.waiting import count_rest, look_at_queue
 from tests.plans.explain import nodes, scans
 from tests.support import change, seen
 
