@@ -10,10 +10,9 @@ from pgtrigger.compiler import Trigger, UpsertTriggerSql
 from pgtrigger.migrations import AddTrigger
 
 from salon_jobs.access.operations import LocksBriefly
-from salon_jobs.models.fields import BloomIndex, JSONTextField, ReadableJSONField
+from salon_jobs.models.fields import BloomIndex, IntegerArrayField, JSONTextField, ReadableJSONField
 from salon_jobs.models.job import TextHash
 from salon_jobs.models.message import PartitionOf
-from salon_jobs.models.statistics import IntegerArrayField
 
 _QUEUED = models.Q(("state", "queued"))
 _FAILED = models.Q(("state", "failed"))

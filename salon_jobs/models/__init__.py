@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from salon_jobs.models.job import FanOutRecord, FollowUp, Job, JobError, JobResult, SupersededRun
 from salon_jobs.models.message import BlockedAggregate, DestinationState, InboxMessage, Message, RelayPartition, Replay
-from salon_jobs.models.process import Limit, Process
-from salon_jobs.models.schedule import CronEntryState, CronTick
-from salon_jobs.models.statistics import Dashboard, QueueMinute, TaskMinute
+from salon_jobs.models.process import CronEntryState, CronTick, Dashboard, Limit, Process, QueueMinute, TaskMinute
 
 __all__ = [
     "BlockedAggregate",

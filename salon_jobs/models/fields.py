@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.core.checks import CheckMessage
 from django.db import models
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Max, Min, QuerySet
 
 from salon_jobs.db.instants import from_row
@@ -33,6 +34,14 @@ class InstantField(DateTimeField):
 
 def _from_row(value: datetime | None, expression: Any, connection: Any) -> datetime | None:
     return None if value is None else from_row(value)
+
+
+class IntegerArrayField(models.Field):  # type: ignore[type-arg]
+    """Column of type ``integer[]``. From Django 6.1 on its own array field requires ``django.contrib.postgres``."""
+
+    def db_type(self, connection: BaseDatabaseWrapper) -> str:
+        """Return the column's type."""
+        return "integer[]"
 
 
 class ReadableJSONField(models.JSONField):

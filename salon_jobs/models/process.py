@@ -1,4 +1,4 @@
-"""Models of processes and of limits set at run time."""
+"""Models of processes, and of what they share: limits, cron entries and their ticks, statistics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 from django.db import models
 from django.db.models.functions import Now
 
-from salon_jobs.models.fields import InstantField
+from salon_jobs.models.fields import InstantField, IntegerArrayField
 
 
 class Process(models.Model):
@@ -93,3 +93,101 @@ class Limit(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
+
+
+class CronEntryState(models.Model):
+    """One cron entry that a scheduler has registered; backfill never reaches before ``registered_at``."""
+
+    name: models.CharField[str, str] = models.CharField(max_length=255, primary_key=True)
+    registered_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
+    last_tick_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
+
+    class Meta:
+        db_table = "salon_jobs_cron_entry"
+        verbose_name = "cron entry"
+        verbose_name_plural = "cron entries"
+        permissions: ClassVar = [("run_cronentrystate", "Can run cron entries now")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class CronTick(models.Model):
+    """One fired tick. Unique by entry and instant: whoever inserts it enqueues the job, in the same transaction."""
+
+    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
+    entry: models.CharField[str, str] = models.CharField(max_length=255)
+    tick_at: models.DateTimeField[datetime, datetime] = InstantField()
+    fired_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
+    job_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
+
+    class Meta:
+        db_table = "salon_jobs_cron_tick"
+        constraints: ClassVar = [models.UniqueConstraint(fields=["entry", "tick_at"], name="salon_jobs_cron_tick_once")]
+
+    def __str__(self) -> str:
+        return f"{self.entry} at {self.tick_at:%Y-%m-%d %H:%M}"
+
+
+class TaskMinute(models.Model):
+    """Results of the runs of one task on one queue in one minute.
+
+    Workers add to it every few seconds; the minute is that of the database's clock at that time. Histograms have the
+    buckets of ``salon_jobs.core.metrics``.
+    """
+
+    pk = models.CompositePrimaryKey("minute", "task", "queue")
+    minute: models.DateTimeField[datetime, datetime] = InstantField()
+    task: models.CharField[str, str] = models.CharField(max_length=255)
+    queue: models.CharField[str, str] = models.CharField(max_length=100)
+    succeeded: models.IntegerField[int, int] = models.IntegerField()
+    retried: models.IntegerField[int, int] = models.IntegerField()
+    failed: models.IntegerField[int, int] = models.IntegerField()
+    cancelled: models.IntegerField[int, int] = models.IntegerField()
+    snoozed: models.IntegerField[int, int] = models.IntegerField()
+    released: models.IntegerField[int, int] = models.IntegerField(help_text="Runs that a shutdown interrupted")
+    rescued: models.IntegerField[int, int] = models.IntegerField(
+        help_text="Jobs requeued after their process died, started or not"
+    )
+    duration_s: models.FloatField[float, float] = models.FloatField(
+        help_text="Sum over the runs that were not interrupted"
+    )
+    durations: models.Field[list[int], list[int]] = IntegerArrayField()
+    wait_s: models.FloatField[float, float] = models.FloatField(help_text="Sum of the seconds between due and started")
+    waits: models.Field[list[int], list[int]] = IntegerArrayField()
+
+    class Meta:
+        db_table = "salon_jobs_task_minute"
+
+    def __str__(self) -> str:
+        return f"{self.task} on {self.queue} at {self.minute:%Y-%m-%d %H:%M}"
+
+
+class QueueMinute(models.Model):
+    """Number of jobs waiting in one queue at one moment of a minute. One of all workers counts, once a minute."""
+
+    pk = models.CompositePrimaryKey("minute", "queue")
+    minute: models.DateTimeField[datetime, datetime] = InstantField()
+    queue: models.CharField[str, str] = models.CharField(max_length=100)
+    waiting: models.BigIntegerField[int, int] = models.BigIntegerField(help_text="Jobs that are queued, due or not")
+    due: models.BigIntegerField[int, int] = models.BigIntegerField()
+    oldest_due_s: models.FloatField[float, float] = models.FloatField(help_text="Age of the oldest due job, in seconds")
+    exact: models.BooleanField[bool, bool] = models.BooleanField(
+        help_text="Whether all rows were counted; otherwise the count is an estimate"
+    )
+
+    class Meta:
+        db_table = "salon_jobs_queue_minute"
+
+    def __str__(self) -> str:
+        return f"{self.queue} at {self.minute:%Y-%m-%d %H:%M}"
+
+
+class Dashboard(Process):
+    """The dashboard: no rows of its own, one permission, ``view_dashboard``."""
+
+    class Meta:  # pyright: ignore[reportIncompatibleVariableOverride] - Django joins them
+        proxy = True
+        default_permissions = ("view",)
+        verbose_name = "dashboard"
+        verbose_name_plural = "dashboard"
