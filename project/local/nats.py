@@ -25,6 +25,7 @@ from project.local.postgres_install import ServerFailed
 T = TypeVar("T")
 _SERVER: Final = Path(sys.prefix, "bin", "nats-server")
 _START_S: Final = 20.0
+_LOOK_S: Final = 60.0
 
 
 class NatsServer:
@@ -105,7 +106,7 @@ class NatsServer:
         return self.look(read)
 
     def look(self, at: Callable[[Client], Awaitable[T]]) -> T:
-        """Call a function with a client of the SDK."""
+        """Call a function with a client of the SDK. Raises TimeoutError when the server does not answer."""
 
         async def main() -> T:
             client = await nats.connect(self.url, **self.connect)
@@ -114,7 +115,7 @@ class NatsServer:
             finally:
                 await client.close()
 
-        return asyncio.run(main())
+        return asyncio.run(asyncio.wait_for(main(), _LOOK_S))
 
     def __enter__(self) -> Self:
         """Start it; clean up if that fails."""
