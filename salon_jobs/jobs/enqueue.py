@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -99,6 +99,8 @@ _GROWTH: Final = 1.5
 # Releases the interpreter's lock until the statement is sent. The other thread would otherwise wait for it for the
 # switch interval, 5 ms, and the server with it.
 _SEND_S: Final = 0.0005
+# Statements that run or wait to be sent: one more than the server runs, so that it never waits for this process.
+_PENDING: Final = 2
 _CHARACTERS: Final = 4_000_000
 _DEDUPE_TRIES: Final = 5
 
@@ -201,9 +203,8 @@ def _add_many(
             handles = _add_keyed(pattern, list(contents))
         else:
             with connections[conf.database].cursor() as cursor:
-                ids = _insert(cursor, pattern, contents)
+                handles = _insert(cursor, pattern, contents)
             after_commit(pattern.due)
-            handles = list(map(JobHandle, ids, repeat(EnqueueAction.INSERTED)))
         if then is not None:
             add_follow_up(then, {handle.id for handle in handles})
     _announce(pattern.task, handles)
@@ -253,8 +254,8 @@ def _batches(contents: Iterable[JobContent]) -> Iterator[tuple[list[JobContent],
         yield batch, False
 
 
-def _insert(cursor: CursorWrapper, pattern: NewJob, contents: Iterable[JobContent]) -> list[int]:
-    """Insert jobs without keys, batch after batch; prepare the next batch while the server works.
+def _insert(cursor: CursorWrapper, pattern: NewJob, contents: Iterable[JobContent]) -> list[JobHandle]:
+    """Insert jobs without keys, batch after batch; prepare the next batches while the server works.
 
     The caller's own statements wait for ours: if one of ours ran after the caller's savepoint, rolling back to that
     savepoint would remove our rows too.
@@ -266,35 +267,48 @@ def _insert(cursor: CursorWrapper, pattern: NewJob, contents: Iterable[JobConten
         ids: list[int] = cursor.fetchone()[0]
         return ids
 
-    def start(parameters: dict[str, Any]) -> Future[list[int]]:
-        started = server.submit(copy_context().run, run, parameters)
-        wait([started], _SEND_S)
-        return started
+    def start(parameters: dict[str, Any]) -> None:
+        pending.append(server.submit(copy_context().run, run, parameters))
+        if len(pending) == 1:
+            wait(pending, _SEND_S)
 
     def in_order(execute: Callable[..., Any], *call: Any) -> Any:
         if threading.current_thread() is caller:
-            wait([running])
+            wait(pending)
         return execute(*call)
 
+    def finish_first() -> None:
+        add_handles(pending[0].result())
+        pending.popleft()
+
+    def add_handles(ids: list[int]) -> None:
+        handles.extend(map(JobHandle, ids, repeat(EnqueueAction.INSERTED)))
+
+    handles: list[JobHandle] = []
     batches = _batches(contents)
     batch, more = next(batches)
     if not more:
-        return run(_parameters(pattern, batch))
-    ids: list[int] = []
+        add_handles(run(_parameters(pattern, batch)))
+        return handles
+    pending: deque[Future[list[int]]] = deque()
     caller = threading.current_thread()
     with ThreadPoolExecutor(1, thread_name_prefix="salon-jobs-enqueue") as server:
-        running = start(_parameters(pattern, batch))
+        start(_parameters(pattern, batch))
         with connections[conf.database].execute_wrapper(in_order):
             try:
                 for batch, _ in batches:
                     parameters = _parameters(pattern, batch)
-                    ids += running.result()
-                    running = start(parameters)
+                    while len(pending) >= _PENDING:
+                        finish_first()
+                    start(parameters)
+                while pending:
+                    finish_first()
             except BaseException:
-                if (refused := running.exception()) is not None:
-                    raise refused  # noqa: B904 - what came after it, in a broken transaction, says less
+                for statement in pending:
+                    if (refused := statement.exception()) is not None:
+                        raise refused  # noqa: B904 - what came after it, in a broken transaction, says less
                 raise
-            return ids + running.result()
+    return handles
 
 
 def _add_keyed(pattern: NewJob, contents: Sequence[JobContent]) -> list[JobHandle]:
