@@ -69,6 +69,11 @@ def debug() -> bool:
     return bool(django_settings.DEBUG)
 
 
+def has_logging() -> bool:
+    """Return whether the settings contain Django's LOGGING."""
+    return bool(django_settings.LOGGING)
+
+
 def uses_time_zones() -> bool:
     """Return whether Django uses time zones (USE_TZ)."""
     return bool(django_settings.USE_TZ)

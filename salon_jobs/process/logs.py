@@ -5,9 +5,13 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Mapping
+from copy import copy
 from datetime import datetime
+from pathlib import Path
+from types import TracebackType
 from typing import Any, Final
 
+from salon_jobs.conf import has_logging
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.events import BOUND, JsonLinesHandler, current_run, logger
@@ -73,6 +77,21 @@ class TerminalFormatter(TextFormatter):
         super().__init__()
         self._screen = screen
 
+    def format(self, record: logging.LogRecord) -> str:
+        if record.exc_info and record.name in _LOGGERS_OF_TASKS:
+            # ``job_failed`` shows the traceback.
+            record = copy(record)
+            record.exc_info = record.exc_text = None
+        return super().format(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - as above
+        """Format a traceback without our frames above those of the project."""
+        kind, error, frames = ei
+        while frames is not None and frames.tb_next is not None and _is_in(_PACKAGE, frames):
+            frames = frames.tb_next
+        is_of_project = frames is not None and not _is_in(_PACKAGE, frames) and not _is_in(_INSTALLED, frames)
+        return super().formatException((kind, error, frames) if is_of_project else ei)
+
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - as above
         colour = "red" if record.levelno >= logging.ERROR else "yellow" if record.levelno >= logging.WARNING else ""
         at = self._screen.paint(f"{datetime.fromtimestamp(record.created).astimezone():%H:%M:%S}", "dim")
@@ -92,6 +111,16 @@ class TerminalFormatter(TextFormatter):
         if error := _error(fields):
             lines.append(self._screen.paint(f"         {_visible(error)}", colour))
         return "\n".join(lines)
+
+
+# Django's logger of its tasks, and that of the backport.
+_LOGGERS_OF_TASKS: Final = frozenset({"django.tasks", "django_tasks"})
+_PACKAGE: Final = str(Path(__file__).parents[1])
+_INSTALLED: Final = "site-packages"
+
+
+def _is_in(folder: str, frames: TracebackType) -> bool:
+    return folder in frames.tb_frame.f_code.co_filename
 
 
 def _is_shown(name: str, value: object) -> bool:
@@ -165,6 +194,14 @@ def _visible(text: str) -> str:
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
+def _drop_console_of_django() -> None:
+    """Drop the handler by which Django's own LOGGING writes to the terminal under DEBUG: our handler shows the rest."""
+    django = logging.getLogger("django")
+    for handler in django.handlers:
+        if handler.name == "console":
+            django.removeHandler(handler)
+
+
 def configure_logging(
     *, level: str | None = None, log_format: str | None = None, screen: Screen | None = None
 ) -> str | None:
@@ -192,6 +229,8 @@ def configure_logging(
             handler.addFilter(_NewsOnly())
     handler.addFilter(JobContext())
     handler.setLevel(level)
+    if not has_logging():
+        _drop_console_of_django()
     # Warnings below the handler's level still reach other listeners of the loggers, such as Sentry.
     logging.basicConfig(level=min(handler.level, logging.WARNING), handlers=[handler], force=True)
     return log_format

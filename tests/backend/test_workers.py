@@ -13,6 +13,7 @@ from salon_jobs.backend.framework import TaskResultStatus
 from tests.backend import calls
 from tests.backend.test_results import job_of
 from tests.e2e.worker_process import WorkerProcess, eventually
+from tests.process.test_log_formats import COLOUR, Terminal
 from tests.settings import url_for
 from tests.support import seen
 
@@ -72,6 +73,22 @@ def test_the_log_is_djangos(worker: TaskWorker) -> None:
     result = calls.fail.enqueue("loud")
     eventually(lambda: calls.fail.get_result(result.id).is_finished, what=worker.output)
     eventually(lambda: f"Task id={result.id} path=tests.backend.calls.fail state=FAILED" in worker.output)
+
+
+@pytest.mark.parametrize("debug", ["true", "false"])
+def test_a_terminal_shows_a_failure_once_and_without_frames_of_ours(
+    database: None, monkeypatch: pytest.MonkeyPatch, debug: str
+) -> None:
+    monkeypatch.setenv("DEBUG", debug)
+    monkeypatch.setenv("ALLOWED_HOSTS", "example.com")
+    result = calls.fail.enqueue("loud")
+    with Terminal("runworker", "--burst", "--processes", "1", settings="tests.backend.worker_settings") as terminal:
+        text = COLOUR.sub("", "\n".join(terminal.read()))
+    assert text.count("Traceback") == 1
+    assert text.count(f"Task id={result.id} path=tests.backend.calls.fail state=FAILED") == 1
+    traceback = text.partition("Traceback")[2]
+    assert "tests/backend/calls.py" in traceback
+    assert "executor.py" not in traceback
 
 
 def test_no_app_imports_the_tasks() -> None:

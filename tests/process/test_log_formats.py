@@ -43,7 +43,9 @@ class Terminal:
         self._ours, theirs = pty.openpty()
         inherited = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
         environment = {**inherited, "DJANGO_SETTINGS_MODULE": settings, "TERM": "xterm"}
-        self.process = subprocess.Popen([sys.executable, "manage.py", *words], cwd=ROOT, env=environment, stdout=theirs)
+        self.process = subprocess.Popen(
+            [sys.executable, "manage.py", *words], cwd=ROOT, env=environment, stdout=theirs, stderr=theirs
+        )
         os.close(theirs)
         self.text = ""
 
