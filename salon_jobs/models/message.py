@@ -41,7 +41,7 @@ class PartitionOf(models.Func):
 
 
 class Message(models.Model):
-    """One message: sent if and only if the transaction that wrote it committed. Written by ``emit`` alone.
+    """One message: sent if and only if the transaction that wrote it committed. Only ``emit`` writes it.
 
     A trigger takes the gate's lock before any statement inserts here (sql/hold_gate_function.sql); the relay relies on
     it to read in id order.
