@@ -60,7 +60,7 @@ def test_no_migration_does_what_a_busy_database_does_not_survive(
     database: None, tmp_path: Path, direction: str
 ) -> None:
     paths = written(tmp_path, direction)
-    assert len(paths) == 9
+    assert {"salon_jobs.0001_initial.sql", "salon.0001_tables.sql"} < {path.name for path in paths}
     hidden = [path.name for path in paths if "CANNOT BE WRITTEN AS SQL" in path.read_text()]
     assert hidden == []
     assert {(file, rule) for file, _, rule in findings(paths, direction)} - NOBODY_WAITS == set()
