@@ -26,12 +26,9 @@ class SalonJobsConfig(AppConfig):
 
     def import_models(self) -> None:
         """Import the models. Raises ImproperlyConfigured without pgtrigger, which teaches Django their ``triggers``."""
-        try:
-            super().import_models()
-        except TypeError as error:
-            if apps.is_installed("pgtrigger"):
-                raise
-            raise ImproperlyConfigured("salon_jobs needs pgtrigger: add 'pgtrigger' to INSTALLED_APPS") from error
+        if not apps.is_installed("pgtrigger"):
+            raise ImproperlyConfigured("salon_jobs needs pgtrigger: add 'pgtrigger' to INSTALLED_APPS")
+        super().import_models()
 
     def ready(self) -> None:
         """Register checks and Sentry, then import the task and cron modules."""

@@ -26,7 +26,7 @@ from salon_jobs.backend.framework import InvalidTask, Task, TaskContext
 from salon_jobs.backend.framework import task as django_task
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import OptionInvalid, suggest
-from salon_jobs.jobs.options import JobOptions, Timeouts
+from salon_jobs.jobs.options import JobOptions, Timeouts, no_attribute, other_word
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,6 +50,9 @@ class JobTask(AnyTask):
     timeout: timedelta | None = None
     job_key: str | None = None
     keep_result: timedelta | None = None
+
+    if not TYPE_CHECKING:
+        __getattr__ = no_attribute
 
     def __post_init__(self) -> None:
         """Validate the task. Raises InvalidTask."""
@@ -143,13 +146,16 @@ def task(function: Any = None, /, *, takes_context: bool = False, **options: Unp
 
 
 BACKEND_OPTIONS: Final = ("max_attempts", "backoff", "timeout", "keep_result")
+# What native tasks and other libraries call ``run_after``.
+_DUE: Final = frozenset({"run_at", "run_in", "eta", "countdown", "schedule_at"})
 _USING: Final = ("priority", "queue_name", "run_after", "backend", "job_key", *BACKEND_OPTIONS)
 
 
 def _refuse_unknown(options: Mapping[str, Any], known: Collection[str]) -> None:
     for name in options:
         if name not in known:
-            raise TypeError(f"a task has no option {name!r}; {suggest(name, known)}")
+            word = "run_after=…" if name in _DUE and "run_after" in known else other_word(name, known)
+            raise TypeError(f"a task has no option {name!r}; {f'use {word}' if word else suggest(name, known)}")
 
 
 def check_options(options: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -39,13 +40,17 @@ def named_refusals(alias: str, refused: type[SalonJobsError], remedy: str) -> Ge
     """
     try:
         yield
-    except DatabaseError as error:
+    except Exception as error:  # under DEBUG another database's driver raises errors of its own
         if (fault := not_postgresql(alias)) is not None:
             raise ConfigurationError(f"{fault}: {POSTGRESQL_REMEDY}") from error
+        if not isinstance(error, DatabaseError):
+            raise
         if isinstance(error.__cause__, pg.UndefinedTable | pg.UndefinedColumn | pg.UndefinedFunction):
             first = "" if apps.is_installed("salon_jobs") else "add 'salon_jobs' to INSTALLED_APPS, and "
+            missing = re.sub(r"\(.*\)", "", error.__cause__.diag.message_primary or "")  # without a function's types
             raise SchemaMissing(
-                f"{error.__cause__.diag.message_primary}; {first}run: python manage.py migrate"
+                f"the tables of salon_jobs are missing or older than its code: {missing}; "
+                f"{first}run: python manage.py migrate"
             ) from error
         if isinstance(error.__cause__, pg.InsufficientPrivilege):
             raise refused(f"{error.__cause__.diag.message_primary}; {remedy}") from error

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from itertools import product
-from typing import TYPE_CHECKING, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 from uuid import UUID
 
 from salon_jobs.core.error_report import report
@@ -59,6 +59,29 @@ _OTHER_WORDS: Final = {
     "queueing_lock": "job_key='…'",
     "rate_limit": "salon_jobs.control.limit(task=…, rate=…)",
 }
+
+
+# What other libraries call a method of a task, and what does it here.
+_OTHER_METHODS: Final = {
+    **dict.fromkeys(("delay", "defer", "send", "push"), "enqueue(…)"),
+    **dict.fromkeys(("adelay", "defer_async"), "aenqueue(…)"),
+    **dict.fromkeys(("s", "si", "signature"), "call(…)"),
+    "apply_async": "using(…).enqueue(…)",
+    "configure": "using(…)",
+    "delay_on_commit": "enqueue(…), which is part of the open transaction",
+}
+
+
+def no_attribute(task: object, name: str) -> Any:
+    """Name our method for that of another library; a class's ``__getattr__``, which type checkers do not see."""
+    hint = f"; use {_OTHER_METHODS[name]}" if name in _OTHER_METHODS else ""
+    raise AttributeError(f"{type(task).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=task)
+
+
+def other_word(name: str, known: Iterable[str]) -> str | None:
+    """Return which of the known options does what another library's option of this name does, or None."""
+    word = _OTHER_WORDS.get(name, "")
+    return word if word.partition("=")[0] in known else None
 
 
 def unknown_option(name: str, known: Iterable[str]) -> OptionInvalid:

@@ -31,6 +31,7 @@ from salon_jobs.jobs.options import (
     Timeouts,
     check_number,
     check_text,
+    no_attribute,
     unknown_option,
 )
 from salon_jobs.jobs.payload import STORE_ARGUMENT, Arguments, ChunkPayload, PayloadType
@@ -46,23 +47,6 @@ R_co = TypeVar("R_co", covariant=True)
 LARGEST_CHUNK: Final = 1000
 
 _TASK_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
-
-
-# What other libraries call a method of a task, and what does it here.
-_OTHER_METHODS: Final = {
-    **dict.fromkeys(("delay", "defer", "send", "push"), "enqueue(…)"),
-    **dict.fromkeys(("adelay", "defer_async"), "aenqueue(…)"),
-    **dict.fromkeys(("s", "si", "signature"), "call(…)"),
-    "apply_async": "using(…).enqueue(…)",
-    "configure": "using(…)",
-    "delay_on_commit": "enqueue(…), which is part of the open transaction",
-}
-
-
-def _no_attribute(task: object, name: str) -> Any:
-    """Name our method for that of another library; a class's ``__getattr__``, which type checkers do not see."""
-    hint = f"; use {_OTHER_METHODS[name]}" if name in _OTHER_METHODS else ""
-    raise AttributeError(f"{type(task).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=task)
 
 
 class Call(NamedTuple, Generic[P]):
@@ -85,7 +69,7 @@ class BoundTask(Generic[P]):
     """A task with options, as returned by ``using``; enqueueable with the function's typed arguments."""
 
     if not TYPE_CHECKING:
-        __getattr__ = _no_attribute
+        __getattr__ = no_attribute
 
     def __init__(self, task: Task[P, Any], options: JobOptions) -> None:
         self.task = task

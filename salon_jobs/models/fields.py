@@ -19,6 +19,15 @@ else:
     DateTimeField = models.DateTimeField
 
 
+# For ``Meta``: one check says that the database must be PostgreSQL, where Django would warn of every such index.
+REQUIRED_FEATURES: Final = (
+    "supports_covering_indexes",
+    "supports_nulls_distinct_unique_constraints",
+    "supports_partial_indexes",
+    "supports_table_check_constraints",
+)
+
+
 class InstantField(DateTimeField):
     """Column of an instant, which is read as an aware datetime even where ``USE_TZ`` is False."""
 

@@ -13,7 +13,7 @@ from django.db.models.functions import Cast, Coalesce, Now
 from salon_jobs.core.errors import TimedOut
 from salon_jobs.core.records import NO_STORE, JobState
 from salon_jobs.core.units import EARLIEST, LATEST
-from salon_jobs.models.fields import BloomIndex, InstantField, ReadableJSONField, StoredColumn
+from salon_jobs.models.fields import REQUIRED_FEATURES, BloomIndex, InstantField, ReadableJSONField, StoredColumn
 
 _STATES = [(state.value, state.value) for state in JobState]
 # Spelled so because every enqueue evaluates it for each index: one comparison that fails, where IN takes five times as
@@ -126,6 +126,7 @@ class Job(models.Model):
 
     class Meta:
         db_table = "salon_jobs_job"
+        required_db_features = REQUIRED_FEATURES
         constraints: ClassVar = [
             models.UniqueConstraint(
                 fields=["public_id"], condition=models.Q(public_id__isnull=False), name="salon_jobs_job_public_id"

@@ -12,7 +12,7 @@ from django.db.models.expressions import Combinable
 from django.db.models.functions import Now
 
 from salon_jobs.core.records import PARTITIONS, MessageStatus
-from salon_jobs.models.fields import InstantField, JSONTextField, StoredColumn
+from salon_jobs.models.fields import REQUIRED_FEATURES, InstantField, JSONTextField, StoredColumn
 
 _STATUSES = [(status.value, status.value) for status in MessageStatus]
 _OPEN = models.Q(status__in=["pending", "failed"])
@@ -86,6 +86,7 @@ class Message(models.Model):
 
     class Meta:
         db_table = "salon_jobs_message"
+        required_db_features = REQUIRED_FEATURES
         verbose_name = "message"
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["message_id"], name="salon_jobs_message_once"),
@@ -167,6 +168,7 @@ class BlockedAggregate(models.Model):
 
     class Meta:
         db_table = "salon_jobs_blocked_aggregate"
+        required_db_features = REQUIRED_FEATURES
         constraints: ClassVar = [
             models.UniqueConstraint(
                 fields=["aggregate_type", "aggregate_id"],
@@ -280,6 +282,7 @@ class InboxMessage(models.Model):
 
     class Meta:
         db_table = "salon_jobs_inbox"
+        required_db_features = REQUIRED_FEATURES
         verbose_name = "incoming message"
         permissions: ClassVar = [
             ("retry_inboxmessage", "Can retry incoming messages"),

@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 from django.db import models
 from django.db.models.functions import Now
 
-from salon_jobs.models.fields import InstantField, IntegerArrayField
+from salon_jobs.models.fields import REQUIRED_FEATURES, InstantField, IntegerArrayField
 
 
 class Process(models.Model):
@@ -76,6 +76,7 @@ class Limit(models.Model):
 
     class Meta:
         db_table = "salon_jobs_limit"
+        required_db_features = REQUIRED_FEATURES
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["kind", "name"], name="salon_jobs_limit_once"),
             models.CheckConstraint(

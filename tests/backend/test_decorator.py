@@ -37,6 +37,25 @@ def len_of(text: str) -> int:
     return len(text)
 
 
+@pytest.mark.parametrize(
+    ("name", "ours"), [("delay", "enqueue"), ("adelay", "aenqueue"), ("apply_async", "using"), ("missing", None)]
+)
+def test_methods_of_other_libraries_name_ours(name: str, ours: str | None) -> None:
+    end = f"; use {ours}(" if ours else "$"
+    with pytest.raises(AttributeError, match=re.escape(f"'{type(plain).__name__}' object has no attribute '{name}'")):
+        getattr(plain, name)
+    with pytest.raises(AttributeError, match=end.replace("(", r"\(")):
+        getattr(plain, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"), [("retries", "max_attempts="), ("countdown", "run_after="), ("time_limit", "timeout=")]
+)
+def test_options_of_other_libraries_name_ours(name: str, ours: str) -> None:
+    with pytest.raises(TypeError, match=f"a task has no option '{name}'; use {ours}"):
+        plain.using(**{name: 3})  # type: ignore[arg-type]
+
+
 @pytest.mark.usefixtures("database")
 def test_its_options_are_those_of_the_worker() -> None:
     first, second = plain.enqueue(1), with_options.enqueue(number=2)

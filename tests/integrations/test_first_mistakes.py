@@ -10,6 +10,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from tests.backend.aliases import BACKEND
+from tests.backend.django_tasks_api import PACKAGE
 from tests.integrations.tiny_project import APPS, TinyProject
 from tests.settings import TEST_DATABASE, url_for
 
@@ -33,6 +35,7 @@ def test_without_pgtrigger_every_command_names_it(tmp_path: Path, command: tuple
     done = TinyProject(tmp_path, apps=apps).manage(*command)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith("salon_jobs needs pgtrigger: add 'pgtrigger' to INSTALLED_APPS")
+    assert done.stderr.count("Traceback") == 1
 
 
 def test_without_the_app_an_enqueue_names_it(tmp_path: Path, url: str) -> None:
@@ -50,6 +53,21 @@ def test_another_database_is_one_clear_message_with_what_to_do(tmp_path: Path, c
     assert "set the alias's ENGINE to 'django.db.backends.postgresql'" in done.stderr
     assert "docker run --publish 5432:5432" in done.stderr
     assert command is ENQUEUE or "Traceback" not in done.stderr
+    assert "models.W" not in done.stderr, "Django warns of each index"
+
+
+def test_another_database_is_named_where_its_driver_fails_first(tmp_path: Path) -> None:
+    """Under DEBUG Django formats every statement, which SQLite's driver does not survive."""
+    tasks = f"from {PACKAGE} import task\n@task\ndef greet(name): ...\n"
+    project = TinyProject(
+        tmp_path,
+        url=f"sqlite:///{tmp_path}/db.sqlite3",
+        tasks=tasks,
+        DEBUG=True,
+        TASKS={"default": {"BACKEND": BACKEND}},
+    )
+    done = project.manage(*ENQUEUE)
+    assert "ConfigurationError: the database 'default' is not PostgreSQL but SQLite" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
