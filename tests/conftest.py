@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -55,6 +56,13 @@ SELECT setval(seqrelid::regclass, 1, false) FROM pg_depend JOIN pg_sequence ON s
 LARGE = (
     "SELECT string_agg(name, ', ') FROM unnest(%s::text[]) AS name WHERE pg_relation_size(name::regclass) > 1024 * 1024"
 )
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported and collected out of every later collection of garbage."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import socket
 import subprocess
@@ -11,6 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import boto3
+import botocore.loaders
 from botocore.config import Config
 
 from project.local.ports import free_port
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 REGION: Final = "ap-northeast-1"
 _START_S: Final = 30.0
+# Each session reads megabytes of JSON about AWS, which is most of what a client costs. Here they are read once.
+botocore.loaders.create_loader = functools.cache(botocore.loaders.create_loader)
 
 
 class SnsBroker(Broker):
