@@ -126,7 +126,7 @@ class SalonJobsBackend(BaseTaskBackend):
         if record is None or call is None or call.backend != self.alias:
             raise TaskResultDoesNotExist(result_id)
         if (handler := handlers.find(record.task)) is None:
-            raise TaskResultDoesNotExist(f"{result_id}: its task {record.task!r} is no task of this backend any more")
+            raise TaskResultDoesNotExist(f"{result_id}: its task {record.task!r} is no longer a task of this backend")
         return result_of(record, call.task(handler.task), call)
 
     def check(self, **kwargs: Any) -> list[CheckMessage]:

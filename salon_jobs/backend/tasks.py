@@ -195,7 +195,7 @@ def import_task(path: str) -> AnyTask:
     except (ImportError, AttributeError) as error:
         raise ValueError(f"{path!r} cannot be imported: {error}") from error
     if not is_task(found):
-        raise ValueError(f"{path!r} is no task")
+        raise ValueError(f"{path!r} is not a task")
     return found
 
 
@@ -221,4 +221,4 @@ def _check_template(task: JobTask) -> None:
     except ValueError as error:
         raise InvalidTask(f"{task.module_path}: the job_key template is wrong: {error}") from error
     if unknown := used - parameters.keys():
-        raise InvalidTask(f"{task.module_path}: job_key uses {sorted(unknown)}, which are no arguments")
+        raise InvalidTask(f"{task.module_path}: job_key uses {sorted(unknown)}, which are not arguments")

@@ -144,7 +144,7 @@ def _store(value: Any) -> str | UUID:
     try:
         return value if value == "envelope" or isinstance(value, UUID) else UUID(value)
     except (ValueError, TypeError, AttributeError):
-        raise ValueError("'envelope', or a store's uuid") from None
+        raise ValueError("'envelope', or a store's UUID") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,7 +66,7 @@ def _histogram(name: str, help: str, *labels: str) -> Metric:
 
 PROCESS_INFO: Final = _gauge("process_info", "1, for the kind of the process and its release", "kind", "version")
 READY: Final = _gauge("ready", "1 while the process does its work, by its own view; 0 otherwise", "kind")
-LOOP_AGE: Final = _gauge("loop_age_seconds", "How long ago a loop looked for work last", "loop")
+LOOP_AGE: Final = _gauge("loop_age_seconds", "How long ago a loop last looked for work", "loop")
 LISTENING: Final = _gauge("listening", "1 while wake-ups are heard, 0 while they are not", "loop")
 
 PROCESSES: Final = _gauge("worker_processes", "Processes that run jobs and have reported", worst=False)
@@ -78,12 +78,14 @@ FINISHED: Final = _counter(
     "task",
     "outcome",
 )
-DURATION: Final = _histogram("run_duration", "How long runs took that ended by themselves", "task")
+DURATION: Final = _histogram("run_duration", "How long the runs took that ended by themselves", "task")
 WAIT: Final = _histogram("run_wait", "How long jobs had been due when their run began", "task")
 QUEUE_DEPTH: Final = _gauge(
     "queue_depth", "Jobs due, paused, scheduled or failed; each counted up to 10,000", "queue", "state", worst=False
 )
-OLDEST_DUE: Final = _gauge("oldest_due_age_seconds", "How late the oldest due job is that is not paused", "queue")
+OLDEST_DUE: Final = _gauge(
+    "oldest_due_age_seconds", "How late the oldest due job is, those that are paused left out", "queue"
+)
 UNKNOWN_TASKS: Final = _gauge("unknown_tasks", "Tasks of due jobs that this release does not know")
 
 CRON_LAST_TICK: Final = _gauge("cron_last_tick_timestamp_seconds", "The last tick that is settled", "entry")
@@ -118,7 +120,7 @@ CONSUMER_MESSAGES: Final = _counter(
 )
 CONSUMER_REJECTED: Final = _gauge("consumer_rejected", "Messages that wait for an operator", "consumer")
 CONSUMER_UP: Final = _gauge("consumer_up", "1 while source and database answer this consumer", "consumer")
-CONSUMER_POLL_AGE: Final = _gauge("consumer_poll_age_seconds", "How long ago the source answered last", "consumer")
+CONSUMER_POLL_AGE: Final = _gauge("consumer_poll_age_seconds", "How long ago the source last answered", "consumer")
 
 METRICS: Final[tuple[Metric, ...]] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 

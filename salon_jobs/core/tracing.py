@@ -240,7 +240,7 @@ def _tried(call: Callable[[], Any]) -> Any:
     try:
         return call()
     except Exception:
-        logger.exception("a tracer could not do what it was asked")
+        logger.exception("a tracer failed")
         return None
 
 

@@ -115,7 +115,7 @@ def _entry(
     if tick is None:
         result = "never fired"
     elif state is None and job_id is None:
-        result = "met a waiting job"
+        result = "found a waiting job"
     elif state is None:
         kept = [age for age in (conf.retain_failed, conf.retain_cancelled) if age is not None]
         # The row of a succeeded job is deleted; that of any other is pruned after its retention.

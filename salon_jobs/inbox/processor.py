@@ -150,7 +150,7 @@ def parse_envelope(
     try:
         if not 1 <= len(message_id) <= _LONGEST or storable(message_id) != message_id:
             message_id = _made_id(repr(envelope))
-            raise Refused(UNREADABLE, f"its message id is empty, longer than {_LONGEST} characters or not a string")
+            raise Refused(UNREADABLE, f"its message ID is empty, longer than {_LONGEST} characters or not a string")
         if settings.producers is not None and envelope.producer not in settings.producers:
             raise Refused(PRODUCER_REFUSED, f"its producer {envelope.producer!r} is not among PRODUCERS")
         if envelope.replay_of and settings.replays == "refuse" and not accept_replays:
@@ -200,7 +200,7 @@ def _store_of(value: object) -> UUID:
     try:
         return UUID(cast("str", value))
     except (ValueError, TypeError, AttributeError):
-        raise PayloadInvalid("its task is a store task, and its store id is not a uuid") from None
+        raise PayloadInvalid("its task is a store task, and its store ID is not a UUID") from None
 
 
 def _made_id(raw: str) -> str:

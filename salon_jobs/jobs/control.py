@@ -103,12 +103,12 @@ def _ids(jobs: Jobs) -> list[int]:
     # A handle is a tuple, too.
     several: Any = [jobs] if isinstance(jobs, int | str) or hasattr(jobs, "id") else jobs
     if not isinstance(several, Iterable):
-        raise OptionInvalid(f"jobs are handles or ids; {several!r} is neither")
+        raise OptionInvalid(f"jobs are handles or IDs; {several!r} is neither")
     ids: list[int] = []
     for job in several:  # pyright: ignore[reportUnknownVariableType]
         id_: object = getattr(job, "id", job)  # pyright: ignore[reportUnknownArgumentType]
         if not isinstance(id_, int) or isinstance(id_, bool):
-            raise OptionInvalid(f"jobs are handles or ids; {job!r} is neither")
+            raise OptionInvalid(f"jobs are handles or IDs; {job!r} is neither")
         ids.append(id_)
     return ids
 

@@ -76,7 +76,7 @@ def fan_out_progress(fan_out_id: int, *, using: str | None = None) -> FanOutProg
     """
     counts = statements.rows("fan_out_progress", {"id": fan_out_id}, using=using or conf.reader_database)
     if not counts:
-        raise UnknownFanOut(f"no fan-out has the id {fan_out_id}")
+        raise UnknownFanOut(f"no fan-out has the ID {fan_out_id}")
     total, running, queued, failed, cancelled = counts[0]
     done = max(total - running - queued - failed - cancelled, 0)
     return FanOutProgress(total, done, running, queued, failed, cancelled)

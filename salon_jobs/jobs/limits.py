@@ -282,7 +282,7 @@ def limit_name(kind: Limit.Kind, name: str) -> str:
     try:
         return str(UUID(name))
     except ValueError:
-        raise OptionInvalid(f"store_id must be a uuid, not {name!r}") from None
+        raise OptionInvalid(f"store_id must be a UUID, not {name!r}") from None
 
 
 def _change(scope: tuple[Limit.Kind, str], using: str | None, **values: object) -> None:

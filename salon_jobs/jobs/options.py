@@ -178,7 +178,7 @@ class FanOut:
         if not isinstance(self.jitter, timedelta) or not timedelta(0) <= self.jitter <= timedelta(days=365):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise OptionInvalid(f"jitter must be a timedelta from zero to 365 days, not {self.jitter!r}")
         if isinstance(self.exclude, str) or not all(isinstance(store, UUID) for store in self.exclude):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise OptionInvalid("exclude must be a collection of the stores' uuids")
+            raise OptionInvalid("exclude must be a collection of the stores' UUIDs")
         if self.label != "":
             check_text("label", self.label, 255)
 

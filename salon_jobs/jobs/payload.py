@@ -89,7 +89,7 @@ class PayloadType:
         if foreign:
             raise TaskInvalid(
                 f"task {task_name!r}: an argument's type cannot be a payload: {', '.join(sorted(foreign))}; "
-                "pass what finds it again, such as its id"
+                "pass what finds it again, such as its ID"
             )
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:

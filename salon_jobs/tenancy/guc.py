@@ -21,7 +21,7 @@ def as_uuid(store_id: object) -> UUID:
     try:
         return UUID(str(store_id))
     except ValueError:
-        raise TenantContextError(f"store_id must be a uuid, not {store_id!r}") from None
+        raise TenantContextError(f"store_id must be a UUID, not {store_id!r}") from None
 
 
 SET_LOCAL: Final = "SELECT set_config(%s, %s, true)"
@@ -38,7 +38,7 @@ def begin_as(connection: BaseDatabaseWrapper, store_id: UUID, expression: str, *
     the whole session and would reappear between transactions. Raises database errors as Django's.
     """
     if not isinstance(store_id, UUID):  # pyright: ignore[reportUnnecessaryIsInstance] - it becomes a literal
-        raise TenantContextError(f"store_id must be a uuid, not {store_id!r}")
+        raise TenantContextError(f"store_id must be a UUID, not {store_id!r}")
     raw: Any = connection.connection
     guc = conf.store_guc
     # Nested, since SQL does not guarantee an evaluation order side by side.

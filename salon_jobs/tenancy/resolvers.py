@@ -210,4 +210,4 @@ def _as_store(value: str, source: str) -> UUID:
     try:
         return UUID(value)
     except ValueError:
-        raise StoreRefused(f"{source} must be the uuid of a store", status=400) from None
+        raise StoreRefused(f"{source} must be the UUID of a store", status=400) from None

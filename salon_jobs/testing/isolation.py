@@ -377,8 +377,10 @@ def _rows_by_store(table: StoreTable, stores: Sequence[UUID] | None) -> dict[UUI
     empty = [str(store) for store, count in counts.items() if count == 0]
     if not counts or empty:
         raise AssertionError(
-            f"{table} has no row{f' of {empty}' if empty else ''}: an empty table isolates whatever its policies are"
+            f"{table} has no row{f' of {empty}' if empty else ''}: an empty table always seems isolated"
         )
     if len(counts) == 1:
-        raise AssertionError(f"only one store has rows in {table}: nobody else's could have been seen; add another's")
+        raise AssertionError(
+            f"only one store has rows in {table}: no other store's could have been seen; add rows of another"
+        )
     return counts

@@ -312,7 +312,7 @@ def test_results_are_compared_hashed_copied_and_pickled() -> None:
 
 
 def test_a_pickled_task_is_found_by_its_path() -> None:
-    with pytest.raises(ValueError, match="plain' is no task"):
+    with pytest.raises(ValueError, match="plain' is not a task"):
         pickle.loads(pickle.dumps(calls.renamed))
 
 
@@ -341,7 +341,7 @@ def test_options_of_an_enqueue_come_back() -> None:
         ({"backoff": 5}, "backoff must be a salon_jobs.Backoff, not 5"),
         ({"keep_result": timedelta(-1)}, "keep_result must be a timedelta"),
         ({"job_key": ""}, "job_key must be a string"),
-        ({"job_key": "{nothing}"}, r"job_key uses \['nothing'\], which are no arguments"),
+        ({"job_key": "{nothing}"}, r"job_key uses \['nothing'\], which are not arguments"),
         ({"job_key": "{"}, "job_key template is wrong"),
     ],
 )

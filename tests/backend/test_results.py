@@ -309,7 +309,7 @@ def test_the_result_of_another_task_is_a_mismatch() -> None:
 
 def test_a_result_of_a_task_that_is_gone_does_not_exist() -> None:
     public_id = job_of("tests.backend.calls.removed")
-    with pytest.raises(TaskResultDoesNotExist, match=r"its task 'tests\.backend\.calls\.removed' is no task"):
+    with pytest.raises(TaskResultDoesNotExist, match=r"its task 'tests\.backend\.calls\.removed' is no longer a task"):
         default_task_backend.get_result(public_id)
 
 

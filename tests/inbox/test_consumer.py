@@ -249,7 +249,7 @@ def test_the_check_names_unknown_tasks_and_sources_and_an_inbox_that_forgets_too
         ([], {"a": {**ORDERS, "TASKS": {"*": "ping"}}}, r"\['a'\]\['TASKS'\] .*'\*' .* with ENVELOPE 'none'"),
         ([], {"a": {**PLAIN, "PRODUCERS": ["x"]}}, r"\['a'\]\['PRODUCERS'\] cannot be set with ENVELOPE 'none'"),
         ([], {"a": {**PLAIN, "REPLAYS": "refuse"}}, r"\['a'\]\['REPLAYS'\] cannot be 'refuse' with ENVELOPE 'none'"),
-        ([], {"a": {**ORDERS, "STORE": "mine"}}, r"\['a'\]\['STORE'\] must be .envelope., or a store.s uuid"),
+        ([], {"a": {**ORDERS, "STORE": "mine"}}, r"\['a'\]\['STORE'\] must be .envelope., or a store.s UUID"),
         ([], {"a": {**ORDERS, "REPLAYS": "never"}}, r"\['a'\]\['REPLAYS'\] must be one of accept, refuse"),
         ([], {"a": {**ORDERS, "PRODUCER": 0}}, r"\['a'\] has an unknown key 'PRODUCER'; did you mean 'PRODUCERS'"),
         ([], {"x" * 101: ORDERS}, "must be a dict of names, of 1 to 100 characters"),

@@ -84,7 +84,7 @@ def test_show_prints_everything(waiting: list[int]) -> None:
     assert json.loads(run("show", str(waiting[3]), "--json")[0])["status"] == "enqueued"
     with pytest.raises(CommandError, match="the inbox has no message 99"):
         run("show", "99")
-    with pytest.raises(CommandError, match="name one message by its id"):
+    with pytest.raises(CommandError, match="name one message by its ID"):
         run("show")
 
 
@@ -100,7 +100,7 @@ def test_retry_and_dismiss_ask_and_change_what_waits_alone(waiting: list[int], m
     monkeypatch.setattr("sys.stdin", StringIO("y\n"))
     with pytest.raises(CommandError, match=r"Retry 2 messages\? .*pass --yes"):
         run("retry", "--consumer", "orders")
-    with pytest.raises(CommandError, match="name the messages by ids, or all of one consumer's by --consumer"):
+    with pytest.raises(CommandError, match="name the messages by IDs, or all of one consumer's by --consumer"):
         run("dismiss", "--yes")
     out, _ = run("retry", *map(str, waiting[1:]), "--yes")
     assert out.splitlines() == [

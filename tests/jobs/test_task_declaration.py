@@ -90,7 +90,7 @@ def _missing_attribute(day: datetime.nowhere) -> None: ...  # type: ignore[name-
         (task, partial(_with_store, store_id=UUID(int=0)), "only a function declared with def"),
         (task, dict, "only a function declared with def"),
         (task, "a string", "only a function declared with def"),
-        (task, _with_model, "cannot be a payload: Store; pass what finds it again, such as its id"),
+        (task, _with_model, "cannot be a payload: Store; pass what finds it again, such as its ID"),
         (task, _with_models, "cannot be a payload: Store"),
         (task, _missing_attribute, "an annotation cannot be understood"),
     ],

@@ -77,7 +77,7 @@ def test_prune_deletes_only_when_the_answer_is_yes(
 def test_prune_takes_an_age_and_states(database: None, settings: Any) -> None:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "RETAIN_FAILED": None}
     failed(3)
-    with pytest.raises(CommandError, match=r"keep these jobs for ever.*--older-than"):
+    with pytest.raises(CommandError, match=r"keep these jobs forever.*--older-than"):
         run("prune", "--state", "failed", "--yes")
     run("prune", "--state", "cancelled", "--older-than", "1s", "--yes")
     run("prune", "--older-than", "4d", "--yes")
@@ -165,7 +165,7 @@ def test_cancel_takes_ids_or_all_that_are_named(stores: list[UUID], process_id: 
 
 def test_cancel_refuses_what_names_no_job_or_two_ways(database: None) -> None:
     for arguments in ((), ("1", "--task", "test-store")):
-        with pytest.raises(CommandError, match="name the jobs by ids, or by --task"):
+        with pytest.raises(CommandError, match="name the jobs by IDs, or by --task"):
             run("cancel", *arguments, "--yes")
 
 
@@ -208,7 +208,7 @@ def test_retry_takes_ids_or_all_failed_ones_that_are_named(stores: list[UUID]) -
     assert queued == {first: 4, waiting: 3, cancelled: 3, mail: 4}, "one more attempt where they were spent"
     failed_still = {row[0] for row in seen("SELECT id FROM salon_jobs_job WHERE state = 'failed'")}
     assert failed_still == {second, other}
-    with pytest.raises(CommandError, match="name the jobs by ids, or by --task"):
+    with pytest.raises(CommandError, match="name the jobs by IDs, or by --task"):
         run("retry", "--yes")
 
 

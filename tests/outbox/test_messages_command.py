@@ -50,7 +50,7 @@ def test_list_filters_and_is_bounded(stores: list[UUID]) -> None:
     change("UPDATE salon_jobs_message SET created_at = now() - interval '3 days' WHERE id = %s", failed)
     assert listed("--since", "1h") == [stock, waiting, sent]
     assert listed("--since", "2026-01-01T00:00+09:00") == [stock, waiting, sent, failed]
-    assert run("list")[0].splitlines()[0].split()[:3] == ["id", "status", "aggregate_type"]
+    assert run("list")[0].splitlines()[0].split()[:3] == ["id", "status", "destination"]
     assert "payload" not in run("list", "--json")[0]
     assert run("list", "--event", "nonsense")[1].splitlines()[0] == "no message matches"
     for wrong in ("yesterday", "2026-01-01T00:00"):
@@ -88,7 +88,8 @@ def test_show_names_the_payload_and_what_holds_it_back() -> None:
     shown = json.loads(run("show", str(behind), "--json")[0])
     assert (shown["payload"], shown["blocked_by"]["head_id"]) == ({}, head)
     out, _ = run("show", shown["message_id"])
-    assert f"id: {behind}" in out.splitlines()
+    assert out.splitlines()[0] == f"message {behind} made pending"
+    assert out.splitlines()[1].startswith(f"blocked: by message {head}: parked since ")
     for wrong, why in (("999", "no message 999"), (str(UUID(int=9)), "no message 0"), ("x", "is not a message ID")):
         with pytest.raises(CommandError, match=why):
             run("show", wrong)
@@ -129,7 +130,7 @@ def test_retry_and_skip_take_ids_uuids_or_all_failed_ones_that_are_named(stores:
     ]
     assert statuses() == {first: "pending", second: "skipped", third: "failed", sent: "published"}
     for arguments in ((), ("1", "--event", "made")):
-        with pytest.raises(CommandError, match="name the messages by ids, or the failed ones by"):
+        with pytest.raises(CommandError, match="name the messages by IDs, or the failed ones by"):
             run("retry", *arguments, "--yes")
 
 
@@ -180,7 +181,7 @@ def test_send_skipped_takes_what_a_list_skipped_or_ids(stores: list[UUID]) -> No
     reset = "SELECT DISTINCT last_error, retry_count, sent_at FROM salon_jobs_message WHERE status = 'pending'"
     assert seen(reset) == [("", 0, None)]
     for arguments in ((), ("1", "--event", "made"), ("--code", "SPOOL.CLOSED"), ("1", "--code", "SPOOL.CLOSED")):
-        with pytest.raises(CommandError, match="name the messages by ids, or those that a list skipped by"):
+        with pytest.raises(CommandError, match="name the messages by IDs, or those that a list skipped by"):
             run("send-skipped", *arguments, "--yes")
 
 

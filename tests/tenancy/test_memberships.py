@@ -98,7 +98,7 @@ def test_a_user_joins_a_store_by_the_command(two: list[UUID]) -> None:
     assert stores_of(user) == (two[1],)
     for username, store, message in (
         ("nobody", two[1], "there is no user 'nobody'"),
-        (user.username, "x", "store_id must be a uuid"),
+        (user.username, "x", "store_id must be a UUID"),
         (user.username, UUID(int=1), "there is no store"),
     ):
         with pytest.raises(CommandError, match=message):

@@ -75,7 +75,7 @@ def test_nested_same_store_is_fine_and_another_is_refused(stores: list[UUID]) ->
 
 @pytest.mark.parametrize("bad", ["", "x'; DROP TABLE store; --", 5, None, "7"])
 def test_a_store_that_is_no_uuid_is_refused_before_any_statement(stores: list[UUID], bad: Any) -> None:
-    with pytest.raises(TenantContextError, match="must be a uuid"), tenant_context(bad):
+    with pytest.raises(TenantContextError, match="must be a UUID"), tenant_context(bad):
         pass
 
 

@@ -358,7 +358,7 @@ def test_a_burst_ends_though_groups_are_slow_to_scan(
 def test_rules_name_what_is_wrong(database: None) -> None:
     with pytest.raises(OptionInvalid, match="exactly one of queue, task and store_id"):
         pause(queue="a", task="b")
-    with pytest.raises(OptionInvalid, match="store_id must be a uuid"):
+    with pytest.raises(OptionInvalid, match="store_id must be a UUID"):
         pause(store_id="salon")
     with pytest.raises(OptionInvalid, match="max_concurrency"):
         limit(task="a", max_concurrency=-1)

@@ -143,7 +143,7 @@ def test_a_handler_that_finishes_its_job_itself_is_done(run_here: RunHere) -> No
 
 def test_only_a_uuid_becomes_a_literal(database: None) -> None:
     harmful: Any = "'); DROP TABLE customer; --"
-    with transaction.atomic(), pytest.raises(TenantContextError, match="must be a uuid"):
+    with transaction.atomic(), pytest.raises(TenantContextError, match="must be a UUID"):
         guc.begin_as(connections["default"], harmful, "true")
 
 

@@ -278,7 +278,7 @@ def compare_store_keys(catalogue: Catalogue, relations: Relations, declared: Dec
         alter, name = f"ALTER TABLE {table.sql}", identifier(key.name)
         drop = () if definition == "none" else (f"{alter} DROP CONSTRAINT {name}",)
         add = f"{alter} ADD CONSTRAINT {name} {own} DEFERRABLE INITIALLY DEFERRED NOT VALID"
-        hint = "run the doctor again after it: rows that came meanwhile are to be validated"
+        hint = "run the doctor again after it: rows added in the meantime still need to be validated"
         yield Drift("foreign key", f"foreign key {key.name} of {table.where}", own, definition, (*drop, add), hint=hint)
 
 

@@ -260,7 +260,7 @@ class Batch:
         subject = self._subject(aggregate)
         aggregate.retries += 1
         if aggregate.retries > _MOST_RETRIES:
-            detail = f"somebody else publishes to {subject} all the time"
+            detail = f"another program keeps publishing to {subject}"
             return self._order.answer(aggregate, PublishFailure(Verdict.RETRY, "NATS.CONTENDED", detail))
         if not self._should_continue():
             return None

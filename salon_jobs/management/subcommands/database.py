@@ -127,6 +127,6 @@ class Convert(Subcommand):
                 )
                 warn_of_kept_passwords(done.other_passwords, err)
             policies = convert(connection, plan)
-        out.write(f"{plan.database} belongs to {plan.owner} now, who took over from {', '.join(plan.former)}")
+        out.write(f"{plan.database} belongs to {plan.owner} now, which took over from {', '.join(plan.former)}")
         for policy in policies:
             err.write(f"still names a former role, and is not declared: policy {policy}")

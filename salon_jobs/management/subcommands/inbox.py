@@ -48,14 +48,14 @@ class Inbox(Subcommand):
                 write_list(rows, columns, options, out, err, nothing=nothing, detail="reason", only_in_json=_DETAILS)
             case "show":
                 if len(options["id"]) != 1:
-                    raise CommandError("name one message by its id, as listed by: salon_jobs inbox")
+                    raise CommandError("name one message by its ID, as listed by: salon_jobs inbox")
                 row = messages.values(*_COLUMNS, "reason", *_DETAILS, "raw").first()
                 if row is None:
                     raise CommandError(f"the inbox has no message {options['id'][0]}")
                 _write(row, shown_text(row["raw"]), options, out)
             case action:
                 if bool(options["id"]) == bool(options["consumer"]):
-                    raise CommandError("name the messages by ids, or all of one consumer's by --consumer")
+                    raise CommandError("name the messages by IDs, or all of one consumer's by --consumer")
                 verb, states, done = (
                     (retry_messages, [Status.REJECTED], "for consume_queue to retry at its next poll")
                     if action == "retry"

@@ -271,7 +271,7 @@ class ChangeJobs(Subcommand):
         fields = {"task": options["task"], "store_id": options["store"], "queue": options["queue"]}
         criteria = {field: value for field, value in fields.items() if value is not None}
         if bool(options["id"]) == bool(criteria):
-            raise CommandError("name the jobs by ids, or by --task, --store and --queue")
+            raise CommandError("name the jobs by IDs, or by --task, --store and --queue")
         jobs = Job.objects.using(conf.reader_database).filter(state__in=self.states, **criteria).order_by("pk")
         ids: list[int] = list(dict.fromkeys(options["id"]) or jobs.values_list("pk", flat=True))
         verb = partial(self.verb, using=conf.reader_database, **self.arguments(options))

@@ -183,7 +183,7 @@ class ChangeMessages(Subcommand):
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         """Count, ask, change, report. Raises CommandError when nothing is selected, or without a terminal."""
         if bool(options["id"]) == any(options[name] is not None for name in _FILTERS):
-            raise CommandError("name the messages by ids, or the failed ones by --aggregate-type, --event, --store …")
+            raise CommandError("name the messages by IDs, or the failed ones by --aggregate-type, --event, --store …")
         failed, _ = _matching(options, MessageStatus.FAILED)
         ids = _numbers(options["id"]) or sorted(failed.values_list("pk", flat=True))
         verb = partial(self.verb, using=conf.reader_database)
@@ -236,7 +236,7 @@ class SendSkipped(Subcommand):
         has_filters = any(options[name] is not None for name in _FILTERS)
         if bool(options["id"]) == has_filters or (options["id"] and options["code"]):
             raise CommandError(
-                "name the messages by ids, or those that a list skipped by --aggregate-type, --event, --store …"
+                "name the messages by IDs, or those that a list skipped by --aggregate-type, --event, --store …"
             )
         if options["id"]:
             return _numbers(options["id"])
@@ -335,7 +335,7 @@ class Unpark(Subcommand):
         """Ask, retry, report. Raises CommandError without a terminal to confirm on."""
         destination, ids = options["aggregate_type"], options["aggregate_id"]
         if ids is not None and "" in ids:
-            raise CommandError("--aggregate-id must not be empty: messages of no aggregate are retried by their ids")
+            raise CommandError("--aggregate-id must not be empty: messages of no aggregate are retried by their IDs")
         if not options["yes"]:
             blocked = BlockedAggregate.objects.using(conf.reader_database).filter(aggregate_type=destination)
             count = blocked.filter(aggregate_id__in=ids).count() if ids else blocked.count()

@@ -98,7 +98,7 @@ class Prune(Subcommand):
         """Count, ask, delete, report the counts. Raises CommandError without a terminal to confirm on."""
         ages = _ages(options["state"], options["older_than"])
         if not ages:
-            raise CommandError("the RETAIN settings keep these jobs for ever; pass an age with --older-than")
+            raise CommandError("the RETAIN settings keep these jobs forever; pass an age with --older-than")
         using = conf.reader_database
         prunable = {state.value: count_prunable(state, age, using=using) for state, age in ages.items()}
         if options["dry_run"]:
