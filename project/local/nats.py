@@ -25,7 +25,7 @@ from project.local.postgres_install import ServerFailed
 T = TypeVar("T")
 _SERVER: Final = Path(sys.prefix, "bin", "nats-server")
 _START_S: Final = 20.0
-_LOOK_S: Final = 60.0
+_LOOK_S: Final = 120.0
 
 
 class NatsServer:
@@ -97,7 +97,7 @@ class NatsServer:
             found: list[tuple[str, dict[str, str], str]] = []
             for sequence in range(state.first_seq, state.last_seq + 1) if state.messages else ():
                 asked = json.dumps({"seq": sequence}).encode()
-                answer = await client.request(f"$JS.API.STREAM.MSG.GET.{stream}", asked)
+                answer = await client.request(f"$JS.API.STREAM.MSG.GET.{stream}", asked, timeout=_LOOK_S)
                 if message := json.loads(answer.data).get("message"):
                     body = base64.b64decode(message.get("data", "")).decode()
                     found.append((message["subject"], _headers(message.get("hdrs", "")), body))

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from django.core.management import load_command_class
 
 from tests.docs.markdown import PAGES, ROOT, anchors, blocks, links, read, without_blocks
+
+COMMANDS = {"bootstrap_roles", "consume_queue", "relay_outbox", "runscheduler", "runworker", "salon_jobs"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -39,6 +45,19 @@ def test_no_line_of_prose_is_longer_than_a_line_of_code(page: Path) -> None:
     may_be_long = ("|", "<", "!", "Default: ")
     prose = [line for line in without_blocks(read(page)).splitlines() if not line.lstrip().startswith(may_be_long)]
     assert not [line for line in prose if len(line) > 120]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_exist_and_take_the_options_that_examples_give_them(page: Path) -> None:
+    for line in re.findall(r"manage\.py (.+)", "\n".join(_shell_blocks(page))):
+        name, *words = shlex.split(line, comments=True)
+        if name in COMMANDS:
+            end = next((place for place, word in enumerate(words) if word in ("||", "|", "&&", ">")), len(words))
+            load_command_class("salon_jobs", name).create_parser("manage.py", name).parse_args(words[:end])
+
+
+def _shell_blocks(page: Path) -> Iterator[str]:
+    return (block.text for block in blocks(read(page)) if block.language in ("sh", "console"))
 
 
 def test_every_page_is_linked_from_the_readme() -> None:

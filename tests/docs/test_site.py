@@ -100,6 +100,7 @@ def test_every_page_is_in_the_navigation_once() -> None:
 
 def test_every_public_name_has_its_docstring(site: dict[Path, Page]) -> None:
     [page] = [page for path, page in site.items() if path.parts[-3:] == ("reference", "api", "index.html")]
-    names = public_names(read("docs/reference/public-api.md"))
-    assert {"salon_jobs", "salon_jobs.control", "salon_jobs.testing"} <= set(names)
+    names = public_names(read("docs/reference/public-api.md"), read("docs/reference/errors.md"))
+    assert {"salon_jobs", "salon_jobs.control", "salon_jobs.testing", "salon_jobs.access.operations"} <= set(names)
+    assert len(names["salon_jobs.core.errors"]) > 30
     assert {f"{module}.{name}" for module, members in names.items() for name in members} <= page.anchors
