@@ -8,12 +8,12 @@ from salon_jobs.jobs.control import retry_jobs as retry_jobs
 from salon_jobs.jobs.limits import limit as limit
 from salon_jobs.jobs.limits import pause as pause
 from salon_jobs.jobs.limits import resume as resume
+from salon_jobs.outbox.control import MessageCriteria as MessageCriteria
+from salon_jobs.outbox.control import Replayed as Replayed
 from salon_jobs.outbox.control import pause_destination as pause_destination
+from salon_jobs.outbox.control import replay_messages as replay_messages
 from salon_jobs.outbox.control import resume_destination as resume_destination
 from salon_jobs.outbox.control import retry_messages as retry_messages
 from salon_jobs.outbox.control import skip_messages as skip_messages
 from salon_jobs.outbox.control import unpark as unpark
-from salon_jobs.outbox.replay import MessageCriteria as MessageCriteria
-from salon_jobs.outbox.replay import Replayed as Replayed
-from salon_jobs.outbox.replay import replay_messages as replay_messages
 from salon_jobs.schedule.scheduler import run_cron_entry as run_cron_entry

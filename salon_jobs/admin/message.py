@@ -23,8 +23,16 @@ from salon_jobs.core.units import with_noun
 from salon_jobs.dashboard.relays import why_not_sent
 from salon_jobs.dashboard.times import ago, instant
 from salon_jobs.models import BlockedAggregate, DestinationState, Message, RelayPartition, Replay
-from salon_jobs.outbox.control import pause_destination, resume_destination, retry_heads, retry_messages, skip_messages
-from salon_jobs.outbox.replay import MOST, MessageCriteria, replay_messages
+from salon_jobs.outbox.control import (
+    MOST,
+    MessageCriteria,
+    pause_destination,
+    replay_messages,
+    resume_destination,
+    retry_heads,
+    retry_messages,
+    skip_messages,
+)
 from salon_jobs.tenancy.active import current_store_id
 
 _BADGES = {"pending": "waiting", "published": "good", "failed": "bad", "skipped": "quiet"}

@@ -6,8 +6,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from salon_jobs.brokers.ordering import publish_one_by_one
-from salon_jobs.brokers.publisher import Answers, OutgoingMessage, Publisher, PublishFailure, Verdict
+from salon_jobs.brokers.publisher import (
+    Answers,
+    OutgoingMessage,
+    Publisher,
+    PublishFailure,
+    Verdict,
+    publish_one_by_one,
+)
 from salon_jobs.core.errors import MessageInvalid
 
 

@@ -10,8 +10,14 @@ from typing import Any, cast
 
 from django.db import Error, connections, transaction
 
-from salon_jobs.brokers.ordering import publish_one_by_one
-from salon_jobs.brokers.publisher import Answers, OutgoingMessage, Publisher, PublishFailure, Verdict
+from salon_jobs.brokers.publisher import (
+    Answers,
+    OutgoingMessage,
+    Publisher,
+    PublishFailure,
+    Verdict,
+    publish_one_by_one,
+)
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import EnqueueRefused, MessageInvalid, PayloadInvalid, UnknownTask
 from salon_jobs.core.tracing import Received, consuming, headers_of

@@ -1,12 +1,14 @@
-"""Operators' changes to messages and destinations: retry, skip, unblock, pause, resume."""
+"""Operators' changes to messages and destinations: retry, skip, unblock, send again, pause, resume."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, TypeVar
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, Final, TypeVar
 
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 
 from salon_jobs.conf import settings as conf
@@ -14,31 +16,37 @@ from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.records import ActionResult, MessageStatus
 from salon_jobs.db import statements
-from salon_jobs.models import BlockedAggregate, DestinationState, Message
+from salon_jobs.db.instants import from_project
+from salon_jobs.models import BlockedAggregate, DestinationState, Message, Replay
+from salon_jobs.models.fields import MARGIN, first_id_at
 from salon_jobs.outbox import emit
 
-Key = tuple[str, str] | int
-BATCH: Final = 1000
+_Key = tuple[str, str] | int
+_BATCH: Final = 1000
 _OPEN: Final = (MessageStatus.PENDING, MessageStatus.FAILED)
 _PARKED: Final[str] = BlockedAggregate.Status.PARKED.value
 _T = TypeVar("_T")
+# One transaction writes them all; while it is open, relays send nothing that others write after it.
+MOST: Final = 100_000
+_ENDED: Final = (MessageStatus.PUBLISHED, MessageStatus.FAILED, MessageStatus.SKIPPED)
+_LONGEST_REASON: Final = 1000
 _GONE: Final = "there is no such message, or you may not see it"
 
 
-def key_of(row: Message | BlockedAggregate) -> Key:
+def _key_of(row: Message | BlockedAggregate) -> _Key:
     """Return the unit of ordering: the aggregate, or the message itself if it has none."""
     if row.aggregate_id:
         return row.aggregate_type, row.aggregate_id
     return row.head_id if isinstance(row, BlockedAggregate) else row.pk
 
 
-def lock_messages(ids: Sequence[int], using: str) -> list[Message]:
+def _lock_messages(ids: Sequence[int], using: str) -> list[Message]:
     """Lock and return messages by ID, lowest first, as they are once locked."""
     rows = Message.objects.using(using).select_for_update().filter(pk__in=ids).order_by("pk")
     return list(rows.only("aggregate_type", "aggregate_id", "partition", "store_id", "status"))
 
 
-def lock_holders(messages: Sequence[Message], using: str) -> dict[Key, BlockedAggregate]:
+def _lock_holders(messages: Sequence[Message], using: str) -> dict[_Key, BlockedAggregate]:
     """Lock and return the rows that block the messages' aggregates."""
     ordered = Q(
         aggregate_type__in={message.aggregate_type for message in messages},
@@ -46,10 +54,10 @@ def lock_holders(messages: Sequence[Message], using: str) -> dict[Key, BlockedAg
     )
     by_itself = Q(head_id__in=[message.pk for message in messages])
     rows = BlockedAggregate.objects.using(using).select_for_update().filter(ordered | by_itself).order_by("pk")
-    return {key_of(row): row for row in rows}
+    return {_key_of(row): row for row in rows}
 
 
-def put_in_front(fronts: dict[Key, Message], holders: dict[Key, BlockedAggregate], using: str) -> None:
+def _put_in_front(fronts: dict[_Key, Message], holders: dict[_Key, BlockedAggregate], using: str) -> None:
     """Have the relay send each message next in its aggregate, since its cursor is already past them."""
     blocked = BlockedAggregate.objects.using(using)
     waiting = BlockedAggregate.Status.WAITING
@@ -82,7 +90,7 @@ def retry_messages(ids: Iterable[int], *, using: str | None = None) -> list[Acti
     follow it. A message whose aggregate is blocked by another message stays as it is, and its result names that
     message. ``using`` defaults to the alias of the job tables. Results are in the order of the IDs.
     """
-    return change_in_batches(_retry, ids, using)
+    return _change_in_batches(_retry, ids, using)
 
 
 def skip_messages(ids: Iterable[int], *, using: str | None = None) -> list[ActionResult[int]]:
@@ -91,7 +99,7 @@ def skip_messages(ids: Iterable[int], *, using: str | None = None) -> list[Actio
     Role: operator, worker; web, inside ``tenant_context``, for messages of the current store. A message that a relay is
     sending at this moment may still arrive. ``using`` and results are as in ``retry_messages``.
     """
-    return change_in_batches(_skip, ids, using)
+    return _change_in_batches(_skip, ids, using)
 
 
 def unpark(
@@ -112,7 +120,7 @@ def unpark(
     heads: dict[int, tuple[str, str]] = {}
     if aggregate_type:
         heads = {row.head_id: (aggregate_type, row.aggregate_id) for row in rows.filter(aggregate_type=aggregate_type)}
-    for batch in batches([pair for pair in named if pair[1]]):
+    for batch in _batches([pair for pair in named if pair[1]]):
         pairs = set(batch)
         types, ids = {pair[0] for pair in pairs}, {pair[1] for pair in pairs}
         for row in rows.filter(aggregate_type__in=types, aggregate_id__in=ids):
@@ -125,25 +133,25 @@ def unpark(
 
 def retry_heads(heads: Iterable[int], *, using: str | None = None) -> list[ActionResult[int]]:
     """Unpark aggregates, as ``unpark`` does, named by the messages that block them."""
-    return change_in_batches(_retry_or_release, heads, using)
+    return _change_in_batches(_retry_or_release, heads, using)
 
 
-def why_not(ids: Iterable[int], allowed: str, using: str) -> dict[int, str]:
+def _why_not(ids: Iterable[int], allowed: str, using: str) -> dict[int, str]:
     """Return for each message which status it has instead of ``allowed``."""
     statuses = dict(Message.objects.using(using).filter(pk__in=ids).values_list("pk", "status"))
     return {id_: f"it is {statuses[id_]}; {allowed}" if id_ in statuses else _GONE for id_ in ids}
 
 
-def batches(rows: Sequence[_T]) -> Iterator[Sequence[_T]]:
-    return (rows[start : start + BATCH] for start in range(0, len(rows), BATCH))
+def _batches(rows: Sequence[_T]) -> Iterator[Sequence[_T]]:
+    return (rows[start : start + _BATCH] for start in range(0, len(rows), _BATCH))
 
 
-def change_in_batches(
+def _change_in_batches(
     change: Callable[[Sequence[int], str], dict[int, str]],
     ids: Iterable[int],
     using: str | None,
     *,
-    split: Callable[[Sequence[int], str], Iterable[Sequence[int]]] = lambda ids, using: batches(ids),
+    split: Callable[[Sequence[int], str], Iterable[Sequence[int]]] = lambda ids, using: _batches(ids),
 ) -> list[ActionResult[int]]:
     """Change all messages, lowest IDs first, so that a blocking message precedes the rest of its aggregate.
 
@@ -161,21 +169,21 @@ def change_in_batches(
 
 
 def _retry(ids: Sequence[int], using: str) -> dict[int, str]:
-    messages = lock_messages(ids, using)
-    holders = lock_holders(messages, using)
+    messages = _lock_messages(ids, using)
+    holders = _lock_holders(messages, using)
     refused = dict.fromkeys(set(ids) - {message.pk for message in messages}, _GONE)
     failed: list[int] = []
     at_once: list[int] = []
-    fronts: dict[Key, Message] = {}
+    fronts: dict[_Key, Message] = {}
     for message in messages:
-        holder = holders.get(key_of(message))
+        holder = holders.get(_key_of(message))
         is_head = holder is not None and holder.head_id == message.pk
         if message.status == MessageStatus.FAILED:
             if holder and not is_head and holder.status == _PARKED and holder.head_id not in failed:
                 refused[message.pk] = f"message {holder.head_id} blocks its aggregate; retry or skip that one first"
                 continue
             failed.append(message.pk)
-            fronts.setdefault(key_of(message), message)
+            fronts.setdefault(_key_of(message), message)
         elif message.status != MessageStatus.PENDING:
             refused[message.pk] = f"it is {message.status}; only failed and waiting messages can be retried"
         elif holder is None:
@@ -187,7 +195,7 @@ def _retry(ids: Sequence[int], using: str) -> dict[int, str]:
     Message.objects.using(using).filter(pk__in=failed).update(
         status=MessageStatus.PENDING, retry_count=0, retry_at=None, ended_at=None
     )
-    put_in_front(fronts, holders, using)
+    _put_in_front(fronts, holders, using)
     BlockedAggregate.objects.using(using).filter(head_id__in=at_once).update(
         status=BlockedAggregate.Status.WAITING, retry_at=Now()
     )
@@ -199,12 +207,12 @@ def _skip(ids: Sequence[int], using: str) -> dict[int, str]:
     [(may_update,)] = statements.rows("may_update_messages", using=using)
     if not may_update:
         skipped_rows = statements.rows("skip_messages", {"ids": list(ids)}, using=using)
-        return why_not(set(ids) - {row[0] for row in skipped_rows}, allowed, using)
-    skipped = [message.pk for message in lock_messages(ids, using) if message.status in _OPEN]
+        return _why_not(set(ids) - {row[0] for row in skipped_rows}, allowed, using)
+    skipped = [message.pk for message in _lock_messages(ids, using) if message.status in _OPEN]
     changes = {"status": MessageStatus.SKIPPED, "ended_at": Now(), "retry_at": None}
     Message.objects.using(using).filter(pk__in=skipped).update(**changes)
     BlockedAggregate.objects.using(using).filter(head_id__in=skipped).delete()
-    return why_not(set(ids) - set(skipped), allowed, using)
+    return _why_not(set(ids) - set(skipped), allowed, using)
 
 
 def _retry_or_release(heads: Sequence[int], using: str) -> dict[int, str]:
@@ -241,3 +249,176 @@ def _set_paused(aggregate_type: str, paused: bool, by: str, using: str | None) -
         changed = rows.filter(pk=aggregate_type).exclude(paused=paused)
         changed.update(paused=paused, paused_at=Now() if paused else None, paused_by=by)
         emit.operator_changed(using=alias)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageCriteria:
+    """Selection of messages to send again: by ``ids``, or by ``aggregate_type`` and a range.
+
+    The range is one of IDs, ``from_id`` to ``to_id``, or of creation times, from ``since`` to before ``until``; one end
+    may be open, not both. ``statuses`` are any of published, skipped, failed.
+    """
+
+    ids: tuple[int, ...] = ()
+    aggregate_type: str | None = None
+    aggregate_id: str | None = None
+    event: str | None = None
+    from_id: int | None = None
+    to_id: int | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    statuses: tuple[str, ...] = tuple(status.value for status in _ENDED)
+
+    def __post_init__(self) -> None:
+        for name in ("since", "until"):
+            if (instant := getattr(self, name)) is not None:
+                object.__setattr__(self, name, from_project(instant))
+
+    def check(self) -> None:
+        """Raise OptionInvalid for criteria that select nothing, everything, or by two means at once."""
+        ends = (self.from_id, self.to_id, self.since, self.until)
+        if bool(self.ids) == any(each is not None for each in (self.aggregate_type, *ends)):
+            raise OptionInvalid("select the messages by ids, or by aggregate_type with a range of ids or times")
+        if not self.ids and (self.aggregate_type is None or all(end is None for end in ends)):
+            raise OptionInvalid("aggregate_type needs a range: from_id, to_id, since or until")
+        if self.ids and (self.aggregate_id is not None or self.event is not None):
+            raise OptionInvalid("ids already select the messages: omit aggregate_id and event")
+        for name in ("since", "until"):
+            instant: datetime | None = getattr(self, name)
+            if instant is not None and instant.tzinfo is None:
+                raise OptionInvalid(f"{name} must have a time zone")
+        if not self.statuses or set(self.statuses) - set(_ENDED):
+            raise OptionInvalid("statuses must be some of published, failed and skipped")
+
+    def described(self) -> dict[str, Any]:
+        criteria = {name: value for name, value in asdict(self).items() if value is not None and value != ()}
+        for name in criteria.keys() & {"since", "until"}:
+            criteria[name] = criteria[name].isoformat()
+        return criteria | {"statuses": sorted(self.statuses)}
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Result of a replay or dry run: how many messages, the first and last ID, and which IDs were refused.
+
+    ``replay_id`` is the audit row; it is None for a dry run and when there was nothing to send.
+    """
+
+    messages: int
+    first: int | None
+    last: int | None
+    replay_id: int | None = None
+    refused: tuple[ActionResult[int], ...] = ()
+
+
+def replay_messages(
+    criteria: MessageCriteria,
+    *,
+    requested_by: str = "",
+    reason: str = "",
+    dry_run: bool = False,
+    using: str | None = None,
+) -> Replayed:
+    """Write the selected messages again under new IDs, in their old order; the relays send them.
+
+    Role: operator, worker. Content, store and producer are copied; ``replay_of`` names the original, so that consumers
+    can recognize a replay. One transaction (a savepoint inside yours) writes all messages and an audit row with who and
+    why. While it is open, relays hold back what others write, hence the limit of 100,000 messages, which take a second
+    or two. A message that became pending again in the meantime is left out, and reported as refused if selected by ID.
+    ``dry_run`` counts and writes nothing. Raises OptionInvalid for more messages, for invalid criteria, and without
+    ``requested_by`` and ``reason``.
+    """
+    criteria.check()
+    if not dry_run and not (requested_by and reason and len(reason) <= _LONGEST_REASON):
+        raise OptionInvalid("pass requested_by, and a reason of 1 to 1,000 characters")
+    alias = using or conf.database
+    with transaction.atomic(using=alias):
+        # One more than allowed shows that more match.
+        chosen = list(_select(criteria, alias).values_list("pk", flat=True)[: MOST + 1])
+        if len(chosen) > MOST:
+            raise OptionInvalid(f"more than {MOST:,} messages match; name a smaller range")
+        if chosen and not dry_run:
+            values = {"chosen": chosen, "statuses": list(criteria.statuses)}
+            [(written,)] = statements.rows("replay_messages", values, using=alias)
+            chosen = list[int](written or ())
+        replay_id = None
+        if chosen and not dry_run:
+            row = Replay.objects.using(alias).create(
+                requested_by=requested_by, reason=reason, criteria=criteria.described(), messages=len(chosen)
+            )
+            replay_id = row.pk
+            emit.after_commit(using=alias)
+        refused = sorted(set(criteria.ids) - set(chosen))
+        reasons = _why_not(refused, f"only {', '.join(sorted(criteria.statuses))} ones are sent again", alias)
+    first, last = (chosen[0], chosen[-1]) if chosen else (None, None)
+    results = tuple(ActionResult(id_, False, reasons[id_]) for id_ in refused)
+    return Replayed(len(chosen), first, last, replay_id, results)
+
+
+def _select(criteria: MessageCriteria, using: str) -> QuerySet[Message]:
+    everything = Message.objects.using(using)
+    bounds: dict[str, Any] = {"pk__gte": criteria.from_id, "pk__lte": criteria.to_id, "pk__in": criteria.ids or None}
+    exact = {name: getattr(criteria, name) for name in ("aggregate_type", "aggregate_id", "event")}
+    filters = {name: value for name, value in (bounds | exact).items() if value is not None}
+    messages = everything.filter(**filters, status__in=criteria.statuses).order_by("pk")
+    if criteria.since is not None:
+        first = first_id_at(criteria.since - MARGIN, everything)
+        messages = messages.filter(pk__gte=first, created_at__gte=criteria.since)
+    if criteria.until is not None:
+        last = first_id_at(criteria.until + MARGIN, everything)
+        messages = messages.filter(pk__lte=last, created_at__lt=criteria.until)
+    return messages
+
+
+def send_skipped_messages(ids: Iterable[int], *, using: str | None = None) -> list[ActionResult[int]]:
+    """Make skipped messages pending again. Role: operator, worker.
+
+    They arrive in ID order, before the unsent later messages of their aggregate. Messages of a blocked aggregate stay
+    skipped: they would overtake the message that blocks it, or be overtaken by those behind it. Each transaction
+    changes all given messages of some aggregates, about a thousand. ``using`` defaults to the alias of the job tables.
+    Results are in the order of the IDs.
+    """
+    return _change_in_batches(_send, ids, using, split=_whole_aggregates)
+
+
+def _whole_aggregates(ids: Sequence[int], using: str) -> Iterator[list[int]]:
+    """Yield batches that split no aggregate.
+
+    The relay catches up an aggregate from one message onward and must find all later ones there; messages added while
+    it does so could be passed over.
+    """
+    keys: dict[int, _Key] = {}
+    for start in range(0, len(ids), _BATCH):
+        rows = Message.objects.using(using).filter(pk__in=ids[start : start + _BATCH])
+        keys |= {message.pk: _key_of(message) for message in rows.only("aggregate_type", "aggregate_id")}
+    groups: dict[_Key, list[int]] = {}
+    for message_id in ids:
+        groups.setdefault(keys.get(message_id, message_id), []).append(message_id)
+    batch: list[int] = []
+    for group in groups.values():
+        batch += group
+        if len(batch) >= _BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _send(ids: Sequence[int], using: str) -> dict[int, str]:
+    skipped = [message for message in _lock_messages(ids, using) if message.status == MessageStatus.SKIPPED]
+    holders = _lock_holders(skipped, using)
+    refused: dict[int, str] = {}
+    fronts: dict[_Key, Message] = {}
+    for message in skipped:
+        if holder := holders.get(_key_of(message)):
+            refused[message.pk] = (
+                f"message {holder.head_id} blocks its aggregate; send this one when that one is sent or skipped"
+            )
+        else:
+            fronts.setdefault(_key_of(message), message)
+    sent = {message.pk for message in skipped} - refused.keys()
+    Message.objects.using(using).filter(pk__in=sent).update(
+        status=MessageStatus.PENDING, retry_count=0, retry_at=None, ended_at=None, last_error=""
+    )
+    _put_in_front(fronts, holders, using)
+    return refused | _why_not(set(ids) - sent - refused.keys(), "only skipped messages can be sent", using)

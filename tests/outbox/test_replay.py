@@ -16,7 +16,7 @@ from salon_jobs.control import ActionResult, MessageCriteria, replay_messages
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.models import Message
 from salon_jobs.models.fields import first_id_at
-from salon_jobs.outbox import replay
+from salon_jobs.outbox import control
 from tests.outbox.scene import fill
 from tests.outbox.test_operate_messages import OPERATOR, ORDERS, wait_for_a_lock, write
 from tests.settings import url_for
@@ -129,7 +129,7 @@ def test_nobody_sends_again_without_a_name_and_a_reason() -> None:
 
 
 def test_more_than_the_most_are_refused_and_none_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "MOST", 3)
+    monkeypatch.setattr(control, "MOST", 3)
     for _ in range(4):
         write("published")
     criteria = MessageCriteria(aggregate_type=ORDERS, from_id=1)

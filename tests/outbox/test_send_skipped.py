@@ -12,8 +12,8 @@ from django.db import transaction
 from salon_jobs.brokers.memory import MemoryPublisher
 from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
 from salon_jobs.control import ActionResult, pause_destination, resume_destination, skip_messages
-from salon_jobs.outbox import replay as send_skipped
-from salon_jobs.outbox.replay import send_skipped_messages
+from salon_jobs.outbox import control
+from salon_jobs.outbox.control import send_skipped_messages
 from tests.e2e.worker_process import eventually
 from tests.outbox.scene import (
     ORDERS,
@@ -78,7 +78,7 @@ def test_they_arrive_under_their_ids_in_their_order_before_what_still_waits(deni
 def test_a_running_relay_sends_thousands_of_one_aggregate_in_their_order(
     denied: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(send_skipped, "BATCH", 100)
+    monkeypatch.setattr(control, "_BATCH", 100)
     denied.add("seen")
     fill(3000, aggregate_id="mod(n, 3)::text", event="'seen'", payload="json_build_object('number', n)")
     with relaying():

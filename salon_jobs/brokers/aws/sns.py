@@ -11,8 +11,16 @@ from dataclasses import replace
 from threading import Event, Thread
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
-from salon_jobs.brokers.ordering import Aggregate, AggregateOrder
-from salon_jobs.brokers.publisher import Answers, OnFirstUse, OutgoingMessage, Publisher, PublishFailure, Verdict
+from salon_jobs.brokers.publisher import (
+    Aggregate,
+    AggregateOrder,
+    Answers,
+    OnFirstUse,
+    OutgoingMessage,
+    Publisher,
+    PublishFailure,
+    Verdict,
+)
 from salon_jobs.conf import settings
 from salon_jobs.core import events
 from salon_jobs.core.destinations import parse_destination

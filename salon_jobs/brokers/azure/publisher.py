@@ -7,8 +7,8 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from salon_jobs.brokers.ordering import AggregateOrder
 from salon_jobs.brokers.publisher import (
+    AggregateOrder,
     Answers,
     BrokerError,
     OnFirstUse,

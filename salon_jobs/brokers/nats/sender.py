@@ -27,8 +27,15 @@ from salon_jobs.brokers.nats.publisher import (
     size_of,
     subject_of,
 )
-from salon_jobs.brokers.ordering import Aggregate, AggregateOrder
-from salon_jobs.brokers.publisher import NOT_SENT, Answers, OutgoingMessage, PublishFailure, Verdict
+from salon_jobs.brokers.publisher import (
+    NOT_SENT,
+    Aggregate,
+    AggregateOrder,
+    Answers,
+    OutgoingMessage,
+    PublishFailure,
+    Verdict,
+)
 from salon_jobs.conf import settings
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import MessageInvalid

@@ -23,9 +23,18 @@ from salon_jobs.management.arguments import add_options, os_user
 from salon_jobs.management.output import ask, change_rows, instant, table, write_list, write_page, write_results
 from salon_jobs.management.subcommands import Subcommand
 from salon_jobs.models import BlockedAggregate, Message
-from salon_jobs.outbox.control import pause_destination, resume_destination, retry_messages, skip_messages, unpark
+from salon_jobs.outbox.control import (
+    MessageCriteria,
+    Replayed,
+    pause_destination,
+    replay_messages,
+    resume_destination,
+    retry_messages,
+    send_skipped_messages,
+    skip_messages,
+    unpark,
+)
 from salon_jobs.outbox.queries import COUNTED, NEWEST, find_messages, gate_state
-from salon_jobs.outbox.replay import MessageCriteria, Replayed, replay_messages, send_skipped_messages
 
 _FILTERS: Final = ("aggregate_type", "aggregate_id", "event", "store", "since")
 
