@@ -14,14 +14,16 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin import helpers
 from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.admin.utils import quote
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.utils.html import format_html_join
+from django.urls import reverse
+from django.utils.html import format_html, format_html_join
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.safestring import SafeString
 
-from salon_jobs.admin.base import ReadOnlyAdmin, may, reader, sees_all_stores
+from salon_jobs.admin.base import OrderedList, ReadOnlyAdmin, may, reader, sees_all_stores
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.records import ActionResult
 from salon_jobs.core.units import with_noun
@@ -35,6 +37,8 @@ _BACK = "back"
 _REASONS_SHOWN = 5
 # How many rows a confirmation page names.
 _NAMED = 10
+# To how many changed rows a report links.
+_LINKED = 5
 BATCH = 1000
 _COUNTED = 100_000
 LONGEST_S = 20.0
@@ -173,12 +177,14 @@ class RowAction(Action):
         changed = unchanged = 0
         still_to_come: Counter[str] = Counter()
         reasons: list[str] = []
+        links: list[SafeString] = []
         for rows in _batches(queryset, oldest_first=self.oldest_first):
             results = self.verb([getattr(row, self.id_field) for row in rows], using=using, **arguments)
             pairs = list(zip(rows, results, strict=True))
             log_changed(request, [row for row, result in pairs if result.changed], done)
             still_to_come.update(result.detail for result in results if result.changed and result.detail)
             refused = [(row, result) for row, result in pairs if not result.changed]
+            links += [_link(request, row) for row, result in pairs if result.changed][: _LINKED - len(links)]
             changed, unchanged = changed + len(pairs) - len(refused), unchanged + len(refused)
             reasons += [
                 f"{noun.capitalize()} {row.pk} was not {done}: {result.detail}."
@@ -188,15 +194,27 @@ class RowAction(Action):
                 text = f"Stopped after {LONGEST_S:.0f} s; more {noun}s may match."
                 messages.warning(request, f"{text} Run the action again, or use manage.py salon_jobs.")
                 break
-        report(request, changed=changed, reasons=reasons, done=done, noun=noun, more=unchanged - len(reasons))
+        more = unchanged - len(reasons)
+        report(request, changed=changed, reasons=reasons, done=done, noun=noun, more=more, links=links)
         for detail, count in still_to_come.items():
             messages.success(request, f"{count:,} of them: {detail}.")
+
+
+class ButtonList(OrderedList):
+    """List with a column of buttons."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        model_admin: Any = self.model_admin
+        self.result_list = rows = list[Any](self.result_list)
+        for row in rows:
+            row.buttons = model_admin.buttons_of(row, request)
 
 
 class ActionAdmin(ReadOnlyAdmin):
     """Read-only admin whose list and rows' pages offer each ``Action`` to the users who may take it."""
 
-    change_form_template = "admin/salon_jobs/row.html"
+    has_history = True
 
     def line(self, row: Any) -> str:
         """Return how a confirmation page names a row."""
@@ -269,14 +287,32 @@ def log_changed(request: HttpRequest, rows: Sequence[Any], done: str) -> None:
     LogEntry.objects.log_actions(user_id=user.pk, queryset=list(rows), action_flag=CHANGE, change_message=done)
 
 
-def report(request: HttpRequest, *, changed: int, reasons: Sequence[str], done: str, noun: str, more: int = 0) -> None:
-    """Report how many rows were changed, why some were not, and how many more were not."""
+def report(
+    request: HttpRequest,
+    *,
+    changed: int,
+    reasons: Sequence[str],
+    done: str,
+    noun: str,
+    more: int = 0,
+    links: Sequence[SafeString] = (),
+) -> None:
+    """Report how many rows were changed, linking the first, why some were not, and how many more were not."""
     if changed:
-        messages.success(request, f"{with_noun(changed, noun)} {done}.")
+        shown = format_html_join(", ", "{}", ((link,) for link in links))
+        messages.success(request, format_html("{} {}. {}", with_noun(changed, noun), done, shown))
     for text in reasons:
         messages.warning(request, text)
     if more:
         messages.warning(request, f"{with_noun(more, f'more {noun}')} {'was' if more == 1 else 'were'} not {done}.")
+
+
+def _link(request: HttpRequest, row: Any) -> SafeString:
+    """Name a row, with a link to its page on this site."""
+    match = request.resolver_match
+    name = f"admin:{row._meta.app_label}_{row._meta.model_name}_change"
+    url = reverse(name, args=[quote(row.pk)], current_app=match.namespace if match else None)
+    return format_html('<a href="{}">{}</a>', url, row)
 
 
 def _noun(queryset: QuerySet[Any]) -> str:

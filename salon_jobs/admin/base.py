@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
+from datetime import UTC, datetime
 from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NoReturn
 from uuid import UUID
@@ -33,6 +34,7 @@ from salon_jobs.core.errors import StoreRefused
 from salon_jobs.core.redaction import redacted
 from salon_jobs.core.units import paused_text
 from salon_jobs.dashboard.stores import store_name
+from salon_jobs.dashboard.times import exact
 from salon_jobs.models import DestinationState, Job, Limit
 from salon_jobs.tenancy.active import current_store_id
 from salon_jobs.tenancy.context import tenant_context
@@ -189,6 +191,8 @@ class ReaderAdmin(ModelAdmin):
     is_internal: ClassVar[bool] = False
     # Internal pages that the list links to.
     related: ClassVar[tuple[type[models.Model], ...]] = ()
+    # Fields that a row's page leaves out where they are empty.
+    optional: ClassVar[tuple[str, ...]] = ()
     # What an empty list says about how rows come to be.
     empty_hint: ClassVar[str] = ""
 
@@ -264,11 +268,23 @@ class ReaderAdmin(ModelAdmin):
         return [each for each in offered if conf.store_model or getattr(each, "parameter_name", "") != "store"]
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Leave out the store in a project without stores."""
-        shown = super().get_fieldsets(request, obj)
-        if conf.store_model:
-            return shown
-        return [(name, {**each, "fields": [f for f in each["fields"] if f != "store"]}) for name, each in shown]
+        """Leave out what is empty, what is hidden from the user, and sections of which nothing is left."""
+        unseen = self.hidden_fields(request)
+        if obj is not None:
+            unseen |= {name for name in self.optional if name not in unseen and self._is_empty(name, obj)}
+        kept = [
+            (name, {**each, "fields": [field for field in each["fields"] if field not in unseen]})
+            for name, each in super().get_fieldsets(request, obj)
+        ]
+        return [(name, each) for name, each in kept if each["fields"]]
+
+    def hidden_fields(self, request: HttpRequest) -> set[str]:
+        """Return the fields that the user may not see: of the store, in a project without stores."""
+        return set() if conf.store_model else {"store", "store_link"}
+
+    def _is_empty(self, name: str, row: Any) -> bool:
+        shown = getattr(self, name, None)
+        return (shown(row) if callable(shown) else getattr(row, name)) in (None, "", 0, "-")
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         """Return whether the index lists the page: no internal one, and none before the settings configure its part."""
@@ -294,6 +310,13 @@ def address_of_list(model: type[models.Model], site: AdminSite) -> str:
 class OrderedList(ChangeList):
     """List that is sorted only by the columns that its admin offers."""
 
+    def get_results(self, request: HttpRequest) -> None:
+        """Load the rows. Offers no actions on none, and no way to show all where all are shown."""
+        super().get_results(request)
+        self.show_admin_actions = bool(self.result_count)
+        if not self.query and not self.get_filters_params():
+            self.full_result_count = self.result_count
+
     def get_ordering_field(self, field_name: Any) -> Any:
         """Sort by sortable columns only: with any other, a URL could make it read and sort every row."""
         is_offered = self.sortable_by is None or field_name in self.sortable_by
@@ -304,6 +327,7 @@ class ReadOnlyAdmin(ReaderAdmin):
     """Admin of rows that only actions change."""
 
     # Counting millions of rows, for a heading or for each choice of a filter, costs more than the page.
+    change_form_template = "admin/salon_jobs/row.html"
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
     paginator = BoundedPaginator
@@ -314,6 +338,15 @@ class ReadOnlyAdmin(ReaderAdmin):
     )  # sorting by any other column would read every row
     # Lookups, besides those of the filters, with which other pages link to the list.
     linked_by: ClassVar[tuple[str, ...]] = ()
+    # Whether the admin's log can hold entries of a row: those of its actions.
+    has_history: ClassVar[bool] = False
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> Any:
+        """Show a row, with a link to its history if it can have one."""
+        context = {"has_history": self.has_history, **(extra_context or {})}
+        return super().change_view(request, object_id, form_url, context)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         """Return the list that is restricted to ``sortable_by``."""
@@ -355,6 +388,17 @@ def id_or_uuid(term: str, *, uuid_field: str) -> Q:
     with suppress(ValueError):  # not a UUID
         matches |= Q(**{uuid_field: UUID(term)})
     return matches
+
+
+def time_of(name: str, description: str) -> Callable[[Any, Any], SafeString | str]:
+    """Return the display function of a row's time: with its zone whatever the project's formats, and its distance."""
+
+    @admin.display(description=description)
+    def shown(_: Any, row: Any) -> SafeString | str:
+        at: datetime | None = getattr(row, name)
+        return "-" if at is None else exact(at, datetime.now(UTC))
+
+    return shown
 
 
 def pause_of(row: Limit | DestinationState) -> str:

@@ -50,6 +50,19 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
+class Owner:
+    """Relay that owns partitions; ``id`` None: its process is gone."""
+
+    id: int | None
+    name: str
+    partitions: str
+
+    @property
+    def owns_one(self) -> bool:
+        return self.partitions.isdecimal()
+
+
+@dataclass(frozen=True, slots=True)
 class Plot:
     """Plot of one or more lines over the same steps; ``shown`` formats a value with its unit."""
 
@@ -66,8 +79,13 @@ class Plot:
 
     @property
     def axis(self) -> list[str]:
-        """The values beside the lines of the grid, from the top."""
-        return [self.shown(self.top), self.shown(self.top / 2), self.shown(0)]
+        """The values beside the lines of the grid, from the top: of a plot of zeros the bottom alone."""
+        return [self.shown(self.top), self.shown(self.top / 2), self.shown(0)] if self.top else [self.shown(0)]
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the plot has any value."""
+        return any(line.last is not None for line in self.lines)
 
     @property
     def points(self) -> str:
@@ -94,8 +112,15 @@ class Plot:
         """The plot as SVG, styled by classes, so that no policy against inline styles breaks it."""
         paths = format_html_join(
             "",
-            '<path class="line line-{}" d="{}"/>',
-            ((number, self._path(line)) for number, line in enumerate(self.lines)),
+            '<path class="line line-{0}" d="{1}"/><path class="dots line-{0}" d="{2}"/>',
+            (
+                (
+                    number,
+                    "".join(f"M{'L'.join(run)}" for run in runs if len(run) > 1),
+                    "".join(f"M{run[0]}h0" for run in runs if len(run) == 1),  # a value between two unknown ones
+                )
+                for number, runs in enumerate(map(self._runs, self.lines))
+            ),
         )
         grid = format_html_join(
             "", '<path class="grid" d="M0 {0}H{1}"/>', ((_y(share, 1.0), WIDTH) for share in (0.0, 0.5, 1.0))
@@ -109,17 +134,16 @@ class Plot:
             paths,
         )
 
-    def _path(self, line: Line) -> str:
-        """Return the line, broken where unknown; a value between two unknown ones is a dash."""
+    def _runs(self, line: Line) -> list[list[str]]:
+        """Return the points of a line, in runs that end where a value is unknown."""
         width = WIDTH / max(1, len(line.values) - 1)
-        parts: list[str] = []
-        is_broken = True
+        runs: list[list[str]] = [[]]
         for place, value in enumerate(line.values):
-            if value is not None:
-                x, y = round(place * width, 1), _y(value, self.top)
-                parts.append(f"M{x} {y}h1" if is_broken else f"L{x} {y}")
-            is_broken = value is None
-        return "".join(parts)
+            if value is None:
+                runs.append([])
+            else:
+                runs[-1].append(f"{round(place * width, 1)} {_y(value, self.top)}")
+        return runs
 
 
 def _y(value: float, top: float) -> float:
@@ -209,10 +233,25 @@ def _now(request: HttpRequest) -> dict[str, Any]:
         "silent": sum(process.silent for process in live),
         "cron": processes.cron(using=using),
         "relaying": relaying,
-        "owners": {names.get(owner, f"#{owner} (gone)"): owned for owner, owned in relaying.partitions.items()},
+        "owners": [
+            Owner(owner if owner in names else None, names.get(owner, f"#{owner} (gone)"), _ranges(partitions))
+            for owner, partitions in relaying.partitions.items()
+        ],
+        "unowned": _ranges(relaying.unowned),
         "parked": relays.parked(using=using),
         "updated_at": datetime.now(UTC),
     }
+
+
+def _ranges(partitions: Sequence[int]) -> str:
+    """Format partitions, which are sorted, as ranges: "0–3, 7"."""
+    ranges: list[list[int]] = []
+    for partition in partitions:
+        if ranges and partition == ranges[-1][-1] + 1:
+            ranges[-1] = [ranges[-1][0], partition]
+        else:
+            ranges.append([partition])
+    return ", ".join("–".join(map(str, each)) for each in ranges)
 
 
 def _of_store(request: HttpRequest) -> dict[str, Any]:

@@ -10,9 +10,12 @@ from uuid import UUID
 from django.contrib import admin, messages
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
+from django.utils.html import format_html_join
+from django.utils.safestring import SafeString
 
 from salon_jobs.admin.base import reader, sees_all_stores
 from salon_jobs.core.records import JobState, MessageStatus
+from salon_jobs.core.units import error_name
 from salon_jobs.dashboard.stores import store_name
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.search import enqueued, error_classes, failure_kinds, in_every_state
@@ -148,7 +151,7 @@ class EntryFilter(NameFilter):
 class EnqueuedFilter(admin.SimpleListFilter):
     """Filter by the age of a job since it was enqueued."""
 
-    title = "enqueued"
+    title = "age"
     parameter_name = "enqueued"
     _ages: Final = {
         "15m": ("in the last 15 minutes", timedelta(minutes=15)),
@@ -169,7 +172,7 @@ class EnqueuedFilter(admin.SimpleListFilter):
 class EndedFilter(EnqueuedFilter):
     """Filter by the time since a job failed or was cancelled, or succeeded where that is kept."""
 
-    title = "ended"
+    title = "end"
     parameter_name = "ended"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
@@ -201,7 +204,8 @@ class ErrorClassFilter(NameFilter):
         return {kind.error_class for kind in failure_kinds(using=using)}
 
     def label(self, request: HttpRequest, name: str) -> str:
-        return name.removeprefix("builtins.")
+        """Return the class, whose name may break at its dots."""
+        return format_html_join(SafeString(".<wbr>"), "{}", ((part,) for part in error_name(name).split(".")))
 
     def matching(self, request: HttpRequest, queryset: QuerySet[Job], name: str) -> QuerySet[Job]:
         return queryset.filter(state=JobState.FAILED, error_class=name)

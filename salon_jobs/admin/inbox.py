@@ -10,9 +10,10 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponseRedirect
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.text import Truncator
 
 from salon_jobs.admin.actions import ActionAdmin, RowAction
-from salon_jobs.admin.base import badge, text
+from salon_jobs.admin.base import OrderedList, badge, text, time_of
 from salon_jobs.admin.filters import InboxStatusFilter
 from salon_jobs.dashboard.times import ago
 from salon_jobs.inbox.queries import dismiss_messages, retry_messages, shown_text
@@ -21,13 +22,23 @@ from salon_jobs.models import InboxMessage
 _BADGES = {"enqueued": "good", "rejected": "bad", "retry": "warn", "dismissed": "quiet"}
 
 
+class InboxList(OrderedList):
+    """List whose links to all messages name them: without a filter it would open on the rejected ones."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        self.full_result_count = self.result_count
+        self.clear_all_filters_qs = InboxAdmin.everything
+        self.has_active_filters = request.GET.get("status__exact") != "all"
+
+
 class InboxAdmin(ActionAdmin):
     """Admin of incoming messages, newest first; a message's page shows its raw content and why it was rejected."""
 
     part = "inbox"
     everything = "?status__exact=all"
     empty_hint = "Consumers write them: python manage.py consume_queue."
-    list_display = ("id", "state", "code", "kind", "store", "received", "job_link")
+    list_display = ("id", "state", "why", "kind", "store", "received", "job_link")
     list_filter = (InboxStatusFilter,)
     search_fields = ("message_id__exact",)
     search_help_text = "The full ID of a message"
@@ -52,10 +63,13 @@ class InboxAdmin(ActionAdmin):
     )
     fieldsets = (
         (None, {"fields": ("state", "code", "reason", "job_link", "consumer", "event", "producer", "store")}),
-        ("Content", {"fields": ("shown_raw",)}),
-        ("Times", {"fields": ("received_at", "ended_at", "deliveries")}),
+        (None, {"fields": ("shown_raw",)}),
+        ("Times", {"fields": ("received_at_time", "dismissed", "deliveries")}),
         ("Details", {"fields": ("message_id",), "classes": ("collapse",)}),
     )
+    optional = ("code", "reason", "job_link", "event", "producer", "store", "shown_raw", "dismissed")
+    received_at_time = time_of("received_at", "received")
+    dismissed = time_of("ended_at", "dismissed")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[InboxMessage]:
         """Defer the raw content, which can be large, to a message's own page."""
@@ -67,6 +81,9 @@ class InboxAdmin(ActionAdmin):
             return HttpResponseRedirect(f"{request.path}?status__exact={InboxMessage.Status.REJECTED}")
         return super().changelist_view(request, extra_context)
 
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[InboxList]:
+        return InboxList
+
     def state_of(self, row: InboxMessage) -> str:
         return str(row.status)
 
@@ -74,6 +91,12 @@ class InboxAdmin(ActionAdmin):
     def state(self, message: Any) -> SafeString:
         """Show the status as a badge."""
         return badge(message.get_status_display(), _BADGES[message.status])
+
+    @admin.display(description="why")
+    def why(self, message: InboxMessage) -> SafeString | str:
+        """Show why the message was rejected, and below in words."""
+        reason = Truncator(message.reason).chars(120)
+        return format_html("{}<small>{}</small>", message.code, reason) if message.code or reason else "-"
 
     @admin.display(description="event")
     def kind(self, message: InboxMessage) -> SafeString:
@@ -85,5 +108,6 @@ class InboxAdmin(ActionAdmin):
         return ago(message.received_at, datetime.now(UTC))
 
     @admin.display(description="raw message")
-    def shown_raw(self, message: InboxMessage) -> SafeString:
-        return text(shown_text(message.raw))
+    def shown_raw(self, message: InboxMessage) -> SafeString | str:
+        """Show the message as received, which is kept only of rejected ones."""
+        return text(shown_text(message.raw)) if message.raw else "-"

@@ -7,20 +7,23 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from django.contrib import admin, messages
+from django.contrib import admin
+from django.contrib.admin.models import LogEntry
+from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
+from django.utils import timezone
 from django.utils.html import format_html, format_html_join
+from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 
-from salon_jobs.admin.actions import ActionAdmin
+from salon_jobs.admin.actions import ActionAdmin, ButtonList
 from salon_jobs.admin.base import (
     MOST,
-    OrderedList,
     as_json,
     as_reader,
     badge,
@@ -29,6 +32,7 @@ from salon_jobs.admin.base import (
     may,
     reader,
     sees_all_stores,
+    time_of,
 )
 from salon_jobs.admin.filters import (
     EndedFilter,
@@ -42,7 +46,7 @@ from salon_jobs.admin.filters import (
 from salon_jobs.admin.job_actions import JOB_ACTIONS, RETRY
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import JobState
-from salon_jobs.core.units import counted, duration
+from salon_jobs.core.units import counted, duration, error_name, with_noun
 from salon_jobs.dashboard.stores import store_name
 from salon_jobs.dashboard.times import ago, instant
 from salon_jobs.jobs.search import COUNTED, MOST_KINDS, failure_kinds, retries_ahead, with_key
@@ -63,7 +67,7 @@ def format_errors(job: Job) -> SafeString | str:
             SafeString("" if number else " open"),
             error.attempt,
             instant(error.occurred_at),
-            error.error_class,
+            error_name(error.error_class),
             f" ({error.code})" if error.code else "",
             (summary := Truncator(error.message).chars(_SUMMARY)),
             "" if summary == error.message else error.message,
@@ -72,7 +76,7 @@ def format_errors(job: Job) -> SafeString | str:
         for number, error in enumerate(rows)
     ]
     if not blocks:
-        return "none"
+        return "-"
     template = (
         '<details{} class="salon-jobs-error"><summary>Attempt {} · {} · <strong>{}</strong>{}: {}</summary>'
         '<p>{}</p><pre class="salon-jobs-text">{}</pre></details>'
@@ -80,15 +84,12 @@ def format_errors(job: Job) -> SafeString | str:
     return format_html("<div>{}</div>", format_html_join("", template, blocks))
 
 
-class JobList(OrderedList):
+class JobList(ButtonList):
     """List of jobs that reads, for the page it shows, the last errors and why jobs wait."""
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
-        model_admin: Any = self.model_admin
         self.result_list = described(self.result_list, request)
-        for job in self.result_list:
-            job.buttons = model_admin.buttons_of(job, request)
 
 
 def described(jobs: Iterable[Job], request: HttpRequest) -> list[Any]:
@@ -99,19 +100,17 @@ def described(jobs: Iterable[Job], request: HttpRequest) -> list[Any]:
     """
     rows: list[Any] = list(jobs)
     using, now, may_see_all = reader(request), datetime.now(UTC), sees_all_stores(request)
-    tried = [job.pk for job in rows if job.attempts or job.state == str(JobState.FAILED)]
+    tried = [job.pk for job in rows if job.attempts or job.rescues or job.state == str(JobState.FAILED)]
     newest = JobError.objects.using(using).filter(job_id__in=tried).order_by("job_id", "-id").distinct("job_id")
     errors = {error.job_id: error for error in newest} if tried else {}
     reasons = waiting_reasons(rows, using=using, now=now) if may_see_all else {}
     for job in rows:
-        job.now, job.last_error = now, errors.get(job.pk)
+        job.now, job.last_error, job.knows_all = now, errors.get(job.pk), may_see_all
         if job.state == str(JobState.QUEUED):
             job.waits_for = reasons[job.pk] if may_see_all else due_in(job, now)
     return rows
 
 
-# Columns that a job's page leaves out when they are empty.
-_OPTIONAL = ("started_at", "finished_at", "cancel_requested_at", "expires_at", "tick", "job_key", "concurrency_key")
 _BADGES = {
     "queued": "waiting",
     "scheduled": "waiting",
@@ -144,35 +143,43 @@ class JobAdmin(ActionAdmin):
         StoreFilter,
     )
     search_fields = ("id__exact", "job_key__exact", "store_id__exact")
-    search_help_text = "The full ID or key of a job, or the ID of a store"
+    search_help_text = "The full number or key of a job, or the ID of a store"
     actions = JOB_ACTIONS
     fieldsets = (
-        (None, {"fields": ("task", "status", "detail", "store", "queue", "attempt_count", "origin")}),
-        ("Payload", {"fields": ("shown_payload",)}),
-        ("Errors", {"fields": ("errors", "retries_ahead")}),
+        (None, {"fields": ("status", "waiting", "failure", "outcome", "attempt_count", "process")}),
+        (None, {"fields": ("task_link", "queue_link", "store_link", "origin", "shown_payload")}),
+        (None, {"fields": ("errors", "retries_ahead")}),
         (
             "Times",
-            {
-                "fields": (
-                    "created_at",
-                    "run_at",
-                    "started_at",
-                    "finished_at",
-                    "took",
-                    "cancel_requested_at",
-                    "expires_at",
-                    "tick",
-                )
-            },
+            {"fields": ("enqueued_at", "due_at", "started", "ended", "took", "asked_to_end", "expires", "of_tick")},
         ),
-        (
-            "Details",
-            {
-                "fields": ("priority", "job_key", "concurrency_key", "trace_link", "rescues", "process"),
-                "classes": ("collapse",),
-            },
-        ),
+        ("Details", {"fields": ("priority", "job_key", "concurrency_key", "trace_link"), "classes": ("collapse",)}),
     )
+    optional = (
+        "waiting",
+        "failure",
+        "outcome",
+        "process",
+        "store_link",
+        "origin",
+        "errors",
+        "retries_ahead",
+        "started",
+        "ended",
+        "took",
+        "asked_to_end",
+        "expires",
+        "of_tick",
+        "job_key",
+        "concurrency_key",
+    )
+    enqueued_at = time_of("created_at", "enqueued")
+    due_at = time_of("run_at", "due")
+    started = time_of("started_at", "last started")
+    ended = time_of("finished_at", "ended")
+    asked_to_end = time_of("cancel_requested_at", "cancellation requested")
+    expires = time_of("expires_at", "expires")
+    of_tick = time_of("tick", "cron tick")
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[JobList]:
         return JobList
@@ -233,23 +240,44 @@ class JobAdmin(ActionAdmin):
         return None if found is None else described([found], request)[0]
 
     def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> Any:
-        """Show the kept result of a job that is gone, or say on the list of jobs what may have become of it."""
+        """Show the kept result of a job that is gone, or a page that says what may have become of it."""
         if object_id.isdecimal() and len(object_id) < 20 and may(request, "salon_jobs.view_jobresult"):
             kept = JobResult.objects.using(reader(request)).filter(pk=int(object_id)).exists()
             if kept:
                 return HttpResponseRedirect(self.address_of(JobResult, object_id))
         name = f"Job {object_id}" if object_id.isdecimal() else "That job"
         why = "" if conf.keep_succeeded else ": succeeded jobs are deleted at once (RETAIN_SUCCEEDED keeps them)"
-        text = f"{name} does not exist, or has ended and been deleted{why}."
-        self.message_user(request, text, messages.WARNING)
-        return HttpResponseRedirect(self.address_of_list())
+        pruned = (("failed", conf.retain_failed), ("cancelled", conf.retain_cancelled))
+        context = {
+            **self.admin_site.each_context(request),
+            "title": f"{name} is gone",
+            "opts": self.opts,
+            "media": self.media,
+            "text": f"{name} does not exist, or has ended and been deleted{why}.",
+            "pruned": [(state, duration(age.total_seconds())) for state, age in pruned if age is not None],
+            "log": self._log_of(object_id) if sees_all_stores(request) else (),
+        }
+        return TemplateResponse(request, "admin/salon_jobs/gone.html", context, status=404)
+
+    def _log_of(self, object_id: str) -> list[tuple[datetime, str, str]]:
+        """Return when, by whom and what was done to a job in the admin, the newest first."""
+        own = ContentType.objects.get_for_model(Job)
+        rows = LogEntry.objects.filter(content_type=own, object_id=object_id).select_related("user")
+        entries = list(rows.order_by("-action_time")[:_SHOWN])
+        # Django's own times are naive without USE_TZ.
+        times = [at if timezone.is_aware(at) else timezone.make_aware(at) for at in (e.action_time for e in entries)]
+        pairs = zip(times, entries, strict=True)
+        return [(at, str(entry.user), str(entry.get_change_message())) for at, entry in pairs]
 
     def state_of(self, row: Any) -> str:
-        return str(row.state)
+        """Return the state; of a running job that was asked to end, "cancelling"."""
+        is_asked = row.state == str(JobState.RUNNING) and row.cancel_requested_at is not None
+        return "cancelling" if is_asked else str(row.state)
 
     def line(self, row: Any) -> str:
         """Name a job by what an operator knows it by."""
-        parts = (f"#{row.pk} {row.task}", row.state, row.error_class, store_name(row.store_id) if row.store_id else "")
+        store = store_name(row.store_id) if row.store_id and conf.store_model else ""
+        parts = (f"#{row.pk} {row.task}", f"queue {row.queue}", row.state, error_name(row.error_class), store)
         return " · ".join(part for part in parts if part)
 
     @admin.display(description="job", ordering="id")
@@ -273,13 +301,30 @@ class JobAdmin(ActionAdmin):
     @admin.display(description="why")
     def detail(self, job: Any) -> SafeString | str:
         """Show why the job waits, its last error, or the reason why it was cancelled."""
-        parts: list[str] = [job.waits_for] if getattr(job, "waits_for", "") else []
-        if (error := getattr(job, "last_error", None)) is not None and job.state != str(JobState.CANCELLED):
-            name = error.error_class.rpartition(".")[2]
-            parts.append(f"{name}: {error.message}" if error.message else name)
-        elif why := (job.error_class or "").rpartition(".")[2] if job.state == str(JobState.FAILED) else job.reason:
-            parts.append(why)
+        is_cancelled = job.state == str(JobState.CANCELLED)
+        error = job.reason if is_cancelled else self.failure(job)
+        parts = [part for part in (getattr(job, "waits_for", ""), error) if part]
         return Truncator("; ".join(parts)).chars(_SUMMARY) or "-"
+
+    @admin.display(description="waiting because")
+    def waiting(self, job: Any) -> str:
+        """Show why a queued job does not run; nothing where that is not known."""
+        if job.state != str(JobState.QUEUED) or not hasattr(job, "waits_for"):
+            return ""
+        return job.waits_for or ("it is not its turn yet" if job.knows_all else "")
+
+    @admin.display(description="last error")
+    def failure(self, job: Any) -> str:
+        """Show the newest error without its traceback."""
+        error = getattr(job, "last_error", None)
+        error_class: str = job.error_class or "" if error is None else error.error_class
+        name = error_class.rpartition(".")[2]
+        return f"{name}: {error.message}" if error is not None and error.message else name
+
+    @admin.display(description="ended because")
+    def outcome(self, job: Any) -> str:
+        """Show the recorded reason of the end."""
+        return job.reason if job.state in (JobState.FAILED, JobState.CANCELLED) else ""
 
     @admin.display(description="enqueued")
     def enqueued(self, job: Any) -> SafeString:
@@ -298,14 +343,39 @@ class JobAdmin(ActionAdmin):
 
     @admin.display(description="attempts")
     def attempt_count(self, job: Job) -> str:
-        return f"{job.attempts} of {job.max_attempts}"
+        """Show how many attempts ended of how many there can be, and how often a worker died over the job."""
+        if job.state == str(JobState.RUNNING):
+            shown = f"attempt {job.attempts + 1} of {job.max_attempts}"
+        else:
+            shown = f"{job.attempts} of {with_noun(job.max_attempts, 'attempt')}"
+        times = "once" if job.rescues == 1 else f"{job.rescues:,} times"
+        return f"{shown}, recovered {times}" if job.rescues else shown
 
-    @admin.display(description="process")
+    @admin.display(description="runs in")
     def process(self, job: Any) -> SafeString | str:
         """Link to the worker that holds the job."""
         if job.leased_by is None:
             return "-"
-        return format_html('<a href="{}">{}</a>', self.address_of(Process, job.leased_by), job.leased_by)
+        worker = Process.objects.using(job._state.db).filter(pk=job.leased_by).first()
+        if worker is None:
+            return f"process {job.leased_by}, which is gone"
+        return format_html('<a href="{}">{}</a>', self.address_of(Process, worker.pk), worker)
+
+    @admin.display(description="task")
+    def task_link(self, job: Job) -> SafeString:
+        return self._alike(job.task, task=job.task)
+
+    @admin.display(description="queue")
+    def queue_link(self, job: Job) -> SafeString:
+        return self._alike(job.queue, queue=job.queue)
+
+    @admin.display(description="store")
+    def store_link(self, job: Job) -> SafeString | str:
+        return "-" if job.store_id is None else self._alike(store_name(job.store_id), store=str(job.store_id))
+
+    def _alike(self, shown: str, **filters: str) -> SafeString:
+        """Link a job's property to the list of jobs that share it."""
+        return format_html('<a href="{}?{}">{}</a>', self.address_of_list(), urlencode(filters), shown)
 
     @admin.display(description="payload")
     def shown_payload(self, job: Job) -> SafeString:
@@ -317,14 +387,19 @@ class JobAdmin(ActionAdmin):
 
     @admin.display(description="upcoming retries")
     def retries_ahead(self, job: Job) -> SafeString | str:
-        """Show the earliest and latest time at which each next attempt becomes due, if all before it fail at once."""
+        """Show the earliest and latest time at which each next attempt becomes due, if all before it fail at once.
+
+        Of a job that never failed they would be guesses.
+        """
+        if not job.attempts:
+            return "-"
         lines: list[tuple[str]] = []
         for retry in (retries := retries_ahead(job, datetime.now(UTC))):
             earliest, latest = instant(retry.earliest), instant(retry.latest)
             lines.append((f"Attempt {retry.attempt}: {earliest if earliest == latest else f'{earliest} to {latest}'}",))
         if retries and (more := job.max_attempts - retries[-1].attempt) > 0:
             lines.append((f"and {more:,} more",))
-        return format_html("<div>{}</div>", format_html_join("", "<div>{}</div>", lines)) if lines else "none"
+        return format_html("<div>{}</div>", format_html_join("", "<div>{}</div>", lines)) if lines else "-"
 
     @admin.display(description="trace")
     def trace_link(self, job: Job) -> SafeString | str:
@@ -350,14 +425,6 @@ class JobAdmin(ActionAdmin):
         url = self.address_of(CronTick, tick.pk)
         return format_html('<a href="{}">cron entry {}</a> at {}', url, tick.entry, instant(tick.tick_at))
 
-    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Leave out what is empty, and what staff of one store may not see: ticks and fan-outs belong to no store."""
-        shown = super().get_fieldsets(request, obj)
-        unseen = {name for name in _OPTIONAL if obj is not None and getattr(obj, name) is None}
-        if not sees_all_stores(request):
-            unseen |= {"origin", "process"}
-        elif obj is not None and self.origin(obj) == "-":
-            unseen.add("origin")
-        if obj is not None and not (obj.attempts and retries_ahead(obj, datetime.now(UTC))):
-            unseen.add("retries_ahead")
-        return [(name, {**each, "fields": [f for f in each["fields"] if f not in unseen]}) for name, each in shown]
+    def hidden_fields(self, request: HttpRequest) -> set[str]:
+        """Hide from staff of one store what belongs to none: ticks, fan-outs and processes."""
+        return super().hidden_fields(request) | (set() if sees_all_stores(request) else {"origin", "process"})

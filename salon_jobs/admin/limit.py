@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django import forms
 from django.contrib import admin
@@ -11,14 +11,16 @@ from django.contrib.admin.views.main import ChangeList
 from django.db import models
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from salon_jobs.admin.actions import log_changed, report, user_name
 from salon_jobs.admin.base import ReaderAdmin, badge, pause_of, reader, scope_name, sees_all_stores
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import OptionInvalid
+from salon_jobs.core.units import rate_text
 from salon_jobs.db.statements import rows as rows_of
+from salon_jobs.jobs import registry
 from salon_jobs.jobs.enqueue import after_commit
 from salon_jobs.jobs.limits import count_by_scope, limit_name, list_limits, set_paused
 from salon_jobs.models import Limit
@@ -29,13 +31,46 @@ else:
     ModelForm = forms.ModelForm  # generic only for type checkers
 
 
+# What the database keeps as a limit that is none, whatever the code declares.
+_UNLIMITED: Final = 2**31 - 1
+
+
+class NameInput(forms.TextInput):
+    """Input that suggests the tasks and queues known to this process."""
+
+    def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
+        """Return the input with its suggestions."""
+        known = sorted({*registry.task_names(), *registry.queue_names()})
+        options = format_html_join("", '<option value="{}">', ((each,) for each in known))
+        shown = super().render(name, value, {**(attrs or {}), "list": f"{name}-known"}, renderer)
+        return format_html('{}<datalist id="{}-known">{}</datalist>', shown, name, options)
+
+
 class LimitForm(ModelForm):
     """Form for one limit, validated against the database as the operator."""
+
+    unlimited = forms.BooleanField(
+        required=False, label="No limit of running jobs", help_text="Also where the code declares one"
+    )
+
+    class Meta:
+        widgets: ClassVar = {"name": NameInput(attrs={"class": "vTextField"})}
+        help_texts: ClassVar = {
+            "paused": "No job starts while this is set; those that run go on",
+            "max_concurrency": "How many jobs may run at once, in all processes; empty: as the code declares",
+            "rate": "How many jobs may start per second; empty: no limit",
+        }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         # Django validates constraints on the instance's database; a new one has none, hence the web role's.
         self.instance._state.db = conf.reader_database
+        if self.initial.get("max_concurrency") == _UNLIMITED:
+            self.initial.update(max_concurrency=None, unlimited=True)
+        if conf.store_model is None and "kind" in self.fields:
+            kind: Any = self.fields["kind"]
+            kind.choices = [each for each in kind.choices if each[0] != Limit.Kind.STORE]
+            self.fields["name"].help_text = "A queue, a task, or task:key for jobs that share a concurrency key"
 
     def clean(self) -> dict[str, Any]:
         """Refuse a name that matches nothing; normalize a store's id to the database's spelling."""
@@ -46,6 +81,10 @@ class LimitForm(ModelForm):
                 cleaned["name"] = limit_name(Limit.Kind(kind), name)
             except OptionInvalid as error:
                 self.add_error("name", str(error))
+        if cleaned.get("unlimited"):
+            if cleaned.get("max_concurrency") is not None:
+                self.add_error("unlimited", "Clear this, or the number of jobs that may run at once.")
+            cleaned["max_concurrency"] = _UNLIMITED
         return cleaned
 
 
@@ -64,16 +103,25 @@ class LimitList(ChangeList):
         self.result_list = rows
 
 
+class KindFilter(admin.ChoicesFieldListFilter):
+    """Filter by kind, without stores in a project that has none."""
+
+    def choices(self, changelist: Any) -> Any:
+        """Return the choices."""
+        hidden = "" if conf.store_model else Limit.Kind.STORE.label
+        return [each for each in super().choices(changelist) if str(each["display"]) != hidden]
+
+
 class LimitAdmin(ReaderAdmin):
     """Admin of limits, edited through the operator's database role; workers apply them within a second."""
 
-    empty_hint = "Add one to pause or limit a queue, a task, a store or the jobs that share a key."
-    list_display = ("scope", "state", "usage", "rate")
+    empty_hint = "Add one to pause or limit a queue, a task or jobs that share a key."
+    list_display = ("scope", "state", "usage", "starts")
     list_display_links = ("scope",)
-    list_filter = ("kind", "paused")
+    list_filter = (("kind", KindFilter), "paused")
     search_fields = ("name",)
     form = LimitForm
-    fields = ("kind", "name", "paused", "max_concurrency", "rate")
+    fields = ("kind", "name", "paused", "max_concurrency", "unlimited", "rate")
     ordering = ("kind", "name")
     sortable_by = ()
     actions = ("pause_selected", "resume_selected")
@@ -100,6 +148,16 @@ class LimitAdmin(ReaderAdmin):
         most, declared = row.listed and row.listed.max_concurrency, row.listed and row.listed.declared
         shown = f"{row.running:,} of {most:,}" if most is not None else f"{row.running:,}, no limit"
         return shown if declared in (None, most) else f"{shown} (declared: {declared:,})"
+
+    @admin.display(description="rate")
+    def starts(self, row: Limit) -> str:
+        """Show how many jobs may start."""
+        return "-" if row.rate is None else rate_text(row.rate)
+
+    @admin.display(description="no limit of running jobs", boolean=True)
+    def unlimited(self, row: Limit) -> bool:
+        """Return, for users who may only look, whether no limit is set explicitly."""
+        return row.max_concurrency == _UNLIMITED
 
     @admin.action(description="Pause selected limits", permissions=["change"])
     def pause_selected(self, request: HttpRequest, queryset: QuerySet[Limit]) -> None:

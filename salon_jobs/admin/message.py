@@ -12,17 +12,29 @@ from django.contrib import admin
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
+from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 
-from salon_jobs.admin.actions import Action, ActionAdmin, ActionForm, RowAction, log_changed, report
-from salon_jobs.admin.base import ReadOnlyAdmin, as_json, badge, id_or_uuid, pause_of, reader
+from salon_jobs.admin.actions import Action, ActionAdmin, ActionForm, ButtonList, RowAction, log_changed, report
+from salon_jobs.admin.base import (
+    OrderedList,
+    ReadOnlyAdmin,
+    address_of_list,
+    as_json,
+    badge,
+    id_or_uuid,
+    pause_of,
+    reader,
+    sees_all_stores,
+    time_of,
+)
 from salon_jobs.admin.filters import DestinationFilter, EventFilter, MessageStoreFilter, bounded, known_destinations
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import ActionResult, MessageStatus
 from salon_jobs.core.units import with_noun
 from salon_jobs.dashboard.relays import why_not_sent
 from salon_jobs.dashboard.times import ago, instant
-from salon_jobs.models import BlockedAggregate, DestinationState, Message, RelayPartition, Replay
+from salon_jobs.models import BlockedAggregate, DestinationState, Message, Process, RelayPartition, Replay
 from salon_jobs.outbox.control import (
     MOST,
     MessageCriteria,
@@ -37,8 +49,6 @@ from salon_jobs.tenancy.active import current_store_id
 
 _BADGES = {"pending": "waiting", "published": "good", "failed": "bad", "skipped": "quiet"}
 _SEARCHED = 1000
-# What a message's page leaves out when it is empty.
-_OPTIONAL = ("last_error", "aggregate_id", "sent_at", "ended_at", "retry_count", "retry_at", "producer", "replay_of")
 _OPEN = (MessageStatus.PENDING, MessageStatus.FAILED)
 
 
@@ -86,6 +96,24 @@ def retries(count: int) -> str:
     return with_noun(count, "retry", "retries") if count else ""
 
 
+class MessageList(OrderedList):
+    """List of messages that knows which pending ones go to a destination that is paused or down."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        if not sees_all_stores(request):  # destinations belong to no store
+            return
+        rows: list[Any] = list(self.result_list)
+        pending = [row for row in rows if row.status == MessageStatus.PENDING]
+        kinds = {row.aggregate_type for row in pending}
+        states = DestinationState.objects.using(reader(request)).in_bulk(kinds) if kinds else {}
+        for row in pending:
+            state = states.get(row.aggregate_type)
+            if state is not None and (state.paused or state.outage_since is not None):
+                row.held = f"destination {'paused' if state.paused else 'down'}"
+        self.result_list = rows
+
+
 class MessageAdmin(ActionAdmin):
     """Admin of messages by status, destination, event and store; a message's page shows everything known about it."""
 
@@ -129,10 +157,26 @@ class MessageAdmin(ActionAdmin):
     )
     fieldsets = (
         (None, {"fields": ("state", "delivery", "last_error", "event", "aggregate_type", "aggregate_id", "store")}),
-        ("Content", {"fields": ("shown_payload", "shown_headers")}),
-        ("Times", {"fields": ("created_at", "sent_at", "ended_at", "retry_count", "retry_at")}),
+        (None, {"fields": ("shown_payload", "shown_headers")}),
+        ("Times", {"fields": ("written", "sent", "ended", "retry_count", "retry")}),
         ("Details", {"fields": ("message_id", "producer", "replay_of", "partition"), "classes": ("collapse",)}),
     )
+    optional = (
+        "last_error",
+        "aggregate_id",
+        "store",
+        "shown_headers",
+        "sent",
+        "ended",
+        "retry_count",
+        "retry",
+        "producer",
+        "replay_of",
+    )
+    written = time_of("created_at", "written")
+    sent = time_of("sent_at", "published")
+    ended = time_of("ended_at", "failed or skipped")
+    retry = time_of("retry_at", "next attempt")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Message]:
         """Defer large columns to a message's own page."""
@@ -148,11 +192,8 @@ class MessageAdmin(ActionAdmin):
         matches = Q(pk__in=_of_aggregate(request, term)) | id_or_uuid(term, uuid_field="message_id")
         return queryset.filter(matches), False
 
-    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Leave out what is empty."""
-        unseen = {name for name in _OPTIONAL if obj is not None and getattr(obj, name) in (None, "", 0)}
-        shown = super().get_fieldsets(request, obj)
-        return [(name, {**each, "fields": [f for f in each["fields"] if f not in unseen]}) for name, each in shown]
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[MessageList]:
+        return MessageList
 
     def state_of(self, row: Message) -> str:
         """Return the status; of a pending message that waits for its next attempt or an operator, "blocked"."""
@@ -168,9 +209,11 @@ class MessageAdmin(ActionAdmin):
         return badge(message.status, _BADGES[message.status])
 
     @admin.display(description="status")
-    def progress(self, message: Message) -> SafeString:
-        """Show the status, and below how often the message was tried again."""
-        return format_html("{}<small>{}</small>", self.state(message), retries(message.retry_count))
+    def progress(self, message: Any) -> SafeString:
+        """Show the status, and below how often the message was retried and whether its destination takes it."""
+        held = getattr(message, "held", "")
+        below = " · ".join(part for part in (retries(message.retry_count), held) if part)
+        return format_html("{}<small>{}</small>", self.state(message), below)
 
     @admin.display(description="destination")
     def to(self, message: Message) -> SafeString:
@@ -188,8 +231,8 @@ class MessageAdmin(ActionAdmin):
         return as_json(message.payload)
 
     @admin.display(description="headers")
-    def shown_headers(self, message: Message) -> SafeString:
-        return as_json(message.headers)
+    def shown_headers(self, message: Message) -> SafeString | str:
+        return as_json(message.headers) if message.headers else "-"
 
     @admin.display(description="delivery")
     def delivery(self, message: Message) -> SafeString | str:
@@ -242,12 +285,27 @@ class BlockedAggregateAdmin(ActionAdmin):
     part = "outbox"
     empty_hint = "An aggregate is blocked while its next message cannot be published."
     has_rows_of_stores = True
-    list_display = ("id", "status", "to", "code", "head", "blocked", "attempt")
+    list_display = ("to", "state", "code", "head", "blocked", "attempt")
+    list_display_links = ("to",)
     list_filter = ("status",)
     search_fields = ("aggregate_id__exact", "head_id__exact")
     search_help_text = "The full ID of an aggregate, or the number of the message that blocks it"
     readonly_fields = ("head",)
-    fields = ("status", "head", "code", "aggregate_type", "aggregate_id", "since", "retry_count", "retry_at")
+    fields = (
+        "state",
+        "head",
+        "code",
+        "error",
+        "aggregate_type",
+        "aggregate_id",
+        "store",
+        "start",
+        "retry_count",
+        "retry",
+    )
+    optional = ("code", "error", "aggregate_id", "store", "retry_count", "retry")
+    start = time_of("since", "since")
+    retry = time_of("retry_at", "next attempt")
     actions = (
         RowAction(
             "unpark",
@@ -259,6 +317,11 @@ class BlockedAggregateAdmin(ActionAdmin):
             id_field="head_id",
         ),
     )
+
+    @admin.display(description="status")
+    def state(self, row: Any) -> SafeString:
+        """Show the status as a badge."""
+        return badge(row.get_status_display(), "bad" if row.status == str(BlockedAggregate.Status.PARKED) else "warn")
 
     @admin.display(description="destination")
     def to(self, row: BlockedAggregate) -> SafeString:
@@ -304,8 +367,11 @@ class DestinationAdmin(ActionAdmin):
 
     part = "outbox"
     empty_hint = "A destination appears with the first message that is sent there."
-    list_display = ("aggregate_type", "state", "since", "outage_code", "outage")
-    fields = ("aggregate_type", "state", "pause", "outage_since", "outage_code", "outage")
+    list_display = ("aggregate_type", "progress", "since", "why", "row_actions")
+    fields = ("aggregate_type", "state", "pause", "start", "outage_code", "outage", "sent_there")
+    optional = ("pause", "start", "outage_code", "outage")
+    sortable_by = ()
+    start = time_of("outage_since", "down since")
     list_filter = ("paused",)
     search_fields = ("aggregate_type__exact",)
     ordering = ("aggregate_type",)
@@ -318,6 +384,7 @@ class DestinationAdmin(ActionAdmin):
             "paused",
             takes_by=True,
             offered_in=("sending",),
+            in_rows=True,
         ),
         RowAction(
             "resume",
@@ -326,8 +393,12 @@ class DestinationAdmin(ActionAdmin):
             _resume,
             "resumed",
             offered_in=("paused",),
+            in_rows=True,
         ),
     )
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ButtonList]:
+        return ButtonList
 
     def state_of(self, row: DestinationState) -> str:
         return "paused" if row.paused else "sending"
@@ -338,6 +409,23 @@ class DestinationAdmin(ActionAdmin):
         if row.paused:
             return badge("paused", "warn")
         return badge("reachable", "good") if row.outage_since is None else badge("down", "bad")
+
+    @admin.display(description="state")
+    def progress(self, row: DestinationState) -> SafeString:
+        """Show whether messages are sent, and below who paused the destination."""
+        who = pause_of(row).removeprefix("paused").strip() if row.paused else ""
+        return format_html("{}<small>{}</small>", self.state(row), who)
+
+    @admin.display(description="outage")
+    def why(self, row: DestinationState) -> SafeString | str:
+        """Show why nothing arrives, and below in words."""
+        return format_html("{}<small>{}</small>", row.outage_code, row.outage) if row.outage_since else "-"
+
+    @admin.display(description="messages")
+    def sent_there(self, row: DestinationState) -> SafeString:
+        """Link to the messages that wait for the destination."""
+        query = urlencode({"destination": row.pk, "status__exact": MessageStatus.PENDING.value})
+        return format_html('<a href="{}?{}">pending ones</a>', address_of_list(Message, self.admin_site), query)
 
     @admin.display(description="paused")
     def pause(self, row: DestinationState) -> str:
@@ -355,7 +443,10 @@ class ReplayAdmin(ReadOnlyAdmin):
     part = "outbox"
     is_internal = True
     empty_hint = "A replay sends messages again: choose messages, and the action to send them again."
-    list_display = ("id", "requested_at", "requested_by", "reason", "messages")
+    list_display = ("id", "requested", "requested_by", "reason", "messages")
+    fields = ("requested", "requested_by", "reason", "messages", "criteria")
+    sortable_by = ()
+    requested = time_of("requested_at", "requested")
 
 
 class PartitionAdmin(ReadOnlyAdmin):
@@ -364,5 +455,14 @@ class PartitionAdmin(ReadOnlyAdmin):
     part = "outbox"
     is_internal = True
     empty_hint = "The first relay makes them: python manage.py relay_outbox."
-    list_display = ("partition", "owner", "epoch", "beat")
+    list_display = ("partition", "owned_by")
+    list_display_links = None
     ordering = ("partition",)
+    sortable_by = ()
+
+    @admin.display(description="owned by")
+    def owned_by(self, row: RelayPartition) -> SafeString | str:
+        """Link to the relay that publishes the partition's messages."""
+        if row.owner is None:
+            return badge("no relay", "bad")
+        return format_html('<a href="{}">relay #{}</a>', self.address_of(Process, row.owner), row.owner)

@@ -15,13 +15,13 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from salon_jobs.admin.actions import BATCH, Action, ActionAdmin, ActionForm, log_changed
-from salon_jobs.admin.base import OrderedList, ReadOnlyAdmin, as_json, badge, may, reader
+from salon_jobs.admin.base import OrderedList, ReadOnlyAdmin, address_of_list, as_json, badge, may, reader, time_of
 from salon_jobs.admin.filters import EntryFilter
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import SalonJobsError
 from salon_jobs.core.records import EnqueueAction
 from salon_jobs.core.units import duration, with_noun
-from salon_jobs.dashboard.processes import cron
+from salon_jobs.dashboard.processes import MOST_HELD, cron, processes
 from salon_jobs.dashboard.times import ago, instant
 from salon_jobs.jobs.fan_out import fan_out_progress
 from salon_jobs.jobs.waiting import served_in_words
@@ -34,10 +34,20 @@ class ProcessAdmin(ReadOnlyAdmin):
     """Admin of processes, with their last heartbeat."""
 
     empty_hint = "Start a worker: python manage.py runworker."
-    list_display = ("process", "serves", "running", "heartbeat", "started")
-    fields = ("process", "serves", "running", "heartbeat", "started", "supervisor")
+    list_display = ("process", "serves", "running", "heartbeat", "age")
+    fields = ("serves", "running", "heartbeat", "started", "supervisor")
+    optional = ("serves", "running", "supervisor")
     ordering = ("-heartbeat_at",)
     sortable_by = ()
+    started = time_of("started_at", "started")
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ProcessList]:
+        return ProcessList
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """Return the process with what it runs."""
+        row: Any = super().get_object(request, object_id, from_field)
+        return None if row is None else with_jobs([row], using=reader(request))[0]
 
     @admin.display(description="process")
     def process(self, row: Process) -> str:
@@ -51,12 +61,17 @@ class ProcessAdmin(ReadOnlyAdmin):
         return f"{served_in_words(row.queues)} on {with_noun(row.concurrency, 'thread')}"
 
     @admin.display(description="running")
-    def running(self, row: Process) -> SafeString | str:
-        """Link to the jobs that a worker holds."""
-        if row.kind != "worker":
+    def running(self, row: Any) -> SafeString | str:
+        """Count the jobs that a worker holds, with a link to them, and list those that run longest."""
+        if row.kind != "worker" or row.at_work is None:
             return "-"
-        url = reverse("admin:salon_jobs_job_changelist", current_app=self.admin_site.name)
-        return format_html('<a href="{}?leased_by__exact={}&amp;state__exact=running">its jobs</a>', url, row.pk)
+        if not row.at_work.held:
+            return "nothing"
+        url, held = address_of_list(Job, self.admin_site), row.at_work.held
+        shown = with_noun(held, "job") if held < MOST_HELD else f"{MOST_HELD - 1:,}+ jobs"
+        longest = ", ".join(f"{job.task} for {duration(job.for_s)}" for job in row.at_work.jobs)
+        template = '<a href="{}?leased_by__exact={}&amp;state__exact=running">{}</a><small>{}</small>'
+        return format_html(template, url, row.pk, shown, longest)
 
     @admin.display(description="heartbeat")
     def heartbeat(self, row: Process) -> SafeString:
@@ -67,7 +82,7 @@ class ProcessAdmin(ReadOnlyAdmin):
         return format_html("{} {}", shown, badge("silent", "bad")) if is_silent else shown
 
     @admin.display(description="started")
-    def started(self, row: Process) -> SafeString:
+    def age(self, row: Process) -> SafeString:
         return ago(row.started_at, datetime.now(UTC))
 
     @admin.display(description="supervisor")
@@ -75,7 +90,27 @@ class ProcessAdmin(ReadOnlyAdmin):
         """Link to the process that started this one."""
         if row.supervisor_id is None:
             return "-"
-        return format_html('<a href="{}">#{}</a>', self.address_of(Process, row.supervisor_id), row.supervisor_id)
+        started_by = Process.objects.using(row._state.db).filter(pk=row.supervisor_id).first()
+        if started_by is None:
+            return f"process {row.supervisor_id}, which is gone"
+        return format_html('<a href="{}">{}</a>', self.address_of(Process, started_by.pk), started_by)
+
+
+class ProcessList(OrderedList):
+    """List of processes with what they run."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        self.result_list = with_jobs(self.result_list, using=reader(request))
+
+
+def with_jobs(rows: Iterable[Process], *, using: str) -> list[Any]:
+    """Give each process the jobs that it holds. One query."""
+    described: list[Any] = list(rows)
+    at_work = {each.id: each for each in processes(using=using)}
+    for row in described:
+        row.at_work = at_work.get(row.pk)
+    return described
 
 
 class RunNow(Action):
@@ -119,7 +154,8 @@ class CronEntryAdmin(ActionAdmin):
 
     list_display = ("entry", "schedule", "next", "last", "result", "row_actions")
     list_display_links = ("entry",)
-    fields = ("task", "schedule", "payload", "next_ticks", "last_ticks", "backfill", "registered_at")
+    fields = ("task", "schedule", "payload", "next_ticks", "last_ticks", "backfill", "registered")
+    registered = time_of("registered_at", "first seen by a scheduler")
     ordering = ("name",)
     sortable_by = ()
     search_fields = ("name__exact",)
@@ -184,10 +220,10 @@ class CronEntryAdmin(ActionAdmin):
         except Exception as error:  # the project's own function builds it: whatever it raises is what there is to show
             return f"its function raised {type(error).__name__}: {error}"
 
-    @admin.display(description="backfill")
+    @admin.display(description="missed ticks")
     def backfill(self, row: Any) -> str:
         """Show how late a missed tick still fires."""
-        return duration(row.declared.window.total_seconds()) if row.declared else "-"
+        return f"fire up to {duration(row.declared.window.total_seconds())} late" if row.declared else "-"
 
     @admin.display(description="next")
     def next(self, row: Any) -> SafeString | str:
@@ -251,8 +287,10 @@ class CronTickAdmin(ReadOnlyAdmin):
 
     is_internal = True
     empty_hint = "A scheduler fires them: python manage.py runscheduler."
-    list_display = ("entry", "tick_at", "fired_at", "job_link")
+    list_display = ("entry", "tick", "fired", "job_link")
     fields = list_display
+    tick = time_of("tick_at", "tick")
+    fired = time_of("fired_at", "fired")
     list_filter = (EntryFilter,)
     sortable_by = ()
 
@@ -263,10 +301,35 @@ class FanOutAdmin(ReadOnlyAdmin):
     part = "tenants"
     is_internal = True
     empty_hint = "fan_out() adds a job of a store task for every store."
-    list_display = ("id", "task", "label", "tick", "inserted", "kept", "paused", "created_at")
-    fields = ("task", "label", "progress", "inserted", "kept", "paused", "tick", "created_at")
-    readonly_fields = ("progress",)
+    list_display = ("name", "added", "waiting", "paused_stores", "age")
+    fields = ("task", "label", "progress", "inserted", "kept", "paused", "of_tick", "created")
+    optional = ("label", "kept", "paused", "of_tick")
     sortable_by = ()
+    of_tick = time_of("tick", "cron tick")
+    created = time_of("created_at", "added")
+
+    @admin.display(description="fan-out")
+    def name(self, record: FanOutRecord) -> SafeString:
+        """Name the fan-out by its task, and below by its number and label."""
+        rest = " · ".join(part for part in (f"#{record.pk}", record.label) if part)
+        return format_html("{}<small>{}</small>", record.task, rest)
+
+    @admin.display(description="jobs added")
+    def added(self, record: FanOutRecord) -> int:
+        return record.inserted
+
+    @admin.display(description="had one waiting")
+    def waiting(self, record: FanOutRecord) -> int:
+        """Show how many stores already had a waiting job with the key."""
+        return record.kept
+
+    @admin.display(description="paused stores")
+    def paused_stores(self, record: FanOutRecord) -> int:
+        return record.paused
+
+    @admin.display(description="added")
+    def age(self, record: FanOutRecord) -> SafeString:
+        return ago(record.created_at, datetime.now(UTC))
 
     def progress(self, record: FanOutRecord) -> SafeString:
         """Count the jobs, with a link to them."""

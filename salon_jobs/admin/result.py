@@ -11,7 +11,7 @@ from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from salon_jobs.admin.base import ReadOnlyAdmin, as_json, id_or_uuid
+from salon_jobs.admin.base import ReadOnlyAdmin, as_json, id_or_uuid, time_of
 from salon_jobs.core.units import duration
 from salon_jobs.dashboard.times import ago
 from salon_jobs.models import JobResult
@@ -27,11 +27,16 @@ class JobResultAdmin(ReadOnlyAdmin):
     search_fields = ("job_id__exact",)
     search_help_text = "The full number of a job, or its public ID"
     fieldsets = (
-        (None, {"fields": ("task", "shown_value", "store", "queue", "attempts")}),
-        ("Payload", {"fields": ("shown_payload",)}),
-        ("Times", {"fields": ("created_at", "run_at", "started_at", "finished_at", "took", "expires_at")}),
+        (None, {"fields": ("task", "shown_value", "shown_payload", "store", "queue", "attempts")}),
+        ("Times", {"fields": ("enqueued", "due", "started", "ended", "took", "deleted")}),
         ("Details", {"fields": ("priority", "public_id", "worker_id"), "classes": ("collapse",)}),
     )
+    optional = ("store", "public_id")
+    enqueued = time_of("created_at", "enqueued")
+    due = time_of("run_at", "due")
+    started = time_of("started_at", "started")
+    ended = time_of("finished_at", "ended")
+    deleted = time_of("expires_at", "kept until")
     ordering = ("-job_id",)
     sortable_by = ()
 

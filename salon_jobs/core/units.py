@@ -1,4 +1,4 @@
-"""Conversion of instants, and formatting of durations and numbers for people."""
+"""Conversion of instants, and formatting of durations, numbers and names for people."""
 
 from __future__ import annotations
 
@@ -34,6 +34,16 @@ def counted(value: int, most: int) -> str:
 def with_noun(count: int, noun: str, plural: str = "") -> str:
     """Format a count with its noun, whose plural is regular unless given."""
     return f"1 {noun}" if count == 1 else f"{count:,} {plural or f'{noun}s'}"
+
+
+def error_name(error_class: str | None) -> str:
+    """Format the class of an error; Python's own are known without their module."""
+    return (error_class or "").removeprefix("builtins.")
+
+
+def rate_text(rate: float) -> str:
+    """Format a number of jobs per second."""
+    return f"{rate:g} {'job' if rate == 1 else 'jobs'} per second"
 
 
 def paused_text(by: str, at: datetime | None) -> str:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.db.statements import rows
 from salon_jobs.jobs.waiting import served_in_words
 from salon_jobs.schedule.entries import cron_entries
+
+# How many jobs of a process are counted at most.
+MOST_HELD: Final = 1001
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class HeldJob:
 
 @dataclass(frozen=True, slots=True)
 class ProcessAtWork:
-    """One process; ``held`` is how many jobs it has claimed, up to 1,001, ``jobs`` the first five of them."""
+    """One process; ``held`` is how many jobs it has claimed, up to ``MOST_HELD``, ``jobs`` the first five of them."""
 
     id: int
     kind: str

@@ -18,9 +18,16 @@ def instant(at: datetime) -> str:
 
 def ago(at: datetime, now: datetime) -> SafeString:
     """Format an instant by its distance from now, with the instant itself as a tooltip."""
+    return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), instant(at), _distance(at, now))
+
+
+def exact(at: datetime, now: datetime) -> SafeString:
+    """Format an instant, followed by its distance from now."""
+    return format_html('<time datetime="{}">{}</time>, {}', at.isoformat(), instant(at), _distance(at, now))
+
+
+def _distance(at: datetime, now: datetime) -> str:
     distance_s = (now - at).total_seconds()
     if abs(distance_s) < 1:
-        shown = "now"
-    else:
-        shown = f"{duration(distance_s)} ago" if distance_s > 0 else f"in {duration(-distance_s)}"
-    return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), instant(at), shown)
+        return "now"
+    return f"{duration(distance_s)} ago" if distance_s > 0 else f"in {duration(-distance_s)}"

@@ -15,7 +15,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core import metrics
 from salon_jobs.core.metrics import Sample
 from salon_jobs.core.records import JobState
-from salon_jobs.core.units import duration, paused_text, with_noun
+from salon_jobs.core.units import duration, paused_text, rate_text, with_noun
 from salon_jobs.db import statements
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.limits import Limits, count_by_scope, load_limits, scopes_of
@@ -41,7 +41,7 @@ class Surroundings:
         if not self.served:
             found.append("no worker is running")
         elif not any(serves(queues, job.queue) for queues in self.served):
-            found.append(f"no worker serves queue {job.queue!r}")
+            found.append(f"no worker serves queue {job.queue}")
         for scope in scopes_of(job.queue, job.task, job.store_id, job.concurrency_key):
             found += self._limited(scope)
         return found
@@ -56,7 +56,7 @@ class Surroundings:
             if count >= limit.max_concurrency:
                 yield f"{name}: {with_noun(count, 'job')} running, limit {limit.max_concurrency:,}"
         elif limit.rate is not None:
-            yield f"{name} is limited to {with_noun(1, 'job') if limit.rate == 1 else f'{limit.rate:g} jobs'} a second"
+            yield f"{name} is limited to {rate_text(limit.rate)}"
 
 
 def serves(queues: Sequence[str] | None, queue: str) -> bool:

@@ -22,6 +22,7 @@ register: Final = template.Library()
 register.filter("duration", units.duration)
 register.filter("number", units.number)
 register.filter("counted", units.counted)
+register.filter("error_name", units.error_name)
 
 
 @register.filter
@@ -61,4 +62,5 @@ def linked(context: dict[str, Any], shown: object, model: str, key: str, **filte
     url = reverse(f"admin:salon_jobs_{model}_changelist", current_app=request.resolver_match.namespace)
     wanted = {name: str(value) for name, value in filters.items()}
     named = next(iter(wanted.values()), "") if key.endswith("-") else ""
-    return format_html('<a id="{}{}" href="{}?{}">{}</a>', key, named, url, urlencode(wanted), shown)
+    is_zero = SafeString(' class="zero"' if shown in (0, "0") else "")
+    return format_html('<a id="{}{}"{} href="{}?{}">{}</a>', key, named, is_zero, url, urlencode(wanted), shown)

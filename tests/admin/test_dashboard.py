@@ -176,6 +176,8 @@ def test_what_is_counted_leads_to_its_rows_for_whoever_may_see_them(busy: tuple[
         assert shown in client.get(f"/admin/salon_jobs/{wanted}").content.decode(), wanted
     ids = re.findall(r' id="([^"]+)"', page)
     assert len(ids) == len(set(ids))
+    assert f"/admin/salon_jobs/process/{worker()}/change/" in links
+    assert "long-haul for 3 min" in client.get("/admin/salon_jobs/process/").content.decode()
     limited = staff(may=("view_dashboard", "view_all_stores"))
     for link in re.findall(r'href="(/admin/salon_jobs/[^"]+)"', limited.get(DASHBOARD).content.decode()):
         assert limited.get(unescape(link)).status_code == 200, link
@@ -280,6 +282,15 @@ def test_a_plot_says_in_words_what_it_shows_and_breaks_where_nothing_is_known() 
     assert json.loads(plot.points)[:2] == [["Jan 01 00:00", "1", "–"], ["Jan 01 00:01", "–", "–"]]
     assert svg.count("M") == 3 + 2, "three lines of the grid, and two parts of the first line"
     assert " style=" not in svg
+
+
+def test_a_plot_of_zeros_has_one_mark_and_a_single_value_is_a_dot() -> None:
+    times = tuple(datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=n) for n in range(3))
+    zeros = Plot("x", "Failures", (Line("failed", [0, 0, 0]),), times, number)
+    assert (zeros.axis, zeros.is_known) == (["0"], True)
+    assert not Plot("x", "Latency", (Line("p50", [None] * 3),), times, number).is_known
+    alone = str(Plot("x", "Latency", (Line("p50", [None, None, 5]),), times, number).svg)
+    assert '<path class="line line-0" d=""/><path class="dots line-0" d="M600.0 3.0h0"/>' in alone
 
 
 def test_numbers_are_written_for_people() -> None:

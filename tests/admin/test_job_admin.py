@@ -79,7 +79,7 @@ def test_a_retry_can_be_for_later(client: Client) -> None:
 def test_a_discard_is_logged_and_leaves_running_jobs(client: Client) -> None:
     failed, running = add(state="failed"), add(state="running")
     text = act(client, "discard", [failed, running], confirmed="1")
-    assert "1 job discarded." in text
+    assert f'1 job discarded. <a href="{JOBS}{failed}/change/">ping #{failed}</a>' in text
     assert "only queued and failed jobs can be discarded" in text
     assert logged() == [(str(failed), "discarded")]
 
@@ -216,7 +216,7 @@ def test_a_row_of_the_list_shows_what_one_came_for_and_acts_on_it_alone(client: 
     for expected in (
         f"#{failed}",
         "failed",
-        "3 of 3",
+        "3 of 3 attempts",
         "CardDeclined: no funds &lt;b&gt;",
         ">3 h ago<",
         "ran 40 s",
@@ -229,7 +229,7 @@ def test_a_row_of_the_list_shows_what_one_came_for_and_acts_on_it_alone(client: 
     assert f'value="retry:{queued}"' not in page
     question = client.post(JOBS, {"row_action": f"retry:{failed}"}).content.decode()
     assert "1 job selected" in question
-    assert f"#{failed} ping · failed · shop.CardDeclined" in question
+    assert f"#{failed} ping · queue default · failed · shop.CardDeclined" in question
     answer = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', question))
     client.post(JOBS, {**answer, "confirmed": "1"})
     assert dict(seen("SELECT id, state FROM salon_jobs_job")) == {failed: "queued", other: "failed", queued: "queued"}
@@ -248,8 +248,18 @@ def test_an_action_from_a_jobs_page_returns_to_it_and_to_no_other_site(client: C
 
 
 def test_the_page_of_a_job_that_is_gone_says_why(client: Client) -> None:
-    text = client.get(f"{JOBS}4711/change/", follow=True).content.decode()
-    assert "Job 4711 does not exist, or has ended and been deleted: succeeded jobs are deleted at once" in text
+    job_id = add(state="failed")
+    page = f"{JOBS}{job_id}/change/"
+    act(client, "retry", [job_id], confirmed="1")
+    change("DELETE FROM salon_jobs_job")
+    answer = client.get(page)
+    assert answer.status_code == 404
+    text = re.sub(r"<[^>]+>", "", answer.content.decode())
+    assert f"Job {job_id} does not exist, or has ended and been deleted: succeeded jobs are deleted at once" in text
+    assert "Failed jobs are deleted 90 d after they ended." in text
+    assert "Cancelled jobs are deleted 7 d after they ended." in text
+    assert re.search(r"What was done to it here\s+(now|[\d.]+ m?s ago) by boss: retried", text)
+    assert "That job does not exist" in client.get(f"{JOBS}rubbish/change/").content.decode()
 
 
 def test_limits_show_their_use_and_are_paused_in_the_list(client: Client, stores: list[UUID]) -> None:
@@ -309,3 +319,38 @@ def test_a_message_knows_why_its_destination_takes_none(client: Client) -> None:
     assert "BROKER.DOWN" in text
     listed = client.get("/admin/salon_jobs/destinationstate/").content.decode()
     assert '<span class="salon-jobs-badge warn">paused</span>' in listed
+    assert "destination paused" in client.get("/admin/salon_jobs/message/").content.decode()
+
+
+def test_no_limit_is_a_choice_and_no_number(client: Client) -> None:
+    form = {"kind": "task", "name": "ping", "unlimited": "on"}
+    both = client.post(f"{LIMITS}add/", {**form, "max_concurrency": "3"}).content.decode()
+    assert "Clear this, or the number of jobs that may run at once." in both
+    assert client.post(f"{LIMITS}add/", form).status_code == 302
+    assert seen("SELECT max_concurrency FROM salon_jobs_limit") == [(2**31 - 1,)]
+    [(number,)] = seen("SELECT id FROM salon_jobs_limit")
+    page = client.get(f"{LIMITS}{number}/change/").content.decode()
+    assert re.search(r'name="unlimited"[^>]* checked', page)
+    assert '<option value="ping">' in page, "known tasks are suggested"
+    assert str(2**31 - 1) not in page
+    assert (
+        client.post(f"{LIMITS}{number}/change/", {**form, "unlimited": "", "max_concurrency": "3"}).status_code == 302
+    )
+    assert seen("SELECT max_concurrency FROM salon_jobs_limit") == [(3,)]
+
+
+def test_a_job_that_is_asked_to_end_is_not_offered_to_be_asked_again(client: Client) -> None:
+    job_id = add(state="running", attempts=2, rescues=1, cancel_requested_at=datetime.now(UTC))
+    page = client.get(f"{JOBS}{job_id}/change/").content.decode()
+    assert "attempt 3 of 25, recovered once" in page
+    assert 'value="cancel"' not in page
+    assert f'value="cancel:{job_id}"' not in client.get(JOBS).content.decode()
+
+
+@pytest.mark.parametrize("formats", [None, ["project.formats"]])
+def test_times_have_seconds_and_a_zone_whatever_the_projects_formats(
+    client: Client, settings: Any, formats: Any
+) -> None:
+    settings.FORMAT_MODULE_PATH, settings.LANGUAGE_CODE = formats, "en-us"
+    job_id = add(created_at=datetime(2026, 5, 6, 3, 4, 5, tzinfo=UTC))
+    assert "2026-05-06 03:04:05 UTC</time>, " in client.get(f"{JOBS}{job_id}/change/").content.decode()

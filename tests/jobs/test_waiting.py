@@ -41,9 +41,9 @@ def test_each_reason_is_said(stores: list[UUID]) -> None:
     assert reason(later) == "due in 1.5 h"
     change("UPDATE salon_jobs_job SET attempts = 2 WHERE id = %s", later)
     assert reason(later) == "retry in 1.5 h"
-    assert reason(add(queue="night")) == "no worker serves queue 'night'"
+    assert reason(add(queue="night")) == "no worker serves queue night"
     change('UPDATE salon_jobs_process SET queues = \'["!night", "!dawn"]\'')
-    assert reason(add(queue="night")) == "no worker serves queue 'night'"
+    assert reason(add(queue="night")) == "no worker serves queue night"
     assert reason(add(queue="mail")) == ""
     assert reason(add(task="forgotten")) == "no task 'forgotten' is declared here"
     pause(queue="mail")
@@ -58,7 +58,7 @@ def test_each_reason_is_said(stores: list[UUID]) -> None:
     add(state="running")
     assert reason(add()) == "task ping: 1 job running, limit 1"
     limit(task="ping", max_concurrency=None, rate=5)
-    assert reason(add()) == "task ping is limited to 5 jobs a second"
+    assert reason(add()) == "task ping is limited to 5 jobs per second"
 
 
 def test_silent_workers_serve_nothing(worker: None) -> None:

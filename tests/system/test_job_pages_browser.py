@@ -154,7 +154,7 @@ def test_staff_of_one_store_see_and_retry_its_jobs_alone(
         page.goto(f"{site}salon_jobs/job/?q={other}")
         expect(page.locator("#changelist .paginator")).to_contain_text("0 jobs")
         page.goto(f"{site}salon_jobs/job/{other}/change/")
-        expect(page.locator(".messagelist")).to_contain_text("does not exist, or has ended and been deleted")
+        expect(page.locator("#content")).to_contain_text("does not exist, or has ended and been deleted")
         page.goto(f"{site}salon_jobs/job/{old}/change/")
         expect(page.locator(".salon-jobs-actions button")).to_have_text(["Retry"])
         page.click("button[value=retry]")
