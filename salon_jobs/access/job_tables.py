@@ -151,6 +151,9 @@ _ENQUEUE: Final = (
     "text, text, uuid, text, smallint, smallint, timestamptz, timestamptz, timestamptz, text, text, text, text, uuid"
 )
 _ADD_FOLLOW_UP: Final = "bigint[], text, text, uuid, text, smallint, smallint, text, text, text, text"
+_CLAIM_GROUPS: Final = (
+    "bigint, integer, float8, uuid[], bigint[], integer[], bigint[], bigint[], text[], uuid[], integer[]"
+)
 _EMIT: Final = "text, text, text, json, json, text, uuid, boolean"
 _EMIT_MANY: Final = "uuid[], text[], text[], text[], text[], text[], text"
 _AT_COMMIT: Final = "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW"
@@ -162,7 +165,9 @@ _FUNCTIONS: Final[Mapping[str, _JobFunction]] = {
     "salon_jobs_get_result": _JobFunction("uuid", ("web", "worker")),
     "salon_jobs_cancel": _JobFunction("bigint[]", ("web", "worker", "operator")),
     "salon_jobs_claim": _JobFunction("bigint, text[], integer, timestamptz, text[], float8", ("worker",)),
+    "salon_jobs_claim_groups": _JobFunction(_CLAIM_GROUPS, ("worker",)),
     "salon_jobs_finish": _JobFunction("bigint, integer, bigint, boolean", ("worker",)),
+    "salon_jobs_finish_chunk": _JobFunction("bigint[], integer[], bigint, boolean", ("worker",)),
     "salon_jobs_emit": _JobFunction(_EMIT, ("web", "worker")),
     "salon_jobs_emit_many": _JobFunction(_EMIT_MANY, ("web", "worker")),
     "salon_jobs_gate": _JobFunction("", ("worker", "operator")),

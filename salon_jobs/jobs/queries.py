@@ -99,12 +99,11 @@ def finish_call(job: ClaimedJob, process_id: int) -> str:
     return f"SELECT salon_jobs_finish({job.id:d}, {job.lease:d}, {process_id:d}, {conf.keep_succeeded is True})"
 
 
-def finish_calls(jobs: Sequence[ClaimedJob], process_id: int) -> str:
-    """Return one statement that does what ``finish_call`` does for each of these jobs, in the order of their ids."""
+def finish_chunk_call(jobs: Sequence[ClaimedJob], process_id: int) -> str:
+    """Return the statement that does for all these jobs what ``finish_call`` does for one."""
     ordered = sorted(jobs)  # their first field is the id
     ids, leases = (",".join([str(getattr(job, name)) for job in ordered]) for name in ("id", "lease"))
-    unnested = f"unnest('{{{ids}}}'::bigint[]), unnest('{{{leases}}}'::int[])"
-    return f"SELECT salon_jobs_finish({unnested}, {process_id:d}, {conf.keep_succeeded is True})"
+    return f"SELECT salon_jobs_finish_chunk('{{{ids}}}', '{{{leases}}}', {process_id:d}, {conf.keep_succeeded is True})"
 
 
 def finish_many(jobs: Sequence[ClaimedJob], process_id: int) -> set[int]:

@@ -355,7 +355,7 @@ def _finish_chunk(own: JobContext | None, running: RunningJob) -> None:
     jobs = [run.job for run in running.runs if run.result is None]
     with _lease_lost(running):
         # An empty statement commits alone.
-        finish = queries.finish_calls(jobs, running.process_id) if jobs else "SELECT"
+        finish = queries.finish_chunk_call(jobs, running.process_id) if jobs else "SELECT"
         if own is None or not own.commit_after(finish):
             in_one_trip(running.connection, finish)
 

@@ -52,6 +52,20 @@ def test_the_end_of_a_run(empty: None, keep: bool) -> None:
     assert rows_read("SELECT salon_jobs_finish(20000, 1, 7, %s)", keep) < 10
 
 
+@pytest.mark.parametrize("keep", [False, True])
+def test_the_end_of_a_chunk(empty: None, keep: bool) -> None:
+    for _ in range(8):
+        own_value("SELECT salon_jobs_finish_chunk('{}', '{}', 7, %s)", keep)
+    change(
+        "INSERT INTO salon_jobs_job (task, state, leased_by, lease)"
+        " SELECT 'test-system', 'running', 7, 1 FROM generate_series(1, 20000)"
+    )
+    finish = "SELECT salon_jobs_finish_chunk('{100,9000,20000}', '{1,1,1}', 7, %s)"
+    assert rows_read(finish, keep) < 10
+    change("ANALYZE salon_jobs_job")
+    assert rows_read(finish, keep) < 10
+
+
 def test_a_result_by_its_public_id(empty: None) -> None:
     read = "SELECT count(*) FROM salon_jobs_get_result(%s::uuid)"
     public_id = "00000000-0000-4000-8000-000000020000"
@@ -133,3 +147,38 @@ def test_a_claim_of_a_few(empty: None, process_id: int) -> None:
     )
     assert own_value(CLAIM, process_id) == 10
     assert rows_read(CLAIM, process_id) < 100
+
+
+@pytest.mark.parametrize("jobs", [400, 20_000])
+def test_a_claim_of_groups_reads_no_more_than_its_quotas_from_the_low_water_on(
+    empty: None, process_id: int, jobs: int
+) -> None:
+    def claim(after: int) -> str:
+        groups = "SELECT array_agg(store) AS stores, array_agg(claim_group) AS numbers, count(*)::int AS n FROM"
+        return (
+            "SELECT count(c.id) FROM"
+            f" ({groups} (SELECT DISTINCT store_id AS store, claim_group FROM groups_of_test) each) AS g"
+            " CROSS JOIN LATERAL salon_jobs_claim_groups("
+            f" {process_id}, 10, 0, g.stores, g.numbers, array_fill(5, ARRAY[g.n]), array_fill(0::bigint, ARRAY[g.n]),"
+            f" array_fill({after}::bigint, ARRAY[g.n]), array_fill(NULL::text, ARRAY[g.n]), g.stores,"
+            " array_fill(5, ARRAY[g.n])) AS c"
+        )
+
+    stores = "('00000000-0000-4000-8000-00000000000' || n %% 2)::uuid"
+    change("CREATE TABLE groups_of_test (store_id uuid, claim_group bigint)")
+    change("GRANT SELECT ON groups_of_test TO PUBLIC")
+    try:
+        for _ in range(8):
+            assert own_value(claim(0)) == 0
+        change(
+            "INSERT INTO salon_jobs_job (task, store_id, run_at)"
+            f" SELECT 'test-store', {stores}, to_timestamp(0) FROM generate_series(1, %s) AS n",
+            jobs,
+        )
+        change("INSERT INTO groups_of_test SELECT DISTINCT store_id, claim_group FROM salon_jobs_job")
+        change("ANALYZE salon_jobs_job")
+        assert own_value(claim(0)) == 10
+        assert rows_read(claim(jobs - 50)) < 50
+        assert own_value("SELECT count(*) FROM salon_jobs_job WHERE state = 'running' AND id <= 10") == 10
+    finally:
+        change("DROP TABLE groups_of_test")

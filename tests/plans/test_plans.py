@@ -14,8 +14,7 @@ from django.db import connections
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.pruning import prune_old
 from salon_jobs.jobs.statistics import STORED_OUTCOMES
-from salon_jobs.worker.fair_claim import claim_parameters, share_out
-from salon_jobs.worker.group_scanner import ClaimFilter, list_groups, list_parameters
+from salon_jobs.worker.group_scanner import ClaimFilter, list_parameters
 from tests.plans.explain import assert_no_full_scan, indexes, nodes, nodes_of, rows_read, scans
 from tests.support import change
 
@@ -117,18 +116,6 @@ def test_groups_are_listed_by_steps(crowded: int) -> None:
     assert "Sort" not in {node["Node Type"] for node in plan}
     read = sum(node["Actual Rows"] * node["Actual Loops"] for node in scans(plan))
     assert read <= 3 * 65
-
-
-def test_a_claim_reads_its_groups_from_the_low_water_on(crowded: int) -> None:
-    groups = [group for group in list_groups(None, ClaimFilter(tasks=registry.task_names())).groups if group.due]
-    assert groups
-    shares = share_out(groups, 20, {}, lambda _: ())
-    plan = nodes("claim_groups", claim_parameters(crowded, shares, 20, {}))
-    assert_no_full_scan(plan)
-    assert {"salon_jobs_job_claim_group", "salon_jobs_job_pkey"} <= indexes(plan)
-    condition = next(node["Index Cond"] for node in plan if node.get("Index Name") == "salon_jobs_job_claim_group")
-    assert "claim_group" in condition
-    assert "ROW(" in condition
 
 
 def test_a_finish_and_a_failure_find_their_row_by_its_key(crowded: int) -> None:

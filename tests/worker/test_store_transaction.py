@@ -150,8 +150,8 @@ def test_only_a_uuid_becomes_a_literal(database: None) -> None:
 def test_the_functions_are_for_the_worker_alone(database: None) -> None:
     assert seen(
         "SELECT proname, proowner::regrole::text, prosecdef, array_to_string(proacl, ' ') FROM pg_proc"
-        " WHERE proname IN ('salon_jobs_finish', 'salon_jobs_claim') ORDER BY 1"
+        " WHERE proname ~ '^salon_jobs_(finish|claim)' ORDER BY 1"
     ) == [
         (name, "migrator", False, "migrator=X/migrator worker_runtime=X/migrator")
-        for name in ("salon_jobs_claim", "salon_jobs_finish")
+        for name in ("salon_jobs_claim", "salon_jobs_claim_groups", "salon_jobs_finish", "salon_jobs_finish_chunk")
     ]

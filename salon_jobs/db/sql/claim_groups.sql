@@ -1,43 +1,6 @@
--- Claim due jobs claim group by claim group for one live process: at most its quota from each group, at most its quota
--- from each store, at most %(room)s in all; a store's groups are used in the given order. A group is read from after
--- the job that was last claimed from it (low-water): behind a transaction that pins xmin, the dead rows before it would
--- be read each time.
--- The group (column claim_group) is a hash: among 10,000 keys of a store, two collide in one case of a hundred. So the key is
--- compared too; otherwise one key's jobs would be claimed against the other's limit.
--- Locks: KEY SHARE on the process row (a rescue waits for us, or we claim nothing); the jobs FOR UPDATE SKIP LOCKED.
--- MATERIALIZED, the array and the commit: as claim_due.sql. Role: worker. Not prepared.
-WITH me AS MATERIALIZED (
-    SELECT id FROM salon_jobs_process
-     WHERE id = %(process_id)s AND set_config('synchronous_commit', 'off', true) = 'off'
-       FOR KEY SHARE
-), groups AS MATERIALIZED (
-    SELECT g.store, g.claim_group, g.quota, timestamptz 'epoch' + g.low_us * interval '1 microsecond' AS low, g.low_id, g.key
-      FROM unnest(%(stores)s::uuid[], %(numbers)s::bigint[], %(quotas)s::int[], %(lows_us)s::bigint[],
-                  %(low_ids)s::bigint[], %(keys)s::text[]) AS g (store, claim_group, quota, low_us, low_id, key)
-), due AS MATERIALIZED (
-    SELECT picked.id
-      FROM unnest(%(each_store)s::uuid[], %(store_quotas)s::int[]) AS s (store, quota)
-     CROSS JOIN LATERAL (
-           SELECT one.id
-             FROM groups g
-            CROSS JOIN LATERAL (
-                  SELECT j.id
-                    FROM salon_jobs_job j
-                   WHERE j.state = 'queued'
-                     AND COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) = g.store
-                     AND j.claim_group = g.claim_group AND j.run_at <= now() AND (j.run_at, j.id) > (g.low, g.low_id)
-                     AND j.concurrency_key IS NOT DISTINCT FROM g.key AND EXISTS (SELECT FROM me)
-                   ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group, j.run_at, j.id
-                   LIMIT g.quota
-                     FOR UPDATE OF j SKIP LOCKED) AS one
-            WHERE g.store = s.store
-            LIMIT s.quota) AS picked
-     LIMIT %(room)s
-)
-UPDATE salon_jobs_job j
-   SET state = 'running', lease = j.lease + 1, leased_by = %(process_id)s, started_at = clock_timestamp()
- WHERE j.id = ANY (ARRAY(SELECT id FROM due))
-RETURNING j.id, j.task, j.store_id, j.payload::text, j.queue, j.priority, date_part('epoch', j.run_at), j.attempts,
-          j.max_attempts, j.lease, COALESCE(j.expires_at <= now(), false),
-          date_part('epoch', j.tick), date_part('epoch', j.created_at), j.claim_group,
-          %(clock)s::float8 - date_part('epoch', clock_timestamp() - j.run_at), j.trace::text
+-- Claim due jobs claim group by claim group by salon_jobs_claim_groups.
+-- Locks: as that function. Role: worker.
+SELECT * FROM salon_jobs_claim_groups(
+              %(process_id)s, %(room)s, %(clock)s::float8, %(stores)s::uuid[], %(numbers)s::bigint[],
+              %(quotas)s::int[], %(lows_us)s::bigint[], %(low_ids)s::bigint[], %(keys)s::text[],
+              %(each_store)s::uuid[], %(store_quotas)s::int[])
