@@ -14,7 +14,6 @@ from benchmarks.redis import RedisDatabase, RedisQueue
 from benchmarks.server import Database
 
 _LOOK_S: Final = 0.01
-_TAIL: Final = 64
 _PATIENCE_S: Final = 900.0
 
 
@@ -46,18 +45,26 @@ class _TableWatch:
         self._connection = psycopg.connect(url, autocommit=True)
         self._key = queue.key
         self._count = f"SELECT count(*) FROM {queue.table} WHERE {queue.unfinished}"
-        self._tail = f"{self._count} AND {queue.key} > %s"
+        left = f"FROM {queue.table} WHERE {queue.unfinished} AND {queue.key} <= %s"
+        self._newest = f"SELECT {queue.key} {left} ORDER BY {queue.key} DESC LIMIT 1"
         self._middle = f"{self._count} AND {queue.key} = %s"
         self.jobs = self.unfinished()
-        self._last = self._number(f"SELECT max({queue.key}) FROM {queue.table}") if queue.key else 0
+        self._last = self._newest_left = self._number(f"SELECT max({queue.key}) FROM {queue.table}") if queue.key else 0
 
     def unfinished(self) -> int:
         """Return how many are left."""
         return self._number(self._count)
 
-    def last_unfinished(self) -> int:
-        """Return how many of the last ones are left, by the index: counting all would slow the worker down."""
-        return self._number(self._tail, self._last - min(_TAIL, self.jobs)) if self._key else self.unfinished()
+    def any_unfinished(self) -> bool:
+        """Tell whether any is left, by the index: counting all would slow the worker down.
+
+        Each look begins at the newest that the one before found, so that it passes over each finished one once.
+        """
+        if self._key is not None:
+            self._newest_left = self._number(self._newest, self._newest_left)
+            if self._newest_left:
+                return True
+        return self.unfinished() > 0
 
     def is_half_unfinished(self) -> bool:
         """Tell whether the one in the middle is left."""
@@ -76,7 +83,7 @@ class Drain:
     """Watches one queue. Make it when the queue is filled and nobody works; ``rate`` waits until it is empty.
 
     The clock starts at the last look that found every job unfinished, so that nobody's start counts, and stops when
-    none is left. Meanwhile only the last jobs are looked up.
+    none is left. Meanwhile only the newest of those left is looked up.
     """
 
     def __init__(self, database: Database | RedisDatabase, queue: Queue | RedisQueue) -> None:
@@ -98,7 +105,7 @@ class Drain:
                 while watch.is_half_unfinished():
                     _wait(worker, deadline)
                 at_half()
-            while watch.last_unfinished() or watch.unfinished():
+            while watch.any_unfinished():
                 _wait(worker, deadline)
             return watch.jobs / (time.monotonic() - began)
         finally:

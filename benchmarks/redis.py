@@ -64,7 +64,9 @@ class RedisWatch:
         return sum(int(_call(self._url, command)) for command in self._commands)
 
     # Counting all is cheap here.
-    last_unfinished = unfinished
+    def any_unfinished(self) -> bool:
+        """Tell whether any is left."""
+        return self.unfinished() > 0
 
     def is_half_unfinished(self) -> bool:
         """Tell whether more than half of them are left."""
