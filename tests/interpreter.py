@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -42,26 +42,37 @@ class Process(Protocol):
 
 
 def start_python(
-    *words: str, environment: Mapping[str, str], stdout: int, stderr: int, new_session: bool = False
+    *words: str,
+    environment: Mapping[str, str],
+    stdout: int,
+    stderr: int,
+    stdin: int = 0,
+    folder: Path = ROOT,
+    new_session: bool = False,
 ) -> Process:
     """Start ``python WORDS``: a file with its arguments, or ``-c CODE``."""
     if not hasattr(os, "pidfd_open") or _read_at_start(environment) != _read_at_start(os.environ):
         return subprocess.Popen(
             [sys.executable, *words],
-            cwd=ROOT,
+            cwd=folder,
             env=dict(environment),
+            stdin=stdin,
             stdout=stdout,
             stderr=stderr,
             start_new_session=new_session,
         )
-    program = {"words": words, "environment": dict(environment), "folder": str(ROOT), "new_session": new_session}
-    return _Forked(_server(), program, stdout, stderr)
+    program = {"words": words, "environment": dict(environment), "folder": str(folder), "new_session": new_session}
+    return _Forked(_server(), program, [stdin, stdout, stderr])
 
 
-def run_python(*words: str, environment: Mapping[str, str], timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
+def run_python(
+    *words: str, environment: Mapping[str, str], folder: Path = ROOT, timeout_s: float = 120
+) -> subprocess.CompletedProcess[str]:
     """Run ``python WORDS`` to its end; return what it wrote."""
     with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
-        process = start_python(*words, environment=environment, stdout=stdout.fileno(), stderr=stderr.fileno())
+        process = start_python(
+            *words, environment=environment, stdout=stdout.fileno(), stderr=stderr.fileno(), folder=folder
+        )
         try:
             status = process.wait(timeout_s)
         except BaseException:
@@ -124,10 +135,10 @@ def _server() -> socket.socket:
 class _Forked:
     """Child of the server, which waits for it and sends its exit status."""
 
-    def __init__(self, server: socket.socket, program: Mapping[str, Any], stdout: int, stderr: int) -> None:
+    def __init__(self, server: socket.socket, program: Mapping[str, Any], streams: Sequence[int]) -> None:
         connection, theirs = socket.socketpair()
         with theirs:
-            socket.send_fds(server, [b"!"], [theirs.fileno(), stdout, stderr])
+            socket.send_fds(server, [b"!"], [theirs.fileno(), *streams])
         connection.sendall(json.dumps(program).encode() + b"\n")
         pid, [self._process], _, _ = socket.recv_fds(connection, 16, 1)
         self.pid = int(pid)

@@ -63,7 +63,7 @@ def serve(control: socket.socket) -> Program | None:
                 with connection, suppress(BrokenPipeError):
                     connection.sendall(str(status).encode())
                 continue
-            _, descriptors, _, _ = socket.recv_fds(control, 1, 3)
+            _, descriptors, _, _ = socket.recv_fds(control, 1, 4)
             if not descriptors:
                 return None
             connection, *streams = socket.socket(fileno=descriptors[0]), *descriptors[1:]
@@ -71,7 +71,7 @@ def serve(control: socket.socket) -> Program | None:
                 program = Program(**json.loads(lines.readline()))
             pid = os.fork()
             if not pid:
-                for number, stream in enumerate(streams, start=1):
+                for number, stream in enumerate(streams):
                     os.dup2(stream, number)
                     os.close(stream)
                 connection.close()
@@ -106,6 +106,8 @@ def run(program: Program) -> None:
             stream = io.TextIOWrapper(raw, buffered.encoding, buffered.errors, write_through=True)
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)
+    elif os.isatty(1):
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     first, *others = program.words
     main = types.ModuleType("__main__")
     if first == "-c":

@@ -20,7 +20,8 @@ import pytest
 from psycopg import sql
 from readme_renderer.markdown import render
 
-from tests.integrations.tiny_project import ROOT, TinyProject
+from tests.integrations.tiny_project import TinyProject
+from tests.interpreter import ROOT
 from tests.settings import TEST_DATABASE, url_for
 
 pytestmark = pytest.mark.slow

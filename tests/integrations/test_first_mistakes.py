@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -16,6 +17,7 @@ from tests.integrations.tiny_project import APPS, TinyProject
 from tests.settings import TEST_DATABASE, url_for
 
 TASKS = "from salon_jobs import task\n@task(name='greet')\ndef greet(name: str) -> None: ...\n"
+new_project = partial(TinyProject, forked=True)
 ENQUEUE = ("shell", "--no-imports", "-c", "from shop.tasks import greet; greet.enqueue(name='Ada')")
 
 
@@ -32,7 +34,7 @@ def url(migrated: None) -> Iterator[str]:
 @pytest.mark.parametrize("command", [("check",), ("migrate",), ("runworker", "--burst")])
 def test_without_pgtrigger_every_command_names_it(tmp_path: Path, command: tuple[str, ...]) -> None:
     apps = tuple(app for app in APPS if app != "pgtrigger")
-    done = TinyProject(tmp_path, apps=apps).manage(*command)
+    done = new_project(tmp_path, apps=apps).manage(*command)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith("salon_jobs needs pgtrigger: add 'pgtrigger' to INSTALLED_APPS")
     assert done.stderr.count("Traceback") == 1
@@ -40,14 +42,14 @@ def test_without_pgtrigger_every_command_names_it(tmp_path: Path, command: tuple
 
 def test_without_the_app_an_enqueue_names_it(tmp_path: Path, url: str) -> None:
     apps = tuple(app for app in APPS if app != "salon_jobs")
-    done = TinyProject(tmp_path, url=url, apps=apps, tasks=TASKS).manage(*ENQUEUE)
+    done = new_project(tmp_path, url=url, apps=apps, tasks=TASKS).manage(*ENQUEUE)
     assert done.returncode == 1
     assert "add 'salon_jobs' to INSTALLED_APPS, and run: python manage.py migrate" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("command", [("check",), ("migrate",), ENQUEUE, ("runworker", "--burst")])
 def test_another_database_is_one_clear_message_with_what_to_do(tmp_path: Path, command: tuple[str, ...]) -> None:
-    done = TinyProject(tmp_path, url=f"sqlite:///{tmp_path}/db.sqlite3", tasks=TASKS).manage(*command)
+    done = new_project(tmp_path, url=f"sqlite:///{tmp_path}/db.sqlite3", tasks=TASKS).manage(*command)
     assert done.returncode == 1
     assert "the database 'default' is not PostgreSQL but SQLite, and salon_jobs needs PostgreSQL" in done.stderr
     assert "set the alias's ENGINE to 'django.db.backends.postgresql'" in done.stderr
@@ -59,7 +61,7 @@ def test_another_database_is_one_clear_message_with_what_to_do(tmp_path: Path, c
 def test_another_database_is_named_where_its_driver_fails_first(tmp_path: Path) -> None:
     """Under DEBUG Django formats every statement, which SQLite's driver does not survive."""
     tasks = f"from {PACKAGE} import task\n@task\ndef greet(name): ...\n"
-    project = TinyProject(
+    project = new_project(
         tmp_path,
         url=f"sqlite:///{tmp_path}/db.sqlite3",
         tasks=tasks,
@@ -84,7 +86,7 @@ def test_another_database_is_named_where_its_driver_fails_first(tmp_path: Path) 
     ids=" ".join,
 )
 def test_before_migrate_each_command_names_it(tmp_path: Path, url: str, command: tuple[str, ...]) -> None:
-    done = TinyProject(tmp_path, url=url, tasks=TASKS).manage(*command)
+    done = new_project(tmp_path, url=url, tasks=TASKS).manage(*command)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith("; run: python manage.py migrate")
     assert command is ENQUEUE or "WORKER.SCHEMA_MISSING: " in done.stderr.splitlines()[-1]
@@ -92,7 +94,7 @@ def test_before_migrate_each_command_names_it(tmp_path: Path, url: str, command:
 
 
 def test_a_worker_without_tasks_says_so(tmp_path: Path, url: str) -> None:
-    project = TinyProject(tmp_path, url=url)
+    project = new_project(tmp_path, url=url)
     assert project.manage("migrate", "--verbosity", "0").returncode == 0
     for tasks in ("", TASKS):
         (tmp_path / "shop/tasks.py").write_text(tasks)
@@ -102,7 +104,7 @@ def test_a_worker_without_tasks_says_so(tmp_path: Path, url: str) -> None:
 
 
 def test_a_url_to_listen_at_with_another_scheme_is_refused(tmp_path: Path) -> None:
-    done = TinyProject(tmp_path, SALON_JOBS={"LISTEN": "redis://127.0.0.1:6379/0"}).manage("check")
+    done = new_project(tmp_path, SALON_JOBS={"LISTEN": "redis://127.0.0.1:6379/0"}).manage("check")
     assert done.returncode == 1
     assert "(salon_jobs.E001) SALON_JOBS['LISTEN'] must be" in done.stderr
     assert "postgresql://role:password@host:5432/database, with that scheme, where 'redis' is given" in done.stderr

@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.interpreter import ROOT, run_command, run_python
+
 APPS = ("django.contrib.auth", "django.contrib.contenttypes", "salon_jobs", "pgtrigger", "shop")
 
 
 class TinyProject:
-    """Project in a folder of its own. ``first`` is the beginning of its settings, ``shop`` its only app."""
+    """Project in a folder of its own. ``first`` is the beginning of its settings, ``shop`` its only app.
+
+    Its commands start an interpreter each; those of a ``forked`` one share what `tests.interpreter` has imported.
+    """
 
     def __init__(
         self,
@@ -23,9 +28,11 @@ class TinyProject:
         first: str = "",
         tasks: str = "",
         urls: str = "",
+        forked: bool = False,
         **settings: object,
     ) -> None:
         self.folder = folder
+        self._run = run_python if forked else partial(run_command, sys.executable)
         lines = [first, "import environ", f"DATABASES = {{'default': environ.Env.db_url_config({url!r})}}"]
         given = {"SECRET_KEY": "for tests only", "USE_TZ": True, "INSTALLED_APPS": list(apps), "ROOT_URLCONF": "urls"}
         lines += [f"{name} = {value!r}" for name, value in (given | settings).items()]
@@ -42,15 +49,8 @@ class TinyProject:
     def manage(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run manage.py of the project, without the settings of the tests."""
         inherited = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
-        return subprocess.run(
-            [sys.executable, "manage.py", *arguments],
-            cwd=self.folder,
-            env={**inherited, "PYTHONPATH": str(ROOT), **environment},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        surroundings = {**inherited, "PYTHONPATH": str(ROOT), **environment}
+        return self._run("manage.py", *arguments, environment=surroundings, folder=self.folder)
 
     def loads(self, *packages: str) -> list[str]:
         """Return which of these packages a started process of the project has loaded."""

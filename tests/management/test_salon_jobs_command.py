@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
+import tempfile
 from contextlib import nullcontext
 from io import StringIO
 from typing import Any
@@ -21,7 +20,7 @@ from salon_jobs.jobs import queries as store
 from salon_jobs.jobs import registry
 from salon_jobs.management.arguments import os_user
 from tests import tasks
-from tests.interpreter import ROOT
+from tests.interpreter import start_python
 from tests.management.operator import run
 from tests.support import change, seen
 
@@ -313,21 +312,20 @@ def test_a_full_disk_is_no_success_and_a_reader_that_has_enough_no_error(databas
     readers, out = (None, os.open("/dev/full", os.O_WRONLY)) if disk_full else os.pipe()
     if readers is not None:
         os.close(readers)
-    done = subprocess.run(
-        [sys.executable, "manage.py", "salon_jobs", "list"],
-        cwd=ROOT,
-        env={**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings"},
-        stdout=out,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    os.close(out)
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings"}
+    with tempfile.TemporaryFile("w+") as errors:
+        process = start_python(
+            *("manage.py", "salon_jobs", "list"), environment=environment, stdout=out, stderr=errors.fileno()
+        )
+        os.close(out)
+        status = process.wait(60)
+        errors.seek(0)
+        text = errors.read()
     if disk_full:
-        assert done.returncode not in (0, 141)
-        assert "CommandError: WORKER.NOT_READY: [Errno 28] No space left on device" in done.stderr
+        assert status not in (0, 141)
+        assert "CommandError: WORKER.NOT_READY: [Errno 28] No space left on device" in text
     else:
-        assert (done.returncode, done.stderr) == (141, "")
+        assert (status, text) == (141, "")
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,13 @@ import os
 import pty
 import re
 import struct
-import subprocess
-import sys
 import termios
 from uuid import UUID, uuid4
 
 import pytest
 
 from salon_jobs.core.terminal import Painted, Screen, columns_of, fitted
-from tests.interpreter import ROOT
+from tests.interpreter import start_python
 from tests.management.operator import add, run
 from tests.management.test_salon_jobs_command import minute
 from tests.outbox.test_operate_messages import block, write
@@ -29,10 +27,9 @@ def on_a_terminal(*arguments: str, **environment: str) -> str:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
-    process = subprocess.Popen(
-        [sys.executable, "manage.py", "salon_jobs", *arguments],
-        cwd=ROOT,
-        env={**inherited, "DJANGO_SETTINGS_MODULE": "project.settings", "TERM": "xterm", **environment},
+    process = start_python(
+        *("manage.py", "salon_jobs", *arguments),
+        environment={**inherited, "DJANGO_SETTINGS_MODULE": "project.settings", "TERM": "xterm", **environment},
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -97,7 +94,8 @@ def test_names_of_cron_entries_are_whole(database: None) -> None:
 
 
 def test_a_note_is_not_in_the_colour_of_an_error(database: None) -> None:
-    add(state="failed"), add(state="failed")
+    add(state="failed")
+    add(state="failed")
     shown = on_a_terminal("list", "--limit", "1")
     assert "\nonly the first is listed; --limit lists more" in shown
     assert "\x1b[31;1m" not in shown

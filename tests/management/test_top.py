@@ -6,8 +6,6 @@ import os
 import pty
 import select
 import signal
-import subprocess
-import sys
 import time
 from io import StringIO
 from typing import Any
@@ -21,7 +19,7 @@ from django.test.utils import CaptureQueriesContext
 
 from tests.e2e.severing_proxy import SeveringProxy
 from tests.e2e.worker_process import eventually
-from tests.interpreter import ROOT
+from tests.interpreter import start_python
 from tests.management.operator import add, run
 from tests.settings import url_for
 from tests.support import change
@@ -62,10 +60,9 @@ class LiveView:
 
     def __init__(self, **environment: str) -> None:
         self._ours, theirs = pty.openpty()
-        self.process = subprocess.Popen(
-            [sys.executable, "manage.py", "salon_jobs", "top", "--every", "1s"],
-            cwd=ROOT,
-            env={**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings", **environment},
+        self.process = start_python(
+            *("manage.py", "salon_jobs", "top", "--every", "1s"),
+            environment={**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings", **environment},
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,

@@ -10,8 +10,6 @@ import re
 import select
 import signal
 import socket
-import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -26,7 +24,7 @@ from salon_jobs.process.logs import TerminalFormatter
 from salon_jobs.process.processors import usable_processors
 from tests.conftest import manage
 from tests.e2e.worker_process import PATIENCE_S, eventually
-from tests.interpreter import ROOT
+from tests.interpreter import start_python
 from tests.support import change, seen
 
 pytestmark = pytest.mark.usefixtures("database")
@@ -43,9 +41,7 @@ class Terminal:
         self._ours, theirs = pty.openpty()
         inherited = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
         environment = {**inherited, "DJANGO_SETTINGS_MODULE": settings, "TERM": "xterm"}
-        self.process = subprocess.Popen(
-            [sys.executable, "manage.py", *words], cwd=ROOT, env=environment, stdout=theirs, stderr=theirs
-        )
+        self.process = start_python("manage.py", *words, environment=environment, stdout=theirs, stderr=theirs)
         os.close(theirs)
         self.text = ""
 

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 
 import pytest
 
-from tests.interpreter import ROOT
+from tests.interpreter import run_python
 from tests.settings import url_for
 
+_PROGRAM = "import warnings; warnings.simplefilter('error'); import project.wsgi; "
 _CONNECT = "from django.db import connection; connection.ensure_connection(); print('served')"
 
 
 def serve(first_request: str = _CONNECT, **environment: str) -> subprocess.CompletedProcess[str]:
     """Load the WSGI application in a process of its own and connect, as a request would."""
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", f"import project.wsgi; {first_request}"],
-        cwd=ROOT,
-        env={**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings", **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    surroundings = {**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings", **environment}
+    return run_python("-c", _PROGRAM + first_request, environment=surroundings, timeout_s=60)
 
 
 def test_the_web_and_operator_roles_are_served(migrated: None) -> None:
