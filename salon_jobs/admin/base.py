@@ -82,8 +82,9 @@ def as_reader(view: View, site: AdminSite) -> View:
     return read
 
 
-def explained(view: View, site: AdminSite) -> View:
+def explained(view: View, model_admin: ReaderAdmin) -> View:
     """Return a view whose refusals are shown with their reason, which Django's own page leaves out."""
+    site = model_admin.admin_site
 
     @wraps(view)
     def explain(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
@@ -92,7 +93,7 @@ def explained(view: View, site: AdminSite) -> View:
         except PermissionDenied as refused:
             if not site.has_permission(request):
                 raise
-            reason = str(refused) or "your permissions do not include it"
+            reason = str(refused) or model_admin.reason_to_refuse(request)
             context = {**site.each_context(request), "title": "403 Forbidden", "reason": reason}
             return TemplateResponse(request, "admin/salon_jobs/refused.html", context, status=403)
 
@@ -124,8 +125,11 @@ def _without_operator() -> AbstractContextManager[None]:
     return connections[conf.reader_database].execute_wrapper(_refuse)
 
 
+_OPERATORS_ONLY: Final = "it needs operator access, which staff limited to one store do not have"
+
+
 def _refuse(*_: Any) -> NoReturn:
-    raise PermissionDenied("this page needs operator access; staff limited to one store cannot open it")
+    raise PermissionDenied(_OPERATORS_ONLY)
 
 
 if TYPE_CHECKING:
@@ -232,7 +236,7 @@ class ReaderAdmin(ModelAdmin):
     def get_urls(self) -> list[URLPattern]:
         urls: list[URLPattern] = super().get_urls()
         for each in urls:
-            each.callback = explained(as_reader(each.callback, self.admin_site), self.admin_site)
+            each.callback = explained(as_reader(each.callback, self.admin_site), self)
         return urls
 
     def address_of(self, model: type[models.Model], pk: object) -> str:
@@ -293,6 +297,13 @@ class ReaderAdmin(ModelAdmin):
 
     def has_view_permission(self, request: HttpRequest, obj: models.Model | None = None) -> bool:
         return self._is_for(request) and super().has_view_permission(request, obj)
+
+    def reason_to_refuse(self, request: HttpRequest) -> str:
+        """Return why the user may not open a page."""
+        view = f"{self.opts.app_label}.view_{self.opts.model_name}"
+        if not may(request, view):
+            return f"it needs the permission {view}"
+        return "your permissions do not include it" if self._is_for(request) else _OPERATORS_ONLY
 
     @staticmethod
     def _is_linked(page: Any, request: HttpRequest) -> bool:

@@ -199,7 +199,7 @@ class JobAdmin(ActionAdmin):
     def get_urls(self) -> list[URLPattern]:
         """Return the pages, including that of grouped errors."""
         site = self.admin_site
-        view = explained(as_reader(site.admin_view(self.failures), site), site)
+        view = explained(as_reader(site.admin_view(self.failures), site), self)
         return [path("failures/", view, name="salon_jobs_job_failures"), *super().get_urls()]
 
     def failures(self, request: HttpRequest) -> TemplateResponse:

@@ -275,7 +275,7 @@ def test_what_belongs_to_no_store_is_refused(two: tuple[Rows, Rows], page: str) 
     client = staff(two[0].store, may=names)
     refused = client.get(f"{ADMIN}{page}/")
     assert refused.status_code == 403
-    assert "You cannot open this page: " in refused.content.decode()
+    assert "You cannot open this page: it needs operator access" in refused.content.decode()
     for path in ("add", "1/change", "1/history", "1/delete"):
         assert client.get(f"{ADMIN}{page}/{path}/").status_code == 403
     assert f"{ADMIN}{page}/" not in client.get("/admin/").content.decode()
@@ -349,7 +349,10 @@ def test_without_permission_or_store_there_is_no_page(two: tuple[Rows, Rows], be
     client = staff(*[two[0].store] * belongs)
     if belongs:
         User.objects.get().user_permissions.clear()
-    assert client.get(f"{ADMIN}job/").status_code == 403
+    refused = client.get(f"{ADMIN}job/")
+    assert refused.status_code == 403
+    reason = "it needs the permission salon_jobs.view_job" if belongs else "you belong to no store, and may not see all"
+    assert f"You cannot open this page: {reason}." in refused.content.decode()
 
 
 def test_one_database_user_limits_nobody_hence_refuses(two: tuple[Rows, Rows]) -> None:

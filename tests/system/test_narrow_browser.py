@@ -24,6 +24,8 @@ LISTS = (
     "blockedaggregate",
     "inboxmessage",
     "destinationstate",
+    "cronentrystate",
+    "jobresult",
     "relaypartition",
     "limit",
     "crontick",
@@ -109,6 +111,9 @@ def test_no_page_scrolls_sideways_on_a_phone(page: Page, site: str, long_rows: d
         _fits(page, f"{site}salon_jobs/{name}/{row}/change/")
     _fits(page, f"{site}salon_jobs/job/failures/")
     page.goto(f"{site}salon_jobs/job/")
+    assert page.evaluate(
+        "document.querySelector('.results').scrollWidth <= document.querySelector('.results').clientWidth"
+    )
     page.click("text=Filter >> nth=0")
     assert page.locator("#changelist-filter").bounding_box()["y"] < 900  # type: ignore[index]
     page.click(f'#changelist-filter a:text-is("{LONG[:100]}")')
