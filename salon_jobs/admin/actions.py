@@ -266,7 +266,7 @@ class ActionAdmin(ReadOnlyAdmin):
 
 
 def _batches(queryset: QuerySet[Any], *, oldest_first: bool) -> Iterator[list[Any]]:
-    """Yield all rows in batches by id; newest first, without those written meanwhile."""
+    """Yield all rows in batches by id; newest first, without those written in the meantime."""
     rows = queryset.order_by("pk" if oldest_first else "-pk")
     batch = list(rows[:BATCH])
     while batch:

@@ -60,7 +60,7 @@ def as_reader(view: View, site: AdminSite) -> View:
     """Return a view that, for a limited user, runs in the context of that user's store, through the web role.
 
     Row-level security then hides other stores' rows, whatever the view requests; the operator's connection refuses to
-    work meanwhile, so that a query that forgot ``reader`` fails instead of showing them.
+    work in the meantime, so that a query that forgot ``reader`` fails instead of showing them.
     """
 
     @wraps(view)

@@ -353,7 +353,7 @@ def _resume(names: Sequence[str], *, using: str) -> list[ActionResult[str]]:
 def _change_each(
     change: Callable[..., None], names: Sequence[str], refusal: str, *, paused: bool, using: str
 ) -> list[ActionResult[str]]:
-    """Change the destinations that are not as wanted yet; nobody is recorded for the others."""
+    """Change the destinations that are not in this state yet; the others keep who paused them."""
     rows = DestinationState.objects.using(using).filter(pk__in=names, paused=paused)
     unchanged = set(rows.values_list("pk", flat=True))
     for name in names:

@@ -70,7 +70,7 @@ class JobTask(AnyTask):
         changes = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "func"}
         return _unpickled, (self.module_path, changes)
 
-    # More options than the base class, which type checkers cannot see: they know Django's Task alone.
+    # More options than the base class, which type checkers cannot see: they know only Django's Task.
     def using(self, **options: Any) -> JobTask:
         """Return the task with other options; None leaves one as it is. Raises InvalidTask, TypeError."""
         _refuse_unknown(options, _USING)

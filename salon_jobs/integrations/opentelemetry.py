@@ -157,7 +157,7 @@ class OpenTelemetryTracer:
         return _trace_id(trace.get_current_span())
 
     def flush(self) -> None:
-        """Export what the SDK's processors hold back; the API alone holds nothing."""
+        """Export what the SDK's processors hold back; the bare API holds nothing."""
         provider: Any = trace.get_tracer_provider()
         if hasattr(provider, "force_flush"):
             provider.force_flush()

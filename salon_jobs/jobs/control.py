@@ -151,7 +151,7 @@ def _change(
                     else []
                 )
         except IntegrityError as error:
-            # An operator can act only on a key that another job took meanwhile.
+            # An operator can act only on a key that another job took in the meantime.
             if not isinstance(error.__cause__, UniqueViolation):
                 raise
             if len(batch) == 1:

@@ -95,7 +95,7 @@ class Job(models.Model):
     )
     # Jobs of one store in one claim group are subject to the same limits; see sql/list_groups.sql.
     claim_group = StoredColumn(
-        # The key changes the lower half alone, so that claim groups that differ only in their keys are adjacent. Each
+        # The key changes only the lower half, so that claim groups that differ only in their keys are adjacent. Each
         # hash is the seed of the next: joining the parts to one text first takes twice as long.
         expression=TextHash("task", TextHash("queue", Cast("priority", models.BigIntegerField()))).bitxor(
             TextHash(  # type: ignore[arg-type] # Django takes any expression
@@ -194,7 +194,7 @@ class Job(models.Model):
                 condition=models.Q(state="queued"),
                 name="salon_jobs_job_queued_task",
             ),
-            # For the admin, on ended rows alone: a job that succeeds and is deleted never enters these indexes.
+            # For the admin, only on ended rows: a job that succeeds and is deleted never enters these indexes.
             models.Index(fields=["state", "id"], condition=_ENDED, name="salon_jobs_job_ended_state"),
             models.Index(fields=["task", "id"], condition=_ENDED, name="salon_jobs_job_ended_task"),
             models.Index(fields=["queue", "id"], condition=_ENDED, name="salon_jobs_job_ended_queue"),
@@ -362,7 +362,7 @@ class FanOutRecord(models.Model):
 class FollowUp(models.Model):
     """One job that is enqueued when others have ended: what enqueueing it sets, and how many are left.
 
-    Written by functions alone; the row is deleted when its job is enqueued.
+    Written only by functions; the row is deleted when its job is enqueued.
     """
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)

@@ -17,7 +17,7 @@ from salon_jobs.process.loop import Loop
 
 
 def application_name(process_id: int) -> str:
-    """Return the application name of a process's connections, so that whoever rescues its jobs can end them."""
+    """Return the application name of a process's connections, by which its rescuer can end them."""
     return f"salon_jobs/{process_id}"
 
 

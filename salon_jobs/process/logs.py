@@ -64,7 +64,7 @@ def _has_value(value: object) -> bool:
     return value is not None and value != ""
 
 
-# What follows from the line itself, or is at hand by `salon_jobs show`.
+# What follows from the line itself, or is shown by `salon_jobs show`.
 _LEFT_OUT: Final = frozenset({*BOUND, "error", "error_class", "code", "duration_ms", "jobs"})
 _USUAL: Final = {"queue": "default", "clean": True}
 _ERRORS: Final = ("error", "detail")
@@ -142,14 +142,14 @@ def _of_run(fields: Mapping[str, Any]) -> list[str]:
 
 
 def _error(fields: Mapping[str, Any]) -> str:
-    """Return the class and text of the error, or what is at hand of them."""
+    """Return the class and text of the error, as far as they are known."""
     name = str(fields.get("error_class") or fields.get("code") or "").rpartition(".")[2]
     text = next((str(fields[each]) for each in _ERRORS if fields.get(each)), "")
     return ": ".join(part for part in (name, text) if part)
 
 
 def _sentence(event: str, fields: Mapping[str, Any]) -> str:
-    """Return what the event means to whoever sits at the terminal, where its fields would not say it."""
+    """Return what the event means in words, where its fields would not say it."""
     match event:
         case events.PROCESS_STARTED:
             return f"Started: {fields['kind']}, pid {fields['pid']}."

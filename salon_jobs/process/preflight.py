@@ -126,7 +126,7 @@ SELECT LEAST(current_setting('max_connections')::int - current_setting('superuse
 def check_connections(alias: str, needed: int) -> None:
     """Warn when a worker may open more connections than the server allows. Raises database errors.
 
-    Behind a pooler, which LISTEN tells of, the server's limit is not ours.
+    Behind a pooler, as a URL in LISTEN means, the server's limit does not apply to us.
     """
     if conf.listen is not True:
         return

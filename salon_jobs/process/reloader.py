@@ -24,7 +24,7 @@ _PATIENCE_S: Final = 5.0
 
 
 class Reloader:
-    """Process that runs a service as a child, and starts it anew when Django's autoreloader sees a change.
+    """Process that runs a service as a child, and starts it again when Django's autoreloader sees a change.
 
     The child is stopped by signals, as any service is, so that it gives its jobs back. One that failed, such as on a
     syntax error, starts again with the next change. Main thread only.
@@ -41,7 +41,7 @@ class Reloader:
             signal.signal(number, self._on_signal)
         self._watch()
         while True:
-            # A session of its own: Ctrl-C reaches it through us alone, and so once.
+            # A session of its own: Ctrl-C reaches it only through us, and so once.
             child = subprocess.Popen(self._command, start_new_session=True)
             changed = self._follow(child)
             if changed is None:
@@ -49,7 +49,7 @@ class Reloader:
             log_event(logging.INFO, events.PROCESS_RELOADING, changed=str(changed))
 
     def _follow(self, child: subprocess.Popen[bytes]) -> Path | None:
-        """Wait for the end of the child, and return the changed file for which it starts anew, or None."""
+        """Wait for the end of the child, and return the changed file for which it starts again, or None."""
         changed: Path | None = None
         stopping = failed = False
         while True:

@@ -237,6 +237,6 @@ def tick_of(job: Job, *, using: str) -> CronTick | None:
     row: Any = job  # only mypy knows the types of Django's fields
     if row.tick is None:
         return None
-    # Also filter by name, although the tick alone would do: the index begins with the entry.
+    # Also filter by name, although the tick would do: the index begins with the entry.
     entries = list(CronEntryState.objects.using(using).values_list("name", flat=True))
     return CronTick.objects.using(using).filter(entry__in=entries, tick_at=row.tick, job_id=job.pk).first()

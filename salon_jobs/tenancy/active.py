@@ -19,8 +19,8 @@ from salon_jobs.tenancy import guc
 class ActiveContext(StatementGuard):
     """One open context, and an execution wrapper of its connection: Django's cursors pass every statement through it.
 
-    Asyncio tasks can share a connection and take turns on one thread; the context variable of whoever runs a statement
-    determines as which store it runs. While ``holds``, only the code inside the context may use the connection.
+    Asyncio tasks can share a connection and take turns on one thread; the context variable of the code that runs a
+    statement determines as which store it runs. While ``holds``, only code inside the context may use the connection.
 
     Modes: with ``atomic`` it holds a transaction, or a savepoint; without, the store is set in every transaction that
     the block begins, and with ``by_statement`` a statement between them gets its own. ``SessionContext`` holds the
@@ -147,7 +147,7 @@ class ActiveContext(StatementGuard):
         """Restore the outer store, or none, on a transaction that continues outside.
 
         RELEASE SAVEPOINT keeps a local set, so this is explicit; ROLLBACK TO restores the old value by itself, and in a
-        broken transaction nothing can run before it. If another task has begun a transaction meanwhile, since our block
+        broken transaction nothing can run before it. If another task has begun a transaction since, since our block
         holds none, that transaction keeps the task's store.
         """
         if self._holder_inside() is None and can_run_in_transaction(self.connection):

@@ -395,7 +395,7 @@ def _call(arguments: dict[str, Any], running: RunningJob) -> None:
         if inspect.iscoroutine(result):
             result.close()
         raise TaskInvalid(f"task {task.name!r} returned something to await; declare its handler with async def")
-    # Most jobs keep no result, and pay for this condition alone. What a handler returns that has finished its job comes
+    # Most jobs keep no result, and pay only for this condition. What a handler returns that has finished its job comes
     # too late.
     if task.chunk is not None:
         _keep_results(running, result)

@@ -122,7 +122,7 @@ class Finisher(Loop):
         report_successes(finished)
 
     def _finish_results(self, batch: list[RunningJob], kept: list[RunningJob]) -> None:
-        """Finish runs that keep a result: together, or each by itself, so that one that is refused fails alone."""
+        """Finish runs that keep a result: together, or each by itself, so that only the one that is refused fails."""
         results = [(running.job, running.result) for running in kept if running.result is not None]
         try:
             ids = queries.finish_results(results, self._process_id)

@@ -97,7 +97,7 @@ def compare_one_user(catalogue: Catalogue, declared: Declaration) -> Iterable[Dr
     present = {word for word, on in zip(ATTRIBUTE_COLUMNS, attributes, strict=True) if on}
     if words := [word for word in ("SUPERUSER", "BYPASSRLS") if word in present]:
         expected = " ".join(f"NO{word}" for word in words)
-        other = "name a user in DATABASES that owns the database alone, and run python manage.py salon_jobs convert"
+        other = "name an ordinary user in DATABASES, who owns the database, and run python manage.py salon_jobs convert"
         # PostgreSQL refuses to remove SUPERUSER from its first role.
         fix = () if is_first else (f"ALTER ROLE {identifier(user)} {expected}",)
         hint = f"{why}; {other}" if is_first else f"{why}; or {other}"

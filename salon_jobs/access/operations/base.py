@@ -103,7 +103,7 @@ class LocksBriefly(Migration):
     Then nothing has changed, and ``migrate`` can be run again. Others wait for tables it has already locked, so one
     budget covers all its statements, from the first on: give a long statement its own migration. A session's own
     ``lock_timeout`` takes precedence. With ``atomic = False`` the class has no effect: an index built concurrently may
-    wait long, since nobody waits for it.
+    wait long, since nothing waits for it.
     """
 
     def apply(

@@ -63,7 +63,7 @@ def size_of(payload: str, attributes: dict[str, str]) -> int:
 
 
 def entry_of(message: OutgoingMessage, *, fifo: bool) -> Entry:
-    """Build one entry; whoever sends it gives it an ``Id``."""
+    """Build one entry; the sender gives it an ``Id``."""
     attributes = attributes_of(message)
     fields: PublishBatchRequestEntryTypeDef = {
         "Id": "0",

@@ -98,7 +98,7 @@ class NatsConnection:
         return self.connected
 
     async def request(self, subject: str, body: bytes) -> bytes:
-        """Send a request to a server's service and return the answer. Raises Unreachable, also if nobody answers."""
+        """Send a request to a server's service and return the answer. Raises Unreachable, also without an answer."""
         client = await self.client()
         try:
             answer = await client.request(subject, body, timeout=settings.nats.timeout.total_seconds())

@@ -102,7 +102,7 @@ class Batch:
         return order.answers
 
     def acknowledged(self, token: str, ack: Ack | None) -> None:
-        """Process the server's answer; None means that nobody accepts messages of this subject."""
+        """Process the server's answer; None means that no stream accepts messages of this subject."""
         if (in_flight := self._in_flight.pop(token, None)) is None:
             return
         aggregate = in_flight[0]

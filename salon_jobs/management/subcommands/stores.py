@@ -61,7 +61,7 @@ class EraseStore(Subcommand):
         if options["cancel"]:
             cancel_store(store_id, using=using)
             _await_end(store_id, _WAIT_S if options["wait"] is None else options["wait"].total_seconds(), err)
-        # Read again: relays and writers continued meanwhile.
+        # Read again: relays and writers have continued.
         unsent = store_state(store_id, using=using).unsent if options["skip_unsent"] else state.unsent
         counts = erase_store(store_id, unsent, progress=Progress(err).show, using=using)
         write_counts("erased", counts, options, out)

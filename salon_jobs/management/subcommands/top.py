@@ -80,7 +80,7 @@ _TABLES: Final = 5
 _BESIDES: Final = 14
 _NAMED: Final = 8
 Section: TypeAlias = tuple[Sequence[str], Iterable[Sequence[object]]]
-# A page of a busy database can take this long; Ctrl-C works meanwhile.
+# A page of a busy database can take this long; Ctrl-C works in the meantime.
 _PATIENCE_S: Final = 10.0
 # Switch to the alternate screen without a cursor, and back; to its first line; clear the rest of a line, and of the
 # screen.
