@@ -33,8 +33,7 @@ from salon_jobs.core.error_report import storable
 from salon_jobs.core.errors import StoreRefused
 from salon_jobs.core.redaction import redacted
 from salon_jobs.core.units import paused_text
-from salon_jobs.dashboard.stores import store_name
-from salon_jobs.dashboard.times import exact
+from salon_jobs.dashboard.labels import exact, store_name
 from salon_jobs.models import DestinationState, Job, Limit
 from salon_jobs.tenancy.active import current_store_id
 from salon_jobs.tenancy.context import tenant_context

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -18,11 +18,13 @@ from django.utils.safestring import SafeString
 
 from salon_jobs.admin.base import ReadOnlyAdmin, configured_parts, reader, sees_all_stores
 from salon_jobs.admin.store_choice import CHOICE
-from salon_jobs.core.units import duration, number
+from salon_jobs.core.units import counted, duration, number, with_noun
 from salon_jobs.dashboard import processes, queues, relays
+from salon_jobs.dashboard.processes import ProcessAtWork
 from salon_jobs.dashboard.queues import SPANS
-from salon_jobs.dashboard.verdict import problems
+from salon_jobs.dashboard.relays import Relaying
 from salon_jobs.jobs import statistics
+from salon_jobs.jobs.waiting import serves
 from salon_jobs.tenancy.active import current_store_id
 
 WIDTH: Final = 600
@@ -220,7 +222,7 @@ def _now(request: HttpRequest) -> dict[str, Any]:
     waiting, totals = queues.waiting(using=using), relays.totals(using=using)
     tasks = statistics.totals(queues.HOUR, using=using)
     return {
-        "problems": problems(waiting, live, relaying if configured_parts()["outbox"] else None, totals),
+        "problems": _problems(waiting, live, relaying if configured_parts()["outbox"] else None, totals),
         "waiting": waiting,
         "running": sum(process.held for process in live),
         "totals": totals,
@@ -241,6 +243,51 @@ def _now(request: HttpRequest) -> dict[str, Any]:
         "parked": relays.parked(using=using),
         "updated_at": datetime.now(UTC),
     }
+
+
+def _problems(
+    waiting: queues.Waiting, live: Sequence[ProcessAtWork], relaying: Relaying | None, totals: relays.Totals
+) -> list[str]:
+    """Return what needs somebody, the worst first; what was paused on purpose is no problem.
+
+    ``relaying`` None: the project has no outbox.
+    """
+    return [*_of_workers(waiting, live), *(_of_relays(relaying) if relaying else ()), *_of_operators(totals)]
+
+
+def _of_workers(waiting: queues.Waiting, live: Sequence[ProcessAtWork]) -> Iterator[str]:
+    workers = [each for each in live if each.kind == "worker" and not each.silent]
+    if not workers:
+        yield "no worker is running"
+    for queue in waiting.queues if workers else ():
+        is_served = any(serves(each.queues, queue.name) for each in workers)
+        if queue.depth.due and not is_served:
+            yield f"no worker serves queue {queue.name} ({with_noun(queue.depth.due, 'due job')})"
+    if silent := [each for each in live if each.silent]:
+        yield "1 process is silent" if len(silent) == 1 else f"{len(silent)} processes are silent"
+
+
+def _of_relays(relaying: Relaying) -> Iterator[str]:
+    for each in relaying.destinations:
+        if each.outage_since is not None and not each.paused:
+            since = f"{timezone.localtime(each.outage_since):%Y-%m-%d %H:%M %Z}"
+            yield f"destination {each.aggregate_type} has been down since {since} ({each.outage_code})"
+    late_s = max((each.oldest_s or 0.0 for each in relaying.destinations if not each.paused), default=0.0)
+    if relaying.unowned and late_s:
+        count = with_noun(len(relaying.unowned), "partition")
+        yield f"no relay owns {count}; the oldest message has waited for {duration(late_s)}"
+    if relaying.gate.behind:
+        yield f"{with_noun(relaying.gate.behind, 'message')} held back by an open transaction"
+
+
+def _of_operators(totals: relays.Totals) -> Iterator[str]:
+    for count, noun in (
+        (totals.failed, "failed job"),
+        (totals.parked, "parked aggregate"),
+        (totals.rejected, "rejected message"),
+    ):
+        if count:
+            yield f"{counted(count, relays.COUNTED)} {noun}{'' if count == 1 else 's'}"
 
 
 def _ranges(partitions: Sequence[int]) -> str:

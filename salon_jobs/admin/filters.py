@@ -16,7 +16,7 @@ from django.utils.safestring import SafeString
 from salon_jobs.admin.base import reader, sees_all_stores
 from salon_jobs.core.records import JobState, MessageStatus
 from salon_jobs.core.units import error_name
-from salon_jobs.dashboard.stores import store_name
+from salon_jobs.dashboard.labels import store_name
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.search import enqueued, error_classes, failure_kinds, in_every_state
 from salon_jobs.models import CronEntryState, CronTick, DestinationState, InboxMessage, Job, Message

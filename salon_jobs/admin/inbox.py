@@ -15,7 +15,7 @@ from django.utils.text import Truncator
 from salon_jobs.admin.actions import ActionAdmin, RowAction
 from salon_jobs.admin.base import OrderedList, badge, text, time_of
 from salon_jobs.admin.filters import InboxStatusFilter
-from salon_jobs.dashboard.times import ago
+from salon_jobs.dashboard.labels import ago
 from salon_jobs.inbox.queries import dismiss_messages, retry_messages, shown_text
 from salon_jobs.models import InboxMessage
 

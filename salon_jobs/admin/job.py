@@ -47,8 +47,7 @@ from salon_jobs.admin.job_actions import JOB_ACTIONS, RETRY
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import JobState
 from salon_jobs.core.units import counted, duration, error_name, with_noun
-from salon_jobs.dashboard.stores import store_name
-from salon_jobs.dashboard.times import ago, instant
+from salon_jobs.dashboard.labels import ago, instant, store_name
 from salon_jobs.jobs.search import COUNTED, MOST_KINDS, failure_kinds, retries_ahead, with_key
 from salon_jobs.jobs.waiting import due_in, waiting_reasons
 from salon_jobs.models import CronTick, FanOutRecord, Job, JobError, JobResult, Process

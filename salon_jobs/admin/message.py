@@ -32,8 +32,8 @@ from salon_jobs.admin.filters import DestinationFilter, EventFilter, MessageStor
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import ActionResult, MessageStatus
 from salon_jobs.core.units import with_noun
+from salon_jobs.dashboard.labels import ago, instant
 from salon_jobs.dashboard.relays import why_not_sent
-from salon_jobs.dashboard.times import ago, instant
 from salon_jobs.models import BlockedAggregate, DestinationState, Message, Process, RelayPartition, Replay
 from salon_jobs.outbox.control import (
     MOST,

@@ -21,8 +21,8 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import SalonJobsError
 from salon_jobs.core.records import EnqueueAction
 from salon_jobs.core.units import duration, with_noun
+from salon_jobs.dashboard.labels import ago, instant
 from salon_jobs.dashboard.processes import MOST_HELD, cron, processes
-from salon_jobs.dashboard.times import ago, instant
 from salon_jobs.jobs.fan_out import fan_out_progress
 from salon_jobs.jobs.waiting import served_in_words
 from salon_jobs.models import CronEntryState, CronTick, FanOutRecord, Job, Process

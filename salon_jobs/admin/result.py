@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString
 
 from salon_jobs.admin.base import ReadOnlyAdmin, as_json, id_or_uuid, time_of
 from salon_jobs.core.units import duration
-from salon_jobs.dashboard.times import ago
+from salon_jobs.dashboard.labels import ago
 from salon_jobs.models import JobResult
 
 

@@ -14,7 +14,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_protect
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.dashboard.stores import store_name
+from salon_jobs.dashboard.labels import store_name
 from salon_jobs.tenancy.resolvers import SESSION_KEY, stores_of
 
 # Query parameter with which any page of a limited user shows the choice and accepts it.

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from salon_jobs.core.metrics import percentile
 from salon_jobs.core.units import paused_text
-from salon_jobs.dashboard.stores import store_names
+from salon_jobs.dashboard.labels import store_names
 from salon_jobs.db.statements import rows
 from salon_jobs.jobs.waiting import Depth, depths, with_declared
 from salon_jobs.models import Limit

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from salon_jobs.core.records import PARTITIONS
 from salon_jobs.core.units import paused_text
-from salon_jobs.dashboard.times import instant
+from salon_jobs.dashboard.labels import instant
 from salon_jobs.db import statements
 from salon_jobs.models import BlockedAggregate, DestinationState, RelayPartition
 from salon_jobs.outbox.queries import GateState, gate_state

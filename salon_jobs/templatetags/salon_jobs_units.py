@@ -13,8 +13,7 @@ from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 
 from salon_jobs.core import units
-from salon_jobs.dashboard.stores import store_name
-from salon_jobs.dashboard.times import ago
+from salon_jobs.dashboard.labels import ago, store_name
 from salon_jobs.jobs.statistics import TaskTotals
 
 register: Final = template.Library()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from salon_jobs.testing.drain import DrainedJob, DrainedMessage, assert_enqueued, drain_jobs, drain_outbox, perform_job
-from salon_jobs.testing.identity import as_role, as_store
-from salon_jobs.testing.isolation import assert_isolated
+from salon_jobs.testing.isolation import as_role, as_store, assert_isolated
 
 __all__ = [
     "DrainedJob",

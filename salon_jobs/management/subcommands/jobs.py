@@ -17,7 +17,7 @@ from salon_jobs.core.records import ActionResult, JobState
 from salon_jobs.core.redaction import redacted
 from salon_jobs.core.terminal import Screen
 from salon_jobs.core.units import duration
-from salon_jobs.dashboard.stores import store_names
+from salon_jobs.dashboard.labels import store_names
 from salon_jobs.jobs.control import cancel_jobs, retry_jobs
 from salon_jobs.jobs.search import JobCriteria, find_jobs, retries_ahead
 from salon_jobs.jobs.waiting import due_in, waiting_reasons

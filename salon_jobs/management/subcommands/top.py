@@ -22,9 +22,9 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import NotReady
 from salon_jobs.core.terminal import Painted, Screen
 from salon_jobs.core.units import duration, number, with_noun
+from salon_jobs.dashboard.labels import store_names
 from salon_jobs.dashboard.processes import ProcessAtWork, processes
 from salon_jobs.dashboard.queues import Waiting, waiting
-from salon_jobs.dashboard.stores import store_names
 from salon_jobs.jobs.search import FailureKind, failure_kinds
 from salon_jobs.jobs.statistics import TaskTotals, totals
 from salon_jobs.management.arguments import duration as duration_option

@@ -1,19 +1,24 @@
-"""Names of stores, for operators."""
+"""Stores and instants as operators read them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.db import Error
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import SalonJobsError
+from salon_jobs.core.units import duration
 from salon_jobs.tenancy.context import tenant_context
 
 # How long a process remembers the name of a store, and of how many.
@@ -50,3 +55,25 @@ def store_names(stores: Iterable[UUID]) -> dict[UUID, str]:
         for store in names:
             names[store] = store_name(store)
     return names
+
+
+def instant(at: datetime) -> str:
+    """Format an instant in the page's time zone, as the admin's own columns are."""
+    return f"{timezone.localtime(at):%Y-%m-%d %H:%M:%S %Z}"
+
+
+def ago(at: datetime, now: datetime) -> SafeString:
+    """Format an instant by its distance from now, with the instant itself as a tooltip."""
+    return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), instant(at), _distance(at, now))
+
+
+def exact(at: datetime, now: datetime) -> SafeString:
+    """Format an instant, followed by its distance from now."""
+    return format_html('<time datetime="{}">{}</time>, {}', at.isoformat(), instant(at), _distance(at, now))
+
+
+def _distance(at: datetime, now: datetime) -> str:
+    distance_s = (now - at).total_seconds()
+    if abs(distance_s) < 1:
+        return "now"
+    return f"{duration(distance_s)} ago" if distance_s > 0 else f"in {duration(-distance_s)}"
