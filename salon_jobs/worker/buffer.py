@@ -14,7 +14,8 @@ from salon_jobs.core.records import ClaimedJob
 _PREFETCH_S = 0.2
 # About 40 ms of the smallest jobs: with fewer, the threads wait for each claim's answer (500: 0.65 of the rate).
 _MOST_PREFETCHED = 2000
-_MOST_UNENDED = 4000
+# A batch of successes that waits for the disk must not hold up the next claim.
+_MOST_UNENDED = 8000
 # The next claim begins once this many jobs, or a quarter of the prefetch, are gone: almost at once with the smallest
 # jobs, since a claim takes longer than they do.
 _LEAST_REFILL = 125
@@ -27,6 +28,9 @@ _AT_ONCE_S = 0.001
 _MOST_AT_ONCE = 32
 # Behind a run that lasts longer than this, what its thread took goes back to the others.
 _LONG_S = 0.002
+# Jobs smaller than this wait for nothing. One thread runs them as fast as all, which would take turns at the
+# interpreter's lock, 5 ms each, and let the claimer and the finisher wait for theirs.
+_TINY_S = 0.00002
 _ID_AND_LEASE = itemgetter(ClaimedJob._fields.index("id"), ClaimedJob._fields.index("lease"))
 
 
@@ -64,6 +68,7 @@ class JobBuffer:
         self._mean_s: float | None = None
         self._refill_at = 0
         self._idle_threads = 0
+        self._is_watched = False
         self._claimer_waits = False
         self._recall_at = float("-inf")
 
@@ -94,7 +99,7 @@ class JobBuffer:
             self._leases.update(map(_ID_AND_LEASE, jobs))
             self._waiting.extend(zip(jobs, repeat(now)))
             if self._idle_threads:
-                self._filled.notify(len(jobs))
+                self._filled.notify(1 if self._is_tiny() else len(jobs))
             return True
 
     def lease(self, jobs: Iterable[ClaimedJob]) -> None:
@@ -139,12 +144,8 @@ class JobBuffer:
             return job
         with self._filled:
             self._end(handful)
-            while not self._waiting and not self._closed:
-                self._idle_threads += 1
-                # A thread that took several jobs may meet a long one, and announces it to nobody.
-                self._filled.wait(_LONG_S if self._in_hand() else None)
-                self._idle_threads -= 1
-                self._recall_from_long()
+            while not (self._waiting and self._needs_thread()) and not self._closed:
+                self._wait_idle()
             if self._closed:
                 return None
             self._recall_from_long()
@@ -154,6 +155,8 @@ class JobBuffer:
             handful.began = handful.since = time.monotonic()
             handful.started, handful.ended = 1, 0
             self._running[handful] = None
+            if self._idle_threads and self._is_thread_wanted(handful):
+                self._filled.notify()
             return job
 
     def ran(self, handful: Handful, *, jobs: int = 1) -> None:
@@ -254,6 +257,33 @@ class JobBuffer:
         if idle <= 0 and waiting > self._refill_at:
             return 0
         return max(0, idle + prefetch)
+
+    def _is_tiny(self) -> bool:
+        return self._mean_s is not None and self._mean_s < _TINY_S
+
+    def _needs_thread(self) -> bool:
+        """Return whether what waits needs one more thread: the tiniest jobs do where all others met long ones."""
+        if not self._running or not self._is_tiny():
+            return True
+        long_since = time.monotonic() - _LONG_S
+        return all(handful.since <= long_since for handful in self._running)
+
+    def _is_thread_wanted(self, handful: Handful) -> bool:
+        """Return whether an idle thread is to run what waits, or to watch what this thread has just taken."""
+        if self._waiting and not self._is_tiny():
+            return True
+        return not self._is_watched and bool(self._waiting or handful.waiting)
+
+    def _wait_idle(self) -> None:
+        """Wait for jobs. One idle thread also watches the others: one that meets a long job announces it to nobody."""
+        watches = not self._is_watched and bool(self._running) and (bool(self._waiting) or self._in_hand() > 0)
+        self._is_watched |= watches
+        self._idle_threads += 1
+        self._filled.wait(_LONG_S if watches else None)
+        self._idle_threads -= 1
+        if watches:
+            self._is_watched = False
+            self._recall_from_long()
 
     def _more_at_once(self) -> int:
         """Return how many jobs a thread takes in addition to its next one: none unless they take microseconds."""

@@ -9,6 +9,7 @@ import pytest
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.worker import buffer as local_queue
 from salon_jobs.worker.buffer import Handful, JobBuffer
+from tests.e2e.worker_process import eventually
 
 
 class Clock:
@@ -231,7 +232,7 @@ def test_a_job_that_ran_is_ours_until_its_end_is_written(clock: Clock) -> None:
 
 def test_it_asks_for_no_more_while_thousands_of_ends_are_not_written(clock: Clock) -> None:
     queue = JobBuffer(1)
-    jobs = [job(number) for number in range(4000)]
+    jobs = [job(number) for number in range(8000)]
     queue.put(jobs)
     thread = Handful()
     for _ in jobs:
@@ -256,14 +257,14 @@ def test_what_is_withdrawn_does_not_run_and_the_others_keep_their_order(clock: C
     assert queue.wait_idle(0)
 
 
-def measured(clock: Clock, concurrency: int, took_s: float = 0.0) -> JobBuffer:
+def measured(clock: Clock, concurrency: int, took_s: float = 0.00003) -> JobBuffer:
     """Return a queue that has measured how long jobs take."""
     queue = JobBuffer(concurrency)
     run_one(queue, clock, took_s)
     return queue
 
 
-@pytest.mark.parametrize(("took_s", "at_once"), [(1.0, 1), (0.001, 1), (0.0001, 10), (0.0, 32)])
+@pytest.mark.parametrize(("took_s", "at_once"), [(1.0, 1), (0.001, 1), (0.0001, 10), (0.00003, 32)])
 def test_a_thread_takes_a_millisecond_of_work_at_once_and_32_jobs_at_most(
     clock: Clock, took_s: float, at_once: int
 ) -> None:
@@ -316,6 +317,31 @@ def test_a_thread_without_work_takes_it_from_behind_a_long_job() -> None:
     queue.close()
     thread.join(10)
     assert sorted(got) == [2, 3, 4]
+
+
+def test_the_tiniest_jobs_are_run_by_one_thread_until_it_meets_a_long_one(clock: Clock) -> None:
+    queue = measured(clock, 2, took_s=0.0)
+    queue.put([job(number) for number in range(3)])
+    assert take(queue).id == 0
+    got: list[int] = []
+
+    def work() -> None:
+        handful = Handful()
+        while (taken := queue.take(handful)) is not None:
+            got.append(taken.id)
+            queue.ran(handful)
+            queue.forget([taken])
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    eventually(lambda: queue._idle_threads == 1)
+    assert got == []
+    clock.now += 0.01
+    queue.forget([job(0)])
+    assert queue.wait_idle(10), "the other thread took nothing"
+    queue.close()
+    thread.join(10)
+    assert got == [1, 2]
 
 
 @pytest.mark.parametrize("way", ["close", "overdue", "withdraw"])
