@@ -67,8 +67,14 @@ class SalonJobsBackend(BaseTaskBackend):
             raise ImproperlyConfigured(f"{path}: {error}") from error
 
     def validate_task(self, task: AnyTask) -> None:
-        """Validate a task, and make it known to the workers of this process. Raises InvalidTask."""
+        """Validate a task, and make it known to the workers of this process. Raises InvalidTask.
+
+        Raises ImproperlyConfigured where the app is missing, which Django's checks notice only if ``django.tasks`` is
+        imported before they begin.
+        """
         super().validate_task(task)
+        if apps.apps_ready and (missing := self._missing_app()) is not None:
+            raise ImproperlyConfigured(f"{missing.msg}: {missing.hint}")
         try:
             check_text("queue_name", task.queue_name, 100)
             check_text("the dotted path", task.module_path, 255)
@@ -131,9 +137,8 @@ class SalonJobsBackend(BaseTaskBackend):
 
     def check(self, **kwargs: Any) -> list[CheckMessage]:
         """Report a missing app, and a database that is not PostgreSQL; does not connect to it."""
-        if not apps.is_installed("salon_jobs"):
-            text = f"the backend of TASKS[{self.alias!r}] needs the app salon_jobs, which is not installed"
-            return [Error(text, hint="add 'salon_jobs' and 'pgtrigger' to INSTALLED_APPS", id="salon_jobs.E070")]
+        if (missing := self._missing_app()) is not None:
+            return [missing]
         try:
             database = conf.database
         except ConfigurationError:
@@ -143,3 +148,9 @@ class SalonJobsBackend(BaseTaskBackend):
         text = f"the jobs of TASKS[{self.alias!r}] are kept in the database {database!r}, which is not PostgreSQL"
         hint = "set SALON_JOBS['DATABASE'] to an alias of DATABASES whose ENGINE is django.db.backends.postgresql"
         return [Error(text, hint=hint, id="salon_jobs.E071")]
+
+    def _missing_app(self) -> CheckMessage | None:
+        if apps.is_installed("salon_jobs"):
+            return None
+        text = f"the backend of TASKS[{self.alias!r}] needs the app salon_jobs, which is not installed"
+        return Error(text, hint="add 'salon_jobs' and 'pgtrigger' to INSTALLED_APPS", id="salon_jobs.E070")

@@ -53,6 +53,15 @@ def test_the_check_names_a_missing_app(tmp_path: Path) -> None:
     assert "HINT: add 'salon_jobs' and 'pgtrigger' to INSTALLED_APPS" in done.stdout
 
 
+def test_a_declaration_names_a_missing_app_too(tmp_path: Path) -> None:
+    code = f"django.setup()\nfrom {PACKAGE} import task\n@task\ndef add(): ..."
+    done = python(tmp_path, code, apps=[])
+    assert done.stderr.splitlines()[-1].endswith(
+        "the backend of TASKS['default'] needs the app salon_jobs, which is not installed: "
+        "add 'salon_jobs' and 'pgtrigger' to INSTALLED_APPS"
+    )
+
+
 def test_the_check_names_another_database(tmp_path: Path) -> None:
     done = python(tmp_path, "django.setup()" + CHECK.format(package=PACKAGE), apps=INSTALLED, engine="sqlite3")
     assert done.returncode == 0, done.stderr
