@@ -20,11 +20,11 @@ COMPILE = $(UV) pip compile pyproject.toml --quiet --universal --python-version 
 PYTEST = $(BIN)/python -m project.local.postgres --no-fsync --run $(BIN)/python -m pytest
 QUICK = -m "not system and not slow"
 ALL = -m "not system" --hypothesis-profile=full
-# Four parts of about the same processor time. The first waits for processes, the second for brokers, the third for
+# Four parts that end at about the same time. The first waits for processes, the second for brokers, the third for
 # relays; the rest needs the database alone.
-PROCESS_TESTS := tests/demo tests/docs tests/e2e
+PROCESS_TESTS := tests/demo tests/e2e tests/process
 BROKER_TESTS := tests/access tests/brokers tests/deployment/test_create_queues.py tests/migrations
-OUTBOX_TESTS := tests/admin tests/inbox tests/integrations tests/outbox tests/plans tests/process
+OUTBOX_TESTS := tests/admin tests/inbox tests/integrations tests/outbox tests/plans
 PARTS = $(if $(PYTEST_ARGS),tests-chosen,tests-of-processes tests-of-brokers tests-of-the-outbox tests-of-the-rest)
 CHAOS_TESTS := tests/system/test_chaos.py
 

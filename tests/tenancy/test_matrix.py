@@ -190,6 +190,7 @@ class Attempts:
             [name],
         ).fetchall()
         connection.rollback()
+        connection.autocommit = True  # an attempt's BEGIN goes with its settings, in one trip
         every = [column for column, *_ in rights]
         # A role without any such column tries them all, and must be refused.
         self._selects = [column for column, may, _, _ in rights if may] or every
@@ -200,11 +201,11 @@ class Attempts:
     def outcome(self, mode: Mode, command: Command) -> Outcome:
         """Try one command: on other stores' rows in that mode, on all that are within reach in the others."""
         values = {"no store": "", "malformed": "no uuid"}
+        begin = "BEGIN; SET CONSTRAINTS ALL DEFERRED"
+        if mode != "never set":
+            begin += f"; SET LOCAL {conf.store_guc} = '{values.get(mode, self._scene.own)}'"
         try:
-            if mode != "never set":
-                value = values.get(mode, str(self._scene.own))
-                self._connection.execute("SELECT set_config(%s, %s, true)", [conf.store_guc, value])
-            self._connection.execute("SET CONSTRAINTS ALL DEFERRED")
+            self._connection.execute(begin.encode())
             return self._try(mode, command)
         except errors.InsufficientPrivilege:
             return REFUSED
