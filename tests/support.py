@@ -24,7 +24,7 @@ from salon_jobs.worker.chunks import arrange
 from salon_jobs.worker.deadlines import DeadlineWatcher
 from salon_jobs.worker.executor import execute, settle
 from salon_jobs.worker.finisher import Finisher
-from salon_jobs.worker.in_flight import InFlightTable
+from salon_jobs.worker.in_flight import IdleTable, InFlightTable
 from salon_jobs.worker.runner import Runner
 from salon_jobs.worker.worker import Worker, WorkerOptions
 
@@ -98,9 +98,9 @@ def running_on_a_thread(process_id: int, jobs: Sequence[ClaimedJob]) -> Generato
 
 
 @contextmanager
-def working(process_id: int, concurrency: int = 1) -> Generator[Worker]:
+def working(process_id: int, concurrency: int = 1, *, idle: IdleTable | None = None) -> Generator[Worker]:
     """Run a worker, with its listener, in this process."""
-    loop = Worker(process_id, WorkerOptions(concurrency=concurrency))
+    loop = Worker(process_id, WorkerOptions(concurrency=concurrency), idle=idle)
     thread = threading.Thread(target=loop.run, daemon=True)
     thread.start()
     try:

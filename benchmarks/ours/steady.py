@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from django.db import connection
+
 from benchmarks.peers.shared.arrivals import due_times, pause_s
 from benchmarks.processes import print_figures
 from benchmarks.tasks import mark
@@ -12,6 +14,7 @@ from benchmarks.tasks import mark
 def main(count: str, batch: str, rate: str, start_ns: str) -> None:
     """Add ``count`` jobs, ``rate`` a second, ``batch`` at once, from the given time of the monotonic clock on."""
     jobs, size = int(count), int(batch)
+    connection.ensure_connection()  # as the peers' programs do
     for due_ns in due_times(jobs // size, float(rate) / size, int(start_ns)):
         time.sleep(pause_s(due_ns))
         added_ns = time.monotonic_ns()

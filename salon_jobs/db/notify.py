@@ -1,8 +1,7 @@
-"""NOTIFY after commit, at most once per 20 ms per channel and process.
+"""NOTIFY after commit: one for each of few commits; of many, one per 20 ms, which announces that there are more.
 
 NOTIFY inside the business transaction halves commit throughput with many writers; one per commit costs a fifth; one in
-twenty costs nothing measurable. A suppressed notification follows another by less than 20 ms, so a listener polls again
-that long after each one it hears (``SECOND_POLL``).
+twenty costs nothing measurable.
 """
 
 from __future__ import annotations
@@ -15,17 +14,30 @@ from django.db import connections, transaction
 
 from salon_jobs.db.statements import in_one_trip
 
-QUIET: Final = timedelta(milliseconds=20)
+# Payload of a wake-up that stands for more: for 20 ms from now, this process's commits announce themselves no more. The
+# listener looks by itself until SECOND_POLL has passed.
+MORE: Final = "more"
 SECOND_POLL: Final = timedelta(milliseconds=30)
+_QUIET_S: Final = 0.02
+# Commits that follow each other sooner than this, on average, are announced together.
+_DENSE_S: Final = 0.0025
+# Weight of the last gap in that average.
+_LAST: Final = 0.25
 
 
 class WakeUps:
-    """Wake-ups of one channel."""
+    """Wake-ups of one channel, sent by this process. With ``together``, commits are announced together in any case."""
 
-    def __init__(self, channel: str) -> None:
+    def __init__(self, channel: str, *, together: bool = False) -> None:
         self.channel = channel
-        self.last_sent = float("-inf")
+        self._together = together
         self._by_alias: dict[str, WakeUp] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what was sent: the next commit is announced. For tests."""
+        self._committed_at = self._quiet_until = float("-inf")
+        self._gap_s = _QUIET_S
 
     def after_commit(self, alias: str) -> None:
         """Send one wake-up after the caller's transaction commits. Never fails the transaction."""
@@ -33,9 +45,21 @@ class WakeUps:
         if not any(hook[1] is wake_up for hook in connections[alias].run_on_commit):
             transaction.on_commit(wake_up, using=alias, robust=True)
 
+    def news(self) -> str | None:
+        """Return the payload with which to announce a commit of this moment; None if an earlier one stands for it."""
+        now = time.monotonic()
+        gap_s, self._committed_at = min(now - self._committed_at, _QUIET_S), now
+        self._gap_s += _LAST * (gap_s - self._gap_s)
+        if now < self._quiet_until:
+            return None
+        if not self._together and self._gap_s > _DENSE_S:
+            return ""
+        self._quiet_until = now + _QUIET_S
+        return MORE
+
 
 class WakeUp:
-    """Wake-up on one alias, sent unless this process has sent one within the last 20 ms."""
+    """Wake-up on one alias, sent unless an earlier one stands for it."""
 
     # It needs no store, so a tenant context opens no transaction for it.
     storeless = True
@@ -48,10 +72,9 @@ class WakeUp:
 
     def __call__(self) -> None:
         """Send it now. The connection must be idle."""
-        now = time.monotonic()
-        if now - self._channel.last_sent < QUIET.total_seconds():
+        news = self._channel.news()
+        if news is None:
             return
-        self._channel.last_sent = now
         connection = connections[self._alias]
         connection.ensure_connection()
-        in_one_trip(connection, f"NOTIFY {self._channel.channel}")
+        in_one_trip(connection, f"NOTIFY {self._channel.channel}" + (f", '{news}'" if news else ""))

@@ -24,7 +24,7 @@ from salon_jobs.core.error_report import ErrorReport, storable
 from salon_jobs.core.events import log_event
 from salon_jobs.core.outcomes import CANCEL_CLASS, DISCARD_CLASS, DISCARDED
 from salon_jobs.core.records import ClaimedJob, JobState, KeptResult
-from salon_jobs.db.statements import execute_hot, hot_rows, many_hot_rows
+from salon_jobs.db.statements import execute_hot, hot_rows, many_hot_rows, prepared_rows
 from salon_jobs.jobs import registry
 
 T = TypeVar("T")
@@ -60,24 +60,27 @@ def claim_due(
     *,
     queues: Sequence[str] | None = None,
     now: datetime | None = None,
+    prepare: bool = False,
 ) -> list[ClaimedJob]:
-    """Claim up to ``room`` due jobs in claim order; ``queues`` None means all. A process declared dead gets none."""
-    return claim(
-        "claim_few" if room <= FEW else "claim_due",
-        {
-            "process_id": process_id,
-            "tasks": list(tasks),
-            "room": room,
-            "now": now,
-            "queues": None if queues is None else list(queues),
-            "clock": time.monotonic(),
-        },
-    )
+    """Claim up to ``room`` due jobs in claim order; ``queues`` None means all. A process declared dead gets none.
+
+    ``prepare`` the statement where the session is known to be one of the server's own.
+    """
+    parameters = {
+        "process_id": process_id,
+        "tasks": list(tasks),
+        "room": room,
+        "now": now,
+        "queues": None if queues is None else list(queues),
+        "clock": time.monotonic(),
+    }
+    return claim("claim_few" if room <= FEW else "claim_due", parameters, prepare=prepare and room <= FEW)
 
 
-def claim(statement: str, parameters: dict[str, Any]) -> list[ClaimedJob]:
+def claim(statement: str, parameters: dict[str, Any], *, prepare: bool = False) -> list[ClaimedJob]:
     """Run a claiming statement; return the jobs in the order in which they should run."""
-    jobs: list[ClaimedJob] = many_hot_rows(statement, parameters, _claimed_job)
+    run = prepared_rows if prepare else many_hot_rows
+    jobs: list[ClaimedJob] = run(statement, parameters, _claimed_job)
     jobs.sort(key=_claim_order)
     return jobs
 

@@ -26,7 +26,7 @@ from salon_jobs.db.notify import WakeUps
 CHANNEL: Final = "salon_jobs_message"
 # Payload of the notification that an operator changed what relays keep in memory.
 OPERATOR: Final = "operator"
-wake_ups: Final = WakeUps(CHANNEL)
+wake_ups: Final = WakeUps(CHANNEL, together=True)
 
 
 def after_commit(*, using: str | None = None) -> None:

@@ -62,6 +62,11 @@ class Listener(Loop):
         """Whether wake-ups are heard now: proven at connection and since; "off" when disabled by the setting."""
         return self._hears and self.silent_for_s() < _PROVEN_FOR_S if conf.listen else "off"
 
+    @property
+    def is_direct(self) -> bool:
+        """Whether sessions of the alias are the server's own: one hears, and no other URL is set for it."""
+        return conf.listen is True and self.listening is True
+
     def silent_for_s(self) -> float:
         """Return the seconds since the last proof that the connection works; infinite before the first."""
         return time.monotonic() - self._heard

@@ -221,6 +221,11 @@ class JobBuffer:
                     self._emptied.notify_all()
             return withdrawn
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits or runs, as far as can be told without the lock."""
+        return not (self._running or self._waiting)
+
     def has_waiting(self) -> bool:
         with self._filled:
             return bool(self._waiting) or self._in_hand() > 0

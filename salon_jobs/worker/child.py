@@ -20,7 +20,7 @@ from salon_jobs.core.events import log_event
 from salon_jobs.process.heartbeat import name_connections
 from salon_jobs.process.loop import Loop
 from salon_jobs.process.service import die_with_parent, exit_at_once
-from salon_jobs.worker.in_flight import InFlightTable
+from salon_jobs.worker.in_flight import IdleTable, InFlightTable
 from salon_jobs.worker.worker import Worker, WorkerOptions
 
 KIND: Final = "worker"
@@ -62,27 +62,30 @@ class ControlChannel:
 def run_child(descriptors: str) -> NoReturn:
     """Run a worker for the supervisor that started this process; main thread only. Never returns.
 
-    ``descriptors`` are those of the channel and the in-flight table. Status 0: it ended cleanly, asked to or not; the
-    supervisor replaces it at once, unless it is stopping too.
+    ``descriptors`` are those of the channel, the in-flight table and the idle table; then come this process's number
+    and how many there are. Status 0: it ended cleanly, asked to or not; the supervisor replaces it at once, unless it
+    is stopping too.
     """
-    channel_end, in_flight = map(int, descriptors.split(":"))
-    for inherited in (channel_end, in_flight):
+    channel_end, in_flight, idle, number, processes = map(int, descriptors.split(":"))
+    for inherited in (channel_end, in_flight, idle):
         os.set_inheritable(inherited, False)
-    for number in (signal.SIGTERM, signal.SIGINT):
+    table = IdleTable(processes, number=number, fileno=idle)
+    for signalled in (signal.SIGTERM, signal.SIGINT):
         # A service manager may signal every process of a group; only the supervisor decides. Not SIG_IGN: processes
         # that a handler starts would inherit that.
-        signal.signal(number, _ignore)
+        signal.signal(signalled, _ignore)
     die_with_parent()
-    is_clean = _Child(ControlChannel(socket.socket(fileno=channel_end)), in_flight).run()
+    is_clean = _Child(ControlChannel(socket.socket(fileno=channel_end)), in_flight, table).run()
     if is_clean:  # otherwise a job has outlived its grace, and so has this process
         tracing.flush(_FLUSH_S)
     exit_at_once(0 if is_clean else 1)
 
 
 class _Child:
-    def __init__(self, channel: ControlChannel, in_flight: int) -> None:
+    def __init__(self, channel: ControlChannel, in_flight: int, idle: IdleTable) -> None:
         self._channel = channel
         self._in_flight = in_flight
+        self._idle = idle
         # The start message, then None for each request to stop.
         self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         threading.Thread(target=self._receive, name="salon-jobs-channel", daemon=True).start()
@@ -94,7 +97,7 @@ class _Child:
         name_connections(start["process_id"])
         options = WorkerOptions(**start["options"])
         in_flight = InFlightTable(options.concurrency, fileno=self._in_flight)
-        worker = Worker(start["process_id"], options, in_flight=in_flight)
+        worker = Worker(start["process_id"], options, in_flight=in_flight, idle=self._idle)
         fields: dict[str, Any] = {"kind": KIND, "process_id": start["process_id"]}
         log_event(logging.INFO, events.PROCESS_STARTED, **fields, pid=os.getpid())
         reporter = _Reporter(worker, self._channel)

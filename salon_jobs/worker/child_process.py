@@ -64,11 +64,16 @@ _LAST_LINES_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ChildPlan:
-    """Plan for starting children. ``on_counted`` gets what each reports to have counted, from a thread per child."""
+    """Plan for starting children. ``on_counted`` gets what each reports to have counted, from a thread per child.
+
+    ``idle`` is the descriptor of the memory in which each of the ``processes`` says whether it is idle.
+    """
 
     command: Sequence[str]
     options: WorkerOptions
     on_counted: Callable[[dict[str, Any]], None]
+    processes: int
+    idle: int
 
 
 class ChildProcess:
@@ -77,15 +82,16 @@ class ChildProcess:
     The thread that starts it must live as long: the kernel treats that thread as its parent.
     """
 
-    def __init__(self, plan: ChildPlan) -> None:
+    def __init__(self, plan: ChildPlan, number: int) -> None:
         """Start ``command --child DESCRIPTORS``. Raises OSError."""
         ours, theirs = socket.socketpair()
         with theirs, tempfile.TemporaryFile() as file:
             file.truncate(InFlightTable.size(plan.options.concurrency))
             self._in_flight = InFlightTable(plan.options.concurrency, fileno=file.fileno())
-            inherited = (theirs.fileno(), file.fileno())
+            inherited = (theirs.fileno(), file.fileno(), plan.idle)
+            described = ":".join(map(str, (*inherited, number, plan.processes)))
             self._process = subprocess.Popen(
-                [*plan.command, "--skip-checks", "--child", ":".join(map(str, inherited))],
+                [*plan.command, "--skip-checks", "--child", described],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 pass_fds=inherited,
@@ -178,6 +184,7 @@ class ChildSupervisor(Loop):
 
     def __init__(self, number: int, plan: ChildPlan, heartbeat: Heartbeat, registered: threading.Event) -> None:
         super().__init__(f"child {number}")
+        self._number = number
         self._plan = plan
         self._heartbeat = heartbeat
         self._registered = registered
@@ -257,7 +264,7 @@ class ChildSupervisor(Loop):
     def _run_child(self) -> tuple[str | None, float]:
         """Run one child to its end and rescue its jobs; return how it ended (None: cleanly) and how long it lived."""
         self._killed = self._draining_since = self._alone_since = None
-        child = self.process = ChildProcess(self._plan)
+        child = self.process = ChildProcess(self._plan, self._number)
         self._registered.wait()
         if self.stopping.is_set():
             child.stop()

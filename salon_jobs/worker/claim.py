@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from salon_jobs.core.records import ClaimedJob
@@ -13,7 +13,8 @@ from salon_jobs.worker.fair_claim import Claim, FairClaim
 
 # Limits are loaded after a claim, so that a job that wakes an idle process need not wait; before it when twice as old.
 _LOAD_LIMITS_EVERY_S: Final = 0.5
-# A claim in due order that takes longer is wading through dead rows: claim groups have a low-water mark.
+# Two claims in due order that take longer wade through dead rows, and claim groups have a low-water mark. One alone may
+# have waited for a processor or the disk, and what is announced to a worker that reads claim groups waits for its scan.
 _SLOW_S: Final = 0.05
 
 
@@ -24,15 +25,24 @@ class Claimer:
     stores share each batch equally, and limits are enforced by counting under a lock per limited scope.
     """
 
-    def __init__(self, process_id: int, queues: Sequence[str] | None, *, excluded: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        process_id: int,
+        queues: Sequence[str] | None,
+        *,
+        excluded: Sequence[str] = (),
+        is_direct: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Create it; ``is_direct`` tells whether no pooler stands between this process and the server."""
         self._process_id = process_id
+        self._is_direct = is_direct
         self._queues = queues
         # Excluded as paused queues are: by scanning claim groups.
         self._scans_groups = bool(excluded)
         self._limits = Limits({})
         self._limits_loaded_at = float("-inf")
         self._fair_claim = FairClaim(process_id, queues, excluded=excluded)
-        self._is_fair = False
+        self._is_fair = self._was_slow = False
 
     def claim(self, room: int, *, afresh: bool = False) -> Claim:
         """Claim up to ``room`` jobs; ``afresh``: of what is due now, not when claim groups were last scanned.
@@ -51,7 +61,8 @@ class Claimer:
         jobs = self._claim_due(min(room, queries.FEW))
         if len(jobs) == queries.FEW < room:
             jobs += self._claim_due(room - len(jobs))
-        self._is_fair = len(jobs) == room or time.monotonic() - began > _SLOW_S
+        was_slow, self._was_slow = self._was_slow, time.monotonic() - began > _SLOW_S
+        self._is_fair = len(jobs) == room or (was_slow and self._was_slow)
         return Claim(jobs, again_in_s=0.0 if self._is_fair else None)
 
     @property
@@ -69,4 +80,5 @@ class Claimer:
             self._limits, self._limits_loaded_at = load_limits(), now
 
     def _claim_due(self, room: int) -> list[ClaimedJob]:
-        return queries.claim_due(self._process_id, registry.task_names(), room, queues=self._queues)
+        tasks, prepare = registry.task_names(), self._is_direct()
+        return queries.claim_due(self._process_id, tasks, room, queues=self._queues, prepare=prepare)

@@ -68,6 +68,7 @@ class FairClaim:
         self._scanner = GroupScanner()
         self._scan = Scan((), complete=True, took_s=0.0)
         self._scan_at = float("-inf")
+        self._last_took_s = 0.0
         self._background_scan: Future[Scan] | None = None
         self._low_water: dict[tuple[UUID, int], tuple[int, int]] = {}
         # Whether this round of the stores has yielded jobs, or found a limit full.
@@ -76,8 +77,8 @@ class FairClaim:
 
     @property
     def is_slow(self) -> bool:
-        """Whether dead rows make scans slow, and would make a claim in due order slow too."""
-        return 10 * self._scan.took_s > _SCAN_EVERY_S[0]
+        """Whether dead rows make scans slow, one after the other, and would make a claim in due order slow too."""
+        return 10 * min(self._scan.took_s, self._last_took_s) > _SCAN_EVERY_S[0]
 
     def claim(self, room: int, limits: Limits) -> Claim:
         """Claim up to ``room`` jobs. ``again_in_s`` is None once no claim group has more. Raises database errors."""
@@ -146,7 +147,7 @@ class FairClaim:
         self._use(scan.result())
 
     def _use(self, scan: Scan) -> None:
-        self._scan = scan
+        self._last_took_s, self._scan = self._scan.took_s, scan
         self._low_water = {group.id: (group.first_us, group.first_id - 1) for group in scan.groups}
         least_s, most_s = _SCAN_EVERY_S
         self._scan_at = time.monotonic() + min(most_s, max(least_s, 10 * scan.took_s))

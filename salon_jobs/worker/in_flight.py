@@ -1,4 +1,4 @@
-"""What each thread of a worker runs, in memory shared by two processes: readable after a kill."""
+"""What each thread of a worker runs, and which of its processes are idle, in memory shared by processes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ _REST: Final = struct.Struct("=qdd")  # lease, began, kill_at
 _ID: Final = struct.Struct("=q")
 _KILL_AT: Final = struct.Struct("=d")
 _SLOT: Final = 32
+_INSTANT: Final = struct.Struct("=d")
+# A process that is idle says so again at least every second.
+_IDLE_FOR_S: Final = 2.0
 NEVER: Final = float("inf")
 
 
@@ -64,3 +67,30 @@ class InFlightTable:
             if job_id:
                 runs.append(InFlightRun(slot, job_id, *_REST.unpack_from(self._memory, at + 8)))
         return runs
+
+
+class IdleTable:
+    """One instant per process of a worker, in shared memory: when it last said that it is idle and hears wake-ups.
+
+    A wake-up reaches them all. The first that is idle answers it, so that a job costs one claim and not one for each.
+    """
+
+    def __init__(self, processes: int = 1, *, number: int = 0, fileno: int = -1) -> None:
+        """Map ``fileno`` (at least ``size(processes)`` bytes), or memory of its own, for the process ``number``."""
+        self._number = number
+        self.processes = processes
+        self._memory = mmap.mmap(fileno, self.size(processes))
+
+    @staticmethod
+    def size(processes: int) -> int:
+        return processes * _INSTANT.size
+
+    def show(self, *, idle: bool) -> None:
+        """Say whether this process is idle; one that dies is not."""
+        _INSTANT.pack_into(self._memory, self._number * _INSTANT.size, time.monotonic() if idle else 0.0)
+
+    @property
+    def another_answers(self) -> bool:
+        """Whether a process before this one is idle."""
+        since = time.monotonic() - _IDLE_FOR_S
+        return any(_INSTANT.unpack_from(self._memory, at * _INSTANT.size)[0] > since for at in range(self._number))

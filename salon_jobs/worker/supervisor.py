@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import tempfile
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,6 +22,7 @@ from salon_jobs.process.preflight import check_connections
 from salon_jobs.process.service import ServedLoop
 from salon_jobs.tenancy.connections import refuse_small_pool
 from salon_jobs.worker.child_process import ChildPlan, ChildProcess, ChildSupervisor
+from salon_jobs.worker.in_flight import IdleTable
 from salon_jobs.worker.maintenance import Maintenance
 from salon_jobs.worker.worker import OTHER_THREADS, WorkerOptions
 
@@ -105,7 +107,11 @@ class Supervisor:
         self._registered = threading.Event()
         self._stopping = threading.Event()
         self._kill_at = float("inf")
-        plan = ChildPlan(command, options, lambda counted: self._totals.add(**counted))
+        self._idle = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as this process lives
+        self._idle.truncate(IdleTable.size(processes))
+        plan = ChildPlan(
+            command, options, lambda counted: self._totals.add(**counted), processes=processes, idle=self._idle.fileno()
+        )
         self._children = [ChildSupervisor(number, plan, heartbeat, self._registered) for number in range(processes)]
         for child in self._children:
             child.start()

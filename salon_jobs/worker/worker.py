@@ -15,7 +15,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.errors import NotReady
 from salon_jobs.core.events import log_event
-from salon_jobs.db.notify import SECOND_POLL
+from salon_jobs.db.notify import MORE, SECOND_POLL
 from salon_jobs.jobs import enqueue, queries, registry
 from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.process.listener import Listener
@@ -28,7 +28,7 @@ from salon_jobs.worker.claim import Claimer
 from salon_jobs.worker.deadlines import Cancellations, DeadlineWatcher
 from salon_jobs.worker.fair_claim import LIMIT_WAIT_S, Claim
 from salon_jobs.worker.finisher import Finisher
-from salon_jobs.worker.in_flight import InFlightTable
+from salon_jobs.worker.in_flight import IdleTable, InFlightTable
 from salon_jobs.worker.runner import Runner
 
 _SWEEP_S = 30.0
@@ -41,11 +41,9 @@ _LEAVE_S = 1.5
 _ROOM_S = 0.2
 # How often a worker without due jobs, and a busy one, looks for jobs of tasks that it could import.
 _FIND_S = (1.0, 10.0)
-# While jobs keep coming, a worker looks for the next ones by itself after the time in which one or two arrive, within
-# these bounds, until there were none for 40 ms: wake-ups come every 20 ms at most. It ignores one when it is to look
-# sooner than 10 ms.
+# After a wake-up that stands for more, a worker looks by itself each time that one or two jobs should have arrived,
+# within these bounds. If that is soon, the next such wake-up is no reason to look at once.
 _LOOK_AGAIN_S = (0.003, 0.02)
-_LOOK_FOR_S = 0.04
 _SOON_S = 0.01
 # Claims, batched writes of successes, and the listener's ping.
 OTHER_THREADS = 3
@@ -76,8 +74,15 @@ class Worker(Loop):
     ``run`` returns True if every job ended or was given back in time. A second ``stop`` forces the end.
     """
 
-    def __init__(self, process_id: int, options: WorkerOptions, *, in_flight: InFlightTable | None = None) -> None:
-        """Create the threads; ``in_flight`` shows a supervisor what each of them runs.
+    def __init__(
+        self,
+        process_id: int,
+        options: WorkerOptions,
+        *,
+        in_flight: InFlightTable | None = None,
+        idle: IdleTable | None = None,
+    ) -> None:
+        """Create the threads; ``in_flight`` shows a supervisor what each of them runs, ``idle`` others when none does.
 
         Raises ConfigurationError when a pool is too small for them.
         """
@@ -85,8 +90,13 @@ class Worker(Loop):
         super().__init__("claim")
         self._process_id = process_id
         self._options = options
-        self._jobs = JobBuffer(options.concurrency, self._retry_limit_soon)
-        self._claimer = Claimer(process_id, options.queues, excluded=options.excluded)
+        self._jobs = JobBuffer(options.concurrency, self._job_ended)
+        self._idle = idle or IdleTable()
+        self._hears = False
+        self._listener = Listener(enqueue.CHANNEL, self.notify)
+        self._claimer = Claimer(
+            process_id, options.queues, excluded=options.excluded, is_direct=lambda: self._listener.is_direct
+        )
         self._last_claim = Claim([], None)
         self._stop_requested = self._draining = False
         self._forced = threading.Event()
@@ -94,9 +104,8 @@ class Worker(Loop):
         self._limit_may_be_free = False
         self._claim_asked = self._claim_answered = self._notified = self._swept = self._searched = float("-inf")
         self._claimed = self._reported_claimed = 0
-        self._found_at = float("-inf")
-        self._look_again_s = float("inf")
-        self._looks_soon = False
+        self._found_at = self._look_until = float("-inf")
+        self._look_again_s = _LOOK_AGAIN_S[1]
         self._timeouts = itertools.count(1)
         self._finisher = Finisher(process_id, self._jobs.forget, self._abandon)
         self._deadlines = DeadlineWatcher(self._count_timeout)
@@ -117,15 +126,24 @@ class Worker(Loop):
             for number in range(options.concurrency)
         ]
         self._cancellations = Cancellations(process_id, self._jobs, self._runners)
-        self._listener = Listener(enqueue.CHANNEL, self.notify)
 
     def notify(self, payload: str = "") -> None:
-        """Poll for due jobs now and once more soon, and for cancellations if ``payload`` says so. Thread-safe."""
+        """Claim now, unless another process of this worker is idle and does. Thread-safe.
+
+        ``payload`` may say that more jobs follow soon, or ask for cancellations.
+        """
         if payload == enqueue.CANCEL:
             self._cancellations.notify()
-        self._notified = time.monotonic()
-        if payload or not self._looks_soon:
-            self.wake()
+        elif self._idle.another_answers:
+            return
+        now = time.monotonic()
+        if payload == MORE:
+            looks_soon = now < self._look_until and self._look_again_s < _SOON_S
+            self._look_until = now + SECOND_POLL.total_seconds()
+            if looks_soon:
+                return
+        self._notified = now
+        self.wake()
 
     def stop(self) -> None:
         """Stop gracefully; a second call forces it."""
@@ -173,9 +191,11 @@ class Worker(Loop):
     def on_outage(self) -> None:
         """Sweep soon: the claim may have been committed even though its answer never arrived."""
         self._swept = float("-inf")
+        self._answer_no_wake_ups()
 
     def finish(self) -> bool:
         """Give back what has not started, let the rest run, interrupt it, and finally abandon it."""
+        self._answer_no_wake_ups()
         began = time.monotonic()
         grace_s, run_on_s = conf.shutdown_grace.total_seconds(), conf.shutdown_interrupt_after.total_seconds()
         runs = [run for runner in self._runners if (run := runner.current) is not None]
@@ -236,14 +256,18 @@ class Worker(Loop):
 
     def _claim(self, room: int, *, afresh: bool = False) -> None:
         self._claim_asked = time.monotonic()
+        had_backlog = self._last_claim.again_in_s == 0
         self._last_claim = claim = self._claimer.claim(room, afresh=afresh)
         self._claim_answered = time.monotonic()
         self._claimed += len(claim.jobs)
-        self._jobs.put(arrange(claim.jobs))
         if claim.jobs:
+            self._idle.show(idle=False)
+            self._jobs.put(arrange(claim.jobs))
             between_jobs_s = (self._claim_answered - self._found_at) / len(claim.jobs)
-            self._look_again_s = max(_LOOK_AGAIN_S[0], 1.5 * between_jobs_s)
+            self._look_again_s = min(max(_LOOK_AGAIN_S[0], 1.5 * between_jobs_s), _LOOK_AGAIN_S[1])
             self._found_at = self._claim_answered
+        if self._idle.processes > 1 and claim.again_in_s == 0 and not had_backlog:
+            enqueue.wake_all()  # the others left the wake-up to this one
 
     def _find_tasks(self) -> bool:
         """Register tasks that jobs wait for, from time to time; return whether there is more to claim now."""
@@ -264,30 +288,28 @@ class Worker(Loop):
 
     def _hand_over(self) -> None:
         """Stop, to be replaced, once all that was claimed has ended, however long that takes: no job is interrupted."""
+        self._answer_no_wake_ups()
         if self._jobs.wait_idle(_ROOM_S) and not self.stopping.is_set():
             log_event(logging.INFO, events.PROCESS_DRAINING, reason="jobs", jobs=self._claimed)
             super().stop()
 
     def _wait_s(self) -> float:
         """Return the seconds until another claim is worthwhile without a wake-up."""
+        if self._notified > self._claim_asked:
+            return 0.0
         waits_s = [conf.poll_interval.total_seconds()]
-        looks = self._look_again_s < _LOOK_AGAIN_S[1] and time.monotonic() - self._found_at < _LOOK_FOR_S
-        if looks:
-            waits_s.append(self._look_again_s)
-        self._looks_soon = looks and self._look_again_s < _SOON_S
-        if not self._looks_soon and self._notified > self._claim_asked:
-            return 0.0  # it was to look soon when that came
+        if self._claim_asked < self._look_until:
+            # The last look comes when all that the wake-up stood for is committed.
+            look_at = min(self._claim_asked + self._look_again_s, self._look_until)
+            waits_s.append(max(0.0, look_at - time.monotonic()))
         if self._last_claim.again_in_s is not None:
             waits_s.append(self._last_claim.again_in_s)
-        if self._jobs.has_waiting():
+        if waiting := self._jobs.has_waiting():
             waits_s.append(OVERDUE_S)
-        if self._jobs.running_count():
+        if running := self._jobs.running_count():
             waits_s.append(deadlines.POLL_EVERY_S)
-        # Notifications are coalesced: one that was dropped followed the last one heard by less than 20 ms. Poll once
-        # more after that time.
-        owed_at = self._notified + SECOND_POLL.total_seconds()
-        if self._claim_asked < owed_at:
-            waits_s.append(max(0.0, owed_at - time.monotonic()))
+        self._hears = self._listener.listening is True
+        self._idle.show(idle=self._hears and not (waiting or running))
         return min(waits_s)
 
     def _burst_wait_s(self) -> float:
@@ -301,11 +323,17 @@ class Worker(Loop):
                 self.stopping.set()
         return 0.0
 
-    def _retry_limit_soon(self) -> None:
-        """Poll again soon if a limit was full: the job that just ended here may have freed its slot."""
+    def _job_ended(self) -> None:
+        """Answer wake-ups if that was the last one. Poll again soon if a limit was full: it may have freed its slot."""
+        if self._hears and self._jobs.is_idle:
+            self._idle.show(idle=True)
         if self._last_claim.throttled:
             self._limit_may_be_free = True
             self.wake()
+
+    def _answer_no_wake_ups(self) -> None:
+        self._hears = False
+        self._idle.show(idle=False)
 
     def _count_timeout(self) -> None:
         """Stop after a number of timeouts, to be replaced: an interrupt may have left the process in any state."""

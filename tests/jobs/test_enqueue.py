@@ -324,7 +324,7 @@ def test_arguments_are_converted_from_the_signature(hooks: tasks.Hooks, process_
 def test_a_wake_up_that_fails_after_the_commit_is_logged_and_not_the_callers_problem(
     database: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(enqueue.wake_ups, "last_sent", float("-inf"))
+    enqueue.wake_ups.reset()
     with transaction.atomic():
         handle = tasks.system.enqueue()
         transaction.on_commit(lambda: None)

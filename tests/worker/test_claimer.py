@@ -12,7 +12,7 @@ from unittest.mock import Mock
 from uuid import UUID, uuid4
 
 import pytest
-from django.db import IntegrityError, OperationalError, connections, transaction
+from django.db import IntegrityError, OperationalError, connection, connections, transaction
 
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.records import ClaimedJob
@@ -337,6 +337,49 @@ def test_the_plain_claim_comes_back_whatever_the_clock_shows(
     add(1, stores[1], task="nobody-has-it")
     add(3, stores[1])
     assert len(claimer.claim(5).jobs) == 3, "in the order due: no scan hides a new one"
+
+
+def test_one_slow_claim_or_scan_hides_no_new_job(
+    process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have waited for the processor; a worker that read claim groups from then on would not see new ones."""
+    monkeypatch.setattr(fair_claim, "_SCAN_EVERY_S", (60.0, 60.0))
+    claimer = Claimer(process_id, None)
+    with monkeypatch.context() as patch:
+        patch.setattr("salon_jobs.worker.claim._SLOW_S", -1.0)
+        claimer.claim(5)
+    claimer.claim(5)
+    add(3, stores[0])
+    assert len(claimer.claim(2).jobs) == 2, "in the order due"
+    clock, scan = SimpleNamespace(now=time.monotonic()), group_scanner.list_groups
+
+    def slowly(*arguments: Any, **options: Any) -> ScanPage:
+        clock.now += 30.0
+        return scan(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        for module in ("claim", "fair_claim", "group_scanner"):
+            patch.setattr(f"salon_jobs.worker.{module}.time", SimpleNamespace(monotonic=lambda: clock.now))
+        patch.setattr(group_scanner, "list_groups", slowly)
+        assert len(claimer.claim(2).jobs) == 1, "fairly, by a slow scan"
+        add(3, stores[1])
+        assert len(claimer.claim(5).jobs) == 3, "in the order due again"
+
+
+def test_a_prepared_claim_returns_what_another_does(process_id: int, stores: list[UUID]) -> None:
+    instants = {"run_at": "2020-01-01T00:00Z", "created_at": "2019-01-01T00:00Z", "tick": "2030-01-01T00:00Z"}
+    add(2, stores[0], trace='{"a": "b"}', expires_at="2021-01-01T00:00Z", **instants)
+    add(2, None, **{**instants, "run_at": "2020-01-02T00:00Z"})
+    tasks = ["test-store", "test-system"]
+    for queues in (["default"], None):
+        ways = (False, True)
+        [plain], [prepared] = (queries.claim_due(process_id, tasks, 1, queues=queues, prepare=way) for way in ways)
+        assert plain.id != prepared.id
+        assert plain == prepared._replace(id=plain.id, due_at=plain.due_at)
+        assert plain.due_at == pytest.approx(prepared.due_at, abs=10)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT name FROM pg_prepared_statements")
+        assert cursor.fetchall() == [("claim_few",)]
 
 
 def test_a_burst_ends_though_groups_are_slow_to_scan(

@@ -1,4 +1,4 @@
-"""Tests that another process can read what threads run, even after the writer was killed."""
+"""Tests that other processes can read what threads run, even after the writer was killed, and which are idle."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
+from types import SimpleNamespace
 
-from salon_jobs.worker.in_flight import NEVER, InFlightTable
+import pytest
+
+from salon_jobs.worker import in_flight
+from salon_jobs.worker.in_flight import NEVER, IdleTable, InFlightTable
 
 WRITER = """
 import sys, time
@@ -43,3 +48,24 @@ def test_a_table_without_a_file_is_private() -> None:
     assert (run.job_id, run.lease, run.kill_at) == (5, 7, NEVER)
     table.clear(0)
     assert table.shown() == []
+
+
+def test_the_first_of_those_that_are_idle_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryFile() as file:
+        file.truncate(IdleTable.size(3))
+        tables = [IdleTable(3, number=number, fileno=file.fileno()) for number in range(3)]
+
+        def answering() -> list[int]:
+            return [number for number, table in enumerate(tables) if not table.another_answers]
+
+        assert answering() == [0, 1, 2], "none is idle: whoever has room"
+        tables[1].show(idle=True)
+        tables[2].show(idle=True)
+        assert answering() == [0, 1]
+        tables[0].show(idle=True)
+        assert answering() == [0]
+        tables[0].show(idle=False)
+        assert answering() == [0, 1]
+        later = time.monotonic() + 2.5
+        monkeypatch.setattr(in_flight, "time", SimpleNamespace(monotonic=lambda: later))
+        assert answering() == [0, 1, 2], "one that died says so no more"
