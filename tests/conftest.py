@@ -18,7 +18,7 @@ from pytest_django.plugin import DjangoDbBlocker
 from salon_jobs.models import Process
 from tests import settings as test_settings
 from tests import tasks as test_tasks
-from tests.databases import bootstrapped, fresh, owned
+from tests.databases import bootstrapped, empty_url, fresh, owned
 from tests.interpreter import manage, succeed
 from tests.tasks import Hooks
 
@@ -28,7 +28,7 @@ hypothesis.settings.register_profile("full", max_examples=150, deadline=None, pr
 hypothesis.settings.register_profile("hard", max_examples=2000, deadline=None, print_blob=True)
 hypothesis.settings.load_profile("quick")
 
-__all__ = ["bootstrapped", "fresh", "manage", "owned"]  # fixtures, and what tests import from here
+__all__ = ["bootstrapped", "empty_url", "fresh", "manage", "owned"]  # fixtures, and what tests import from here
 
 # Emptied in this order, which satisfies the foreign keys.
 TABLES = (

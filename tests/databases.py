@@ -31,6 +31,14 @@ def fresh() -> Iterator[str]:
 
 
 @pytest.fixture
+def empty_url(fresh: str) -> str:
+    """Create the database ``fresh``, without tables; return its superuser's URL."""
+    with psycopg.connect(os.environ["DATABASE_URL_BOOTSTRAP"], autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(fresh)))
+    return url_for(None, fresh)
+
+
+@pytest.fixture
 def bootstrapped(fresh: str) -> dict[str, str]:
     """Create the database ``fresh`` with its roles; return the URLs of every role."""
     urls = environment(fresh)

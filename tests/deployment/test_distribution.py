@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import io
-import os
 import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from email import message_from_string
 from email.message import Message
 from pathlib import Path
 
-import psycopg
 import pytest
-from psycopg import sql
 from readme_renderer.markdown import render
 
 from tests.integrations.tiny_project import TinyProject
 from tests.interpreter import ROOT
-from tests.settings import TEST_DATABASE, url_for
 
 pytestmark = pytest.mark.slow
 
@@ -119,18 +114,8 @@ def test_the_readme_renders_and_its_links_lead_somewhere(distribution: Distribut
     assert {picture.removeprefix(raw).partition("/")[2] for picture in pictures} <= files()
 
 
-@pytest.fixture
-def url(migrated: None) -> Iterator[str]:
-    """Give an empty database of its own."""
-    name = f"{TEST_DATABASE}_installed"
-    with psycopg.connect(os.environ["DATABASE_URL_BOOTSTRAP"], autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        yield url_for(None, name)
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
-
-
 @pytest.mark.parametrize("kind", ["sdist", "wheel"])
-def test_what_is_installed_runs_a_job(distribution: Distribution, kind: str, tmp_path: Path, url: str) -> None:
+def test_what_is_installed_runs_a_job(distribution: Distribution, kind: str, tmp_path: Path, empty_url: str) -> None:
     site = tmp_path / "site"
     options = ("--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check")
     subprocess.run(
@@ -145,7 +130,7 @@ def test_what_is_installed_runs_a_job(distribution: Distribution, kind: str, tmp
         "    import salon_jobs\n"
         "    print(f'hello {name} from {salon_jobs.__file__}')\n"
     )
-    project = TinyProject(tmp_path / "project", url=url, tasks=tasks)
+    project = TinyProject(tmp_path / "project", url=empty_url, tasks=tasks)
     outputs: list[str] = []
     for command in (
         ("check",),

@@ -1,14 +1,24 @@
-"""Looks that docs/security.md proves each claim by a test that exists, and names every side channel that is tested."""
+"""Looks that the pages on guarantees prove each claim by a test that exists, and name every side channel tested."""
 
 from __future__ import annotations
 
 import ast
 import re
 
+import pytest
+
 from tests.docs.markdown import ROOT, read, rows, section
 
-PAGE = read("docs/security.md")
-NAMED = set(re.findall(r"`(test_\w+)::(test_\w+)`", PAGE))
+# The sections with the claims of each page, the fewest claims in each section, and the fewest tests named.
+PAGES = {
+    "docs/security.md": (("## What is guaranteed", "## Side channels"), 15, 40),
+    "docs/outbox.md": (("## What is guaranteed",), 20, 30),
+}
+
+
+def named(page: str) -> set[tuple[str, str]]:
+    """Return the tests that a page names, each by its file."""
+    return set(re.findall(r"`(test_\w+)::(test_\w+)`", read(page)))
 
 
 def functions_of(file: str) -> set[str]:
@@ -18,21 +28,26 @@ def functions_of(file: str) -> set[str]:
     return {function.name for function in functions if function.name.startswith("test_")}
 
 
-def test_every_proof_exists() -> None:
-    assert len(NAMED) > 40
-    assert [(file, name) for file, name in sorted(NAMED) if name not in functions_of(file)] == []
+@pytest.mark.parametrize("page", PAGES)
+def test_every_proof_exists(page: str) -> None:
+    assert len(named(page)) > PAGES[page][2]
+    assert [(file, name) for file, name in sorted(named(page)) if name not in functions_of(file)] == []
 
 
-def test_every_claim_has_a_proof_and_every_proof_its_claim() -> None:
-    proofs = dict(rows(section(PAGE, "## Proofs")))
+@pytest.mark.parametrize("page", PAGES)
+def test_every_claim_has_a_proof_and_every_proof_its_claim(page: str) -> None:
+    headings, fewest, _ = PAGES[page]
+    text = read(page)
+    proofs = dict(rows(section(text, "## Proofs")))
     assert [claim for claim, tests in proofs.items() if "::test_" not in tests] == []
     claims: list[str] = []
-    for heading in ("## What is guaranteed", "## Side channels"):
-        found = [cells[-1].removeprefix("[").removesuffix("](#proofs)") for cells in rows(section(PAGE, heading))]
-        assert len(found) > 15
+    for heading in headings:
+        found = [cells[-1].removeprefix("[").removesuffix("](#proofs)") for cells in rows(section(text, heading))]
+        assert len(found) > fewest
         claims += found
     assert claims == list(proofs)
 
 
 def test_every_side_channel_that_is_tested_is_written_down() -> None:
-    assert functions_of("test_side_channels") == {name for file, name in NAMED if file == "test_side_channels"}
+    of_page = {name for file, name in named("docs/security.md") if file == "test_side_channels"}
+    assert functions_of("test_side_channels") == of_page

@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-import psycopg
 import pytest
-from psycopg import sql
 
 from tests.backend.aliases import BACKEND
 from tests.backend.django_tasks_api import PACKAGE
 from tests.integrations.tiny_project import APPS, TinyProject
-from tests.settings import TEST_DATABASE, url_for
 
 TASKS = "from salon_jobs import task\n@task(name='greet')\ndef greet(name: str) -> None: ...\n"
 new_project = partial(TinyProject, forked=True)
 ENQUEUE = ("shell", "--no-imports", "-c", "from shop.tasks import greet; greet.enqueue(name='Ada')")
-
-
-@pytest.fixture
-def url(migrated: None) -> Iterator[str]:
-    """Give an empty database of its own, without tables."""
-    name = f"{TEST_DATABASE}_first"
-    with psycopg.connect(os.environ["DATABASE_URL_BOOTSTRAP"], autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        yield url_for(None, name)
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
 @pytest.mark.parametrize("command", [("check",), ("migrate",), ("runworker", "--burst")])
@@ -40,9 +25,9 @@ def test_without_pgtrigger_every_command_names_it(tmp_path: Path, command: tuple
     assert done.stderr.count("Traceback") == 1
 
 
-def test_without_the_app_an_enqueue_names_it(tmp_path: Path, url: str) -> None:
+def test_without_the_app_an_enqueue_names_it(tmp_path: Path, empty_url: str) -> None:
     apps = tuple(app for app in APPS if app != "salon_jobs")
-    done = new_project(tmp_path, url=url, apps=apps, tasks=TASKS).manage(*ENQUEUE)
+    done = new_project(tmp_path, url=empty_url, apps=apps, tasks=TASKS).manage(*ENQUEUE)
     assert done.returncode == 1
     assert "add 'salon_jobs' to INSTALLED_APPS, and run: python manage.py migrate" in done.stderr.splitlines()[-1]
 
@@ -85,16 +70,16 @@ def test_another_database_is_named_where_its_driver_fails_first(tmp_path: Path) 
     ],
     ids=" ".join,
 )
-def test_before_migrate_each_command_names_it(tmp_path: Path, url: str, command: tuple[str, ...]) -> None:
-    done = new_project(tmp_path, url=url, tasks=TASKS).manage(*command)
+def test_before_migrate_each_command_names_it(tmp_path: Path, empty_url: str, command: tuple[str, ...]) -> None:
+    done = new_project(tmp_path, url=empty_url, tasks=TASKS).manage(*command)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith("; run: python manage.py migrate")
     assert command is ENQUEUE or "WORKER.SCHEMA_MISSING: " in done.stderr.splitlines()[-1]
     assert command is ENQUEUE or "Traceback" not in done.stderr
 
 
-def test_a_worker_without_tasks_says_so(tmp_path: Path, url: str) -> None:
-    project = new_project(tmp_path, url=url)
+def test_a_worker_without_tasks_says_so(tmp_path: Path, empty_url: str) -> None:
+    project = new_project(tmp_path, url=empty_url)
     assert project.manage("migrate", "--verbosity", "0").returncode == 0
     for tasks in ("", TASKS):
         (tmp_path / "shop/tasks.py").write_text(tasks)

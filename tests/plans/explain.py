@@ -36,6 +36,22 @@ def signed_in(name: str = "planner") -> Iterator[Client]:
         yield client
 
 
+@contextmanager
+def as_store(store: str) -> Iterator[Any]:
+    """Give a cursor of the web role inside a transaction of the store, which is rolled back."""
+    connection = connections["web"]
+    connection.ensure_connection()
+    raw: Any = connection.connection
+    with raw.cursor() as cursor:
+        cursor.execute("BEGIN")
+        try:
+            cursor.execute("SET LOCAL jit = off")
+            cursor.execute("SELECT set_config('app.current_store_id', %s, true)", [store])
+            yield cursor
+        finally:
+            cursor.execute("ROLLBACK")
+
+
 def nodes(statement: str, parameters: dict[str, Any]) -> list[Node]:
     """Explain a statement of ours as the worker and return all plan nodes."""
     return nodes_of(statements.load(statement), parameters)

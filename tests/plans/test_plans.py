@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -15,7 +14,7 @@ from salon_jobs.jobs import registry
 from salon_jobs.jobs.pruning import prune_old
 from salon_jobs.jobs.statistics import STORED_OUTCOMES
 from salon_jobs.worker.group_scanner import ClaimFilter, list_parameters
-from tests.plans.explain import assert_no_full_scan, indexes, nodes, nodes_of, rows_read, scans
+from tests.plans.explain import as_store, assert_no_full_scan, indexes, nodes, nodes_of, rows_read, scans
 from tests.support import change
 
 ROWS = 60_000
@@ -186,17 +185,9 @@ def test_a_look_at_the_front_is_bounded(crowded: int) -> None:
 
 
 def test_the_web_role_finds_its_stores_jobs_by_the_index_under_its_policy(crowded: int) -> None:
-    connection = connections["web"]
-    connection.ensure_connection()
-    raw: Any = connection.connection
-    with raw.cursor() as cursor:
-        cursor.execute("BEGIN")
-        try:
-            cursor.execute("SELECT set_config('app.current_store_id', gen_random_uuid()::text, true)")
-            cursor.execute("EXPLAIN (FORMAT JSON) SELECT * FROM salon_jobs_job ORDER BY id DESC LIMIT 50")
-            text = json.dumps(cursor.fetchone()[0])
-        finally:
-            cursor.execute("ROLLBACK")
+    with as_store(str(uuid4())) as cursor:
+        cursor.execute("EXPLAIN (FORMAT JSON) SELECT * FROM salon_jobs_job ORDER BY id DESC LIMIT 50")
+        text = json.dumps(cursor.fetchone()[0])
     assert "salon_jobs_job_store" in text
     assert "Seq Scan" not in text
 

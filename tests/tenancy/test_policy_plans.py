@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pytest
-from django.db import connections
 
+from tests.plans.explain import as_store
 from tests.support import change, plan_nodes, seen
 
 STORES = 1000
@@ -82,22 +81,6 @@ def stores(migrated: None) -> Iterator[list[str]]:
     change("VACUUM (ANALYZE) store, sale, customer, reservation")
     yield [str(row[0]) for row in seen("SELECT id FROM store ORDER BY id LIMIT 2")]
     change("TRUNCATE store CASCADE")
-
-
-@contextmanager
-def as_store(store: str) -> Iterator[Any]:
-    """Give a cursor of the web role inside a transaction of the store, which is rolled back."""
-    connection = connections["web"]
-    connection.ensure_connection()
-    raw: Any = connection.connection
-    with raw.cursor() as cursor:
-        cursor.execute("BEGIN")
-        try:
-            cursor.execute("SET LOCAL jit = off")
-            cursor.execute("SELECT set_config('app.current_store_id', %s, true)", [store])
-            yield cursor
-        finally:
-            cursor.execute("ROLLBACK")
 
 
 def explained(cursor: Any, statement: str) -> list[dict[str, Any]]:

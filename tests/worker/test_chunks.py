@@ -508,10 +508,13 @@ def test_the_log_has_a_line_for_each_job(
     caplog.set_level("INFO")
     hooks.store = lambda **_: time.sleep(0.2)
     ids = add(stores[0], 0, 1)
+    began = time.monotonic()
     run_all(process_id)
+    elapsed_ms = (time.monotonic() - began) * 1000
     lines = [record.event_fields for record in caplog.records if getattr(record, "event", "") == "job_succeeded"]  # type: ignore[attr-defined]
     assert [(line["job_id"], line["chunk"]) for line in lines] == [(job_id, 2) for job_id in ids]
-    assert all(100 <= line["duration_ms"] < 200 for line in lines), "each has its share"
+    assert all(line["duration_ms"] >= 100 for line in lines)
+    assert sum(line["duration_ms"] for line in lines) <= elapsed_ms, "each has its share"
 
 
 def test_who_may_join(stores: list[UUID], process_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
