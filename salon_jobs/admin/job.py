@@ -146,8 +146,8 @@ class JobAdmin(ActionAdmin):
     actions = JOB_ACTIONS
     fieldsets = (
         (None, {"fields": ("status", "waiting", "failure", "outcome", "attempt_count", "process")}),
-        (None, {"fields": ("task_link", "queue_link", "store_link", "origin", "shown_payload")}),
-        (None, {"fields": ("errors", "retries_ahead")}),
+        (None, {"fields": ("shown_payload", "errors", "retries_ahead")}),
+        (None, {"fields": ("task_link", "queue_link", "store_link", "origin")}),
         (
             "Times",
             {"fields": ("enqueued_at", "due_at", "started", "ended", "took", "asked_to_end", "expires", "of_tick")},
