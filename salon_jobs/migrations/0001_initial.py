@@ -104,9 +104,7 @@ class Migration(LocksBriefly):
                 ),
                 (
                     "public_id",
-                    models.UUIDField(
-                        help_text="Unguessable id, by which anybody who has it reads the result", null=True
-                    ),
+                    models.UUIDField(help_text="Unguessable ID; anyone who has it can read the result", null=True),
                 ),
                 ("follow_up_id", models.BigIntegerField(help_text="The follow-up that waits for its end", null=True)),
             ],
@@ -362,7 +360,7 @@ class Migration(LocksBriefly):
                 (
                     "name",
                     models.CharField(
-                        help_text="A queue, a task, a store's id, or task:key for jobs that share a concurrency key",
+                        help_text="A queue, a task, a store's ID, or task:key for jobs that share a concurrency key",
                         max_length=512,
                     ),
                 ),

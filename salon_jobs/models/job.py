@@ -118,7 +118,7 @@ class Job(models.Model):
         null=True, help_text="What travels with the job: trace headers from enqueueing, and what differs from its task"
     )
     public_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(
-        null=True, help_text="Unguessable id, by which anybody who has it reads the result"
+        null=True, help_text="Unguessable ID; anyone who has it can read the result"
     )
     follow_up_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
         null=True, help_text="The follow-up that waits for its end"

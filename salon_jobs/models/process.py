@@ -52,7 +52,7 @@ class Limit(models.Model):
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
     kind: models.CharField[str, str] = models.CharField(max_length=8, choices=Kind.choices)
     name: models.CharField[str, str] = models.CharField(
-        max_length=512, help_text="A queue, a task, a store's id, or task:key for jobs that share a concurrency key"
+        max_length=512, help_text="A queue, a task, a store's ID, or task:key for jobs that share a concurrency key"
     )
     paused: models.BooleanField[bool, bool] = models.BooleanField(
         db_default=False, default=False, help_text="Start no jobs of this kind"
