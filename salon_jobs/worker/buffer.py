@@ -20,8 +20,6 @@ _MOST_UNENDED = 8000
 # jobs, since a claim takes longer than they do.
 _LEAST_REFILL = 125
 OVERDUE_S = 1.0
-# How far into the buffer a chunk looks for its jobs, before it claims them.
-_MOST_SKIPPED = 256
 # What a thread takes at once: this much measured work, and this many jobs at most. A round of the lock costs as much as
 # the smallest job.
 _AT_ONCE_S = 0.001
@@ -110,26 +108,29 @@ class JobBuffer:
     def take_alike(self, first: ClaimedJob, most: int, fits: Callable[[ClaimedJob], bool]) -> list[ClaimedJob]:
         """Take up to ``most`` waiting jobs of the store and claim group of ``first``, to run in its chunk.
 
-        Only those next to each other near the front: claimed jobs of one chunk are put so.
+        Wherever they are: each claim brought a few of each store, and few would make a small chunk.
         """
         # Compared as numbers, since comparing two UUIDs is a call.
         group, store = first.claim_group, first.store_id and first.store_id.int
         taken: list[ClaimedJob] = []
-        skipped: list[tuple[ClaimedJob, float]] = []
+        others: deque[tuple[ClaimedJob, float]] = deque()
         with self._emptied:
             self._recall()
-            while self._waiting and len(taken) < most and len(skipped) < _MOST_SKIPPED:
-                entry = self._waiting.popleft()
+            for entry in self._waiting:
                 job = entry[0]
-                if job.claim_group == group and (job.store_id and job.store_id.int) == store and fits(job):
+                if (
+                    job.claim_group == group
+                    and (job.store_id and job.store_id.int) == store
+                    and len(taken) < most
+                    and fits(job)
+                ):
                     taken.append(job)
-                    continue
-                skipped.append(entry)
-                if taken:
-                    break
-            self._waiting.extendleft(reversed(skipped))
-            if taken and self._claimer_waits and len(self._waiting) <= self._refill_at:
-                self._emptied.notify_all()
+                else:
+                    others.append(entry)
+            if taken:
+                self._waiting = others
+                if self._claimer_waits and len(others) <= self._refill_at:
+                    self._emptied.notify_all()
         return taken
 
     def take(self, handful: Handful) -> ClaimedJob | None:
