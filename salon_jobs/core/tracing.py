@@ -138,7 +138,7 @@ def trace_by(tracer: Tracer) -> None:
 
 def active_tracers() -> list[Tracer]:
     """Return the tracers that are active now."""
-    return [tracer for tracer in _tracers if tracer.is_active()]
+    return [tracer for tracer in _tracers if tracer.is_active()] if _tracers else []
 
 
 def sending(sent: Sent) -> AbstractContextManager[object]:

@@ -206,6 +206,8 @@ def innermost(connection: BaseDatabaseWrapper) -> ActiveContext | None:
 
 def open_store(connection: BaseDatabaseWrapper) -> UUID | None:
     """Return the store of a context open on the connection, in whichever generator or task; None if there is none."""
+    if not connection.execute_wrappers:  # as after most jobs: a generator would cost more than the rest
+        return None
     return next((wrapper.store for wrapper in connection.execute_wrappers if isinstance(wrapper, ActiveContext)), None)
 
 

@@ -256,7 +256,8 @@ class Runner:
         self._end(running, outcome)
         # Both agree whether the row is finished: the finisher writes the success, or only reports it.
         if isinstance(outcome, Succeeded) and outcome.finished is running.finished:
-            for run in running.runs:
+            self._finisher.add(running)
+            for run in running.others:
                 self._finisher.add(run)
         else:
             self._settle(running, outcome)
