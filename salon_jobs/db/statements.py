@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -100,8 +101,9 @@ def _in_binary(connection: BaseDatabaseWrapper, statement: str, make_row: Callab
     return _converted(connection, result, make_row)
 
 
-# Statements prepared on each of psycopg's connections.
-_prepared: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
+# For each of psycopg's connections the names under which our statements are prepared there.
+_prepared: WeakKeyDictionary[Any, dict[str, bytes]] = WeakKeyDictionary()
+_numbers: Final = itertools.count()
 
 
 @cache
@@ -117,21 +119,24 @@ def prepared_rows(
     """Run one of our statements, prepared on its first use, and return its rows, read in binary.
 
     In autocommit only, and never behind a pooler in transaction mode. A claim of one job takes two thirds of the time
-    of ``many_hot_rows``. Raises database errors as Django's.
+    of ``many_hot_rows``. Raises database errors as Django's. After an error the next call prepares the statement again:
+    a reset of the session may have removed it, or a migration may have changed what it returns.
     """
     connection = connections[conf.database]
     with connection.wrap_database_errors:
         raw: Any = raw_cursor(connection).connection
         text, names = _numbered(statement)
-        name, transformer = statement.encode(), Transformer(raw)
+        transformer = Transformer(raw)
         values = transformer.dump_sequence([parameters[each] for each in names], [PyFormat.TEXT] * len(names))
         with raw.lock:
             if raw.closed:
                 raise OperationalError("the connection is closed")
-            if statement not in (known := _prepared.setdefault(raw, set())):
+            known = _prepared.setdefault(raw, {})
+            if (name := known.pop(statement, None)) is None:
+                name = f"{statement}_{next(_numbers)}".encode()
                 succeeded(raw, raw.pgconn.prepare(name, text))
-                known.add(statement)
             result = succeeded(raw, raw.pgconn.exec_prepared(name, values, result_format=Format.BINARY))
+            known[statement] = name
     return _converted(connection, result, make_row)
 
 

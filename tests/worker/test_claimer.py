@@ -12,7 +12,7 @@ from unittest.mock import Mock
 from uuid import UUID, uuid4
 
 import pytest
-from django.db import IntegrityError, OperationalError, connection, connections, transaction
+from django.db import IntegrityError, OperationalError, ProgrammingError, connection, connections, transaction
 
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.records import ClaimedJob
@@ -54,6 +54,20 @@ def by_store(jobs: list[ClaimedJob]) -> Counter[UUID | None]:
 
 def another_process() -> int:
     return int(Process.objects.create(kind="worker", hostname="test", pid=2).pk)
+
+
+def test_a_prepared_claim_is_prepared_again_after_its_session_lost_it(process_id: int, stores: list[UUID]) -> None:
+    add(2, stores[0])
+
+    def claimed() -> int:
+        return len(queries.claim_due(process_id, ["test-store"], 1, prepare=True))
+
+    assert claimed() == 1
+    with connection.cursor() as cursor:
+        cursor.execute("DEALLOCATE ALL")
+    with pytest.raises(ProgrammingError, match="does not exist"):
+        claimed()
+    assert claimed() == 1
 
 
 def test_a_store_with_a_backlog_leaves_the_others_their_share(process_id: int, stores: list[UUID]) -> None:
@@ -378,7 +392,7 @@ def test_a_prepared_claim_returns_what_another_does(process_id: int, stores: lis
         assert plain == prepared._replace(id=plain.id, due_at=plain.due_at)
         assert plain.due_at == pytest.approx(prepared.due_at, abs=10)
     with connection.cursor() as cursor:
-        cursor.execute("SELECT name FROM pg_prepared_statements")
+        cursor.execute("SELECT rtrim(name, '_0123456789') FROM pg_prepared_statements")
         assert cursor.fetchall() == [("claim_few",)]
 
 
