@@ -181,11 +181,12 @@ class RowAction(Action):
         for rows in _batches(queryset, oldest_first=self.oldest_first):
             results = self.verb([getattr(row, self.id_field) for row in rows], using=using, **arguments)
             pairs = list(zip(rows, results, strict=True))
-            log_changed(request, [row for row, result in pairs if result.changed], done)
+            changed_rows = [row for row, result in pairs if result.changed]
+            log_changed(request, changed_rows, done)
             still_to_come.update(result.detail for result in results if result.changed and result.detail)
             refused = [(row, result) for row, result in pairs if not result.changed]
-            links += [_link(request, row) for row, result in pairs if result.changed][: _LINKED - len(links)]
-            changed, unchanged = changed + len(pairs) - len(refused), unchanged + len(refused)
+            links += [_link(request, row) for row in changed_rows[: _LINKED - len(links)]]
+            changed, unchanged = changed + len(changed_rows), unchanged + len(refused)
             reasons += [
                 f"{noun.capitalize()} {row.pk} was not {done}: {result.detail}."
                 for row, result in refused[: _REASONS_SHOWN - len(reasons)]
@@ -299,8 +300,8 @@ def report(
 ) -> None:
     """Report how many rows were changed, linking the first, why some were not, and how many more were not."""
     if changed:
-        shown = format_html_join(", ", "{}", ((link,) for link in links))
-        messages.success(request, format_html("{} {}. {}", with_noun(changed, noun), done, shown))
+        shown = format_html_join("", "{}{}", ((", " if number else " ", link) for number, link in enumerate(links)))
+        messages.success(request, format_html("{} {}.{}", with_noun(changed, noun), done, shown))
     for text in reasons:
         messages.warning(request, text)
     if more:

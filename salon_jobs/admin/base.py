@@ -336,8 +336,8 @@ class OrderedList(ChangeList):
 class ReadOnlyAdmin(ReaderAdmin):
     """Admin of rows that only actions change."""
 
-    # Counting millions of rows, for a heading or for each choice of a filter, costs more than the page.
     change_form_template = "admin/salon_jobs/row.html"
+    # Counting millions of rows, for a heading or for each choice of a filter, costs more than the page.
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
     paginator = BoundedPaginator

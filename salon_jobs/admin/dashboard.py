@@ -248,7 +248,7 @@ def _now(request: HttpRequest) -> dict[str, Any]:
 def _problems(
     waiting: queues.Waiting, live: Sequence[ProcessAtWork], relaying: Relaying | None, totals: relays.Totals
 ) -> list[str]:
-    """Return what needs somebody, the worst first; what was paused on purpose is no problem.
+    """Return what needs attention, the worst first; what was paused on purpose does not.
 
     ``relaying`` None: the project has no outbox.
     """

@@ -342,7 +342,7 @@ class JobAdmin(ActionAdmin):
 
     @admin.display(description="attempts")
     def attempt_count(self, job: Job) -> str:
-        """Show how many attempts ended of how many there can be, and how often a worker died over the job."""
+        """Show how many of its attempts the job has used, and how often a worker that held it died."""
         if job.state == str(JobState.RUNNING):
             shown = f"attempt {job.attempts + 1} of {job.max_attempts}"
         else:

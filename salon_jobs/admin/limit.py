@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django import forms
 from django.contrib import admin
@@ -22,17 +22,13 @@ from salon_jobs.core.units import rate_text
 from salon_jobs.db.statements import rows as rows_of
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.enqueue import after_commit
-from salon_jobs.jobs.limits import count_by_scope, limit_name, list_limits, set_paused
+from salon_jobs.jobs.limits import LIFTED, count_by_scope, limit_name, list_limits, set_paused
 from salon_jobs.models import Limit
 
 if TYPE_CHECKING:
     ModelForm = forms.ModelForm[Limit]
 else:
     ModelForm = forms.ModelForm  # generic only for type checkers
-
-
-# What the database keeps as a limit that is none, whatever the code declares.
-_UNLIMITED: Final = 2**31 - 1
 
 
 class NameInput(forms.TextInput):
@@ -65,7 +61,7 @@ class LimitForm(ModelForm):
         super().__init__(*args, **kwargs)
         # Django validates constraints on the instance's database; a new one has none, hence the web role's.
         self.instance._state.db = conf.reader_database
-        if self.initial.get("max_concurrency") == _UNLIMITED:
+        if self.initial.get("max_concurrency") == LIFTED:
             self.initial.update(max_concurrency=None, unlimited=True)
         if conf.store_model is None and "kind" in self.fields:
             kind: Any = self.fields["kind"]
@@ -84,7 +80,7 @@ class LimitForm(ModelForm):
         if cleaned.get("unlimited"):
             if cleaned.get("max_concurrency") is not None:
                 self.add_error("unlimited", "Clear this, or the number of jobs that may run at once.")
-            cleaned["max_concurrency"] = _UNLIMITED
+            cleaned["max_concurrency"] = LIFTED
         return cleaned
 
 
@@ -107,7 +103,6 @@ class KindFilter(admin.ChoicesFieldListFilter):
     """Filter by kind, without stores in a project that has none."""
 
     def choices(self, changelist: Any) -> Any:
-        """Return the choices."""
         hidden = "" if conf.store_model else Limit.Kind.STORE.label
         return [each for each in super().choices(changelist) if str(each["display"]) != hidden]
 
@@ -157,7 +152,7 @@ class LimitAdmin(ReaderAdmin):
     @admin.display(description="no limit of running jobs", boolean=True)
     def unlimited(self, row: Limit) -> bool:
         """Return, for users who may only look, whether no limit is set explicitly."""
-        return row.max_concurrency == _UNLIMITED
+        return row.max_concurrency == LIFTED
 
     @admin.action(description="Pause selected limits", permissions=["change"])
     def pause_selected(self, request: HttpRequest, queryset: QuerySet[Limit]) -> None:

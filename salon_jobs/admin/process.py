@@ -20,7 +20,7 @@ from salon_jobs.admin.filters import EntryFilter
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import SalonJobsError
 from salon_jobs.core.records import EnqueueAction
-from salon_jobs.core.units import duration, with_noun
+from salon_jobs.core.units import counted, duration, with_noun
 from salon_jobs.dashboard.labels import ago, instant
 from salon_jobs.dashboard.processes import MOST_HELD, cron, processes
 from salon_jobs.jobs.fan_out import fan_out_progress
@@ -68,7 +68,7 @@ class ProcessAdmin(ReadOnlyAdmin):
         if not row.at_work.held:
             return "nothing"
         url, held = address_of_list(Job, self.admin_site), row.at_work.held
-        shown = with_noun(held, "job") if held < MOST_HELD else f"{MOST_HELD - 1:,}+ jobs"
+        shown = f"{counted(held, MOST_HELD)} {'job' if held == 1 else 'jobs'}"
         longest = ", ".join(f"{job.task} for {duration(job.for_s)}" for job in row.at_work.jobs)
         template = '<a href="{}?leased_by__exact={}&amp;state__exact=running">{}</a><small>{}</small>'
         return format_html(template, url, row.pk, shown, longest)

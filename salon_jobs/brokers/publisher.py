@@ -178,8 +178,8 @@ class Publisher(ABC):
         """Release connections and threads. Idempotent."""
 
 
-# Verdicts that say nothing about the message: others sent to the same place would fare no better.
-_OF_THE_WAY: Final = (Verdict.OUTAGE, Verdict.MISSING)
+# Verdicts on the destination, not on the message: others sent there would fare no better.
+_OF_DESTINATION: Final = (Verdict.OUTAGE, Verdict.MISSING)
 
 
 @dataclass(slots=True, eq=False)
@@ -230,7 +230,7 @@ class AggregateOrder:
         """Record the answer to an aggregate's first message; if it was published, the next one becomes ready."""
         if failure is not None:
             self.answers[aggregate.positions[0]] = failure
-            if failure.verdict in _OF_THE_WAY:
+            if failure.verdict in _OF_DESTINATION:
                 self.stop(failure)
             return
         self.answers[aggregate.positions.popleft()] = None

@@ -78,13 +78,13 @@ FINISHED: Final = _counter(
     "task",
     "outcome",
 )
-DURATION: Final = _histogram("run_duration", "How long the runs took that ended by themselves", "task")
+DURATION: Final = _histogram("run_duration", "How long runs took, not counting those that were interrupted", "task")
 WAIT: Final = _histogram("run_wait", "How long jobs had been due when their run began", "task")
 QUEUE_DEPTH: Final = _gauge(
     "queue_depth", "Jobs due, paused, scheduled or failed; each counted up to 10,000", "queue", "state", worst=False
 )
 OLDEST_DUE: Final = _gauge(
-    "oldest_due_age_seconds", "How late the oldest due job is, those that are paused left out", "queue"
+    "oldest_due_age_seconds", "How late the oldest due job is, not counting paused ones", "queue"
 )
 UNKNOWN_TASKS: Final = _gauge("unknown_tasks", "Tasks of due jobs that this release does not know")
 

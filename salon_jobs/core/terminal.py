@@ -84,12 +84,11 @@ class Screen:
         widths = [max(columns_of(each.text) for each in column) for column in columns]
         if self.width is not None:
             most = self.width - _GAP * (len(widths) - 1)
-            are_uuids = [
-                len(column) > 1 and all(_UUID.fullmatch(each.text) for each in column[1:]) for column in columns
+            # First UUIDs, which are told apart by their ends; then all texts.
+            uuids = [
+                n for n, (_, *cells) in enumerate(columns) if cells and all(_UUID.fullmatch(c.text) for c in cells)
             ]
-            _narrow(
-                widths, most, [n for n, is_uuid in enumerate(are_uuids) if is_uuid], head
-            )  # told apart by their ends
+            _narrow(widths, most, uuids, head)
             _narrow(widths, most, [n for n, is_number in enumerate(to_right) if not is_number], head)
         lines: list[str] = []
         for row in zip(*columns, strict=True):

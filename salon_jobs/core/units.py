@@ -19,6 +19,14 @@ def duration(seconds: float | None) -> str:
     return f"{number:.0f} {unit}" if number >= 10 else f"{number:.2g} {unit}"
 
 
+def distance(at: datetime, now: datetime) -> str:
+    """Format an instant by its distance from now."""
+    distance_s = (now - at).total_seconds()
+    if abs(distance_s) < 1:
+        return "now"
+    return f"{duration(distance_s)} ago" if distance_s > 0 else f"in {duration(-distance_s)}"
+
+
 def number(value: float | None) -> str:
     """Format a number with as many digits as it needs; None means unknown."""
     if value is None:

@@ -18,7 +18,7 @@ from django.utils.safestring import SafeString
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import SalonJobsError
-from salon_jobs.core.units import duration
+from salon_jobs.core.units import distance
 from salon_jobs.tenancy.context import tenant_context
 
 # How long a process remembers the name of a store, and of how many.
@@ -64,16 +64,9 @@ def instant(at: datetime) -> str:
 
 def ago(at: datetime, now: datetime) -> SafeString:
     """Format an instant by its distance from now, with the instant itself as a tooltip."""
-    return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), instant(at), _distance(at, now))
+    return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), instant(at), distance(at, now))
 
 
 def exact(at: datetime, now: datetime) -> SafeString:
     """Format an instant, followed by its distance from now."""
-    return format_html('<time datetime="{}">{}</time>, {}', at.isoformat(), instant(at), _distance(at, now))
-
-
-def _distance(at: datetime, now: datetime) -> str:
-    distance_s = (now - at).total_seconds()
-    if abs(distance_s) < 1:
-        return "now"
-    return f"{duration(distance_s)} ago" if distance_s > 0 else f"in {duration(-distance_s)}"
+    return format_html('<time datetime="{}">{}</time>, {}', at.isoformat(), instant(at), distance(at, now))

@@ -44,8 +44,8 @@ def to_project(instant: datetime | None) -> datetime | None:
 def from_row(read: datetime) -> datetime:
     """Return a naive datetime that Django read as an instant, which pages show in ``TIME_ZONE``.
 
-    Its offset is fixed, so that differences of two are right when clocks change between them. Exact in the hour that
-    clocks repeat: PostgreSQL prints the offset, and ``fold`` remains of it.
+    Its offset is fixed, so that differences of two are right when clocks change between them. Right also in the hour
+    that clocks repeat: ``fold`` tells which of the two it is.
     """
     local = timezone.make_aware(read, timezone.get_default_timezone())
     offset = local.utcoffset()

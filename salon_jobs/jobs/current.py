@@ -166,12 +166,12 @@ class RunningJob:
 
     @property
     def tick(self) -> datetime | None:
-        """Cron tick the job originates from, also by way of a fan-out; None if there is none."""
+        """Cron tick the job originates from, also by way of a fan-out; None if there is none. Always aware."""
         return self.job.tick
 
     @property
     def deadline(self) -> datetime | None:
-        """When this run times out, by this host's clock, in UTC; None without a timeout."""
+        """When this run times out, by this host's clock; None without a timeout."""
         if self.times_out_at is None:
             return None
         return to_project(datetime.now(UTC) + timedelta(seconds=self.times_out_at - time.monotonic()))

@@ -22,7 +22,7 @@ from psycopg.errors import UndefinedTable
 from salon_jobs.core.errors import ConfigurationError, NotReady, SalonJobsError, SchemaMissing
 from salon_jobs.core.records import ActionResult, IdT
 from salon_jobs.core.terminal import Painted, Screen
-from salon_jobs.core.units import duration, with_noun
+from salon_jobs.core.units import distance, with_noun
 
 _BATCH: Final = 1000
 _DETAIL_INDENT: Final = 4
@@ -45,10 +45,7 @@ def _cell(value: object) -> Painted:
 
 def when(at: datetime, now: datetime | None = None) -> str:
     """Format an instant by its distance from now."""
-    distance_s = ((now or datetime.now(UTC)) - at).total_seconds()
-    if abs(distance_s) < 1:
-        return "now"
-    return f"{duration(distance_s)} ago" if distance_s > 0 else f"in {duration(-distance_s)}"
+    return distance(at, now or datetime.now(UTC))
 
 
 def instant(at: datetime) -> str:
@@ -164,6 +161,7 @@ def colour_of(state: str) -> Painted:
 def write_page(
     title: str,
     state: str,
+    *,
     notes: Sequence[tuple[str, str, str]],
     facts: Mapping[str, object],
     content: Mapping[str, object],
@@ -172,7 +170,7 @@ def write_page(
 ) -> None:
     """Write one object: what it is and its state, notes (label, text, colour), facts, and content at length.
 
-    What is empty is left out. Content that is no text is written as JSON.
+    Leaves out what is empty. Writes content that is not text as JSON.
     """
     shown, colour = colour_of(state)
     out.write(f"{screen.paint(printable(title), 'bold')} {screen.paint(shown, colour)}")

@@ -114,7 +114,7 @@ class CronEntryState(models.Model):
 
 
 class CronTick(models.Model):
-    """One fired tick. Unique by entry and instant: who inserts it enqueues the job, in the same transaction."""
+    """One fired tick. Unique by entry and instant: the transaction that inserts it also enqueues the job."""
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
     entry: models.CharField[str, str] = models.CharField(max_length=255)

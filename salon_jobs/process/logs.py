@@ -175,7 +175,7 @@ def _sentence(event: str, fields: Mapping[str, Any]) -> str:
 
 
 class _NewsOnly(logging.Filter):
-    """Logging filter for a terminal that drops what the banner has said, and that nothing waits or runs."""
+    """Logging filter for a terminal: drops what the banner has said, and reports that nothing waits or runs."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         event: str | None = getattr(record, "event", None)
@@ -197,7 +197,7 @@ def _visible(text: str) -> str:
 def _drop_console_of_django() -> None:
     """Drop the handler by which Django's own LOGGING writes to the terminal under DEBUG: our handler shows the rest."""
     django = logging.getLogger("django")
-    for handler in django.handlers:
+    for handler in list(django.handlers):
         if handler.name == "console":
             django.removeHandler(handler)
 
@@ -209,7 +209,8 @@ def configure_logging(
 
     ``level`` is a name such as INFO, ``log_format`` is json or text: given, they replace the root's handlers. Omitted,
     they come from ``SALON_JOBS["LOGGING"]``, whose format is text on a terminal and json otherwise unless set. Text has
-    the form for a terminal on one, and on a ``screen`` that is given. Raises ConfigurationError.
+    the form for a terminal on one, and on a ``screen`` that is given. Without LOGGING in the settings, also drops the
+    handler with which Django would repeat records on the terminal. Raises ConfigurationError.
     """
     asked = level is not None or log_format is not None
     level = level or conf.logging.level

@@ -26,7 +26,7 @@ def usable_processors(*, membership: Path = _MEMBERSHIP, cgroups: Path = _CGROUP
 
 
 def memory_in_use_mb() -> int:
-    """Return how much memory this process has resident; where there is no /proc, the most that it has had."""
+    """Return how much memory this process has resident, in MiB; where there is no /proc, the most that it has had."""
     with suppress(OSError):
         return int(_MEMORY.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
     import resource  # noqa: PLC0415 - Windows has none, and can import the commands

@@ -147,8 +147,8 @@ class ActiveContext(StatementGuard):
         """Restore the outer store, or none, on a transaction that continues outside.
 
         RELEASE SAVEPOINT keeps a local set, so this is explicit; ROLLBACK TO restores the old value by itself, and in a
-        broken transaction nothing can run before it. If another task has begun a transaction since, since our block
-        holds none, that transaction keeps the task's store.
+        broken transaction nothing can run before it. Where our block holds no transaction and another task has begun
+        one in the meantime, that transaction keeps the task's store.
         """
         if self._holder_inside() is None and can_run_in_transaction(self.connection):
             guc.set_local(self.connection, None if outer is None else outer.store)

@@ -73,7 +73,7 @@ def _described(row: CronAtWork, entry: CronEntry | None) -> dict[str, Any]:
 
 
 def _is_notable(row: CronAtWork, screen: Screen) -> bool:
-    """Whether the result goes below its row, since a narrow screen has no column for it."""
+    """Return whether the result goes below its row: a narrow screen has no column for it."""
     return (
         screen.is_narrow and row.last_tick is not None and not row.result.startswith(("queued", "running", "succeeded"))
     )

@@ -75,8 +75,8 @@ def _write(row: Mapping[str, Any], raw: str, options: Mapping[str, Any], out: Ou
     write_page(
         f"incoming message {row['id']} {row['event']}",
         row["status"],
-        [("reason", row["reason"], "red")],
-        {
+        notes=[("reason", row["reason"], "red")],
+        facts={
             "consumer": row["consumer"],
             "producer": row["producer"],
             "message ID": row["message_id"],
@@ -87,7 +87,7 @@ def _write(row: Mapping[str, Any], raw: str, options: Mapping[str, Any], out: Ou
             "job": row["job_id"],
             "ended": row["ended_at"],
         },
-        {"raw": raw},
-        Screen.of(out, options),
-        out,
+        content={"raw": raw},
+        screen=Screen.of(out, options),
+        out=out,
     )

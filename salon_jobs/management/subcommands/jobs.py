@@ -186,8 +186,8 @@ class Show(Subcommand):
         write_page(
             f"job {job.pk} {job.task}",
             job.state,
-            list(_notes(job, waits, errors[-1] if errors else None)),
-            {
+            notes=list(_notes(job, waits, errors[-1] if errors else None)),
+            facts={
                 "queue": job.queue,
                 "store": None if store is None else _named(store, store_names({store})),
                 "attempts": f"{job.attempts} of {job.max_attempts}",
@@ -206,9 +206,9 @@ class Show(Subcommand):
                 "worker deaths": job.rescues or None,
                 "next attempts": _retries(job) if job.attempts else None,
             },
-            {"payload": json.dumps(shown["payload"], indent=2, default=str, ensure_ascii=False)},
-            screen,
-            out,
+            content={"payload": json.dumps(shown["payload"], indent=2, default=str, ensure_ascii=False)},
+            screen=screen,
+            out=out,
         )
         for error in reversed(errors):
             head = f"attempt {error['attempt']} at {instant(error['occurred_at'])}: {_named_error(error)}"

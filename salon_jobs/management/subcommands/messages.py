@@ -136,12 +136,12 @@ class Show(Subcommand):
         write_page(
             f"message {number} {message['event']}",
             message["status"],
-            [
+            notes=[
                 ("waiting", waiting, "yellow"),
-                ("blocked", _said_of(holder, number), "yellow"),
+                ("blocked", _blocking(holder, number), "yellow"),
                 ("error", message["last_error"], "red"),
             ],
-            {
+            facts={
                 "destination": message["aggregate_type"],
                 "aggregate": message["aggregate_id"],
                 "store": message["store_id"],
@@ -154,9 +154,9 @@ class Show(Subcommand):
                 "retries": message["retry_count"] or None,
                 "next attempt": message["retry_at"],
             },
-            hidden,
-            Screen.of(out, options),
-            out,
+            content=hidden,
+            screen=Screen.of(out, options),
+            out=out,
         )
 
 
@@ -171,7 +171,7 @@ def _holder(message: dict[str, Any]) -> dict[str, Any] | None:
     return None if row is None else {**row}
 
 
-def _said_of(holder: Mapping[str, Any] | None, number: int) -> str:
+def _blocking(holder: Mapping[str, Any] | None, number: int) -> str:
     """Return what blocks the message's aggregate, and since when."""
     if holder is None:
         return ""
