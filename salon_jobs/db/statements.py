@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -22,6 +22,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.db.connections import raw_cursor
 from salon_jobs.db.instants import UtcLoader
 
+_FOLDER: Final = Path(__file__).with_name("sql")
 _NAME: Final = "-- name: "
 _PLACEHOLDER: Final = re.compile(r"%\((\w+)\)s")
 
@@ -29,22 +30,28 @@ _PLACEHOLDER: Final = re.compile(r"%\((\w+)\)s")
 @cache
 def load(name: str) -> str:
     """Return a statement without its header comment, cached for the process."""
-    return _statements()[name]
+    # Most have a file of their own. A web process that enqueues its first job needs no other.
+    file = _FOLDER / f"{name}.sql"
+    found = _read(file) if file.is_file() else {}
+    return found[name] if name in found else _statements()[name]
 
 
 @cache
 def _statements() -> dict[str, str]:
-    """Read all files. One without a ``-- name:`` holds one statement, which has the file's name."""
+    return {name: statement for file in _FOLDER.iterdir() for name, statement in _read(file).items()}
+
+
+def _read(file: Path) -> dict[str, str]:
+    """Read the statements of one file. One before the first ``-- name:`` has the file's name."""
     found: dict[str, str] = {}
-    for file in resources.files("salon_jobs.db").joinpath("sql").iterdir():
-        name, lines = file.name.removesuffix(".sql"), list[str]()
-        for line in [*file.read_text(encoding="utf-8").splitlines(), _NAME]:
-            if not line.startswith(_NAME):
-                lines.append(line)
-                continue
-            if statement := "\n".join(text for text in lines if not text.startswith("--")).strip():
-                found[name] = statement
-            name, lines = line.removeprefix(_NAME), []
+    name, lines = file.name.removesuffix(".sql"), list[str]()
+    for line in [*file.read_text(encoding="utf-8").splitlines(), _NAME]:
+        if not line.startswith(_NAME):
+            lines.append(line)
+            continue
+        if statement := "\n".join(text for text in lines if not text.startswith("--")).strip():
+            found[name] = statement
+        name, lines = line.removeprefix(_NAME), []
     return found
 
 
