@@ -240,7 +240,7 @@ class AggregateOrder:
         """Make an aggregate ready again, if messages of it are left."""
         if aggregate.positions:
             self.ready.append(aggregate)
-            # After the append: whoever stops at the same time either sees this aggregate or is seen here.
+            # After the append: a thread that stops at the same time either sees this aggregate or is seen here.
             if self.stopped_by is not None:
                 self.stop(self.stopped_by)
 

@@ -84,7 +84,7 @@ class Screen:
         widths = [max(columns_of(each.text) for each in column) for column in columns]
         if self.width is not None:
             most = self.width - _GAP * (len(widths) - 1)
-            # First UUIDs, which are told apart by their ends; then all texts.
+            # First UUIDs, which still differ by their ends; then all texts.
             uuids = [
                 n for n, (_, *cells) in enumerate(columns) if cells and all(_UUID.fullmatch(c.text) for c in cells)
             ]

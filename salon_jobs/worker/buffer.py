@@ -224,7 +224,7 @@ class JobBuffer:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits or runs, as far as can be told without the lock."""
+        """Whether nothing waits or runs. Approximate: read without the lock."""
         return not (self._running or self._waiting)
 
     def has_waiting(self) -> bool:
@@ -268,7 +268,7 @@ class JobBuffer:
         return self._mean_s is not None and self._mean_s < _TINY_S
 
     def _needs_thread(self) -> bool:
-        """Return whether what waits needs one more thread: the tiniest jobs do where all others met long ones."""
+        """Return whether what waits needs one more thread; the tiniest jobs do if every busy thread met a long one."""
         if not self._running or not self._is_tiny():
             return True
         long_since = time.monotonic() - _LONG_S
@@ -281,7 +281,7 @@ class JobBuffer:
         return not self._is_watched and bool(self._waiting or handful.waiting)
 
     def _wait_idle(self) -> None:
-        """Wait for jobs. One idle thread also watches the others: one that meets a long job announces it to nobody."""
+        """Wait for jobs. One idle thread also watches the busy ones, which cannot announce that they met a long job."""
         watches = not self._is_watched and bool(self._running) and (bool(self._waiting) or self._in_hand() > 0)
         self._is_watched |= watches
         self._idle_threads += 1

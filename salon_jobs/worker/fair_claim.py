@@ -97,6 +97,7 @@ class FairClaim:
         else:
             quotas = share_out(groups, room, {}, lambda _: ())
             jobs = claim_groups(self._process_id, quotas, room, self._low_water) if quotas else []
+        # Of a single group the last job is enough.
         self._raise_low_water(jobs if len(quotas) > 1 else jobs[-1:])
         self._fruitful |= bool(jobs)
         if jobs:

@@ -44,6 +44,6 @@ def test_the_page(call: str, capsys: pytest.CaptureFixture[str]) -> None:
     shown = StringIO()
     call_command("salon_jobs", "show", str(job_id), stdout=shown)
     [line] = [line for line in shown.getvalue().splitlines() if line.split()[:1] == ["then"]]
-    assert line.split()[1:] == ["summarize-import;", "jobs", "to", "end", "before:", "3"]
+    assert line.split()[1:] == ["summarize-import,", "after", "3", "more", "jobs"]
     drain_jobs()
     assert capsys.readouterr().out.splitlines() == ["part 0", "part 1", "part 2", "all parts of 2026-05-05"]

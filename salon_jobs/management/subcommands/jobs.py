@@ -16,7 +16,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import ActionResult, JobState
 from salon_jobs.core.redaction import redacted
 from salon_jobs.core.terminal import Screen
-from salon_jobs.core.units import duration
+from salon_jobs.core.units import duration, with_noun
 from salon_jobs.dashboard.labels import store_names
 from salon_jobs.jobs.control import cancel_jobs, retry_jobs
 from salon_jobs.jobs.search import JobCriteria, find_jobs, retries_ahead
@@ -227,7 +227,7 @@ def _notes(job: Any, waits: str | None, error: Mapping[str, Any] | None) -> Iter
 
 def _then(follow_up: Mapping[str, Any] | None) -> str:
     """Return which job follows when this one and its siblings have ended."""
-    return f"{follow_up['task']}; jobs to end before: {follow_up['remaining']:,}" if follow_up else ""
+    return f"{follow_up['task']}, after {with_noun(follow_up['remaining'], 'more job')}" if follow_up else ""
 
 
 def _named(store: UUID, names: Mapping[UUID, str]) -> str:
