@@ -21,7 +21,7 @@ PYTEST = $(BIN)/python -m project.local.postgres --no-fsync --run $(BIN)/python 
 QUICK = -m "not system and not slow"
 ALL = -m "not system" --hypothesis-profile=full
 # Four parts that end at about the same time. The first waits for processes, the second for brokers, the third for
-# relays; the rest needs the database alone.
+# relays; the rest needs little more than the database.
 PROCESS_TESTS := tests/demo tests/e2e tests/process
 BROKER_TESTS := tests/access tests/brokers tests/deployment/test_create_queues.py tests/migrations
 OUTBOX_TESTS := tests/admin tests/inbox tests/integrations tests/outbox tests/plans

@@ -8,14 +8,13 @@ from __future__ import annotations
 import json
 import threading
 import time
-from bisect import bisect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
 from salon_jobs.core import events
-from salon_jobs.core.metrics import BOUNDS_S, BUCKETS, percentile
+from salon_jobs.core.metrics import BUCKETS, bucket_of, percentile
 from salon_jobs.db import statements
 from salon_jobs.jobs.current import RunningJob
 
@@ -92,10 +91,10 @@ class TaskStatistics:
                 if timed:
                     duration_s = ((now if run.ended is None else run.ended) - run.started) / run.chunk_size
                     counts.duration_s += duration_s
-                    counts.durations[bisect(BOUNDS_S, duration_s)] += 1
+                    counts.durations[bucket_of(duration_s)] += 1
                     wait_s = max(0.0, run.started - job.due_at)
                     counts.wait_s += wait_s
-                    counts.waits[bisect(BOUNDS_S, wait_s)] += 1
+                    counts.waits[bucket_of(wait_s)] += 1
 
     def count_untimed(self, event: str, task: str, queue: str) -> None:
         """Count an end without a known duration: the process died, or the job had not started."""

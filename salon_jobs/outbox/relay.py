@@ -59,7 +59,6 @@ class Relay(Loop):
         self._refresh_took_s = 0.0
         self._sweep_at = time.monotonic() + _SWEEP_S
         self._held_since: float | None = None
-        self._began = time.monotonic()
         self._gate = Gate(0, 0, ())
         self._ownership: Ownership | None = None
         self._marker = Marker(self.wake)
