@@ -261,13 +261,14 @@ class Worker(Loop):
         self._claim_answered = time.monotonic()
         self._claimed += len(claim.jobs)
         if claim.jobs:
-            self._idle.show(idle=False)
             self._jobs.put(arrange(claim.jobs))
+            self._idle.show(idle=False)  # only now: a thread that has just seen no jobs looks again
             between_jobs_s = (self._claim_answered - self._found_at) / len(claim.jobs)
             self._look_again_s = min(max(_LOOK_AGAIN_S[0], 1.5 * between_jobs_s), _LOOK_AGAIN_S[1])
             self._found_at = self._claim_answered
         if self._idle.processes > 1 and claim.again_in_s == 0 and not had_backlog:
-            enqueue.wake_all()  # the others left the wake-up to this one
+            # The others left the wake-up to this one.
+            enqueue.wake_all(MORE if self._claim_asked < self._look_until else "")
 
     def _find_tasks(self) -> bool:
         """Register tasks that jobs wait for, from time to time; return whether there is more to claim now."""
@@ -325,8 +326,11 @@ class Worker(Loop):
 
     def _job_ended(self) -> None:
         """Answer wake-ups if that was the last one. Poll again soon if a limit was full: it may have freed its slot."""
-        if self._hears and self._jobs.is_idle:
+        # One with a backlog claims next, and wakes nobody for what it finds then.
+        if self._hears and self._jobs.is_idle and self._last_claim.again_in_s != 0:
             self._idle.show(idle=True)
+            if not (self._hears and self._jobs.is_idle):
+                self._idle.show(idle=False)
         if self._last_claim.throttled:
             self._limit_may_be_free = True
             self.wake()

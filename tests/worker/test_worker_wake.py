@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
+import threading
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -10,8 +13,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from salon_jobs.db.notify import MORE, SECOND_POLL
+from salon_jobs.db.notify import MORE, SECOND_POLL, WakeUps
 from salon_jobs.jobs import enqueue
+from salon_jobs.worker import deadlines, in_flight
 from salon_jobs.worker import worker as worker_module
 from salon_jobs.worker.claim import Claimer
 from salon_jobs.worker.fair_claim import Claim
@@ -103,13 +107,99 @@ def test_a_wake_up_is_left_to_an_idle_process_of_the_same_worker(
     assert len(claims) == known + 1 == 2
 
 
-def test_a_process_that_finds_a_backlog_wakes_those_that_left_it_the_wake_up(process_id: int, settings: Any) -> None:
+@pytest.mark.parametrize("together", [False, True])
+def test_a_process_that_finds_a_backlog_wakes_those_that_left_it_the_wake_up(
+    process_id: int, settings: Any, monkeypatch: pytest.MonkeyPatch, together: bool
+) -> None:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "POLL_INTERVAL": 60}
+    monkeypatch.setattr(enqueue, "wake_ups", WakeUps(enqueue.CHANNEL, together=together))
     with psycopg.connect(url_for("app"), autocommit=True) as other:
         other.execute(f"LISTEN {enqueue.CHANNEL}")
         with working(process_id, idle=IdleTable(2)) as worker:
             eventually(lambda: worker.facts()["listening"] is True)
             tasks.system.enqueue_many([tasks.system.call() for _ in range(5)])
             eventually(lambda: seen("SELECT count(*) FROM salon_jobs_job") == [(0,)])
-        pids = {each.pid for each in other.notifies(timeout=1)}
-    assert len(pids) == 2, "the enqueuer's and the worker's"
+        wake_ups = list(other.notifies(timeout=1))
+    assert len({each.pid for each in wake_ups}) == 2, "the enqueuer's and the worker's"
+    assert {each.payload for each in wake_ups} == {MORE if together else ""}, "what follows unannounced is theirs too"
+
+
+@pytest.fixture
+def idle_tables() -> Iterator[list[IdleTable]]:
+    """Yield the tables of two processes of one worker."""
+    with tempfile.TemporaryFile() as file:
+        file.truncate(IdleTable.size(2))
+        yield [IdleTable(2, number=number, fileno=file.fileno()) for number in range(2)]
+
+
+def test_a_process_with_a_backlog_is_not_idle_between_two_jobs(
+    process_id: int, settings: Any, hooks: tasks.Hooks, idle_tables: list[IdleTable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It wakes the others only when a backlog begins: a wake-up that they left it now would be lost."""
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "POLL_INTERVAL": 60}
+    ours, others = idle_tables
+    first = threading.Event()
+    started: list[str] = []
+
+    def start(note: str) -> None:
+        started.append(note)
+        first.wait(20)
+
+    hooks.system = start
+    was_idle: list[bool] = []
+    claim = Claimer.claim
+
+    def claim_later(*arguments: Any, **options: Any) -> Claim:
+        if first.is_set() and not was_idle:
+            eventually(lambda: seen("SELECT count(*) FROM salon_jobs_job") == [(0,)])  # the thread has said so before
+            was_idle.append(others.another_answers)
+        return claim(*arguments, **options)
+
+    monkeypatch.setattr(Claimer, "claim", claim_later)
+    with working(process_id, idle=ours) as worker:
+        eventually(lambda: worker.facts()["listening"] is True)
+        eventually(lambda: others.another_answers)
+        tasks.system.enqueue()
+        eventually(lambda: started)
+        first.set()
+        eventually(lambda: was_idle)
+        eventually(lambda: others.another_answers)
+    assert was_idle == [False]
+
+
+def test_a_thread_that_ends_its_job_during_a_claim_does_not_show_its_process_as_idle(
+    process_id: int, settings: Any, hooks: tasks.Hooks, idle_tables: list[IdleTable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "POLL_INTERVAL": 60}
+    monkeypatch.setattr(deadlines, "POLL_EVERY_S", 60.0)  # nor does it say so later
+    monkeypatch.setattr(in_flight, "_IDLE_FOR_S", 60.0)
+    ours, others = idle_tables
+    show = ours.show
+    runs, gate, late = threading.Semaphore(0), threading.Event(), threading.Event()
+
+    def run(note: str) -> None:
+        runs.release()
+        if note == "second":
+            gate.wait(20)
+
+    def show_late(*, idle: bool) -> None:
+        if idle and not late.is_set() and threading.current_thread().name.startswith("salon-jobs-runner"):
+            tasks.system.enqueue(note="second")
+            assert runs.acquire(timeout=20)
+            show(idle=idle)
+            late.set()
+        else:
+            show(idle=idle)
+
+    hooks.system = run
+    with working(process_id, 2, idle=ours) as worker:
+        eventually(lambda: worker.facts()["listening"] is True)
+        eventually(lambda: others.another_answers)
+        monkeypatch.setattr(ours, "show", show_late)
+        tasks.system.enqueue()
+        assert runs.acquire(timeout=20)
+        assert late.wait(20)
+        try:
+            eventually(lambda: not others.another_answers)
+        finally:
+            gate.set()
