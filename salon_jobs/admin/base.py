@@ -321,7 +321,7 @@ class OrderedList(ChangeList):
     """List that is sorted only by the columns that its admin offers."""
 
     def get_results(self, request: HttpRequest) -> None:
-        """Load the rows. Offers no actions on none, and no way to show all where all are shown."""
+        """Load the rows; offer no actions without rows, and no link to all rows where all are shown."""
         super().get_results(request)
         self.show_admin_actions = bool(self.result_count)
         if not self.query and not self.get_filters_params():

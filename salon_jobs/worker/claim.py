@@ -13,8 +13,8 @@ from salon_jobs.worker.fair_claim import Claim, FairClaim
 
 # Limits are loaded after a claim, so that a job that wakes an idle process need not wait; before it when twice as old.
 _LOAD_LIMITS_EVERY_S: Final = 0.5
-# Two claims in due order that take longer wade through dead rows, and claim groups have a low-water mark. One alone may
-# have waited for a processor or the disk, and what is announced to a worker that reads claim groups waits for its scan.
+# Two claims in due order that take longer read past many dead rows, and claim groups have a low-water mark. One alone
+# may have waited for a processor or the disk, and a worker that claims by groups starts new jobs only after a scan.
 _SLOW_S: Final = 0.05
 
 
@@ -33,7 +33,7 @@ class Claimer:
         excluded: Sequence[str] = (),
         is_direct: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Create it; ``is_direct`` tells whether no pooler stands between this process and the server."""
+        """Prepare; ``is_direct`` returns whether it is known that no pooler is between this process and the server."""
         self._process_id = process_id
         self._is_direct = is_direct
         self._queues = queues

@@ -13,7 +13,7 @@ _ID: Final = struct.Struct("=q")
 _KILL_AT: Final = struct.Struct("=d")
 _SLOT: Final = 32
 _INSTANT: Final = struct.Struct("=d")
-# A process that is idle says so again at least every second.
+# An idle process says so at each poll, every second by default. If it is silent for longer, others answer too.
 _IDLE_FOR_S: Final = 2.0
 NEVER: Final = float("inf")
 

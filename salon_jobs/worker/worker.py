@@ -330,8 +330,8 @@ class Worker(Loop):
         return 0.0
 
     def _job_ended(self) -> None:
-        """Answer wake-ups if that was the last one. Poll again soon if a limit was full: it may have freed its slot."""
-        # One with a backlog claims next, and wakes nobody for what it finds then.
+        """Answer wake-ups if that was the last job. Poll again soon if a limit was full: its place may be free now."""
+        # One with a backlog claims next, and does not wake the others for what it finds then.
         if self._hears and self._jobs.is_idle and self._last_claim.again_in_s != 0:
             self._idle.show(idle=True)
             if not (self._hears and self._jobs.is_idle):
