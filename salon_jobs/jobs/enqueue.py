@@ -297,22 +297,26 @@ def _insert(cursor: CursorWrapper, pattern: NewJob, contents: Iterable[JobConten
         return handles
     pending: deque[Future[list[int]]] = deque()
     caller = threading.current_thread()
+    wrappers = connections[conf.database].execute_wrappers
     with ThreadPoolExecutor(1, thread_name_prefix="salon-jobs-enqueue") as server:
         start(_parameters(pattern, batch))
-        with connections[conf.database].execute_wrapper(in_order):
-            try:
-                for batch, _ in batches:
-                    parameters = _parameters(pattern, batch)
-                    while len(pending) >= _PENDING:
-                        finish_first()
-                    start(parameters)
-                while pending:
+        wrappers.append(in_order)
+        try:
+            for batch, _ in batches:
+                parameters = _parameters(pattern, batch)
+                while len(pending) >= _PENDING:
                     finish_first()
-            except BaseException:
-                for statement in pending:
-                    if (refused := statement.exception()) is not None:
-                        raise refused  # noqa: B904 - what came after it, in a broken transaction, says less
-                raise
+                start(parameters)
+            while pending:
+                finish_first()
+        except BaseException:
+            for statement in pending:
+                if (refused := statement.exception()) is not None:
+                    raise refused  # noqa: B904 - what came after it, in a broken transaction, says less
+            raise
+        finally:
+            # Not the last one, if the caller's generator was left inside a context that it opened.
+            wrappers.remove(in_order)
     return handles
 
 

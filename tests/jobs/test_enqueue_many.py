@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from typing import Any
 from uuid import UUID
@@ -122,6 +122,23 @@ def test_a_batch_that_is_refused_tells_why_and_leaves_none(stores: list[UUID], *
         assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
         with tenant_context(stores[0]):
             assert len(tasks.in_store.enqueue_many(tasks.in_store.call(store_id=stores[0]) for _ in range(25))) == 25
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_calls_that_end_inside_a_context_of_their_own_leave_nothing_on_the_connection(stores: list[UUID]) -> None:
+    """Every later statement of a connection that lasts would pass through what was left."""
+
+    def make_calls() -> Generator[Call[Any]]:
+        yield from (tasks.in_store.call(store_id=stores[0]) for _ in range(10))
+        with tenant_context(stores[0]):
+            yield tasks.system.call()
+
+    calls = make_calls()
+    with pytest.raises(PayloadInvalid, match="got a call of"):
+        tasks.in_store.enqueue_many(calls)
+    calls.close()
+    assert connection.execute_wrappers == []
+    assert seen("SELECT FROM salon_jobs_job") == []
 
 
 @pytest.mark.usefixtures("small_batches")
