@@ -43,7 +43,7 @@ def after_commit(due: datetime | None, *, using: str | None = None) -> None:
 
 
 def wake_all(payload: str = "") -> None:
-    """Wake all workers now. Raises database errors."""
+    """Wake all workers now, with the payload of a wake-up. Raises database errors."""
     statements.in_one_trip(connections[conf.database], f"NOTIFY {CHANNEL}, '{payload}'")
 
 

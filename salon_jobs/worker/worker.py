@@ -45,8 +45,8 @@ _FIND_S = (1.0, 10.0)
 # within these bounds. If that is soon, the next such wake-up is no reason to look at once.
 _LOOK_AGAIN_S = (0.003, 0.02)
 _SOON_S = 0.01
-# While jobs arrive in less than 2 ms, each by a wake-up of another process, claims are so far apart: more of them would
-# take from those who enqueue the time that they spare.
+# While jobs arrive less than 2 ms apart, each announced by another process, claims keep this distance: more would
+# take processor time from the processes that enqueue.
 _DENSE_S = 0.002
 # Claims, batched writes of successes, and the listener's ping.
 OTHER_THREADS = 3
@@ -267,7 +267,8 @@ class Worker(Loop):
         self._claimed += len(claim.jobs)
         if claim.jobs:
             self._jobs.put(arrange(claim.jobs))
-            self._idle.show(idle=False)  # only now: a thread that has just seen no jobs looks again
+            # After the put: a runner that still saw an empty buffer, and shows this process as idle, checks again.
+            self._idle.show(idle=False)
             between_jobs_s = (self._claim_answered - self._found_at) / len(claim.jobs)
             self._look_again_s = min(max(_LOOK_AGAIN_S[0], 1.5 * between_jobs_s), _LOOK_AGAIN_S[1])
             self._found_at = self._claim_answered
