@@ -128,7 +128,7 @@ def test_a_batch_that_is_refused_tells_why_and_leaves_none(stores: list[UUID], *
 def test_calls_that_end_inside_a_context_of_their_own_leave_nothing_on_the_connection(stores: list[UUID]) -> None:
     """Every later statement of a connection that lasts would pass through what was left."""
 
-    def make_calls() -> Generator[Call[Any]]:
+    def make_calls() -> Generator[Call[...]]:
         yield from (tasks.in_store.call(store_id=stores[0]) for _ in range(10))
         with tenant_context(stores[0]):
             yield tasks.system.call()
