@@ -24,13 +24,16 @@ from salon_jobs.dashboard.processes import ProcessAtWork
 from salon_jobs.dashboard.queues import SPANS
 from salon_jobs.dashboard.relays import Relaying
 from salon_jobs.jobs import statistics
-from salon_jobs.jobs.waiting import serves
+from salon_jobs.jobs.waiting import QueueFront, look_at_queue, serves
 from salon_jobs.tenancy.active import current_store_id
 
 WIDTH: Final = 600
 HEIGHT: Final = 120
 # Leaves room for the full stroke of a line at zero or at the maximum.
 _MARGIN: Final = 3
+
+# Most undeclared tasks that the verdict names.
+_NAMED: Final = 3
 
 Values = Sequence[float | None]
 
@@ -222,7 +225,13 @@ def _now(request: HttpRequest) -> dict[str, Any]:
     waiting, totals = queues.waiting(using=using), relays.totals(using=using)
     tasks = statistics.totals(queues.HOUR, using=using)
     return {
-        "problems": _problems(waiting, live, relaying if configured_parts()["outbox"] else None, totals),
+        # The worst first; what was paused on purpose needs no attention.
+        "problems": [
+            *_of_workers(waiting, live),
+            *_of_tasks(look_at_queue(using=using)),
+            *(_of_relays(relaying) if configured_parts()["outbox"] else ()),
+            *_of_operators(totals),
+        ],
         "waiting": waiting,
         "running": sum(process.held for process in live),
         "totals": totals,
@@ -245,16 +254,6 @@ def _now(request: HttpRequest) -> dict[str, Any]:
     }
 
 
-def _problems(
-    waiting: queues.Waiting, live: Sequence[ProcessAtWork], relaying: Relaying | None, totals: relays.Totals
-) -> list[str]:
-    """Return what needs attention, the worst first; what was paused on purpose does not.
-
-    ``relaying`` None: the project has no outbox.
-    """
-    return [*_of_workers(waiting, live), *(_of_relays(relaying) if relaying else ()), *_of_operators(totals)]
-
-
 def _of_workers(waiting: queues.Waiting, live: Sequence[ProcessAtWork]) -> Iterator[str]:
     workers = [each for each in live if each.kind == "worker" and not each.silent]
     if not workers:
@@ -265,6 +264,13 @@ def _of_workers(waiting: queues.Waiting, live: Sequence[ProcessAtWork]) -> Itera
             yield f"no worker serves queue {queue.name} ({with_noun(queue.depth.due, 'due job')})"
     if silent := [each for each in live if each.silent]:
         yield "1 process is silent" if len(silent) == 1 else f"{len(silent)} processes are silent"
+
+
+def _of_tasks(front: QueueFront) -> Iterator[str]:
+    if tasks := front.unknown_tasks:
+        jobs = with_noun(front.unknown_jobs, "due job")
+        names = f"{', '.join(tasks[:_NAMED])}{', …' if tasks[_NAMED:] else ''}"
+        yield f"{jobs} of {'a task that is' if len(tasks) == 1 else 'tasks that are'} not declared here: {names}"
 
 
 def _of_relays(relaying: Relaying) -> Iterator[str]:

@@ -85,7 +85,7 @@ QUEUE_DEPTH: Final = _gauge(
     "queue_depth", "Jobs due, paused, scheduled or failed; each counted up to 10,000", "queue", "state", worst=False
 )
 OLDEST_DUE: Final = _gauge(
-    "oldest_due_age_seconds", "How late the oldest due job is, not counting paused ones", "queue"
+    "oldest_due_age_seconds", "How late the oldest due job is, not counting paused ones and unknown tasks", "queue"
 )
 UNKNOWN_TASKS: Final = _gauge("unknown_tasks", "Tasks of due jobs that this release does not know")
 

@@ -193,14 +193,15 @@ def _read(statement: str, parameters: dict[str, Any], using: str) -> tuple[dict[
 
 @dataclass(frozen=True, slots=True)
 class QueueFront:
-    """Lateness of the oldest due job, in seconds, and the due tasks that are not registered in this process.
+    """Lateness of the oldest due job of a registered task, in seconds, and the due tasks that are not registered here.
 
-    ``due`` counts the first 10,000 due jobs by queue; ``late_s`` is how late the oldest of them is in each queue. What
-    is paused counts only in ``paused``.
+    ``due`` counts the first 10,000 due jobs by queue, ``unknown_jobs`` those of them whose task is not registered;
+    ``late_s`` is how late the oldest of the others is in each queue. What is paused counts only in ``paused``.
     """
 
     lag_s: float = 0.0
     unknown_tasks: tuple[str, ...] = ()
+    unknown_jobs: int = 0
     due: Mapping[str, int] = field(default_factory=dict[str, int])
     late_s: Mapping[str, float] = field(default_factory=dict[str, float])
     paused: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -221,10 +222,11 @@ def look_at_queue(*, using: str | None = None) -> QueueFront:
     ``using`` defaults to the alias of the job tables.
     """
     [front] = statements.rows("queue_front", {"tasks": registry.task_names()}, using=using)
-    lag_s, unknown, queues, due, late_s, paused = front
+    lag_s, unknown, unknown_jobs, queues, due, late_s, paused = front
     return QueueFront(
         lag_s or 0.0,
         tuple(unknown or ()),
+        unknown_jobs,
         _positive(queues, due),
         {queue: late for queue, late in zip(queues, late_s, strict=True) if late is not None},
         _positive(queues, paused),

@@ -51,7 +51,7 @@ def busy(two: tuple[Rows, Rows], stores: list[UUID]) -> tuple[Rows, Rows]:
     change(
         "INSERT INTO salon_jobs_job (task, queue, store_id, run_at)"
         " VALUES ('send-mail', 'mail', %s, now() - interval '90 s'),"
-        " ('send-mail', 'mail', %s, now() + interval '1 day'), ('ping', 'default', NULL, now())",
+        " ('send-mail', 'mail', %s, now() + interval '1 day'), ('test-system', 'default', NULL, now())",
         stores[0],
         stores[1],
     )
@@ -261,7 +261,7 @@ def test_staff_of_a_store_see_its_jobs_and_nothing_of_the_others(busy: tuple[Row
     assert "send-mail 1 1 1.5 min 0 0 0" in text
     assert "long-haul 0 0 – 1 0 0" in text
     assert "aggregate-of-0" in text
-    for hidden in (str(other.store), "aggregate-of-1", "ping", "shop-1", "BROKER", "nightly", "TillOnFire"):
+    for hidden in (str(other.store), "aggregate-of-1", "test-system", "shop-1", "BROKER", "nightly", "TillOnFire"):
         assert hidden not in text, hidden
 
 
@@ -325,6 +325,26 @@ def test_where_nothing_is_wrong_it_says_so(two: tuple[Rows, Rows]) -> None:
         assert re.search(r" has been down since [\d-]{10} \d\d:\d\d JST \(X\)", text_of(client))
 
 
+def test_due_jobs_of_undeclared_tasks_are_a_problem_unless_they_are_paused(two: tuple[Rows, Rows]) -> None:
+    change("DELETE FROM salon_jobs_job")
+    change("DELETE FROM salon_jobs_blocked_aggregate")
+    change("INSERT INTO salon_jobs_process (kind, hostname, pid) VALUES ('worker', 'vm', 1)")
+    add = "INSERT INTO salon_jobs_job (task, queue, run_at) VALUES (%s, 'mail', now() + %s * interval '1 hour')"
+    change(add, "misspelt", 1)
+    client = staff(everything=True)
+    assert "No problems: workers run, and nothing waits for an operator." in text_of(client)
+    change(add, "misspelt", -1)
+    change(add, "misspelt", -1)
+    assert "1 problem: 2 due jobs of a task that is not declared here: misspelt." in text_of(client)
+    change(add, "gone", -1)
+    assert "1 problem: 3 due jobs of tasks that are not declared here: gone, misspelt." in text_of(client)
+    for name in ("abandoned", "zapped"):
+        change(add, name, -1)
+    assert "5 due jobs of tasks that are not declared here: abandoned, gone, misspelt, …." in text_of(client)
+    change("INSERT INTO salon_jobs_limit (kind, name, paused) VALUES ('queue', 'mail', true)")
+    assert "No problems" in text_of(client)
+
+
 def test_messages_that_nobody_relays_are_a_problem(two: tuple[Rows, Rows]) -> None:
     for table in ("job", "blocked_aggregate", "message", "destination"):
         change(f"DELETE FROM salon_jobs_{table}")
@@ -350,11 +370,11 @@ def test_a_worker_without_some_queues_serves_the_others(two: tuple[Rows, Rows]) 
         "INSERT INTO salon_jobs_process (kind, hostname, pid, concurrency, queues)"
         " VALUES ('worker', 'vm', 1, 8, '[\"!night\", \"!dawn\"]')"
     )
-    change("INSERT INTO salon_jobs_job (task, queue, run_at) VALUES ('ping', 'mail', now())")
+    change("INSERT INTO salon_jobs_job (task, queue, run_at) VALUES ('test-system', 'mail', now())")
     client = staff(everything=True)
     text = text_of(client)
     assert "No problems: workers run, and nothing waits for an operator." in text
     assert "all but night, dawn" in text
     assert "all but night, dawn on 8 threads" in client.get("/admin/salon_jobs/process/").content.decode()
-    change("INSERT INTO salon_jobs_job (task, queue, run_at) VALUES ('ping', 'night', now())")
+    change("INSERT INTO salon_jobs_job (task, queue, run_at) VALUES ('test-system', 'night', now())")
     assert "1 problem: no worker serves queue night (1 due job)." in text_of(client)

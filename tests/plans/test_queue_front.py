@@ -45,7 +45,7 @@ def waiting(last_waiting: int) -> Iterator[None]:
 def test_the_lag_and_the_unknown_tasks_of_every_priority_are_seen(waiting: None) -> None:
     front = look_at_queue()
     assert front.lag_s == pytest.approx(180, abs=30)
-    assert front.unknown_tasks == ("never-seen", "unheard-of")
+    assert (front.unknown_tasks, front.unknown_jobs) == (("never-seen", "unheard-of"), 6)
 
 
 def test_jobs_that_are_not_due_are_skipped_priority_by_priority(waiting: None) -> None:
