@@ -100,12 +100,15 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
     return errors
 
 
+_WHERE: Final = "(its address: pip show --verbose salon-jobs)"
+
+
 def _settings_hint(fault: str) -> str:
     """Return what to do about an error of the settings, naming the setting that its text begins with."""
     if " unknown key " in fault:
-        return "rename or remove the key; CHANGELOG.md lists the removed settings, and what applies instead"
+        return f"rename or remove the key; the changelog lists the removed settings, and what applies instead {_WHERE}"
     key = re.match(r"SALON_JOBS(\['.+?'\])*", fault)
-    return f"correct {key[0] if key else 'SALON_JOBS'} in the settings; docs/reference/settings.md lists its values"
+    return f"correct {key[0] if key else 'SALON_JOBS'}; Settings in the documentation lists its values {_WHERE}"
 
 
 def _check_isolation(database: str) -> list[CheckMessage]:

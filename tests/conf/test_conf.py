@@ -120,9 +120,9 @@ def test_a_wrong_value_names_its_key(wrong: object, message: str) -> None:
 @pytest.mark.parametrize(
     ("wrong", "hint"),
     [
-        ({"LOGGING": {"LEVEL": "loud"}}, "correct SALON_JOBS['LOGGING']['LEVEL'] in the settings; docs/"),
-        ({"NATS": {"USER": ("u", "p"), "TOKEN": "t"}}, "correct SALON_JOBS['NATS'] in the settings; docs/"),
-        ({"HEARTBEAT_INTERVAL": 3}, "rename or remove the key; CHANGELOG.md lists the removed settings"),
+        ({"LOGGING": {"LEVEL": "loud"}}, "correct SALON_JOBS['LOGGING']['LEVEL']; Settings in the documentation"),
+        ({"NATS": {"USER": ("u", "p"), "TOKEN": "t"}}, "correct SALON_JOBS['NATS']; Settings in the documentation"),
+        ({"HEARTBEAT_INTERVAL": 3}, "rename or remove the key; the changelog lists the removed settings"),
     ],
 )
 def test_the_hint_names_the_field_and_the_remedy(wrong: object, hint: str) -> None:
