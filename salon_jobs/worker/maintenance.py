@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from django.db import DatabaseError, transaction
 
@@ -150,14 +150,22 @@ def forget_superseded() -> None:
     statements.execute("forget_superseded")
 
 
+_UNDECLARED: Final = (
+    "due jobs stay queued, since no module that this process loads declares their task: deploy the code that does,"
+    " declare a task with the old name (name=…), or cancel the jobs: manage.py salon_jobs cancel --task NAME"
+)
+
+
 class Maintenance(Loop):
     """Loop that rescues every second, inspects the queue every ten and prunes every minute.
 
     It starts to rescue at the second heartbeat: after an outage that it did not see, others get time to send theirs.
+    ``burst`` inspects the queue at the end too, and so reports due jobs that the burst leaves for want of their task.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, burst: bool = False) -> None:
         super().__init__("maintenance", first_poll_in_s=_EVERY_S)
+        self._burst = burst
         self._rescuer = Rescuer()
         self._pruner = Pruner()
         self._inspect_at = self._prune_at = float("-inf")
@@ -194,12 +202,18 @@ class Maintenance(Loop):
 
     def finish(self) -> bool:
         """Write what was counted."""
-        return self.outage.attempt(ended_runs.flush)
+        return self.outage.attempt(self._finish)
+
+    def _finish(self) -> None:
+        ended_runs.flush()
+        if self._burst:
+            self._inspect()
 
     def _inspect(self) -> None:
         registry.find_waiting()
         front, self._rest = look_at_queue(), count_rest()
         if front.unknown_tasks and front.unknown_tasks != self.front.unknown_tasks:
-            log_event(logging.WARNING, events.TASKS_UNKNOWN, code="JOB.UNKNOWN_TASK", tasks=list(front.unknown_tasks))
+            tasks = list(front.unknown_tasks)
+            log_event(logging.WARNING, events.TASKS_UNKNOWN, code="JOB.UNKNOWN_TASK", tasks=tasks, detail=_UNDECLARED)
         log_event(logging.INFO, events.QUEUE_LAG, lag_s=round(front.lag_s, 3))
         self.front = front

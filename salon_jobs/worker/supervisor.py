@@ -102,7 +102,7 @@ class Supervisor:
         refuse_small_pool(max(_THREADS + len(embedded) + processes, options.concurrency + OTHER_THREADS))
         self._connections = connections_of(processes, options)
         self._totals = RunTotals()
-        self._maintenance = Maintenance()
+        self._maintenance = Maintenance(burst=options.burst)
         self._embedded = tuple(embedded)
         self._registered = threading.Event()
         self._stopping = threading.Event()

@@ -173,11 +173,22 @@ def test_a_task_that_nobody_knows_is_left_alone_and_shown(database: None) -> Non
             ["e2e-unheard-of"],
             "warning",
         )
+        assert "salon_jobs cancel --task" in warning["detail"]
         status, answer = worker.wait_until_ready().ask("/readyz")
         assert (status, answer["unknown_tasks"]) == (200, ["e2e-unheard-of"])
         row = job_row(job_id)
         assert row is not None
         assert (row["state"], row["attempts"], row["lease"]) == ("queued", 0, 0)
+
+
+def test_a_burst_says_which_due_jobs_it_left(database: None) -> None:
+    [(job_id,)] = seen("INSERT INTO salon_jobs_job (task) VALUES ('e2e-unheard-of') RETURNING id")
+    with WorkerProcess("--burst", url=url_for(WORKER)) as worker:
+        assert worker.wait() == 0
+        assert [line["tasks"] for line in worker.logged("tasks_unknown")] == [["e2e-unheard-of"]]
+    row = job_row(job_id)
+    assert row is not None
+    assert row["state"] == "queued"
 
 
 def test_health_is_bound_to_loopback_and_knows_three_paths(database: None) -> None:

@@ -88,6 +88,17 @@ def test_a_worker_without_tasks_says_so(tmp_path: Path, empty_url: str) -> None:
         assert ("No task is declared" in done.stderr) is (not tasks)
 
 
+def test_a_worker_without_tasks_names_the_apps_searched_and_near_names(tmp_path: Path, empty_url: str) -> None:
+    project = new_project(tmp_path, url=empty_url)
+    assert project.manage("migrate", "--verbosity", "0").returncode == 0
+    (tmp_path / "shop/tasks.py").unlink()
+    for name in ("task", "tests", "models"):
+        (tmp_path / f"shop/{name}.py").write_text(TASKS if name == "task" else "")
+    done = project.manage("runworker", "--burst", "--health-addr", "127.0.0.1:0")
+    assert done.returncode == 0, done.stderr
+    assert "Apps searched: shop. Rename shop/task.py, or import it in tasks.py, if its tasks are meant" in done.stderr
+
+
 def test_a_url_to_listen_at_with_another_scheme_is_refused(tmp_path: Path) -> None:
     done = new_project(tmp_path, SALON_JOBS={"LISTEN": "redis://127.0.0.1:6379/0"}).manage("check")
     assert done.returncode == 1

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import logging
+from pathlib import Path
 from typing import Any
 
+from django.apps import apps
 from django.core.management.base import CommandParser
 
 from salon_jobs.conf import settings as conf
@@ -114,12 +117,28 @@ class Command(ServiceCommand):
             **({"also": ", ".join(also)} if also else {}),
         }
         if not registry.task_names():
-            self.stderr.write(
-                "No task is declared: this worker has nothing to run. Put functions with the decorator @task into the"
-                " module tasks of an app in INSTALLED_APPS"
-            )
+            self.stderr.write(_nothing_declared())
         for note in unknown_names({"queue": options["queue"] or options["exclude_queue"]}):
             self.stderr.write(note if options["queue"] else note.replace("--queue", "--exclude-queue"))
         if options["with_relay"]:
             conf.outbox.require_producer()
         self.run_service("supervisor", make_loop, options, facts=facts, concurrency=0, queues=worker_options.served)
+
+
+def _nothing_declared() -> str:
+    """Return what to do when no task is declared: where tasks were looked for, and modules with a name close to it."""
+    without_tasks = ("django.contrib.", "salon_jobs.", "pgtrigger.")
+    searched = [app for app in apps.get_app_configs() if not f"{app.name}.".startswith(without_tasks)]
+    near = [
+        f"{file.parent.name}/{file.name}"
+        for app in searched
+        for file in sorted(Path(app.path).glob("*.py"))
+        # Less than this would name every app's tests.py.
+        if file.stem != "tasks" and difflib.get_close_matches(file.stem, ["tasks"], cutoff=0.7)
+    ]
+    names = ", ".join(app.name for app in searched) or "none beside those of Django and salon_jobs"
+    return (
+        "No task is declared: this worker has nothing to run. Put functions with the decorator @task into the module"
+        f" tasks of an app in INSTALLED_APPS. Apps searched: {names}"
+        + "".join(f". Rename {file}, or import it in tasks.py, if its tasks are meant" for file in near)
+    )
