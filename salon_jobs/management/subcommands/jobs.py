@@ -203,7 +203,7 @@ class Show(Subcommand):
                 "cron entry": shown["cron_entry"],
                 "fan-out": job.fan_out_id,
                 "then": _then(shown["follow_up"]),
-                "worker deaths": job.rescues or None,
+                "rescues": job.rescues or None,
                 "next attempts": _retries(job) if job.attempts else None,
             },
             content={"payload": json.dumps(shown["payload"], indent=2, default=str, ensure_ascii=False)},
