@@ -53,7 +53,6 @@ class EmbeddedPostgres:
             "unix_socket_directories": "",
             "max_connections": "200",
             "shared_buffers": "128MB",
-            "jit": "off",  # as recommended for workers
             "fsync": "on" if fsync else "off",
             **({} if fsync else {"full_page_writes": "off", "autovacuum": "off", "scram_iterations": "1"}),
             **(options or {}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -498,17 +499,32 @@ def test_the_wait_for_a_full_limit_doubles_until_something_is_claimed(
     assert claims == [Claim([first] * (wait_s == 0.025), wait_s, throttled=True) for wait_s in waits_s]
     names: list[str] = []
 
-    def hot_rows(name: str, parameters: Any) -> list[Any]:
-        names.append(name)
-        return statements.hot_rows(name, parameters)
+    def named(run: Callable[[str, Any], list[Any]]) -> Callable[[str, Any], list[Any]]:
+        def run_named(name: str, parameters: Any) -> list[Any]:
+            names.append(name)
+            return run(name, parameters)
 
-    for module in (fair_claim, group_scanner):
-        monkeypatch.setattr(module, "hot_rows", hot_rows)
+        return run_named
+
+    monkeypatch.setattr(fair_claim, "hot_rows", named(statements.hot_rows))
+    monkeypatch.setattr(group_scanner, "rows_without_jit", named(statements.rows_without_jit))
     assert claimer.claim(10).jobs == []
     assert names == ["list_groups", "lock_scopes", "running_counts"], "it runs no statement about nothing"
     assert queries.finish(first, process_id)
     jobs, again_in_s, _ = claimer.claim(10)
     assert (len(jobs), again_in_s) == (1, 0.025)
+
+
+def test_no_claim_is_compiled(process_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the server has JIT, which is on by default, compiling takes a hundred times as long as claiming."""
+    monkeypatch.setattr(statements, "load", lambda _: "SELECT current_setting('jit')")
+    assert statements.rows_without_jit("any", {}) == [("off",)]
+    assert seen("SELECT current_setting('jit')") == [("on",)], "only this one is not"
+    claims = seen(
+        "SELECT proname FROM pg_proc WHERE proname IN ('salon_jobs_claim', 'salon_jobs_claim_groups',"
+        " 'salon_jobs_finish_chunk') AND 'jit=off' = ANY (proconfig)"
+    )
+    assert len(claims) == 3
 
 
 def test_a_rate_is_retried_when_its_next_job_may_start(process_id: int, stores: list[UUID]) -> None:

@@ -10,7 +10,7 @@ CREATE OR REPLACE FUNCTION __schema__.salon_jobs_claim(
     attempts smallint, max_attempts smallint, lease integer, expired boolean, tick_s float8, created_at_s float8,
     claim_group bigint, due_at float8, trace text
 )
-LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_sort = off
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_sort = off SET jit = off
 AS $body$
 #variable_conflict use_column
 BEGIN

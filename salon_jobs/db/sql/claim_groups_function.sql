@@ -6,7 +6,8 @@
 -- key is compared too; otherwise one key's jobs would be claimed against the other's limit.
 -- A function, since the server keeps its plan: planning took longer than claiming a hundred jobs. The settings: each
 -- group is read in the order of salon_jobs_job_claim_group, as far as its quota goes. For a backlog of some hundred jobs
--- a planner that expects few with this key would read and sort all of it.
+-- a planner that expects few with this key would read and sort all of it. Such settings raise the expected cost to where
+-- the server would compile the plan, which takes a hundred times as long as the claim.
 -- Locks: KEY SHARE on the process row (a rescue waits for us, or we claim nothing); the jobs FOR UPDATE SKIP LOCKED.
 -- MATERIALIZED, the array and the commit: as claim_due.sql.
 -- Replace it only with a definition that accepts the same arguments. access.job_tables fills in the schema; owner: the
@@ -21,6 +22,7 @@ CREATE OR REPLACE FUNCTION __schema__.salon_jobs_claim_groups(
 )
 LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET jit = off
 AS $body$
 #variable_conflict use_column
 BEGIN

@@ -8,7 +8,7 @@ CREATE OR REPLACE FUNCTION __schema__.salon_jobs_finish_chunk(
     ids bigint[], leases integer[], holder bigint, keep boolean
 ) RETURNS void
 LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $body$
 DECLARE
     finished integer;
