@@ -17,7 +17,7 @@ from django.core import paginator
 from django.core.exceptions import PermissionDenied
 from django.db import connections, models
 from django.db.models import Q, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.template.response import SimpleTemplateResponse, TemplateResponse
 from django.urls import URLPattern, reverse
@@ -357,6 +357,16 @@ class ReadOnlyAdmin(ReaderAdmin):
         """Show a row, with a link to its history if it can have one."""
         context = {"has_history": self.has_history, **(extra_context or {})}
         return super().change_view(request, object_id, form_url, context)
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        """Show the list; of an address typed without ``__exact`` (``?state=failed``), the one that is meant."""
+        typed = {name: f"{name}__exact" for name in request.GET if f"{name}__exact" in self.linked_by}
+        if typed and request.method == "GET":
+            query = request.GET.copy()
+            for name, lookup in typed.items():
+                query.setlist(lookup, query.pop(name))
+            return HttpResponseRedirect(f"?{query.urlencode()}")
+        return super().changelist_view(request, extra_context)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         """Return the list that is restricted to ``sortable_by``."""

@@ -29,8 +29,10 @@ from salon_jobs.tenancy.active import current_store_id
 
 WIDTH: Final = 600
 HEIGHT: Final = 120
-# Leaves room for the full stroke of a line at zero or at the maximum.
-_MARGIN: Final = 3
+# Above the maximum a plot leaves a tenth of its height, so that a constant is no part of the frame; below zero the full
+# stroke of a line.
+_ABOVE: Final = 12
+_BELOW: Final = 3
 
 # Most undeclared tasks that the verdict names.
 _NAMED: Final = 3
@@ -79,7 +81,7 @@ class Plot:
 
     @property
     def top(self) -> float:
-        """The value at the upper edge."""
+        """The value at the highest line of the grid."""
         return max(line.maximum for line in self.lines)
 
     @property
@@ -153,7 +155,7 @@ class Plot:
 
 def _y(value: float, top: float) -> float:
     share = value / top if top > 0 else 0.0
-    return round(HEIGHT - _MARGIN - share * (HEIGHT - 2 * _MARGIN), 1)
+    return round(HEIGHT - _BELOW - share * (HEIGHT - _ABOVE - _BELOW), 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +259,7 @@ def _now(request: HttpRequest) -> dict[str, Any]:
 def _of_workers(waiting: queues.Waiting, live: Sequence[ProcessAtWork]) -> Iterator[str]:
     workers = [each for each in live if each.kind == "worker" and not each.silent]
     if not workers:
-        yield "no worker is running"
+        yield "no worker is running (start one: python manage.py runworker)"
     for queue in waiting.queues if workers else ():
         is_served = any(serves(each.queues, queue.name) for each in workers)
         if queue.depth.due and not is_served:
@@ -332,7 +334,7 @@ def _plots(request: HttpRequest, span: str) -> dict[str, Any]:
             plot("throughput", "Succeeded per minute", number, "succeeded"),
             plot("failures", "Failures per minute", number, "retried", "failed"),
             plot("latency", "Queue latency", duration, "p50", "p95", fields=("wait_p50_s", "wait_p95_s")),
-            plot("depth", "Backlog", number, "all", "due", fields=("waiting", "due")),
+            plot("depth", "Queued jobs", number, "all", "due", fields=("waiting", "due")),
         ),
         "from_at": times[0],
         "until_at": times[-1],

@@ -151,7 +151,7 @@ class EntryFilter(NameFilter):
 class EnqueuedFilter(admin.SimpleListFilter):
     """Filter by the age of a job since it was enqueued."""
 
-    title = "age"
+    title = "when enqueued"
     parameter_name = "enqueued"
     _ages: Final = {
         "15m": ("in the last 15 minutes", timedelta(minutes=15)),
@@ -172,7 +172,7 @@ class EnqueuedFilter(admin.SimpleListFilter):
 class EndedFilter(EnqueuedFilter):
     """Filter by the time since a job failed or was cancelled, or succeeded where that is kept."""
 
-    title = "end"
+    title = "when ended"
     parameter_name = "ended"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:

@@ -219,7 +219,9 @@ class JobAdmin(ActionAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Show the list with the number of jobs in each state."""
-        context = {**(extra_context or {}), "states": self._states(request)}
+        seeks_deleted = request.GET.get("state__exact") == JobState.SUCCEEDED.value and not conf.keep_succeeded
+        hint = self.empty_hint if seeks_deleted else ""
+        context = {**(extra_context or {}), "states": self._states(request), "hint": hint}
         return super().changelist_view(request, context)
 
     def _states(self, request: HttpRequest) -> list[tuple[str, str]]:
@@ -302,6 +304,8 @@ class JobAdmin(ActionAdmin):
         """Show why the job waits, its last error, or the reason why it was cancelled."""
         is_cancelled = job.state == str(JobState.CANCELLED)
         error = job.reason if is_cancelled else self.failure(job)
+        if error and job.state == str(JobState.RUNNING):
+            error = f"before: {error}"
         parts = [part for part in (getattr(job, "waits_for", ""), error) if part]
         return Truncator("; ".join(parts)).chars(_SUMMARY) or "-"
 
@@ -327,14 +331,13 @@ class JobAdmin(ActionAdmin):
 
     @admin.display(description="enqueued")
     def enqueued(self, job: Any) -> SafeString:
-        """Show when the job was enqueued, and below how long its run took or has been running."""
+        """Show when the job was enqueued, and below how long its worker held it."""
         took = self.took(job)
-        verb = "running" if job.state == str(JobState.RUNNING) else "ran"
-        return format_html("{}<small>{}</small>", ago(job.created_at, job.now), "" if took == "-" else f"{verb} {took}")
+        return format_html("{}<small>{}</small>", ago(job.created_at, job.now), "" if took == "-" else f"held {took}")
 
-    @admin.display(description="duration")
+    @admin.display(description="held for")
     def took(self, job: Any) -> str:
-        """Show how long the last run took, or has been running."""
+        """Show how long a worker held the job last, from its claim: the wait for a thread is part of that."""
         if job.started_at is None or job.state == str(JobState.QUEUED):
             return "-"
         end = job.finished_at or job.now
@@ -343,12 +346,9 @@ class JobAdmin(ActionAdmin):
     @admin.display(description="attempts")
     def attempt_count(self, job: Job) -> str:
         """Show how many of its attempts the job has used, and how often a worker that held it died."""
-        if job.state == str(JobState.RUNNING):
-            shown = f"attempt {job.attempts + 1} of {job.max_attempts}"
-        else:
-            shown = f"{job.attempts} of {with_noun(job.max_attempts, 'attempt')}"
+        shown = f"{job.attempts} of {with_noun(job.max_attempts, 'attempt')}"
         times = "once" if job.rescues == 1 else f"{job.rescues:,} times"
-        return f"{shown}, recovered {times}" if job.rescues else shown
+        return f"{shown}, rescued {times}" if job.rescues else shown
 
     @admin.display(description="runs in")
     def process(self, job: Any) -> SafeString | str:

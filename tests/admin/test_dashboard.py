@@ -269,7 +269,7 @@ def test_a_page_is_shown_without_a_single_row(two: tuple[Rows, Rows]) -> None:
     change("TRUNCATE salon_jobs_job, salon_jobs_message, salon_jobs_blocked_aggregate")
     text = text_of(staff(everything=True))
     assert "No process is running" in text
-    assert "No jobs are waiting." in text
+    assert "No jobs are queued." in text
 
 
 def test_a_plot_says_in_words_what_it_shows_and_breaks_where_nothing_is_known() -> None:
@@ -290,7 +290,7 @@ def test_a_plot_of_zeros_has_one_mark_and_a_single_value_is_a_dot() -> None:
     assert (zeros.axis, zeros.is_known) == (["0"], True)
     assert not Plot("x", "Latency", (Line("p50", [None] * 3),), times, number).is_known
     alone = str(Plot("x", "Latency", (Line("p50", [None, None, 5]),), times, number).svg)
-    assert '<path class="line line-0" d=""/><path class="dots line-0" d="M600.0 3.0h0"/>' in alone
+    assert '<path class="line line-0" d=""/><path class="dots line-0" d="M600.0 12.0h0"/>' in alone
 
 
 def test_numbers_are_written_for_people() -> None:
@@ -310,7 +310,10 @@ def test_numbers_are_written_for_people() -> None:
 
 def test_where_nothing_is_wrong_it_says_so(two: tuple[Rows, Rows]) -> None:
     client = staff(everything=True)
-    assert "problems: no worker is running; 2 failed jobs; 2 parked aggregates." in text_of(client)
+    assert (
+        "problems: no worker is running (start one: python manage.py runworker); 2 failed jobs; 2 parked aggregates."
+        in text_of(client)
+    )
     change("DELETE FROM salon_jobs_job")
     change("DELETE FROM salon_jobs_blocked_aggregate")
     change("INSERT INTO salon_jobs_process (kind, hostname, pid) VALUES ('worker', 'vm', 1)")

@@ -269,3 +269,10 @@ def test_an_empty_list_says_how_rows_come_to_be() -> None:
     assert "No replays yet. A replay sends messages again" in text_of(client, "replay/")
     assert "No processes yet. Start a worker: python manage.py runworker." in text_of(client, "process/")
     assert "Nothing matches. Show all jobs" in text_of(client, "job/?queue=nowhere")
+    hint = "those that succeed are deleted, unless RETAIN_SUCCEEDED keeps them. Show all jobs"
+    assert hint in text_of(client, "job/?state__exact=succeeded")
+
+
+def test_a_typed_address_leads_to_the_list_that_is_meant() -> None:
+    answer = staff(everything=True).get("/admin/salon_jobs/job/?state=failed&queue=mail")
+    assert (answer.status_code, answer.headers["Location"]) == (302, "?queue=mail&state__exact=failed")
