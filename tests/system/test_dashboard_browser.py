@@ -59,21 +59,23 @@ def shop(stores: list[UUID]) -> list[UUID]:
         " SELECT n, %s, 1, 'django.db.utils.OperationalError' FROM generate_series(1, 12) AS n",
         stores[1],
     )
-    waits = [0] * BUCKETS
-    for seconds, count in ((0.004, 60), (0.02, 30), (0.3, 8)):
-        waits[bucket_of(seconds)] = count
     change(
         "INSERT INTO salon_jobs_task_minute"
         " SELECT date_trunc('minute', now()) - n * interval '1 minute', 'aggregate-daily-sales-for-store', 'default',"
-        " 40 + (30 * sin(n / 9.0))::int, 2, CASE WHEN n %% 11 = 0 THEN 3 ELSE 0 END, 0, 0, 0, 0, 9.0, %s, 9.0, %s"
-        " FROM generate_series(0, %s) AS n",
-        waits,
-        waits,
+        " 38 + (13 * sin(n / 11.0) + 6 * sin(n / 2.3))::int + (hashint4(n) & 15), greatest(0, (hashint4(n) & 7) - 4),"
+        " CASE WHEN n %% 11 = 0 THEN 3 ELSE 0 END, 0, 0, 0, 0, 9.0, waits, 9.0, waits FROM generate_series(0, %s) AS n,"
+        " LATERAL (SELECT CASE hashint4(n / 3) & 3 WHEN 0 THEN %s::int[] WHEN 1 THEN %s::int[] WHEN 2 THEN %s::int[]"
+        " ELSE %s::int[] END) AS drawn (waits)",
         WEEK_MINUTES,
+        *(_waits(slow, s) for slow, s in ((8, 0.3), (5, 0.2), (12, 0.45), (9, 0.6))),
     )
+    # The newest numbers are those of the jobs above: 240 of which a third is paused.
     change(
         "INSERT INTO salon_jobs_queue_minute SELECT date_trunc('minute', now()) - n * interval '1 minute', 'default',"
-        " 300 + (200 * cos(n / 7.0))::int, 100 + (90 * cos(n / 5.0))::int, 1.0, true FROM generate_series(0, %s) AS n"
+        " queued::int, (queued * (2.0 / 3 + wander * (0.08 * sin(n / 5.0) - 0.06)))::int, 1.0, true"
+        " FROM generate_series(0, %s) AS n, LATERAL (SELECT least(1.0, greatest(0, n - 2) / 8.0)) AS w (wander),"
+        " LATERAL (SELECT 240 + wander * (60 * sin(n / 9.0) + 25 * sin(n / 3.1) + (hashint4(n) & 31) - 40)) AS q"
+        " (queued)"
         " WHERE n NOT BETWEEN 20 AND 26",
         WEEK_MINUTES,
     )
@@ -85,6 +87,14 @@ def shop(stores: list[UUID]) -> list[UUID]:
     change("INSERT INTO salon_jobs_limit (kind, name, paused) VALUES ('queue', 'reports', true)")
     block(write("failed", aggregate="1001", store=stores[1]), "parked")
     return stores
+
+
+def _waits(slow: int, slow_s: float) -> list[int]:
+    """Return a histogram of short waits, of which so many were as slow as that."""
+    waits = [0] * BUCKETS
+    for seconds, count in ((0.004, 60), (0.02, 30), (slow_s, slow)):
+        waits[bucket_of(seconds)] = count
+    return waits
 
 
 def _sees(page: Page, queue: str, waiting: int) -> None:
