@@ -15,7 +15,7 @@ from django.contrib.admin import AdminSite
 from django.contrib.admin.views.main import ChangeList
 from django.core import paginator
 from django.core.exceptions import PermissionDenied
-from django.db import connections, models
+from django.db import ProgrammingError, connections, models
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
@@ -34,6 +34,7 @@ from salon_jobs.core.errors import StoreRefused
 from salon_jobs.core.redaction import redacted
 from salon_jobs.core.units import paused_text
 from salon_jobs.dashboard.labels import exact, store_name
+from salon_jobs.db.connections import schema_missing
 from salon_jobs.models import DestinationState, Job, Limit
 from salon_jobs.tenancy.active import current_store_id
 from salon_jobs.tenancy.context import tenant_context
@@ -82,7 +83,7 @@ def as_reader(view: View, site: AdminSite) -> View:
 
 
 def explained(view: View, model_admin: ReaderAdmin) -> View:
-    """Return a view whose refusals are shown with their reason, which Django's own page leaves out."""
+    """Return a view whose refusals are shown with their reason, and that says what to run before the first migrate."""
     site = model_admin.admin_site
 
     @wraps(view)
@@ -95,6 +96,13 @@ def explained(view: View, model_admin: ReaderAdmin) -> View:
             reason = str(refused) or model_admin.reason_to_refuse(request)
             context = {**site.each_context(request), "title": "403 Forbidden", "reason": reason}
             return TemplateResponse(request, "admin/salon_jobs/refused.html", context, status=403)
+        except ProgrammingError as error:
+            missing = schema_missing(error)
+            if missing is None or "salon_jobs_" not in str(error):
+                raise
+            # The request's transaction may be broken: no query from here on, thus without the list of apps.
+            context = {"title": "503 Service Unavailable", "reason": f"{missing.code}: {missing}"}
+            return TemplateResponse(request, "admin/salon_jobs/refused.html", context, status=503)
 
     return explain
 

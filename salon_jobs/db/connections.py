@@ -45,16 +45,22 @@ def named_refusals(alias: str, refused: type[SalonJobsError], remedy: str) -> Ge
             raise ConfigurationError(f"{fault}: {POSTGRESQL_REMEDY}") from error
         if not isinstance(error, DatabaseError):
             raise
-        if isinstance(error.__cause__, pg.UndefinedTable | pg.UndefinedColumn | pg.UndefinedFunction):
-            first = "" if apps.is_installed("salon_jobs") else "add 'salon_jobs' to INSTALLED_APPS, and "
-            missing = re.sub(r"\(.*\)", "", error.__cause__.diag.message_primary or "")  # without a function's types
-            raise SchemaMissing(
-                f"the tables of salon_jobs are missing or older than its code: {missing}; "
-                f"{first}run: python manage.py migrate"
-            ) from error
+        if (missing := schema_missing(error)) is not None:
+            raise missing from error
         if isinstance(error.__cause__, pg.InsufficientPrivilege):
             raise refused(f"{error.__cause__.diag.message_primary}; {remedy}") from error
         raise
+
+
+def schema_missing(error: DatabaseError) -> SchemaMissing | None:
+    """Return what to run if a statement failed for want of a table, a column or a function."""
+    if not isinstance(error.__cause__, pg.UndefinedTable | pg.UndefinedColumn | pg.UndefinedFunction):
+        return None
+    first = "" if apps.is_installed("salon_jobs") else "add 'salon_jobs' to INSTALLED_APPS, and "
+    missing = re.sub(r"\(.*\)", "", error.__cause__.diag.message_primary or "")  # without a function's types
+    return SchemaMissing(
+        f"the tables of salon_jobs are missing or older than its code: {missing}; {first}run: python manage.py migrate"
+    )
 
 
 class StatementGuard:

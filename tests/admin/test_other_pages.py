@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import date, datetime
+from html import unescape
 from typing import Any
 from uuid import UUID
 
@@ -276,3 +277,18 @@ def test_an_empty_list_says_how_rows_come_to_be() -> None:
 def test_a_typed_address_leads_to_the_list_that_is_meant() -> None:
     answer = staff(everything=True).get("/admin/salon_jobs/job/?state=failed&queue=mail")
     assert (answer.status_code, answer.headers["Location"]) == (302, "?queue=mail&state__exact=failed")
+
+
+@pytest.mark.parametrize(("table", "page"), [("task_minute", "dashboard/"), ("job", "job/"), ("process", "process/")])
+def test_before_migrate_a_page_says_what_to_run(table: str, page: str) -> None:
+    client = staff(everything=True)
+    change(f"ALTER TABLE salon_jobs_{table} RENAME TO not_there_yet")
+    try:
+        answer = client.get(f"{ADMIN}{page}")
+    finally:
+        change(f"ALTER TABLE not_there_yet RENAME TO salon_jobs_{table}")
+    assert answer.status_code == 503
+    text = " ".join(unescape(answer.content.decode()).split())
+    assert "You cannot open this page: WORKER.SCHEMA_MISSING: the tables of salon_jobs are missing or older" in text
+    assert f'relation "salon_jobs_{table}" does not exist; run: python manage.py migrate.' in text
+    assert client.get(f"{ADMIN}{page}").status_code == 200
