@@ -26,7 +26,10 @@ _LAST: Final = 0.25
 
 
 class WakeUps:
-    """Wake-ups of one channel, sent by this process. With ``together``, commits are announced together in any case."""
+    """Wake-ups of one channel, sent by this process.
+
+    With ``together``, one commit in 20 ms is announced in any case, for listeners that always look twice.
+    """
 
     def __init__(self, channel: str, *, together: bool = False) -> None:
         self.channel = channel
@@ -55,7 +58,7 @@ class WakeUps:
         if not self._together and self._gap_s > _DENSE_S:
             return ""
         self._quiet_until = now + _QUIET_S
-        return MORE
+        return "" if self._together else MORE
 
 
 class WakeUp:

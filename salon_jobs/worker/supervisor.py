@@ -144,6 +144,7 @@ class Supervisor:
                 thread.join()
             self._maintenance.stop()
             self._maintenance.join()
+            self._idle.close()
 
     def stop(self) -> None:
         """Ask the children to stop; a second call forces it, and soon kills those that do not respond."""
