@@ -234,8 +234,8 @@ class ActionAdmin(ReadOnlyAdmin):
     @admin.display(description="actions")
     def row_actions(self, row: Any) -> SafeString:
         """Offer, in the row, what the state allows and takes no form."""
-        buttons = [(action.name, row.pk, action.label) for action in row.buttons if action.in_rows]
-        template = '<button type="submit" class="button" name="row_action" value="{}:{}">{}</button> '
+        buttons = [(action.name, row.pk, action.question, action.label) for action in row.buttons if action.in_rows]
+        template = '<button type="submit" class="button" name="row_action" value="{}:{}" title="{}">{}</button> '
         return format_html_join("", template, buttons)
 
     def state_of(self, row: Any) -> str:
