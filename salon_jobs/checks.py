@@ -75,7 +75,7 @@ _LONGEST_PICK_UP = timedelta(seconds=5)
 
 
 def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
-    """Check SALON_JOBS, the database's vendor, the store model and the apps that this one requires."""
+    """Check SALON_JOBS, the database's vendor, the store model and the commands of the same name."""
     try:
         store_model, database = conf.store_model, conf.database
     except ConfigurationError as error:
@@ -85,10 +85,6 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
         errors.append(Error(fault, hint=POSTGRESQL_REMEDY, id="salon_jobs.E002"))
     else:
         errors += _check_isolation(database)
-    if not apps.is_installed("pgtrigger"):
-        errors.append(
-            Error("pgtrigger is not installed", hint="add 'pgtrigger' to INSTALLED_APPS", id="salon_jobs.E003")
-        )
     if conf.poll_interval > _LONGEST_PICK_UP:
         errors.append(_slow_polling())
     winners = get_commands()

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 
 from salon_jobs import conf
@@ -166,8 +167,11 @@ def test_pgtrigger_must_be_installed() -> None:
     from django.conf import settings as django_settings
 
     apps = [app for app in django_settings.INSTALLED_APPS if app != "pgtrigger"]
-    with override_settings(INSTALLED_APPS=apps):
-        assert "salon_jobs.E003" in [error.id for error in check_settings()]
+    with (
+        pytest.raises(ImproperlyConfigured, match="add 'pgtrigger' to INSTALLED_APPS"),
+        override_settings(INSTALLED_APPS=apps),
+    ):
+        pass
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def test_progress_counts_what_became_of_the_jobs_it_added(stores: list[UUID], pr
     change("DELETE FROM salon_jobs_job WHERE id = %s", claimed[0].id)
     change("UPDATE salon_jobs_job SET state = 'cancelled' WHERE store_id = %s AND state = 'queued'", stores[2])
     assert str(fan_out_progress(result.id, using="operator")) == "1 of 3 done, 1 cancelled"
-    with pytest.raises(UnknownFanOut, match="id 99"):
+    with pytest.raises(UnknownFanOut, match="ID 99"):
         fan_out_progress(99)
 
 
