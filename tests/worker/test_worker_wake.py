@@ -107,12 +107,12 @@ def test_a_wake_up_is_left_to_an_idle_process_of_the_same_worker(
     assert len(claims) == known + 1 == 2
 
 
-@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("news", ["", MORE])
 def test_a_process_that_finds_a_backlog_wakes_those_that_left_it_the_wake_up(
-    process_id: int, settings: Any, monkeypatch: pytest.MonkeyPatch, together: bool
+    process_id: int, settings: Any, monkeypatch: pytest.MonkeyPatch, news: str
 ) -> None:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "POLL_INTERVAL": 60}
-    monkeypatch.setattr(enqueue, "wake_ups", WakeUps(enqueue.CHANNEL, together=together))
+    monkeypatch.setattr(WakeUps, "news", lambda _: news)
     with psycopg.connect(url_for("app"), autocommit=True) as other:
         other.execute(f"LISTEN {enqueue.CHANNEL}")
         with working(process_id, idle=IdleTable(2)) as worker:
@@ -121,7 +121,7 @@ def test_a_process_that_finds_a_backlog_wakes_those_that_left_it_the_wake_up(
             eventually(lambda: seen("SELECT count(*) FROM salon_jobs_job") == [(0,)])
         wake_ups = list(other.notifies(timeout=1))
     assert len({each.pid for each in wake_ups}) == 2, "the enqueuer's and the worker's"
-    assert {each.payload for each in wake_ups} == {MORE if together else ""}, "what follows unannounced is theirs too"
+    assert {each.payload for each in wake_ups} == {news}, "what follows unannounced is theirs too"
 
 
 @pytest.fixture
