@@ -127,11 +127,12 @@ def declare(catalogue: Catalogue) -> Declaration:
 
 def _store_keys() -> Iterable[StoreKey]:
     for model in apps.get_models(include_auto_created=True):
-        if model._meta.can_migrate(conf.database) and router.allow_migrate_model(conf.database, model):
-            for key in model._meta.constraints:
-                if isinstance(key, SameStoreForeignKey):
-                    columns, to, to_columns = key.reference(model)
-                    yield StoreKey(key.name, model._meta.db_table, tuple(columns), to._meta.db_table, tuple(to_columns))
+        keys = [key for key in model._meta.constraints if isinstance(key, SameStoreForeignKey)]
+        # Only then: of some models Django asks the server whether it can have them, as a user who may be locked out.
+        if keys and model._meta.can_migrate(conf.database) and router.allow_migrate_model(conf.database, model):
+            for key in keys:
+                columns, to, to_columns = key.reference(model)
+                yield StoreKey(key.name, model._meta.db_table, tuple(columns), to._meta.db_table, tuple(to_columns))
 
 
 def _with_the_fan_out(access: TableAccess) -> TableAccess:
