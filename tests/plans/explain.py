@@ -37,19 +37,26 @@ def signed_in(name: str = "planner") -> Iterator[Client]:
 
 
 @contextmanager
-def as_store(store: str) -> Iterator[Any]:
-    """Give a cursor of the web role inside a transaction of the store, which is rolled back."""
-    connection = connections["web"]
+def _rolled_back(alias: str) -> Iterator[Any]:
+    """Give psycopg's cursor of an alias inside a transaction without JIT, which is rolled back."""
+    connection = connections[alias]
     connection.ensure_connection()
     raw: Any = connection.connection
     with raw.cursor() as cursor:
         cursor.execute("BEGIN")
         try:
             cursor.execute("SET LOCAL jit = off")
-            cursor.execute("SELECT set_config('app.current_store_id', %s, true)", [store])
             yield cursor
         finally:
             cursor.execute("ROLLBACK")
+
+
+@contextmanager
+def as_store(store: str) -> Iterator[Any]:
+    """Give a cursor of the web role inside a transaction of the store, which is rolled back."""
+    with _rolled_back("web") as cursor:
+        cursor.execute("SELECT set_config('app.current_store_id', %s, true)", [store])
+        yield cursor
 
 
 def nodes(statement: str, parameters: dict[str, Any]) -> list[Node]:
@@ -59,18 +66,9 @@ def nodes(statement: str, parameters: dict[str, Any]) -> list[Node]:
 
 def nodes_of(text: str, parameters: dict[str, Any]) -> list[Node]:
     """Explain as ``nodes``; ANALYZE runs inside a transaction rolled back."""
-    connection = connections["default"]
-    connection.ensure_connection()
-    raw: Any = connection.connection
-    with raw.cursor() as cursor:
-        cursor.execute("BEGIN")
-        try:
-            cursor.execute("SET LOCAL jit = off")
-            cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {text}", parameters)
-            plan = cursor.fetchone()[0]
-        finally:
-            cursor.execute("ROLLBACK")
-    return plan_nodes(plan)
+    with _rolled_back("default") as cursor:
+        cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {text}", parameters)
+        return plan_nodes(cursor.fetchone()[0])
 
 
 def scans_of(query: str, alias: str = "operator") -> list[Node]:

@@ -295,12 +295,8 @@ def test_what_a_thread_took_behind_a_long_job_goes_to_others(clock: Clock) -> No
     assert queue.running_count() == 1
 
 
-def test_a_thread_without_work_takes_it_from_behind_a_long_job() -> None:
-    queue, slow = JobBuffer(2), Handful()
-    queue.put([job(0)])
-    end(queue, take(queue))
-    queue.put([job(number) for number in range(1, 5)])
-    assert take(queue, slow).id == 1
+def working_on(queue: JobBuffer) -> tuple[list[int], threading.Thread]:
+    """Have a thread run what it takes, until the buffer is closed; return the list of what it ran, and the thread."""
     got: list[int] = []
 
     def work() -> None:
@@ -312,6 +308,16 @@ def test_a_thread_without_work_takes_it_from_behind_a_long_job() -> None:
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
+    return got, thread
+
+
+def test_a_thread_without_work_takes_it_from_behind_a_long_job() -> None:
+    queue, slow = JobBuffer(2), Handful()
+    queue.put([job(0)])
+    end(queue, take(queue))
+    queue.put([job(number) for number in range(1, 5)])
+    assert take(queue, slow).id == 1
+    got, thread = working_on(queue)
     queue.forget([job(1)])
     assert queue.wait_idle(10), "the first thread never comes back"
     queue.close()
@@ -323,17 +329,7 @@ def test_the_tiniest_jobs_are_run_by_one_thread_until_it_meets_a_long_one(clock:
     queue = measured(clock, 2, took_s=0.0)
     queue.put([job(number) for number in range(3)])
     assert take(queue).id == 0
-    got: list[int] = []
-
-    def work() -> None:
-        handful = Handful()
-        while (taken := queue.take(handful)) is not None:
-            got.append(taken.id)
-            queue.ran(handful)
-            queue.forget([taken])
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
+    got, thread = working_on(queue)
     eventually(lambda: queue._idle_threads == 1)
     assert got == []
     clock.now += 0.01
