@@ -1,4 +1,4 @@
-"""Values, errors and log events that every layer may import, and the late loading of names. No ORM, no I/O."""
+"""Values, errors and log events that every layer may import, and lazy loading of names. No ORM, no I/O."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package that imports each of these names from its module, and keeps it."""
+    """Return a package's ``__getattr__``, which imports each of these names from its module at first use."""
 
     def load(name: str) -> Any:
         if name not in modules:

@@ -10,7 +10,7 @@ from typing import Final
 from salon_jobs.core.errors import MessageInvalid
 
 _SHAPE: Final = re.compile(
-    r"(?P<prefix>arn|rn):(?P<partition>[a-z0-9-]*):(?P<service>[a-z][a-z0-9-]*)"
+    r"(?:arn|rn):[a-z0-9-]*:(?P<service>[a-z][a-z0-9-]*)"
     r":(?P<region>[a-z0-9-]*):(?P<account>[A-Za-z0-9-]*):(?P<resource>[^\s:\x00-\x20\x7f]+)"
 )
 LONGEST: Final = 255
@@ -42,13 +42,7 @@ def parse_destination(name: str) -> Destination:
             f"aggregate_type {name!r} is malformed; write an ARN or RN of six parts with the service third and the "
             "resource last, such as 'rn::nats:::orders' or 'arn:aws:sns:ap-northeast-1:123456789012:orders'"
         )
-    return Destination(
-        name=name,
-        service=match["service"],
-        region=match["region"],
-        account=match["account"],
-        resource=match["resource"],
-    )
+    return Destination(name, **match.groupdict())
 
 
 def place_of(name: str) -> tuple[str, str]:
@@ -59,7 +53,7 @@ def place_of(name: str) -> tuple[str, str]:
 
 VERSION: Final = "1"
 
-# Used where the broker has headers; those of the message itself are sent alongside.
+# Headers, for brokers that have them; the message's own are sent alongside.
 ENVELOPE: Final = "Envelope"
 MESSAGE_ID: Final = "Message-Id"
 EVENT: Final = "Event"

@@ -20,7 +20,7 @@ _VARIES: Final = re.compile(
     r"'[^']*'|\"[^\"]*\"|\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b0x[0-9a-f]+\b|\b[0-9a-f]{16,}\b|\d+",
     re.IGNORECASE,
 )
-# Frames from these places are not the host's own code.
+# Code in these places is not the host's own.
 _OTHERS: Final = tuple(
     {
         str(Path(__file__).resolve().parents[1]),
@@ -45,7 +45,7 @@ class ErrorReport:
 
 
 def report(error: BaseException) -> ErrorReport:
-    """Describe an error, keeping the end of a long traceback. Never raises: a job's own exception may do anything."""
+    """Describe an error, keeping the end of a long traceback. Never raises, whatever the error's own methods do."""
     kind = type(error)
     error_class = _text(lambda: f"{kind.__module__}.{kind.__qualname__}")[:255]
     return ErrorReport(
@@ -65,10 +65,7 @@ def storable(text: str) -> str:
 
 
 def _raised_in(error: BaseException) -> str:
-    """Name the innermost function of the host's own code, or else of any code.
-
-    Omits the line number, which changes with edits.
-    """
+    # Without the line number, which changes with edits.
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     own = [frame for frame in frames if not frame.f_code.co_filename.startswith(_OTHERS)]
     innermost = (own or frames)[-1:]

@@ -59,7 +59,7 @@ class JobDoesNotExist(SalonJobsError):
 
 
 class ResultInvalid(SalonJobsError):
-    """What a handler returned cannot be kept, since it cannot be written as JSON."""
+    """What a handler returned cannot be kept, because it cannot be written as JSON."""
 
     code = "JOB.RESULT_INVALID"
 
@@ -201,7 +201,7 @@ class Expired(SalonJobsError):
 
 
 class Interrupted(BaseException):
-    """Raised inside a handler when the shutdown grace is over: the job is rolled back and requeued.
+    """Raised inside a handler when the grace period of a shutdown ends: the job is rolled back and requeued.
 
     A BaseException, so that an ``except Exception`` around one item of many does not swallow it.
     """
@@ -210,7 +210,7 @@ class Interrupted(BaseException):
 
 
 class CancelRequested(Interrupted):
-    """Raised inside a handler whose job is to be cancelled and did not end by itself within the grace."""
+    """Raised inside a handler that did not end within the grace after cancellation was requested."""
 
     code = "JOB.CANCEL_REQUESTED"
 
@@ -224,11 +224,17 @@ class TimedOut(Interrupted):
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return the end of a message about an unknown name: the closest known one, or else all of them."""
     names = list(known)
-    close = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"there are {', '.join(names) or 'none'}"
+    everything = f"choose one of {', '.join(names)}" if names else "there are none"
+    return did_you_mean(name, names).removeprefix("; ") or everything
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return "; did you mean …?" with the known name closest to an unknown one, or "" if none is close."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def require_within(limit_s: float, age_s: float, complaint: str) -> None:
-    """Raise NotReady with the complaint when it has lasted longer than the limit."""
+    """Raise NotReady with the complaint if it has lasted longer than the limit."""
     if age_s > limit_s:
         raise NotReady(f"{complaint} for {age_s:.0f} s; at most {limit_s:g} s are allowed")

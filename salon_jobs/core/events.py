@@ -140,7 +140,7 @@ def log_event(level: int, event: str, /, *, exc_info: BaseException | None = Non
     try:
         text = " ".join(f"{name}={value}" for name, value in fields.items())
         logger.log(level, "%s %s", event, text, exc_info=exc_info, extra={"event": event, "event_fields": fields})
-    except BaseException as fault:  # showing a job's exception may do anything, even raise SystemExit
+    except BaseException as fault:  # formatting a job's exception may raise anything, even SystemExit
         logger.error("%s could not be logged in full: %s", event, type(fault).__name__)  # noqa: TRY400 - it would raise again
 
 
@@ -154,8 +154,8 @@ def log_batch(
 ) -> None:
     """Log ``event`` once for each of ``records``, in a single write where our own handler is the only listener.
 
-    ``fields`` returns those of a record. ``line`` returns the whole line of a record as the encoder takes it, given the
-    values of the head; it is for what is logged with every job, since a dict costs twice as much.
+    ``fields`` returns the fields of a record. ``line`` returns the whole line of a record, as the encoder takes it,
+    given the values of the head; for records written for every job, since a dict costs twice as much.
     """
     if not logger.isEnabledFor(level):
         return

@@ -68,7 +68,7 @@ def _histogram(name: str, help: str, *labels: str) -> Metric:
 PROCESS_INFO: Final = _gauge("process_info", "1, for the kind of the process and its release", "kind", "version")
 READY: Final = _gauge("ready", "1 while the process does its work, by its own view; 0 otherwise", "kind")
 LOOP_AGE: Final = _gauge("loop_age_seconds", "How long ago a loop last looked for work", "loop")
-LISTENING: Final = _gauge("listening", "1 while wake-ups are heard, 0 while they are not", "loop")
+LISTENING: Final = _gauge("listening", "1 while wake-ups arrive, 0 while they do not", "loop")
 
 PROCESSES: Final = _gauge("worker_processes", "Processes that run jobs and have reported", worst=False)
 RUNNING: Final = _gauge("running_jobs", "Jobs that the processes of this worker run now", worst=False)
@@ -107,7 +107,7 @@ RELAY_BLOCKED: Final = _gauge(
     "status",
     worst=False,
 )
-BREAKER_OPEN: Final = _gauge("relay_breaker_open", "1 while the destination is out of reach", "destination")
+BREAKER_OPEN: Final = _gauge("relay_breaker_open", "1 while the destination is unreachable", "destination")
 DESTINATION_PAUSED: Final = _gauge("relay_paused", "1 while an operator has paused the destination", "destination")
 GATE_HELD: Final = _gauge("relay_gate_held_seconds", "How long an open transaction has held messages back")
 PARTITIONS_OWNED: Final = _gauge("relay_partitions", "Partitions that this relay owns", worst=False)
@@ -154,8 +154,8 @@ def _merged(metric: Metric, one: float | Timings, other: float | Timings) -> flo
 BOUNDS_S: Final = tuple(0.001 * 2 ** (half / 2) for half in range(47))
 BUCKETS: Final = len(BOUNDS_S) + 1
 _EDGES: Final = tuple(pairwise(BOUNDS_S))
-# Returns the bucket of a duration in seconds: 0 below the first bound, the last one from the last bound on. Every run
-# calls it twice, and a function in Python would cost more than the search.
+# Returns the bucket of a duration in seconds: 0 below the first bound, the last one from the last bound on. A partial,
+# since every run calls it twice, and a Python function would cost more than the search.
 bucket_of: Final = partial(bisect, BOUNDS_S)
 
 

@@ -1,4 +1,4 @@
-"""How a run can end, and the two exceptions with which a handler ends it early."""
+"""The ways a run can end, and the two exceptions with which a handler ends it early."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The chunk was rolled back: its jobs are requeued, no attempt is counted. ``alone``: each runs by itself then."""
+    """The chunk was rolled back: its jobs are requeued, no attempt is counted. ``alone``: each then runs by itself."""
 
     error: BaseException
     alone: bool = True

@@ -66,13 +66,13 @@ class NewJob:
 
     @property
     def due(self) -> datetime | None:
-        """When it is due by this host's clock, to know whether a worker must be woken; None means now."""
+        """When it is due, by this host's clock, which decides whether to wake a worker; None means now."""
         return self.run_at if self.run_in is None else datetime.now(UTC) + self.run_in
 
     def travelling(self, trace: str | None) -> str | None:
         """Return the JSON that travels with the job: trace headers, its public id and what differs from its task.
 
-        It is written and claimed with the column ``trace``, so that nothing of it costs a job that needs none of it.
+        It is stored in the column ``trace``, so that jobs that need none of it pay nothing for it.
         """
         if self.public_id is None and self.keep_result is None:
             return trace
@@ -86,16 +86,6 @@ class NewJob:
 
 # The key of what is not a trace header.
 _OWN: Final = "salon_jobs"
-
-
-class JobContent(NamedTuple):
-    """What differs between the jobs of one ``enqueue_many``. A tuple, since there can be millions."""
-
-    store_id: UUID | None
-    payload: str
-    job_key: str | None
-    concurrency_key: str | None
-    trace: str | None = None
 
 
 class KeptResult(NamedTuple):
@@ -149,13 +139,13 @@ class ClaimedJob(NamedTuple):
 
     @property
     def alone(self) -> bool:
-        """Whether it was in a chunk that failed, and now runs by itself."""
+        """Whether it must run by itself, because a chunk with it failed."""
         return self._own("alone") is True
 
     def _own(self, name: str) -> object:
         if self.trace is None or _OWN not in self.trace:
             return None
-        # Whoever may enqueue may write any JSON there, and must stop no worker by it.
+        # Anyone who may enqueue can write any JSON there; none may stop a worker.
         try:
             travelling: object = json.loads(self.trace)
         except RecursionError:
@@ -170,7 +160,7 @@ class ClaimedJob(NamedTuple):
 
     @property
     def tick(self) -> datetime | None:
-        """The cron tick the job stems from, in UTC."""
+        """The cron tick the job originates from, in UTC."""
         return None if self.tick_s is None else datetime.fromtimestamp(self.tick_s, UTC)
 
     @property
@@ -194,7 +184,7 @@ class FanOutResult:
 
 @dataclass(frozen=True, slots=True)
 class FanOutProgress:
-    """Counts of the jobs that one fan-out added, by what became of them; written "97 of 100 done, 1 failed"."""
+    """Counts of the jobs that one fan-out added, by state; as text "97 of 100 done, 1 failed"."""
 
     total: int
     done: int
@@ -204,7 +194,7 @@ class FanOutProgress:
     cancelled: int
 
     def __str__(self) -> str:
-        """Omit zero counts and what is still to come."""
+        """Omit zero counts and jobs that have not ended."""
         ended = ((self.failed, "failed"), (self.cancelled, "cancelled"))
         return ", ".join([f"{self.done} of {self.total} done", *(f"{n} {word}" for n, word in ended if n)])
 
@@ -213,7 +203,7 @@ class FanOutProgress:
 PARTITIONS: Final = 16
 
 
-# Why messages are skipped whose topic the settings exclude.
+# Reasons for skipping messages that the settings exclude.
 TOPIC_DENIED: Final = "SNS.TOPIC_DENIED"
 EVENT_SKIPPED: Final = "SNS.EVENT_SKIPPED"
 

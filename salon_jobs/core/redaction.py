@@ -34,22 +34,22 @@ _JOINTS: Final = str.maketrans("", "", "-_ ")
 
 
 def redacted(value: Any, patterns: Sequence[str]) -> Any:
-    """Return JSON with ``***`` for the value of every key that matches a pattern, at any depth; the rest as it is.
+    """Return JSON in which ``***`` replaces the value of every key that matches a pattern, at any depth.
 
-    Anything deeper than a hundred levels is hidden too, since it is not searched. Patterns are names in which ``*``
-    stands for anything; ``api_key`` also matches ``apiKey``, ``API-Key`` and ``api key``.
+    Anything deeper than a hundred levels is hidden without being searched. Patterns are names in which ``*`` stands for
+    anything; ``api_key`` also matches ``apiKey``, ``API-Key`` and ``api key``.
     """
     return _redacted(value, _compiled(tuple(patterns)), 0)
 
 
 def redacted_text(text: str, patterns: Sequence[str]) -> Any:
-    """Return the redacted content of a JSON text; other text as it is, unless it names something to hide."""
+    """Return the redacted content of a JSON text; other text unchanged, unless it names something to hide."""
     try:
         return redacted(json.loads(text), patterns)
     except (ValueError, RecursionError):
         names = (max(re.split(r"[*?\[\]]", _bare(pattern)), key=len) for pattern in patterns)
-        said = _bare(text)
-        return UNREADABLE if any(name in said for name in names) else text
+        bare_text = _bare(text)
+        return UNREADABLE if any(name in bare_text for name in names) else text
 
 
 def _redacted(value: Any, sensitive: re.Pattern[str], depth: int) -> Any:
@@ -58,16 +58,13 @@ def _redacted(value: Any, sensitive: re.Pattern[str], depth: int) -> Any:
     if isinstance(value, dict):
         items: dict[str, Any] = {**value}
         return {
-            key: HIDDEN if _is(key, sensitive) else _redacted(each, sensitive, depth + 1) for key, each in items.items()
+            key: HIDDEN if sensitive.match(_bare(key)) else _redacted(each, sensitive, depth + 1)
+            for key, each in items.items()
         }
     if isinstance(value, list):
         items_of: list[Any] = [*value]
         return [_redacted(each, sensitive, depth + 1) for each in items_of]
     return value
-
-
-def _is(key: str, sensitive: re.Pattern[str]) -> bool:
-    return sensitive.match(_bare(key)) is not None
 
 
 def _bare(name: str) -> str:

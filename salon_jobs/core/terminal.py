@@ -34,14 +34,14 @@ def wants_colour(stream: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """What text is laid out for; the default is a file. ``width`` is in columns, None for any."""
+    """Terminal or file that text is laid out for. ``width`` is in columns; None, the default, means unlimited."""
 
     width: int | None = None
     colours: bool = False
 
     @classmethod
     def of(cls, stream: Any, options: Mapping[str, Any]) -> Screen:
-        """Return the screen of a command's output, by Django's --no-color and --force-color."""
+        """Return the screen of a command's output; respects Django's --no-color and --force-color."""
         colours = wants_colour(stream) and not options.get("no_color")
         width = shutil.get_terminal_size().columns if stream.isatty() else None
         return cls(width, colours or bool(options.get("force_color")))
@@ -56,11 +56,11 @@ class Screen:
         return f"\x1b[{_CODES[colour]}m{text}\x1b[0m" if self.colours and text and colour else text
 
     def clip(self, text: str) -> str:
-        """Return a line that fits the screen, with an ellipsis where its end is left out."""
+        """Return a line that fits the screen; an ellipsis marks a cut end."""
         return text if self.width is None else _head(text, self.width)
 
     def wrap(self, text: str, *, indent: int, lines: int) -> list[str]:
-        """Return the text on indented lines that fit the screen, with an ellipsis after the last where it is longer."""
+        """Return the text as at most ``lines`` indented lines that fit the screen; an ellipsis marks a cut end."""
         if self.width is None:
             return [" " * indent + text]
         width, wrapped = self.width - indent, list[str]()
@@ -74,9 +74,9 @@ class Screen:
         return [" " * indent + line for line in (*wrapped, *([_head(text, width)] if text else []))]
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str | Painted]]) -> list[str]:
-        """Lay out a table: numbers to the right, text to the left. Long texts lose their middle where it is too wide.
+        """Lay out a table: numbers to the right, text to the left. If it is too wide, long texts lose their middle.
 
-        The texts must be on one line and hold no control characters.
+        Texts must be single lines without control characters.
         """
         cells = [[each if isinstance(each, Painted) else Painted(each, "") for each in row] for row in rows]
         columns = list(zip([Painted(name, "bold") for name in head], *cells, strict=True))
@@ -103,7 +103,7 @@ class Screen:
 
 
 def _narrow(widths: list[int], most: int, shrinking: Sequence[int], heads: Sequence[str]) -> None:
-    """Narrow the widest of these columns until all columns fit, or until these are as narrow as may be."""
+    """Narrow the widest of these columns until all columns fit, or these can be no narrower."""
     while sum(widths) > most:
         left = [number for number in shrinking if widths[number] > max(_NARROWEST, columns_of(heads[number]))]
         if not left:
@@ -112,7 +112,7 @@ def _narrow(widths: list[int], most: int, shrinking: Sequence[int], heads: Seque
 
 
 def columns_of(text: str) -> int:
-    """Return how many columns of a terminal the text takes: two for each East Asian wide character."""
+    """Return how many columns of a terminal the text takes; East Asian wide characters take two."""
     if text.isascii():
         return len(text)
     return sum(
@@ -121,7 +121,7 @@ def columns_of(text: str) -> int:
 
 
 def fitted(text: str, width: int) -> str:
-    """Return the text, without its middle where it is too wide: names differ at either end."""
+    """Return the text, without its middle if it is too wide: names differ at either end."""
     if columns_of(text) <= width:
         return text
     head = _taken(text, width // 2)

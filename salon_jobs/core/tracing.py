@@ -26,9 +26,9 @@ _LONGEST_HEADER: Final = 8192
 
 @dataclass(slots=True, kw_only=True)
 class Sent:
-    """What one call writes: ``count`` jobs of a task, or messages; "" where they differ.
+    """What one call writes: ``count`` jobs of a task, or messages. Fields in which these differ are empty.
 
-    ``message_id`` (of a single one), ``count`` and ``body_size`` may be set only when the context is left.
+    ``message_id`` (of a single one), ``count`` and ``body_size`` may be set only when the context exits.
     """
 
     emitted: bool
@@ -42,7 +42,7 @@ class Sent:
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """One run of a job. How it ended, by the name of its log event, is set when the context is left."""
+    """One run of a job. ``ended``, the name of the log event of its end, is final when the context exits."""
 
     task: str
     job_id: int
@@ -75,7 +75,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """One attempt of a relay to publish a message, between two instants (ns since 1970). ``code``: why it failed."""
+    """One attempt of a relay to publish a message; times are in ns since 1970. ``code`` says why it failed."""
 
     system: str
     destination: str
@@ -92,14 +92,14 @@ class Published:
 
 
 class Tracer(Protocol):
-    """Receiver of the flows while it is active. Its errors are logged and never affect the flow."""
+    """Observer of enqueues, emits, runs and messages. Its errors are logged and affect nothing else."""
 
     def is_active(self) -> bool:
-        """Return, cheaply, whether it wants to be called."""
+        """Return whether to call it now; must be cheap."""
         ...
 
     def sending(self, sent: Sent, /) -> AbstractContextManager[object]:
-        """Surround an enqueue or an emit; an error that leaves the context marks it as failed."""
+        """Wrap an enqueue or an emit; an error raised inside marks it as failed."""
         ...
 
     def headers(self) -> Mapping[str, str]:
@@ -107,11 +107,11 @@ class Tracer(Protocol):
         ...
 
     def running(self, run: Run, /) -> AbstractContextManager[object]:
-        """Surround one run, from its start until its end is written, on the thread of the run."""
+        """Wrap one run, from its start until its end is written, on the thread of the run."""
         ...
 
     def consuming(self, message: Received, /) -> AbstractContextManager[Mapping[str, str]]:
-        """Surround the enqueue of one message's job, perhaps one of many; yields the headers that the job continues."""
+        """Wrap the enqueue of one message's job, perhaps one of many; yields the headers that the job continues."""
         ...
 
     def published(self, message: Published, /) -> None:
@@ -123,7 +123,7 @@ class Tracer(Protocol):
         ...
 
     def flush(self) -> None:
-        """Send what is buffered before the process ends; may take as long as it likes."""
+        """Send what is buffered, before the process ends; there is no time limit."""
         ...
 
 
@@ -142,18 +142,18 @@ def active_tracers() -> list[Tracer]:
 
 
 def sending(sent: Sent) -> AbstractContextManager[object]:
-    """Surround an enqueue or an emit."""
+    """Wrap an enqueue or an emit."""
     return _Scopes([partial(tracer.sending, sent) for tracer in active_tracers()])
 
 
 def tracing_run(run: Run) -> AbstractContextManager[object]:
-    """Surround one run."""
+    """Wrap one run."""
     return _Scopes([partial(tracer.running, run) for tracer in active_tracers()])
 
 
 @contextmanager
 def consuming(messages: Sequence[T], describe: Callable[[T], Received]) -> Generator[list[str | None]]:
-    """Surround the enqueue of the jobs of ``messages``; yields the trace that each job keeps."""
+    """Wrap the enqueue of the jobs of ``messages``; yields the trace that each job keeps."""
     tracers = active_tracers()
     if not tracers:
         yield [None] * len(messages)
@@ -183,7 +183,7 @@ def current_trace_id() -> str | None:
 
 
 def flush(timeout_s: float) -> None:
-    """Flush all tracers, for ``timeout_s`` at most: the interpreter may be ended without asking them."""
+    """Flush all tracers, for ``timeout_s`` at most; for processes that exit without running exit handlers."""
     # In separate threads: an agent that does not answer must not delay the exit.
     threads = [Thread(target=_tried, args=(tracer.flush,), daemon=True) for tracer in active_tracers()]
     for thread in threads:
@@ -205,7 +205,7 @@ def headers_of(trace: str | None) -> dict[str, str]:
 
 
 class _Scopes:
-    """Context manager that enters one of each tracer and leaves those it could enter; ``values`` is what they yield."""
+    """Context manager that enters one context per tracer and exits those it entered; ``values`` is what they yield."""
 
     __slots__ = ("_entered", "_makers", "values")
 
@@ -261,7 +261,7 @@ def _as_text(headers: Mapping[str, str]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class FinalFailure:
-    """A job that will not be retried. ``payload`` is for observers configured to include it."""
+    """A job that will not be retried. ``payload`` is for observers that are configured to include it."""
 
     job_id: int
     task: str
@@ -273,7 +273,7 @@ class FinalFailure:
 
 @dataclass(frozen=True, slots=True)
 class MessageFailure:
-    """A message that waits for an operator: of a relay, or of a consumer, which ``consumer`` then names."""
+    """A message of a relay, or of the consumer named by ``consumer``, that waits for an operator."""
 
     message_id: str
     destination: str
@@ -285,7 +285,7 @@ class MessageFailure:
 
 
 class FailureObserver(Protocol):
-    """Receiver of each final failure, called once."""
+    """Function that is called once for each final failure."""
 
     def __call__(self, failure: FinalFailure | MessageFailure, /) -> None:
         """Report one failure; errors raised here are logged and change nothing."""
@@ -305,6 +305,6 @@ def report_failure(failure: FinalFailure | MessageFailure) -> None:
     for observer in _observers:
         try:
             observer(failure)
-        except BaseException:  # showing a job's exception may do anything
+        except BaseException:  # formatting a job's exception may raise anything
             subject = f"job {failure.job_id}" if isinstance(failure, FinalFailure) else f"message {failure.message_id}"
             logger.exception("a failure observer raised for %s", subject)

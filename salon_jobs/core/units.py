@@ -9,7 +9,7 @@ _UNITS: Final = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (0.0
 
 
 def duration(seconds: float | None) -> str:
-    """Format a duration in the largest unit of which it holds at least one."""
+    """Format a duration in the largest unit that fits into it."""
     if seconds is None:
         return "–"
     if seconds < 0.001:
@@ -20,7 +20,7 @@ def duration(seconds: float | None) -> str:
 
 
 def distance(at: datetime, now: datetime) -> str:
-    """Format an instant by its distance from now."""
+    """Format an instant relative to now."""
     distance_s = (now - at).total_seconds()
     if abs(distance_s) < 1:
         return "now"
@@ -35,7 +35,7 @@ def number(value: float | None) -> str:
 
 
 def counted(value: int, most: int) -> str:
-    """Format a count that stopped at ``most``, with a plus when it did."""
+    """Format a count that stops at ``most``, with a plus if it did."""
     return f"{value:,}" if value < most else f"{most - 1:,}+"
 
 
@@ -45,7 +45,7 @@ def with_noun(count: int, noun: str, plural: str = "") -> str:
 
 
 def error_name(error_class: str | None) -> str:
-    """Format the class of an error; Python's own are known without their module."""
+    """Return the name of an error class, without the module for Python's own."""
     return (error_class or "").removeprefix("builtins.")
 
 
@@ -54,9 +54,9 @@ def rate_text(rate: float) -> str:
     return f"{rate:g} {'job' if rate == 1 else 'jobs'} per second"
 
 
-def paused_text(by: str, at: datetime | None) -> str:
-    """Format that something is paused, by whom and since when, in the time zone of ``at``, as far as that is known."""
-    return f"paused{f' by {by}' if by else ''}{f' since {at:%Y-%m-%d %H:%M %Z}' if at else ''}"
+def pause_details(by: str, at: datetime | None) -> str:
+    """Return "by … since …", without what is unknown; the time is in the time zone of ``at``."""
+    return " ".join([*([f"by {by}"] if by else []), *([f"since {at:%Y-%m-%d %H:%M %Z}"] if at else [])])
 
 
 # The range of the job table: a day less than Python's, so that it can be shown in every time zone. A single row beyond

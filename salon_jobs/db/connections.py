@@ -17,7 +17,7 @@ from psycopg.pq import TransactionStatus
 from salon_jobs.core.errors import ConfigurationError, SalonJobsError, SchemaMissing
 from salon_jobs.db.instants import UtcLoader
 
-# What to do where the database is another: ends every message that says so.
+# The remedy in every message about a database that is not PostgreSQL.
 POSTGRESQL_REMEDY: Final = (
     "set the alias's ENGINE to 'django.db.backends.postgresql'; a server to try it with:"
     " docker run --publish 5432:5432 --env POSTGRES_PASSWORD=secret postgres:18"
@@ -25,22 +25,22 @@ POSTGRESQL_REMEDY: Final = (
 
 
 def not_postgresql(alias: str) -> str | None:
-    """Return what is wrong when the alias is no PostgreSQL database, without connecting."""
+    """Return an error message if the alias is not a PostgreSQL database, else None. Does not connect."""
     connection = connections[alias]
     if connection.vendor == "postgresql":
         return None
-    return f"the database {alias!r} is not PostgreSQL but {connection.display_name}, and salon_jobs needs PostgreSQL"
+    return f"the database {alias!r} is {connection.display_name}, but salon_jobs needs PostgreSQL"
 
 
 @contextmanager
 def named_refusals(alias: str, refused: type[SalonJobsError], remedy: str) -> Generator[None]:
-    """Turn a refusal of the database into ``refused`` with its remedy, or into SchemaMissing.
+    """Turn a permission error of the database into ``refused`` with its remedy, and a missing table into SchemaMissing.
 
-    Raises ConfigurationError where the database is not PostgreSQL.
+    Raises ConfigurationError if the database is not PostgreSQL.
     """
     try:
         yield
-    except Exception as error:  # under DEBUG another database's driver raises errors of its own
+    except Exception as error:  # another database's driver can raise errors of its own under DEBUG
         if (fault := not_postgresql(alias)) is not None:
             raise ConfigurationError(f"{fault}: {POSTGRESQL_REMEDY}") from error
         if not isinstance(error, DatabaseError):
@@ -53,7 +53,7 @@ def named_refusals(alias: str, refused: type[SalonJobsError], remedy: str) -> Ge
 
 
 def schema_missing(error: DatabaseError) -> SchemaMissing | None:
-    """Return what to run if a statement failed for want of a table, a column or a function."""
+    """Return the error to raise if a statement failed because a table, column or function is missing, else None."""
     if not isinstance(error.__cause__, pg.UndefinedTable | pg.UndefinedColumn | pg.UndefinedFunction):
         return None
     first = "" if apps.is_installed("salon_jobs") else "add 'salon_jobs' to INSTALLED_APPS, and "
@@ -96,7 +96,7 @@ def at_transaction_start(connection: BaseDatabaseWrapper) -> bool:
 
 
 def in_transaction(connection: BaseDatabaseWrapper) -> bool:
-    """Return whether a transaction is open here, whoever began it; for other databases, as far as Django knows."""
+    """Return whether a transaction is open, even one Django did not begin; on other databases, what Django knows."""
     raw: Any = connection.connection
     if connection.vendor != "postgresql":
         return connection.in_atomic_block
@@ -108,7 +108,7 @@ def in_transaction(connection: BaseDatabaseWrapper) -> bool:
 
 
 def can_run(connection: BaseDatabaseWrapper) -> bool:
-    """Return whether the open transaction still accepts statements: not aborted, and the connection is alive."""
+    """Return whether statements can run: the connection is open and its transaction is not aborted."""
     raw: Any = connection.connection
     return raw is not None and not raw.closed and raw.info.transaction_status != TransactionStatus.INERROR
 
@@ -136,15 +136,15 @@ LOCK_TIMEOUT: Final = "2s"
 def lock_timeout(connection: BaseDatabaseWrapper) -> tuple[list[str], list[str]]:
     """Return the statements to run before and after those that lock a table, in one transaction.
 
-    A failure changes nothing. They fail with PostgreSQL's 55P03 after ``LOCK_TIMEOUT``. A session with its own
-    ``lock_timeout`` keeps it.
+    Waiting longer than ``LOCK_TIMEOUT`` raises PostgreSQL's error 55P03. A session with its own ``lock_timeout`` keeps
+    it: then there are none to run.
     """
-    if waits_by_its_own(connection):
+    if has_lock_timeout(connection):
         return [], []
     return [f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'"], ["SET LOCAL lock_timeout = 0"]
 
 
-def waits_by_its_own(connection: BaseDatabaseWrapper) -> bool:
+def has_lock_timeout(connection: BaseDatabaseWrapper) -> bool:
     """Return whether the session already has a ``lock_timeout``."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT current_setting('lock_timeout')")

@@ -1,4 +1,4 @@
-"""Conversion between our datetimes, which are aware, and those of projects with ``USE_TZ = False``, which are naive."""
+"""Conversion between our aware datetimes and the naive ones of projects with ``USE_TZ = False``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class UtcLoader(TimestamptzLoader):
-    """Loader of instants in UTC, in place of Django's, which cuts off the time zone where ``USE_TZ`` is False."""
+    """Loader of instants in UTC. Django's own drops the time zone if ``USE_TZ`` is False."""
 
     def load(self, data: Buffer) -> datetime:
         """Return an instant in UTC."""
@@ -24,7 +24,7 @@ class UtcLoader(TimestamptzLoader):
 
 
 def from_project(given: datetime) -> datetime:
-    """Return a datetime that the project passed as an instant; a naive one as it is where ``USE_TZ`` is True."""
+    """Return a project's datetime as an aware one. With ``USE_TZ``, a naive one is returned unchanged."""
     if uses_time_zones() or timezone.is_aware(given):
         return given
     return timezone.make_aware(given, timezone.get_default_timezone())
@@ -35,17 +35,17 @@ def to_project(instant: datetime) -> datetime: ...
 @overload
 def to_project(instant: None) -> None: ...
 def to_project(instant: datetime | None) -> datetime | None:
-    """Return an instant as the project's own models return theirs; idempotent."""
+    """Return an instant as the project's own models would: naive with ``USE_TZ = False``. Idempotent."""
     if instant is None or uses_time_zones() or timezone.is_naive(instant):
         return instant
     return timezone.make_naive(instant, timezone.get_default_timezone())
 
 
 def from_row(read: datetime) -> datetime:
-    """Return a naive datetime that Django read as an instant, which pages show in ``TIME_ZONE``.
+    """Return the aware datetime, in ``TIME_ZONE``, of a naive one that Django read from a row.
 
-    Its offset is fixed, so that differences of two are right when clocks change between them. Right also in the hour
-    that clocks repeat: ``fold`` tells which of the two it is.
+    Its offset is fixed, so that two can be subtracted even if the clocks change between them. ``fold`` makes it right
+    in the hour that the clocks repeat, too.
     """
     local = timezone.make_aware(read, timezone.get_default_timezone())
     offset = local.utcoffset()

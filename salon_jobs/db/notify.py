@@ -7,19 +7,26 @@ twenty costs nothing measurable.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
-from django.db import connections, transaction
+from django.db import DatabaseError, connections, transaction
+from django.db.backends.utils import CursorWrapper
+from psycopg import ClientCursor
+from psycopg import Error as PsycopgError
+from psycopg.pq import TransactionStatus
 
-from salon_jobs.db.statements import in_one_trip
+from salon_jobs.core.events import logger
+from salon_jobs.db.connections import in_transaction
+from salon_jobs.db.statements import converted, in_one_trip, load, results_in_one_trip, succeeded
 
-# Payload of a wake-up that stands for more: for 20 ms from now, this process's commits announce themselves no more. The
-# listener looks by itself until SECOND_POLL has passed.
+# Payload of a wake-up that announces more: for 20 ms this process sends no other, so the listener keeps polling until
+# SECOND_POLL has passed.
 MORE: Final = "more"
 SECOND_POLL: Final = timedelta(milliseconds=30)
 _QUIET_S: Final = 0.02
-# Commits that follow each other sooner than this, on average, are announced together.
+# Commits that are closer together than this, on average, are announced together.
 _DENSE_S: Final = 0.0025
 # Weight of the last gap in that average.
 _LAST: Final = 0.25
@@ -28,7 +35,7 @@ _LAST: Final = 0.25
 class WakeUps:
     """Wake-ups of one channel, sent by this process.
 
-    With ``together``, one commit in 20 ms is announced in any case, for listeners that always look twice.
+    With ``together``, at most one commit per 20 ms is ever announced; its listeners always poll twice.
     """
 
     def __init__(self, channel: str, *, together: bool = False) -> None:
@@ -48,8 +55,46 @@ class WakeUps:
         if not any(hook[1] is wake_up for hook in connections[alias].run_on_commit):
             transaction.on_commit(wake_up, using=alias, robust=True)
 
+    def run(self, cursor: CursorWrapper, statement: str, parameters: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Run one of our statements, schedule or send the wake-up, and return the statement's row.
+
+        In autocommit all of it is one round trip, with a NOTIFY that follows the COMMIT, unless commits are many. A
+        wake-up that fails is only logged. Raises database errors.
+        """
+        if self._gap_s <= _DENSE_S or not _commits_by_itself(cursor):
+            cursor.execute(load(statement), parameters)
+            row: tuple[Any, ...] = cursor.fetchone()
+            self.after_commit(cursor.db.alias)
+            return row
+        raw: Any = cursor.db.connection
+        text = f"BEGIN; {cursor.cursor.mogrify(load(statement), parameters)}; COMMIT; NOTIFY {self.channel}"
+        try:
+            results = results_in_one_trip(cursor.db, text)
+            with cursor.db.wrap_database_errors:
+                for result in results[:3]:
+                    succeeded(raw, result)
+        finally:
+            # Unless a signal's handler has ended the wait: the server still works, and takes no other command.
+            if raw.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
+                raw.rollback()
+        try:
+            for result in results[3:]:
+                succeeded(raw, result)
+            if self.news() == MORE:
+                self.notify(cursor.db.alias, MORE)
+        except (PsycopgError, DatabaseError) as error:
+            logger.error("a wake-up was not sent: %s", str(error).strip(), exc_info=error)
+        [row] = converted(cursor.cursor, results[1])
+        return row
+
+    def notify(self, alias: str, news: str) -> None:
+        """Send a wake-up now. The connection must be idle. Raises database errors."""
+        connection = connections[alias]
+        connection.ensure_connection()
+        in_one_trip(connection, f"NOTIFY {self.channel}" + (f", '{news}'" if news else ""))
+
     def news(self) -> str | None:
-        """Return the payload with which to announce a commit of this moment; None if an earlier one stands for it."""
+        """Return the payload that announces a commit made now, or None if an earlier wake-up covers it."""
         now = time.monotonic()
         gap_s, self._committed_at = min(now - self._committed_at, _QUIET_S), now
         self._gap_s += _LAST * (gap_s - self._gap_s)
@@ -62,7 +107,7 @@ class WakeUps:
 
 
 class WakeUp:
-    """Wake-up on one alias, sent unless an earlier one stands for it."""
+    """Wake-up on one alias, sent unless an earlier one covers it."""
 
     # It needs no store, so a tenant context opens no transaction for it.
     storeless = True
@@ -75,9 +120,19 @@ class WakeUp:
 
     def __call__(self) -> None:
         """Send it now. The connection must be idle."""
-        news = self._channel.news()
-        if news is None:
-            return
-        connection = connections[self._alias]
-        connection.ensure_connection()
-        in_one_trip(connection, f"NOTIFY {self._channel.channel}" + (f", '{news}'" if news else ""))
+        if (news := self._channel.news()) is not None:
+            self._channel.notify(self._alias, news)
+
+
+def _commits_by_itself(cursor: CursorWrapper) -> bool:
+    """Return whether a statement would be its own transaction, and nothing in Django watches it.
+
+    Execute wrappers and the log of queries must see each statement as it is.
+    """
+    return (
+        type(cursor) is CursorWrapper
+        and isinstance(cursor.cursor, ClientCursor)
+        and not cursor.db.execute_wrappers
+        and cursor.db.get_autocommit()
+        and not in_transaction(cursor.db)
+    )

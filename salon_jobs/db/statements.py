@@ -15,6 +15,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import ClientCursor, OperationalError
 from psycopg.adapt import PyFormat, Transformer
 from psycopg.errors import error_from_result
+from psycopg.generators import execute as executing
 from psycopg.pq import ExecStatus, Format
 from psycopg.pq.abc import PGresult
 
@@ -30,10 +31,9 @@ _PLACEHOLDER: Final = re.compile(r"%\((\w+)\)s")
 @cache
 def load(name: str) -> str:
     """Return a statement without its header comment, cached for the process."""
-    # Most have a file of their own. A web process that enqueues its first job needs no other.
+    # A web process that enqueues its first job reads only the file of that name.
     file = _FOLDER / f"{name}.sql"
-    found = _read(file) if file.is_file() else {}
-    return found[name] if name in found else _statements()[name]
+    return (_read(file) if file.is_file() else {}).get(name) or _statements()[name]
 
 
 @cache
@@ -42,7 +42,7 @@ def _statements() -> dict[str, str]:
 
 
 def _read(file: Path) -> dict[str, str]:
-    """Read the statements of one file. One before the first ``-- name:`` has the file's name."""
+    """Read the statements of one file. A statement before the first ``-- name:`` has the file's name."""
     found: dict[str, str] = {}
     name, lines = file.name.removesuffix(".sql"), list[str]()
     for line in [*file.read_text(encoding="utf-8").splitlines(), _NAME]:
@@ -71,10 +71,15 @@ def in_one_trip(connection: BaseDatabaseWrapper, statements: str) -> PGresult:
 
 def run_statements(raw: Any, statements: str) -> PGresult:
     """Run statements as ``in_one_trip`` on a psycopg connection. Raises database errors as psycopg's."""
+    return _run(raw, raw.pgconn.exec_, statements.encode())
+
+
+def _run(raw: Any, call: Callable[..., PGresult], *arguments: Any, **options: Any) -> PGresult:
+    """Call a function of libpq on a psycopg connection and return its result, or raise the error it holds."""
     with raw.lock:
         if raw.closed:
             raise OperationalError("the connection is closed")
-        return succeeded(raw, raw.pgconn.exec_(statements.encode()))
+        return succeeded(raw, call(*arguments, **options))
 
 
 def succeeded(raw: Any, result: PGresult) -> PGresult:
@@ -87,28 +92,38 @@ def succeeded(raw: Any, result: PGresult) -> PGresult:
     return result
 
 
+def results_in_one_trip(connection: BaseDatabaseWrapper, statements: str) -> list[PGresult]:
+    """Run statements as ``in_one_trip``; return the results of all, of which the last may be an error.
+
+    It waits as psycopg does: other greenlets run meanwhile, and an interrupt cancels the statement.
+    """
+    raw: Any = connection.connection
+    with connection.wrap_database_errors, raw.lock:
+        raw.pgconn.send_query(statements.encode(raw.info.encoding))
+        results: list[PGresult] = raw.wait(executing(raw.pgconn))
+        return results
+
+
 def rows_in_one_trip(connection: BaseDatabaseWrapper, statements: str) -> list[Any]:
     """Run statements as ``in_one_trip`` and return the last one's rows, converted as a cursor would."""
-    return _converted(connection, in_one_trip(connection, statements), tuple)
+    return converted(connection.connection, in_one_trip(connection, statements))
 
 
 def _in_binary(connection: BaseDatabaseWrapper, statement: str, make_row: Callable[[Sequence[Any]], Any]) -> list[Any]:
     """Run one statement as ``in_one_trip`` and return its rows, read in binary.
 
-    Waits for and reads the response without the GIL. A cursor reacquires it for every packet that arrives, each time
-    after the switch interval (5 ms) when other threads are busy: for a claim of 1,000 jobs, as long as the server
-    takes. In binary, a claimed job is read in a fifth of the time, and the server prints no numbers; psycopg reads no
-    type of an extension that way.
+    Waits for the response and reads it without the GIL. A cursor takes the GIL again for every packet that arrives;
+    while other threads are busy, each time costs the switch interval (5 ms): for a claim of 1,000 jobs, as long as the
+    server takes. In binary, a claimed job is read in a fifth of the time, and the server formats no numbers; psycopg
+    cannot read the types of extensions that way.
     """
     raw: Any = connection.connection
-    with connection.wrap_database_errors, raw.lock:
-        if raw.closed:
-            raise OperationalError("the connection is closed")
-        result = succeeded(raw, raw.pgconn.exec_params(statement.encode(), None, result_format=Format.BINARY))
-    return _converted(connection, result, make_row)
+    with connection.wrap_database_errors:
+        result = _run(raw, raw.pgconn.exec_params, statement.encode(), None, result_format=Format.BINARY)
+    return converted(connection.connection, result, make_row)
 
 
-# For each of psycopg's connections the names under which our statements are prepared there.
+# The names under which our statements are prepared, for each psycopg connection.
 _prepared: WeakKeyDictionary[Any, dict[str, bytes]] = WeakKeyDictionary()
 _numbers: Final = itertools.count()
 
@@ -126,8 +141,8 @@ def prepared_rows(
     """Run one of our statements, prepared on its first use, and return its rows, read in binary.
 
     In autocommit only, and never behind a pooler in transaction mode. A claim of one job takes two thirds of the time
-    of ``many_hot_rows``. Raises database errors as Django's. After an error the next call prepares the statement again:
-    a reset of the session may have removed it, or a migration may have changed what it returns.
+    that ``many_hot_rows`` takes. Raises database errors as Django's. After an error the next call prepares the
+    statement again: a reset of the session may have removed it, or a migration may have changed what it returns.
     """
     connection = connections[conf.database]
     with connection.wrap_database_errors:
@@ -135,22 +150,18 @@ def prepared_rows(
         text, names = _numbered(statement)
         transformer = Transformer(raw)
         values = transformer.dump_sequence([parameters[each] for each in names], [PyFormat.TEXT] * len(names))
-        with raw.lock:
-            if raw.closed:
-                raise OperationalError("the connection is closed")
-            known = _prepared.setdefault(raw, {})
-            if (name := known.pop(statement, None)) is None:
-                name = f"{statement}_{next(_numbers)}".encode()
-                succeeded(raw, raw.pgconn.prepare(name, text))
-            result = succeeded(raw, raw.pgconn.exec_prepared(name, values, result_format=Format.BINARY))
-            known[statement] = name
-    return _converted(connection, result, make_row)
+        known = _prepared.setdefault(raw, {})
+        if (name := known.pop(statement, None)) is None:
+            name = f"{statement}_{next(_numbers)}".encode()
+            _run(raw, raw.pgconn.prepare, name, text)
+        result = _run(raw, raw.pgconn.exec_prepared, name, values, result_format=Format.BINARY)
+        known[statement] = name
+    return converted(connection.connection, result, make_row)
 
 
-def _converted(
-    connection: BaseDatabaseWrapper, result: PGresult, make_row: Callable[[Sequence[Any]], Any]
-) -> list[Any]:
-    transformer: Any = Transformer(connection.connection)
+def converted(context: Any, result: PGresult, make_row: Callable[[Sequence[Any]], Any] = tuple) -> list[Any]:
+    """Return the rows of a result, read with the types of a psycopg connection or cursor."""
+    transformer: Any = Transformer(context)
     transformer.set_pgresult(result)
     rows: list[Any] = transformer.load_rows(0, result.ntuples, make_row)
     return rows
@@ -167,9 +178,9 @@ def hot_rows(statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]
 
 
 def rows_without_jit(statement: str, parameters: dict[str, Any]) -> list[Any]:
-    """Run one of our statements whose cost the planner overrates, and return its rows.
+    """Run one of our statements whose cost the planner overestimates, and return its rows.
 
-    The server would compile it each time, where JIT is on, which takes a hundred times as long as running it.
+    Where JIT is on, the server would compile it each time, which takes a hundred times as long as running it.
     """
     connection = connections[conf.database]
     with connection.wrap_database_errors:
@@ -180,9 +191,9 @@ def rows_without_jit(statement: str, parameters: dict[str, Any]) -> list[Any]:
 def many_hot_rows(
     statement: str, parameters: dict[str, Any], make_row: Callable[[Sequence[Any]], Any] = tuple
 ) -> list[Any]:
-    """Run as ``hot_rows`` a statement that returns hundreds of rows, while other threads are busy.
+    """Run a statement as ``hot_rows`` does, for hundreds of rows while other threads are busy.
 
-    ``make_row`` makes a row of its values.
+    ``make_row`` builds a row from its values.
     """
     connection = connections[conf.database]
     with connection.wrap_database_errors:
@@ -204,9 +215,9 @@ def execute_hot(statement: str, parameters: dict[str, Any]) -> int:
 
 
 def rows(statement: str, parameters: Mapping[str, Any] | None = None, *, using: str | None = None) -> list[Any]:
-    """Run a statement by Django's cursor and return its rows, each a tuple.
+    """Run a statement on Django's cursor and return its rows as tuples.
 
-    ``using`` None is the alias of the job tables. Raises database errors as Django's, as all functions here do.
+    ``using`` defaults to the alias of the job tables. Raises database errors as Django's.
     """
     connection = connections[using or conf.database]
     with connection.cursor() as cursor:

@@ -42,7 +42,7 @@ def retry_jobs(jobs: Jobs, *, at: datetime | None = None, using: str | None = No
     default now. ``using`` defaults to the alias of the job tables. The web role can only retry jobs of its current
     store: call it inside ``tenant_context``. A job whose key a newer waiting job holds is left unchanged, and its
     result names that job. Each thousand is a transaction (a savepoint inside yours). Raises OptionInvalid if ``at`` is
-    not an aware datetime (or naive with ``USE_TZ = False``), and for what is neither a handle nor an id.
+    not an aware datetime (or naive with ``USE_TZ = False``), or if ``jobs`` has anything but handles and ids.
     """
     at = None if at is None else check_instant("at", at)
     allowed = "only failed and cancelled jobs can be retried"
@@ -75,9 +75,9 @@ def change_jobs(
 def cancel_jobs(jobs: Jobs, *, using: str | None = None) -> list[ActionResult[int]]:
     """Cancel jobs in any state but succeeded. Roles, ``using``, order and batches as in ``retry_jobs``.
 
-    A running job's process is asked after your commit, so that finishing a job never waits for your transaction. Its
-    ``detail`` says so; the job can still succeed if its handler ends by itself. The handler sees the request in
-    ``current_job().cancelled()``.
+    The process of a running job is asked to end it after your commit, so that finishing a job never waits for your
+    transaction; ``detail`` says so. The handler sees the request in ``current_job().cancelled()``. If it ends by itself
+    before it is interrupted, the job can still succeed.
     """
     alias = using or conf.database
     allowed = "only queued, running and failed jobs can be cancelled"
@@ -100,7 +100,6 @@ def _ask_to_end(ids: Sequence[int], using: str) -> None:
 
 
 def _ids(jobs: Jobs) -> list[int]:
-    # A handle is a tuple, too.
     several: Any = [jobs] if isinstance(jobs, int | str) or hasattr(jobs, "id") else jobs
     if not isinstance(several, Iterable):
         raise OptionInvalid(f"jobs are handles or IDs; {several!r} is neither")
@@ -132,8 +131,8 @@ def _change(
 ) -> list[ActionResult[int]]:
     """Run a statement that changes jobs, a thousand per transaction; ``allowed`` says which ones it changes.
 
-    ``takes_keys``: it leaves alone jobs whose key another waiting job holds. Jobs that it leaves in the states
-    ``endable`` are to be asked to end.
+    With ``takes_keys``, the statement leaves jobs alone whose key another waiting job holds. Jobs that it leaves in one
+    of the states ``endable`` are asked to end.
     """
     alias = using or conf.database
     results: list[ActionResult[int]] = []
@@ -145,13 +144,10 @@ def _change(
                 changed = {row[0] for row in rows}
                 left_alone = [id_ for id_ in batch if id_ not in changed]
                 states = dict(Job.objects.using(alias).filter(pk__in=left_alone).values_list("pk", "state"))
-                twins = (
-                    statements.rows("waiting_twin", {"ids": left_alone}, using=alias)
-                    if takes_keys and left_alone
-                    else []
-                )
+                ids_with_keys = left_alone if takes_keys else []
+                twins = statements.rows("waiting_twin", {"ids": ids_with_keys}, using=alias) if ids_with_keys else []
         except IntegrityError as error:
-            # An operator can act only on a key that another job took in the meantime.
+            # Another job has taken the key in the meantime.
             if not isinstance(error.__cause__, UniqueViolation):
                 raise
             if len(batch) == 1:
@@ -161,7 +157,7 @@ def _change(
                     results += _change(statement, [id_], values, allowed, alias, takes_keys=takes_keys, endable=endable)
             continue
         details = dict.fromkeys(left_alone, "there is no such job, or you may not see it")
-        # A job that was running a moment ago can be queued again or failed by now.
+        # A job that was running a moment ago may be queued again or failed by now.
         details |= {id_: _ENDING if state in endable else f"it is {state}; {allowed}" for id_, state in states.items()}
         details |= {id_: _has_same_key(f"job {twin}") for id_, twin in twins}
         results += [ActionResult(id_, id_ in changed or details[id_] == _ENDING, details.get(id_, "")) for id_ in batch]

@@ -16,21 +16,14 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import TransactionManagementError
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.errors import (
-    CancelRequested,
-    Interrupted,
-    LeaseLost,
-    NoCurrentJob,
-    OptionInvalid,
-    TimedOut,
-    TransactionBroken,
-)
+from salon_jobs.core.errors import CancelRequested, Interrupted, LeaseLost, NoCurrentJob, TimedOut, TransactionBroken
 from salon_jobs.core.events import current_run
 from salon_jobs.core.records import ClaimedJob, KeptResult
 from salon_jobs.core.tracing import Run, headers_of
 from salon_jobs.db.connections import can_run, in_transaction
 from salon_jobs.db.instants import to_project
 from salon_jobs.jobs import queries
+from salon_jobs.jobs.options import check_duration
 from salon_jobs.jobs.results import encode_result
 from salon_jobs.tenancy.active import open_store
 
@@ -39,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def refuse_broken_transaction(connection: BaseDatabaseWrapper) -> None:
-    """Raise TransactionBroken when the transaction can only roll back: a swallowed error must not look like success.
+    """Raise TransactionBroken if the transaction can only roll back: a swallowed error must not look like success.
 
     ``durable`` blocks and savepoints that were rolled back properly are fine.
     """
@@ -52,9 +45,9 @@ def refuse_broken_transaction(connection: BaseDatabaseWrapper) -> None:
 
 
 def refuse_open_transaction(connection: BaseDatabaseWrapper) -> None:
-    """Raise TransactionBroken when a transaction is open, even one begun by a literal BEGIN: it would not be committed.
+    """Raise TransactionBroken if a transaction is open, even one begun by a literal BEGIN: it would not be committed.
 
-    Also raises it for a tenant context left open: whatever uses this connection next would still have its store.
+    Also raises it for an open tenant context, whose store would stay set for whatever uses this connection next.
     """
     if connection.in_atomic_block or (connection.connection is not None and not connection.autocommit):
         raise TransactionBroken("the handler left a transaction open")
@@ -63,10 +56,9 @@ def refuse_open_transaction(connection: BaseDatabaseWrapper) -> None:
             "the handler left a transaction open that it began with BEGIN; use transaction.atomic()"
         )
     if open_store(connection) is not None:
-        raise TransactionBroken("the handler left a tenant context open: a generator that uses one must be ended")
+        raise TransactionBroken("the handler left a tenant context open: close the generator that uses it")
 
 
-_LONGEST_EXTENSION = timedelta(days=36_500)
 # Logging reads the same variable, with a less specific type.
 running = cast("ContextVar[RunningJob | None]", current_run)
 
@@ -75,11 +67,11 @@ running = cast("ContextVar[RunningJob | None]", current_run)
 class RunningJob:
     """Job that a handler is running.
 
-    Without slots: what most runs never set stays an attribute of the class, and costs them nothing.
+    Without slots: a default that a run never overrides stays an attribute of the class, and costs nothing.
     """
 
     job: ClaimedJob
-    # Travels with the run, so that it is looked up by name only once.
+    # Kept here so that it is looked up by name only once.
     declaration: Declaration
     process_id: int
     # The thread's connection, looked up once: Django's lookup costs as much as a claim.
@@ -99,11 +91,11 @@ class RunningJob:
     cancel_coroutine: Callable[[], None] | None = field(default=None, init=False)
     # What the handler returned, if it is to be kept.
     result: KeptResult | None = field(default=None, init=False)
-    # What ``finish`` was given.
+    # The result passed to ``finish``.
     finished_with: Any = field(default=None, init=False)
     # What the declaration remembers of this run until its end is announced.
     memo: Any = field(default=None, init=False)
-    # In a chunk, its number of jobs; its first run, which stands for all of them, has the others.
+    # The number of jobs in its chunk. The chunk's first run, which stands for all of them, holds the others.
     chunk_size: int = field(default=1, init=False)
     others: tuple[RunningJob, ...] = field(default=(), init=False, repr=False)
     # What tracers receive, while one is active.
@@ -116,12 +108,12 @@ class RunningJob:
 
     @property
     def duration_s(self) -> float:
-        """Time the handler has run so far, or took in total once it ended, in seconds: in a chunk, its share of it."""
+        """Seconds the handler has run so far, or in total once it ended; in a chunk, this job's share."""
         return ((time.monotonic() if self.ended is None else self.ended) - self.started) / self.chunk_size
 
     @property
     def waited_s(self) -> float:
-        """Time the job waited since it became due, in seconds: by the database's clock to the claim, then by ours."""
+        """Seconds the job waited after it became due: by the database's clock until the claim, then by ours."""
         return max(0.0, self.started - self.job.due_at)
 
     @property
@@ -166,7 +158,7 @@ class RunningJob:
 
     @property
     def tick(self) -> datetime | None:
-        """Cron tick the job originates from, also by way of a fan-out; None if there is none. Always aware."""
+        """Cron tick the job originates from, directly or through a fan-out, or None. Always aware."""
         return self.job.tick
 
     @property
@@ -193,20 +185,19 @@ class RunningJob:
         return self.trace
 
     def cancelled(self) -> bool:
-        """Return whether cancellation was requested: end soon, by any exception. Does not query the database.
+        """Return whether cancellation was requested; if so, raise any exception soon. Does not query the database.
 
-        Becomes true almost at once after ``cancel_jobs``, within a second at most. The run is interrupted five seconds
-        later.
+        Becomes true at most a second after ``cancel_jobs``, usually at once. The run is interrupted five seconds later.
         """
         return self.cancel_at is not None
 
     def extend(self, by: timedelta) -> None:
         """Postpone the deadline of this run, as often as needed. Without a timeout this does nothing.
 
-        It does not delay a shutdown. Raises OptionInvalid outside of zero to 36,500 days, TimedOut when too late.
+        A shutdown does not wait for it. Raises OptionInvalid unless ``by`` is from zero to 36,500 days, and TimedOut if
+        the run has timed out already.
         """
-        if not timedelta(0) <= by <= _LONGEST_EXTENSION:
-            raise OptionInvalid(f"extend takes a timedelta from zero to {_LONGEST_EXTENSION.days:,} days, not {by}")
+        check_duration("by", by, 36_500)
         if self.interrupted_by is not None:
             raise self.interrupted_by
         if self.times_out_at is not None:
@@ -217,10 +208,10 @@ class RunningJob:
     def finish(self, result: object = None) -> None:
         """Finish the job as succeeded inside the handler's own last transaction, so that both commit together.
 
-        For tasks with ``atomic=False``; a task with ``keep_result`` passes its ``result`` here, since what it returns
-        later is too late. A second call in the same transaction does nothing. Raises LeaseLost when the job now belongs
-        to another run, and TransactionBroken in a transaction that can only roll back: do not catch it. After a
-        timeout, raises the timeout again: a handler that swallowed it must not look like success.
+        For tasks with ``atomic=False``. A task with ``keep_result`` passes its ``result`` here, since what it returns
+        comes too late. A second call in the same transaction does nothing. Raises LeaseLost if the job now belongs to
+        another run, and TransactionBroken if the transaction can only roll back: do not catch them. After a timeout,
+        raises the timeout again: a handler that swallowed it must not look like success.
         """
         self.returned(result)
         self.end()
@@ -238,7 +229,7 @@ class RunningJob:
             self.result = KeptResult(encode_result(self.task, value), keep)
 
     def end(self) -> None:
-        """Finish the job in the current transaction, as ``finish`` does, with the result there is."""
+        """Finish the job in the current transaction, as ``finish`` does, with the result kept so far."""
         self.check_end()
         if not queries.finish(self.job, self.process_id, self.result) and not (
             self.finished and queries.committed(self.job, self.process_id)
@@ -247,7 +238,7 @@ class RunningJob:
         self.finished = True
 
     def check_end(self) -> None:
-        """Raise what prevents this run from succeeding: its interrupt, or TransactionBroken."""
+        """Raise the error that keeps this run from succeeding: its interrupt, or TransactionBroken."""
         if self.interrupted_by is not None:
             raise self.interrupted_by
         refuse_broken_transaction(self.connection)
@@ -258,5 +249,5 @@ def current_job() -> RunningJob:
     if (current := running.get()) is None:
         raise NoCurrentJob("current_job() works only inside a task's handler")
     if current.declaration.chunk is not None:
-        raise NoCurrentJob(f"task {current.task!r} runs several jobs at once: it has no current job")
+        raise NoCurrentJob(f"task {current.task!r} runs several jobs at once, so it has no current job")
     return current

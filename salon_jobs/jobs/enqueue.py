@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain, repeat
-from operator import is_
+from operator import attrgetter, is_
 from typing import Any, Final, Unpack
 from uuid import UUID
 
 from django.db import connections, transaction
 from django.db.backends.utils import CursorWrapper
+from msgspec import Struct
+from psycopg import Error as PsycopgError
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import EnqueueRefused, PayloadInvalid
-from salon_jobs.core.records import EnqueueAction, JobContent, NewJob
+from salon_jobs.core.records import EnqueueAction, NewJob
 from salon_jobs.core.tracing import SYSTEM, Sent, active_tracers, current_trace, sending
 from salon_jobs.db import statements
 from salon_jobs.db.connections import named_refusals
@@ -36,14 +38,32 @@ CANCEL: Final = "cancel"
 wake_ups: Final = WakeUps(CHANNEL)
 
 
+class JobContent(Struct, frozen=True, gc=False):
+    """What differs between the jobs of one ``enqueue_many``.
+
+    The garbage collector does not track it, nor calls, their arguments and handles: 100,000 objects would start several
+    full collections, in each of which the server would wait 20 to 30 ms.
+    """
+
+    store_id: UUID | None
+    payload: str
+    job_key: str | None
+    concurrency_key: str | None
+    trace: str | None = None
+
+
+def _is_due(due: datetime | None) -> bool:
+    return due is None or due <= datetime.now(UTC)
+
+
 def after_commit(due: datetime | None, *, using: str | None = None) -> None:
-    """Schedule a wake-up for when the caller's transaction commits, unless the job is due later. Never fails it."""
-    if due is None or due <= datetime.now(UTC):
+    """Send a wake-up after the caller's commit, unless the job is due later. Never fails the transaction."""
+    if _is_due(due):
         wake_ups.after_commit(using or conf.database)
 
 
 def wake_all(payload: str = "") -> None:
-    """Wake all workers now, with the payload of a wake-up. Raises database errors."""
+    """Wake all workers now; ``payload`` is that of a wake-up. Raises database errors."""
     statements.in_one_trip(connections[conf.database], f"NOTIFY {CHANNEL}, '{payload}'")
 
 
@@ -56,16 +76,22 @@ def enqueue_cursor(due: datetime | None, *, remedy: str = _IN_CONTEXT) -> Genera
 
     Raises EnqueueRefused, SchemaMissing, ConfigurationError.
     """
-    look_for_another_transaction()
-    with named_refusals(conf.database, EnqueueRefused, remedy), connections[conf.database].cursor() as cursor:
+    with _cursor(remedy) as cursor:
         yield cursor
     after_commit(due)
 
 
-def look_for_another_transaction() -> None:
-    """Reject the caller's transaction when it is only on another alias: its rollback would not undo the job.
+@contextmanager
+def _cursor(remedy: str = _IN_CONTEXT) -> Generator[CursorWrapper]:
+    look_for_another_transaction()
+    with named_refusals(conf.database, EnqueueRefused, remedy), connections[conf.database].cursor() as cursor:
+        yield cursor
 
-    Call this before opening a transaction to enqueue in; inside one, it detects nothing. Raises EnqueueRefused.
+
+def look_for_another_transaction() -> None:
+    """Raise EnqueueRefused if the caller's transaction is on another alias only: its rollback would not undo the job.
+
+    Call this before opening a transaction to enqueue in; inside one, it detects nothing.
     """
     own = connections[conf.database]
     if own.in_atomic_block:
@@ -82,7 +108,7 @@ def look_for_another_transaction() -> None:
 
 @contextmanager
 def enqueuing(job: NewJob) -> Generator[tuple[NewJob, Sent]]:
-    """Trace the statement that adds jobs like ``job``: yields the job with its trace, and a record to complete.
+    """Trace the statement that adds jobs like ``job``: yield the job with its trace, and a record to complete.
 
     A job that already has a trace keeps it.
     """
@@ -95,18 +121,19 @@ def enqueuing(job: NewJob) -> Generator[tuple[NewJob, Sent]]:
         yield replace(job, trace=current_trace()), sent
 
 
-# Measured: 1,000 rows per statement insert 175,000 rows/s, 5,000 do 245,000, 100,000 (exceeding caches) 150,000. The
-# server gets a small statement first, so that it soon has work, then each half as large again as the one before: that
-# many are prepared while it inserts.
+# Measured: 1,000 rows per statement insert 175,000 rows/s, 5,000 insert 245,000, 100,000 (exceeding caches) 150,000.
+# The first statement is small, so that the server soon has work. Each next one is half as large again: that many rows
+# can be prepared while the server inserts.
 _ROWS: Final = 5_000
 _FIRST_ROWS: Final = 500
 _GROWTH: Final = 1.5
-# Releases the interpreter's lock until the statement is sent. The other thread would otherwise wait for it for the
-# switch interval, 5 ms, and the server with it.
+# How long to release the interpreter's lock, so that the statement is sent. The other thread, and the server with it,
+# would otherwise wait for the lock for the switch interval, 5 ms.
 _SEND_S: Final = 0.0005
-# Statements that run or wait to be sent: one more than the server runs, so that it never waits for this process.
+# Statements that run or wait to be sent: two, so that the server never waits for this process.
 _PENDING: Final = 2
 _CHARACTERS: Final = 4_000_000
+_CANCEL_S: Final = 2.0
 _DEDUPE_TRIES: Final = 5
 
 
@@ -129,7 +156,8 @@ def _announce(task: str, handles: list[JobHandle]) -> None:
         job_enqueued.send_robust(registry.get_declaration(task), handles=handles)
 
 
-def _row(job: NewJob) -> dict[str, Any]:
+def job_values(job: NewJob) -> dict[str, Any]:
+    """Return the parameters that the statements which add jobs have in common."""
     return {
         "task": job.task,
         "store_id": job.store_id,
@@ -147,27 +175,38 @@ def _row(job: NewJob) -> dict[str, Any]:
 
 
 def _add_one(job: NewJob) -> JobHandle:
-    # The policies let roles other than the worker insert no system job themselves.
+    # The policies let only the worker's role insert a system job itself.
     statement = "enqueue_system" if job.store_id is None and conf.roles is not None else "enqueue"
-    with enqueue_cursor(job.due) as cursor:
-        cursor.execute(statements.load(statement), _row(job))
-        return JobHandle(cursor.fetchone()[0], EnqueueAction.INSERTED)
+    [job_id] = _insert_one(statement, job.due, job_values(job))
+    return JobHandle(job_id, EnqueueAction.INSERTED)
 
 
 def _add_public(job: NewJob) -> JobHandle:
-    """Add a job that has a public id, in one statement, whatever its key, its store and the caller's role."""
-    row = {**_row(job), "job_key": job.job_key, "job_key_mode": job.job_key_mode.value, "public_id": job.public_id}
-    with enqueue_cursor(job.due) as cursor:
-        cursor.execute(statements.load("enqueue_public"), row)
-        job_id, action, public_id, created_at = cursor.fetchone()
-        return JobHandle(job_id, EnqueueAction(action), public_id, created_at)
+    """Add a job with a public id in one statement, with or without a key or a store, as any role."""
+    row = {
+        **job_values(job),
+        "job_key": job.job_key,
+        "job_key_mode": job.job_key_mode.value,
+        "public_id": job.public_id,
+    }
+    job_id, action, public_id, created_at = _insert_one("enqueue_public", job.due, row)
+    return JobHandle(job_id, EnqueueAction(action), public_id, created_at)
+
+
+def _insert_one(statement: str, due: datetime | None, row: Mapping[str, Any]) -> tuple[Any, ...]:
+    with _cursor() as cursor:
+        if _is_due(due):
+            return wake_ups.run(cursor, statement, row)
+        cursor.execute(statements.load(statement), row)
+        inserted: tuple[Any, ...] = cursor.fetchone()
+        return inserted
 
 
 def add_many(pattern: NewJob, contents: Iterable[JobContent], *, then: NewJob | None = None) -> list[JobHandle]:
-    """Add jobs like ``pattern`` in one transaction, in order, with a handle for each, even when keys repeat.
+    """Add jobs like ``pattern`` in one transaction, in order; return a handle for each, even if keys repeat.
 
-    Either all of them have a key or none. ``then`` is enqueued when they have ended. Raises EnqueueRefused,
-    SchemaMissing; then nothing is added.
+    Either all of them have a key or none. ``then`` is enqueued when they have ended. Raises EnqueueRefused or
+    SchemaMissing, after which nothing is added.
     """
     rest = iter(contents)
     first = next(rest, None)
@@ -185,10 +224,10 @@ def add_many(pattern: NewJob, contents: Iterable[JobContent], *, then: NewJob | 
 
 
 def add_follow_up(then: NewJob, ids: Iterable[int]) -> None:
-    """Have a job enqueued in the transaction that ends the last of the jobs just added; at once if there are none."""
+    """Have a job enqueued in the transaction that ends the last of these new jobs, or at once if there are none."""
     with enqueuing(then) as (traced, _), enqueue_cursor(None) as cursor:
         row = {
-            **_row(traced),
+            **job_values(traced),
             "ids": f"{{{','.join(map(str, ids))}}}",
             "job_key": then.job_key,
             "job_key_mode": then.job_key_mode.value,
@@ -217,28 +256,25 @@ def _add_many(
 
 
 def _parameters(pattern: NewJob, contents: Sequence[JobContent]) -> dict[str, Any]:
-    stores, payloads, keys, concurrency_keys, traces = zip(*contents, strict=True)
-    of_one = keys[0] is None and all(map(is_, stores, repeat(stores[0])))
+    first, stores = contents[0], _column(contents, "store_id")
+    of_one = first.job_key is None and all(map(is_, stores, repeat(first.store_id)))
+    traces: list[str | None] = [pattern.trace] if first.trace is None else _column(contents, "trace")
     return {
-        "task": pattern.task,
+        **job_values(pattern),
         # Text that the server splits: a third of the time of arrays, which psycopg quotes element by element.
-        "payloads": "\n".join(payloads),
-        "store_id": stores[0] if of_one else None,
+        "payloads": "\n".join(_column(contents, "payload")),
+        "store_id": first.store_id if of_one else None,
         "store_ids": None if of_one else ",".join(map(_text, stores)),
-        "count": len(stores),
-        "queue": pattern.queue,
-        "priority": pattern.priority,
-        "max_attempts": pattern.max_attempts,
-        "run_at": pattern.run_at,
-        "run_in": pattern.run_in,
-        "expires_at": pattern.expires_at,
-        "tick": pattern.tick,
         # Either all have one or none does.
-        "job_keys": None if keys[0] is None else list(keys),
+        "job_keys": None if first.job_key is None else _column(contents, "job_key"),
         "job_key_mode": pattern.job_key_mode.value,
-        "concurrency_keys": None if concurrency_keys[0] is None else list(concurrency_keys),
-        "traces": list(map(pattern.travelling, [pattern.trace] if traces[0] is None else traces)),
+        "concurrency_keys": None if first.concurrency_key is None else _column(contents, "concurrency_key"),
+        "traces": list(map(pattern.travelling, traces)),
     }
+
+
+def _column(contents: Sequence[JobContent], name: str) -> list[Any]:
+    return list(map(attrgetter(name), contents))
 
 
 def _text(store_id: UUID | None) -> str:
@@ -246,7 +282,7 @@ def _text(store_id: UUID | None) -> str:
 
 
 def _batches(contents: Iterable[JobContent]) -> Iterator[tuple[list[JobContent], bool]]:
-    """Split the jobs into those of one statement each; yield with them whether more may follow."""
+    """Yield the jobs of one statement at a time, and whether more may follow."""
     batch: list[JobContent] = []
     size, rows = 0, min(_FIRST_ROWS, _ROWS)
     for content in contents:
@@ -262,8 +298,8 @@ def _batches(contents: Iterable[JobContent]) -> Iterator[tuple[list[JobContent],
 def _insert(cursor: CursorWrapper, pattern: NewJob, contents: Iterable[JobContent]) -> list[JobHandle]:
     """Insert jobs without keys, batch after batch; prepare the next batches while the server works.
 
-    The caller's own statements wait for ours: if one of ours ran after the caller's savepoint, rolling back to that
-    savepoint would remove our rows too.
+    Statements that the caller's generator runs wait for ours: if one of ours ran after a savepoint of the caller,
+    rolling back to that savepoint would remove our rows too.
     """
 
     def run(parameters: dict[str, Any]) -> list[int]:
@@ -309,13 +345,18 @@ def _insert(cursor: CursorWrapper, pattern: NewJob, contents: Iterable[JobConten
                 start(parameters)
             while pending:
                 finish_first()
-        except BaseException:
+        except BaseException as error:
+            if not isinstance(error, Exception):  # such as Ctrl-C, which does not wait for another transaction's lock
+                server.shutdown(wait=False, cancel_futures=True)
+                with suppress(PsycopgError):
+                    connections[conf.database].connection.cancel_safe(timeout=_CANCEL_S)
+                raise
             for statement in pending:
                 if (refused := statement.exception()) is not None:
-                    raise refused  # noqa: B904 - what came after it, in a broken transaction, says less
+                    raise refused  # noqa: B904 - later errors, in a broken transaction, say less
             raise
         finally:
-            # Not the last one, if the caller's generator was left inside a context that it opened.
+            # Not always the last one: the caller's generator may have left a context open.
             wrappers.remove(in_order)
     return handles
 
@@ -355,7 +396,7 @@ def _add_keys(pattern: NewJob, contents: Sequence[JobContent]) -> list[JobHandle
         for _ in range(_DEDUPE_TRIES):
             cursor.execute(statements.load("add_jobs"), parameters)
             for job_id, result, store_id, key in cursor.fetchall():
-                # An "inserted" result stands even if a later try reports the same row as kept.
+                # A first "inserted" stays, even if a later try reports the same row as kept.
                 handles.setdefault((store_id, key), JobHandle(job_id, EnqueueAction(result)))
             if len(handles) == len(contents):
                 return [handles[content.store_id, content.job_key] for content in contents]
@@ -365,7 +406,7 @@ def _add_keys(pattern: NewJob, contents: Sequence[JobContent]) -> list[JobHandle
 def enqueue_job(name: str, payload: dict[str, Any], **options: Unpack[EnqueueOptions]) -> JobHandle:
     """Enqueue a job by its task's name; ``options`` are those of ``using``.
 
-    Raises UnknownTask, PayloadInvalid (path and expected type), OptionInvalid (which field), EnqueueRefused.
+    Raises UnknownTask, PayloadInvalid naming path and expected type, OptionInvalid naming the field, EnqueueRefused.
     """
     task = registry.get_task(name)
     if not isinstance(payload, dict):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from datetime import datetime
 from typing import Any, Final, ParamSpec
 
 from asgiref.sync import sync_to_async
@@ -15,14 +14,14 @@ from salon_jobs.core.records import FanOutProgress, FanOutResult, NewJob
 from salon_jobs.core.tracing import SYSTEM, Sent, current_trace, sending
 from salon_jobs.db import statements
 from salon_jobs.jobs.current import running
-from salon_jobs.jobs.enqueue import add_follow_up, enqueue_cursor
+from salon_jobs.jobs.enqueue import add_follow_up, enqueue_cursor, job_values
 from salon_jobs.jobs.options import FanOut
 from salon_jobs.jobs.payload import STORE_ARGUMENT
 from salon_jobs.jobs.task import BoundTask, follow_up
 
 P = ParamSpec("P")
-# Stands for the store in a fan-out's key until the database fills in each store's id; never part of a real key. As long
-# as an id, so that the length check sees the key's final length.
+# Placeholder in a fan-out's keys, which the database replaces with each store's id; never part of a real key. It is as
+# long as an id, so that the length check sees the final length.
 _MARKER: Final = f"\x1f{'store':-^34}\x1f"
 _NO_STORE: Final = "00000000-0000-0000-0000-000000000000"
 _EVERY_STORE: Final = FanOut()
@@ -31,10 +30,11 @@ _EVERY_STORE: Final = FanOut()
 def fan_out(task: BoundTask[P], options: FanOut = _EVERY_STORE, /, **arguments: Any) -> FanOutResult:
     """Enqueue one job per store in one statement, as the worker role; ``arguments`` are the task's, without store_id.
 
-    All or none, in the caller's transaction. A paused store gets no job; after it resumes, the next fan-out includes
-    it. In a job that originates from a cron tick this is idempotent: repeating it for the same task, arguments, label
-    and tick adds nothing, even when the first jobs are gone. Otherwise it is idempotent if the task has a job key.
-    Raises PayloadInvalid; ConfigurationError without STORE_MODEL; EnqueueRefused when the connection may not fan out.
+    Adds all of them or none, in the caller's transaction. A paused store gets no job; after it resumes, the next
+    fan-out includes it. In a job that originates from a cron tick, the call is idempotent: repeating it for the same
+    task, arguments, label and tick adds nothing, even if the first jobs are gone. Otherwise it is idempotent if the
+    task has a job key. Raises PayloadInvalid; ConfigurationError without STORE_MODEL; EnqueueRefused if the connection
+    may not fan out.
     """
     if conf.store_model is None:
         raise ConfigurationError("fan_out needs SALON_JOBS['STORE_MODEL']")
@@ -65,14 +65,14 @@ def fan_out(task: BoundTask[P], options: FanOut = _EVERY_STORE, /, **arguments: 
 
 
 async def afan_out(task: BoundTask[P], options: FanOut = _EVERY_STORE, /, **arguments: Any) -> FanOutResult:
-    """Do what ``fan_out`` does, from a coroutine."""
+    """Fan out like ``fan_out``, from a coroutine."""
     return await sync_to_async(fan_out)(task, options, **arguments)
 
 
 def fan_out_progress(fan_out_id: int, *, using: str | None = None) -> FanOutProgress:
-    """Count the jobs of a fan-out by their current state; "done" are those that are not live, failed or cancelled.
+    """Count the jobs of a fan-out by their current state; those that are not live, failed or cancelled are done.
 
-    Reads through ``OPERATOR_DATABASE`` if set, or through the alias ``using``. Raises UnknownFanOut.
+    Reads on the alias ``using``, by default ``OPERATOR_DATABASE`` if set. Raises UnknownFanOut.
     """
     counts = statements.rows("fan_out_progress", {"id": fan_out_id}, using=using or conf.reader_database)
     if not counts:
@@ -89,26 +89,14 @@ def _parameters(bound: BoundTask[P], options: FanOut, arguments: dict[str, Any])
     checked = task.payload.bind((), {**arguments, STORE_ARGUMENT: _NO_STORE})
     job = task.new_job(checked, bound.options)
     return job, {
-        "task": job.task,
-        "queue": job.queue,
-        "priority": job.priority,
-        "max_attempts": job.max_attempts,
-        "run_at": job.run_at,
-        "run_in": job.run_in,
-        "expires_at": job.expires_at,
-        "payload": job.payload,
+        **job_values(job),
         "marker": _MARKER,
         "job_key": bound.options.job_key or task.key_for(_MARKER, checked),
         "concurrency_key": bound.options.concurrency_key or task.concurrency_key_for(_MARKER, checked),
         "job_key_mode": job.job_key_mode.value,
-        "tick": _tick(),
+        "tick": None if (running_job := running.get()) is None else running_job.tick,
         "jitter": options.jitter,
         "exclude": list(options.exclude),
         "label": options.label,
         "digest": hashlib.sha256(f"{job.payload}\x1f{options.label}".encode()).hexdigest(),
     }
-
-
-def _tick() -> datetime | None:
-    job = running.get()
-    return None if job is None else job.tick

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from uuid import UUID
 
 from django.db.models.functions import Now
@@ -19,7 +19,7 @@ from salon_jobs.jobs import enqueue, registry
 from salon_jobs.jobs.options import check_text
 from salon_jobs.models import Limit
 
-# Value that lifts a declared limit; that many jobs never run at once.
+# Value that lifts a declared limit: that many jobs never run at once.
 LIFTED: Final = 2**31 - 1
 
 
@@ -59,20 +59,11 @@ def count_by_scope(running: Iterable[Sequence[Any]]) -> Counter[str]:
     return counts
 
 
-class Scoped(Protocol):
-    """Group of jobs that share the same limits."""
-
-    @property
-    def scopes(self) -> Sequence[str]:
-        """The scopes (``kind:name``) whose limits apply."""
-        ...
-
-
 class Limits:
-    """Limits in effect, by scope (``kind:name``). False when there are none.
+    """Limits in effect, by scope (``kind:name``). False if there are none.
 
-    ``declared`` is how many may run at once of a task (``task:name``), of each key of a task (``key:name``) and of each
-    store (``store``). A row of the same scope with a number overrides it.
+    ``declared`` is how many jobs may run at once of a task (``task:name``), of each key of a task (``key:name``) and of
+    each store (``store``). A number in the row of the same scope overrides it.
     """
 
     def __init__(self, rows: Mapping[str, EffectiveLimit], declared: Mapping[str, int] | None = None) -> None:
@@ -88,22 +79,22 @@ class Limits:
     def __getitem__(self, scope: str) -> EffectiveLimit:
         effective = self._limits.get(scope)
         if effective is None:
-            # There can be any number of keys and stores: resolve each on first use.
+            # There can be any number of keys and stores, so each is resolved at first use.
             effective = self._limits[scope] = self._in_force(scope, EffectiveLimit())
         return effective
 
-    def allows(self, group: Scoped) -> bool:
-        """Return whether jobs of the claim group may start at all."""
-        return not any(self[scope].blocks for scope in group.scopes)
+    def allow(self, scopes: Sequence[str]) -> bool:
+        """Return whether jobs in all of these scopes may start at all."""
+        return not any(self[scope].blocks for scope in scopes)
 
     def forbidden(self, kind: str) -> list[str]:
         """Return the names of the queues, tasks or stores that may not start any job."""
         names = (scope.removeprefix(f"{kind}:") for scope in self._limits if scope.startswith(f"{kind}:"))
         return [name for name in names if self._limits[f"{kind}:{name}"].blocks]
 
-    def limits_of(self, group: Scoped) -> list[str]:
-        """Return the scopes of the claim group whose jobs must be counted."""
-        return [scope for scope in group.scopes if self[scope].limits]
+    def counted(self, scopes: Sequence[str]) -> list[str]:
+        """Return those of these scopes whose jobs must be counted."""
+        return [scope for scope in scopes if self[scope].limits]
 
     def declared_for(self, scope: str) -> int | None:
         """Return how many jobs the tasks and settings allow to run at once."""
@@ -118,7 +109,7 @@ class Limits:
 
 
 def load_limits(*, using: str | None = None) -> Limits:
-    """Load the limits and combine them with the declared ones. Role: worker, operator. Raises database errors."""
+    """Load the limits, and combine them with the declared ones. Role: worker, operator. Raises database errors."""
     return Limits(_stored(using or conf.database), _declared())
 
 
@@ -130,9 +121,10 @@ def _stored(alias: str) -> dict[str, EffectiveLimit]:
 
 @dataclass(frozen=True, slots=True)
 class ListedLimit:
-    """Limits of one queue, task, store or key, both in effect and declared.
+    """Limits of one queue, task, store or key: in effect, and ``declared``.
 
-    ``name`` is the row's name; limits declared for any store are listed as ``*``, for any key of a task as ``task:*``.
+    ``name`` is the row's name; limits declared for every store are listed as ``*``, for every key of a task as
+    ``task:*``.
     """
 
     kind: str
@@ -194,8 +186,8 @@ def pause(
 ) -> None:
     """Pause one queue, task or store: its jobs no longer start, except those already claimed. Role: operator, worker.
 
-    ``by`` says who pauses it, for those who wonder why jobs wait; of what is paused already, the first one stays. Takes
-    effect within a second. Raises OptionInvalid unless exactly one is named, and for ``by`` longer than 255 characters.
+    ``by`` says who pauses it, and is shown with the jobs that wait; pausing again does not change it. Takes effect
+    within a second. Raises OptionInvalid unless exactly one is named, and if ``by`` is longer than 255 characters.
     """
     if by:
         check_text("by", by, 255)
@@ -210,9 +202,9 @@ def resume(
 
 
 def set_paused(kind: Limit.Kind, name: str, *, paused: bool, by: str = "", using: str | None = None) -> bool:
-    """Pause or resume what a limit's row names, as it is stored, and wake the workers that wait for its jobs.
+    """Pause or resume what the limit of this kind and stored name applies to; resuming wakes workers.
 
-    Return whether that changed anything: who paused first stays recorded.
+    Return whether that changed anything. Pausing again does not change who paused it first.
     """
     rows = Limit.objects.using(using or conf.database)
     values: dict[str, Any] = {
@@ -248,7 +240,7 @@ def limit(
     values: dict[str, object] = {}
     if lift:
         if max_concurrency is not _Kept.KEPT:
-            raise OptionInvalid("lift lets any number run: leave max_concurrency out")
+            raise OptionInvalid("lift lets any number of jobs run: leave max_concurrency out")
         values["max_concurrency"] = LIFTED
     elif max_concurrency is not _Kept.KEPT:
         if max_concurrency is not None and (type(max_concurrency) is not int or not 0 <= max_concurrency < LIFTED):
@@ -268,12 +260,12 @@ def limit(
         scope = (Limit.Kind.KEY, limit_name(Limit.Kind.KEY, f"{task}:{key}"))
     else:
         scope = _scope(queue, task, store_id)
-    _change(scope, using, **values)
+    Limit.objects.using(using or conf.database).update_or_create(kind=scope[0], name=scope[1], defaults=values)
     enqueue.after_commit(None, using=using)
 
 
 def limit_name(kind: Limit.Kind, name: str) -> str:
-    """Return the name under which a limit is stored: a store's id as the database writes it. Raises OptionInvalid."""
+    """Return the name under which a limit is stored; a store's id as PostgreSQL writes it. Raises OptionInvalid."""
     check_text(kind, name, _LONGEST)
     if kind is Limit.Kind.KEY and not all(name.partition(":")):
         raise OptionInvalid(f"a key is named task:key, not {name!r}")
@@ -283,11 +275,6 @@ def limit_name(kind: Limit.Kind, name: str) -> str:
         return str(UUID(name))
     except ValueError:
         raise OptionInvalid(f"store_id must be a UUID, not {name!r}") from None
-
-
-def _change(scope: tuple[Limit.Kind, str], using: str | None, **values: object) -> None:
-    kind, name = scope
-    Limit.objects.using(using or conf.database).update_or_create(kind=kind, name=name, defaults=values)
 
 
 def _scope(queue: str | None, task: str | None, store_id: UUID | str | None) -> tuple[Limit.Kind, str]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # A lone surrogate stands for a byte that is not UTF-8, for example in a file name.
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 KeyMode = Literal["replace", "preserve_run_at", "unsafe_dedupe"]
-_LONGEST_WAIT: Final = timedelta(days=36_500)
+_LONGEST_DAYS: Final = 36_500
 LONGEST: Final = {"job_key": 512, "concurrency_key": 255}
 
 
@@ -42,10 +42,10 @@ class EnqueueOptions(TypedDict, total=False):
     keep_result: timedelta | None
 
 
-# What other libraries call an option, and what does it here.
+# Options of other libraries, and what to use here.
 _OTHER_WORDS: Final = {
     **dict.fromkeys(("bind", "pass_context", "takes_context"), "current_job() in the handler"),
-    **dict.fromkeys(("retries", "max_retries"), "max_attempts=…, which counts the first run too"),
+    **dict.fromkeys(("retries", "max_retries", "retry"), "max_attempts=…, which counts the first run too"),
     **dict.fromkeys(("retry_backoff", "retry_delay", "default_retry_delay"), "backoff=Backoff(…)"),
     **dict.fromkeys(("countdown", "delay", "schedule_in"), "using(run_in=timedelta(…))"),
     **dict.fromkeys(("eta", "run_after", "schedule_at"), "using(run_at=…)"),
@@ -61,7 +61,7 @@ _OTHER_WORDS: Final = {
 }
 
 
-# What other libraries call a method of a task, and what does it here.
+# Methods of tasks of other libraries, and what to use here.
 _OTHER_METHODS: Final = {
     **dict.fromkeys(("delay", "defer", "send", "push"), "enqueue(…)"),
     **dict.fromkeys(("adelay", "defer_async"), "aenqueue(…)"),
@@ -73,19 +73,19 @@ _OTHER_METHODS: Final = {
 
 
 def no_attribute(task: object, name: str) -> Any:
-    """Name our method for that of another library; a class's ``__getattr__``, which type checkers do not see."""
+    """Raise AttributeError, naming our equivalent of another library's method. Used as ``__getattr__`` of tasks."""
     hint = f"; use {_OTHER_METHODS[name]}" if name in _OTHER_METHODS else ""
     raise AttributeError(f"{type(task).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=task)
 
 
 def other_word(name: str, known: Iterable[str]) -> str | None:
-    """Return which of the known options does what another library's option of this name does, or None."""
+    """Return our equivalent of another library's option, if it is one of the known options, else None."""
     word = _OTHER_WORDS.get(name, "")
     return word if word.partition("=")[0] in known else None
 
 
 def unknown_option(name: str, known: Iterable[str]) -> OptionInvalid:
-    """Return the error for an option that is not known here, with what was probably meant."""
+    """Return the error for an unknown option, which suggests a known one."""
     hint = f"use {_OTHER_WORDS[name]}" if name in _OTHER_WORDS else suggest(name, known)
     return OptionInvalid(f"no option {name!r}; {hint}")
 
@@ -116,21 +116,17 @@ class JobOptions:
         for name in ("run_at", "expires_at"):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, check_instant(name, value))
-        if self.run_in is not None and (
-            not isinstance(self.run_in, timedelta) or not timedelta(0) <= self.run_in <= _LONGEST_WAIT  # pyright: ignore[reportUnnecessaryIsInstance]
-        ):
-            raise OptionInvalid(
-                f"run_in must be a timedelta from zero to {_LONGEST_WAIT.days:,} days, not {self.run_in!r}"
-            )
+        for name in ("run_in", "keep_result"):
+            if (value := getattr(self, name)) is not None:
+                check_duration(name, value, _LONGEST_DAYS)
         if self.run_in is not None and self.run_at is not None:
             raise OptionInvalid("run_in and run_at both say when the job is due: pass one of them")
-        _check_retention(self.keep_result)
         if self.job_key_mode not in tuple(JobKeyMode):
             raise OptionInvalid(f"job_key_mode must be one of {', '.join(JobKeyMode)}, not {self.job_key_mode!r}")
 
 
 def check_instant(name: str, value: object) -> datetime:
-    """Return a datetime as an aware one, if it is that or USE_TZ is False. Raises OptionInvalid."""
+    """Return an aware datetime, or with ``USE_TZ = False`` a naive one made aware. Raises OptionInvalid for others."""
     instant = from_project(value) if isinstance(value, datetime) else None
     if instant is None or instant.tzinfo is None:
         raise OptionInvalid(f"{name} must be an aware datetime, not {value!r}; give it a time zone")
@@ -152,7 +148,7 @@ class DeclaredLimits:
             if (value := getattr(self, name)) is not None:
                 check_number(name, value, 1, 2**31 - 1)
         if self.key_concurrency is not None and self.concurrency_key is None:
-            raise OptionInvalid("key_concurrency says how many jobs of a concurrency_key run at once: pass that too")
+            raise OptionInvalid("key_concurrency limits the jobs with the same concurrency_key: pass that too")
 
     @property
     def per_key(self) -> int | None:
@@ -175,8 +171,7 @@ class FanOut:
     then: Call[...] | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.jitter, timedelta) or not timedelta(0) <= self.jitter <= timedelta(days=365):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise OptionInvalid(f"jitter must be a timedelta from zero to 365 days, not {self.jitter!r}")
+        check_duration("jitter", self.jitter, 365)
         if isinstance(self.exclude, str) or not all(isinstance(store, UUID) for store in self.exclude):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise OptionInvalid("exclude must be a collection of the stores' UUIDs")
         if self.label != "":
@@ -197,9 +192,15 @@ def check_number(name: str, value: object, least: int, most: int) -> None:
         raise OptionInvalid(f"{name} must be a whole number from {least} to {most}, not {value!r}")
 
 
+def check_duration(name: str, value: object, most_days: int) -> None:
+    """Reject anything but a timedelta from zero to so many days. Raises OptionInvalid naming the field."""
+    if not isinstance(value, timedelta) or not timedelta(0) <= value <= timedelta(days=most_days):
+        raise OptionInvalid(f"{name} must be a timedelta from zero to {most_days:,} days, not {value!r}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorRules:
-    """Which errors of a task's runs are retried, and which discard the job; subclasses count.
+    """Which errors of a task's runs are retried, and which discard the job; subclasses are included.
 
     Raises OptionInvalid naming the field, and TaskInvalid when the two overlap.
     """
@@ -216,11 +217,11 @@ class ErrorRules:
             if issubclass(retried, discarded) or issubclass(discarded, retried):
                 raise TaskInvalid(
                     f"retry_on has {retried.__name__} and discard_on has {discarded.__name__}, so an error could be "
-                    "both: name classes of which neither is the other's subclass"
+                    "both: neither may be a subclass of the other"
                 )
 
     def outcome(self, error: BaseException) -> Errored | Cancelled:
-        """Return how a run that raised this error ends."""
+        """Return the outcome of a run that raised this error."""
         if isinstance(error, self.discard_on or ()):
             return Cancelled(DISCARDED, f"{type(error).__name__}: {report(error).message}")
         return Errored(error, retryable=self.retry_on is None or isinstance(error, self.retry_on))
@@ -230,16 +231,7 @@ def _is_error(kind: object) -> bool:
     return isinstance(kind, type) and issubclass(kind, BaseException)
 
 
-_LONGEST_KEPT: Final = timedelta(days=36_500)
-
-
-def _check_retention(value: object) -> None:
-    if value is not None and not (isinstance(value, timedelta) and timedelta(0) <= value <= _LONGEST_KEPT):
-        longest = f"{_LONGEST_KEPT.days:,} days"
-        raise OptionInvalid(f"keep_result must be a timedelta from zero (nothing is kept) to {longest}, not {value!r}")
-
-
-# However long a job waited, its run keeps at least this much of its timeout.
+# A run keeps at least this much of its timeout, however long the job waited.
 _LEAST_RUN_S = 1.0
 
 
@@ -247,8 +239,8 @@ _LEAST_RUN_S = 1.0
 class Timeouts:
     """Timeouts of a task. Raises OptionInvalid naming the field.
 
-    ``timeout`` limits a run; ``wait_timeout`` the wait since the job became due; ``wait_overtime`` is extra grace
-    before the wait timeout takes effect.
+    ``timeout`` limits a run, ``wait_timeout`` the wait since the job became due; ``wait_overtime`` is added to the wait
+    timeout.
     """
 
     timeout: timedelta | None = None
@@ -276,7 +268,7 @@ class Timeouts:
         return any(getattr(self, field.name) for field in fields(self))
 
     def expiry(self, waited_s: float) -> str | None:
-        """Return why a job that waited this long is no longer worth starting, or None if it is."""
+        """Return why a job that waited this long is not started any more, or None if it is."""
         if self.wait_timeout is None:
             return None
         limit_s = self.wait_timeout.total_seconds()

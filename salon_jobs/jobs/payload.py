@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import partial
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
 import msgspec
@@ -23,7 +23,7 @@ from salon_jobs.core.errors import PayloadInvalid, TaskInvalid, suggest
 from salon_jobs.jobs.options import EnqueueOptions
 
 STORE_ARGUMENT = "store_id"
-# What msgspec quotes from a payload: a value, or the tag of a struct, before the path to it.
+# In msgspec's errors, the value or struct tag that it quotes from a payload, and the path after it.
 _UNQUOTED = r"\1\2"
 _QUOTED = re.compile(r"^(Invalid (?:enum )?value) .*?((?: - at `[^`]*`(?: in `[^`]*`)?)?)$", re.DOTALL)
 # A NUL written as JSON: "\u0000" after an even number of backslashes. PostgreSQL's jsonb rejects it and would abort the
@@ -35,8 +35,8 @@ _BUILTIN: frozenset[type] = frozenset({str, int, bool, NoneType})
 _PLAIN: frozenset[type] = frozenset({str, int, bool, NoneType, UUID, date, Decimal})
 
 
-class Arguments(NamedTuple):
-    """Validated arguments in their stored form: the store separately, the rest as JSON text without line breaks."""
+class Arguments(msgspec.Struct, frozen=True, gc=False):
+    """Validated arguments as stored: the store, and the rest as JSON text without line breaks."""
 
     store_id: UUID | None
     json: str
@@ -52,7 +52,7 @@ _to_json = msgspec.json.Encoder().encode
 
 
 class PayloadType:
-    """Argument types of one task. Raises TaskInvalid when the signature cannot be a payload."""
+    """Argument types of one task. Raises TaskInvalid if the signature cannot be a payload."""
 
     def __init__(self, task_name: str, function: Callable[..., Any], *, with_store: bool) -> None:
         self._compile(task_name, inspect.signature(function), _type_hints(task_name, function), with_store=with_store)
@@ -89,7 +89,7 @@ class PayloadType:
         if foreign:
             raise TaskInvalid(
                 f"task {task_name!r}: an argument's type cannot be a payload: {', '.join(sorted(foreign))}; "
-                "pass what finds it again, such as its ID"
+                "pass what identifies it, such as its ID"
             )
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
@@ -98,7 +98,7 @@ class PayloadType:
             named = {**self._defaults, **kwargs}
             if named.keys() == self.names:
                 return self.validate(named)
-        # Positional arguments, or a mistake. Many times slower than the path above.
+        # Positional arguments, or a mistake: many times slower than the path above.
         for name in kwargs:
             if name not in self.names:
                 raise self._unknown(name, self.names - kwargs.keys())
@@ -112,8 +112,8 @@ class PayloadType:
     def validate(self, arguments: Mapping[str, Any]) -> Arguments:
         """Validate named arguments. Raises PayloadInvalid with path and expected type.
 
-        The payload and the keys are written from the converted values: however a caller writes an instant or a uuid, it
-        is the same job.
+        The payload and the keys are made of the converted values, so that it is the same job however the caller writes
+        an instant or a uuid.
         """
         values = dict(arguments)
         store_id = self._store(values.pop(STORE_ARGUMENT, None)) if self.with_store else None
@@ -125,7 +125,7 @@ class PayloadType:
         return Arguments(store_id, encoded.decode())
 
     def decode(self, payload: str, store_id: UUID | None) -> dict[str, Any]:
-        """Convert a stored payload to the handler's arguments. Raises PayloadInvalid when it no longer fits."""
+        """Convert a stored payload to the handler's arguments. Raises PayloadInvalid if it no longer fits."""
         if self.with_store and store_id is None:
             raise PayloadInvalid(f"task {self.task_name!r}: the job has no store_id")
         try:
@@ -136,14 +136,14 @@ class PayloadType:
         return {**values, STORE_ARGUMENT: store_id} if self.with_store else values
 
     def stored(self, name: str, value: object) -> object:
-        """Return one argument as a payload stores it, for comparison. Raises PayloadInvalid."""
+        """Return one argument as a payload stores it, to compare it. Raises PayloadInvalid."""
         if name not in self._types:
             raise self._unknown(name, self._types)
         struct = self._convert({name: value}, msgspec.defstruct("Argument", [(name, self._types[name])]))
         return msgspec.json.decode(self._encode({name: getattr(struct, name)}))[name]
 
     def _unknown(self, name: str, free: Collection[str]) -> PayloadInvalid:
-        """Return the error for an argument that the task does not have; ``free`` are those it may stand for."""
+        """Return the error for an argument that the task does not have; ``free`` are those it may be meant for."""
         if name in EnqueueOptions.__annotations__:
             hint = f"it is an option: using({name}=…).enqueue(…)"
         elif len(free) == 1:
@@ -169,13 +169,13 @@ class PayloadType:
         except Exception as error:  # the caller's own class may raise anything
             raise PayloadInvalid(f"task {self.task_name!r}: an argument cannot be written as JSON: {error}") from error
         try:
-            # Without keywords, msgspec takes a third of the time.
+            # Without keyword arguments, msgspec takes a third of the time.
             return msgspec.convert(values, kind) if plain else msgspec.convert(values, kind, str_keys=True)
         except Exception as error:  # a type's own constructor may raise anything
             raise self._misfit(error) from None
 
     def _misfit(self, error: Exception) -> PayloadInvalid:
-        """Return the error for values that do not fit, without quoting them: logs must not contain payloads."""
+        """Return the error for values that do not fit. It does not quote them, since logs must not contain payloads."""
         return PayloadInvalid(f"task {self.task_name!r}: {_QUOTED.sub(_UNQUOTED, str(error))}")
 
     def _encode(self, values: Any, *, plain: bool = False) -> bytes:
@@ -186,10 +186,10 @@ class PayloadType:
 
 
 class ChunkPayload(PayloadType):
-    """Argument types of a task that takes chunks: the fields of the class whose list its handler takes.
+    """Argument types of a task with chunks: the fields of the class of which its handler takes a list.
 
-    A job is stored as one by one: with the fields as its arguments. Raises TaskInvalid when the signature is no
-    ``(store_id: UUID, jobs: list[Class])``, whatever the second name, with a dataclass or a msgspec.Struct.
+    A job is stored like any other, with the fields as its arguments. Raises TaskInvalid unless the signature is
+    ``(store_id: UUID, jobs: list[Class])``, with any second name and a dataclass or msgspec.Struct as the class.
     """
 
     def __init__(self, task_name: str, function: Callable[..., Any]) -> None:
@@ -205,9 +205,9 @@ class ChunkPayload(PayloadType):
                 "with a dataclass or a msgspec.Struct of the arguments of one job, such as jobs: list[Sale]"
             )
         if STORE_ARGUMENT in fields:
-            raise TaskInvalid(f"task {task_name!r}: {item.__name__} needs no store_id, which is the handler's own")
+            raise TaskInvalid(f"task {task_name!r}: {item.__name__} needs no store_id; the handler gets it separately")
         self.item, self._list_name = item, others[0]
-        # As in the class itself, each job gets a value of its own.
+        # As in the class itself, each job gets its own value.
         self._factories: dict[str, Callable[[], Any]] = {
             name: default.default_factory for name, default in fields.items() if isinstance(default, _Field)
         }
@@ -218,7 +218,7 @@ class ChunkPayload(PayloadType):
         self._compile(task_name, signature, {**_type_hints(task_name, item), STORE_ARGUMENT: UUID}, with_store=True)
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
-        """Bind ``(store_id, item)``, or the item's fields by name. Raises PayloadInvalid as any task does."""
+        """Bind ``(store_id, item)``, or the item's fields by name. Raises PayloadInvalid."""
         if not args:
             made = {name: make() for name, make in self._factories.items() if name not in kwargs}
             return super().bind(args, {**made, **kwargs})
@@ -240,7 +240,7 @@ class ChunkPayload(PayloadType):
         return {STORE_ARGUMENT: store_id, self._list_name: [item]}
 
     def join(self, calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Return the arguments of one call for these of the same store."""
+        """Return the arguments of one call from those of calls of the same store."""
         return {**calls[0], self._list_name: [item for call in calls for item in call[self._list_name]]}
 
 
@@ -248,9 +248,9 @@ _Field: Final[Any] = type(msgspec.field())  # pyright: ignore[reportUnknownVaria
 
 
 def _fields(item: type[Any]) -> dict[str, Any] | None:
-    """Return the fields of a class with their defaults; None for another class.
+    """Return the defaults of a dataclass or msgspec.Struct by field; None for any other class.
 
-    A default is ``Parameter.empty`` where there is none, and a field of msgspec where it is made for each object.
+    A field without a default has ``Parameter.empty``, one with a factory a field of msgspec.
     """
     fields: Sequence[Any]
     if isinstance(item, type) and issubclass(item, msgspec.Struct):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -271,7 +271,7 @@ def _fields(item: type[Any]) -> dict[str, Any] | None:
 
 
 def encode(value: Any, *, plain: bool = False) -> bytes:
-    """Return JSON that jsonb accepts; ``plain`` values need no canonical form. Raises whatever makes it impossible."""
+    """Return JSON that jsonb accepts; ``plain`` values need no canonical form. Raises any error of the conversion."""
     if not plain:
         value = _canonical(msgspec.to_builtins(value, builtin_types=(datetime,), order="deterministic"), "$")
     encoded = _to_json(value)
@@ -308,14 +308,14 @@ def _type_hints(task_name: str, function: Callable[..., Any]) -> dict[str, Any]:
         return get_type_hints(function, include_extras=True)
     except NameError as error:
         raise TaskInvalid(
-            f"task {task_name!r}: {error}; argument types are needed at run time, import them outside TYPE_CHECKING"
+            f"task {task_name!r}: {error}; argument types are needed at run time: import them outside TYPE_CHECKING"
         ) from error
     except (AttributeError, TypeError, SyntaxError) as error:
-        raise TaskInvalid(f"task {task_name!r}: an annotation cannot be understood: {error}") from error
+        raise TaskInvalid(f"task {task_name!r}: an annotation cannot be evaluated: {error}") from error
 
 
 def _foreign_types(root: msgspec.inspect.Type) -> set[str]:
-    """Return the names of types in an annotation that JSON cannot represent: models, files, custom classes."""
+    """Return the names of types that JSON cannot represent, such as models, files and custom classes."""
     foreign: set[str] = set()
     seen: set[int] = set()
     waiting: list[Any] = [root]
@@ -333,13 +333,13 @@ def _foreign_types(root: msgspec.inspect.Type) -> set[str]:
 
 def _check_parameter(task_name: str, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> None:
     if parameter.kind not in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY):
-        raise TaskInvalid(f"task {task_name!r}: parameter {parameter.name!r} must be an ordinary named one")
+        raise TaskInvalid(f"task {task_name!r}: parameter {parameter.name!r} must be an ordinary named parameter")
     if parameter.name not in hints:
         raise TaskInvalid(f"task {task_name!r}: parameter {parameter.name!r} needs a type annotation")
 
 
 def _default(value: Any) -> Any:
-    # Mutable defaults are copied for each payload.
+    # Each payload gets a copy of a mutable default.
     return msgspec.field(default_factory=value.copy) if type(value) in (list, dict, set) and value else value
 
 

@@ -18,12 +18,12 @@ from salon_jobs.core.events import log_event
 from salon_jobs.core.records import JobState
 from salon_jobs.db import statements
 
-# Deletes one batch: how many rows of each kind, and whether there may be more.
+# Deletes one batch; returns the number of rows by kind, and whether there may be more.
 _Turn: TypeAlias = Callable[[], tuple[Mapping[str, int], bool]]
 # Must match the SQL statements.
 BATCH: Final = 1000
 _ROUND_S = 0.5
-# At least, for the error rows of jobs that succeeded or were deleted by hand.
+# The least for error rows of jobs that succeeded or were deleted by hand.
 _ERRORS_KEPT = timedelta(days=1)
 _TICKS_KEPT = timedelta(days=30)
 _STATISTICS_KEPT = timedelta(days=14)
@@ -37,7 +37,7 @@ _OLD: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruneCounts:
-    """Rows deleted in one round; ``more`` means that time ran out before the work was done."""
+    """Rows deleted in one round; ``more`` means that time ran out before all were deleted."""
 
     succeeded: int = 0
     cancelled: int = 0
@@ -52,12 +52,12 @@ class PruneCounts:
 
     @property
     def deleted(self) -> dict[str, Any]:
-        """Return the counts of the kinds of which anything was deleted."""
+        """The counts that are not zero, by kind."""
         return {name: count for name, count in asdict(self).items() if count and name != "more"}
 
 
 class Pruner:
-    """Pruner that deletes what is past its RETAIN setting, round by round. Any number of pruners can work at once."""
+    """Pruner of rows past their retention. Any number of pruners can work at once."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -72,7 +72,7 @@ class Pruner:
         turns = self._turns()
         counts = PruneCounts()
         while turns:
-            # One batch of each in turn, so that an endless kind does not starve the others.
+            # One batch of each in turn, so that a kind with many rows does not starve the others.
             for turn in list(turns):
                 deleted, more = turn()
                 counts = replace(counts, **{name: getattr(counts, name) + count for name, count in deleted.items()})
@@ -86,21 +86,19 @@ class Pruner:
         return counts
 
     def _turns(self) -> list[_Turn]:
-        turns: list[_Turn] = []
-        # Pruned no later than its failed jobs: without them, a fan-out would look as if they had succeeded.
-        turns.append(partial(_old_turn, "fan_outs", min(conf.retain_failed or _TICKS_KEPT, _TICKS_KEPT)))
-        for state, age in retained().items():
-            if age is not None:
-                turns.append(partial(_jobs_turn, state, age))
+        # A fan-out goes no later than its failed jobs: without them it would look as if they had succeeded.
+        fan_outs_kept = min(conf.retain_failed or _TICKS_KEPT, _TICKS_KEPT)
+        turns: list[_Turn] = [partial(_turn, "fan_outs", prune_old("fan_outs"), fan_outs_kept)]
+        turns += [partial(_jobs_turn, state, age) for state, age in retained().items() if age is not None]
         if (age := conf.retain_succeeded) is not None:
             turns.append(partial(self._errors_turn, max(age, _ERRORS_KEPT)))
-        turns.append(_results_turn)
-        turns.append(partial(_ticks_turn, _TICKS_KEPT))
-        turns += [partial(_old_turn, kind, _STATISTICS_KEPT) for kind in ("statistics", "depths")]
+        turns.append(partial(_turn, "results", statements.load("prune_results")))
+        turns.append(partial(_turn, "ticks", statements.load("prune_ticks"), _TICKS_KEPT))
+        turns += [partial(_turn, kind, prune_old(kind), _STATISTICS_KEPT) for kind in ("statistics", "depths")]
         return turns
 
     def _errors_turn(self, age: timedelta) -> tuple[Mapping[str, int], bool]:
-        """Continue through the error rows: a page without an orphan ends the round, the next one starts behind it."""
+        """Prune the next page of error rows. One without orphans ends the round; the next round continues after it."""
         [(deleted, after)] = statements.rows("prune_errors", {"after": self._errors_after, "age": age})
         self._errors_after = after or 0
         return {"errors": deleted}, bool(deleted and after)
@@ -135,20 +133,10 @@ def _jobs_turn(state: JobState, age: timedelta) -> tuple[Mapping[str, int], bool
     return {state.value: jobs, "errors": errors}, jobs == BATCH
 
 
-def _results_turn() -> tuple[Mapping[str, int], bool]:
-    [(deleted,)] = statements.rows("prune_results")
-    return {"results": deleted}, deleted == BATCH
-
-
-def _ticks_turn(age: timedelta) -> tuple[Mapping[str, int], bool]:
-    [(deleted,)] = statements.rows("prune_ticks", {"age": age})
-    return {"ticks": deleted}, deleted == BATCH
-
-
-def _old_turn(kind: str, age: timedelta) -> tuple[Mapping[str, int], bool]:
+def _turn(kind: str, statement: str, age: timedelta | None = None) -> tuple[Mapping[str, int], bool]:
     parameters: dict[str, Any] = {"age": age}
     with connections[conf.database].cursor() as cursor:
-        cursor.execute(prune_old(kind), parameters)
+        cursor.execute(statement, parameters)
         [deleted] = cursor.fetchone()
     return {kind: deleted}, deleted == BATCH
 

@@ -1,7 +1,7 @@
 """Fenced statements of a worker: claim, finish and release jobs, on Django's own connection.
 
 All run as the worker role in autocommit, except ``finish``, which runs inside the handler's transaction if there is
-one. The cursors are psycopg's own, for speed; errors are raised as Django's, so that the connection notices them.
+one. They use psycopg's cursors, for speed; errors are raised as Django's, so that the connection notices them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
@@ -29,7 +29,7 @@ from salon_jobs.jobs import registry
 
 T = TypeVar("T")
 LEASE_LOST = "SJ001"  # error code raised in sql/finish_function.sql
-# Claims of up to this many jobs use a cached plan: with one due job, planning is half the cost of a claim.
+# Claims of up to this many jobs use a cached plan: if one job is due, planning is half the cost of a claim.
 FEW = 64
 _TWIN_TRIES = 5
 
@@ -64,11 +64,11 @@ def claim_due(
 ) -> list[ClaimedJob]:
     """Claim up to ``room`` due jobs in claim order; ``queues`` None means all. A process declared dead gets none.
 
-    ``prepare`` the statement where the session is known to be one of the server's own.
+    ``prepare`` the statement only if no pooler shares the session.
     """
     parameters = {
         "process_id": process_id,
-        "tasks": list(tasks),
+        "tasks": _text_array(tuple(tasks)),
         "room": room,
         "now": now,
         "queues": None if queues is None else list(queues),
@@ -78,52 +78,52 @@ def claim_due(
 
 
 def claim(statement: str, parameters: dict[str, Any], *, prepare: bool = False) -> list[ClaimedJob]:
-    """Run a claiming statement; return the jobs in the order in which they should run."""
+    """Run a statement that claims jobs; return them in the order in which they should run."""
     run = prepared_rows if prepare else many_hot_rows
     jobs: list[ClaimedJob] = run(statement, parameters, _claimed_job)
     jobs.sort(key=_claim_order)
     return jobs
 
 
-# As ClaimedJob._make and attrgetter do, without a call into Python per row.
+# Like ClaimedJob._make and attrgetter, but without a Python call per row.
 _claimed_job: Callable[[Sequence[Any]], ClaimedJob] = partial(tuple[Any, ...].__new__, ClaimedJob)
 _claim_order = itemgetter(*(ClaimedJob._fields.index(name) for name in ("priority", "run_at_s", "id")))
 
 
 def finish(job: ClaimedJob, process_id: int, result: KeptResult | None = None) -> bool:
-    """Delete a job this run still owns, or keep it as succeeded, with its result. Return False if the lease is lost."""
+    """Delete a job that this run still owns, or keep it as succeeded, with its result. False: the lease is lost."""
     if result is not None:
         return bool(finish_results([(job, result)], process_id, wait=True))
     return execute_hot("finish_keep" if conf.keep_succeeded else "finish", _fence(job, process_id)) == 1
 
 
 def finish_call(job: ClaimedJob, process_id: int) -> str:
-    """Return a statement that finishes as ``finish`` does, but raises LEASE_LOST where that returns False."""
+    """Return a statement that finishes a job, and raises LEASE_LOST if the lease is lost."""
     return f"SELECT salon_jobs_finish({job.id:d}, {job.lease:d}, {process_id:d}, {conf.keep_succeeded is True})"
 
 
 def finish_chunk_call(jobs: Sequence[ClaimedJob], process_id: int) -> str:
-    """Return the statement that does for all these jobs what ``finish_call`` does for one."""
+    """Return a statement that finishes all of these jobs, and raises LEASE_LOST if a lease is lost."""
     ordered = sorted(jobs)  # their first field is the id
     ids, leases = (",".join([str(getattr(job, name)) for job in ordered]) for name in ("id", "lease"))
     return f"SELECT salon_jobs_finish_chunk('{{{ids}}}', '{{{leases}}}', {process_id:d}, {conf.keep_succeeded is True})"
 
 
 def finish_many(jobs: Sequence[ClaimedJob], process_id: int) -> set[int]:
-    """Finish many jobs in one statement and return the finished ids. The others are locked or their lease is lost."""
+    """Finish jobs in one statement and return the finished ids. The others are locked, or their lease is lost."""
     statement = "finish_many_keep" if conf.keep_succeeded else "finish_many"
     return {row[0] for row in many_hot_rows(statement, _fences(jobs, process_id))}
 
 
 def owned(jobs: Sequence[ClaimedJob], process_id: int) -> set[int]:
-    """Return the ids of those that this process still owns."""
+    """Return the ids of the jobs that this process still owns."""
     return {row[0] for row in many_hot_rows("owned", _fences(jobs, process_id))}
 
 
 def finish_results(jobs: Sequence[tuple[ClaimedJob, KeptResult]], process_id: int, *, wait: bool = False) -> set[int]:
     """Finish jobs and keep their results, in one statement; return the finished ids.
 
-    The others are locked or their lease is lost; with ``wait``, it waits for the locked ones.
+    The others are locked, or their lease is lost; with ``wait``, it waits for the locked ones.
     """
     parameters = {
         "ids": [job.id for job, _ in jobs],
@@ -140,21 +140,21 @@ def finish_results(jobs: Sequence[tuple[ClaimedJob, KeptResult]], process_id: in
 def fail(
     job: ClaimedJob, process_id: int, error: ErrorReport, *, delay: timedelta, final: bool, reason: str
 ) -> Ended | None:
-    """Record the attempt's error and retry, fail or supersede the job. Return None when the lease is lost."""
+    """Record the attempt's error, and retry, fail or supersede the job. Return None if the lease is lost."""
     parameters = {**_fence(job, process_id), "wait": delay, "final": final, "reason": reason, **asdict(error)}
     rows = _despite_twins(lambda: hot_rows("fail", parameters))
     return Ended(JobState(rows[0][0]), rows[0][1]) if rows else None
 
 
 def cancel_run(job: ClaimedJob, process_id: int, reason: str) -> bool:
-    """End a run as cancelled and count the attempt. Return False when the lease is lost."""
+    """End a run as cancelled and count the attempt. Return False if the lease is lost."""
     error_class = DISCARD_CLASS if reason.startswith(DISCARDED) else CANCEL_CLASS
     parameters = {**_fence(job, process_id), "reason": storable(reason)[:255], "error_class": error_class}
     return bool(hot_rows("cancel_run", parameters))
 
 
 def expire_run(job: ClaimedJob, process_id: int, error: ErrorReport, reason: str) -> bool:
-    """Cancel a claimed job whose run has not begun, and record the error. Return False when the lease is lost."""
+    """Cancel a claimed job whose run has not begun, and record the error. Return False if the lease is lost."""
     return bool(hot_rows("expire_run", {**_fence(job, process_id), "reason": reason, **asdict(error)}))
 
 
@@ -163,7 +163,7 @@ def requeue(
 ) -> dict[int, Ended]:
     """Requeue (id, lease) pairs without counting an attempt; return the results of those still owned, by id.
 
-    ``alone``: they join no chunk any more.
+    With ``alone``, they join no chunk any more.
     """
     pairs = list(jobs)
 
@@ -182,13 +182,13 @@ def cancel_requests(process_id: int) -> set[tuple[int, int]]:
 
 
 def other_leases(process_id: int, leased_ids: Iterable[int]) -> list[tuple[int, int]]:
-    """Return (id, lease) of jobs leased to this process other than these: their claim was never answered."""
+    """Return (id, lease) of jobs leased to this process other than these: the reply to their claim never arrived."""
     parameters = {"process_id": process_id, "leased_ids": list(leased_ids)}
     return [(row[0], row[1]) for row in hot_rows("other_leases", parameters)]
 
 
 def committed(job: ClaimedJob, process_id: int) -> bool:
-    """Return whether this run's COMMIT took effect after an unclear end: row gone, or succeeded under this lease.
+    """Return whether this run's COMMIT took effect, after an unclear end: row gone, or succeeded under this lease.
 
     False for a process that was declared dead: the row may be gone because another run of the job succeeded.
     """
@@ -197,7 +197,7 @@ def committed(job: ClaimedJob, process_id: int) -> bool:
 
 
 def failed_by(job: ClaimedJob) -> bool:
-    """Return whether the job failed under this run's lease; every later claim or rescue has another one."""
+    """Return whether the job failed under this run's lease; any later claim or rescue has another."""
     return bool(hot_rows("failed_by", {"id": job.id, "lease": job.lease}))
 
 
@@ -210,9 +210,9 @@ def leased_job(process_id: int, job_id: int, lease: int) -> ClaimedJob | None:
 def rescue(process_id: int, message: str, *, charged: Collection[int] | None = None) -> list[Rescued]:
     """Requeue the jobs of a process whose row is deleted, one by one if any of them cannot be changed.
 
-    ``charged`` are the ids that count a rescue and get an error with ``message``; None charges all, for when it is
-    unknown which had started. A job that collides with a twin is retried; one that the database rejects is logged and
-    left to the next sweep.
+    ``charged`` are the ids that count a rescue and get an error with ``message``; None charges all, if it is unknown
+    which had started. A job that collides with a twin is tried again; one that the database rejects is logged and left
+    to the next sweep.
     """
     ids = [pair[0] for pair in other_leases(process_id, ())]
 
@@ -235,6 +235,13 @@ def rescue(process_id: int, message: str, *, charged: Collection[int] | None = N
         return [rescued for job_id in ids for rescued in _or_leave(partial(run, [job_id]), job_id)]
 
 
+@lru_cache(maxsize=8)
+def _text_array(names: tuple[str, ...]) -> str:
+    """Return an array as PostgreSQL text; cached, since psycopg would write it again for each claim."""
+    escaped = [name.replace("\\", "\\\\").replace('"', '\\"') for name in names]
+    return "{" + ",".join([f'"{name}"' for name in escaped]) + "}"
+
+
 def _fence(job: ClaimedJob, process_id: int) -> dict[str, Any]:
     return {"id": job.id, "lease": job.lease, "process_id": process_id}
 
@@ -246,7 +253,7 @@ def _fences(jobs: Sequence[ClaimedJob], process_id: int) -> dict[str, Any]:
 
 
 def _despite_twins(run: Callable[[], T]) -> T:
-    """Run a statement that can collide with a twin enqueued at the same moment; the next try sees it."""
+    """Run a statement that can collide with a twin enqueued at the same moment; the next try sees the twin."""
     for _ in range(_TWIN_TRIES - 1):
         try:
             with transaction.atomic(using=conf.database):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from uuid import UUID
 
 from salon_jobs.core.backoff import Backoff
-from salon_jobs.core.errors import TaskInvalid, UnknownTask
+from salon_jobs.core.errors import TaskInvalid, UnknownTask, did_you_mean
 from salon_jobs.core.records import JobState
 from salon_jobs.jobs.options import DeclaredLimits, ErrorRules, JobOptions, Timeouts
 
@@ -18,27 +17,26 @@ if TYPE_CHECKING:
 
 
 class Payload(Protocol):
-    """How the payload of a job becomes the arguments of a call."""
+    """Decoder of a job's payload into the arguments of a call."""
 
     def decode(self, payload: str, store_id: UUID | None, /) -> dict[str, Any]:
-        """Return the keyword arguments of the call. Raises PayloadInvalid when the payload does not fit."""
+        """Return the keyword arguments of the call. Raises PayloadInvalid if the payload does not fit."""
         ...
 
 
 class Declaration(Protocol):
-    """What workers, limits and statistics read of a registered task: ``Task``, or another library's task.
+    """What workers, limits and statistics read of a registered task: a ``Task``, or another library's.
 
-    A run calls ``function(**payload.decode(job.payload, job.store_id))``; ``current_job()`` is the run. The store is
-    that of the job. With one, the call sees it in every transaction that it opens; a declaration that is both
-    ``is_store_task`` and ``atomic`` is called in one transaction, and needs a store. Without one, the call is a system
-    task.
+    A run calls ``function(**payload.decode(job.payload, job.store_id))``; ``current_job()`` is the run. If the job has
+    a store, it is set in every transaction that the call opens; otherwise the call is a system task. A declaration that
+    is both ``is_store_task`` and ``atomic`` needs a store, and is called in one transaction.
     """
 
     @property
     def name(self) -> str: ...
     @property
     def origin(self) -> str:
-        """Where it is declared: two declarations of one origin replace each other, others may not share a name."""
+        """Where it is declared: a later declaration of the same origin replaces it; others may not share its name."""
         ...
 
     @property
@@ -54,7 +52,7 @@ class Declaration(Protocol):
     def atomic(self) -> bool: ...
     @property
     def chunk(self) -> int | None:
-        """How many jobs of one store a call takes at most; None: it takes the arguments of one job."""
+        """The most jobs of one store that a call takes; None if it takes the arguments of one job."""
         ...
 
     @property
@@ -71,7 +69,7 @@ class Declaration(Protocol):
     def backoff(self) -> Backoff: ...
     @property
     def on_end(self) -> Callable[[RunningJob, JobState, BaseException | None], None] | None:
-        """What to call after the commit of each outcome, with the job's state and the error; it raises nothing."""
+        """Function to call after each outcome is committed, with the job's state and the error; raises nothing."""
         ...
 
 
@@ -79,7 +77,7 @@ _declarations: dict[str, Declaration] = {}
 
 
 def register(declaration: Declaration) -> None:
-    """Register a task. Raises TaskInvalid when one of another origin has its name."""
+    """Register a task. Raises TaskInvalid if one of another origin has its name."""
     known = _declarations.get(declaration.name)
     if known is not None and known.origin != declaration.origin:
         raise TaskInvalid(
@@ -90,7 +88,7 @@ def register(declaration: Declaration) -> None:
 
 
 def unregister(name: str) -> None:
-    """Remove a task; for tests that declare their own."""
+    """Remove a task, for tests that declare their own."""
     _declarations.pop(name, None)
 
 
@@ -99,13 +97,11 @@ def get_declaration(name: str) -> Declaration:
     try:
         return _declarations[name]
     except KeyError:
-        close = difflib.get_close_matches(name, _declarations, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise UnknownTask(f"no task is named {name!r}{hint}") from None
+        raise UnknownTask(f"no task is named {name!r}{did_you_mean(name, _declarations)}") from None
 
 
 def get_task(name: str) -> Task[..., Any]:
-    """Return the task with this name, to enqueue it. Raises UnknownTask, also for another library's task."""
+    """Return the task with this name, to enqueue it. Raises UnknownTask, even if another library has one."""
     from salon_jobs.jobs.task import Task  # noqa: PLC0415 - which imports this module
 
     declaration = get_declaration(name)
@@ -120,12 +116,12 @@ _finders: list[Callable[[], bool]] = []
 
 
 def add_finder(find: Callable[[], bool]) -> None:
-    """Let a library register the tasks of its own jobs that wait; ``find`` returns whether it registered any."""
+    """Add a function that registers tasks of jobs that wait, if a library can find them, and returns whether it did."""
     _finders.append(find)
 
 
 def find_waiting() -> bool:
-    """Register tasks that queued jobs name and no module has declared yet; return whether there were any.
+    """Let the finders register tasks that queued jobs name and no module has declared; return whether any did.
 
     Raises database errors. Worker role.
     """

@@ -1,11 +1,11 @@
-"""What became of a job: its state, its errors and what it returned, by handle, number or public id."""
+"""State, errors and result of a job, by its handle, number or public id."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
@@ -16,12 +16,20 @@ from salon_jobs.db import statements
 from salon_jobs.db.instants import to_project
 from salon_jobs.jobs.payload import encode
 
+_WITHOUT_RESULT: Final = {
+    JobState.QUEUED: " yet: it is queued",
+    JobState.RUNNING: " yet: it is running",
+    JobState.FAILED: ": it failed",
+    JobState.CANCELLED: ": it was cancelled",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptError:
-    """The error of one attempt that failed. ``worker_id`` and ``started_at`` are None for one of an earlier release.
+    """The error of one attempt that failed.
 
-    ``error_class`` is the full name of the exception's class, ``attempt`` the number of the run, 1 for the first.
+    ``error_class`` is the full name of the exception's class, ``attempt`` the number of the run, from 1. ``worker_id``
+    and ``started_at`` are None if they are not recorded.
     """
 
     attempt: int
@@ -38,11 +46,11 @@ class AttemptError:
 class JobRecord:
     """One job as it was when it was read.
 
-    ``attempts`` counts the runs so far, a current or successful one included; ``worker_ids`` are their processes, in
-    order, None where unknown. ``first_started_at`` is when its first run was claimed, ``last_started_at`` its latest.
-    ``payload`` are the arguments without the store. ``value`` is what the handler returned, if ``has_value``: kept by
-    ``keep_result``. ``gone``: the job succeeded and its row is deleted; this is what its result keeps. ``run_at`` is
-    when it is, or was last, due.
+    ``attempts`` counts the runs so far, including a current or successful one; ``worker_ids`` are their processes, in
+    order, None if unknown. ``first_started_at`` and ``last_started_at`` are when its first and its latest run were
+    claimed, ``run_at`` when it is, or was last, due. ``payload`` has the arguments without the store. With
+    ``has_value``, ``value`` is what the handler returned, kept for ``keep_result``. ``gone`` means that the job
+    succeeded and its row is deleted: this is what its result keeps.
     """
 
     id: int
@@ -67,10 +75,10 @@ class JobRecord:
     gone: bool
 
 
-class JobHandle(NamedTuple):
-    """The job that an enqueue created or found, and what happened to it.
+class JobHandle(msgspec.Struct, frozen=True, gc=False):
+    """The job that an enqueue added or found, and what it did.
 
-    ``public_id`` and ``created_at`` are set if the job was to have a public id, by which its result is then read.
+    ``public_id``, by which its result is read, and ``created_at`` are set if the job was to have a public id.
     """
 
     id: int
@@ -88,33 +96,29 @@ class JobHandle(NamedTuple):
         return self.refresh().state
 
     def result(self) -> Any:
-        """Return what the handler returned, as JSON represents it. Raises JobDoesNotExist; NoResult, which says why."""
+        """Return what the handler returned, as JSON. Raises JobDoesNotExist, or NoResult with the reason."""
         record = self.refresh()
         if record.has_value:
             return record.value
         if record.state is JobState.SUCCEEDED:
-            raise NoResult(f"job {self.id} succeeded, and its result is not kept: declare its task with keep_result")
-        last = f": {record.errors[-1].error_class}: {record.errors[-1].message}" if record.errors else ""
-        raise NoResult(f"job {self.id} has no result, it is {record.state}{last}")
+            raise NoResult(f"job {self.id} succeeded, but its result is not kept: declare its task with keep_result")
+        last = f"; last error: {record.errors[-1].error_class}: {record.errors[-1].message}" if record.errors else ""
+        raise NoResult(f"job {self.id} has no result{_WITHOUT_RESULT[record.state]}{last}")
 
 
 def get_job(job_id: int, *, using: str | None = None) -> JobRecord:
     """Return the job with this number. Raises JobDoesNotExist.
 
-    A job that succeeded is found as long as its result is kept (``keep_result``). With roles, the web role finds its
-    current store's jobs.
+    A job that succeeded is found as long as its result is kept (``keep_result``). With roles, the web role finds only
+    jobs of its current store.
     """
-    if (record := load_job(job_id, using=using)) is None:
+    record = _record(statements.rows("job_record", {"id": job_id, "public_id": None}, using=using))
+    if record is None:
         raise JobDoesNotExist(
             f"there is no job {job_id}: it never existed, belongs to another store, or ended and was deleted. A "
             "job that succeeded is found as long as its result is kept: declare its task with keep_result"
         )
     return record
-
-
-def load_job(job_id: int, *, using: str | None = None) -> JobRecord | None:
-    """Return the job with this number, or None, as ``get_job`` does."""
-    return _record(statements.rows("job_record", {"id": job_id, "public_id": None}, using=using))
 
 
 def load_result(public_id: UUID, *, using: str | None = None) -> JobRecord | None:

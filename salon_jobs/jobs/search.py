@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
-from django.db.models import Q, QuerySet
+from django.db.models import Q, QuerySet, UUIDField, Value
+from django.db.models.functions import Coalesce
+from django.db.models.lookups import Exact
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.records import JobState
+from salon_jobs.core.records import NO_STORE, JobState
 from salon_jobs.db import statements
 from salon_jobs.jobs import registry
 from salon_jobs.models import Job
@@ -22,7 +24,7 @@ _LIVE: Final = [JobState.QUEUED, JobState.RUNNING]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCriteria:
-    """Criteria that a job must all meet; None means any. ``since`` and ``until`` refer to when it was enqueued."""
+    """Criteria, all of which a job must meet; None means any. ``since`` and ``until`` bound when it was enqueued."""
 
     states: tuple[str, ...] = ()
     task: str | None = None
@@ -71,8 +73,15 @@ def in_every_state(condition: Q) -> Q:
     return (Q(state=JobState.QUEUED) & condition) | (Q(state=JobState.RUNNING) & condition) | (ENDED & condition)
 
 
+def without_store() -> Q:
+    """Match the jobs of no store: queued ones by the index of claim groups, ended ones by an index of their own."""
+    stores = Exact(Coalesce("store_id", Value(NO_STORE, UUIDField())), Value(NO_STORE, UUIDField()))
+    none = Q(store_id=None)
+    return (Q(state=JobState.QUEUED) & Q(stores) & none) | (Q(state=JobState.RUNNING) & none) | (ENDED & none)
+
+
 def with_key(job_key: str) -> Q:
-    """Match a key by the index of live jobs and by that of ended ones."""
+    """Match a key, so that the indexes of live and of ended jobs can be used."""
     return Q(state__in=_LIVE, job_key=job_key) | (ENDED & Q(job_key=job_key))
 
 
@@ -82,7 +91,7 @@ SHOWN: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """An attempt, and the earliest and latest time it becomes due if every attempt before it fails at once."""
+    """An attempt, and the earliest and latest time it becomes due, if every attempt before it fails at once."""
 
     attempt: int
     earliest: datetime
@@ -90,18 +99,17 @@ class Retry:
 
 
 def retries_ahead(job: Job, now: datetime) -> list[Retry]:
-    """Return the next attempts of a queued or running job, at most ``SHOWN``; none for one that has ended.
+    """Return the next attempts of a queued or running job, at most ``SHOWN``; none for one that has ended or is to end.
 
-    The first attempt of a queued job is exactly at its ``run_at``. Run times and waits for a free worker come on top.
-    Uses the backoff of this process's code, or that of the settings for a task it does not have.
+    The next attempt of a queued job is due exactly at its ``run_at``. Run times and waits for a free worker are not
+    included. Uses the backoff of the task as this process declares it, or of the settings for an unknown task.
     """
-    row: Any = job  # only mypy knows the types of Django's fields
-    if row.state not in (JobState.QUEUED, JobState.RUNNING):
+    if job.state not in (JobState.QUEUED, JobState.RUNNING) or job.cancel_requested_at is not None:
         return []
-    backoff = registry.get_declaration(row.task).backoff if row.task in registry.task_names() else conf.backoff
-    earliest = latest = row.run_at if row.state == JobState.QUEUED else now
-    ahead = [Retry(row.attempts + 1, earliest, latest)] if row.state == JobState.QUEUED else []
-    for failed in range(row.attempts + 1, min(row.max_attempts, row.attempts + SHOWN + 1)):
+    backoff = registry.get_declaration(job.task).backoff if job.task in registry.task_names() else conf.backoff
+    earliest = latest = job.run_at if job.state == JobState.QUEUED else now
+    ahead = [Retry(job.attempts + 1, earliest, latest)] if job.state == JobState.QUEUED else []
+    for failed in range(job.attempts + 1, min(job.max_attempts, job.attempts + SHOWN + 1)):
         shortest, longest = backoff.bounds(failed)
         # A job that is already due runs now, whenever it became due.
         earliest, latest = max(earliest, now) + shortest, max(latest, now) + longest
@@ -116,10 +124,10 @@ COUNTED: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class FailureKind:
-    """A group of failed jobs with the same cause, and when the first and the last of them failed.
+    """Failed jobs with the same cause, and when the first and the last of them failed.
 
-    ``jobs`` counts up to ``COUNTED``; of more, the times are those of the newest and the oldest one. ``message`` is
-    that of the newest job.
+    ``jobs`` counts up to ``COUNTED``; if there are more, the times are those of the newest jobs and the oldest one.
+    ``message`` is that of the newest job.
     """
 
     fingerprint: int
@@ -132,14 +140,12 @@ class FailureKind:
     message: str
 
 
-def _recency(kind: FailureKind) -> tuple[float, int]:
-    return kind.last_at.timestamp() if kind.last_at else 0.0, kind.newest_id
-
-
 def failure_kinds(*, using: str) -> list[FailureKind]:
-    """Return up to ``MOST_KINDS`` kinds of failure, the last to fail first. Role: operator, worker, web."""
+    """Return up to ``MOST_KINDS`` kinds of failure, latest first. Role: operator, worker, web."""
     rows = statements.rows("failure_kinds", {"kinds": MOST_KINDS, "most": COUNTED + 1}, using=using)
-    return sorted((FailureKind(*row) for row in rows), key=_recency, reverse=True)
+    kinds = [FailureKind(*row) for row in rows]
+    kinds.sort(key=lambda kind: (kind.last_at.timestamp() if kind.last_at else 0, kind.newest_id), reverse=True)
+    return kinds
 
 
 def error_classes(*, using: str) -> list[str]:

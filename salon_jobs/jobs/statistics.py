@@ -1,6 +1,6 @@
 """Counts of how runs end, by task and queue: kept in memory, added to the database every few seconds.
 
-The supervisor also gets them for its metrics, each second and whether or not the database responds: ``take_report``.
+The supervisor also gets them each second for its metrics, even if the database does not respond: ``take_report``.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class RunCounts:
 
 
 class TaskStatistics:
-    """Thread-safe counts in memory. When a process is killed, the counts it had not yet added to the database are lost.
+    """Thread-safe counts in memory. A process that is killed loses those of the last seconds; see ``flush_when_due``.
 
-    That is a few seconds' worth: see ``flush_when_due``. A flush whose answer is lost may count those seconds twice.
+    A flush whose reply is lost may count those seconds twice.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class TaskStatistics:
     def count(self, event: str, runs: Iterable[RunningJob]) -> None:
         """Count runs that ended with this log event; ignore events that do not end a run.
 
-        Duration and wait count only for runs that ended by themselves: not released, nor expired before they started.
+        Duration and wait are counted only for runs that ended by themselves, not for released or expired ones.
         Measured: 0.4 µs a run in a batch, 1 µs alone.
         """
         index = _INDEX.get(event)
@@ -102,7 +102,7 @@ class TaskStatistics:
             self._of(task, queue).outcomes[_INDEX[event]] += 1
 
     def flush_when_due(self) -> None:
-        """Flush if the last flush is five seconds ago. Raises database errors, but keeps the counts."""
+        """Flush if the last flush was five seconds ago. Raises database errors, but keeps the counts."""
         if time.monotonic() - self._flushed >= _FLUSH_EVERY_S:
             self.flush()
 
@@ -112,7 +112,7 @@ class TaskStatistics:
         Raises database errors, but keeps the counts for the next flush.
         """
         with self._lock:
-            self._look()
+            self._distribute()
             counted, self._unwritten = self._unwritten, {}
             self._flushed = time.monotonic()
         if not counted:
@@ -127,11 +127,11 @@ class TaskStatistics:
     def take_report(self) -> list[dict[str, Any]]:
         """Return what was counted since the last report, as rows that can be sent as JSON."""
         with self._lock:
-            self._look()
+            self._distribute()
             reported, self._unreported = self._unreported, {}
         return list(map(_row, reported.items()))
 
-    def _look(self) -> None:
+    def _distribute(self) -> None:
         _add(self._counts, to=self._unwritten)
         _add(self._counts, to=self._unreported)
         self._counts = {}
@@ -194,7 +194,7 @@ class TaskTotals:
 
     @property
     def mean_wait_s(self) -> float | None:
-        """Mean time between a job becoming due and its run starting."""
+        """Mean time from when a job became due until its run started."""
         return self.wait_s / self.runs if self.runs else None
 
     def duration(self, share: float) -> float | None:
@@ -207,7 +207,7 @@ class TaskTotals:
 
 
 def totals(last: timedelta, *, using: str) -> list[TaskTotals]:
-    """Return the totals by task for the last ``last``. Role: worker, operator. The latest seconds are still missing."""
+    """Return the totals by task since ``last`` ago, without the latest seconds. Role: worker, operator."""
     return [_totals(*row) for row in statements.rows("task_totals", {"last": last}, using=using)]
 
 

@@ -9,18 +9,21 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypedDict, TypeVar, Unpack, overload
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.apps import apps
 from django.core.exceptions import AppRegistryNotReady
+from msgspec import Struct
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import OptionInvalid, PayloadInvalid, TaskInvalid
-from salon_jobs.core.records import JobContent, JobKeyMode, NewJob
+from salon_jobs.core.records import JobKeyMode, NewJob
 from salon_jobs.jobs import enqueue, registry
+from salon_jobs.jobs.enqueue import JobContent
 from salon_jobs.jobs.options import (
     LONGEST,
     DeclaredLimits,
@@ -40,17 +43,17 @@ from salon_jobs.jobs.results import JobHandle
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-# Covariant: code that expects a wider return type accepts the task, such as a coroutine's own type as Coroutine.
+# Covariant: code that expects a wider return type accepts the task, such as Coroutine for a coroutine's own type.
 R_co = TypeVar("R_co", covariant=True)
 
-# A chunk is one transaction: beyond some hundreds of jobs nothing is gained, and more would be rolled back at once.
+# A chunk is one transaction: beyond some hundreds of jobs it gains nothing, and a rollback costs more.
 LARGEST_CHUNK: Final = 1000
 
 _TASK_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 
 
-class Call(NamedTuple, Generic[P]):
-    """One validated call of a task, for ``enqueue_many``. A tuple, since there can be millions."""
+class Call(Struct, Generic[P], frozen=True, gc=False):
+    """One validated call of a task, for ``enqueue_many``."""
 
     task: str
     arguments: Arguments
@@ -58,7 +61,7 @@ class Call(NamedTuple, Generic[P]):
 
 
 def follow_up(then: Call[...]) -> NewJob:
-    """Return the job to enqueue for a call, with its task's own options. Raises PayloadInvalid."""
+    """Return the job to enqueue for this call, with its task's own options. Raises PayloadInvalid."""
     if not isinstance(then, Call):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise PayloadInvalid(f"then is the call of a task, such as summarize.call(day=day), not {then!r}")
     task = registry.get_task(then.task)
@@ -76,25 +79,25 @@ class BoundTask(Generic[P]):
         self.options = options
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
-        """Enqueue one job in the caller's transaction. Raises PayloadInvalid; EnqueueRefused under another store."""
+        """Enqueue one job in the caller's transaction. Raises PayloadInvalid, or EnqueueRefused under another store."""
         return enqueue.add(self.task.new_job(self.task.payload.bind(args, kwargs), self.options))
 
     def enqueue_many(self, calls: Iterable[Call[P]], *, then: Call[...] | None = None) -> list[JobHandle]:
         """Enqueue many jobs in one transaction and return their handles in order.
 
-        ``calls`` can be a generator: without job keys, only a few thousand calls are held in memory at a time. ``then``
-        is the call of any task, enqueued in the transaction that ends the last of these jobs. Raises PayloadInvalid for
-        another task's call.
+        ``calls`` can be a generator: without job keys, only a few thousand calls are in memory at a time. ``then`` is
+        the call of any task, enqueued in the transaction that ends the last of these jobs. Raises PayloadInvalid if one
+        of ``calls`` is another task's.
         """
         pattern = self.task.new_job(None, self.options)
         return enqueue.add_many(pattern, self._contents(calls), then=None if then is None else follow_up(then))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
-        """Do what ``enqueue`` does, from a coroutine: on the thread whose connection the ORM uses there."""
+        """Enqueue like ``enqueue``, from a coroutine: on the thread whose connection the ORM uses there."""
         return await sync_to_async(self.enqueue)(*args, **kwargs)
 
     async def aenqueue_many(self, calls: Iterable[Call[P]], *, then: Call[...] | None = None) -> list[JobHandle]:
-        """Do what ``enqueue_many`` does, from a coroutine."""
+        """Enqueue like ``enqueue_many``, from a coroutine."""
         return await sync_to_async(self.enqueue_many)(calls, then=then)
 
     def _contents(self, calls: Iterable[Call[P]]) -> Iterator[JobContent]:
@@ -106,10 +109,10 @@ class BoundTask(Generic[P]):
             if not isinstance(call, Call) or call.task != name:  # pyright: ignore[reportUnnecessaryIsInstance]
                 other = f"a call of {call.task!r}" if isinstance(call, Call) else repr(call)  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise PayloadInvalid(f"task {name!r}: enqueue_many got {other}; use its own call(...)")
-            store_id, payload = call.arguments
-            key = task.key_for(store_id, call.arguments) if keyed else job_key
-            limit_key = task.concurrency_key_for(store_id, call.arguments) if limited else concurrency_key
-            yield JobContent(store_id, payload, key, limit_key, call.trace)
+            arguments = call.arguments
+            key = task.key_for(arguments.store_id, arguments) if keyed else job_key
+            limit_key = task.concurrency_key_for(arguments.store_id, arguments) if limited else concurrency_key
+            yield JobContent(arguments.store_id, arguments.json, key, limit_key, call.trace)
 
 
 class Task(BoundTask[P], Generic[P, R_co]):
@@ -128,15 +131,15 @@ class Task(BoundTask[P], Generic[P, R_co]):
         errors: ErrorRules,
         timeouts: Timeouts,
         limits: DeclaredLimits,
-        chunk: int | None = None,
+        chunk: int | None,
     ) -> None:
         _check_function(name, function)
         if name is None:
             name = _derived_name(function)
         if not isinstance(name, str) or not _TASK_NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TaskInvalid(
-                f"{name!r} cannot be a task's name: it takes up to 255 letters and digits of ASCII, '.', '_' "
-                f"and '-', the first a letter or digit; give {function.__qualname__} another one with name='…'"
+                f"{name!r} cannot be a task's name: use up to 255 ASCII letters and digits, '.', '_' and '-', the "
+                f"first a letter or digit; give {function.__qualname__} another one with name='…'"
             )
         if atomic and inspect.iscoroutinefunction(function):
             raise TaskInvalid(
@@ -192,7 +195,7 @@ class Task(BoundTask[P], Generic[P, R_co]):
         return BoundTask(self, replace(self.options, **changes))
 
     def new_job(self, arguments: Arguments | None, options: JobOptions) -> NewJob:
-        """Return the row to store for these arguments and options; without arguments, a pattern for many jobs."""
+        """Return the job to add for these arguments and options; without arguments, a pattern for many jobs."""
         return NewJob(
             task=self.name,
             store_id=None if arguments is None else arguments.store_id,
@@ -212,14 +215,14 @@ class Task(BoundTask[P], Generic[P, R_co]):
         )
 
     def key_for(self, store: object, arguments: Arguments) -> str | None:
-        """Fill in the job key template from the arguments as stored. Raises PayloadInvalid when the key is too long."""
+        """Fill in the job key template from the stored arguments. Raises PayloadInvalid if the key is too long."""
         key = _filled(self.job_key_template, store, arguments)
         if key is not None and len(key) > LONGEST["job_key"]:
             raise PayloadInvalid(f"task {self.name!r}: the job key is longer than {LONGEST['job_key']} characters")
         return key
 
     def concurrency_key_for(self, store: object, arguments: Arguments) -> str | None:
-        """Fill in the concurrency key template. Raises PayloadInvalid when the key is empty or too long."""
+        """Fill in the concurrency key template. Raises PayloadInvalid if the key is empty or too long."""
         key = _filled(self.limits.concurrency_key, store, arguments)
         if key is not None and not 1 <= len(key) <= LONGEST["concurrency_key"]:
             longest = LONGEST["concurrency_key"]
@@ -264,8 +267,8 @@ class ChunkTask(Task[[UUID, T], R_co], Generic[T, R_co]):
 class TaskOptions(TypedDict, total=False):
     """Options of ``task`` and ``store_task``.
 
-    ``job_key`` is a template over the arguments. ``max_attempts`` defaults to the setting (25). Of the errors of a run,
-    only those in ``retry_on`` are retried, by default all; those in ``discard_on`` discard the job; see
+    ``job_key`` is a template over the arguments. ``max_attempts`` defaults to the setting (25). Errors in ``retry_on``
+    are retried, by default all; those in ``discard_on`` discard the job; see
     docs/how-to/retries-snooze-discard.md. ``timeout`` limits a run, ``wait_timeout`` the wait before it; see
     docs/how-to/timeouts-and-cancellation.md. At most ``max_concurrency`` of its jobs run at once across all processes,
     and at most ``key_concurrency`` (1) of those that share a ``concurrency_key``, a template over the arguments; see
@@ -296,14 +299,14 @@ def task(function: Callable[P, R], /) -> Task[P, R]: ...
 @overload
 def task(*, name: str | None = None, **options: Unpack[TaskOptions]) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 def task(function: Any = None, /, *, name: str | None = None, **options: Unpack[TaskOptions]) -> Any:
-    """Declare a system task: no store, no surrounding transaction, at least once. Raises TaskInvalid, OptionInvalid.
+    """Declare a system task: it has no store and no surrounding transaction, and runs at least once.
 
-    ``name`` defaults to the label of the function's app and the function's own name: ``orders.send_receipt``.
+    ``name`` defaults to the app label and the function's name: ``orders.send_receipt``. Raises TaskInvalid,
+    OptionInvalid.
     """
     if "atomic" in options:
         raise OptionInvalid("no option 'atomic' of a system task, which never runs in one transaction; use store_task")
-    declare: Callable[..., Any] = _declare(name, is_store_task=False, atomic=False, **_known(options))
-    return declare if function is None else declare(function)
+    return _declare(function, name, options, is_store_task=False, atomic=False, chunk=None)
 
 
 @overload
@@ -327,90 +330,50 @@ def store_task(
 ) -> Any:
     """Declare a store task, whose function takes ``store_id: UUID``. Raises TaskInvalid, OptionInvalid.
 
-    The handler runs in one transaction with the store set, and the job finishes in that same transaction: its database
-    effects happen exactly once. ``atomic=False`` opts out (e-mail, HTTP): the store is set in every transaction that
-    the handler opens, and the job runs at least once. ``async def`` handlers require it. ``name`` defaults as for
-    ``task``.
+    The handler runs in one transaction with the store set, in which the job finishes too: its database effects happen
+    exactly once. With ``atomic=False`` (for e-mail, HTTP), the store is set in every transaction that the handler
+    opens, and the job runs at least once. ``async def`` handlers require it. ``name`` defaults as for ``task``.
 
-    With ``chunk`` the function takes ``store_id: UUID`` and a list of payloads, ``jobs: list[Sale]`` of a dataclass or
-    a msgspec.Struct: those of up to ``chunk`` due jobs of one store, in one transaction, in which all of them finish.
-    If it raises, the transaction rolls back and the jobs run one by one; see docs/how-to/chunks.md. Such a task is
-    enqueued with the store and one payload.
+    With ``chunk``, the function takes ``store_id: UUID`` and the payloads of up to ``chunk`` due jobs of one store,
+    such as ``jobs: list[Sale]`` of a dataclass or a msgspec.Struct. They all finish in one transaction. If the function
+    raises, it rolls back and the jobs run one by one; see docs/how-to/chunks.md. Such a task is enqueued with the store
+    and one payload.
     """
     if chunk is not None:
         check_number("chunk", chunk, 1, LARGEST_CHUNK)
         if not atomic:
             raise OptionInvalid("chunk needs atomic=True: the jobs of a chunk finish together, in one transaction")
-    declare: Callable[..., Any] = _declare(name, is_store_task=True, atomic=atomic, chunk=chunk, **_known(options))
-    return declare if function is None else declare(function)
-
-
-def _known(options: TaskOptions) -> TaskOptions:
-    """Return the options of a declaration. Raises OptionInvalid for one that no task has."""
-    for name in options:
-        if name in EnqueueOptions.__annotations__ and name not in TaskOptions.__annotations__:
-            raise OptionInvalid(f"no option {name!r} of a task; give it to each enqueue: using({name}=…)")
-        if name not in TaskOptions.__annotations__:
-            raise unknown_option(name, TaskOptions.__annotations__)
-    return options
+    return _declare(function, name, options, is_store_task=True, atomic=atomic, chunk=chunk)
 
 
 def _declare(
-    name: str | None,
-    *,
-    is_store_task: bool,
-    atomic: bool,
-    chunk: int | None = None,
-    queue: str = "default",
-    priority: int = 0,
-    max_attempts: int | None = None,
-    job_key: str | None = None,
-    job_key_mode: KeyMode = "replace",
-    backoff: Backoff | None = None,
-    retry_on: tuple[type[BaseException], ...] | None = None,
-    discard_on: tuple[type[BaseException], ...] | None = None,
-    timeout: timedelta | None = None,
-    wait_timeout: timedelta | None = None,
-    wait_overtime: timedelta | None = None,
-    waiting_shortens_timeout: bool = False,
-    max_concurrency: int | None = None,
-    concurrency_key: str | None = None,
-    key_concurrency: int | None = None,
-    keep_result: timedelta | None = None,
-) -> Callable[[Callable[P, R]], Task[P, R]]:
-    options = JobOptions(
-        queue=queue, priority=priority, max_attempts=max_attempts, job_key_mode=job_key_mode, keep_result=keep_result
-    )
-    timeouts = Timeouts(
-        timeout=timeout,
-        wait_timeout=wait_timeout,
-        wait_overtime=wait_overtime,
-        waiting_shortens_timeout=waiting_shortens_timeout,
-    )
-    errors = ErrorRules(retry_on=retry_on, discard_on=discard_on)
-    limits = DeclaredLimits(
-        max_concurrency=max_concurrency, concurrency_key=concurrency_key, key_concurrency=key_concurrency
-    )
+    function: Any, name: str | None, options: TaskOptions, *, is_store_task: bool, atomic: bool, chunk: int | None
+) -> Any:
+    """Declare the task, or without a function return the decorator. Raises OptionInvalid for an unknown option."""
+    given: dict[str, Any] = {**options}
+    for option in given:
+        if option in EnqueueOptions.__annotations__ and option not in TaskOptions.__annotations__:
+            raise OptionInvalid(f"no option {option!r} of a task; give it to each enqueue: using({option}=…)")
+        if option not in TaskOptions.__annotations__:
+            raise unknown_option(option, TaskOptions.__annotations__)
 
-    kind: Any = Task if chunk is None else ChunkTask
+    def take(*names: str) -> dict[str, Any]:
+        return {each: given[each] for each in names if each in given}
 
-    def declare(function: Callable[P, R]) -> Task[P, R]:
-        declared: Task[P, R] = kind(
-            function,
-            name=name,
-            options=options,
-            is_store_task=is_store_task,
-            atomic=atomic,
-            job_key_template=job_key,
-            backoff=backoff,
-            errors=errors,
-            timeouts=timeouts,
-            limits=limits,
-            chunk=chunk,
-        )
-        return declared
-
-    return declare
+    declare: Callable[..., Any] = partial(
+        Task if chunk is None else ChunkTask,
+        name=name,
+        options=JobOptions(**take("queue", "priority", "max_attempts", "job_key_mode", "keep_result")),
+        is_store_task=is_store_task,
+        atomic=atomic,
+        job_key_template=given.get("job_key"),
+        backoff=given.get("backoff"),
+        errors=ErrorRules(**take("retry_on", "discard_on")),
+        timeouts=Timeouts(**take("timeout", "wait_timeout", "wait_overtime", "waiting_shortens_timeout")),
+        limits=DeclaredLimits(**take("max_concurrency", "concurrency_key", "key_concurrency")),
+        chunk=chunk,
+    )
+    return declare if function is None else declare(function)
 
 
 def _filled(template: str | None, store: object, arguments: Arguments) -> str | None:
@@ -418,7 +381,7 @@ def _filled(template: str | None, store: object, arguments: Arguments) -> str | 
 
 
 def _derived_name(function: Callable[..., Any]) -> str:
-    """Return ``label.function`` with the label of the app that contains the module, else with its last package."""
+    """Return ``label.function``, with the label of the app that contains the module, or else its last package."""
     module = function.__module__
     try:
         app = apps.get_containing_app_config(module)

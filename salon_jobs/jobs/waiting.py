@@ -1,12 +1,13 @@
-"""Waiting jobs: why each does not run yet, and how many wait, counted from a bounded number of rows."""
+"""Waiting jobs: why they do not run yet, and how many wait, counted from a bounded number of rows."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Final
+from uuid import UUID
 
 from django.db import connections
 from django.utils import timezone
@@ -15,7 +16,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core import metrics
 from salon_jobs.core.metrics import Sample
 from salon_jobs.core.records import JobState
-from salon_jobs.core.units import duration, paused_text, rate_text, with_noun
+from salon_jobs.core.units import duration, pause_details, rate_text, with_noun
 from salon_jobs.db import statements
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.limits import Limits, count_by_scope, load_limits, scopes_of
@@ -23,16 +24,17 @@ from salon_jobs.models import Job, Process
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What decides whether jobs start: limits with their use, and the queues that live workers serve (None: all)."""
+class StartConditions:
+    """What decides whether jobs start: limits and their use, and the queues that live workers serve (None: all)."""
 
     limits: Limits
     running: Mapping[str, int]
     served: Sequence[Sequence[str] | None]
     known_tasks: frozenset[str]
+    store_name: Callable[[UUID], str]
 
     def reasons(self, job: Any, now: datetime) -> list[str]:
-        """Return each reason why the queued job does not start, in words; none when it only waits for its turn."""
+        """Return the reasons why a queued job does not start, in words; none if it only waits for its turn."""
         found: list[str] = []
         if ahead := due_in(job, now):
             found.append(ahead)
@@ -47,10 +49,11 @@ class Surroundings:
         return found
 
     def _limited(self, scope: str) -> Iterable[str]:
-        limit, name = self.limits[scope], scope.replace(":", " ", 1)
+        limit, (kind, _, of) = self.limits[scope], scope.partition(":")
+        name = f"{kind} {self.store_name(UUID(of)) if kind == 'store' else of}"
         if limit.paused:
             at = limit.paused_at and timezone.localtime(limit.paused_at)
-            yield f"{name} is {paused_text(limit.paused_by, at)}"
+            yield f"{name} is paused {pause_details(limit.paused_by, at)}".rstrip()
         elif limit.max_concurrency is not None:
             count = self.running[scope]
             if count >= limit.max_concurrency:
@@ -60,14 +63,14 @@ class Surroundings:
 
 
 def serves(queues: Sequence[str] | None, queue: str) -> bool:
-    """Return whether a process with these queues in its row serves one: all, the named, or all but those after "!"."""
+    """Return whether a process whose row has these queues serves one: None means all, "!" all but those named so."""
     if queues is None or queue in queues:
         return True
     return any(name.startswith("!") for name in queues) and f"!{queue}" not in queues
 
 
 def served_in_words(queues: Sequence[str] | None) -> str:
-    """Return which queues a process with these in its row serves: "all", "mail, night" or "all but dawn"."""
+    """Return in words which queues a process whose row has these serves: "all", "mail, night" or "all but dawn"."""
     if not queues:
         return "all"
     excluded = [name[1:] for name in queues if name.startswith("!")]
@@ -75,41 +78,44 @@ def served_in_words(queues: Sequence[str] | None) -> str:
 
 
 def due_in(job: Any, now: datetime) -> str:
-    """Return when a queued job that is not due yet becomes due, in words, or ""."""
+    """Return in words when a queued job becomes due, or "" if it is due."""
     ahead_s = (job.run_at - now).total_seconds()
     return f"{'retry' if job.attempts else 'due'} in {duration(ahead_s)}" if ahead_s > 0 else ""
 
 
-def surroundings(*, using: str, now: datetime) -> Surroundings:
+def start_conditions(*, using: str, now: datetime, store_name: Callable[[UUID], str]) -> StartConditions:
     """Load what decides whether jobs start, in two or three queries. Role: operator, worker."""
     limits = load_limits(using=using)
     workers = Process.objects.using(using).filter(kind="worker").order_by("-heartbeat_at")[:1000]
     rows: list[tuple[Any, datetime]] = list(workers.values_list("queues", "heartbeat_at"))
-    return Surroundings(
+    return StartConditions(
         limits,
         count_by_scope(statements.rows("running_counts", using=using)) if limits else {},
         [queues for queues, beat in rows if now - beat < conf.process_silent_after],
         frozenset(registry.task_names()),
+        store_name,
     )
 
 
-def waiting_reasons(jobs: Iterable[Job], *, using: str, now: datetime) -> dict[int, str]:
-    """Return for each queued job why it does not run yet; "" when nothing but its turn is missing.
+def waiting_reasons(
+    jobs: Iterable[Job], *, using: str, now: datetime, store_name: Callable[[UUID], str] = str
+) -> dict[int, str]:
+    """Return for each queued job why it does not run yet; "" if it only waits for its turn.
 
-    Three queries at most, however many jobs. Role: operator, worker.
+    Three queries at most, however many jobs, and what ``store_name`` takes. Role: operator, worker.
     """
     queued = [job for job in jobs if job.state == str(JobState.QUEUED)]
     if not queued:
         return {}
-    around = surroundings(using=using, now=now)
-    return {job.pk: "; ".join(around.reasons(job, now)) for job in queued}
+    conditions = start_conditions(using=using, now=now, store_name=store_name)
+    return {job.pk: "; ".join(conditions.reasons(job, now)) for job in queued}
 
 
-# Most jobs to count one by one, and by store, which reads the rows and not just an index.
+# Most jobs to count, and most to count by store, which reads the rows and not just an index.
 _COUNTED: Final = 10_000
 _COUNTED_BY_STORE: Final = 2000
-# Most pages of the table to read for an estimate, most claim groups (counting those that differ only by key as one),
-# and most stores to return.
+# For an estimate: most pages of the table to read, most claim groups to step through (those that differ only by key
+# count as one), and most stores to return.
 _PAGES: Final = 1000
 _CLAIM_GROUPS: Final = 1000
 _STORES: Final = 10
@@ -119,7 +125,7 @@ _STORES: Final = 10
 class Depth:
     """Numbers of waiting and due jobs of a queue or store, and how long the oldest has been due.
 
-    Jobs that are due but ``paused``, by their queue, task or store, are counted apart: they are not late.
+    Due jobs whose queue, task or store is paused count only as ``paused``: they are not late.
     """
 
     waiting: int
@@ -136,7 +142,7 @@ class Depth:
 
 @dataclass(frozen=True, slots=True)
 class Depths:
-    """Waiting jobs by queue, and by store for the ten stores with the most. Not exact: estimated."""
+    """Waiting jobs by queue, and by store for the ten stores with the most; estimated if not ``exact``."""
 
     queues: Mapping[str, Depth]
     stores: Mapping[str, Depth]
@@ -161,7 +167,7 @@ def depths(*, using: str) -> Depths:
 
 
 def record_depths() -> None:
-    """Record this minute's counts, unless another worker already has. Idempotent. Worker role, autocommit."""
+    """Record this minute's counts, unless another worker has. Idempotent. Worker role, autocommit."""
     with connections[conf.database].cursor() as cursor:
         cursor.execute("SELECT EXISTS (SELECT FROM salon_jobs_queue_minute WHERE minute = date_trunc('minute', now()))")
         if cursor.fetchone()[0]:
@@ -193,10 +199,10 @@ def _read(statement: str, parameters: dict[str, Any], using: str) -> tuple[dict[
 
 @dataclass(frozen=True, slots=True)
 class QueueFront:
-    """Lateness of the oldest due job of a registered task, in seconds, and the due tasks that are not registered here.
+    """How late the oldest due job of a registered task is, in seconds, and the due tasks that are not registered here.
 
-    ``due`` counts the first 10,000 due jobs by queue, ``unknown_jobs`` those of them whose task is not registered;
-    ``late_s`` is how late the oldest of the others is in each queue. What is paused counts only in ``paused``.
+    ``due`` counts the first 10,000 due jobs by queue, ``unknown_jobs`` those among them whose task is not registered;
+    ``late_s`` is how late the oldest of the others is, by queue. Paused jobs count only in ``paused``.
     """
 
     lag_s: float = 0.0
@@ -217,7 +223,7 @@ class QueueFront:
 
 
 def look_at_queue(*, using: str | None = None) -> QueueFront:
-    """Inspect the front of the queue. Raises database errors. Role: worker, operator; others see too few jobs.
+    """Inspect the front of the queue. Role: worker, operator; others see too few jobs. Raises database errors.
 
     ``using`` defaults to the alias of the job tables.
     """

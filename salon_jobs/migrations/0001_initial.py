@@ -150,7 +150,11 @@ class Migration(LocksBriefly):
                         name="salon_jobs_job_live_key",
                     ),
                     models.Index(condition=_ENDED, fields=["state", "finished_at"], name="salon_jobs_job_ended"),
-                    models.Index(fields=["store_id", "id"], name="salon_jobs_job_store"),
+                    models.Index(
+                        condition=models.Q(("store_id__isnull", False)),
+                        fields=["store_id", "id"],
+                        name="salon_jobs_job_store",
+                    ),
                     models.Index(
                         condition=models.Q(("fan_out_id__isnull", False)),
                         fields=["fan_out_id"],
@@ -165,6 +169,11 @@ class Migration(LocksBriefly):
                     models.Index(condition=_ENDED, fields=["state", "id"], name="salon_jobs_job_ended_state"),
                     models.Index(condition=_ENDED, fields=["task", "id"], name="salon_jobs_job_ended_task"),
                     models.Index(condition=_ENDED, fields=["queue", "id"], name="salon_jobs_job_ended_queue"),
+                    models.Index(
+                        condition=models.Q(("store_id__isnull", True)) & _ENDED,
+                        fields=["id"],
+                        name="salon_jobs_job_ended_system",
+                    ),
                     models.Index(
                         condition=models.Q(("job_key__isnull", False)) & _ENDED,
                         fields=["job_key"],
@@ -533,10 +542,7 @@ class Migration(LocksBriefly):
                 ("retry_count", models.SmallIntegerField(db_default=0)),
                 ("retry_at", models.DateTimeField(null=True)),
                 ("created_at", models.DateTimeField(db_default=Now())),
-                (
-                    "sent_at",
-                    models.DateTimeField(help_text="When it was published; null for other messages", null=True),
-                ),
+                ("sent_at", models.DateTimeField(help_text="When it was published", null=True)),
                 ("ended_at", models.DateTimeField(help_text="When it failed or was skipped", null=True)),
                 ("last_error", models.TextField(db_default="")),
                 ("replay_of", models.UUIDField(help_text="The original message that this one re-sends", null=True)),
@@ -705,8 +711,8 @@ class Migration(LocksBriefly):
                         choices=[
                             ("enqueued", "became a job"),
                             ("rejected", "rejected"),
-                            ("retry", "to be tried again"),
-                            ("dismissed", "dismissed by an operator"),
+                            ("retry", "to be retried"),
+                            ("dismissed", "dismissed"),
                         ],
                         max_length=16,
                     ),

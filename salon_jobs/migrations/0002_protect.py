@@ -37,6 +37,7 @@ class Migration(LocksBriefly):
             "salon_jobs_inbox",
         ),
         ShareWithDjango(),
+        InstallFunction("salon_jobs_add_many"),
         InstallFunction("salon_jobs_add_jobs"),
         InstallFunction("salon_jobs_add_job"),
         InstallFunction("salon_jobs_enqueue"),
@@ -48,16 +49,17 @@ class Migration(LocksBriefly):
         InstallFunction("salon_jobs_finish_chunk"),
         InstallFunction("salon_jobs_supersede"),
         InstallFunction("salon_jobs_add_follow_up"),
+        InstallFunction("salon_jobs_enqueue_follow_up"),
         InstallFunction("salon_jobs_follow_up"),
         InstallFunction("salon_jobs_emit"),
         InstallFunction("salon_jobs_emit_many"),
         InstallFunction("salon_jobs_gate"),
         InstallFunction("salon_jobs_skip_messages"),
         InstallFunction("salon_jobs_hold_gate"),
-        # A job is three row versions within seconds: inserted, claimed, deleted. By the server's defaults a table that
+        # A job is three row versions within seconds: inserted, claimed, deleted. With the server's defaults, a table that
         # once held a million rows is vacuumed after 200,000 dead ones, and deliberately slowly; until then each claim
-        # reads past them. So: a fixed number, and at full speed. The TOAST table holds the long payloads. fillfactor
-        # stays at 100: a claim changes indexed columns, so free space in the page would not make it cheaper.
+        # reads past them. So the threshold is fixed, and vacuum runs at full speed. The TOAST table holds long payloads.
+        # fillfactor stays at 100: a claim changes indexed columns, so free space in the page would not make it cheaper.
         SetStorageParameters(
             "salon_jobs_job",
             {

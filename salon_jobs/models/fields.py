@@ -19,7 +19,7 @@ else:
     DateTimeField = models.DateTimeField
 
 
-# For ``Meta``: one check says that the database must be PostgreSQL, where Django would warn of every such index.
+# For ``Meta``, so that on another database one check says so, instead of a warning of Django's for every such index.
 REQUIRED_FEATURES: Final = (
     "supports_covering_indexes",
     "supports_nulls_distinct_unique_constraints",
@@ -29,10 +29,10 @@ REQUIRED_FEATURES: Final = (
 
 
 class InstantField(DateTimeField):
-    """Column of an instant, which is read as an aware datetime even where ``USE_TZ`` is False."""
+    """Column of an instant, read as an aware datetime even if ``USE_TZ`` is False."""
 
     def get_db_converters(self, connection: Any) -> list[Any]:
-        """Return what makes the naive datetimes of Django's connections aware."""
+        """Return a converter that makes naive datetimes aware, if Django's connection returns such."""
         return [] if connection.timezone is not None else [_from_row]
 
     def deconstruct(self) -> Any:
@@ -46,7 +46,7 @@ def _from_row(value: datetime | None, expression: Any, connection: Any) -> datet
 
 
 class IntegerArrayField(models.Field):  # type: ignore[type-arg]
-    """Column of type ``integer[]``. From Django 6.1 on its own array field requires ``django.contrib.postgres``."""
+    """Column of type ``integer[]``. Since Django 6.1, its own array field requires ``django.contrib.postgres``."""
 
     def db_type(self, connection: BaseDatabaseWrapper) -> str:
         """Return the column's type."""
@@ -54,7 +54,7 @@ class IntegerArrayField(models.Field):  # type: ignore[type-arg]
 
 
 class ReadableJSONField(models.JSONField):
-    """JSON column that is always readable: JSON that Python cannot parse becomes a text that says so."""
+    """JSON column that can always be read: JSON that Python cannot parse is replaced by a text that says so."""
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
         """Return Python values."""
@@ -68,7 +68,7 @@ class StoredColumn(models.GeneratedField):
     """Generated column that PostgreSQL stores; checked without a connection."""
 
     def check(self, **kwargs: Any) -> list[CheckMessage]:
-        """Check everything but what the server supports: Django 6.1 connects to every database to ask its version."""
+        """Check everything but what the server supports, for which Django 6.1 connects to every database."""
         return super().check(**{**kwargs, "databases": None})
 
     def deconstruct(self) -> Any:
@@ -80,7 +80,7 @@ class StoredColumn(models.GeneratedField):
 class BloomIndex(models.Index):
     """BRIN index of text columns: vacuum makes a bloom filter of each 32 pages of the table.
 
-    From Django 6.1 on its own class requires ``django.contrib.postgres``.
+    Since Django 6.1, its own class requires ``django.contrib.postgres``.
     """
 
     def create_sql(self, model: Any, schema_editor: Any, using: str = "", **kwargs: Any) -> Any:
@@ -101,11 +101,11 @@ class JSONTextField(models.JSONField):
         return "json"
 
     def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
-        """Select it as text: psycopg would parse it, making a JSON string indistinguishable from JSON text."""
+        """Select it as text: if psycopg parsed it, a JSON string could not be told from JSON text."""
         return f"{sql}::text", params
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
-        """Return Python values, or a text that says so for JSON that PostgreSQL accepts and Python does not."""
+        """Return Python values; for JSON that Python cannot parse, a text that says so."""
         if not isinstance(value, str):
             return value
         try:
@@ -115,18 +115,18 @@ class JSONTextField(models.JSONField):
 
 
 def unreadable(text: str, error: Exception) -> str:
-    """Return the text shown in place of JSON that PostgreSQL accepts and Python does not."""
+    """Return the text shown instead of JSON that PostgreSQL accepts but Python cannot parse."""
     return f"<{len(text)} characters of JSON that Python cannot read: {type(error).__name__}>"
 
 
-# Ids are allocated in time order, except by statements that take longer than a moment to write their rows.
+# Ids are allocated in the order of time, except by statements that take a while to write their rows.
 MARGIN: Final = timedelta(minutes=10)
 
 
 def first_id_at(instant: datetime, rows: QuerySet[Any]) -> int:
     """Return the id from which rows were created at this instant or later, by bisection.
 
-    Accurate to the time that one statement took to write rows: search ``MARGIN`` earlier, and compare the times.
+    Only as accurate as the time that a statement takes to write its rows: search ``MARGIN`` earlier, and compare times.
     """
     ends = rows.aggregate(low=Min("pk"), high=Max("pk"))
     low, high = ends["low"] or 0, (ends["high"] or 0) + 1

@@ -16,13 +16,13 @@ from salon_jobs.core.units import EARLIEST, LATEST
 from salon_jobs.models.fields import REQUIRED_FEATURES, BloomIndex, InstantField, ReadableJSONField, StoredColumn
 
 _STATES = [(state.value, state.value) for state in JobState]
-# Spelled so because every enqueue evaluates it for each index: one comparison that fails, where IN takes five times as
-# long. The planner sees that IN (failed, …) implies it.
+# Every enqueue evaluates this for each index: it fails after one comparison, where IN takes five times as long. The
+# planner knows that IN (failed, …) implies it.
 _ENDED = ~models.Q(state="queued") & ~models.Q(state="running")
 _FAILED = models.Q(state="failed")
 _REPRESENTABLE = (EARLIEST, LATEST)
 
-# Illegal transitions: a guard against mistakes, written as a WHEN clause so that a legal one never calls a function.
+# Guard against mistakes: the illegal transitions, as a WHEN clause, so that a legal one calls no function.
 _ILLEGAL_MOVES = pgtrigger.Condition(
     "((OLD.state = 'succeeded' AND NEW.state <> 'succeeded')"
     " OR (OLD.state = 'queued' AND NEW.state IN ('succeeded', 'failed'))"
@@ -36,7 +36,7 @@ _IDENTITY_CHANGED = pgtrigger.Condition(
 
 
 class TextHash(models.Func):
-    """Hash of a text, seeded with a number, such as another hash; immutable, as a generated column requires."""
+    """Hash of a text, seeded with a number such as another hash; immutable, as generated columns require."""
 
     function = "hashtextextended"
     arity = 2
@@ -46,9 +46,9 @@ class TextHash(models.Func):
 
 
 class Job(models.Model):
-    """One job: due when ``queued`` and ``run_at`` has come. No foreign keys: the table is hot and operational.
+    """One job, due once ``queued`` and ``run_at`` has come. Without foreign keys, since the table is hot.
 
-    Written by the statements in ``salon_jobs/db/sql``; the model serves reading, the admin and migrations.
+    The statements in ``salon_jobs/db/sql`` write it; the model is for reading, the admin and migrations.
     """
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
@@ -182,7 +182,10 @@ class Job(models.Model):
                 name="salon_jobs_job_live_key",
             ),
             models.Index(fields=["state", "finished_at"], condition=_ENDED, name="salon_jobs_job_ended"),
-            models.Index(fields=["store_id", "id"], name="salon_jobs_job_store"),
+            # Not for jobs without a store: each claim would write to it, a tenth of all that such a job costs.
+            models.Index(
+                fields=["store_id", "id"], condition=models.Q(store_id__isnull=False), name="salon_jobs_job_store"
+            ),
             models.Index(
                 fields=["fan_out_id"], condition=models.Q(fan_out_id__isnull=False), name="salon_jobs_job_fan_out"
             ),
@@ -198,6 +201,9 @@ class Job(models.Model):
             models.Index(fields=["state", "id"], condition=_ENDED, name="salon_jobs_job_ended_state"),
             models.Index(fields=["task", "id"], condition=_ENDED, name="salon_jobs_job_ended_task"),
             models.Index(fields=["queue", "id"], condition=_ENDED, name="salon_jobs_job_ended_queue"),
+            models.Index(
+                fields=["id"], condition=models.Q(store_id__isnull=True) & _ENDED, name="salon_jobs_job_ended_system"
+            ),
             models.Index(
                 fields=["job_key"], condition=models.Q(job_key__isnull=False) & _ENDED, name="salon_jobs_job_ended_key"
             ),
@@ -231,7 +237,7 @@ class Job(models.Model):
 
     @property
     def timeliness(self) -> str:
-        """The state in a word or two that also says how the job stands in time."""
+        """The state in a word or two, which also say whether the job is scheduled, retrying, timed out or expired."""
         match self.state:
             case JobState.QUEUED if self.run_at > datetime.now(UTC):
                 return "retrying" if self.attempts else "scheduled"
@@ -246,7 +252,7 @@ class Job(models.Model):
 
 
 class JobError(models.Model):
-    """One failed attempt of a job, off the hot row. ``job_id`` is no foreign key: errors never delay a job."""
+    """One failed attempt of a job, apart from the hot row. ``job_id`` is no foreign key: errors never delay a job."""
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
     job_id: models.BigIntegerField[int, int] = models.BigIntegerField()
@@ -273,9 +279,9 @@ class JobError(models.Model):
 
 
 class JobResult(models.Model):
-    """What a job returned, and what its row said: kept for a time after a success whose row is deleted.
+    """What a job returned and what its row said, kept for a time after a success that deletes the row.
 
-    Written with the success itself, for jobs that keep their result. No foreign key: the job is gone by then.
+    Written with the success itself, for jobs that keep their result. No foreign key, since the job is gone by then.
     """
 
     job_id: models.BigIntegerField[int, int] = models.BigIntegerField(primary_key=True)
@@ -307,8 +313,8 @@ class JobResult(models.Model):
 class SupersededRun(models.Model):
     """One running job whose key a newer job took: it is not retried, even after the newer one has finished.
 
-    A row of its own, since an enqueue never touches a running job. Written by the trigger on the job table, read when a
-    run ends without success, deleted by the workers' maintenance.
+    A separate row, since an enqueue never touches a running job. A trigger on the job table writes it, the end of a run
+    without success reads it, and the workers' maintenance deletes it.
     """
 
     job_id: models.BigIntegerField[int, int] = models.BigIntegerField(primary_key=True)
@@ -324,9 +330,9 @@ class SupersededRun(models.Model):
 
 
 class FanOutRecord(models.Model):
-    """One fan-out: what it added, never changed afterwards. The progress of its jobs is counted on demand.
+    """One fan-out and what it added; never changes. The progress of its jobs is counted on demand.
 
-    Unique by task, tick and digest (of arguments and label): a second one for the same tick adds nothing.
+    Unique by task, tick and digest (of arguments and label), so that a second one for the same tick adds nothing.
     """
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)

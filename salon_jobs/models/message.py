@@ -16,7 +16,7 @@ from salon_jobs.models.fields import REQUIRED_FEATURES, InstantField, JSONTextFi
 
 _STATUSES = [(status.value, status.value) for status in MessageStatus]
 _OPEN = models.Q(status__in=["pending", "failed"])
-# Not even SQL written by hand can make sent_at anything but the time of the publish.
+# So that not even SQL written by hand can give sent_at another meaning than the time of the publish.
 _TIMES_FIT_STATUS = (
     models.Q(status="pending", sent_at=None, ended_at=None)
     | models.Q(status="published", sent_at__isnull=False, ended_at=None)
@@ -41,10 +41,10 @@ class PartitionOf(models.Func):
 
 
 class Message(models.Model):
-    """One message: sent if and only if the transaction that wrote it committed. Only ``emit`` writes it.
+    """One message, sent if and only if the transaction that wrote it commits. Only ``emit`` writes it.
 
-    A trigger takes the gate's lock before any statement inserts here (sql/hold_gate_function.sql); the relay relies on
-    it to read in id order.
+    Before any statement inserts here, a trigger takes the gate's lock (sql/hold_gate_function.sql), on which the relay
+    relies to read in id order.
     """
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
@@ -69,7 +69,7 @@ class Message(models.Model):
     retry_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
     created_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
     sent_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(
-        null=True, help_text="When it was published; null for other messages"
+        null=True, help_text="When it was published"
     )
     ended_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(
         null=True, help_text="When it failed or was skipped"
@@ -206,7 +206,7 @@ class RelayPartition(models.Model):
 
 
 class DestinationState(models.Model):
-    """One aggregate type: the tokens left of its rate, whether it is paused, and the outage that relays met there."""
+    """One aggregate type: the tokens left of its rate, whether it is paused, and its current outage."""
 
     aggregate_type: models.CharField[str, str] = models.CharField("destination", primary_key=True, max_length=255)
     tokens: models.FloatField[float, float] = models.FloatField(db_default=0.0)
@@ -249,10 +249,10 @@ class Replay(models.Model):
 
 
 class InboxMessage(models.Model):
-    """One message that ``consume_queue`` took: the job it became, or why it was rejected.
+    """One message that ``consume_queue`` received: the job it became, or why it was rejected.
 
-    Unique by consumer and message id: duplicate deliveries become one job. ``message_id`` is text, since producers
-    other than salon_jobs choose their own.
+    Unique by consumer and message id, so that duplicate deliveries become one job. ``message_id`` is text, since other
+    producers than salon_jobs choose their own.
     """
 
     class Status(models.TextChoices):
@@ -260,8 +260,8 @@ class InboxMessage(models.Model):
 
         ENQUEUED = "enqueued", "became a job"
         REJECTED = "rejected", "rejected"
-        RETRY = "retry", "to be tried again"
-        DISMISSED = "dismissed", "dismissed by an operator"
+        RETRY = "retry", "to be retried"
+        DISMISSED = "dismissed", "dismissed"
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
     consumer: models.CharField[str, str] = models.CharField(max_length=100)

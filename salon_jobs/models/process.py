@@ -39,7 +39,7 @@ UUID_NAME: Final = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 
 
 class Limit(models.Model):
-    """One limit. Workers apply it within a second; jobs they already hold still run."""
+    """One limit or pause. Workers apply it within a second; jobs they already hold still run."""
 
     class Kind(models.TextChoices):
         """What a limit applies to. A ``key`` is named task:key."""
@@ -97,7 +97,7 @@ class Limit(models.Model):
 
 
 class CronEntryState(models.Model):
-    """One cron entry that a scheduler has registered; backfill never reaches before ``registered_at``."""
+    """One cron entry that a scheduler has registered. Ticks before ``registered_at`` are never backfilled."""
 
     name: models.CharField[str, str] = models.CharField(max_length=255, primary_key=True)
     registered_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
@@ -133,8 +133,8 @@ class CronTick(models.Model):
 class TaskMinute(models.Model):
     """Results of the runs of one task on one queue in one minute.
 
-    Workers add to it every few seconds; the minute is that of the database's clock at that time. Histograms have the
-    buckets of ``salon_jobs.core.metrics``.
+    Workers add to it every few seconds; the minute is that of the database's clock then. Histograms have the buckets of
+    ``salon_jobs.core.metrics``.
     """
 
     pk = models.CompositePrimaryKey("minute", "task", "queue")
@@ -165,7 +165,7 @@ class TaskMinute(models.Model):
 
 
 class QueueMinute(models.Model):
-    """Number of jobs waiting in one queue at one moment of a minute. One of all workers counts, once a minute."""
+    """Number of jobs waiting in one queue at one moment of a minute. One of all workers counts them, once a minute."""
 
     pk = models.CompositePrimaryKey("minute", "queue")
     minute: models.DateTimeField[datetime, datetime] = InstantField()

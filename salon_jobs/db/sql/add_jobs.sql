@@ -1,4 +1,3 @@
--- name: add_jobs
 -- Add jobs of one task by salon_jobs_add_jobs, in the caller's transaction.
 -- Payloads are JSON without line breaks, one per line; store ids are separated by commas, empty for none. The rest are
 -- arrays, since they can be any text; NULL for none.
@@ -11,18 +10,4 @@ SELECT job_id, result, store_id, job_key
        run_at => COALESCE(%(run_at)s::timestamptz, statement_timestamp() + %(run_in)s::interval),
        expires_at => %(expires_at)s, tick => %(tick)s, job_keys => %(job_keys)s::text[],
        job_key_mode => %(job_key_mode)s, concurrency_keys => %(concurrency_keys)s::text[],
-       traces => %(traces)s::text[])
-
--- name: add_jobs_without_keys
--- The same without keys, in the given order. With store_ids NULL, store_id is that of all. The ids come in one value: a
--- client that prepares the next jobs meanwhile would wait for the interpreter's lock with each packet of rows.
--- Locks: none. Role: web (own store or none), worker.
-SELECT array_agg(job_id)
-  FROM salon_jobs_add_jobs(
-       task => %(task)s, payloads => string_to_array(%(payloads)s, E'\n'),
-       store_ids => COALESCE(string_to_array(%(store_ids)s, ',', '')::uuid[],
-                             array_fill(%(store_id)s::uuid, ARRAY[%(count)s::integer])),
-       queue => %(queue)s, priority => %(priority)s::smallint, max_attempts => %(max_attempts)s::smallint,
-       run_at => COALESCE(%(run_at)s::timestamptz, statement_timestamp() + %(run_in)s::interval),
-       expires_at => %(expires_at)s, tick => %(tick)s, concurrency_keys => %(concurrency_keys)s::text[],
        traces => %(traces)s::text[])

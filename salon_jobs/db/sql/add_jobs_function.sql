@@ -1,6 +1,6 @@
--- Define salon_jobs_add_jobs (version 1), the one insert of jobs: one or many of one task, with keys or without, of
--- stores or of none, and those of a fan-out. Either all have a key or none. Each array has an element per job; payloads
--- and traces may have one for all. Returns a row for each job that was added or already there: without keys in the
+-- Define salon_jobs_add_jobs (version 1), which adds one or many jobs of one task, with keys or without, of stores or
+-- of none, and those of a fan-out. Either all have a key or none. Each array has an element per job; payloads and
+-- traces may have one for all. Returns a row for each job that was added or already there: without keys in the
 -- given order, with keys in any. With unsafe_dedupe, a key is missing from the result if its holder changed meanwhile:
 -- call again.
 -- SECURITY DEFINER, since the policies of the web role let it add no job without a store. So it checks access itself:
@@ -14,6 +14,7 @@
 -- transaction-level advisory locks, which serialize enqueuers in one global order: the task's, shared, then its keys';
 -- for more than 1,000 keys the task's alone, exclusively, since the server's lock table is small (6,400 by default, for
 -- all transactions together). Each statement has its own snapshot, so it sees what former holders committed.
+-- JIT is off: with keys, the planner overrates the joins, and a server that compiled them took seconds for each call.
 -- Replace it only with a definition that accepts the same named arguments. access.job_tables fills in the schema and
 -- the name of the store setting; owner: the migrator; EXECUTE: web and worker.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_add_jobs(
@@ -33,7 +34,7 @@ CREATE OR REPLACE FUNCTION __schema__.salon_jobs_add_jobs(
     run_ats timestamptz[] DEFAULT NULL,
     fan_out_id bigint DEFAULT NULL
 ) RETURNS TABLE (job_id bigint, result text, store_id uuid, job_key text)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
 AS $body$
 #variable_conflict use_column
 DECLARE

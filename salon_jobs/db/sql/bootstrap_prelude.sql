@@ -66,7 +66,7 @@ BEGIN
 END
 $sql$;
 
--- Refuses a role that this project may not use, or could use only altered while others use it as well.
+-- Refuse a role that this project may not use, or that it would have to alter while others use it too.
 CREATE OR REPLACE PROCEDURE pg_temp.guard_role(
     name_of_role name, attributes text, granted_roles name[], database name DEFAULT current_database()
 ) LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
@@ -104,7 +104,7 @@ BEGIN
 END
 $sql$;
 
--- Refuses a database whose schema or job tables belong to a role that is none of this project's.
+-- Refuse a database whose schema or job tables belong to a role that is none of this project's.
 CREATE OR REPLACE PROCEDURE pg_temp.guard_database(roles name[])
 LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
 DECLARE
@@ -117,7 +117,7 @@ DECLARE
 BEGIN
     IF others IS NOT NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'SJ003',
-            MESSAGE = format('database %s belongs to %s, who is none of the roles', current_database(), others),
+            MESSAGE = format('database %s belongs to %s, which is none of the roles', current_database(), others),
             HINT = 'Connect to your own database, or convert this one: python manage.py salon_jobs convert.';
     END IF;
 END
@@ -141,7 +141,7 @@ BEGIN
 END
 $sql$;
 
--- Revokes a role's memberships whoever granted them.
+-- Revoke a role's memberships, whoever granted them.
 CREATE OR REPLACE PROCEDURE pg_temp.revoke_memberships(name_of_role name, granted_roles name[])
 LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
 DECLARE
@@ -153,8 +153,8 @@ BEGIN
 END
 $sql$;
 
--- Lets the migrator become an owner of functions, but not use its rights implicitly; before PostgreSQL 16 there is no
--- option for that, and the migrator's own NOINHERIT ensures it. A shared role that has it already stays as it is.
+-- Let the migrator become an owner of functions, but not inherit its rights. PostgreSQL 15 has no option for that;
+-- there, the migrator's own NOINHERIT ensures it. A shared owner that is granted already stays as it is.
 CREATE OR REPLACE PROCEDURE pg_temp.grant_owner(owner name, migrator name)
 LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
 BEGIN
@@ -166,7 +166,7 @@ BEGIN
 END
 $sql$;
 
--- Runs a statement that names the current database: what is before DATABASE in it, and what is after the name.
+-- Run a statement that names the current database; the arguments are what is before DATABASE and after the name.
 CREATE OR REPLACE PROCEDURE pg_temp.on_database(before text, after text)
 LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
 BEGIN

@@ -4,7 +4,7 @@
 -- SECURITY DEFINER, so it restricts itself to the caller's current store. access.job_tables fills in the schema and the
 -- name of the store setting; owner: the migrator; EXECUTE: web, worker, operator.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_cancel(ids bigint[]) RETURNS SETOF bigint
-LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
 AS $body$
 WITH chosen AS MATERIALIZED (
     SELECT id, state = 'running' AS runs FROM __schema__.salon_jobs_job

@@ -6,7 +6,7 @@
 -- expects a tenth of the table and reads all of it (500 of 500,000 due jobs: 72 ms, this way 8 ms).
 -- The commit does not wait for the disk (this transaction only): whatever a run commits comes later in the log, so a
 -- crash that loses the claim has lost the run as well, and the job is queued as before.
--- Instants are returned as seconds: parsing a timestamp costs the client more than the rest of the row.
+-- Instants are returned as seconds: parsing a timestamp takes the client longer than the rest of the row.
 -- Role: worker. Not prepared: planning is a hundredth of a batch.
 -- %(now)s is NULL except in tests; the database's clock decides. %(clock)s is the process's monotonic clock, in
 -- seconds.

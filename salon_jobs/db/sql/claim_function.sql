@@ -1,6 +1,6 @@
 -- Define salon_jobs_claim: claim_due.sql with a plan that the server keeps, for claims of a few jobs, where planning is
 -- half the cost. Only for small batches, since a function's rows pass through a tuplestore.
--- The settings: a plan made while the table is empty must walk the index of due jobs later on too.
+-- The settings make a plan that was made while the table is empty walk the index of due jobs later on too.
 -- Locks: as claim_due.sql. access.job_tables fills in the statement and the schema; owner: the migrator; EXECUTE:
 -- worker.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_claim(

@@ -1,13 +1,13 @@
--- Define salon_jobs_claim_groups (version 1): claim due jobs claim group by claim group for one live process: at most its
--- quota from each group, at most its quota from each store, at most ``room`` in all; a store's groups are used in the
--- given order. A group is read from after the job that was last claimed from it (low-water): behind a transaction that
--- pins xmin, the dead rows before it would be read each time.
+-- Define salon_jobs_claim_groups (version 1), which claims due jobs for one live process, claim group by claim group:
+-- at most its quota from each group, at most its quota from each store, at most ``room`` in all; a store's groups are
+-- used in the given order. A group is read from after the job that was last claimed from it (low-water): behind a
+-- transaction that pins xmin, the dead rows before it would be read each time.
 -- The group (column claim_group) is a hash: among 10,000 keys of a store, two collide in one case of a hundred. So the
 -- key is compared too; otherwise one key's jobs would be claimed against the other's limit.
--- A function, since the server keeps its plan: planning took longer than claiming a hundred jobs. The settings: each
--- group is read in the order of salon_jobs_job_claim_group, as far as its quota goes. For a backlog of some hundred jobs
--- a planner that expects few with this key would read and sort all of it. Such settings raise the expected cost to where
--- the server would compile the plan, which takes a hundred times as long as the claim.
+-- A function, since the server keeps its plan: planning took longer than claiming a hundred jobs. With these settings
+-- each group is read in the order of salon_jobs_job_claim_group, as far as its quota goes; otherwise a planner that
+-- expects few jobs with this key would read and sort a whole backlog of some hundred. JIT is off, because such settings
+-- raise the expected cost to where the server would compile the plan, which takes a hundred times as long as the claim.
 -- Locks: KEY SHARE on the process row (a rescue waits for us, or we claim nothing); the jobs FOR UPDATE SKIP LOCKED.
 -- MATERIALIZED, the array and the commit: as claim_due.sql.
 -- Replace it only with a definition that accepts the same arguments. access.job_tables fills in the schema; owner: the

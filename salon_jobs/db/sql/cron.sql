@@ -1,12 +1,12 @@
 -- name: cron_states
--- Read the database's time, and the time from which each known entry is owed its ticks.
+-- Read the database's time, and the time after which each known entry's ticks may still have to fire.
 -- Locks: none. Role: worker.
 SELECT clock_timestamp(), e.name, greatest(e.registered_at, e.last_tick_at)
   FROM (SELECT 1) AS one
   LEFT JOIN salon_jobs_cron_entry e ON true
 
 -- name: cron_tick
--- Claim one tick: whoever inserts the row enqueues the job, in this transaction. No row: it has fired already.
+-- Claim one tick: the transaction that inserts the row enqueues the job. No row: it has fired already.
 -- Locks: a concurrent insert of the same tick waits for our commit, then gets nothing. Role: worker.
 INSERT INTO salon_jobs_cron_tick (entry, tick_at) VALUES (%(entry)s, %(tick_at)s)
 ON CONFLICT (entry, tick_at) DO NOTHING

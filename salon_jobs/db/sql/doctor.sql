@@ -1,6 +1,6 @@
 -- name: doctor_default_privileges
--- Return the privileges of others on what these roles will create, each with the schema it is limited to. Where nothing
--- is stored, PUBLIC has what the server gives it on functions and types.
+-- Return other roles' default privileges on what these roles create, each with the schema that it is limited to. If none
+-- are stored, PUBLIC has those that the server gives it on functions and types.
 -- Locks: none. Role: any.
 SELECT r.rolname, coalesce(n.nspname, ''), d.kind, coalesce(g.rolname, 'PUBLIC'), a.privilege_type
   FROM pg_roles r
@@ -18,8 +18,8 @@ SELECT r.rolname, coalesce(n.nspname, ''), d.kind, coalesce(g.rolname, 'PUBLIC')
  WHERE r.rolname = ANY (%(creators)s::text[]) AND a.grantee <> r.oid
 
 -- name: doctor_foreign_keys
--- Return the foreign keys from or to tables under forced row-level security, and constraints with these names, whatever
--- they are: name, table, columns, table and columns referred to, validity, definition, and which tables are forced.
+-- Return the foreign keys from or to tables under forced row-level security, and all constraints with these names: name,
+-- table, columns, table and columns referred to, validity, definition, and which of the tables are forced.
 -- Locks: none. Role: any.
 SELECT k.conname, ARRAY[n.nspname, c.relname]::text[],
        ARRAY(SELECT attname::text FROM unnest(k.conkey) WITH ORDINALITY AS u (number, at)
@@ -36,8 +36,8 @@ SELECT k.conname, ARRAY[n.nspname, c.relname]::text[],
  ORDER BY 2, 1
 
 -- name: doctor_former_roles
--- Return the owner of the job table and, of_roles, everyone with privileges on it, the fan-out function's owner and the
--- owners of other functions, whom the table's owner may become unless it is the one in the settings.
+-- Return the owner of the job table and, if of_roles is true, everyone with privileges on it, the owner of the fan-out
+-- function, and the other function owners that the table's owner may become, unless it is the one in the settings.
 -- Locks: none. Role: any.
 WITH jobs AS (SELECT relowner, relacl FROM pg_class WHERE oid = to_regclass('salon_jobs_job'))
 SELECT relowner::regrole::name FROM jobs
@@ -90,8 +90,8 @@ SELECT p.oid::bigint, array_agg(c.name ORDER BY c.name)
  GROUP BY p.oid
 
 -- name: doctor_memberships
--- Return the memberships in the first roles and those of the second ones, with ADMIN, INHERIT and SET; superusers are
--- members of everything anyway. Before PostgreSQL 16, which has no columns for them, INHERIT and SET are those declared.
+-- Return the memberships in the granted roles and those of the members, with ADMIN, INHERIT and SET; superusers are
+-- members of everything anyway. PostgreSQL 15 has no columns for INHERIT and SET, so they are returned as declared.
 -- Locks: none. Role: any.
 SELECT granted.rolname, member.rolname, grantor.rolname, m.admin_option,
        coalesce((to_jsonb(m) ->> 'inherit_option')::boolean, false),
@@ -105,10 +105,10 @@ SELECT granted.rolname, member.rolname, grantor.rolname, m.admin_option,
  ORDER BY 1, 2, 3
 
 -- name: doctor_objects
--- Return each object with an owner and privileges: the database, all schemas and parameters; relations and routines, but
--- not the server's own. Privileges of the owner are omitted, those that PUBLIC has by default are not.
--- runs_as_owner: views without security_invoker, and SECURITY DEFINER routines. serves: the table to one of whose columns
--- a sequence belongs.
+-- Return each object with an owner and privileges: the database, all schemas and parameters, and relations and routines
+-- except the server's own. Privileges of the owner are omitted, those that PUBLIC has by default are not.
+-- runs_as_owner: views without security_invoker, and SECURITY DEFINER routines. serves: the table of the column that a
+-- sequence belongs to.
 -- Locks: none. Role: any.
 WITH visible AS (
     SELECT oid, nspname FROM pg_namespace WHERE nspname NOT LIKE 'pg\_%%' AND nspname <> 'information_schema'
@@ -178,8 +178,8 @@ SELECT p.polrelid::bigint, p.polname,
 SELECT format('%%I of %%s', policyname, tablename) FROM pg_policies WHERE roles && %(roles)s::name[] ORDER BY 1
 
 -- name: doctor_powers
--- Return which of these roles are, or are members of, predefined roles with powers over the server, superusers and roles
--- that bypass row-level security. A superuser counts as a member of all roles, so of those only superusers are returned.
+-- Return which of these roles are, or are members of, predefined roles with powers over the server, superusers, or roles
+-- that bypass row-level security. A superuser counts as a member of every role, so for it only superusers are returned.
 -- Locks: none. Role: any.
 SELECT granted.rolname, own.rolname, own.rolsuper OR own.rolbypassrls
   FROM pg_roles granted
@@ -208,8 +208,8 @@ SELECT rolname, oid = 10,
  WHERE rolname = ANY (%(names)s::text[])
 
 -- name: doctor_settings
--- Return the settings stored for a role, for this database or for a role in it: the first ones for any role, the second
--- ones for these roles and for all.
+-- Return the settings stored for a role, for this database or for a role in it: those in for_anyone for any role, those
+-- in for_roles for these roles and for all.
 -- Locks: none. Role: any.
 SELECT r.rolname, d.datname, split_part(setting, '=', 1), substr(setting, strpos(setting, '=') + 1)
   FROM pg_db_role_setting s
@@ -222,8 +222,8 @@ SELECT r.rolname, d.datname, split_part(setting, '=', 1), substr(setting, strpos
             AND coalesce(r.rolname = ANY (%(roles)s::text[]), true)))
 
 -- name: doctor_triggers_and_rules
--- Return the triggers of these tables and whether they are enabled, those of foreign keys only if they are not; and the
--- rewrite rules.
+-- Return the triggers of these tables and whether they are enabled (those of foreign keys only if they are not), and
+-- their rewrite rules.
 -- Locks: none. Role: any.
 SELECT 'trigger', tgrelid::bigint, tgname, pg_get_triggerdef(oid),
        CASE tgenabled WHEN 'D' THEN 'DISABLE' WHEN 'R' THEN 'ENABLE REPLICA' ELSE 'ENABLE' END

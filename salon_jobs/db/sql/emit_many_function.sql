@@ -7,7 +7,7 @@ CREATE OR REPLACE FUNCTION __schema__.salon_jobs_emit_many(
     message_ids uuid[], aggregate_types text[], aggregate_ids text[], events text[], payloads text[], headers text[],
     producer text
 ) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
 AS $body$
 BEGIN
     INSERT INTO __schema__.salon_jobs_message

@@ -1,13 +1,13 @@
 -- Define salon_jobs_enqueue (version 1), which adds one job that has a public id, with a key or without. Returns what
 -- its caller needs to describe the job without another query. A job that already waits under the key keeps its own
--- public id; one without gets this one. A running job that keeps the key (unsafe_dedupe) is not changed: without a
--- public id of its own the result has none.
--- An id belongs to one job for as long as its result is kept: the id of a kept result is refused, or the new job would
--- hide that result, and could keep none of its own. It looks after the insert, which waited for a live job of that id:
--- the result that this job left is visible then.
+-- public id; one without gets this one. A running job that keeps the key (unsafe_dedupe) is not changed: if it has no
+-- public id, the returned row has none.
+-- An id belongs to one job for as long as its result is kept. So the id of a kept result is refused: the new job would
+-- hide that result, and could not keep its own. The check comes after the insert, which waited for any live job with
+-- that id, so that it sees the result of that job.
 -- SECURITY DEFINER and its check of access: as salon_jobs_add_jobs, which it calls for jobs with a key.
--- The public id is in a column, to be found by, and in what travels with the job (trace): so a claim need not read it
--- for every job.
+-- The public id is in a column of its own, to find the job by it, and in ``trace``, so that a claim need not read that
+-- column for every job.
 -- Locks: as salon_jobs_add_jobs.
 -- Replace it only with a definition that accepts the same arguments. access.job_tables fills in the schema and the name
 -- of the store setting; owner: the migrator; EXECUTE: web and worker.
@@ -56,7 +56,7 @@ BEGIN
               FROM __schema__.salon_jobs_add_jobs($1, ARRAY[$2], ARRAY[$3], $4, $5, $6, $7, $8, $9, ARRAY[$10], $11,
                                                   ARRAY[$12], ARRAY[$13]) AS a
         LOOP
-            -- What travels with a replaced job is the newer enqueue's, with a public id that is not the row's.
+            -- The trace of a replaced job is the newer enqueue's, with a public id that is not the row's.
             UPDATE __schema__.salon_jobs_job j
                SET public_id = coalesce(j.public_id, $14),
                    trace = coalesce(j.trace, '{}') || jsonb_build_object(
@@ -68,7 +68,7 @@ BEGIN
                 SELECT j.public_id, j.created_at INTO job_public_id, created_at
                   FROM __schema__.salon_jobs_job j WHERE j.id = job_id;
             END IF;
-            -- A job that ended in the meantime holds the key no longer: another round adds a new one.
+            -- A job that ended in the meantime no longer holds the key: another round adds a new one.
             EXIT adding WHEN FOUND;
         END LOOP;
     END LOOP;

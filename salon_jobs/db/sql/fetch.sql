@@ -15,8 +15,8 @@ SELECT m.id, m.message_id, m.aggregate_type, m.aggregate_id, m.event, m.payload:
         ORDER BY w.id LIMIT a.take) m
 
 -- name: fetch_heads
--- Read where to go on with aggregates that are to be tried again: for each message that blocks one and is still pending,
--- the first pending message of its aggregate. That is an earlier one where an operator made a later one pending again.
+-- Read where to continue with aggregates that are retried: for each message that blocks one and is still pending,
+-- the first pending message of its aggregate, which is an earlier one if an operator made that one pending again.
 -- Locks: none. Role: worker.
 SELECT h.id, m.id, m.message_id, m.aggregate_type, m.aggregate_id, m.event, m.payload::text, m.headers::text,
        m.store_id, m.producer, extract(epoch FROM m.created_at)::float8, m.replay_of, m.partition

@@ -18,8 +18,8 @@ UPDATE salon_jobs_job
 -- Locks: the rows, in ascending order (two unordered batches could deadlock), SKIP LOCKED. Role: worker.
 -- Read by id alone: + 0 and || '' hide the index by process, which holds an entry for each job that the process ran
 -- since the last vacuum (with 100,000 of them a batch took seven times as long). IS TRUE keeps the leases in a hash
--- table: a join compared each with each wherever few rows were expected. Deleted by ctid, which the lock keeps stable:
--- a third less time. A row that was changed meanwhile has another ctid, and is left like a locked one.
+-- table: a join compares each with each if few rows are expected. Deleted by ctid, which the lock keeps stable, it
+-- takes a third less time. A row that was changed meanwhile has another ctid, and is left like a locked one.
 -- Not prepared: a generic plan knows nothing of the arrays and compares each with each (ten times slower).
 WITH mine AS MATERIALIZED (
     SELECT j.id, j.ctid AS place

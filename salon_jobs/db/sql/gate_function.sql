@@ -3,9 +3,9 @@
 -- prepared transaction.
 -- It reads the sequence first, then the holders of the gate (hold_gate_function.sql). The table must be read up to the
 -- bound afterwards, in a later snapshot: in a separate statement and outside this one's transaction.
--- A session that took such a lock by hand holds nothing while its transaction has no id: a writer has one from before
--- it takes the lock until its rows are visible to everybody. pg_locks is read once, so that both come from one moment;
--- while a transaction is being prepared its locks move one by one, hence every holder counts during that time.
+-- A session that took such a lock by hand holds nothing up unless its transaction has an id: a writer has one from
+-- before it takes the lock until its rows are visible to everybody. One reading of pg_locks shows both at the same
+-- moment. While a transaction is being prepared, its locks move one by one, so every holder counts during that time.
 -- Locks: none. SECURITY DEFINER, to read the sequence. access.job_tables fills in the schema.
 -- EXECUTE: worker, operator.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_gate(OUT allocated bigint, OUT bound bigint, OUT holders integer[])

@@ -1,6 +1,6 @@
--- Define salon_jobs_get_result (version 1): job_record for a public id, whatever its store. Whoever has the id may read
--- the job; ids are random (122 bits), and nothing lists them.
--- SECURITY DEFINER, since a web process reads the results of system jobs, and of a store's without having it set.
+-- Define salon_jobs_get_result (version 1): job_record for a public id, whatever its store. Anyone who has the id may
+-- read the job; ids are random (122 bits), and nothing lists them.
+-- SECURITY DEFINER, since a web process reads results of system jobs, and those of a store even if it is not set.
 -- enable_seqscan: a plan made while the tables are empty would later read all of them.
 -- Locks: none. access.job_tables fills in the statement and the schema; owner: the migrator; EXECUTE: web, worker.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_get_result(public_id uuid) RETURNS TABLE (

@@ -1,12 +1,12 @@
 -- name: lock_scopes
--- Take the right to claim within these scopes (a limited task, store, queue or key) until the transaction ends; scopes
--- that another process holds are not returned, and nobody waits. Count in a later statement: its snapshot sees what the
+-- Take the right to claim within these scopes (a limited task, store, queue or key) until the transaction ends. Scopes
+-- that another process holds are not returned; nothing waits. Count in a later statement: its snapshot sees what the
 -- former holder committed. Advisory keys with the second argument 2 are ours.
 -- Locks: advisory, per scope. Role: worker.
 SELECT s FROM unnest(%(scopes)s::text[]) AS s WHERE pg_try_advisory_xact_lock(hashtextextended(s, 2))
 
 -- name: running_counts
--- Count the running jobs in every scope that a limit can apply to. Run only where a limit is in force.
+-- Count the running jobs in every scope that a limit can apply to. Run only if a limit is in force.
 -- Locks: none. Role: worker.
 SELECT queue, task, store_id, concurrency_key, count(*)
   FROM salon_jobs_job

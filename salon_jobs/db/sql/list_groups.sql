@@ -1,15 +1,15 @@
 -- List claim groups in the order of their stores: of up to %(stores)s stores after %(after)s (NULL: from the first),
--- with the first job in each group. A store none of whose jobs may run is listed once, without a group.
+-- with the first job in each group. A store without a job that may run is listed once, without a group.
 -- The row that ends one search begins the next: behind a transaction that pins xmin, a search reads all the dead rows
 -- before the first live one, and so does not read them again.
--- A claim group (column claim_group) holds the queued jobs of one store, queue, task, priority and concurrency key in the
--- order they come due. Its first job therefore shows whether any is due, and a group that may not run now costs one
+-- A claim group (column claim_group) holds the queued jobs of one store, queue, task, priority and concurrency key in
+-- the order they come due. Its first job therefore shows whether any is due, and a group that may not run now costs one
 -- probe, however many jobs wait in it.
 -- Groups that differ only in their keys share a prefix, the upper half of their numbers. What this process may not run
 -- (paused, unserved, unknown) is skipped prefix by prefix, however many keys wait. Of each store, up to %(prefixes)s
 -- prefixes are listed from %(prefix)s on, and of each prefix up to %(groups)s groups from the key %(key)s on.
--- Each probe is ordered by the whole index, though its store is given: ordered by the rest, a planner that expects few
--- jobs per store sorts them all.
+-- Each probe is ordered by all columns of the index, although its store is given: ordered by the others, a planner that
+-- expects few jobs per store sorts them all.
 -- Paused stores are compared as text, so that no limit's name can break a claim.
 -- It steps from group to group (a loose index scan), never over the jobs inside.
 -- Locks: none. Role: worker. Not prepared: NULL and the numbers are folded into the plan.

@@ -1,6 +1,6 @@
 -- name: mark_published
--- Mark messages that the broker has acknowledged, and unblock their aggregates. They were sent, whoever sent them, even
--- if the partition has changed owners or an operator has skipped them meanwhile.
+-- Mark messages that the broker has acknowledged, and unblock their aggregates. They were sent, even if the partition
+-- has changed owners or an operator has skipped them meanwhile.
 -- Locks: the rows, briefly. Role: worker.
 WITH gone AS (
     DELETE FROM salon_jobs_blocked_aggregate b WHERE b.head_id = ANY (%(ids)s::bigint[])

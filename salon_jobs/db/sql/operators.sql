@@ -2,8 +2,7 @@
 -- Requeue ended jobs for an operator, and return their ids: due at %(at)s (NULL: now), with one more attempt if they
 -- were exhausted, and without an expiry that will have passed by then, which would cancel them when claimed.
 -- A job whose key a waiting job holds is left alone, and so are all but the first of %(ids)s with the same key: jobs
--- that fail day after day under one key are common, and one of them must not force an operator to retry a thousand one
--- by one.
+-- that fail day after day under one key are common, and must not force an operator to retry a thousand one by one.
 -- Locks: the rows, in id order. A key given to another job concurrently raises a unique violation.
 -- Role: operator, worker; web for its store.
 WITH chosen AS MATERIALIZED (
@@ -30,7 +29,7 @@ RETURNING j.id
 
 -- name: operator_cancel
 -- Cancel jobs that are not running, with %(reason)s, and return their ids. A running job belongs to its process: with
--- %(running)s the process is asked to end it, and the job is cancelled wherever it would be requeued.
+-- %(running)s the process is asked to end it, and the job is cancelled instead of requeued.
 -- Locks: the rows, in id order (it waits for a claim or a finish in flight, then the state decides). With %(running)s
 -- run it in a transaction of its own: a finish waits for it.
 -- Role: operator, worker; web for its store's that are not running (the others through cancel_function.sql).
@@ -75,7 +74,7 @@ SELECT j.id, t.id
  WHERE j.id = ANY (%(ids)s) AND j.state IN ('failed', 'cancelled')
 
 -- name: may_update_messages
--- Whether the role may change messages itself, as the operator and the worker may. Locks: none. Role: any.
+-- Return whether the role may change messages itself, as the operator and the worker may. Locks: none. Role: any.
 SELECT has_table_privilege('salon_jobs_message', 'UPDATE')
 
 -- name: skip_messages

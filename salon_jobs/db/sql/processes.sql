@@ -5,9 +5,9 @@
 UPDATE salon_jobs_process SET heartbeat_at = clock_timestamp() WHERE id = ANY (%(process_ids)s::bigint[]) RETURNING id
 
 -- name: silent_processes
--- Find processes whose heartbeat is too old, and owners of running jobs without a process row: of these, at each call,
--- the first one between any two that have a row. The leases of a process with a row are not read: behind a transaction
--- that pins xmin there is one for every job that it ran.
+-- Find processes whose heartbeat is too old, and owners of running jobs without a process row; of these owners, each
+-- call returns the one with the lowest id in each gap between the ids of processes that have a row. The leases of a
+-- process with a row are not read: behind a transaction that pins xmin, there is one for every job that it ran.
 -- Locks: none. Role: worker.
 WITH gap AS (
     SELECT lag(id, 1, 0::bigint) OVER (ORDER BY id) AS above, id AS below FROM salon_jobs_process
@@ -50,8 +50,8 @@ SELECT pg_terminate_backend(pid)
    AND pid <> pg_backend_pid()
 
 -- name: processes_at_work
--- List the processes with the number of jobs each holds, up to 1,001, and the five held longest, using
--- salon_jobs_job_leased.
+-- List the processes with the number of jobs each holds, up to 1,001, and of the first hundred the five held longest,
+-- using salon_jobs_job_leased.
 -- Locks: none. Role: operator, worker.
 SELECT p.id, p.kind, p.hostname, p.pid, p.supervisor_id, p.queues, p.concurrency, p.started_at,
        extract(epoch FROM now() - p.heartbeat_at)::float8, held.count, coalesce(first.jobs, '[]')
@@ -62,9 +62,12 @@ SELECT p.id, p.kind, p.hostname, p.pid, p.supervisor_id, p.queues, p.concurrency
             WHERE j.state = 'running' AND j.leased_by = p.id ORDER BY j.leased_by, j.id LIMIT 1001) jobs) held
  CROSS JOIN LATERAL (
        SELECT json_agg(json_build_object('id', id, 'task', task, 'store', store_id,
-                                         'for_s', extract(epoch FROM now() - started_at)) ORDER BY id) AS jobs
-         FROM (SELECT j.id, j.task, j.store_id, j.started_at FROM salon_jobs_job j
-                WHERE j.state = 'running' AND j.leased_by = p.id ORDER BY j.leased_by, j.id LIMIT 5) jobs) first
+                                         'for_s', extract(epoch FROM now() - started_at))
+                       ORDER BY started_at, id) AS jobs
+         FROM (SELECT * FROM (
+                   SELECT j.id, j.task, j.store_id, j.started_at FROM salon_jobs_job j
+                    WHERE j.state = 'running' AND j.leased_by = p.id ORDER BY j.leased_by, j.id LIMIT 100) held
+                ORDER BY started_at, id LIMIT 5) jobs) first
  ORDER BY coalesce(p.supervisor_id, p.id), p.supervisor_id NULLS FIRST, p.id
 
 -- name: destinations_at_work

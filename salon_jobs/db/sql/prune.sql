@@ -20,8 +20,8 @@ SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM errors)
 
 -- name: prune_errors
 -- Scan the next 10,000 error rows in id order and delete those older than %(age)s whose job is gone (it succeeded after
--- all) and whose result is not kept; returns how many, and the id to continue after, NULL at the end of the table. Older
--- errors of jobs that still exist do not stop the scan.
+-- all) and whose result is not kept; returns how many, and the id to continue after, NULL at the end of the table.
+-- Older errors of jobs that still exist do not stop the scan.
 -- Locks: the rows it deletes, SKIP LOCKED. Role: worker.
 WITH page AS MATERIALIZED (
     SELECT id, job_id, occurred_at FROM salon_jobs_job_error WHERE id > %(after)s ORDER BY id LIMIT 10000
@@ -40,8 +40,8 @@ WITH page AS MATERIALIZED (
 SELECT (SELECT count(*) FROM gone), (SELECT CASE WHEN count(*) = 10000 THEN max(id) END FROM page)
 
 -- name: prune_ticks
--- Delete up to 1,000 cron ticks older than %(age)s; returns how many. A tick that its entry may still be owed stays,
--- however old: the row keeps it from firing again. A tick fired recently for a past instant (--at) stays too.
+-- Delete up to 1,000 cron ticks older than %(age)s; returns how many. A tick that may still be due for its entry
+-- stays, however old: the row keeps it from firing again. A tick fired recently for a past instant (--at) stays too.
 -- Locks: the ticks, SKIP LOCKED. Role: worker.
 WITH old AS MATERIALIZED (
     SELECT t.id
@@ -62,8 +62,8 @@ WITH old AS MATERIALIZED (
 SELECT count(*) FROM gone
 
 -- name: prune_old
--- Delete up to 1,000 rows of a table older than %(age)s, oldest first; returns how many. The table and its column of
--- time are filled in: an index begins with that column.
+-- Delete up to 1,000 rows of a table older than %(age)s, oldest first; returns how many. The table and its time column,
+-- with which an index begins, are filled in.
 -- Locks: the rows, SKIP LOCKED. Role: worker.
 WITH old AS MATERIALIZED (
     SELECT ctid FROM __table__
@@ -79,8 +79,9 @@ SELECT count(*) FROM gone
 -- name: prune_messages
 -- Scan the next 5,000 messages in id order and delete those published or skipped longer ago than their retention; never
 -- an unsent or failed message, whatever its age. Returns how many, the id to continue after (NULL at the end of the
--- table), and whether all of these were written too recently to be past any retention, since those behind are newer
--- still. The scan is not by the time they were sent or skipped, which an operator's retry sets to today for the oldest.
+-- table), and whether all of these were written too recently to be past any retention; those after them are newer
+-- still. The scan is not in the order in which they were sent or skipped: an operator's retry can make that today for
+-- the oldest one.
 -- Locks: the rows it deletes, SKIP LOCKED. Role: worker, operator.
 WITH page AS MATERIALIZED (
     SELECT id, status, sent_at, ended_at, created_at FROM salon_jobs_message WHERE id > %(after)s ORDER BY id LIMIT 5000
@@ -101,8 +102,8 @@ SELECT (SELECT count(*) FROM gone),
                 >= now() - least(%(published)s::interval, %(skipped)s::interval), false)
 
 -- name: prune_inbox
--- Delete up to 1,000 processed messages that came in longer than %(age)s ago; returns how many. Rejected messages and
--- those still to be retried stay.
+-- Delete up to 1,000 processed messages that were received more than %(age)s ago; returns how many. Rejected messages
+-- and those still to be retried stay.
 -- Locks: the rows, SKIP LOCKED. Role: worker, operator.
 WITH old AS MATERIALIZED (
     SELECT id
@@ -118,8 +119,8 @@ WITH old AS MATERIALIZED (
 SELECT count(*) FROM gone
 
 -- name: forget_superseded
--- Delete the marks of runs that have ended.
--- Locks: the marks. Role: worker.
+-- Delete the records of superseded runs that have ended.
+-- Locks: the records. Role: worker.
 DELETE FROM salon_jobs_superseded s
  WHERE NOT EXISTS (SELECT FROM salon_jobs_job j WHERE j.id = s.job_id AND j.lease = s.lease AND j.state = 'running')
 

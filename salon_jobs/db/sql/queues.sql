@@ -1,12 +1,12 @@
 -- name: queue_front
 -- Measure the front of the queue: how late the oldest due job of a known task is, which due tasks are unknown and how
 -- many jobs have them, and for each queue the number of due jobs, how late its oldest of a known task is, and how many
--- more are due but paused: by their queue, task or store. What is paused is neither late nor unknown.
+-- more are due but paused by their queue, task or store. Paused jobs are neither late nor unknown.
 -- Bounded to 10,000 rows, so that it costs the same with millions queued; jobs of unknown tasks gather at the front.
 -- It steps from priority to priority: PostgreSQL before 18 otherwise reads every job that is not due yet on its way
 -- (500,000 of them in five priorities: 46 ms, this way 2 ms).
--- Paused jobs gather there too. Where they fill the bound, up to 1,000 claim groups are stepped through for the oldest
--- of each, as estimate_waiting does: the pause of one queue must not hide that another is late.
+-- Paused jobs gather there too. If they fill the bound, it steps through up to 1,000 claim groups for the oldest job of
+-- each, as estimate_waiting does: the pause of one queue must not hide that another is late.
 -- Locks: none. Role: worker, operator.
 WITH RECURSIVE level (priority) AS (
     (SELECT priority FROM salon_jobs_job WHERE state = 'queued' ORDER BY priority LIMIT 1)
@@ -123,8 +123,8 @@ SELECT queue, coalesce(lately, 0)::bigint, growth::bigint, coalesce(failed, 0)::
   FROM ended FULL JOIN grown USING (queue)
 
 -- name: queue_rest
--- Count by queue what waits behind the front (queue_front): jobs that are not due yet, up to 10,000 of each
--- priority and 10,000 in all, and up to 1,000 failed ones, whose queues only the table holds.
+-- Count by queue what is not part of the front (queue_front): jobs that are not due yet, up to 10,000 of each priority
+-- and 10,000 in all, and up to 1,000 failed ones, whose queues are only in the table.
 -- Locks: none. Role: worker.
 WITH RECURSIVE level (priority) AS (
     (SELECT priority FROM salon_jobs_job WHERE state = 'queued' ORDER BY priority LIMIT 1)

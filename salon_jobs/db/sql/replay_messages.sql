@@ -1,5 +1,5 @@
 -- Write the chosen messages again in id order, each under a new id, and return the ids of the old ones.
--- Locks: the chosen rows, shared: it waits for one that is being made pending again, and leaves it out. The gate
+-- Locks: the chosen rows, shared: it waits for a row that is being made pending again, and leaves it out; the gate
 -- (hold_gate_function.sql), until the end of the transaction. Role: operator, worker.
 WITH chosen AS MATERIALIZED (
     SELECT m.id, m.message_id, m.aggregate_type, m.aggregate_id, m.event, m.payload, m.headers, m.store_id, m.producer

@@ -1,7 +1,7 @@
 -- Requeue jobs without counting an attempt: a snooze (after a wait) or a release (wait NULL keeps run_at).
--- Those of a chunk that failed are marked to run alone, in what travels with the job (NewJob.travelling).
--- A job whose cancellation was requested ends as cancelled; one whose key a newer job took while it ran, or holds
--- waiting, as superseded.
+-- With %(alone)s they are marked in ``trace`` (NewJob.travelling) to run alone, as those of a failed chunk are. A job
+-- whose cancellation was requested ends as cancelled; one whose key a newer job took while it ran, or under which a
+-- newer job waits, ends as superseded.
 -- Locks: the rows, in ascending order. A twin enqueued concurrently raises a unique violation: run it again.
 -- Role: worker.
 WITH mine AS MATERIALIZED (

@@ -1,9 +1,9 @@
 -- Requeue the jobs of a dead process. No attempt is used up: the count of rescues bounds a job that kills its process
 -- (failed when attempts and rescues together reach max_attempts, and never before the third rescue, so that a job
 -- merely waiting in a dead process is not failed for it). Those in %(charged)s are charged a rescue and get an error
--- row; NULL means all: nobody knows which had started. A job whose cancellation was requested is cancelled.
--- While they ran they did not wait: jobs of the tasks %(limited)s, whose wait is limited, become due now.
--- Jobs of the tasks %(chunked)s are marked to run alone: a chunk counts as its first job, and any may have done it.
+-- row; NULL means all, if it is unknown which had started. A job whose cancellation was requested is cancelled.
+-- The time they ran does not count as waiting: jobs of the tasks %(limited)s, whose wait is limited, become due now.
+-- Jobs of the tasks %(chunked)s are marked to run alone: any job of a chunk may have killed the process.
 -- The process row is gone already (delete_process), so no claim can add to these rows.
 -- Locks: the rows, in ascending order. A twin enqueued concurrently raises a unique violation: run row by row.
 -- Role: worker.

@@ -1,8 +1,8 @@
 -- name: job_record
 -- Read one job by its number or its public id: its row, or what its result keeps of it. Also the body of
 -- salon_jobs_get_result: a change needs a migration that installs that function again.
--- What the job's errors say of its attempts is read with it; they outlive the job as long as its result is kept. Each
--- table is read by itself: a plan that the server keeps would join by reading all of one that was empty.
+-- The job's errors, which describe its attempts, are read with it; they outlive the job while its result is kept. Each
+-- table is read by itself: a kept plan would join by reading all of a table that was empty when it was made.
 -- Locks: none. Role: worker, operator; web for its store.
 WITH live AS MATERIALIZED (
     SELECT j.* FROM salon_jobs_job j
@@ -36,7 +36,7 @@ SELECT f.id, f.public_id, f.store_id, f.state::text, f.task::text, f.queue::text
      WHERE e.job_id = f.id) AS e
 
 -- name: get_result
--- Read one job by its public id, whoever asks and whatever its store.
+-- Read one job by its public id, whatever its store.
 -- Locks: none. Role: web, worker.
 SELECT * FROM salon_jobs_get_result(%(public_id)s)
 
@@ -67,8 +67,8 @@ SELECT count(*) FROM gone
 -- name: finish_results
 -- Variant of finish_many for jobs that keep their results, with keep also of finish_many_keep: the results are written
 -- in the same statement. Runs inside the handler's own transaction for store tasks.
--- Locks: the rows, in ascending order; SKIP LOCKED, as finish_many, unless told to wait: a run that ends alone has no
--- next round. It reads them as they are then. Role: worker. Not prepared either.
+-- Locks: the rows, in ascending order; SKIP LOCKED like finish_many, unless %(wait)s: a run that ends alone has no next
+-- round. It then reads the rows as they are once they are unlocked. Role: worker. Not prepared either.
 WITH ended AS MATERIALIZED (
     SELECT * FROM unnest(%(ids)s::bigint[], %(leases)s::int[], %(values)s::text[], %(keep_s)s::float8[])
                   AS e (id, lease, value, keep_s)

@@ -1,10 +1,10 @@
 -- Define salon_jobs_skip_messages, which marks unsent messages of the caller's current store as skipped; returns the
 -- ids of those it marked. A message that a relay is sending at this moment is sent, and then published.
--- What it blocked goes on: the row that blocks its aggregate is deleted.
--- SECURITY DEFINER: the web role cannot change messages itself, and through this only those of its store.
+-- Deletes the rows that block their aggregates, which then continue.
+-- SECURITY DEFINER: the web role cannot change messages itself, and through this function only those of its store.
 -- Locks: the rows, briefly. EXECUTE: web.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_skip_messages(ids bigint[]) RETURNS SETOF bigint
-LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
 AS $body$
     WITH skipped AS (
         UPDATE __schema__.salon_jobs_message m

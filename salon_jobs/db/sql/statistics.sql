@@ -26,8 +26,8 @@ SELECT date_trunc('minute', now()), r.*
        waits = ARRAY(SELECT a + b FROM unnest(t.waits, excluded.waits) WITH ORDINALITY AS u (a, b, n) ORDER BY n)
 
 -- name: record_waiting
--- Store the counts for the current minute; if another worker has already counted, its row stays.
--- Locks: none, except against a worker that counts at the same moment. Role: worker.
+-- Record the counts of the current minute; if another worker has counted already, its row stays.
+-- Locks: none, but waits for another worker that counts at the same moment. Role: worker.
 INSERT INTO salon_jobs_queue_minute (minute, queue, waiting, due, oldest_due_s, exact)
 SELECT date_trunc('minute', now()), r.*
   FROM jsonb_to_recordset(%(rows)s::jsonb) AS r (
@@ -38,10 +38,10 @@ SELECT date_trunc('minute', now()), r.*
 
 -- name: count_waiting
 -- Count the queued jobs by queue, reading at most %(most)s from the front, and by store for the stores with the most,
--- reading at most %(few)s from the table: all, those due, how long the oldest of these has been due, and those due but
--- paused by their queue, task or store, which count as waiting alone. The row with neither holds the number of rows
--- counted and the number of pages of the table. It steps from priority to priority and takes the oldest of each from
--- the index alone (unless a store is paused, which only the table knows), so that it costs the same with millions queued.
+-- reading at most %(few)s from the table: all, those due, how long the oldest of these has been due, and those that are
+-- due but paused by their queue, task or store, which count as waiting only. The row 'all' has the number of counted rows
+-- and the number of pages of the table. It steps from priority to priority and takes the oldest of each from the index
+-- alone (unless a store is paused, which only the table shows), so that it costs the same with millions queued.
 -- Locks: none. Role: worker, operator.
 WITH RECURSIVE level (priority) AS (
     (SELECT priority FROM salon_jobs_job WHERE state = 'queued' ORDER BY priority LIMIT 1)

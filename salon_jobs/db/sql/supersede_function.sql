@@ -5,8 +5,8 @@
 -- raises; the caller's next attempt sees the mark. This row holds the key in the index by now, so no mark can come
 -- later.
 -- Locks: none beyond its own row; never a running job. SECURITY DEFINER, since the web role may not write marks: it
--- could mark any store's jobs. InstallSupersession (access.operations) fills in the schema; owner: the migrator.
--- EXECUTE: nobody; a trigger needs none.
+-- could mark any store's jobs. access.job_tables fills in the schema; owner: the migrator.
+-- EXECUTE: no role; a trigger needs none.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_supersede() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $body$
