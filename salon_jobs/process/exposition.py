@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric as Family
 
 
-# Every third bound, each 2.8 times the one before. Stored histograms are finer, but a series costs more in Prometheus.
+# Every third bound, so each is 2.8 times the one before. Stored histograms are finer, but Prometheus pays per series.
 _STEP: Final = 3
 
 
 def exposition(samples: Iterable[Sample], *, accept: str = "") -> tuple[bytes, str]:
-    """Return the samples as text, with those of the process itself, and the content type negotiated from ``accept``.
+    """Return the samples and the process's own as text, and the content type negotiated from ``accept``.
 
     Raises ConfigurationError when prometheus-client is not installed.
     """

@@ -19,7 +19,7 @@ from salon_jobs.core.metrics import Sample
 from salon_jobs.process.exposition import exposition
 
 _PATIENCE_S = 5
-# More than probes and scrapers need, and few enough that a flood or a slow client costs little in threads and files.
+# Requests at a time: more than probes and scrapers need, but few enough that a flood or slow clients take few threads.
 _MOST = 32
 _LONGEST_S = 15
 
@@ -69,8 +69,8 @@ def parse_address(text: str) -> tuple[str, int]:
 class HealthServer:
     """Server for liveness (200 while the process lives), readiness (200, or 503 with an error code) and metrics.
 
-    ``readiness`` returns facts to include in the response, or raises SalonJobsError, whose code is returned. Metrics
-    are 200, or 501 without prometheus-client.
+    ``readiness`` returns facts for the response, or raises SalonJobsError, whose code the response has. Metrics are
+    200, or 501 without prometheus-client.
     """
 
     def __init__(

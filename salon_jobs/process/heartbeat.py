@@ -17,14 +17,14 @@ from salon_jobs.process.loop import Loop
 
 
 def application_name(process_id: int) -> str:
-    """Return the application name of a process's connections, by which its rescuer can end them."""
+    """Return the application name of a process's connections, by which a rescue finds and ends them."""
     return f"salon_jobs/{process_id}"
 
 
 def name_connections(process_id: int) -> None:
-    """Name all connections opened from now on after the process, as a connection parameter, which poolers preserve.
+    """Name all connections opened from now on after the process, by a connection parameter, which poolers preserve.
 
-    Closes this thread's own connection, and its pool, so that none is left without the name.
+    Closes this thread's own connection, and the pool, so that none without the name is left.
     """
     connection: Any = connections[conf.database]
     connections.settings[conf.database].setdefault("OPTIONS", {})["application_name"] = application_name(process_id)
@@ -51,7 +51,7 @@ class Heartbeat(Loop):
         self.process_id = 0
 
     def register(self) -> int:
-        """Insert the row and start the heartbeat; returns the process id. Raises database errors."""
+        """Insert the row, start the heartbeat and return the process id. Raises database errors."""
         self.process_id = self.register_child(
             self._kind, os.getpid(), concurrency=self._concurrency, queues=self._queues, on_dead=self._on_dead
         )
@@ -62,7 +62,7 @@ class Heartbeat(Loop):
     def register_child(
         self, kind: str, pid: int, *, concurrency: int, queues: Sequence[str] | None, on_dead: Callable[[], None]
     ) -> int:
-        """Insert a row for a child and include it in our heartbeat; returns its process id. Raises database errors."""
+        """Insert a row for a child, include it in our heartbeat and return its process id. Raises database errors."""
         row = Process.objects.using(conf.database).create(
             kind=kind,
             hostname=socket.gethostname()[:255],
@@ -76,9 +76,9 @@ class Heartbeat(Loop):
         return int(row.pk)
 
     def register_embedded(self, kind: str) -> int:
-        """Insert a row for a loop embedded in this process; returns its id. Raises database errors.
+        """Insert a row for a loop embedded in this process and return its id. Raises database errors.
 
-        The row shares our heartbeat; if it is declared dead, so is this process.
+        The row shares our heartbeat. If it is gone, this process ends.
         """
         return self.register_child(kind, os.getpid(), concurrency=1, queues=None, on_dead=self._on_dead)
 
@@ -101,7 +101,7 @@ class Heartbeat(Loop):
         return conf.heartbeat_interval.total_seconds()
 
     def finish(self) -> bool:
-        """Delete the row. Stop the heartbeat only after the last job was released."""
+        """Delete the row. Stop a heartbeat only after the last job was given back."""
         return self.outage.attempt(lambda: delete_row(self.process_id))
 
 

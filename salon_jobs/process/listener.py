@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import logging
 import secrets
+import select
+import socket
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any, Literal
+from weakref import finalize
 
 import psycopg
 from django.db import Error, connections
 from psycopg import sql
+from psycopg.pq import TransactionStatus
+from psycopg.pq.abc import PGconn
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
@@ -18,11 +26,13 @@ from salon_jobs.core.events import log_event
 from salon_jobs.process.loop import OUTAGE_WAITS, Loop
 
 _POLL_S = 0.5
-_PING_S = 5.0
+_PING_S = 2.0
 _PROVEN_FOR_S = 3 * _PING_S
 _STOP_S = 2.0
-# Behind a transaction-mode pooler LISTEN succeeds but nothing is ever heard, so a ping of our own must arrive first. It
-# has its own channel: a pooled connection keeps listening to whatever a client left it with.
+# ``poll`` waits for whole milliseconds only, and a worker that expects more jobs waits for less.
+_TICK_S = 0.001
+# Behind a transaction-mode pooler LISTEN succeeds but no notification ever arrives, so a ping of our own must arrive
+# first. It has its own channel: a pooled connection keeps listening to whatever a client left it with.
 _PING_CHANNEL = "salon_jobs_ping"
 _PING_WITHIN_S = 5.0
 _DEAF_RETRY_S = 60.0
@@ -32,20 +42,98 @@ _REMEDY = (
 )
 
 
+class ListenerEvent(threading.Event):
+    """Event whose one waiter also reads a listener's connection, and acts on what arrives.
+
+    If another thread read it, each wake-up would take one more thread switch, and the interpreter's lock with it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._receiver, self._sender = socket.socketpair()
+        for end in (self._receiver, self._sender):
+            end.setblocking(False)
+            finalize(self, end.close)
+        # Held while the waiter reads: a connection may be closed only once it is not read any more.
+        self._reading = threading.RLock()
+        self._read: Callable[[], None] = lambda: None
+        self._poll_of_none = self._poll = self._make_poll()
+        self._is_reading = self._has_read = False
+
+    def set(self) -> None:
+        if not self.is_set():
+            super().set()
+            # A waiter that acts on what has arrived checks the event next anyway.
+            if not self._is_reading:
+                self._end_poll()
+
+    def clear(self) -> None:
+        """Read what has arrived unless the waiter just did, so that one that never waits reads too; then clear."""
+        if not self._has_read:
+            self._read_within(0.0)
+        self._has_read = False
+        super().clear()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set, and read meanwhile. One thread at a time."""
+        end = float("inf") if timeout is None else time.monotonic() + timeout
+        while not self.is_set() and (left_s := end - time.monotonic()) > 0:
+            if left_s < _TICK_S:
+                time.sleep(left_s)
+            else:
+                self._read_within(min(left_s, _POLL_S))
+        return self.is_set()
+
+    def attach(self, file: int, read: Callable[[], None]) -> None:
+        """Have the waiter call ``read`` when the file can be read, and at least twice a second."""
+        self._read, self._poll = read, self._make_poll(file)
+        self._end_poll()
+
+    def detach(self) -> None:
+        """Have the waiter read no more; return when it does not, so that the file can be closed."""
+        with self._reading:
+            self._read, self._poll = lambda: None, self._poll_of_none
+
+    def _read_within(self, timeout_s: float) -> None:
+        ready = [file for file, _ in self._poll.poll(int(timeout_s / _TICK_S))]
+        if self._receiver.fileno() in ready:
+            with suppress(BlockingIOError):
+                self._receiver.recv(4096)
+        self._is_reading = True
+        with self._reading:
+            self._read()
+        self._is_reading, self._has_read = False, True
+
+    def _end_poll(self) -> None:
+        with suppress(BlockingIOError):
+            self._sender.send(b"!")
+
+    def _make_poll(self, *files: int) -> select.poll:
+        poll = select.poll()
+        for file in (self._receiver.fileno(), *files):
+            poll.register(file, select.POLLIN)
+        return poll
+
+
 class Listener(Loop):
     """Loop that calls ``on_wake`` with each notification's payload, and after each (re)connect.
 
+    With an ``event``, its waiter reads the notifications instead of this thread, which only connects and proves the
+    connection.
+
     Notifications sent while it was disconnected are lost. Polling continues alongside, so a listener that cannot
-    connect or hears nothing costs latency, never jobs. With the setting LISTEN off it does nothing.
+    connect or receives nothing costs latency, never jobs. With the setting LISTEN off it does nothing.
     """
 
-    def __init__(self, channel: str, on_wake: Callable[[str], None]) -> None:
+    def __init__(self, channel: str, on_wake: Callable[[str], None], event: ListenerEvent | None = None) -> None:
         super().__init__("listener")
         self._channel = channel
         self._on_wake = on_wake
-        self._hears = self._warned = False
+        self._event = event
+        self._is_listening = self._warned = False
         self._failures = 0
-        self._heard = float("-inf")
+        self._failure: psycopg.Error | None = None
+        self._proven_at = float("-inf")
 
     def start(self) -> None:
         """Start the thread, unless LISTEN is off."""
@@ -53,29 +141,29 @@ class Listener(Loop):
             super().start()
 
     def stop(self) -> None:
-        """Stop the thread; returns when it has ended, or still hangs with its connection. Idempotent."""
+        """Stop the thread; return when it has ended, or after two seconds if its connection hangs. Idempotent."""
         super().stop()
         self.join(_STOP_S)
 
     @property
     def listening(self) -> bool | Literal["off"]:
-        """Whether wake-ups are heard now: proven at connection and since; "off" when disabled by the setting."""
-        return self._hears and self.silent_for_s() < _PROVEN_FOR_S if conf.listen else "off"
+        """Whether wake-ups arrive, as proven on connecting and since; "off" if the setting disables it."""
+        return self._is_listening and self.silent_for_s() < _PROVEN_FOR_S if conf.listen else "off"
 
     @property
     def is_direct(self) -> bool:
-        """Whether sessions of the alias are the server's own: one hears, and no other URL is set for it."""
+        """Whether no pooler is in between: wake-ups arrive, and LISTEN names no other URL for them."""
         return conf.listen is True and self.listening is True
 
     def silent_for_s(self) -> float:
         """Return the seconds since the last proof that the connection works; infinite before the first."""
-        return time.monotonic() - self._heard
+        return time.monotonic() - self._proven_at
 
     def poll(self) -> float:
         """Listen until the connection breaks or the loop is stopped; return the seconds until the next connection."""
         try:
             with psycopg.connect(autocommit=True, **_parameters()) as connection:
-                if self._hears_a_ping(connection):
+                if self._receives_a_ping(connection):
                     self._failures = 0
                     self._listen(connection)
                     return 0.0
@@ -84,15 +172,15 @@ class Listener(Loop):
             self._failures += 1
             return OUTAGE_WAITS.delay(self._failures).total_seconds()
         finally:
-            self._hears = False
+            self._is_listening = False
         if not self._warned and not self.stopping.is_set():
             self._warned = True
             log_event(logging.WARNING, events.LISTENER_DEAF, detail=_REMEDY)
         # Leave it to polling for a while; the retry notices a removed pooler without a restart.
         return _DEAF_RETRY_S
 
-    def _hears_a_ping(self, connection: psycopg.Connection[Any]) -> bool:
-        """Listen for a ping sent on the connection that enqueues jobs; return False when it does not arrive.
+    def _receives_a_ping(self, connection: psycopg.Connection[Any]) -> bool:
+        """Listen for a ping sent on the connection that enqueues jobs; return False if it does not arrive.
 
         Our own connection would prove nothing: a pooler may route the ping to the very server connection that listens.
         """
@@ -112,16 +200,46 @@ class Listener(Loop):
 
     def _listen(self, connection: psycopg.Connection[Any]) -> None:
         connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
-        self._hears, self._warned = True, False
-        self._heard = time.monotonic()
+        self._is_listening, self._warned = True, False
+        self._proven_at = time.monotonic()
+        if self._event is not None:
+            self._listen_by(self._event, connection)
+            return
         self._on_wake("")
         while not self.stopping.is_set():
             for notification in connection.notifies(timeout=_POLL_S, stop_after=1):
-                self._heard = time.monotonic()
+                self._proven_at = time.monotonic()
                 self._on_wake(notification.payload)
             if self.silent_for_s() > _PING_S:
                 connection.execute("SELECT 1")
-                self._heard = time.monotonic()
+                self._proven_at = time.monotonic()
+
+    def _listen_by(self, event: ListenerEvent, connection: psycopg.Connection[Any]) -> None:
+        """Leave reading to the event's waiter until it finds the connection broken or the loop is stopped."""
+        self._failure = None
+        event.attach(connection.fileno(), partial(self._receive, connection.pgconn, event))
+        self._on_wake("")
+        self.woken.wait()
+        event.detach()
+        connection.close()  # it may still owe an answer
+        if self._failure is not None:
+            raise self._failure
+
+    def _receive(self, server: PGconn, event: ListenerEvent) -> None:
+        """Act on what has arrived, without waiting for anything; ask for a sign of life after a silence."""
+        try:
+            server.consume_input()
+            while not server.is_busy() and server.get_result() is not None:
+                self._proven_at = time.monotonic()
+            while (notification := server.notifies()) is not None:
+                self._proven_at = time.monotonic()
+                self._on_wake(notification.extra.decode(errors="replace"))
+            if self.silent_for_s() > _PING_S and server.transaction_status == TransactionStatus.IDLE:
+                server.send_query(b"SELECT 1")
+        except psycopg.Error as error:
+            event.detach()
+            self._failure = error
+            self.wake()
 
 
 def _parameters() -> dict[str, Any]:

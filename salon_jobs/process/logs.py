@@ -40,9 +40,9 @@ class JobContext(logging.Filter):
 
 
 class TextFormatter(logging.Formatter):
-    """Formatter that writes one line of text per record: time, level, logger, event, and the fields that have a value.
+    """Formatter that writes one line of text per record: time, level, logger, event, and the fields with a value.
 
-    A message cannot imitate another record: it stays on its line, and tracebacks are indented.
+    A message stays on its line and tracebacks are indented, so that no record can imitate another.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class names it
@@ -64,7 +64,7 @@ def _has_value(value: object) -> bool:
     return value is not None and value != ""
 
 
-# What follows from the line itself, or is shown by `salon_jobs show`.
+# Fields that the line shows anyway, or that `salon_jobs show` shows.
 _LEFT_OUT: Final = frozenset({*BOUND, "error", "error_class", "code", "duration_ms", "jobs"})
 _USUAL: Final = {"queue": "default", "clean": True}
 _ERRORS: Final = ("error", "detail")
@@ -128,7 +128,7 @@ def _is_shown(name: str, value: object) -> bool:
 
 
 def _of_run(fields: Mapping[str, Any]) -> list[str]:
-    """Return task, job, and what is unusual about its run; nothing for records of no run."""
+    """Return task, job, and what is unusual about its run; nothing for a record outside a run."""
     if "job_id" not in fields:
         return []
     parts = [f"{fields.get('task_name', 'job')} {fields['job_id']}"]
@@ -149,7 +149,7 @@ def _error(fields: Mapping[str, Any]) -> str:
 
 
 def _sentence(event: str, fields: Mapping[str, Any]) -> str:
-    """Return what the event means in words, where its fields would not say it."""
+    """Return the event as a sentence, where that is clearer than its fields."""
     match event:
         case events.PROCESS_STARTED:
             return f"Started: {fields['kind']}, pid {fields['pid']}."
@@ -175,7 +175,7 @@ def _sentence(event: str, fields: Mapping[str, Any]) -> str:
 
 
 class _NewsOnly(logging.Filter):
-    """Logging filter for a terminal: drops what the banner has said, and reports that nothing waits or runs."""
+    """Logging filter for a terminal: drops what the banner says, and reports that nothing waits or runs."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         event: str | None = getattr(record, "event", None)
@@ -195,7 +195,7 @@ def _visible(text: str) -> str:
 
 
 def _drop_console_of_django() -> None:
-    """Drop the handler by which Django's own LOGGING writes to the terminal under DEBUG: our handler shows the rest."""
+    """Remove the handler with which Django writes to the terminal under DEBUG: ours shows those records."""
     django = logging.getLogger("django")
     for handler in list(django.handlers):
         if handler.name == "console":
@@ -205,12 +205,12 @@ def _drop_console_of_django() -> None:
 def configure_logging(
     *, level: str | None = None, log_format: str | None = None, screen: Screen | None = None
 ) -> str | None:
-    """Write the log to standard output, unless the project's LOGGING has a handler for it; return the format, or None.
+    """Write the log to standard output and return the format; do nothing and return None if LOGGING has a handler.
 
-    ``level`` is a name such as INFO, ``log_format`` is json or text: given, they replace the root's handlers. Omitted,
-    they come from ``SALON_JOBS["LOGGING"]``, whose format is text on a terminal and json otherwise unless set. Text has
-    the form for a terminal on one, and on a ``screen`` that is given. Without LOGGING in the settings, also drops the
-    handler with which Django would repeat records on the terminal. Raises ConfigurationError.
+    ``level`` (a name such as INFO) or ``log_format`` (json or text) replaces the handlers of LOGGING. Both default to
+    ``SALON_JOBS["LOGGING"]``, whose format defaults to text on a terminal and json elsewhere. Text takes the form for a
+    terminal on one, and on a given ``screen``. Without LOGGING in the settings, also removes the handler with which
+    Django would repeat records on the terminal. Raises ConfigurationError.
     """
     asked = level is not None or log_format is not None
     level = level or conf.logging.level

@@ -1,4 +1,4 @@
-"""Work in rounds until stopped, and what a loop does while the database does not answer."""
+"""Base of all loops: work in rounds until stopped, and waits while the database does not answer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LOG_EVERY_S: Final = 30.0
 class Outage:
     """Outage of the database, as one loop sees it. Not thread-safe.
 
-    Retry after 0.1 s, doubling to 2 s. The log shows its start, that it lasts (every 30 s), and its end.
+    Retries after 0.1 s, doubling to 2 s. Logs its start, that it lasts (every 30 s), and its end.
     """
 
     def __init__(self, loop: str, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -35,7 +35,7 @@ class Outage:
         self._log_at = float("-inf")
 
     def lost(self, error: BaseException, **fields: Any) -> float:
-        """Record a failure and have the connections checked before its next use; return the seconds until a retry."""
+        """Record a failure, have the connections checked before the next use, and return the seconds until a retry."""
         self._failures += 1
         if self._clock() >= self._log_at:
             self._log_at = self._clock() + _LOG_EVERY_S
@@ -50,15 +50,8 @@ class Outage:
             log_event(logging.INFO, events.DATABASE_BACK, loop=self._loop)
 
     def attempt(self, work: Callable[[], object]) -> bool:
-        """Do the work once; return False if the database failed. For the end of a thread, where nothing can wait."""
-        try:
-            tidy_connections()
-            work()
-        except Error as error:
-            self.lost(error)
-            return False
-        self.over()
-        return True
+        """Do the work once; return False if the database failed. For the end of a thread, which cannot wait."""
+        return self.wait_out(work, lambda _: True)
 
     def wait_out(self, work: Callable[[], object], give_up: Callable[[float], bool]) -> bool:
         """Do the work, retrying until the database allows it; return False if given up.
@@ -91,7 +84,7 @@ class Loop:
         *,
         first_poll_in_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
-        wait: Callable[[threading.Event, float], object] = threading.Event.wait,
+        wait: Callable[[threading.Event, float], object] = lambda event, seconds: event.wait(seconds),
     ) -> None:
         """Prepare; ``name`` is for the log and the thread. Tests pass ``clock`` and ``wait``."""
         self.outage = Outage(name, clock=clock)
@@ -104,14 +97,14 @@ class Loop:
         self._thread = threading.Thread(target=self.run, name=f"salon-jobs-{name.replace(' ', '-')}", daemon=True)
 
     def poll(self) -> float:
-        """Do one round; return the seconds until the next. A database error is waited out; any other ends the loop."""
+        """Do one round; return the seconds until the next. Database errors are waited out; any other ends the loop."""
         raise NotImplementedError
 
     def on_outage(self) -> None:
-        """Drop what a failed round may have left outdated. Called in the loop, before it waits."""
+        """Drop what a failed round may have made out of date. Called on the loop's thread, before it waits."""
 
     def finish(self) -> bool:
-        """Leave in order, after the last round; return whether that went cleanly. Connections are closed afterwards."""
+        """Clean up after the last round; return whether that went well. Connections are closed afterwards."""
         return True
 
     def run(self) -> bool:
@@ -168,7 +161,7 @@ class Loop:
                 wait_s = self.poll()
             except Error as error:
                 self.on_outage()
-                # Not for a wake-up: what it announces is no reason to try sooner.
+                # Not for a wake-up, which is no reason to try sooner.
                 self._wait(self.stopping, self.outage.lost(error))
                 wait_s = 0.0
             else:

@@ -44,31 +44,27 @@ def _answering() -> Generator[None]:
 
 
 def check_role(alias: str, expected: str | None = None) -> None:
-    """Refuse roles that no runtime may use. Raises ForbiddenRole.
+    """Refuse roles that no runtime process may use. Raises ForbiddenRole; NotReady if the database does not answer.
+
+    Forbidden are a superuser, BYPASSRLS, the owner of the job tables or a member of it, the migrator, and any role but
+    ``expected`` if one is given.
 
     With one database user (no ROLES) nothing is refused: it may own the tables, whose policies bind the owner too. A
-    superuser and BYPASSRLS are logged as a warning if there are stores, since no policy binds them.
-
-    Forbidden: superuser, BYPASSRLS, owner of the job tables or member of their owner, the migrator, and any role but
-    ``expected`` where one is given. Raises NotReady when the database does not answer.
+    superuser or BYPASSRLS is logged as a warning if there are stores, since no policy binds it.
     """
     with _answering(), connections[alias].cursor() as cursor:
         cursor.execute(_ROLE)
         user, is_superuser, bypasses_rls, owns_tables = cursor.fetchone()
-    faults = [
-        fault
-        for fault, holds in (
-            ("is a superuser", is_superuser),
-            ("bypasses row-level security", bypasses_rls),
-            ("owns the job tables", owns_tables),
-            ("is the migrator", conf.roles is not None and user == conf.roles.migrator),
-            (f"is not {expected!r}", conf.roles is not None and expected is not None and user != expected),
-        )
-        if holds
-    ]
-    if not faults:
+    faults = {
+        "is a superuser": is_superuser,
+        "bypasses row-level security": bypasses_rls,
+        "owns the job tables": owns_tables,
+        "is the migrator": conf.roles is not None and user == conf.roles.migrator,
+        f"is not {expected!r}": conf.roles is not None and expected is not None and user != expected,
+    }
+    if not any(faults.values()):
         return
-    text = f"database role {user!r} {' and '.join(faults)}"
+    text = f"database role {user!r} {' and '.join(fault for fault, holds in faults.items() if holds)}"
     if conf.roles is not None:
         raise ForbiddenRole(f"{text}; connect as a runtime role")
     if conf.store_model is not None and (is_superuser or bypasses_rls):
@@ -126,7 +122,7 @@ SELECT LEAST(current_setting('max_connections')::int - current_setting('superuse
 def check_connections(alias: str, needed: int) -> None:
     """Warn when a worker may open more connections than the server allows. Raises database errors.
 
-    Behind a pooler, as a URL in LISTEN means, the server's limit does not apply to us.
+    Does nothing behind a pooler (a URL in LISTEN), where the server's limit does not apply to us.
     """
     if conf.listen is not True:
         return
@@ -144,7 +140,7 @@ def check_connections(alias: str, needed: int) -> None:
 
 
 def check_worker() -> None:
-    """Check role, schema and drift for a process that runs as the worker. Raises as these checks do."""
+    """Check role, schema and drift for a process that runs as the worker. Raises what these checks raise."""
     check_role(conf.database, None if conf.roles is None else conf.roles.worker)
     check_schema(conf.database)
     check_drift(conf.database)
@@ -159,9 +155,8 @@ _BOOTSTRAP = (
 def require_login(alias: str) -> None:
     """Refuse to migrate as a role that cannot log in (BootstrapMissing).
 
-    Refuses another database or an old server (CommandError), and a role that may not change the job tables
-    (ConversionMissing): ``ROLES`` was changed without a conversion. Other connection errors are left for
-    Django to report.
+    Also refuses another database or an old server (CommandError), and a role that may not change the job tables
+    (ConversionMissing), as when ``ROLES`` was changed without a conversion. Django reports other connection errors.
     """
     if alias != conf.database:
         return

@@ -13,9 +13,9 @@ from django.db import connections
 from salon_jobs.core.errors import NotReady
 
 T = TypeVar("T")
-# Health probes time out after three to five seconds. Answer before that, so that they learn the reason.
+# Health probes time out after three to five seconds. Answer before that, with the reason.
 _PATIENCE_S: Final = 2.0
-# The system may wait a quarter of an hour for a lost connection; start another probe long before that.
+# The operating system may wait a quarter of an hour for a lost connection; start another probe long before that.
 _LOST_AFTER_S: Final = 30.0
 
 
@@ -34,7 +34,7 @@ class Probe(Generic[T]):
         self._answer: Future[T] | None = None
 
     def answer(self) -> T:
-        """Return or raise the outcome. Raises NotReady when there is none within the patience."""
+        """Return or raise what the query did. Raises NotReady if there is no answer within ``patience_s``."""
         answer = self._latest()
         try:
             return answer.result(self._patience_s)

@@ -1,4 +1,4 @@
-"""What this process may use and uses of the machine: its processors, by affinity and cgroup, and its memory."""
+"""Processors that this process may use, by affinity and cgroup, and memory that it uses."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _CGROUPS: Final = Path("/sys/fs/cgroup")
 
 
 def usable_processors(*, membership: Path = _MEMBERSHIP, cgroups: Path = _CGROUPS) -> int:
-    """Return how many processors this process may use, a part of one counting as one.
+    """Return how many processors this process may use, rounded up: two in a container with a quota of 1.5.
 
-    A container with a quota of 1.5 processors has two. Tests pass ``membership`` (Linux's list of the cgroups of a
-    process) and ``cgroups`` (where they are mounted); where there are none, no quota applies.
+    Tests pass ``membership`` (Linux's list of the cgroups of a process) and ``cgroups`` (where they are mounted);
+    without them, no quota applies.
     """
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([count, *map(ceil, _quotas(membership, cgroups))]))
 
 
 def memory_in_use_mb() -> int:
-    """Return how much memory this process has resident, in MiB; where there is no /proc, the most that it has had."""
+    """Return this process's resident memory in MiB; without /proc, its peak."""
     with suppress(OSError):
         return int(_MEMORY.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
     import resource  # noqa: PLC0415 - Windows has none, and can import the commands
@@ -36,7 +36,7 @@ def memory_in_use_mb() -> int:
 
 
 def _quotas(membership: Path, cgroups: Path) -> Iterator[float]:
-    """Yield the quotas of our cgroup and of those around it, as numbers of processors, of version 2 and 1."""
+    """Yield the quotas of our cgroup and of its parents (versions 2 and 1), as numbers of processors."""
     try:
         lines = membership.read_text().splitlines()
     except OSError:

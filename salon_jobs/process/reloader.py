@@ -19,15 +19,15 @@ from salon_jobs.core import events
 from salon_jobs.core.events import log_event
 
 _POLL_S: Final = 0.2
-# How long running jobs may hold up a reload: after a second signal they are interrupted, and run again.
+# How long running jobs may hold up a reload. Then a second signal interrupts them; they run again.
 _PATIENCE_S: Final = 5.0
 
 
 class Reloader:
-    """Process that runs a service as a child, and starts it again when Django's autoreloader sees a change.
+    """Parent process that runs a service as its child, and restarts it when Django's autoreloader sees a change.
 
-    The child is stopped by signals, as any service is, so that it gives its jobs back. One that failed, such as on a
-    syntax error, starts again with the next change. Main thread only.
+    The child is stopped by a signal, like any service, so that it gives its jobs back. A child that failed, such as
+    with a syntax error, is restarted at the next change. Main thread only.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -36,12 +36,12 @@ class Reloader:
         self._news: queue.SimpleQueue[int | Path] = queue.SimpleQueue()
 
     def run(self) -> int:
-        """Run until a signal, or until the child ends well by itself; return its status."""
+        """Run until a signal, or until the child ends by itself with status 0; return its status."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         self._watch()
         while True:
-            # A session of its own: Ctrl-C reaches it only through us, and so once.
+            # In a session of its own, so that Ctrl-C reaches it once, through us.
             child = subprocess.Popen(self._command, start_new_session=True)
             changed = self._follow(child)
             if changed is None:
@@ -49,7 +49,7 @@ class Reloader:
             log_event(logging.INFO, events.PROCESS_RELOADING, changed=str(changed))
 
     def _follow(self, child: subprocess.Popen[bytes]) -> Path | None:
-        """Wait for the end of the child, and return the changed file for which it starts again, or None."""
+        """Wait for the child to end; return the changed file for which to restart it, or None."""
         changed: Path | None = None
         stopping = failed = False
         while True:
@@ -94,7 +94,7 @@ class Reloader:
         ).start()
 
     def _on_change(self, file_path: Path, **_: Any) -> bool:
-        """Restart only for Python files; return True, which keeps Django from ending this process."""
+        """Restart the child for a Python file; return True, which keeps Django from ending this process."""
         if file_path.suffix == ".py":
             self._news.put(file_path)
         return True

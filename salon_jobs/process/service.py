@@ -89,7 +89,7 @@ class Service:
         except NotReady as error:
             if not debug():
                 raise
-            # Two services on a developer's machine; nobody probes them.
+            # Probably a second service on a developer's machine, where nothing probes it.
             log_event(logging.WARNING, events.HEALTH_NOT_LISTENING, kind=kind, error=str(error))
         self._heartbeat = Heartbeat(kind, concurrency=concurrency, queues=queues, on_dead=self._die)
         self._loop: ServedLoop | None = None
@@ -100,17 +100,17 @@ class Service:
 
     @property
     def address(self) -> tuple[str, int] | None:
-        """Where the health endpoint listens; None where its address was in use."""
+        """Address of the health endpoint; None if it was in use."""
         return None if self._health is None else self._health.address
 
     def run(self) -> None:
         """Run until a signal or the end of a burst. Main thread only.
 
-        Raises what keeps the process from starting (ForbiddenRole; in a burst NotReady and SchemaMissing too). Ends the
-        interpreter at once, with status 1, when a job outlives its grace, since its thread cannot be ended otherwise,
-        and in any case when the grace is over, whatever the loop is waiting for.
+        Raises what keeps the process from starting (ForbiddenRole; in a burst also NotReady and SchemaMissing). Ends
+        the interpreter at once, with status 1, when a job outlives its grace, since its thread cannot be ended
+        otherwise, and in any case when the grace is over, whatever the loop is waiting for.
         """
-        # The handlers only put into a SimpleQueue: safe at any bytecode, as an Event is not.
+        # The handlers only put into a SimpleQueue, which is safe at any bytecode, unlike an Event.
         signals: queue.SimpleQueue[int] = queue.SimpleQueue()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _frame: signals.put(number))
@@ -142,8 +142,8 @@ class Service:
         if self._health is not None:
             self._health.stop()
         if self._stopping.is_set():
-            # Exporters of traces and errors flush while the interpreter exits: an agent that does not answer must not
-            # delay the exit by another half minute.
+            # Exporters of traces and errors flush while the interpreter exits. One whose agent does not answer must not
+            # delay the exit by half a minute.
             last = threading.Timer(_EXPORT_S, exit_at_once, [0 if self._error is None else 1])
             last.daemon = True
             last.start()
@@ -196,7 +196,7 @@ class Service:
             raise NotReady("the process is starting")
         if self._stopping.is_set():
             raise NotReady("the process is stopping")
-        # Others declare a silent process dead, and it claims nothing from then on.
+        # Others declare a silent process dead; it claims nothing from then on.
         conf.require_alive(self._heartbeat.polled_s_ago, "no heartbeat was written")
         return self._loop.facts()
 
@@ -213,7 +213,7 @@ class Service:
         ]
 
     def _die(self) -> None:
-        """Exit at once: others own our jobs, and nothing here must continue."""
+        """Exit at once: others own our jobs now, so nothing here may continue."""
         log_event(logging.CRITICAL, events.PROCESS_DECLARED_DEAD, kind=self._kind)
         tracing.flush(_DEAD_EXPORT_S)
         exit_at_once(_DEAD_EXIT)
@@ -228,7 +228,7 @@ def release() -> str:
 
 
 def die_with_parent() -> None:
-    """Make the kernel kill us when the thread that started us ends, even while a handler holds the GIL. Linux only."""
+    """Have the kernel kill us when the thread that started us ends, even while a handler holds the GIL. Linux only."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -13,12 +13,12 @@ from salon_jobs.process.preflight import check_drift, check_role
 
 
 def guard_web_roles() -> None:
-    """Refuse the migrator, superusers, owners and every role not meant for the web. Call it in wsgi.py or asgi.py.
+    """Refuse the migrator, superusers, owners and every role not meant for the web. Call this in wsgi.py or asgi.py.
 
-    Checks the jobs' alias (the web role) and OPERATOR_DATABASE (the operator role) now, or at the first connection when
+    Checks the jobs' alias (the web role) and OPERATOR_DATABASE (the operator role) now, or at the first connection if
     the database is not available yet; a refused connection is closed. Raises ForbiddenRole; with one database user (no
-    ROLES) it only warns of a superuser or BYPASSRLS. Checks row-level security and policies as ON_DRIFT says, raising
-    CatalogueDrift.
+    ROLES), only logs a warning about a superuser or BYPASSRLS. Also compares row-level security and policies with the
+    declared ones, as ON_DRIFT says; raises CatalogueDrift.
     """
     roles = conf.roles
     unchecked: dict[str, str | None] = {conf.database: None if roles is None else roles.web}

@@ -161,7 +161,7 @@ class _Field:
             if bound not in (None, "*") and self._number(bound) < 0:
                 return f"{bound!r} is not a value of this field"
         if step is not None and not 1 <= int(step) <= self.high - self.low:
-            return f"the step of {part!r} does not fit, as the field starts anew after {self.high}"
+            return f"the step of {part!r} is too large: the field starts over after {self.high}"
         if step is not None and low != "*" and (high is None or self._number(low) >= self._number(high)):
             return f"the step of {part!r} needs an ascending range such as {self.low}-{self.high}/{step}"
         if step is None and high is not None and self._number(low) == self._number(high):

@@ -7,36 +7,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from salon_jobs.core.errors import CronInvalid, PayloadInvalid
 from salon_jobs.core.units import as_utc
 from salon_jobs.schedule.cron import CronExpression
 
+if TYPE_CHECKING:
+    from salon_jobs.jobs.task import Task
+
 GRACE: Final = timedelta(minutes=5)
-"""How late a tick of any entry may still fire: a restart or a deployment of the scheduler loses nothing."""
+"""How late a tick of any entry may still fire, so that a restart of the scheduler loses nothing."""
 
 TICKS_AT_ONCE: Final = 1000
-"""How many ticks one call of due_ticks returns, and up to how many it counts as missed."""
+"""The most ticks that one call of due_ticks returns, and the most that it counts as missed."""
 
 _NAME_LENGTH: Final = 255
-
-
-class _Payload(Protocol):
-    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> object: ...
-
-
-class CronTarget(Protocol):
-    """What cron reads of a registered task."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def is_store_task(self) -> bool: ...
-
-    @property
-    def payload(self) -> _Payload: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +39,10 @@ class CronEntry:
     def window(self) -> timedelta:
         """How late a tick may still fire: ``backfill``, but at least GRACE."""
         return max(self.backfill, GRACE)
+
+    def is_due_at(self, instant: datetime) -> bool:
+        """Return whether it has a tick at exactly this instant."""
+        return self.expression.next_after(instant - timedelta.resolution) == instant
 
     def payload_at(self, tick: datetime) -> dict[str, Any]:
         """Build the payload of one tick (aware, UTC): a new dict each time, empty if none was declared.
@@ -75,7 +65,7 @@ class CronEntries:
         """Add ``entry``. Raises CronInvalid when its name is taken."""
         if entry.name in self._by_name:
             raise CronInvalid(
-                f"there are two cron entries named {entry.name!r}; give one of them a name of its own with name='…'"
+                f"there are two cron entries named {entry.name!r}; give one of them another name with name='…'"
             )
         self._by_name[entry.name] = entry
 
@@ -91,18 +81,13 @@ cron_entries: Final = CronEntries()
 
 
 def entries_of_tick(task_name: str, tick: datetime) -> list[CronEntry]:
-    """Return the entries of this process that start this task at exactly this instant."""
-    just_before = tick - timedelta.resolution
-    return [
-        entry
-        for entry in cron_entries.all()
-        if entry.task_name == task_name and entry.expression.next_after(just_before) == tick
-    ]
+    """Return this process's entries that start this task at exactly this instant."""
+    return [entry for entry in cron_entries.all() if entry.task_name == task_name and entry.is_due_at(tick)]
 
 
 def cron(
     line: str,
-    target: CronTarget,
+    target: Task[..., Any],
     *,
     payload: Mapping[str, Any] | Callable[[datetime], dict[str, Any]] | None = None,
     timezone: str = "UTC",
@@ -111,10 +96,10 @@ def cron(
 ) -> CronEntry:
     """Declare that ``target``, a system task, starts whenever ``line`` is due in ``timezone``.
 
-    ``payload`` is a dict, checked here, or a function of the tick, whose result is checked then: derive dates and
-    cutoffs from the tick, never from the clock. ``backfill`` is how late a missed tick still fires
-    (GRACE at least). ``name`` defaults to the task's name. Does not access the database. Raises CronInvalid for an
-    invalid line, zone, target, payload, backfill or name.
+    ``payload`` is a dict, which is checked here, or a function of the tick, whose result is checked at the tick: derive
+    dates and cutoffs from the tick, never from the clock. ``backfill`` is how late a missed tick still fires (at least
+    GRACE). ``name`` defaults to the task's name. Does not access the database. Raises CronInvalid for an invalid line,
+    zone, target, payload, backfill or name.
     """
     task_name = _task_name(target)
     name = task_name if name is None else name
@@ -142,10 +127,10 @@ def cron(
 def _task_name(target: object) -> str:
     name, is_store_task = getattr(target, "name", None), getattr(target, "is_store_task", None)
     if isinstance(target, type) or not isinstance(name, str) or not isinstance(is_store_task, bool):
-        raise CronInvalid(f"cron starts registered tasks, and {target!r} is not one; declare it with @task(name='…')")
+        raise CronInvalid(f"cron starts registered tasks, and {target!r} is not one; declare it with @task")
     if is_store_task:
         raise CronInvalid(
-            f"{name!r} is a store task; cron starts system tasks: let one call fan_out(...) to start it for every store"
+            f"{name!r} is a store task; cron starts system tasks: let one call fan_out(…) to start it for every store"
         )
     return name
 
@@ -165,8 +150,8 @@ def _payload_builder(payload: object, task_name: str) -> Callable[[datetime], di
 class DueTicks:
     """Ticks to fire, oldest first, and the number of ticks that are too late.
 
-    ``missed`` stops counting at TICKS_AT_ONCE, which then means "that many or more". Once the ticks have fired, the
-    next call continues after ``settled_until``: ``until``, or the last tick when more are due than one call returns.
+    ``missed`` counts up to TICKS_AT_ONCE. Once the ticks have fired, the next call continues after ``settled_until``:
+    ``until``, or the last tick if more are due than one call returns.
     """
 
     ticks: tuple[datetime, ...]
@@ -177,8 +162,9 @@ class DueTicks:
 def due_ticks(entry: CronEntry, after: datetime, until: datetime, *, limit: int = TICKS_AT_ONCE) -> DueTicks:
     """Return the ticks in (after, until] that are within the entry's window at ``until``, at most ``limit``.
 
-    Older ones count as missed. Work and memory are bounded however long the pause was. A clock that went back
-    (``until`` before ``after``) yields no ticks and keeps ``after``. Pure: the same arguments give the same result.
+    Older ones count as missed. Work and memory are bounded, however long the pause was. If the clock went back
+    (``until`` before ``after``), there are no ticks, and ``after`` stays. Pure: the result depends on the arguments
+    alone.
     """
     if limit < 1:
         raise ValueError(f"limit must be at least 1, not {limit}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import time
 from collections import Counter
@@ -10,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
 
 from django.db import InterfaceError, OperationalError, transaction
 from django.db.models import Value
@@ -18,7 +16,7 @@ from django.db.models.functions import Greatest
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events, metrics
-from salon_jobs.core.errors import CronInvalid, SalonJobsError, require_within
+from salon_jobs.core.errors import CronInvalid, SalonJobsError, did_you_mean, require_within
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
 from salon_jobs.core.records import NewJob
@@ -48,7 +46,7 @@ class Scheduler(Loop):
         self._ticks: Counter[tuple[str, str]] = Counter()
 
     def facts(self) -> dict[str, object]:
-        """Return what readiness shows. Raises NotReady when the loop is stale, or a due tick is too long overdue."""
+        """Return what readiness shows. Raises NotReady if the loop is stale, or a due tick is long overdue."""
         age = self.polled_s_ago
         conf.require_alive(age, "the scheduler has not polled")
         for entry, overdue_s in self._overdue().items():
@@ -69,7 +67,7 @@ class Scheduler(Loop):
         ]
 
     def _overdue(self) -> dict[str, float]:
-        """Return how long each entry's oldest due tick has not fired, in seconds; grows while the loop hangs."""
+        """Return how many seconds each entry's oldest due tick has not fired; grows while the loop hangs."""
         if self._now is None:
             return {}
         now = self._now + timedelta(seconds=time.monotonic() - self._now_at)
@@ -109,14 +107,10 @@ class Scheduler(Loop):
     def run_at(self, instant: datetime) -> int:
         """Fire the entries with a tick at exactly this instant; return how many jobs that added.
 
-        Raises CronInvalid at the end if some could not be fired; the others are.
+        Raises CronInvalid at the end if some could not be fired; the others were.
         """
         register(entry.name for entry in cron_entries.all())
-        due = [
-            entry
-            for entry in cron_entries.all()
-            if entry.expression.next_after(instant - timedelta(microseconds=1)) == instant
-        ]
+        due = [entry for entry in cron_entries.all() if entry.is_due_at(instant)]
         results = {entry.name: self._try_to_fire(entry, instant, advance=False) for entry in due}
         if failed := [name for name, result in results.items() if result is None]:
             raise CronInvalid(f"entries that could not be fired for {instant.isoformat()}: {', '.join(failed)}")
@@ -133,40 +127,41 @@ class Scheduler(Loop):
                 self._lateness[entry.name] = max(0.0, (self._now - tick).total_seconds())
 
     def _try_to_fire(self, entry: CronEntry, tick: datetime, *, advance: bool = True) -> bool | None:
-        """Fire one tick; return None when it failed, logged once per tick. Raises when the database is lost."""
+        """Fire one tick; return whether this added its job, or None if it failed, which is logged once per tick.
+
+        Raises OperationalError and InterfaceError if the database is lost.
+        """
         try:
             job = job_of(entry, tick)
-        except Exception as error:  # its own query may have lost the database; the other entries will notice
+        except Exception as error:  # if its own query lost the database, the other entries will notice
             self._report_failure(entry, tick, error)
             return None
         try:
-            return self._fire(entry, job, tick, advance=advance)
+            handle = fire(entry.name, tick, partial(enqueue.add, job), advance=advance)
         except (OperationalError, InterfaceError):
             raise
         except Exception as error:
             self._report_failure(entry, tick, error)
             return None
+        if handle is None:
+            return False
+        self._ticks[entry.name, "fired"] += 1
+        log_event(
+            logging.INFO,
+            events.CRON_FIRED,
+            entry=entry.name,
+            tick=tick,
+            job_id=handle.id,
+            task_name=entry.task_name,
+            result=handle.action.value,
+        )
+        return True
 
     def _report_failure(self, entry: CronEntry, tick: datetime, error: Exception) -> None:
         self._ticks[entry.name, "failed"] += 1
         if self._last_failed_tick.get(entry.name) != tick:
             self._last_failed_tick[entry.name] = tick
             log_event(logging.ERROR, events.CRON_FAILED, exc_info=error, entry=entry.name, tick=tick)
-
-    def _fire(self, entry: CronEntry, job: NewJob, tick: datetime, *, advance: bool) -> bool:
-        handle = fire(entry.name, tick, partial(enqueue.add, job), advance=advance)
-        if handle is not None:
-            self._ticks[entry.name, "fired"] += 1
-            log_event(
-                logging.INFO,
-                events.CRON_FIRED,
-                entry=entry.name,
-                tick=tick,
-                job_id=handle.id,
-                task_name=entry.task_name,
-                result=handle.action.value,
-            )
-        return handle is not None
 
 
 def job_of(entry: CronEntry, tick: datetime) -> NewJob:
@@ -177,17 +172,15 @@ def job_of(entry: CronEntry, tick: datetime) -> NewJob:
 
 
 def run_cron_entry(name: str) -> JobHandle:
-    """Enqueue the job of a cron entry at once, as if it were due now, besides its ticks. Role: web, worker.
+    """Enqueue the job of a cron entry at once, as if it were due now. Role: web, worker.
 
     The payload is built for this instant, which is also the job's tick; the entry's own ticks are not affected. The job
-    is added in your transaction, if one is open. Raises CronInvalid for an entry that this process does not declare,
-    and when its payload function raises.
+    is added in your transaction, if one is open. Raises CronInvalid if this process does not declare the entry, or if
+    its payload function raises.
     """
     entries = {entry.name: entry for entry in cron_entries.all()}
     if name not in entries:
-        close = difflib.get_close_matches(str(name), entries, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise CronInvalid(f"no cron entry {name!r} is declared in this process{hint}")
+        raise CronInvalid(f"no cron entry {name!r} is declared in this process{did_you_mean(str(name), entries)}")
     try:
         job = job_of(entries[name], datetime.now(UTC))
     except SalonJobsError:
@@ -205,7 +198,7 @@ def register(names: Iterable[str]) -> None:
 
 
 def settled_until() -> tuple[datetime, dict[str, datetime]]:
-    """Return the database's time, and when each recorded entry last fired, or else was first seen."""
+    """Return the database's time, and by entry when it last fired, or else was first seen."""
     rows = statements.rows("cron_states")
     return rows[0][0], {name: after for _, name, after in rows if name is not None}
 
@@ -213,7 +206,7 @@ def settled_until() -> tuple[datetime, dict[str, datetime]]:
 def fire(entry: str, tick: datetime, add_job: Callable[[], JobHandle], *, advance: bool = True) -> JobHandle | None:
     """Insert the tick and add its job in one transaction; return None if another scheduler was first.
 
-    ``advance`` moves the entry's last tick, forwards only: when a clock steps back, nothing fires again.
+    ``advance`` moves the entry's last tick, and only forwards: nothing fires again if a clock steps back.
     """
     with transaction.atomic(using=conf.database):
         fired = statements.rows("cron_tick", {"entry": entry, "tick_at": tick})
@@ -233,10 +226,9 @@ def skip(entry: str, until: datetime) -> None:
 
 
 def tick_of(job: Job, *, using: str) -> CronTick | None:
-    """Return the tick that added this job or found it waiting; None for other jobs, and once the tick is pruned."""
-    row: Any = job  # only mypy knows the types of Django's fields
-    if row.tick is None:
+    """Return the tick that added this job or found it waiting, or None if there is none or it was pruned."""
+    if job.tick is None:
         return None
-    # Also filter by name, although the tick would do: the index begins with the entry.
+    # Filter by name too, since the index begins with it.
     entries = list(CronEntryState.objects.using(using).values_list("name", flat=True))
-    return CronTick.objects.using(using).filter(entry__in=entries, tick_at=row.tick, job_id=job.pk).first()
+    return CronTick.objects.using(using).filter(entry__in=entries, tick_at=job.tick, job_id=job.pk).first()

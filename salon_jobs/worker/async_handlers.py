@@ -31,7 +31,7 @@ def run_coroutine(coroutine: Coroutine[Any, Any, R], cancellable: Callable[[Call
     """Run a coroutine on the process's event loop, in a copy of the caller's context, and wait for its end.
 
     Before anything runs, ``cancellable`` receives a function that cancels it from any thread. Tasks that it leaves
-    running are cancelled and waited for. Returns and raises what the coroutine does; CancelledError when it was
+    running are cancelled and waited for. Returns and raises what the coroutine does; raises CancelledError if it was
     cancelled.
     """
     result: R = _Run(_running_loop(), coroutine).wait(cancellable)
@@ -42,8 +42,7 @@ class _Run:
     """One coroutine, the tasks it starts, and the thread that waits for them."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any]) -> None:
-        self._loop = loop
-        self._coroutine = coroutine
+        self._loop, self._coroutine = loop, coroutine
         self._cancelled = False
         self._main: asyncio.Task[Any] | None = None
         self._thread = _WaitingThread()
@@ -122,12 +121,12 @@ class _WaitingThread(Executor):
                 future.set_exception(error)
             else:
                 future.set_result(result)
-            # Between two calls nothing may keep the last one's result or traceback alive.
+            # Keep nothing of this call alive while waiting for the next.
             del future, call, work
 
 
 class _CleanThreads(ThreadPoolExecutor):
-    """Threads for ``asyncio.to_thread`` and the like, which outlive the job: each call leaves clean connections."""
+    """Threads for ``asyncio.to_thread`` and the like, which outlive the job; each call leaves its connections clean."""
 
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
         return super().submit(_call_cleanly, partial(fn, *args, **kwargs))
@@ -163,8 +162,8 @@ _loop: asyncio.AbstractEventLoop | None = None
 
 
 def _running_loop() -> asyncio.AbstractEventLoop:
-    """Return the process's loop, started with the first coroutine; it runs until the process ends."""
-    global _loop  # noqa: PLW0603 - one a process, as the loop's users expect of their clients and pools
+    """Return the process's event loop, which the first coroutine starts; it runs until the process ends."""
+    global _loop  # noqa: PLW0603 - one per process, which clients and pools that keep their loop rely on
     with _starting:
         if _loop is None:
             _loop = asyncio.new_event_loop()
@@ -209,7 +208,7 @@ def _end_generators_where_they_began(loop: asyncio.AbstractEventLoop) -> None:
 
 def _new_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
     task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **options)
-    context = options.get("context")  # an empty one is false, and is how to start a task that belongs to no job
+    context = options.get("context")  # an empty one is false, and starts a task that belongs to no job
     run = _run.get() if context is None else context.get(_run)
     if run is not None:
         run.tasks.add(task)

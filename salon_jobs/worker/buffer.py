@@ -12,7 +12,7 @@ from operator import itemgetter
 from salon_jobs.core.records import ClaimedJob
 
 _PREFETCH_S = 0.2
-# About 40 ms of the smallest jobs: with fewer, the threads wait for each claim's answer (500: 0.65 of the rate).
+# About 40 ms of the smallest jobs. With fewer, the threads wait for each claim's answer (500: 0.65 of the rate).
 _MOST_PREFETCHED = 2000
 # A batch of successes that waits for the disk must not hold up the next claim.
 _MOST_UNENDED = 8000
@@ -20,20 +20,20 @@ _MOST_UNENDED = 8000
 # jobs, since a claim takes longer than they do.
 _LEAST_REFILL = 125
 OVERDUE_S = 1.0
-# What a thread takes at once: this much measured work, and this many jobs at most. A round of the lock costs as much as
-# the smallest job.
+# A thread takes at most this much measured work at once, and at most this many jobs. A round of the lock costs as much
+# as the smallest job.
 _AT_ONCE_S = 0.001
 _MOST_AT_ONCE = 32
-# Behind a run that lasts longer than this, what its thread took goes back to the others.
+# When a run lasts longer than this, the jobs that its thread has taken behind it go back to the others.
 _LONG_S = 0.002
-# Jobs smaller than this wait for nothing. One thread runs them as fast as all, which would take turns at the
-# interpreter's lock, 5 ms each, and let the claimer and the finisher wait for theirs.
+# Shorter jobs wait for nothing, so one thread runs them as fast as several, which would take turns of 5 ms at the
+# interpreter's lock and keep the claimer and the finisher waiting for it.
 _TINY_S = 0.00002
 _ID_AND_LEASE = itemgetter(ClaimedJob._fields.index("id"), ClaimedJob._fields.index("lease"))
 
 
 class Handful:
-    """Jobs that one thread has taken at once, of which it runs the first. Its deque is all that threads share."""
+    """Jobs that one thread has taken at once, the first of which it runs. Other threads touch only the deque."""
 
     __slots__ = ("began", "ended", "since", "started", "waiting")
 
@@ -47,8 +47,8 @@ class JobBuffer:
     """Jobs of this process until their end is written: first waiting, then running, then ran.
 
     Bounded by time (about 200 ms of measured work) and by count. One lock; each kind of waiter has its own condition
-    and is woken only for a reason: with jobs of microseconds, waking costs more than working. For the same reason a
-    thread takes several of the smallest jobs at once; those it has not begun still count as waiting.
+    and is woken only when there is something to do: with jobs of microseconds, waking costs more than the work. For the
+    same reason a thread takes several of the smallest jobs at once; those it has not begun still count as waiting.
     """
 
     def __init__(self, concurrency: int, on_ended: Callable[[], None] = lambda: None) -> None:
@@ -59,7 +59,7 @@ class JobBuffer:
         self._filled = threading.Condition(lock)
         self._emptied = threading.Condition(lock)
         self._waiting: deque[tuple[ClaimedJob, float]] = deque()
-        # In the order in which their threads came.
+        # In the order in which the threads took them.
         self._running: dict[Handful, None] = {}
         self._leases: dict[int, int] = {}
         self._closed = False
@@ -108,7 +108,7 @@ class JobBuffer:
     def take_alike(self, first: ClaimedJob, most: int, fits: Callable[[ClaimedJob], bool]) -> list[ClaimedJob]:
         """Take up to ``most`` waiting jobs of the store and claim group of ``first``, to run in its chunk.
 
-        Wherever they are: each claim brought a few of each store, and few would make a small chunk.
+        They need not be next to each other: each claim brings only a few of each store.
         """
         # Compared as numbers, since comparing two UUIDs is a call.
         group, store = first.claim_group, first.store_id and first.store_id.int
@@ -138,7 +138,7 @@ class JobBuffer:
         try:
             job, _ = handful.waiting.popleft()
         except IndexError:
-            pass  # all of it ran, or others took it back
+            pass  # all of them ran, or other threads took them back
         else:
             handful.since = time.monotonic()
             handful.started += 1
@@ -174,7 +174,7 @@ class JobBuffer:
         self._on_ended()
 
     def drop(self, handful: Handful, jobs: Sequence[ClaimedJob]) -> None:
-        """Forget jobs whose run broke off, which are given back, and free the thread if they were its last ones."""
+        """Forget the jobs of a run that broke off, which a sweep gives back; free the thread if it has no others."""
         self.ran(handful, jobs=len(jobs))
         self.forget(jobs)
 
@@ -182,7 +182,7 @@ class JobBuffer:
         """Remove jobs whose end is written."""
         with self._emptied:
             for job in jobs:
-                # The id can be back: requeued by its end and claimed again before this call.
+                # The job may be back: requeued by its end, and claimed again before this call.
                 if self._leases.get(job.id) == job.lease:
                     del self._leases[job.id]
             if not self._leases:
@@ -202,7 +202,7 @@ class JobBuffer:
     def overdue(self) -> list[tuple[int, int]]:
         """Remove the jobs that waited here for over a second behind longer ones; return their (id, lease).
 
-        They were prefetched based on shorter jobs; another process may be idle.
+        They were prefetched in the expectation of shorter jobs; another process may be idle.
         """
         with self._filled:
             now = time.monotonic()
@@ -253,7 +253,7 @@ class JobBuffer:
             return 0
         prefetch = 0
         if self._mean_s is not None:
-            # Threads inside a long job do not count: jobs waiting behind them are better off elsewhere.
+            # Do not count threads inside a long job: jobs waiting behind them are better off elsewhere.
             slow_since = time.monotonic() - OVERDUE_S
             quick = self._concurrency - sum(handful.since < slow_since for handful in self._running)
             prefetch = min(_MOST_PREFETCHED, int(_PREFETCH_S / max(self._mean_s, 1e-6) * quick))
@@ -268,20 +268,20 @@ class JobBuffer:
         return self._mean_s is not None and self._mean_s < _TINY_S
 
     def _needs_thread(self) -> bool:
-        """Return whether what waits needs one more thread; the tiniest jobs do if every busy thread met a long one."""
+        """Return whether waiting jobs need one more thread; tiny ones do if every busy thread has met a long one."""
         if not self._running or not self._is_tiny():
             return True
         long_since = time.monotonic() - _LONG_S
         return all(handful.since <= long_since for handful in self._running)
 
     def _is_thread_wanted(self, handful: Handful) -> bool:
-        """Return whether an idle thread is to run what waits, or to watch what this thread has just taken."""
+        """Return whether to wake a thread, to run what waits or to watch what this thread has just taken."""
         if self._waiting and not self._is_tiny():
             return True
         return not self._is_watched and bool(self._waiting or handful.waiting)
 
     def _wait_idle(self) -> None:
-        """Wait for jobs. One idle thread also watches the busy ones, which cannot announce that they met a long job."""
+        """Wait for jobs. One idle thread also watches the busy ones, which cannot report that they met a long job."""
         watches = not self._is_watched and bool(self._running) and (bool(self._waiting) or self._in_hand() > 0)
         self._is_watched |= watches
         self._idle_threads += 1
@@ -292,7 +292,7 @@ class JobBuffer:
             self._recall_from_long()
 
     def _more_at_once(self) -> int:
-        """Return how many jobs a thread takes in addition to its next one: none unless they take microseconds."""
+        """Return how many jobs a thread takes in addition to the next one: none unless they take microseconds."""
         if self._mean_s is None:
             return 0
         at_once = min(_MOST_AT_ONCE, int(_AT_ONCE_S / max(self._mean_s, 1e-6)))
@@ -322,7 +322,7 @@ class JobBuffer:
                     break
 
     def _end(self, handful: Handful) -> None:
-        """Free the thread of a handful, once, and learn from how long its jobs took."""
+        """Free the thread of a handful, once, and update the mean from how long its jobs took."""
         if handful not in self._running:
             return
         del self._running[handful]

@@ -11,6 +11,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from types import FrameType
 from typing import Any, Final, NoReturn
 
@@ -30,30 +31,23 @@ _FLUSH_S = 2.0
 
 
 class ControlChannel:
-    """One end of a socket pair. When a process dies, however it dies, the other side's ``received`` ends."""
+    """One end of a socket pair. However a process dies, the other side's ``received`` ends."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
         self._sending = threading.Lock()
 
-    def send(self, **message: Any) -> bool:
-        """Send one message, from any thread; return False when the other side is gone."""
-        try:
-            with self._sending:
-                self._end.sendall(json.dumps(message).encode() + b"\n")
-        except OSError:
-            return False
-        return True
+    def send(self, **message: Any) -> None:
+        """Send one message, from any thread, unless the other side is gone."""
+        with suppress(OSError), self._sending:
+            self._end.sendall(json.dumps(message).encode() + b"\n")
 
     def received(self) -> Iterator[dict[str, Any]]:
         """Yield incoming messages until the other side is gone. Not thread-safe."""
-        try:
-            with self._end.makefile("rb") as lines:
-                for line in lines:
-                    if line.endswith(b"\n"):  # otherwise it died while writing
-                        yield json.loads(line)
-        except OSError:
-            return
+        with suppress(OSError), self._end.makefile("rb") as lines:
+            for line in lines:
+                if line.endswith(b"\n"):  # otherwise it died while writing
+                    yield json.loads(line)
 
     def close(self) -> None:
         self._end.close()
@@ -62,9 +56,9 @@ class ControlChannel:
 def run_child(descriptors: str) -> NoReturn:
     """Run a worker for the supervisor that started this process; main thread only. Never returns.
 
-    ``descriptors`` are those of the channel, the in-flight table and the idle table; then come this process's number
-    and how many there are. Status 0: it ended cleanly, asked to or not; the supervisor replaces it at once, unless it
-    is stopping too.
+    ``descriptors`` are those of the channel, the in-flight table and the idle table, followed by this process's number
+    and how many there are. Exits with status 0 if it ended cleanly, whether or not it was asked to; the supervisor then
+    replaces it at once, unless it is stopping too.
     """
     channel_end, in_flight, idle, number, processes = map(int, descriptors.split(":"))
     for inherited in (channel_end, in_flight, idle):
@@ -103,7 +97,7 @@ class _Child:
         reporter = _Reporter(worker, self._channel)
         reporter.start()
         threading.Thread(target=self._stop_on_request, args=(worker,), name="salon-jobs-stop", daemon=True).start()
-        # Imported objects stay: the garbage collector need not traverse them again (80,000 objects, 43 ms).
+        # Imported objects stay, so the garbage collector need not traverse them again (80,000 objects, 43 ms).
         gc.freeze()
         is_clean = worker.run()
         reporter.stop()

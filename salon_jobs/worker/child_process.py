@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
@@ -48,15 +49,13 @@ def relay_lines(source: int) -> None:
 
 def _write(lines: bytes) -> None:
     out = getattr(sys.stdout, "buffer", None)
-    try:
+    with suppress(OSError, ValueError):
         if out is None:  # the caller of a command replaced it
             sys.stdout.write(lines.decode(errors="replace"))
             return
         # One call on the binary buffer is never split by another thread's, nor by a line of our own handler.
         out.write(lines)
         out.flush()
-    except (OSError, ValueError):
-        return
 
 
 _LAST_LINES_S = 1.0
@@ -64,7 +63,7 @@ _LAST_LINES_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ChildPlan:
-    """Plan for starting children. ``on_counted`` gets what each reports to have counted, from a thread per child.
+    """What each child is started with. ``on_counted`` gets the counts that a child reports, on a thread per child.
 
     ``idle`` is the descriptor of the memory in which each of the ``processes`` says whether it is idle.
     """
@@ -102,7 +101,7 @@ class ChildProcess:
         self._on_counted = plan.on_counted
         self.process_id = 0
         self.report: dict[str, Any] | None = None
-        self._began = self._heard = time.monotonic()
+        self._began = self._reported_at = time.monotonic()
         self._threads = [
             threading.Thread(target=work, name=f"salon-jobs-{name}-{self.pid}", daemon=True)
             for name, work in (("listen", self._listen), ("relay", self._relay))
@@ -112,7 +111,7 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """ID that the operating system gave it."""
+        """Process id of the operating system."""
         return self._process.pid
 
     @property
@@ -122,14 +121,14 @@ class ChildProcess:
     @property
     def silent_s(self) -> float:
         """Age of its last report in seconds; it grows while a handler holds the GIL, which is not an error."""
-        return time.monotonic() - self._heard
+        return time.monotonic() - self._reported_at
 
     def runs(self) -> list[InFlightRun]:
         """Return what its threads run now, or were running when it died."""
         return self._in_flight.shown()
 
     def start(self, process_id: int) -> None:
-        """Make the child work as this registered process."""
+        """Let the child work as this registered process."""
         self.process_id = process_id
         self._channel.send(start={"process_id": process_id, "options": asdict(self._options)})
 
@@ -141,7 +140,7 @@ class ChildProcess:
         self._process.kill()
 
     def wait(self) -> int:
-        """Wait until it has ended; return its status, or minus the number of the signal that killed it."""
+        """Wait until it has ended; return its exit status, or minus the number of the signal that killed it."""
         return self._process.wait()
 
     def close(self) -> None:
@@ -152,7 +151,7 @@ class ChildProcess:
 
     def _listen(self) -> None:
         for message in self._channel.received():
-            self._heard = time.monotonic()
+            self._reported_at = time.monotonic()
             self._on_counted(message.pop("counted"))
             self.report = message
 
@@ -166,7 +165,7 @@ def describe_end(status: int) -> str:
     return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
 
 
-# A child younger than this died "at once"; from the second such death in a row, its slot stays empty for a while.
+# A child that lived no longer died "at once"; from the second such death in a row, its slot stays empty for a while.
 _YOUNG_S = 10.0
 _RESTART = Backoff(base=timedelta(seconds=0.5), cap=timedelta(seconds=30), jitter=0.2)
 _BURST_TRIES = 3
@@ -179,7 +178,7 @@ _SETTLE_S = 0.25
 class ChildSupervisor(Loop):
     """Loop that keeps one child alive until stopped; problems of another child never delay it.
 
-    A round is the life of one child. It begins work when ``registered`` is set, once this process is registered.
+    A round is the life of one child. It begins to work once ``registered`` is set, when this process is registered.
     """
 
     def __init__(self, number: int, plan: ChildPlan, heartbeat: Heartbeat, registered: threading.Event) -> None:
@@ -188,7 +187,8 @@ class ChildSupervisor(Loop):
         self._plan = plan
         self._heartbeat = heartbeat
         self._registered = registered
-        self._killed: dict[str, Any] | None = None
+        self._killed_at: float | None = None
+        self._is_blameless = False
         self._draining_since: float | None = None
         self._alone_since: float | None = None
         self.process: ChildProcess | None = None
@@ -197,7 +197,7 @@ class ChildSupervisor(Loop):
 
     @property
     def lasting_early_deaths(self) -> int:
-        """How many times in a row it died at once, as long as the present child may do so too."""
+        """How many times in a row a child died at once; 0 once the present one has lived longer."""
         child = self.process
         return self.early_deaths if child is None or child.lived_s < _YOUNG_S else 0
 
@@ -210,15 +210,15 @@ class ChildSupervisor(Loop):
     def kill(self, reason: str, *, blameless: bool = False) -> None:
         """Kill the child at once; ``blameless``: its jobs are requeued without being charged."""
         child = self.process
-        if child is not None and self._killed is None:
-            self._killed = {"reason": reason, "blameless": blameless, "at": time.monotonic()}
+        if child is not None and self._killed_at is None:
+            self._is_blameless, self._killed_at = blameless, time.monotonic()
             log_event(logging.WARNING, events.CHILD_KILLED, process_id=child.process_id, pid=child.pid, reason=reason)
             child.kill()
 
     def kill_if_overdue(self) -> None:
-        """Kill a child that runs a job past its ``kill_at``, once its other jobs have ended or had some time to.
+        """Kill a child that runs a job past its ``kill_at``, once its other jobs have ended or had some time to end.
 
-        Meanwhile it takes no new ones, if it can still receive messages.
+        Until then it takes no new jobs, if it can still receive messages.
         """
         child, now = self.process, time.monotonic()
         runs = [] if child is None else child.runs()
@@ -239,7 +239,7 @@ class ChildSupervisor(Loop):
         lived_s = 0.0
         try:
             end, lived_s = self._run_child()
-        except Exception as error:  # for example too many processes; that must not leave the slot empty
+        except Exception as error:  # such as too many processes, which must not leave the slot empty
             logger.exception("a worker process could not be started, or its jobs not rescued")
             if (child := self.process) is not None:
                 self._heartbeat.drop(child.process_id)  # others rescue its jobs
@@ -263,7 +263,7 @@ class ChildSupervisor(Loop):
 
     def _run_child(self) -> tuple[str | None, float]:
         """Run one child to its end and rescue its jobs; return how it ended (None: cleanly) and how long it lived."""
-        self._killed = self._draining_since = self._alone_since = None
+        self._killed_at = self._draining_since = self._alone_since = None
         child = self.process = ChildProcess(self._plan, self._number)
         self._registered.wait()
         if self.stopping.is_set():
@@ -272,11 +272,11 @@ class ChildSupervisor(Loop):
             self.outage.wait_out(lambda: self._register(child), self.stopping.wait)
         status, lived_s = child.wait(), child.lived_s
         self.process = None
-        # A handler can exit its process as if all were well; a child that exits properly has no job running.
+        # A handler can exit its process with status 0; a child that exits properly has no job running.
         in_order = status == 0 and not child.runs()
-        # An unrequested death is handled by the rescue; a child that had not begun to work ended cleanly enough.
+        # The rescue deals with a death nobody asked for; a child that had not begun to work has ended cleanly enough.
         self.is_clean = in_order or not self.stopping.is_set() or child.report is None
-        died_early = not in_order and self._killed is None and lived_s < _YOUNG_S
+        died_early = not in_order and self._killed_at is None and lived_s < _YOUNG_S
         self.early_deaths = self.early_deaths + 1 if died_early else 0
         if child.process_id:
             self._heartbeat.drop(child.process_id)
@@ -305,6 +305,6 @@ class ChildSupervisor(Loop):
         charged = [run.job_id for run in runs]
         if self.stopping.is_set() and status > 0:
             charged = []  # it gave its jobs back, or tried to
-        elif self._killed is not None and self._killed["blameless"]:
-            overdue, charged = [run for run in runs if run.kill_at <= self._killed["at"]], []
+        elif self._killed_at is not None and self._is_blameless:
+            overdue, charged = [run for run in runs if run.kill_at <= self._killed_at], []
         rescue_process(child.process_id, None, end=describe_end(status), charged=charged, overdue=overdue)

@@ -13,8 +13,8 @@ from salon_jobs.worker.fair_claim import Claim, FairClaim
 
 # Limits are loaded after a claim, so that a job that wakes an idle process need not wait; before it when twice as old.
 _LOAD_LIMITS_EVERY_S: Final = 0.5
-# Two claims in due order that take longer read past many dead rows, and claim groups have a low-water mark. One alone
-# may have waited for a processor or the disk, and a worker that claims by groups starts new jobs only after a scan.
+# If two claims in due order take longer, they read past many dead rows, which claim groups avoid by a low-water mark. A
+# single one may have waited for a processor or the disk, and with groups a worker starts new jobs only after a scan.
 _SLOW_S: Final = 0.05
 
 
@@ -45,7 +45,7 @@ class Claimer:
         self._is_fair = self._was_slow = False
 
     def claim(self, room: int, *, afresh: bool = False) -> Claim:
-        """Claim up to ``room`` jobs; ``afresh``: of what is due now, not when claim groups were last scanned.
+        """Claim up to ``room`` jobs; with ``afresh``, of those due now instead of at the last scan of claim groups.
 
         Raises database errors.
         """
@@ -57,7 +57,7 @@ class Claimer:
             claim = self._fair_claim.claim(room, self._limits)
             self._is_fair = claim.again_in_s is not None or self._fair_claim.is_slow
             return claim
-        # A few at first: usually a single job woke an idle process.
+        # A few at first, since usually a single job woke an idle process.
         jobs = self._claim_due(min(room, queries.FEW))
         if len(jobs) == queries.FEW < room:
             jobs += self._claim_due(room - len(jobs))

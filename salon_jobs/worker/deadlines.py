@@ -37,7 +37,7 @@ class _Watched:
     not_before: float = float("-inf")
 
     def due(self) -> float:
-        """Return when to check the run; never, once it was interrupted."""
+        """Return when to check the run; infinity once it was interrupted."""
         interrupt_due = self.running.interrupt_due
         return float("inf") if interrupt_due is None else max(interrupt_due[0], self.not_before)
 
@@ -85,7 +85,7 @@ class DeadlineWatcher(Loop):
         at, kind = interrupt_due
         if watched.interrupt(running, kind) and kind is TimedOut:
             limit_s = round(at - running.started, 3)
-            log_event(logging.WARNING, events.JOB_TIMED_OUT, **identify(running), timeout_s=limit_s, code=TimedOut.code)
+            log_event(logging.WARNING, events.JOB_TIMED_OUT, **identify(running.job), timeout_s=limit_s, code=kind.code)
             self._on_timeout()
 
 
@@ -124,7 +124,7 @@ class Cancellations:
         self._end_unstarted(requested)
 
     def _end_unstarted(self, requested: set[tuple[int, int]]) -> None:
-        """End those that had not started: giving back a job whose cancellation was requested cancels it."""
+        """End jobs that had not started: giving back a job whose cancellation was requested cancels it."""
         jobs = self._jobs.withdraw(requested)
         ends = queries.requeue([(job.id, job.lease) for job in jobs], self._process_id)
         for job in jobs:
@@ -133,13 +133,5 @@ class Cancellations:
             if end is None or end.state is not JobState.CANCELLED:
                 continue
             ended_runs.count_untimed(events.JOB_CANCELLED, job.task, job.queue)
-            log_event(
-                logging.INFO if end.reason == "cancelled" else logging.WARNING,
-                events.JOB_CANCELLED,
-                task_name=job.task,
-                job_id=job.id,
-                store_id=job.store_id,
-                attempt=job.attempt,
-                queue=job.queue,
-                reason=end.reason,
-            )
+            level = logging.INFO if end.reason == "cancelled" else logging.WARNING
+            log_event(level, events.JOB_CANCELLED, **identify(job), queue=job.queue, reason=end.reason)

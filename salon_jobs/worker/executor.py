@@ -56,7 +56,7 @@ _SUCCEEDED: Final = {finished: Succeeded(finished=finished) for finished in (Fal
 
 
 def execute(running: RunningJob) -> Outcome:
-    """Run the handler and return how it ended. Raises nothing but an interrupt between two bytecodes at shutdown."""
+    """Run the handler and return how it ended. Raises only an interrupt, which can arrive between any two bytecodes."""
     job, task = running.job, running.declaration
     if job.expired:
         return NotStarted(Expired("claimed after expires_at"))
@@ -98,7 +98,7 @@ def execute(running: RunningJob) -> Outcome:
 def joins_chunk(task: Declaration, job: ClaimedJob) -> bool:
     """Return whether the job may run together with others.
 
-    One that failed, or was in a chunk that failed, runs by itself: it would take the others with it again. So does one
+    A job that failed, or was in a chunk that failed, runs alone, since it would make the others fail again. So does one
     that waited too long, which ends without a run.
     """
     if task.chunk is None or job.attempts or job.expired or job.alone:
@@ -116,7 +116,7 @@ def join(first: RunningJob, jobs: Sequence[ClaimedJob]) -> None:
 
 
 def _execute_chunk(running: RunningJob) -> Outcome:
-    """Run a chunk, of which this is the first run, in one transaction; it succeeds as a whole or not at all."""
+    """Run the chunk that begins with this run, in one transaction; it succeeds as a whole or not at all."""
     task, payload = running.declaration, cast("ChunkPayload", running.declaration.payload)
     in_transaction = running.connection.in_atomic_block
     token = current.running.set(running)
@@ -140,7 +140,7 @@ def _execute_chunk(running: RunningJob) -> Outcome:
 
 
 def ended_by(running: RunningJob, error: BaseException) -> Outcome:
-    """Return the outcome of a run that raised this error: an interrupt from outside takes precedence over the error."""
+    """Return the outcome of a run that raised this error; an interrupt from outside takes precedence."""
     rules = running.declaration.errors
     if running.others:
         return Split(error, alone=running.interrupted_by in (None, TimedOut))
@@ -155,9 +155,10 @@ def ended_by(running: RunningJob, error: BaseException) -> Outcome:
 
 
 def settle(running: RunningJob, outcome: Outcome, *, at_commit: bool = False) -> Outcome:
-    """Write the outcome, fenced, log it and send ``job_finished``; return what really happened.
+    """Write the outcome under the fence, log it and send ``job_finished``; return what really happened.
 
-    ``at_commit`` sends it when the caller's transaction commits. Raises database errors; then call it again.
+    With ``at_commit``, the signal is sent when the caller's transaction commits. Raises database errors; then call it
+    again.
     """
     if isinstance(outcome, Split):
         return _split(running, outcome)
@@ -169,7 +170,7 @@ def settle(running: RunningJob, outcome: Outcome, *, at_commit: bool = False) ->
             _announce(running, state, error)
         return outcome
     if not isinstance(outcome, Lost) and queries.committed(running.job, running.process_id):
-        # A late interrupt is not an error of a callback.
+        # Without an interrupt, only an on_commit callback can have failed.
         error = outcome.error if isinstance(outcome, Errored) and running.interrupted_by is None else None
         if error is not None:
             _log(logging.ERROR, events.JOB_CALLBACK_FAILED, running, exc_info=error)
@@ -183,6 +184,7 @@ def settle(running: RunningJob, outcome: Outcome, *, at_commit: bool = False) ->
 def _split(running: RunningJob, outcome: Split) -> Outcome:
     """Requeue the jobs of a chunk that was rolled back, unless its COMMIT arrived after all. Raises database errors."""
     error, runs = outcome.error, running.runs
+    own_error = error if running.interrupted_by is None else None
     ended = queries.requeue(
         [(run.job.id, run.job.lease) for run in runs],
         running.process_id,
@@ -190,19 +192,19 @@ def _split(running: RunningJob, outcome: Split) -> Outcome:
         alone=outcome.alone,
     )
     if not ended and queries.committed(running.job, running.process_id):
-        if running.interrupted_by is None:
-            _log(logging.ERROR, events.JOB_CALLBACK_FAILED, running, exc_info=error)
+        if own_error is not None:
+            _log(logging.ERROR, events.JOB_CALLBACK_FAILED, running, exc_info=own_error)
         for run in runs:
             run.finished = True
         report_successes(runs)
-        return Succeeded(finished=True, callback_error=error if running.interrupted_by is None else None)
+        return Succeeded(finished=True, callback_error=own_error)
     described = report(error)
     if running.trace is not None:
         running.trace.error, running.trace.ended = error, events.CHUNK_SPLIT
     log_event(
         logging.WARNING,
         events.CHUNK_SPLIT,
-        exc_info=error if running.interrupted_by is None else None,
+        exc_info=own_error,
         task_name=running.task,
         store_id=running.store_id,
         jobs=len(runs),
@@ -225,7 +227,7 @@ def _split(running: RunningJob, outcome: Split) -> Outcome:
 
 
 def _delay_of_release(running: RunningJob) -> timedelta | None:
-    """Return zero where a wait can be too long, since a job that runs does not wait; None keeps its ``run_at``."""
+    """Return zero if the task has a wait timeout, which its run must not count towards; None keeps ``run_at``."""
     timeouts = running.declaration.timeouts
     return timedelta(0) if timeouts is not None and timeouts.wait_timeout is not None else None
 
@@ -301,7 +303,7 @@ def _write_error(running: RunningJob, outcome: Errored) -> JobState | None:
     ended = queries.fail(job, running.process_id, described, delay=delay, final=not outcome.retryable, reason=reason)
     if ended is None and not queries.failed_by(job):
         return None
-    # The row was no longer owned, but it failed under this lease: an earlier try was written and its answer lost.
+    # If the row is no longer owned but failed under this lease, an earlier attempt was written and its answer lost.
     state = JobState.FAILED if ended is None else ended.state
     fields: dict[str, Any] = {
         "error_class": described.error_class,
@@ -315,7 +317,7 @@ def _write_error(running: RunningJob, outcome: Errored) -> JobState | None:
         case JobState.CANCELLED:
             _log(logging.WARNING, events.JOB_CANCELLED, running, reason=ended.reason if ended else "", **fields)
         case _:
-            # Of the failures that only repeat the first, the traceback is in the error rows.
+            # The error rows have the tracebacks of failures that only repeat the first.
             shown = error if job.attempt == 1 or conf.report_retries == "always" else None
             fields["delay_s"] = round(delay.total_seconds(), 3)
             _log(logging.WARNING, events.JOB_RETRIED, running, exc_info=shown, **fields)
@@ -323,7 +325,7 @@ def _write_error(running: RunningJob, outcome: Errored) -> JobState | None:
 
 
 def report_successes(runs: Sequence[RunningJob]) -> None:
-    """Log runs whose success is written, in one write, and send ``job_finished`` for each."""
+    """Log runs whose success is written, all in one write, and send ``job_finished`` for each."""
     ended_runs.count(events.JOB_SUCCEEDED, runs)
     log_batch(logging.INFO, events.JOB_SUCCEEDED, runs, fields=_described, line=_SuccessLine.of)
     for running in runs:
@@ -395,7 +397,7 @@ def _call(arguments: dict[str, Any], running: RunningJob) -> None:
         if inspect.iscoroutine(result):
             result.close()
         raise TaskInvalid(f"task {task.name!r} returned something to await; declare its handler with async def")
-    # Most jobs keep no result, and pay only for this condition. What a handler returns that has finished its job comes
+    # Most jobs keep no result, and pay only for this condition. A handler that has finished its job returns its result
     # too late.
     if task.chunk is not None:
         _keep_results(running, result)
@@ -404,7 +406,7 @@ def _call(arguments: dict[str, Any], running: RunningJob) -> None:
 
 
 def _keep_results(running: RunningJob, result: Any) -> None:
-    """Keep the results of a chunk, perhaps of one job. Raises ResultInvalid unless each job has one."""
+    """Keep the results of a chunk, which may have one job. Raises ResultInvalid unless there is one per job."""
     runs = running.runs
     if not any(run.keeps_result for run in runs):
         return
@@ -418,7 +420,7 @@ def _keep_results(running: RunningJob, result: Any) -> None:
 
 
 def _allow_interrupt(running: RunningJob, cancel: Callable[[], None]) -> None:
-    """Let an interrupt cancel the coroutine, including one that came just before."""
+    """Let an interrupt cancel the coroutine, even one that came just before."""
     running.cancel_coroutine = cancel
     if running.interrupted_by is not None:
         cancel()
@@ -426,14 +428,14 @@ def _allow_interrupt(running: RunningJob, cancel: Callable[[], None]) -> None:
 
 @contextmanager
 def _store_transaction(running: RunningJob, *, afresh: bool = False) -> Generator[JobContext | None]:
-    """Open a transaction as the job's store, which sees only its own row. Raises Discard when that store is gone."""
+    """Open a transaction as the job's store. Raises Discard if the store's row is gone."""
     connection, store_id = running.connection, running.store_id
     assert store_id is not None  # noqa: S101 - decode refused a store task without one
     exists = _store_exists(conf.store_model, store_id)
     if JobContext.fits(connection):
         with JobContext(connection, store_id, exists, afresh=afresh, resets=running.resets_session) as own:
-            # Nothing guarantees that the one statement set the store before it looked the store up. A store that exists
-            # costs no second look-up; one that seems to be gone is looked up again.
+            # Nothing guarantees that the one statement set the store before it looked the store up, so a store that
+            # seems to be gone is looked up again.
             if not own.answer:
                 _refuse_vanished_store(running, exists)
             yield own
@@ -460,10 +462,9 @@ def _store_look_up(store_model: str) -> str:
     return compose.SQL("EXISTS (SELECT FROM {} WHERE {} = ").format(table, key).as_string(None)
 
 
-def identify(running: RunningJob) -> dict[str, Any]:
-    """Return the fields that every log record of a run carries."""
-    job = running.job
-    return {"task_name": job.task, "job_id": job.id, "store_id": job.store_id, "attempt": job.attempt}
+def identify(job: ClaimedJob | queries.Rescued) -> dict[str, Any]:
+    """Return the fields that every log record of a run has."""
+    return {"task_name": job.task, "job_id": job.id, "store_id": job.store_id, "attempt": job.attempts + 1}
 
 
 def _log(
@@ -476,7 +477,7 @@ def _log(
 
 
 class _SuccessLine(Struct, omit_defaults=True, gc=False):
-    """Line of the log for a job that succeeded: the head that begins every line, and the fields of ``_described``."""
+    """Log line for a job that succeeded: the head of every line, and the fields of ``_described``."""
 
     time: str
     level: str
@@ -504,7 +505,7 @@ class _SuccessLine(Struct, omit_defaults=True, gc=False):
 
 
 def _described(running: RunningJob) -> dict[str, Any]:
-    fields = identify(running)
+    fields = identify(running.job)
     fields["queue"] = running.job.queue
     fields["duration_ms"] = round(running.duration_s * 1000, 3)
     if running.chunk_size > 1:

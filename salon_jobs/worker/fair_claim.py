@@ -23,8 +23,8 @@ from salon_jobs.jobs.limits import Limits, count_by_scope
 from salon_jobs.worker.group_scanner import ClaimFilter, ClaimGroup, GroupScanner, Scan, in_background
 
 GROUPS_PER_CLAIM: Final = 256
-# A scan is used for this long, or for ten times as long as it took, within these bounds. The next one finds new groups,
-# and jobs committed late, which sort before those already claimed from their group.
+# A scan is used for ten times as long as it took, within these bounds. The next one finds new groups, and jobs that
+# were committed late, which sort before those already claimed from their group.
 _SCAN_EVERY_S: Final = (0.05, 3.0)
 # If a scan takes longer, behind dead rows, the next one runs in the background.
 _BACKGROUND_S: Final = 0.1
@@ -34,7 +34,7 @@ LIMIT_WAIT_S: Final = (0.025, 0.25)
 
 
 class Claim(NamedTuple):
-    """Claimed jobs in claim order, and when to claim again: 0: at once; None: when woken or by polling.
+    """Claimed jobs in claim order, and in how many seconds to claim again; None: when woken, or at the next poll.
 
     ``throttled``: a limit was full, so the end of a job may allow the next one.
     """
@@ -84,20 +84,20 @@ class FairClaim:
         """Claim up to ``room`` jobs. ``again_in_s`` is None once no claim group has more. Raises database errors."""
         self._limits = limits
         is_new_scan = self._refresh_scan()
-        groups = [group for group in self._scan.groups if limits.allows(group)]
-        # Whichever comes first may take what is left of a quota or a limit: shuffle, so that it is not always the same.
+        groups = [group for group in self._scan.groups if limits.allow(group.scopes)]
+        # The first may take what is left of a quota or a limit; shuffle, so that it is not always the same group.
         random.shuffle(groups)
-        limited = {scope for group in groups for scope in limits.limits_of(group)}
+        limited = {scope for group in groups for scope in limits.counted(group.scopes)}
         token_in_s = float("inf")
         if limited:
             jobs, quotas, token_in_s = self._claim_within(limited, groups, room)
             self._throttled |= len(quotas) < len(groups) or any(
-                quota.jobs < quota.store_jobs and limits.limits_of(quota.group) for quota in quotas
+                quota.jobs < quota.store_jobs and limits.counted(quota.group.scopes) for quota in quotas
             )
         else:
             quotas = share_out(groups, room, {}, lambda _: ())
             jobs = claim_groups(self._process_id, quotas, room, self._low_water) if quotas else []
-        # Of a single group the last job is enough.
+        # The jobs of a single group come in order, so the last one is enough.
         self._raise_low_water(jobs if len(quotas) > 1 else jobs[-1:])
         self._fruitful |= bool(jobs)
         if jobs:
@@ -167,7 +167,7 @@ class FairClaim:
     ) -> tuple[list[ClaimedJob], list[Quota], float]:
         """Claim within limited scopes; return also the quotas, and the seconds until a rate allows another job."""
         with transaction.atomic(using=conf.database):
-            # A limit that a task declares for its keys applies to any number of them: these wait until claim groups are
+            # A limit that a task declares for its keys applies to any number of keys; lock only those of the groups
             # chosen.
             keys = {scope for scope in limited if scope.startswith("key:") and self._limits[scope].rate is None}
             capacity, tokens = self._capacity(lock_scopes(limited - keys) | keys)
@@ -179,7 +179,7 @@ class FairClaim:
                 of_keys, _ = self._capacity(lock_scopes(wanted))
                 capacity = {scope: of_keys.get(scope, 0) if scope in keys else left for scope, left in capacity.items()}
                 runnable = self._with_capacity(runnable, capacity)
-            quotas = share_out(runnable, room, capacity, self._limits.limits_of)
+            quotas = share_out(runnable, room, capacity, self._limits.counted)
             jobs = claim_groups(self._process_id, quotas, room, self._low_water) if quotas else []
             if tokens:
                 scopes = {quota.group.id: quota.group.scopes for quota in quotas}
@@ -190,11 +190,15 @@ class FairClaim:
         return jobs, quotas, min(waits_s, default=float("inf"))
 
     def _with_capacity(self, groups: Sequence[ClaimGroup], capacity: Mapping[str, int]) -> list[ClaimGroup]:
-        return [group for group in groups if all(capacity.get(scope, 0) > 0 for scope in self._limits.limits_of(group))]
+        return [
+            group for group in groups if all(capacity.get(scope, 0) > 0 for scope in self._limits.counted(group.scopes))
+        ]
 
     def _capacity(self, scopes: set[str]) -> tuple[dict[str, int], dict[str, float]]:
         """Return how many more jobs may start in each scope, and the tokens of those with a rate."""
-        tokens = refill_tokens(scope for scope in scopes if self._limits[scope].rate is not None)
+        rated = sorted(scope for scope in scopes if self._limits[scope].rate is not None)
+        rows: list[Any] = hot_rows("refill_tokens", {"scopes": rated}) if rated else []
+        tokens: dict[str, float] = dict(rows)
         is_counted = any(self._limits[scope].max_concurrency is not None for scope in scopes)
         running: Mapping[str, int] = count_by_scope(hot_rows("running_counts", {})) if is_counted else {}
         capacity: dict[str, int] = {}
@@ -206,7 +210,7 @@ class FairClaim:
 
     def _raise_low_water(self, jobs: Sequence[ClaimedJob]) -> None:
         """Make the next claim read each claim group from after the last job claimed; its jobs come in order."""
-        # By two numbers: Python computes the hash of a UUID by a function of its own.
+        # Keyed by two numbers: the hash of a UUID is computed in Python.
         last = {(0 if job.store_id is None else job.store_id.int, job.claim_group): job for job in jobs}
         for job in last.values():
             low = self._low_water.get(_group_of(job), (0, 0))
@@ -227,13 +231,9 @@ def _has_more(jobs: Sequence[ClaimedJob], quotas: Sequence[Quota], room: int) ->
 
 def claim_groups(process_id: int, quotas: Sequence[Quota], room: int, low_water: LowWater) -> list[ClaimedJob]:
     """Claim up to ``room`` due jobs by quota, in claim order. A process declared dead gets none."""
-    return queries.claim("claim_groups", claim_parameters(process_id, quotas, room, low_water))
-
-
-def claim_parameters(process_id: int, quotas: Sequence[Quota], room: int, low_water: LowWater) -> dict[str, Any]:
     lows = [low_water.get(quota.group.id, _FROM_THE_START) for quota in quotas]
     each_store = {quota.group.store: quota.store_jobs for quota in quotas}
-    return {
+    parameters = {
         "process_id": process_id,
         "room": room,
         "clock": time.monotonic(),
@@ -246,18 +246,13 @@ def claim_parameters(process_id: int, quotas: Sequence[Quota], room: int, low_wa
         "each_store": list(each_store),
         "store_quotas": list(each_store.values()),
     }
+    return queries.claim("claim_groups", parameters)
 
 
 def lock_scopes(scopes: Iterable[str]) -> set[str]:
     """Lock these scopes for claiming until the transaction ends; return those not locked by others."""
     names = sorted(scopes)
     return {row[0] for row in hot_rows("lock_scopes", {"scopes": names})} if names else set()
-
-
-def refill_tokens(scopes: Iterable[str]) -> dict[str, float]:
-    names = sorted(scopes)
-    rows: list[Any] = hot_rows("refill_tokens", {"scopes": names}) if names else []
-    return dict(rows)
 
 
 def choose(groups: Sequence[ClaimGroup]) -> list[ClaimGroup]:
@@ -271,7 +266,7 @@ _store_of = attrgetter("store")
 
 
 def share_out(
-    groups: Sequence[ClaimGroup], room: int, capacity: dict[str, int], limits_of: Callable[[ClaimGroup], Sequence[str]]
+    groups: Sequence[ClaimGroup], room: int, capacity: dict[str, int], counted: Callable[[Sequence[str]], Sequence[str]]
 ) -> list[Quota]:
     """Share a batch equally among the stores of ``groups``, by priority within a store, all within ``capacity``.
 
@@ -280,11 +275,11 @@ def share_out(
     """
     chosen = choose(groups)
     store_jobs = -(-room // max(1, len({group.store for group in chosen})))
-    competitors = Counter(scope for group in chosen for scope in limits_of(group))
+    competitors = Counter(scope for group in chosen for scope in counted(group.scopes))
     quotas: list[Quota] = []
     for group in chosen:
         jobs = store_jobs
-        scopes = limits_of(group)
+        scopes = counted(group.scopes)
         for scope in scopes:
             jobs = min(jobs, -(-capacity[scope] // competitors[scope]))
             competitors[scope] -= 1

@@ -20,17 +20,17 @@ from salon_jobs.worker.executor import report_successes, settle
 
 # How long the first success of a batch waits for others; then up to _BATCH go in one statement.
 _GATHER_S = 0.005
-# Runs that are already finished and only need logging wait longer: a batch costs more than a line.
+# Runs that are already finished and only need logging wait longer: a batch costs more than one line in it.
 _LOG_EVERY_S = 0.05
 _BATCH = 1000
-# What the database says of a result that it cannot keep: no JSON of its kind, or the public id of another result.
+# Errors of a result that the database cannot keep: JSON that jsonb refuses, or another result's public id.
 _REFUSALS = (DataError, IntegrityError)
 
 
 class Finisher(Loop):
-    """Loop that records successful runs. ``forget`` gets every job whose end is written or lease is lost.
+    """Loop that records successful runs. ``forget`` gets every job whose end is written or whose lease is lost.
 
-    Until then a job without a transaction stays ours: a crash in between repeats it, as always for such jobs.
+    Until then a job without a transaction stays ours; a crash in between repeats it, as always for such jobs.
     """
 
     def __init__(
@@ -101,13 +101,13 @@ class Finisher(Loop):
         if kept := [running for running in batch if running.result is not None]:
             self._finish_results(batch, kept)
         if batch and not self.stopping.is_set():
-            # Whoever has locked a row, such as a web request that cancels the job, holds up only that job.
+            # A row that someone else has locked, such as a web request that cancels the job, holds up only that job.
             locked = queries.owned([running.job for running in batch], self._process_id)
             self._locked += [running for running in batch if running.id in locked]
             batch[:] = [running for running in batch if running.id not in locked]
         while batch:
-            # Finished by a try whose answer was lost, or no longer ours: this finds out. In the last round it also
-            # waits for locked rows.
+            # Either an earlier attempt finished it and the answer was lost, or it is no longer ours: this finds out. In
+            # the last round it also waits for locked rows.
             try:
                 settle(batch[-1], Succeeded(finished=False))
             except _REFUSALS as error:
@@ -115,14 +115,14 @@ class Finisher(Loop):
             self._forget([batch.pop().job])
 
     def _report(self, batch: list[RunningJob], ids: set[int]) -> None:
-        """Take from the batch what is finished, and report it."""
+        """Remove from the batch what is finished, and report it."""
         finished = [running for running in batch if running.finished or running.id in ids]
         self._forget([running.job for running in finished])
         batch[:] = [running for running in batch if not (running.finished or running.id in ids)]
         report_successes(finished)
 
     def _finish_results(self, batch: list[RunningJob], kept: list[RunningJob]) -> None:
-        """Finish runs that keep a result: together, or each by itself, so that only the one that is refused fails."""
+        """Finish runs that keep a result: together, or one by one if refused, so that only the one at fault fails."""
         results = [(running.job, running.result) for running in kept if running.result is not None]
         try:
             ids = queries.finish_results(results, self._process_id)

@@ -25,9 +25,9 @@ _SCAN_S: Final = 0.02
 
 
 class ClaimGroup(NamedTuple):
-    """One claim group, in the column order of ``sql/list_groups.sql``; ``store`` is NO_STORE for system tasks.
+    """One claim group, in the column order of ``list_groups.sql``; ``store`` is NO_STORE for system tasks.
 
-    ``first_us`` and ``first_id`` are the instant (microseconds since 1970) and id of its first job at the time.
+    ``first_us`` and ``first_id`` are the instant (microseconds since 1970) and id of its first job when scanned.
     """
 
     store: UUID
@@ -56,7 +56,7 @@ class ClaimGroup(NamedTuple):
 
 
 class ClaimFilter(NamedTuple):
-    """Filter for what a process may run now: these tasks and queues (None: all), without what is paused."""
+    """What a process may run now: these tasks and queues (None: all), except what is paused."""
 
     tasks: list[str]
     queues: list[str] | None = None
@@ -120,7 +120,7 @@ class GroupScanner:
         """
         began = time.monotonic()
         due: dict[tuple[UUID, int], ClaimGroup] = {}
-        # Every other scan begins at a random point inside a crowded store's claim groups, so that none waits forever.
+        # If a store is crowded, every other scan begins at a random point of its groups, so that none waits forever.
         prefix, key = FIRST_PREFIX, 0
         if inside := self._is_crowded:
             prefix, key = random.randrange(-(2**31), 2**31), random.randrange(2**32)  # noqa: S311 - no secret
@@ -152,7 +152,7 @@ def in_background(scan: Callable[[], Scan]) -> Future[Scan]:
     def run() -> None:
         try:
             future.set_result(scan())
-        except BaseException as error:  # raised to whoever asks for the result
+        except BaseException as error:  # raised by ``result``
             future.set_exception(error)
         finally:
             connections.close_all()

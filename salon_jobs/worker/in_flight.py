@@ -1,4 +1,4 @@
-"""What each thread of a worker runs, and which of its processes are idle, in memory shared by processes."""
+"""What each thread of a worker runs, and which of its processes are idle, in memory that the processes share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ID: Final = struct.Struct("=q")
 _KILL_AT: Final = struct.Struct("=d")
 _SLOT: Final = 32
 _INSTANT: Final = struct.Struct("=d")
-# An idle process says so at each poll, every second by default. If it is silent for longer, others answer too.
+# An idle process says so at each poll, every second by default. After a longer silence, others answer wake-ups too.
 _IDLE_FOR_S: Final = 2.0
 NEVER: Final = float("inf")
 
@@ -30,10 +30,10 @@ class InFlightRun:
 
 
 class InFlightTable:
-    """One slot per runner thread in shared memory: job, lease, start, and when it must be killed.
+    """One slot per runner thread in shared memory: job, lease, start, and when to kill the process for it.
 
-    The thread writes before the handler starts and clears after it has ended: two stores of a few bytes, no lock, no
-    system call. The supervisor reads: a job in no slot of a dead process had not started.
+    The thread fills it before the handler starts and clears it after the handler has ended: two writes of a few bytes,
+    no lock, no system call. The supervisor reads it: a job in no slot of a dead process had not started.
     """
 
     def __init__(self, slots: int, *, fileno: int = -1) -> None:
@@ -46,13 +46,13 @@ class InFlightTable:
         return slots * _SLOT
 
     def show(self, slot: int, job_id: int, lease: int, *, kill_at: float = NEVER) -> None:
-        """Record that the thread of this slot starts a job. The id is written last, making the slot valid."""
+        """Record that the thread of this slot starts a job. The id is written last, which makes the slot valid."""
         at = slot * _SLOT
         _REST.pack_into(self._memory, at + 8, lease, time.monotonic(), kill_at)
         _ID.pack_into(self._memory, at, job_id)
 
     def move(self, slot: int, kill_at: float) -> None:
-        """Change when the run in this slot must be killed."""
+        """Change when to kill the process for the run in this slot."""
         _KILL_AT.pack_into(self._memory, slot * _SLOT + _SLOT - _KILL_AT.size, kill_at)
 
     def clear(self, slot: int) -> None:
@@ -70,9 +70,9 @@ class InFlightTable:
 
 
 class IdleTable:
-    """One instant per process of a worker, in shared memory: when it last said that it is idle and hears wake-ups.
+    """One instant per process of a worker, in shared memory: when it last said that it is idle and receives wake-ups.
 
-    A wake-up reaches them all. The first that is idle answers it, so that a job costs one claim and not one for each.
+    A wake-up reaches all of them. The first idle one answers it, so that a job costs one claim instead of one each.
     """
 
     def __init__(self, processes: int = 1, *, number: int = 0, fileno: int = -1) -> None:
@@ -86,7 +86,7 @@ class IdleTable:
         return processes * _INSTANT.size
 
     def show(self, *, idle: bool) -> None:
-        """Say whether this process is idle; one that dies is not."""
+        """Record whether this process is idle."""
         _INSTANT.pack_into(self._memory, self._number * _INSTANT.size, time.monotonic() if idle else 0.0)
 
     @property

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from django.db import DatabaseError, transaction
 
@@ -26,7 +26,7 @@ from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.jobs.waiting import QueueFront, count_rest, look_at_queue, record_depths
 from salon_jobs.process.heartbeat import application_name
 from salon_jobs.process.loop import Loop
-from salon_jobs.worker.executor import joins_chunk, settle
+from salon_jobs.worker.executor import identify, joins_chunk, settle
 from salon_jobs.worker.in_flight import InFlightRun
 
 # Log event for each state of a dead process's job.
@@ -48,9 +48,9 @@ class RescueCounts(NamedTuple):
 class Rescuer:
     """Rescuer of the jobs of silent processes.
 
-    After an outage it first waits for a full silence period: no process could send heartbeats without a database. It
-    does the same when its own query was delayed by more than a heartbeat interval (a pooler without a free connection):
-    the heartbeats may still be waiting.
+    After an outage it first waits for a full silence period, since no process could send heartbeats without a database.
+    It does the same when its own query took longer than a heartbeat interval (a pooler without a free connection): the
+    heartbeats may still be waiting.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -82,16 +82,17 @@ def rescue_process(
     process_id: int,
     silence: timedelta | None,
     *,
-    end: str = "went silent",
+    end: str = "stopped sending heartbeats",
     charged: Collection[int] | None = None,
     overdue: Iterable[InFlightRun] = (),
 ) -> RescueCounts:
     """Delete the row, end the dead process's backends and requeue its jobs: in one transaction, in this order.
 
-    The order matters: a claim in flight holds KEY SHARE on the row and is waited for; a later one finds no row. If the
-    process sends a heartbeat in the meantime, it keeps its row and nothing happens. ``silence`` None: it is known to be
-    dead; ``end`` describes how it ended, ``charged`` lists the jobs that had started (None: unknown), and ``overdue``
-    runs for which it was killed count as failed attempts. Raises database errors; then call it again.
+    The order matters: the deletion waits for a claim in flight, which holds KEY SHARE on the row, and a later claim
+    finds no row. If the process sends a heartbeat in the meantime, it keeps its row and nothing happens. ``silence`` is
+    None for a process that is known to be dead; ``end`` describes how it ended, ``charged`` lists the jobs that had
+    started (None: unknown), and the ``overdue`` runs for which it was killed count as failed attempts. Raises database
+    errors; then call it again.
     """
     with transaction.atomic(using=conf.database):
         labels = statements.rows("delete_process", {"process_id": process_id, "silent_after": silence})
@@ -112,10 +113,10 @@ def rescue_process(
 
 
 def _fail_overdue(run: InFlightRun, process_id: int) -> None:
-    """Settle a run that had to be killed, on behalf of its dead process. It may have ended just before."""
+    """Settle a run for which its process was killed, unless it ended just before."""
     job = queries.leased_job(process_id, run.job_id, run.lease)
     task = None if job is None else registry.get_declaration(job.task)
-    # A chunk that took too long charges none of its jobs: they are rescued, and run one by one.
+    # None of the jobs of a chunk that took too long is charged: they are rescued, and run one by one.
     if job is not None and task is not None and not joins_chunk(task, job):
         running = RunningJob(job, task, process_id)
         running.started = run.began
@@ -125,12 +126,7 @@ def _fail_overdue(run: InFlightRun, process_id: int) -> None:
 
 
 def _log_rescued(job: queries.Rescued, label: str) -> None:
-    fields: dict[str, Any] = {
-        "task_name": job.task,
-        "job_id": job.id,
-        "store_id": job.store_id,
-        "attempt": job.attempts + 1,
-    }
+    fields = identify(job)
     log_event(logging.WARNING, events.JOB_RESCUED, state=job.state.value, charged=job.charged, **fields)
     if job.state is JobState.FAILED:
         error = ProcessDied(f"{label} died running it, too often")
@@ -145,11 +141,6 @@ _SWEEP_STALE_S = 60.0
 _RESCUE_AFTER_BEATS = 2
 
 
-def forget_superseded() -> None:
-    """Delete the records of superseded runs once those have ended. Idempotent. Raises database errors."""
-    statements.execute("forget_superseded")
-
-
 _UNDECLARED: Final = (
     "due jobs stay queued, since no module that this process loads declares their task: deploy the code that does,"
     " declare a task with the old name (name=…), or cancel the jobs: manage.py salon_jobs cancel --task NAME"
@@ -160,7 +151,8 @@ class Maintenance(Loop):
     """Loop that rescues every second, inspects the queue every ten and prunes every minute.
 
     It starts to rescue at the second heartbeat: after an outage that it did not see, others get time to send theirs.
-    ``burst`` inspects the queue at the end too, and so reports due jobs that the burst leaves for want of their task.
+    With ``burst`` it also inspects the queue at the end, to report due jobs that the burst leaves because no process
+    has their task.
     """
 
     def __init__(self, *, burst: bool = False) -> None:
@@ -174,7 +166,7 @@ class Maintenance(Loop):
         self.front = QueueFront()
 
     def require_ready(self) -> None:
-        """Raise NotReady when the last sweep is too long ago."""
+        """Raise NotReady if the last sweep was too long ago."""
         require_within(_SWEEP_STALE_S, time.monotonic() - self._swept, "no sweep for dead processes has succeeded")
 
     def samples(self) -> list[Sample]:
@@ -192,7 +184,8 @@ class Maintenance(Loop):
         self._swept = now
         if now >= self._inspect_at:
             self._inspect()
-            forget_superseded()
+            statements.execute("forget_superseded")
+            statements.rows("enqueue_follow_ups")
             record_depths()
             self._inspect_at = now + _INSPECT_EVERY_S
         ended_runs.flush_when_due()

@@ -46,17 +46,17 @@ if TYPE_CHECKING:
     from salon_jobs.worker.chunks import ChunkClaimer
 
 _CANCEL_S = 2.0
-# How long a cancelled handler may take to end by itself, and a run that timed out before its process is killed for it.
+# How long a cancelled handler may take to end by itself, and a run that timed out before its process is killed.
 _CANCEL_GRACE_S = 5.0
 _KILL_GRACE_S = 10.0
-# A thread idle for this long checks its connections before the next job; a busy one did so after the last.
+# A thread that was idle for longer checks its connections before the next job; a busy one did so after the last.
 _TIDY_AFTER_S = 0.05
 
 
 class Runner:
     """One thread that runs jobs until the buffer closes. ``interrupt`` ends its current run.
 
-    No ``Loop``: it waits for the buffer, and an interrupted thread is replaced by another.
+    Not a ``Loop``: it waits for the buffer, and another thread replaces one that was interrupted.
     """
 
     def __init__(
@@ -99,11 +99,11 @@ class Runner:
 
     @property
     def current(self) -> RunningJob | None:
-        """The run of this moment."""
+        """The run in progress."""
         return self._running
 
     def interrupt_current(self) -> None:
-        """Interrupt the current run: it is rolled back and the attempt is not counted."""
+        """Interrupt the current run, which is rolled back without counting the attempt."""
         running = self._running
         if running is not None:
             self.interrupt(running, Interrupted)
@@ -114,8 +114,7 @@ class Runner:
         An async handler is cancelled as asyncio does it: it gets CancelledError where it awaits.
 
         Only a shutdown interrupts a second time. The lock is held until the server has received the cancel request, and
-        the thread takes it before doing anything else: neither the exception nor the cancel can hit what follows the
-        run.
+        the thread takes it as soon as the run has ended: neither the exception nor the cancel can hit what comes after.
         """
         with self._lock:
             if self._running is not running or (running.interrupted_by is not None and kind is not Interrupted):
@@ -124,7 +123,7 @@ class Runner:
             raw: Any = running.connection.connection
             querying = raw if raw is not None and raw.info.transaction_status == TransactionStatus.ACTIVE else None
             if running.declaration.is_async:
-                # The thread itself serves the coroutine, and must continue until it has ended.
+                # The thread itself serves the coroutine, until that has ended.
                 if running.cancel_coroutine is not None:
                     running.cancel_coroutine()
             else:
@@ -138,7 +137,7 @@ class Runner:
         return True
 
     def cancel(self, job_id: int, lease: int) -> None:
-        """If the thread runs this job, show the cancellation to its handler, and interrupt it after the grace."""
+        """If the thread runs this job, let its handler see the cancellation, and interrupt it after the grace."""
         with self._lock:
             running = self._running
             if running is None or running.cancelled():
@@ -148,7 +147,7 @@ class Runner:
                 return
             running.cancel_at = time.monotonic() + _CANCEL_GRACE_S
             self._deadlines.watch(running, self.interrupt)
-        log_event(logging.INFO, events.JOB_CANCEL_NOTICED, **identify(cancelled[0]))
+        log_event(logging.INFO, events.JOB_CANCEL_NOTICED, **identify(cancelled[0].job))
 
     @property
     def ended(self) -> bool:
@@ -166,8 +165,8 @@ class Runner:
         finally:
             connections.close_all()
         if was_interrupted:
-            # The interrupt may have prevented any block from being exited properly: a new thread has no thread-locals
-            # that could still name this job's store.
+            # The interrupt may have kept any block from being left properly. A new thread has no thread-locals that
+            # could still name this job's store.
             thread = self._new_thread()
             thread.start()
             self._thread = thread
@@ -181,10 +180,9 @@ class Runner:
             running: RunningJob | None = None
             try:
                 running = self._prepare(jobs, idle_since)
-                # Whatever a handler, or an exception in the middle of our own code, leaves in the context ends with the
-                # run.
+                # A copy, so that whatever a handler or an exception inside our own code leaves in it ends with the run.
                 copy_context().run(self._run_in_scope, running)
-            except BaseException:  # a thread that ends takes a share of the capacity with it
+            except BaseException:  # a thread that ended would be missing from then on
                 logger.exception("the end of job %s could not be written; it stays leased and is given back", job.id)
                 self._abandon_run(jobs, running)
             self._in_flight.clear(self._number)
@@ -194,7 +192,7 @@ class Runner:
         return False
 
     def _prepare(self, jobs: list[ClaimedJob], idle_since: float) -> RunningJob:
-        """Return the run of the only one of ``jobs``, to which are added those that run in one chunk with it."""
+        """Return the run of the one job in ``jobs``, and add to the list those that run in one chunk with it."""
         [job] = jobs
         finish_resets()
         # Do this before the run begins: the run keeps the connection it finds, and this may replace it.
@@ -212,7 +210,7 @@ class Runner:
         return running
 
     def _abandon_run(self, jobs: Sequence[ClaimedJob], running: RunningJob | None) -> None:
-        """Free the thread of a run that ended by an error of our own, wherever that was, even before it began."""
+        """Free the thread of a run that an error of our own ended, even before it began."""
         with self._lock:
             self._running = None
         if running is not None:
@@ -226,7 +224,7 @@ class Runner:
         most = task.chunk or 1
         jobs += self._jobs.take_alike(first, most - 1, partial(joins_chunk, task))
         if (chunks := self._chunks) is not None and len(jobs) < most:
-            # The chunk runs without more, whatever became of the database.
+            # If the database does not answer, the chunk runs without more.
             self._outage.attempt(lambda: jobs.extend(chunks.claim(jobs[-1], most - len(jobs))))
 
     def _run_in_scope(self, running: RunningJob) -> None:
@@ -245,13 +243,13 @@ class Runner:
                     self._running = running
                     outcome = execute(running)
                 with self._lock:
-                    # From here on no interrupt is sent, and one not yet delivered is withdrawn: the outcome is written.
+                    # From here on no interrupt is sent, and one not delivered yet is withdrawn: the outcome counts.
                     self._running = None
                     if running.interrupted_by is not None:
                         _raise_in(self._thread, None)
                 break
             except Interrupted as error:
-                # It hit code around the handler. The fenced row shows whether the handler had finished.
+                # It hit code around the handler. The fence shows whether the handler's transaction had committed.
                 outcome = outcome or ended_by(running, error)
         self._end(running, outcome)
         # Both agree whether the row is finished: the finisher writes the success, or only reports it.
@@ -264,7 +262,7 @@ class Runner:
             self._jobs.forget([run.job for run in running.runs])
 
     def _begin(self, running: RunningJob) -> None:
-        """Publish the run, and have it interrupted, then killed, when it takes too long."""
+        """Show the run to the supervisor, and have it interrupted, then killed, if it takes too long."""
         timeouts = running.declaration.timeouts
         run_s = None if timeouts is None else timeouts.run_s(running.waited_s)
         kill_at = NEVER
@@ -289,7 +287,7 @@ class Runner:
                 remember_connections()
             if tidy_connections():
                 reset_sessions()
-                # It was used, and may have been replaced. Looking it up takes longer than a small job.
+                # It may have been replaced. Looking it up takes longer than a small job, so only then.
                 self._connection = None
         else:
             # The interrupt may have left them in any state.
@@ -298,8 +296,8 @@ class Runner:
     def _settle(self, running: RunningJob, outcome: Outcome) -> None:
         """Write the outcome, waiting out any outage: until it is written, the job is ours and cannot run twice.
 
-        An outcome that can never be written (a Snooze beyond the calendar, a result under the public id of another)
-        becomes an error of the job.
+        An outcome that can never be written becomes an error of the job, such as a Snooze beyond the calendar, or a
+        result under another's public id.
         """
         finish_resets()
         while True:
@@ -308,7 +306,7 @@ class Runner:
             except BaseException as error:
                 refusals = (DataError, IntegrityError) if isinstance(outcome, Succeeded) else DataError
                 if isinstance(error, Error) and not isinstance(error, refusals):
-                    if self._abandon.wait(self._outage.lost(error, **identify(running))):
+                    if self._abandon.wait(self._outage.lost(error, **identify(running.job))):
                         return
                     tidy_connections()
                 elif isinstance(outcome, Errored):
@@ -321,7 +319,7 @@ class Runner:
                 return
 
     def _fail_plainly(self, running: RunningJob, error: BaseException) -> None:
-        """Charge the attempt when even the error itself cannot be recorded: otherwise the job would return forever."""
+        """Count the attempt when even the error itself cannot be recorded: otherwise the job would return forever."""
         reason, delay = "attempts_exhausted", conf.backoff.cap
         queries.fail(running.job, self._process_id, report(error), delay=delay, final=False, reason=reason)
         logger.error("the end of job %s could not be recorded: %s", running.id, type(error).__name__)

@@ -7,7 +7,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events, metrics
@@ -25,8 +25,6 @@ from salon_jobs.worker.child_process import ChildPlan, ChildProcess, ChildSuperv
 from salon_jobs.worker.in_flight import IdleTable
 from salon_jobs.worker.maintenance import Maintenance
 from salon_jobs.worker.worker import OTHER_THREADS, WorkerOptions
-
-_NONE: Final = RunCounts()
 
 
 class RunTotals:
@@ -52,7 +50,7 @@ class RunTotals:
             samples = [Sample(metrics.CLAIMED, self._claimed)]
             # A counter that first appears at five hides those five from rate().
             for task in sorted({*registry.task_names(), *self._by_task}):
-                total = self._by_task.get(task, _NONE)
+                total = self._by_task.get(task, RunCounts())
                 samples += [
                     Sample(metrics.FINISHED, count, (task, outcome))
                     for outcome, count in zip(OUTCOMES, total.outcomes, strict=True)
@@ -81,7 +79,7 @@ def connections_of(processes: int, options: WorkerOptions) -> int:
 
 
 class Supervisor:
-    """Loop whose work is done by children. It runs no jobs: nothing a handler does can stop it.
+    """Loop whose work is done by children. It runs no jobs, so nothing a handler does can stop it.
 
     Each ``embedded`` loop (scheduler, relay, consumer) runs in a thread of this process.
     """
@@ -118,7 +116,7 @@ class Supervisor:
 
     def run(self) -> bool:
         """Supervise until the last child has ended; return True if every job ended or was given back in time."""
-        # Only said: it may work with fewer, and a database error here is no reason not to.
+        # Only a warning: fewer may be enough, and a database error here must not end the worker.
         Outage("connections").attempt(lambda: check_connections(conf.database, self._connections))
         self._maintenance.start()
         threads = [
@@ -161,10 +159,10 @@ class Supervisor:
             child.stop()
 
     def facts(self) -> dict[str, object]:
-        """Return queue lag, unknown tasks, each child's last report and the embedded loops.
+        """Return queue lag, unknown tasks, each child's last report, and the facts of the embedded loops.
 
-        Raises NotReady when no child works, one reports a failure, or one keeps dying. A child that does not report is
-        shown as silent and not considered dead while it runs a job, which may hold its GIL.
+        Raises NotReady when no child works, one reports a fault, or one keeps dying. A child that does not report is
+        shown as silent, but not considered dead while it runs a job, which may hold its GIL.
         """
         self._maintenance.require_ready()
         for supervisor in self._children:

@@ -18,12 +18,12 @@ from salon_jobs.core.events import log_event
 from salon_jobs.db.notify import MORE, SECOND_POLL
 from salon_jobs.jobs import enqueue, queries, registry
 from salon_jobs.jobs.statistics import ended_runs
-from salon_jobs.process.listener import Listener
+from salon_jobs.process.listener import Listener, ListenerEvent
 from salon_jobs.process.loop import Loop
 from salon_jobs.tenancy.connections import refuse_small_pool
 from salon_jobs.worker import deadlines
 from salon_jobs.worker.buffer import OVERDUE_S, JobBuffer
-from salon_jobs.worker.chunks import PATIENCE_S, ChunkClaimer, arrange
+from salon_jobs.worker.chunks import PATIENCE_S, ChunkClaimer
 from salon_jobs.worker.claim import Claimer
 from salon_jobs.worker.deadlines import Cancellations, DeadlineWatcher
 from salon_jobs.worker.fair_claim import LIMIT_WAIT_S, Claim
@@ -33,21 +33,24 @@ from salon_jobs.worker.runner import Runner
 
 _SWEEP_S = 30.0
 _FORCED_S = 1.0
-# How many of the jobs that it waits for a stopping worker names.
+# How many of the running jobs a stopping worker names.
 _NAMED = 5
 # The part of the grace reserved for giving jobs back, ending the other threads and signing off; at most half of what
 # follows the interrupt.
 _LEAVE_S = 1.5
 _ROOM_S = 0.2
-# How often a worker without due jobs, and a busy one, looks for jobs of tasks that it could import.
+# How often a worker without due jobs, and a busy one, looks for jobs whose task it could import.
 _FIND_S = (1.0, 10.0)
-# After a wake-up that stands for more, a worker looks by itself each time that one or two jobs should have arrived,
-# within these bounds. If that is soon, the next such wake-up is no reason to look at once.
+# After a wake-up that announces more jobs, a worker claims again each time that one or two should have arrived, within
+# these bounds. If that is soon, the next such wake-up is no reason to claim at once.
 _LOOK_AGAIN_S = (0.003, 0.02)
 _SOON_S = 0.01
-# While jobs arrive less than 2 ms apart, each announced by another process, claims keep this distance: more would
-# take processor time from the processes that enqueue.
+# While jobs arrive less than 2 ms apart, each announced by another process, claims keep this distance: more of them
+# would take processor time from the processes that enqueue.
 _DENSE_S = 0.002
+# Without a backlog, the claimer leaves the interpreter's lock to the threads for this long, so that they begin what it
+# claimed before it turns to limits, statistics and the next wait.
+_HANDOVER_S = 0.0001
 # Claims, batched writes of successes, and the listener's ping.
 OTHER_THREADS = 3
 
@@ -56,7 +59,7 @@ OTHER_THREADS = 3
 class WorkerOptions:
     """What one worker serves. ``queues`` None means all but those ``excluded``.
 
-    ``burst`` stops when nothing is due, ``max_jobs`` when so many have been claimed and have ended.
+    With ``burst`` it stops when nothing is due, with ``max_jobs`` once that many jobs have been claimed and have ended.
     """
 
     concurrency: int
@@ -67,14 +70,14 @@ class WorkerOptions:
 
     @property
     def served(self) -> list[str] | None:
-        """The queues as a process's row has them: None for all, and an exclamation mark before one that is excluded."""
+        """Queues as in the process's row: None for all; an excluded one begins with an exclamation mark."""
         return [f"!{name}" for name in self.excluded] or (None if self.queues is None else list(self.queues))
 
 
 class Worker(Loop):
     """Loop that claims and runs a registered process's jobs until stopped (or, with ``burst``, until nothing is due).
 
-    ``run`` returns True if every job ended or was given back in time. A second ``stop`` forces the end.
+    ``run`` returns whether every job ended or was given back in time. A second ``stop`` forces the end.
     """
 
     def __init__(
@@ -85,9 +88,10 @@ class Worker(Loop):
         in_flight: InFlightTable | None = None,
         idle: IdleTable | None = None,
     ) -> None:
-        """Create the threads; ``in_flight`` shows a supervisor what each of them runs, ``idle`` others when none does.
+        """Create the threads.
 
-        Raises ConfigurationError when a pool is too small for them.
+        ``in_flight`` shows a supervisor what each of them runs; ``idle`` shows the worker's other processes whether any
+        does. Raises ConfigurationError if a pool is too small for the threads.
         """
         refuse_small_pool(options.concurrency + OTHER_THREADS)
         super().__init__("claim")
@@ -95,8 +99,9 @@ class Worker(Loop):
         self._options = options
         self._jobs = JobBuffer(options.concurrency, self._job_ended)
         self._idle = idle or IdleTable()
-        self._hears = False
-        self._listener = Listener(enqueue.CHANNEL, self.notify)
+        self._is_listening = False
+        event = self.woken = ListenerEvent()
+        self._listener = Listener(enqueue.CHANNEL, self.notify, event)
         self._claimer = Claimer(
             process_id, options.queues, excluded=options.excluded, is_direct=lambda: self._listener.is_direct
         )
@@ -131,9 +136,9 @@ class Worker(Loop):
         self._cancellations = Cancellations(process_id, self._jobs, self._runners)
 
     def notify(self, payload: str = "") -> None:
-        """Claim now, unless another process of this worker is idle and does. Thread-safe.
+        """Claim now, unless another process of this worker is idle and will. Thread-safe.
 
-        ``payload`` may say that more jobs follow soon, or ask for cancellations.
+        ``payload`` may announce that more jobs follow soon, or cancellations.
         """
         if payload == enqueue.CANCEL:
             self._cancellations.notify()
@@ -167,7 +172,7 @@ class Worker(Loop):
             self._listener.stop()
 
     def poll(self) -> float:
-        """Claim once, feed the runners, and give back what is not ours to run."""
+        """Claim once, feed the runners, and give back jobs that this process should not keep."""
         if self._limit_may_be_free:
             self.stopping.wait(max(0.0, self._claim_asked + LIMIT_WAIT_S[0] - time.monotonic()))
             self._limit_may_be_free = False
@@ -194,12 +199,12 @@ class Worker(Loop):
         return self._burst_wait_s() if self._options.burst else self._wait_s()
 
     def on_outage(self) -> None:
-        """Sweep soon: the claim may have been committed even though its answer never arrived."""
+        """Sweep soon: a claim may have been committed although its answer never arrived."""
         self._swept = float("-inf")
         self._answer_no_wake_ups()
 
     def finish(self) -> bool:
-        """Give back what has not started, let the rest run, interrupt it, and finally abandon it."""
+        """Give back jobs that have not started; let the others run, then interrupt them, and finally abandon them."""
         self._answer_no_wake_ups()
         began = time.monotonic()
         grace_s, run_on_s = conf.shutdown_grace.total_seconds(), conf.shutdown_interrupt_after.total_seconds()
@@ -247,7 +252,7 @@ class Worker(Loop):
     def require_ready(self) -> None:
         """Raise NotReady when draining, or when claims are stale or threads have ended."""
         if self._draining:
-            raise NotReady("too many runs timed out: it ends, and another one takes its place")
+            raise NotReady("too many runs timed out: this process ends and is replaced")
         if self._jobs.room() > 0 and self._left():  # otherwise it would not claim
             conf.require_alive(self._age_s(self._claim_answered), "no claim was answered")
         conf.require_alive(self._finisher.behind_s, "the end of a run could not be written")
@@ -256,7 +261,7 @@ class Worker(Loop):
             raise NotReady(f"{ended} threads that run jobs have ended; restart the process")
 
     def _age_s(self, instant: float) -> float:
-        """Return the age of an instant, at most that of this loop, in case it never happened."""
+        """Return the seconds since an instant, or since the start of this loop if that is later."""
         return time.monotonic() - max(instant, self.began_at)
 
     def _claim(self, room: int, *, afresh: bool = False) -> None:
@@ -266,18 +271,20 @@ class Worker(Loop):
         self._claim_answered = time.monotonic()
         self._claimed += len(claim.jobs)
         if claim.jobs:
-            self._jobs.put(arrange(claim.jobs))
+            self._jobs.put(claim.jobs)
             # After the put: a runner that still saw an empty buffer, and shows this process as idle, checks again.
             self._idle.show(idle=False)
             between_jobs_s = (self._claim_answered - self._found_at) / len(claim.jobs)
             self._look_again_s = min(max(_LOOK_AGAIN_S[0], 1.5 * between_jobs_s), _LOOK_AGAIN_S[1])
             self._found_at = self._claim_answered
+            if claim.again_in_s != 0:
+                time.sleep(_HANDOVER_S)
         if self._idle.processes > 1 and claim.again_in_s == 0 and not had_backlog:
             # The others left the wake-up to this one.
             enqueue.wake_all(MORE if self._claim_asked < self._look_until else "")
 
     def _find_tasks(self) -> bool:
-        """Register tasks that jobs wait for, from time to time; return whether there is more to claim now."""
+        """From time to time, register tasks that jobs wait for; return whether there is more to claim now."""
         every_s = _FIND_S[bool(self._last_claim.jobs)]
         if time.monotonic() - self._searched < every_s:
             return False
@@ -294,7 +301,7 @@ class Worker(Loop):
         return self._options.max_jobs is not None and not self._options.burst
 
     def _hand_over(self) -> None:
-        """Stop, to be replaced, once all that was claimed has ended, however long that takes: no job is interrupted."""
+        """Stop, to be replaced, once all claimed jobs have ended, however long that takes: none is interrupted."""
         self._answer_no_wake_ups()
         if self._jobs.wait_idle(_ROOM_S) and not self.stopping.is_set():
             log_event(logging.INFO, events.PROCESS_DRAINING, reason="jobs", jobs=self._claimed)
@@ -306,7 +313,7 @@ class Worker(Loop):
             return 0.0
         waits_s = [conf.poll_interval.total_seconds()]
         if self._claim_asked < self._look_until:
-            # The last look comes when all that the wake-up stood for is committed.
+            # The last of these claims comes when all jobs that the wake-up announced are committed.
             look_at = min(self._claim_asked + self._look_again_s, self._look_until)
             waits_s.append(max(0.0, look_at - time.monotonic()))
         if self._last_claim.again_in_s is not None:
@@ -315,12 +322,12 @@ class Worker(Loop):
             waits_s.append(OVERDUE_S)
         if running := self._jobs.running_count():
             waits_s.append(deadlines.POLL_EVERY_S)
-        self._hears = self._listener.listening is True
-        self._idle.show(idle=self._hears and not (waiting or running))
+        self._is_listening = self._listener.listening is True
+        self._idle.show(idle=self._is_listening and not (waiting or running))
         return min(waits_s)
 
     def _burst_wait_s(self) -> float:
-        """Return the seconds until another claim, and stop if nothing is due any more."""
+        """Return the seconds until another claim; stop if nothing is due any more."""
         claim = self._last_claim
         if claim.again_in_s is not None:
             return claim.again_in_s
@@ -331,18 +338,18 @@ class Worker(Loop):
         return 0.0
 
     def _job_ended(self) -> None:
-        """Answer wake-ups if that was the last job. Poll again soon if a limit was full: its place may be free now."""
-        # One with a backlog claims next, and does not wake the others for what it finds then.
-        if self._hears and self._jobs.is_idle and self._last_claim.again_in_s != 0:
+        """Answer wake-ups if that was the last job. Claim again soon if a limit was full: a place may be free now."""
+        # With a backlog it claims next, but does not wake the others, which would leave wake-ups to it.
+        if self._is_listening and self._jobs.is_idle and self._last_claim.again_in_s != 0:
             self._idle.show(idle=True)
-            if not (self._hears and self._jobs.is_idle):
+            if not (self._is_listening and self._jobs.is_idle):
                 self._idle.show(idle=False)
         if self._last_claim.throttled:
             self._limit_may_be_free = True
             self.wake()
 
     def _answer_no_wake_ups(self) -> None:
-        self._hears = False
+        self._is_listening = False
         self._idle.show(idle=False)
 
     def _count_timeout(self) -> None:
@@ -354,7 +361,7 @@ class Worker(Loop):
             super().stop()
 
     def _give_back_overdue(self) -> None:
-        """Give back jobs stuck here behind long ones, for other processes. Raises database errors."""
+        """Give back jobs that wait here behind long ones, for other processes. Raises database errors."""
         if overdue := self._jobs.overdue():
             self._give_back(overdue, "waited behind a long job", level=logging.INFO)
             enqueue.after_commit(None)
@@ -372,7 +379,7 @@ class Worker(Loop):
             self.notify()
 
     def _give_back_all(self) -> None:
-        """Give back every row still leased to this process: jobs that would not end, and claims with a lost answer."""
+        """Give back every row still leased to this process: jobs that did not end, and claims with a lost answer."""
         if leases := queries.other_leases(self._process_id, ()):
             self._give_back(leases, "shutdown")
 
@@ -386,6 +393,6 @@ class Worker(Loop):
                 return
 
     def _attempt_twice(self, work: Callable[[], object]) -> None:
-        """Do the work; retry once on a new connection. If both fail, other processes rescue our jobs eventually."""
+        """Do the work, with one retry on a new connection. If both fail, other processes rescue our jobs eventually."""
         if not self.outage.attempt(work):
             self.outage.attempt(work)
