@@ -1,6 +1,6 @@
 """Jobs and messages in Django's admin, read through the operator's database role if there is one.
 
-The admin imports this in every process. The pages load when something is asked of them: the URLs, a check.
+The admin imports this in every process. A page's module loads when something of it is needed, such as its URLs.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ if not TYPE_CHECKING:
 
 
 class _LateAdmin(ModelAdmin):
-    """Admin that becomes an instance of the class that has its name as soon as something is asked of it."""
+    """Admin that becomes an instance of the class with its name as soon as an attribute is read."""
 
     def __init__(self, model: type[Model], admin_site: admin.AdminSite) -> None:
         self.model, self.admin_site = model, admin_site
@@ -97,7 +97,7 @@ def _in_order_of_use(get_app_list: Callable[..., list[Any]]) -> Callable[..., li
     def ordered(*args: Any, **kwargs: Any) -> list[Any]:
         apps = get_app_list(*args, **kwargs)
         for app in apps:
-            # A project's own method may add groups of links that have neither.
+            # A project's own method may add groups without these keys.
             if app.get("app_label") == models.Job._meta.app_label:
                 pages: list[dict[str, Any]] = app["models"]
                 pages.sort(key=lambda page: places.get(page.get("model"), len(places)))

@@ -56,8 +56,8 @@ class ActionForm(forms.Form):
 class Action(ABC):
     """Action on the selected rows of an admin, confirmed first if it has a ``question``.
 
-    Staff of one store may take it only if it is ``for_stores``. A row's page offers it when the row's state is in
-    ``offered_in`` (None: always), and so does the list, in each such row, if it is ``in_rows`` too.
+    Staff of one store may take it only if it is ``for_stores``. A row's page offers it if the row's state is in
+    ``offered_in`` (None: always), and with ``in_rows`` so does the row in the list.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Action(ABC):
     @property
     def label(self) -> str:
         """The action's name for one row."""
-        return re.sub(r"( of)? selected [a-z]+", "", self.short_description)
+        return re.sub(r"( of)? selected [a-z]+", "", str(self.short_description))
 
     def is_offered_for(self, state: str) -> bool:
         """Return whether a row in this state offers it."""
@@ -82,7 +82,7 @@ class Action(ABC):
 
     @property
     def __name__(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride] - of the instance, not the class
-        """The name by which Django offers it, as for a function."""
+        """The name by which Django offers it, as if it were a function."""
         return self.name
 
     def is_allowed(self, request: HttpRequest) -> bool:
@@ -125,7 +125,7 @@ class Action(ABC):
         lines, can_confirm = self.preview(request, queryset)
         context = {
             **model_admin.admin_site.each_context(request),
-            "title": re.sub(r" of selected [a-z]+| selected", "", self.short_description),
+            "title": re.sub(r" of selected [a-z]+| selected", "", str(self.short_description)),
             "opts": model_admin.opts,
             "media": model_admin.media,
             "lines": lines,
@@ -165,7 +165,7 @@ class RowAction(Action):
     takes_by: bool = False
 
     def run(self, request: HttpRequest, queryset: QuerySet[Any], form: ActionForm) -> None:
-        """Change the rows, a thousand at a time, log those changed, and report how many and why others were not.
+        """Change the rows a thousand at a time, log those changed, and report how many, and why others were not.
 
         Stops after ``LONGEST_S``, before a web server cuts the request off and the report is lost.
         """
@@ -233,7 +233,7 @@ class ActionAdmin(ReadOnlyAdmin):
 
     @admin.display(description="actions")
     def row_actions(self, row: Any) -> SafeString:
-        """Offer, in the row, what the state allows and takes no form."""
+        """Offer in the row what its state allows and needs no form."""
         buttons = [(action.name, row.pk, action.question, action.label) for action in row.buttons if action.in_rows]
         template = '<button type="submit" class="button" name="row_action" value="{}:{}" title="{}">{}</button> '
         return format_html_join("", template, buttons)
@@ -267,7 +267,7 @@ class ActionAdmin(ReadOnlyAdmin):
 
 
 def _batches(queryset: QuerySet[Any], *, oldest_first: bool) -> Iterator[list[Any]]:
-    """Yield all rows in batches by id; newest first, without those written in the meantime."""
+    """Yield all rows in batches by id; newest first leaves out those written in the meantime."""
     rows = queryset.order_by("pk" if oldest_first else "-pk")
     batch = list(rows[:BATCH])
     while batch:
@@ -298,7 +298,7 @@ def report(
     more: int = 0,
     links: Sequence[SafeString] = (),
 ) -> None:
-    """Report how many rows were changed, linking the first, why some were not, and how many more were not."""
+    """Report how many rows were changed, with links to the first, why some were not, and how many more were not."""
     if changed:
         shown = format_html_join("", "{}{}", ((", " if number else " ", link) for number, link in enumerate(links)))
         messages.success(request, format_html("{} {}.{}", with_noun(changed, noun), done, shown))
@@ -321,12 +321,12 @@ def _noun(queryset: QuerySet[Any]) -> str:
 
 
 def _is_confirmed(request: HttpRequest) -> bool:
-    """Return whether the action was confirmed, in the store it was asked for: another tab can choose another store."""
+    """Return whether the action was confirmed, and in the same store: another tab can choose another store."""
     return _CONFIRMED in request.POST and request.POST.get(_STORE, "") == _store(request)
 
 
 def _confirmed_rows(request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-    """Leave out rows enqueued or written after the confirmation page, which did not count them."""
+    """Leave out rows written after the confirmation page, which did not count them."""
     newest = request.POST.get(_NEWEST, "")
     return queryset.filter(pk__lte=newest) if newest.isdecimal() and len(newest) < 20 else queryset
 

@@ -1,4 +1,4 @@
-"""What all admin pages share: the reader's database role, bounded lists, formatted values."""
+"""Base of all admin pages: the reader's database role, bounded lists, formatted values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.template.response import SimpleTemplateResponse, TemplateResponse
 from django.urls import URLPattern, reverse
-from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
@@ -32,10 +31,9 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.error_report import storable
 from salon_jobs.core.errors import StoreRefused
 from salon_jobs.core.redaction import redacted
-from salon_jobs.core.units import paused_text
 from salon_jobs.dashboard.labels import exact, store_name
 from salon_jobs.db.connections import schema_missing
-from salon_jobs.models import DestinationState, Job, Limit
+from salon_jobs.models import Job, Limit
 from salon_jobs.tenancy.active import current_store_id
 from salon_jobs.tenancy.context import tenant_context
 from salon_jobs.tenancy.resolvers import make_resolver
@@ -46,7 +44,7 @@ View = Callable[..., HttpResponseBase]
 
 
 def sees_all_stores(request: HttpRequest) -> bool:
-    """Return whether the signed-in user works as the operator; others are limited to one store at a time."""
+    """Return whether the signed-in user works as the operator; other users are limited to one store at a time."""
     user: Any = request.user
     return conf.store_model is None or bool(user.has_perm(ALL_STORES))
 
@@ -59,8 +57,8 @@ def reader(request: HttpRequest) -> str:
 def as_reader(view: View, site: AdminSite) -> View:
     """Return a view that, for a limited user, runs in the context of that user's store, through the web role.
 
-    Row-level security then hides other stores' rows, whatever the view requests; the operator's connection refuses to
-    work in the meantime, so that a query that forgot ``reader`` fails instead of showing them.
+    Row-level security then hides other stores' rows, whatever the view requests. Meanwhile the operator's connection
+    refuses to work, so that a query that forgot ``reader`` fails instead of showing them.
     """
 
     @wraps(view)
@@ -83,7 +81,7 @@ def as_reader(view: View, site: AdminSite) -> View:
 
 
 def explained(view: View, model_admin: ReaderAdmin) -> View:
-    """Return a view whose refusals are shown with their reason, and that says what to run before the first migrate."""
+    """Return a view that shows the reason of a refusal, and what to run if the tables are missing."""
     site = model_admin.admin_site
 
     @wraps(view)
@@ -100,7 +98,7 @@ def explained(view: View, model_admin: ReaderAdmin) -> View:
             missing = schema_missing(error)
             if missing is None or "salon_jobs_" not in str(error):
                 raise
-            # The request's transaction may be broken: no query from here on, thus without the list of apps.
+            # The request's transaction may be broken, so no query from here on, and no list of apps.
             context = {"title": "503 Service Unavailable", "reason": f"{missing.code}: {missing}"}
             return TemplateResponse(request, "admin/salon_jobs/refused.html", context, status=503)
 
@@ -108,9 +106,9 @@ def explained(view: View, model_admin: ReaderAdmin) -> View:
 
 
 def store_of_staff(request: HttpRequest) -> UUID | None:
-    """Return the store that a limited user works in, found by REQUEST_STORE; None when they have yet to choose one.
+    """Return the store that a limited user works in, found by REQUEST_STORE; None if they have yet to choose one.
 
-    Raises PermissionDenied for a store that is not theirs, and where nothing could restrict them to it.
+    Raises PermissionDenied for a store that is not theirs, and if nothing could restrict them to it.
     """
     if conf.roles is None:
         raise PermissionDenied(f"without SALON_JOBS['ROLES'] nothing limits staff to a store: they need {ALL_STORES}")
@@ -144,7 +142,7 @@ if TYPE_CHECKING:
 else:
     Paginator = paginator.Paginator  # generic only for type checkers
 
-# Most rows to count for a list or a state.
+# How many rows to count at most for a list or a state.
 MOST: Final = 10_000
 
 
@@ -156,11 +154,11 @@ class AtLeast(int):
 
 
 class BoundedPaginator(Paginator):
-    """Paginator over the first 10,000 rows: counting or skipping millions costs more than the page."""
+    """Paginator over the first 10,000 rows: counting or skipping millions takes longer than the page."""
 
     @cached_property
     def count(self) -> int:
-        """The number of rows up to 10,000; one more is read only to know that there are more."""
+        """Number of rows, up to 10,000. One more is read to know whether there are more."""
         rows: Any = self.object_list
         count: int = rows.order_by()[: MOST + 1].count()
         return count if count <= MOST else AtLeast(MOST)
@@ -192,20 +190,28 @@ def configured_parts() -> dict[str, bool]:
 class ReaderAdmin(ModelAdmin):
     """Admin that reads all stores through ``OPERATOR_DATABASE``, or a limited user's store through the web role.
 
-    A limited user has no page for rows that belong to no store, unless ``has_rows_of_stores``.
+    A limited user has no page for rows without a store, unless ``has_rows_of_stores``.
     """
 
     has_rows_of_stores: ClassVar[bool] = False
-    # The index lists a page only where the settings configure what it is about.
+    # The index lists a page only if the settings configure this part.
     part: ClassVar[Literal["jobs", "tenants", "outbox", "inbox"]] = "jobs"
     # Internal pages are linked from others; the index leaves them out.
     is_internal: ClassVar[bool] = False
     # Internal pages that the list links to.
     related: ClassVar[tuple[type[models.Model], ...]] = ()
-    # Fields that a row's page leaves out where they are empty.
+    # Fields that a row's page leaves out if they are empty.
     optional: ClassVar[tuple[str, ...]] = ()
-    # What an empty list says about how rows come to be.
+    # What an empty list says about where rows come from.
     empty_hint: ClassVar[str] = ""
+    list_class: ClassVar[type[ChangeList]] = ChangeList
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Have optional fields computed once per row, although a page first asks whether they are empty."""
+        super().__init_subclass__(**kwargs)
+        for name in vars(cls).get("optional", ()):
+            if callable(shown := getattr(cls, name, None)):
+                setattr(cls, name, _once(name, shown))
 
     class Media:
         css: ClassVar = {"all": ["salon_jobs/pages.css"]}
@@ -214,8 +220,8 @@ class ReaderAdmin(ModelAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Return the rows that the reader's role sees. Raises PermissionDenied for a role that may see none.
 
-        Filters by a limited user's store although row-level security shows no other: the planner does not see the value
-        in the policy, and would read the rows of a large store as if it were one of many small ones.
+        Filters by a limited user's store although row-level security shows no other: the planner does not know the
+        value in the policy, and would read a large store's rows as if the store were one of many small ones.
         """
         if not self._is_for(request):
             raise PermissionDenied  # Django fetches the row before it checks permissions
@@ -224,7 +230,7 @@ class ReaderAdmin(ModelAdmin):
         return rows.filter(store_id=current_store_id()) if limited else rows
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        """Show the list under its own name."""
+        """Show the list, with the model's name as its title."""
         title = str(self.opts.verbose_name_plural).capitalize()
         related = [
             (str(model._meta.verbose_name_plural).capitalize(), address_of_list(model, self.admin_site))
@@ -236,9 +242,12 @@ class ReaderAdmin(ModelAdmin):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> Any:
-        """Show a row under its own name."""
+        """Show a row, with the model's name as its title."""
         title = str(self.opts.verbose_name).capitalize()
         return super().change_view(request, object_id, form_url, {"title": title, **(extra_context or {})})
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return self.list_class
 
     def get_urls(self) -> list[URLPattern]:
         urls: list[URLPattern] = super().get_urls()
@@ -270,8 +279,9 @@ class ReaderAdmin(ModelAdmin):
         return format_html('<span title="{}">{}</span>', row.store_id, store_name(row.store_id))
 
     def get_list_display(self, request: HttpRequest) -> Any:
-        """Leave out the store in a project without stores."""
-        return [each for each in super().get_list_display(request) if each != "store" or conf.store_model]
+        """Leave out the store in a project without stores, and for staff of a single one."""
+        has_stores = conf.store_model is not None and sees_all_stores(request)
+        return [each for each in super().get_list_display(request) if each != "store" or has_stores]
 
     def get_list_filter(self, request: HttpRequest) -> Any:
         """Leave out the store in a project without stores."""
@@ -279,7 +289,7 @@ class ReaderAdmin(ModelAdmin):
         return [each for each in offered if conf.store_model or getattr(each, "parameter_name", "") != "store"]
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Leave out what is empty, what is hidden from the user, and sections of which nothing is left."""
+        """Leave out empty fields, fields hidden from the user, and sections without fields."""
         unseen = self.hidden_fields(request)
         if obj is not None:
             unseen |= {name for name in self.optional if name not in unseen and self._is_empty(name, obj)}
@@ -290,7 +300,7 @@ class ReaderAdmin(ModelAdmin):
         return [(name, each) for name, each in kept if each["fields"]]
 
     def hidden_fields(self, request: HttpRequest) -> set[str]:
-        """Return the fields that the user may not see: of the store, in a project without stores."""
+        """Return the fields that the user may not see, and those of the store in a project without stores."""
         return set() if conf.store_model else {"store", "store_link"}
 
     def _is_empty(self, name: str, row: Any) -> bool:
@@ -298,7 +308,7 @@ class ReaderAdmin(ModelAdmin):
         return (shown(row) if callable(shown) else getattr(row, name)) in (None, "", 0, "-")
 
     def has_module_permission(self, request: HttpRequest) -> bool:
-        """Return whether the index lists the page: no internal one, and none before the settings configure its part."""
+        """Return whether the index lists the page: not if it is internal, or the settings do not configure its part."""
         is_listed = configured_parts()[self.part] and not self.is_internal
         return is_listed and self._is_for(request) and super().has_module_permission(request)
 
@@ -320,6 +330,19 @@ class ReaderAdmin(ModelAdmin):
         return self.has_rows_of_stores or sees_all_stores(request)
 
 
+def _once(name: str, shown: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return a display function that remembers, in the row, what it has shown."""
+
+    @wraps(shown)
+    def remembered(model_admin: Any, row: Any) -> Any:
+        known: dict[str, Any] = row.__dict__.setdefault("_shown", {})
+        if name not in known:
+            known[name] = shown(model_admin, row)
+        return known[name]
+
+    return remembered
+
+
 def address_of_list(model: type[models.Model], site: AdminSite) -> str:
     """Return the URL of a model's list on a site."""
     return reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist", current_app=site.name)
@@ -329,14 +352,14 @@ class OrderedList(ChangeList):
     """List that is sorted only by the columns that its admin offers."""
 
     def get_results(self, request: HttpRequest) -> None:
-        """Load the rows; offer no actions without rows, and no link to all rows where all are shown."""
+        """Load the rows; offer no actions without rows, and no link to all rows if all are shown."""
         super().get_results(request)
         self.show_admin_actions = bool(self.result_count)
         if not self.query and not self.get_filters_params():
             self.full_result_count = self.result_count
 
     def get_ordering_field(self, field_name: Any) -> Any:
-        """Sort by sortable columns only: with any other, a URL could make it read and sort every row."""
+        """Sort by sortable columns only: by any other, a URL could make the list read and sort every row."""
         is_offered = self.sortable_by is None or field_name in self.sortable_by
         return super().get_ordering_field(field_name) if is_offered else None
 
@@ -345,18 +368,19 @@ class ReadOnlyAdmin(ReaderAdmin):
     """Admin of rows that only actions change."""
 
     change_form_template = "admin/salon_jobs/row.html"
-    # Counting millions of rows, for a heading or for each choice of a filter, costs more than the page.
+    # Counting millions of rows, for a heading or for each choice of a filter, takes longer than the page.
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
     paginator = BoundedPaginator
+    list_class = OrderedList
     list_per_page = 50
     ordering = ("-id",)
     sortable_by: ClassVar[list[str] | tuple[str, ...] | None] = (
         "id",
     )  # sorting by any other column would read every row
-    # Lookups, besides those of the filters, with which other pages link to the list.
+    # Lookups with which other pages link to the list, in addition to those of the filters.
     linked_by: ClassVar[tuple[str, ...]] = ()
-    # Whether the admin's log can hold entries of a row: those of its actions.
+    # Whether the admin's log can have entries of a row, from its actions.
     has_history: ClassVar[bool] = False
 
     def change_view(
@@ -367,7 +391,7 @@ class ReadOnlyAdmin(ReaderAdmin):
         return super().change_view(request, object_id, form_url, context)
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        """Show the list; of an address typed without ``__exact`` (``?state=failed``), the one that is meant."""
+        """Show the list, also for an address typed without ``__exact`` (``?state=failed``)."""
         typed = {name: f"{name}__exact" for name in request.GET if f"{name}__exact" in self.linked_by}
         if typed and request.method == "GET":
             query = request.GET.copy()
@@ -376,14 +400,10 @@ class ReadOnlyAdmin(ReaderAdmin):
             return HttpResponseRedirect(f"?{query.urlencode()}")
         return super().changelist_view(request, extra_context)
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        """Return the list that is restricted to ``sortable_by``."""
-        return OrderedList
-
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
-        """Allow the filters' lookups: by any other, hidden values of a payload could be guessed.
+        """Allow the filters' lookups: with any other, hidden values of a payload could be guessed.
 
-        Refuses values that PostgreSQL's text cannot hold too.
+        Also refuses values that PostgreSQL's text cannot hold.
         """
         offered = [name for each in self.list_filter for name in _lookups_of(each)]
         return lookup in (*offered, *self.linked_by) and "\0" not in value
@@ -419,7 +439,7 @@ def id_or_uuid(term: str, *, uuid_field: str) -> Q:
 
 
 def time_of(name: str, description: str) -> Callable[[Any, Any], SafeString | str]:
-    """Return the display function of a row's time: with its zone whatever the project's formats, and its distance."""
+    """Return the display function of a row's time, with its zone (whatever the project's formats) and its distance."""
 
     @admin.display(description=description)
     def shown(_: Any, row: Any) -> SafeString | str:
@@ -427,11 +447,6 @@ def time_of(name: str, description: str) -> Callable[[Any, Any], SafeString | st
         return "-" if at is None else exact(at, datetime.now(UTC))
 
     return shown
-
-
-def pause_of(row: Limit | DestinationState) -> str:
-    """Format that the row is paused, by whom and since when."""
-    return paused_text(row.paused_by, row.paused_at and timezone.localtime(row.paused_at))
 
 
 def scope_name(kind: str, name: str) -> str:
@@ -450,5 +465,5 @@ def text(value: str) -> SafeString:
 
 
 def as_json(value: object) -> SafeString:
-    """Format a value as indented JSON, with what ``REDACT`` names hidden."""
+    """Format a value as indented JSON, without the values of keys that ``REDACT`` names."""
     return text(storable(json.dumps(redacted(value, conf.redact), indent=2, ensure_ascii=False)))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -29,8 +29,8 @@ from salon_jobs.tenancy.active import current_store_id
 
 WIDTH: Final = 600
 HEIGHT: Final = 120
-# Above the maximum a plot leaves a tenth of its height, so that a constant is no part of the frame; below zero the full
-# stroke of a line.
+# A plot leaves a tenth of its height above the maximum, so that a constant does not merge with the frame, and the full
+# stroke of a line below zero.
 _ABOVE: Final = 12
 _BELOW: Final = 3
 
@@ -48,8 +48,9 @@ class Line:
     values: Values
 
     @property
-    def last(self) -> float | None:
-        return next((value for value in reversed(self.values) if value is not None), None)
+    def newest(self) -> float | None:
+        """The value of the last step, which can be unknown although earlier ones are not."""
+        return self.values[-1] if self.values else None
 
     @property
     def maximum(self) -> float:
@@ -86,17 +87,17 @@ class Plot:
 
     @property
     def axis(self) -> list[str]:
-        """The values beside the lines of the grid, from the top: of a plot of zeros the bottom alone."""
+        """The values next to the lines of the grid, from the top; only the bottom one if all values are zero."""
         return [self.shown(self.top), self.shown(self.top / 2), self.shown(0)] if self.top else [self.shown(0)]
 
     @property
     def is_known(self) -> bool:
         """Whether the plot has any value."""
-        return any(line.last is not None for line in self.lines)
+        return any(value is not None for line in self.lines for value in line.values)
 
     @property
     def points(self) -> str:
-        """What the plot says under the pointer, for each step: the time, and the value of each line, as JSON."""
+        """What the plot shows under the pointer, as JSON: the time of each step, and the value of each line."""
         steps = zip(self.times, *(line.values for line in self.lines), strict=True)
         return json.dumps(
             [[f"{timezone.localtime(at):%b %d %H:%M}", *map(self.shown, values)] for at, *values in steps]
@@ -106,12 +107,12 @@ class Plot:
     def legend(self) -> list[tuple[int, str, str, str]]:
         """Each line's number, label, newest and largest value."""
         lines = enumerate(self.lines)
-        return [(index, line.label, self.shown(line.last), self.shown(line.maximum)) for index, line in lines]
+        return [(index, line.label, self.shown(line.newest), self.shown(line.maximum)) for index, line in lines]
 
     @property
     def words(self) -> str:
         """A description of the plot in words."""
-        lines = "; ".join(f"{label}: now {last}, at most {most}" for _, label, last, most in self.legend)
+        lines = "; ".join(f"{label}: now {newest}, at most {most}" for _, label, newest, most in self.legend)
         return f"{self.title}. {lines}."
 
     @property
@@ -160,7 +161,7 @@ def _y(value: float, top: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Piece of the page; the pieces of a part come in one response, which the browser requests again ``every_s``."""
+    """Piece of the page; the pieces of a part come in one response, which the browser refreshes every ``every_s``."""
 
     name: str
     part: str
@@ -181,13 +182,23 @@ _PIECES: Final = (
 _PIECES_OF_STORE: Final = (Piece("store", "now", "The store's jobs", every_s=5),)
 
 
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Problem that the verdict names, and where to see it: a ``model``'s list with ``filters``, or a ``section``."""
+
+    text: str
+    section: str = ""
+    model: str = ""
+    filters: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
 class DashboardAdmin(ReadOnlyAdmin):
     """Admin of the dashboard: a page of two parts, each of which the browser refreshes on its own (``?part=``)."""
 
     has_rows_of_stores = True
 
     def get_urls(self) -> list[URLPattern]:
-        """Return the page alone: there are no rows to open."""
+        """Return only the page: there are no rows to open."""
         return [each for each in super().get_urls() if each.name == "salon_jobs_dashboard_changelist"]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
@@ -227,7 +238,7 @@ def _now(request: HttpRequest) -> dict[str, Any]:
     waiting, totals = queues.waiting(using=using), relays.totals(using=using)
     tasks = statistics.totals(queues.HOUR, using=using)
     return {
-        # The worst first; what was paused on purpose needs no attention.
+        # Worst first. What was paused on purpose needs no attention.
         "problems": [
             *_of_workers(waiting, live),
             *_of_tasks(look_at_queue(using=using)),
@@ -239,7 +250,7 @@ def _now(request: HttpRequest) -> dict[str, Any]:
         "totals": totals,
         "counted": relays.COUNTED,
         "down": sum(each.outage_since is not None and not each.paused for each in relaying.destinations),
-        # What fails is what one looks for.
+        # Failing tasks first.
         "tasks": sorted(tasks, key=lambda task: (-task.outcomes["failed"], -task.outcomes["retried"], task.task)),
         "failing_stores": queues.failing_stores(using=using),
         "processes": live,
@@ -256,46 +267,54 @@ def _now(request: HttpRequest) -> dict[str, Any]:
     }
 
 
-def _of_workers(waiting: queues.Waiting, live: Sequence[ProcessAtWork]) -> Iterator[str]:
+def _of_workers(waiting: queues.Waiting, live: Sequence[ProcessAtWork]) -> Iterator[Problem]:
     workers = [each for each in live if each.kind == "worker" and not each.silent]
     if not workers:
-        yield "no worker is running (start one: python manage.py runworker)"
+        yield Problem("no worker is running (start one: python manage.py runworker)", section="processes")
     for queue in waiting.queues if workers else ():
         is_served = any(serves(each.queues, queue.name) for each in workers)
         if queue.depth.due and not is_served:
-            yield f"no worker serves queue {queue.name} ({with_noun(queue.depth.due, 'due job')})"
+            text = f"no worker serves queue {queue.name} ({with_noun(queue.depth.due, 'due job')})"
+            yield Problem(text, model="job", filters={"queue": queue.name, "state__exact": "queued"})
     if silent := [each for each in live if each.silent]:
-        yield "1 process is silent" if len(silent) == 1 else f"{len(silent)} processes are silent"
+        text = "1 process is silent" if len(silent) == 1 else f"{len(silent)} processes are silent"
+        yield Problem(text, section="processes")
 
 
-def _of_tasks(front: QueueFront) -> Iterator[str]:
+def _of_tasks(front: QueueFront) -> Iterator[Problem]:
     if tasks := front.unknown_tasks:
         jobs = with_noun(front.unknown_jobs, "due job")
         names = f"{', '.join(tasks[:_NAMED])}{', …' if tasks[_NAMED:] else ''}"
-        yield f"{jobs} of {'a task that is' if len(tasks) == 1 else 'tasks that are'} not declared here: {names}"
+        text = f"{jobs} of {'a task that is' if len(tasks) == 1 else 'tasks that are'} not declared here: {names}"
+        one = {"task": tasks[0]} if len(tasks) == 1 else {}
+        yield Problem(text, model="job", filters={**one, "state__exact": "queued"})
 
 
-def _of_relays(relaying: Relaying) -> Iterator[str]:
+def _of_relays(relaying: Relaying) -> Iterator[Problem]:
     for each in relaying.destinations:
         if each.outage_since is not None and not each.paused:
             since = f"{timezone.localtime(each.outage_since):%Y-%m-%d %H:%M %Z}"
-            yield f"destination {each.aggregate_type} has been down since {since} ({each.outage_code})"
+            text = f"destination {each.aggregate_type} has been down since {since} ({each.outage_code})"
+            yield Problem(text, model="destinationstate", filters={"q": each.aggregate_type})
     late_s = max((each.oldest_s or 0.0 for each in relaying.destinations if not each.paused), default=0.0)
     if relaying.unowned and late_s:
         count = with_noun(len(relaying.unowned), "partition")
-        yield f"no relay owns {count}; the oldest message has waited for {duration(late_s)}"
+        text = f"no relay owns {count}; the oldest message has waited for {duration(late_s)}"
+        yield Problem(text, section="relays")
     if relaying.gate.behind:
-        yield f"{with_noun(relaying.gate.behind, 'message')} held back by an open transaction"
+        text = f"{with_noun(relaying.gate.behind, 'message')} held back by an open transaction"
+        yield Problem(text, section="relays")
 
 
-def _of_operators(totals: relays.Totals) -> Iterator[str]:
-    for count, noun in (
-        (totals.failed, "failed job"),
-        (totals.parked, "parked aggregate"),
-        (totals.rejected, "rejected message"),
+def _of_operators(totals: relays.Totals) -> Iterator[Problem]:
+    for count, noun, model, status in (
+        (totals.failed, "failed job", "job", {"state__exact": "failed"}),
+        (totals.parked, "parked aggregate", "blockedaggregate", {"status__exact": "parked"}),
+        (totals.rejected, "rejected message", "inboxmessage", {"status__exact": "rejected"}),
     ):
         if count:
-            yield f"{counted(count, relays.COUNTED)} {noun}{'' if count == 1 else 's'}"
+            text = f"{counted(count, relays.COUNTED)} {noun}{'' if count == 1 else 's'}"
+            yield Problem(text, model=model, filters=status)
 
 
 def _ranges(partitions: Sequence[int]) -> str:
@@ -311,7 +330,7 @@ def _ranges(partitions: Sequence[int]) -> str:
 
 def _of_store(request: HttpRequest) -> dict[str, Any]:
     using, store = reader(request), current_store_id()
-    if store is None:  # as_reader has opened it, or there is none to show
+    if store is None:  # otherwise as_reader has opened its context
         raise PermissionDenied
     return {
         "store_tasks": queues.tasks_of(store, using=using),

@@ -18,17 +18,14 @@ from salon_jobs.core.records import JobState, MessageStatus
 from salon_jobs.core.units import error_name
 from salon_jobs.dashboard.labels import store_name
 from salon_jobs.jobs import registry
-from salon_jobs.jobs.search import enqueued, error_classes, failure_kinds, in_every_state
+from salon_jobs.jobs.search import enqueued, error_classes, failure_kinds, in_every_state, without_store
 from salon_jobs.models import CronEntryState, CronTick, DestinationState, InboxMessage, Job, Message
 from salon_jobs.outbox.queries import oldest_searched
 from salon_jobs.tenancy.active import current_store_id
 
 
 class NameFilter(admin.SimpleListFilter):
-    """Filter by name that always offers the current choice.
-
-    Without any choice Django would leave the filter out, and the page would list everything.
-    """
+    """Filter by name that always offers the current choice: without any, Django would ignore it and list everything."""
 
     def names(self, request: HttpRequest) -> Iterable[str]:
         """Return the choices in addition to the current one."""
@@ -58,7 +55,7 @@ class NameFilter(admin.SimpleListFilter):
 
 
 def named(request: HttpRequest, store: str) -> str:
-    """Return the name of a store whose ID may come by URL; of another store, a limited user gets only what came."""
+    """Return the name of a store whose ID may come from the URL; for another store, a limited user gets only the ID."""
     if not sees_all_stores(request) and store != str(current_store_id()):
         return store
     try:
@@ -113,11 +110,11 @@ class StoreFilter(NameFilter):
         return "no store (system)" if name == "none" else named(request, name)
 
     def matching(self, request: HttpRequest, queryset: QuerySet[Job], name: str) -> QuerySet[Job]:
-        return queryset.filter(store_id=None if name == "none" else UUID(name))
+        return queryset.filter(without_store() if name == "none" else Q(store_id=UUID(name)))
 
 
 class InboxStatusFilter(admin.SimpleListFilter):
-    """Filter by status, with the word "all" for every status: the list opens on the rejected messages."""
+    """Filter by status, with "all" for every status, since the list opens on the rejected messages."""
 
     title = "status"
     parameter_name = "status__exact"
@@ -131,8 +128,27 @@ class InboxStatusFilter(admin.SimpleListFilter):
         return queryset if status in (None, "all") else queryset.filter(status=status)
 
     def choices(self, changelist: Any) -> Any:
-        """Return the choices without Django's own for all, whose address has no filter."""
+        """Return the choices without Django's own "All", whose address has no filter."""
         return list(super().choices(changelist))[1:]
+
+
+class DestinationStateFilter(admin.SimpleListFilter):
+    """Filter by what a destination's badge shows."""
+
+    title = "state"
+    parameter_name = "state"
+    _states: Final = {
+        "down": Q(paused=False, outage_since__isnull=False),
+        "paused": Q(paused=True),
+        "reachable": Q(paused=False, outage_since=None),
+    }
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(name, name) for name in self._states]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Return the destinations in the chosen state."""
+        return queryset.filter(self._states.get(self.value() or "", Q()))
 
 
 class EntryFilter(NameFilter):
@@ -151,7 +167,7 @@ class EntryFilter(NameFilter):
 class EnqueuedFilter(admin.SimpleListFilter):
     """Filter by the age of a job since it was enqueued."""
 
-    title = "when enqueued"
+    title = "time enqueued"
     parameter_name = "enqueued"
     _ages: Final = {
         "15m": ("in the last 15 minutes", timedelta(minutes=15)),
@@ -170,9 +186,9 @@ class EnqueuedFilter(admin.SimpleListFilter):
 
 
 class EndedFilter(EnqueuedFilter):
-    """Filter by the time since a job failed or was cancelled, or succeeded where that is kept."""
+    """Filter by the time since a job failed, was cancelled, or succeeded if such jobs are kept."""
 
-    title = "when ended"
+    title = "time ended"
     parameter_name = "ended"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
@@ -226,7 +242,7 @@ _LOOKED_AT_FOR_CHOICES = 1000
 
 
 def bounded(request: HttpRequest, found: QuerySet[Message]) -> QuerySet[Message]:
-    """Leave out rows below the newest ids, unless an index finds the failed or skipped ones."""
+    """Leave out rows below the newest ids, unless an index finds them, as it does failed and skipped ones."""
     if request.GET.get("status__exact") in _RARE:
         return found
     return found.filter(pk__gt=oldest_searched(using=reader(request)))
@@ -235,7 +251,7 @@ def bounded(request: HttpRequest, found: QuerySet[Message]) -> QuerySet[Message]
 def known_destinations(request: HttpRequest) -> list[str]:
     """Return the destinations that relays or operators have used, from their own small table.
 
-    The whole list is no store's business: a limited user is offered those of the store's newest messages.
+    The whole list belongs to no store, so a limited user is offered those of the store's newest messages.
     """
     if not sees_all_stores(request):
         return sorted(set(_newest(request, "aggregate_type")))
@@ -244,7 +260,7 @@ def known_destinations(request: HttpRequest) -> list[str]:
 
 
 def _newest(request: HttpRequest, field: str) -> QuerySet[Message, Any]:
-    """Return a column of the newest messages; of a store with few, among the newest ids."""
+    """Return a column of the newest messages, among the newest ids."""
     using = reader(request)
     rows = Message.objects.using(using).filter(pk__gt=oldest_searched(using=using)).order_by("-pk")
     return rows.values_list(field, flat=True)[:_LOOKED_AT_FOR_CHOICES]

@@ -23,7 +23,7 @@ _BADGES = {"enqueued": "good", "rejected": "bad", "retry": "warn", "dismissed": 
 
 
 class InboxList(OrderedList):
-    """List whose links to all messages name them: without a filter it would open on the rejected ones."""
+    """List whose links to all messages have a filter: without one, it opens on the rejected messages."""
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
@@ -38,6 +38,7 @@ class InboxAdmin(ActionAdmin):
     part = "inbox"
     everything = "?status__exact=all"
     empty_hint = "Consumers write them: python manage.py consume_queue."
+    list_class = InboxList
     list_display = ("id", "state", "why", "kind", "store", "received", "job_link")
     list_filter = (InboxStatusFilter,)
     search_fields = ("message_id__exact",)
@@ -76,13 +77,10 @@ class InboxAdmin(ActionAdmin):
         return super().get_queryset(request).defer("raw")
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        """Open on the rejected messages: they are what one comes for."""
+        """Open on the rejected messages, which need an operator."""
         if request.method == "GET" and not request.GET and self.has_view_permission(request):
             return HttpResponseRedirect(f"{request.path}?status__exact={InboxMessage.Status.REJECTED}")
         return super().changelist_view(request, extra_context)
-
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[InboxList]:
-        return InboxList
 
     def state_of(self, row: InboxMessage) -> str:
         return str(row.status)
@@ -94,7 +92,7 @@ class InboxAdmin(ActionAdmin):
 
     @admin.display(description="why")
     def why(self, message: InboxMessage) -> SafeString | str:
-        """Show why the message was rejected, and below in words."""
+        """Show the code of the reason why the message was rejected, and below its text."""
         reason = Truncator(message.reason).chars(120)
         return format_html("{}<small>{}</small>", message.code, reason) if message.code or reason else "-"
 
@@ -109,5 +107,5 @@ class InboxAdmin(ActionAdmin):
 
     @admin.display(description="raw message")
     def shown_raw(self, message: InboxMessage) -> SafeString | str:
-        """Show the message as received, which is kept only of rejected ones."""
+        """Show the message as received; only rejected ones are kept."""
         return text(shown_text(message.raw)) if message.raw else "-"

@@ -16,6 +16,7 @@ from django.http import HttpRequest, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from django.utils import timezone
+from django.utils.functional import lazy
 from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
@@ -84,7 +85,7 @@ def format_errors(job: Job) -> SafeString | str:
 
 
 class JobList(ButtonList):
-    """List of jobs that reads, for the page it shows, the last errors and why jobs wait."""
+    """List of jobs with the last error of each, and why it waits."""
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
@@ -94,15 +95,15 @@ class JobList(ButtonList):
 def described(jobs: Iterable[Job], request: HttpRequest) -> list[Any]:
     """Give each job its last error and why it waits, for the admin's columns.
 
-    Four queries at most. Of why jobs wait, staff of one store are shown only when theirs are due: limits and workers
-    are no store's own.
+    Four queries at most. Staff of one store see only when their jobs are due, since limits and workers belong to no
+    store.
     """
     rows: list[Any] = list(jobs)
     using, now, may_see_all = reader(request), datetime.now(UTC), sees_all_stores(request)
     tried = [job.pk for job in rows if job.attempts or job.rescues or job.state == str(JobState.FAILED)]
     newest = JobError.objects.using(using).filter(job_id__in=tried).order_by("job_id", "-id").distinct("job_id")
     errors = {error.job_id: error for error in newest} if tried else {}
-    reasons = waiting_reasons(rows, using=using, now=now) if may_see_all else {}
+    reasons = waiting_reasons(rows, using=using, now=now, store_name=store_name) if may_see_all else {}
     for job in rows:
         job.now, job.last_error, job.knows_all = now, errors.get(job.pk), may_see_all
         if job.state == str(JobState.QUEUED):
@@ -122,6 +123,14 @@ _BADGES = {
 }
 
 
+def _search_help() -> str:
+    kept = "The full number or key of a job"
+    return f"{kept}, or the ID of a store" if conf.store_model else kept
+
+
+_searched: Any = lazy(_search_help, str)
+
+
 class JobAdmin(ActionAdmin):
     """Admin of jobs by state, task, queue, store, time and error; a job's page shows everything known about it."""
 
@@ -130,6 +139,7 @@ class JobAdmin(ActionAdmin):
     related = (FanOutRecord,)
     linked_by = ("fan_out_id__exact", "leased_by__exact", "state__exact")
     change_list_template = "admin/salon_jobs/jobs.html"
+    list_class = JobList
     list_display = ("job", "progress", "detail", "enqueued", "row_actions")
     sortable_by = ("job",)
     list_filter = (
@@ -142,7 +152,7 @@ class JobAdmin(ActionAdmin):
         StoreFilter,
     )
     search_fields = ("id__exact", "job_key__exact", "store_id__exact")
-    search_help_text = "The full number or key of a job, or the ID of a store"
+    search_help_text = _searched()
     actions = JOB_ACTIONS
     fieldsets = (
         (None, {"fields": ("status", "waiting", "failure", "outcome", "attempt_count", "process")}),
@@ -180,15 +190,12 @@ class JobAdmin(ActionAdmin):
     expires = time_of("expires_at", "expires")
     of_tick = time_of("tick", "cron tick")
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[JobList]:
-        return JobList
-
     def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
         """Defer the payload, which can be large, to a job's own page."""
         return super().get_queryset(request).defer("payload")
 
     def get_search_results(self, request: HttpRequest, queryset: QuerySet[Job], search_term: str) -> tuple[Any, bool]:
-        """Search for exact matches of the id, store or key, whichever the term can be: each is served by an index."""
+        """Search for exact matches of the number, store or key, whichever the term can be; each has an index."""
         term = search_term.strip()
         if not term:
             return queryset, False
@@ -225,9 +232,9 @@ class JobAdmin(ActionAdmin):
         return super().changelist_view(request, context)
 
     def _states(self, request: HttpRequest) -> list[tuple[str, str]]:
-        """Return each state with its number of jobs, up to 10,000.
+        """Return each state with its number of jobs, up to 10,000; for staff of one store without the numbers.
 
-        Without numbers for staff of one store: no index holds a store's jobs by state.
+        No index has a store's jobs by state.
         """
         if not sees_all_stores(request):
             return [(state.value, "") for state in JobState]
@@ -261,7 +268,7 @@ class JobAdmin(ActionAdmin):
         return TemplateResponse(request, "admin/salon_jobs/gone.html", context, status=404)
 
     def _log_of(self, object_id: str) -> list[tuple[datetime, str, str]]:
-        """Return when, by whom and what was done to a job in the admin, the newest first."""
+        """Return when, by whom and what was done to a job in the admin, newest first."""
         own = ContentType.objects.get_for_model(Job)
         rows = LogEntry.objects.filter(content_type=own, object_id=object_id).select_related("user")
         entries = list(rows.order_by("-action_time")[:_SHOWN])
@@ -271,20 +278,20 @@ class JobAdmin(ActionAdmin):
         return [(at, str(entry.user), str(entry.get_change_message())) for at, entry in pairs]
 
     def state_of(self, row: Any) -> str:
-        """Return the state; of a running job that was asked to end, "cancelling"."""
+        """Return the state, or "cancelling" for a running job whose cancellation was requested."""
         is_asked = row.state == str(JobState.RUNNING) and row.cancel_requested_at is not None
         return "cancelling" if is_asked else str(row.state)
 
     def line(self, row: Any) -> str:
-        """Name a job by what an operator knows it by."""
+        """Name a job by its number, task, queue, state, error and store."""
         store = store_name(row.store_id) if row.store_id and conf.store_model else ""
         parts = (f"#{row.pk} {row.task}", f"queue {row.queue}", row.state, error_name(row.error_class), store)
         return " · ".join(part for part in parts if part)
 
     @admin.display(description="job", ordering="id")
     def job(self, job: Any) -> SafeString:
-        """Name the job by its task, and below by its number, store and queue."""
-        store = store_name(job.store_id) if job.store_id and conf.store_model else ""
+        """Name the job by its task, and below by its number, its store unless all are of that one, and its queue."""
+        store = store_name(job.store_id) if job.store_id and conf.store_model and job.knows_all else ""
         rest = " · ".join(part for part in (f"#{job.pk}", store, job.queue) if part)
         return format_html('{}<small title="{}">{}</small>', job.task, job.store_id or "", rest)
 
@@ -311,7 +318,7 @@ class JobAdmin(ActionAdmin):
 
     @admin.display(description="waiting because")
     def waiting(self, job: Any) -> str:
-        """Show why a queued job does not run; nothing where that is not known."""
+        """Show why a queued job does not run, if that is known."""
         if job.state != str(JobState.QUEUED) or not hasattr(job, "waits_for"):
             return ""
         return job.waits_for or ("it is not its turn yet" if job.knows_all else "")
@@ -337,7 +344,7 @@ class JobAdmin(ActionAdmin):
 
     @admin.display(description="held for")
     def took(self, job: Any) -> str:
-        """Show how long a worker held the job last, from its claim: the wait for a thread is part of that."""
+        """Show how long a worker last held the job, from its claim, including the wait for a thread."""
         if job.started_at is None or job.state == str(JobState.QUEUED):
             return "-"
         end = job.finished_at or job.now
@@ -386,9 +393,9 @@ class JobAdmin(ActionAdmin):
 
     @admin.display(description="upcoming retries")
     def retries_ahead(self, job: Job) -> SafeString | str:
-        """Show the earliest and latest time at which each next attempt becomes due, if all before it fail at once.
+        """Show when each next attempt becomes due, at the earliest and latest, if all before it fail at once.
 
-        Of a job that never failed they would be guesses.
+        For a job that never failed they would be guesses.
         """
         if not job.attempts:
             return "-"
@@ -402,7 +409,7 @@ class JobAdmin(ActionAdmin):
 
     @admin.display(description="trace")
     def trace_link(self, job: Job) -> SafeString | str:
-        """Link to the trace that the job continues, using ``TRACE_LINK``; without it, show the trace id."""
+        """Link to the trace that the job continues, by ``TRACE_LINK``; without it, show the trace id."""
         kept: object = job.trace
         headers = cast("dict[str, str]", kept) if isinstance(kept, dict) else {}
         match = _TRACE_ID.search(f"{headers.get('traceparent', '')} {headers.get('sentry-trace', '')}")
@@ -425,5 +432,5 @@ class JobAdmin(ActionAdmin):
         return format_html('<a href="{}">cron entry {}</a> at {}', url, tick.entry, instant(tick.tick_at))
 
     def hidden_fields(self, request: HttpRequest) -> set[str]:
-        """Hide from staff of one store what belongs to none: ticks, fan-outs and processes."""
+        """Hide from staff of one store what belongs to no store: ticks, fan-outs and processes."""
         return super().hidden_fields(request) | (set() if sees_all_stores(request) else {"origin", "process"})

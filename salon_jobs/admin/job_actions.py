@@ -11,9 +11,11 @@ from django.core.validators import RegexValidator
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
+from django.utils.functional import lazy
 
 from salon_jobs.admin.actions import BATCH, Action, ActionForm, RowAction, log_changed, user_name
 from salon_jobs.admin.base import reader, scope_name
+from salon_jobs.conf import settings as conf
 from salon_jobs.jobs.control import cancel_jobs, change_jobs, discard_jobs, retry_jobs
 from salon_jobs.jobs.limits import set_paused
 from salon_jobs.models import Job, Limit
@@ -28,7 +30,7 @@ class RetryForm(ActionForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.fields["at"].help_text = f"Empty: now. Time zone: {timezone.get_current_timezone_name()}"
+        self.fields["at"].help_text = f"Leave empty for now. Time zone: {timezone.get_current_timezone_name()}"
 
     def describe(self, arguments: dict[str, Any]) -> str:
         return f"queued again for {arguments['at']:%Y-%m-%d %H:%M %Z}" if arguments else ""
@@ -37,7 +39,9 @@ class RetryForm(ActionForm):
 class ChangeForm(ActionForm):
     """Form for another priority, queue or both."""
 
-    priority = forms.IntegerField(required=False, min_value=-32768, max_value=32767, help_text="Smaller first")
+    priority = forms.IntegerField(
+        required=False, min_value=-32768, max_value=32767, help_text="Lower numbers run first"
+    )
     queue = forms.CharField(required=False, max_length=100, validators=[RegexValidator(r"\A[^\x00\ud800-\udfff]*\Z")])
 
     def clean(self) -> dict[str, Any]:
@@ -52,7 +56,7 @@ class ChangeForm(ActionForm):
 
 
 class PauseForm(ActionForm):
-    """Form for what to pause or to resume. A scope is written kind:name."""
+    """Form for what to pause or resume. A scope is written ``kind:name``."""
 
     verb = forms.ChoiceField(
         label="What to do",
@@ -143,7 +147,7 @@ _DISCARD: Final = RowAction(
     ("discard_job",),
     discard_jobs,
     "discarded",
-    question="Queued and failed jobs in this selection become cancelled as discarded: they will never run again.",
+    question="Queued and failed jobs in this selection become cancelled as discarded; they run again only if retried.",
     for_stores=True,
     offered_in=("queued", "failed"),
 )
@@ -158,10 +162,17 @@ _CHANGE: Final = RowAction(
     for_stores=True,
     offered_in=("queued",),
 )
+
+
+def _named_scopes(sentence: str) -> str:
+    return sentence.format("queue, task or store" if conf.store_model else "queue or task")
+
+
+_scopes: Final[Any] = lazy(_named_scopes, str)
 _PAUSE: Final = PauseAction(
     "pause",
-    "Pause or resume queue, task or store of selected jobs",
+    _scopes("Pause or resume {} of selected jobs"),
     ("add_limit", "change_limit"),
-    question="This pauses or resumes every job of the queue, task or store you choose, not only the selected ones.",
+    question=_scopes("This pauses or resumes every job of the {} you choose, not only the selected ones."),
 )
 JOB_ACTIONS: Final = (RETRY, _CANCEL, _DISCARD, _CHANGE, _PAUSE)

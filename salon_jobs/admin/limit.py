@@ -15,14 +15,15 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from salon_jobs.admin.actions import log_changed, report, user_name
-from salon_jobs.admin.base import ReaderAdmin, badge, pause_of, reader, scope_name, sees_all_stores
+from salon_jobs.admin.base import ReaderAdmin, badge, reader, scope_name, sees_all_stores
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.units import rate_text
+from salon_jobs.dashboard.labels import paused_by
 from salon_jobs.db.statements import rows as rows_of
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.enqueue import after_commit
-from salon_jobs.jobs.limits import LIFTED, count_by_scope, limit_name, list_limits, set_paused
+from salon_jobs.jobs.limits import LIFTED, ListedLimit, count_by_scope, limit_name, list_limits, set_paused
 from salon_jobs.models import Limit
 
 if TYPE_CHECKING:
@@ -46,20 +47,20 @@ class LimitForm(ModelForm):
     """Form for one limit, validated against the database as the operator."""
 
     unlimited = forms.BooleanField(
-        required=False, label="No limit of running jobs", help_text="Also where the code declares one"
+        required=False, label="No limit of running jobs", help_text="Even if the code declares one"
     )
 
     class Meta:
         widgets: ClassVar = {"name": NameInput(attrs={"class": "vTextField"})}
         help_texts: ClassVar = {
-            "paused": "No job starts while this is set; those that run go on",
+            "paused": "No job starts while this is set; running jobs continue",
             "max_concurrency": "How many jobs may run at once, in all processes; empty: as the code declares",
             "rate": "How many jobs may start per second; empty: no limit",
         }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # Django validates constraints on the instance's database; a new one has none, hence the web role's.
+        # Django validates constraints on the instance's database; for a new one that would be the web role's.
         self.instance._state.db = conf.reader_database
         if self.initial.get("max_concurrency") == LIFTED:
             self.initial.update(max_concurrency=None, unlimited=True)
@@ -97,6 +98,19 @@ class LimitList(ChangeList):
             row.listed = limits.get((row.kind, row.name))
             row.running = running[f"{row.kind}:{row.name}"]
         self.result_list = rows
+        stored = set(Limit.objects.using(using).values_list("kind", "name"))
+        is_whole = not self.query and not self.get_filters_params()
+        self.declared = [_declared(each) for key, each in limits.items() if is_whole and key not in stored]
+
+
+def _declared(limit: ListedLimit) -> str:
+    """Format a limit that only the code declares."""
+    if limit.name == "*":
+        what = "each store"
+    else:
+        task, _, key = limit.name.rpartition(":")
+        what = f"each key of task {task}" if key == "*" else scope_name(limit.kind, limit.name)
+    return f"{what}, {limit.declared:,} at once"
 
 
 class KindFilter(admin.ChoicesFieldListFilter):
@@ -111,6 +125,7 @@ class LimitAdmin(ReaderAdmin):
     """Admin of limits, edited through the operator's database role; workers apply them within a second."""
 
     empty_hint = "Add one to pause or limit a queue, a task or jobs that share a key."
+    list_class = LimitList
     list_display = ("scope", "state", "usage", "starts")
     list_display_links = ("scope",)
     list_filter = (("kind", KindFilter), "paused")
@@ -121,8 +136,13 @@ class LimitAdmin(ReaderAdmin):
     sortable_by = ()
     actions = ("pause_selected", "resume_selected")
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[LimitList]:
-        return LimitList
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> Any:
+        """Show a limit under what it applies to, a store by its name."""
+        row: Limit | None = self.get_object(request, object_id)
+        named = {} if row is None else {"subtitle": scope_name(row.kind, row.name)}
+        return super().change_view(request, object_id, form_url, {**named, **(extra_context or {})})
 
     @admin.display(description="applies to")
     def scope(self, row: Limit) -> str:
@@ -134,12 +154,11 @@ class LimitAdmin(ReaderAdmin):
         """Show whether jobs start."""
         if not row.paused:
             return badge("active", "good")
-        who = pause_of(row).removeprefix("paused").strip()
-        return format_html("{}<small>{}</small>", badge("paused", "warn"), who)
+        return format_html("{}<small>{}</small>", badge("paused", "warn"), paused_by(row))
 
     @admin.display(description="running")
     def usage(self, row: Any) -> str:
-        """Show how many jobs run, of how many that may."""
+        """Show how many jobs run, and how many may."""
         most, declared = row.listed and row.listed.max_concurrency, row.listed and row.listed.declared
         shown = f"{row.running:,} of {most:,}" if most is not None else f"{row.running:,}, no limit"
         return shown if declared in (None, most) else f"{shown} (declared: {declared:,})"
@@ -151,7 +170,7 @@ class LimitAdmin(ReaderAdmin):
 
     @admin.display(description="no limit of running jobs", boolean=True)
     def unlimited(self, row: Limit) -> bool:
-        """Return, for users who may only look, whether no limit is set explicitly."""
+        """Return whether "no limit" was set, for users who may only look."""
         return row.max_concurrency == LIFTED
 
     @admin.action(description="Pause selected limits", permissions=["change"])
@@ -175,7 +194,7 @@ class LimitAdmin(ReaderAdmin):
         report(request, changed=len(rows), reasons=(), done=done, noun="limit")
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Refuse users who are limited to a store: a limit can affect all stores."""
+        """Refuse users limited to one store: a limit can affect all stores."""
         return sees_all_stores(request) and super().has_add_permission(request)
 
     def has_change_permission(self, request: HttpRequest, obj: models.Model | None = None) -> bool:
@@ -187,7 +206,7 @@ class LimitAdmin(ReaderAdmin):
         return sees_all_stores(request) and super().has_delete_permission(request, obj)
 
     def save_model(self, request: HttpRequest, obj: Limit, form: Any, change: bool) -> None:
-        """Save as the operator, who paused it if it is, and wake workers: more jobs may run."""
+        """Save as the operator, record who paused it, and wake workers, since more jobs may run."""
         if "paused" in form.changed_data:
             obj.paused_at, obj.paused_by = (datetime.now(UTC), user_name(request)) if obj.paused else (None, "")
         obj.save(using=conf.reader_database)

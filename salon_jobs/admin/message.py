@@ -23,16 +23,22 @@ from salon_jobs.admin.base import (
     as_json,
     badge,
     id_or_uuid,
-    pause_of,
     reader,
     sees_all_stores,
     time_of,
 )
-from salon_jobs.admin.filters import DestinationFilter, EventFilter, MessageStoreFilter, bounded, known_destinations
+from salon_jobs.admin.filters import (
+    DestinationFilter,
+    DestinationStateFilter,
+    EventFilter,
+    MessageStoreFilter,
+    bounded,
+    known_destinations,
+)
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import ActionResult, MessageStatus
 from salon_jobs.core.units import with_noun
-from salon_jobs.dashboard.labels import ago, instant
+from salon_jobs.dashboard.labels import ago, instant, pause_of, paused_by
 from salon_jobs.dashboard.relays import why_not_sent
 from salon_jobs.models import BlockedAggregate, DestinationState, Message, Process, RelayPartition, Replay
 from salon_jobs.outbox.control import (
@@ -86,18 +92,32 @@ def _criteria(queryset: QuerySet[Message]) -> MessageCriteria:
     return MessageCriteria(ids=tuple(queryset.order_by("pk").values_list("pk", flat=True)[: MOST + 1]))
 
 
+class SentSomewhere(ActionAdmin):
+    """Admin of rows that belong to a destination, to which their pages link."""
+
+    @admin.display(description="destination")
+    def destination(self, row: Message | BlockedAggregate) -> SafeString | str:
+        """Link to the destination, which staff of one store may not see."""
+        if row._state.db != conf.reader_database or current_store_id() is not None:
+            return row.aggregate_type
+        query = urlencode({"q": row.aggregate_type})
+        return format_html(
+            '<a href="{}?{}">{}</a>', address_of_list(DestinationState, self.admin_site), query, row.aggregate_type
+        )
+
+
 def destination_of(row: Message | BlockedAggregate) -> SafeString:
     """Name a destination, and below the aggregate."""
     return format_html("{}<small>{}</small>", row.aggregate_type, row.aggregate_id or "")
 
 
 def retries(count: int) -> str:
-    """Format how often a message was tried again; never is nothing worth saying."""
+    """Format how often a message was retried; "" if never."""
     return with_noun(count, "retry", "retries") if count else ""
 
 
 class MessageList(OrderedList):
-    """List of messages that knows which pending ones go to a destination that is paused or down."""
+    """List of messages that marks pending ones whose destination is paused or down."""
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
@@ -114,13 +134,14 @@ class MessageList(OrderedList):
         self.result_list = rows
 
 
-class MessageAdmin(ActionAdmin):
+class MessageAdmin(SentSomewhere):
     """Admin of messages by status, destination, event and store; a message's page shows everything known about it."""
 
     part = "outbox"
     empty_hint = "Messages are written by emit()."
     related = (Replay, RelayPartition)
     has_rows_of_stores = True
+    list_class = MessageList
     list_display = ("id", "progress", "event", "to", "store", "age")
     list_filter = ("status", DestinationFilter, EventFilter, MessageStoreFilter)
     search_fields = ("id__exact", "message_id__exact", "aggregate_id__exact")
@@ -156,7 +177,7 @@ class MessageAdmin(ActionAdmin):
         ),
     )
     fieldsets = (
-        (None, {"fields": ("state", "delivery", "last_error", "event", "aggregate_type", "aggregate_id", "store")}),
+        (None, {"fields": ("state", "delivery", "last_error", "event", "destination", "aggregate_id", "store")}),
         (None, {"fields": ("shown_payload", "shown_headers")}),
         ("Times", {"fields": ("written", "sent", "ended", "retry_count", "retry")}),
         ("Details", {"fields": ("message_id", "producer", "replay_of", "partition"), "classes": ("collapse",)}),
@@ -185,15 +206,12 @@ class MessageAdmin(ActionAdmin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Message], search_term: str
     ) -> tuple[Any, bool]:
-        """Search for exact matches of the number, uuid or aggregate id, whichever the term can be."""
+        """Search for exact matches of the number, UUID or aggregate ID, whichever the term can be."""
         term = search_term.strip()
         if not term:
             return queryset, False
         matches = Q(pk__in=_of_aggregate(request, term)) | id_or_uuid(term, uuid_field="message_id")
         return queryset.filter(matches), False
-
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[MessageList]:
-        return MessageList
 
     def state_of(self, row: Message) -> str:
         """Return the status; of a pending message that waits for its next attempt or an operator, "blocked"."""
@@ -210,7 +228,7 @@ class MessageAdmin(ActionAdmin):
 
     @admin.display(description="status")
     def progress(self, message: Any) -> SafeString:
-        """Show the status, and below how often the message was retried and whether its destination takes it."""
+        """Show the status, and below how often the message was retried and whether its destination takes none."""
         held = getattr(message, "held", "")
         below = " · ".join(part for part in (retries(message.retry_count), held) if part)
         return format_html("{}<small>{}</small>", self.state(message), below)
@@ -260,7 +278,7 @@ class MessageAdmin(ActionAdmin):
         return (rows.filter(**aggregate) if message.aggregate_id else rows.filter(head_id=message.pk)).first()
 
     def _destination(self, message: Message) -> str:
-        """Return what keeps the destination from taking messages, or "". Staff of one store may not read it."""
+        """Return what keeps the destination from taking messages, or "", as for staff of one store."""
         using = message._state.db
         if using != conf.reader_database or current_store_id() is not None:
             return ""
@@ -269,7 +287,7 @@ class MessageAdmin(ActionAdmin):
 
 
 def _of_aggregate(request: HttpRequest, aggregate_id: str) -> list[int]:
-    """Return the newest messages of an aggregate: the open ones by their index, others among the newest ids."""
+    """Return the newest messages of an aggregate: open ones by their index, others among the newest ids."""
     rows = Message.objects.using(reader(request)).filter(aggregate_id=aggregate_id).order_by("-pk")
     by_index = rows.filter(aggregate_type__in=known_destinations(request), status__in=_OPEN)
     return [
@@ -279,7 +297,7 @@ def _of_aggregate(request: HttpRequest, aggregate_id: str) -> list[int]:
     ]
 
 
-class BlockedAggregateAdmin(ActionAdmin):
+class BlockedAggregateAdmin(SentSomewhere):
     """Admin of blocked aggregates, last blocked first, with the message that blocks each."""
 
     part = "outbox"
@@ -291,18 +309,7 @@ class BlockedAggregateAdmin(ActionAdmin):
     search_fields = ("aggregate_id__exact", "head_id__exact")
     search_help_text = "The full ID of an aggregate, or the number of the message that blocks it"
     readonly_fields = ("head",)
-    fields = (
-        "state",
-        "head",
-        "code",
-        "error",
-        "aggregate_type",
-        "aggregate_id",
-        "store",
-        "start",
-        "retry_count",
-        "retry",
-    )
+    fields = ("state", "head", "code", "error", "destination", "aggregate_id", "store", "start", "retry_count", "retry")
     optional = ("code", "error", "aggregate_id", "store", "retry_count", "retry")
     start = time_of("since", "since")
     retry = time_of("retry_at", "next attempt")
@@ -333,7 +340,7 @@ class BlockedAggregateAdmin(ActionAdmin):
 
     @admin.display(description="retry")
     def attempt(self, row: BlockedAggregate) -> SafeString:
-        """Show when the message is tried again, and below how often it was."""
+        """Show when the message is retried, and below how often it was."""
         at = "-" if row.retry_at is None else ago(row.retry_at, datetime.now(UTC))
         return format_html("{}<small>{}</small>", at, retries(row.retry_count))
 
@@ -353,7 +360,7 @@ def _resume(names: Sequence[str], *, using: str) -> list[ActionResult[str]]:
 def _change_each(
     change: Callable[..., None], names: Sequence[str], refusal: str, *, paused: bool, using: str
 ) -> list[ActionResult[str]]:
-    """Change the destinations that are not in this state yet; the others keep who paused them."""
+    """Change the destinations that are not in this state yet; others still show who paused them."""
     rows = DestinationState.objects.using(using).filter(pk__in=names, paused=paused)
     unchanged = set(rows.values_list("pk", flat=True))
     for name in names:
@@ -367,12 +374,13 @@ class DestinationAdmin(ActionAdmin):
 
     part = "outbox"
     empty_hint = "A destination appears with the first message that is sent there."
+    list_class = ButtonList
     list_display = ("aggregate_type", "progress", "since", "why", "row_actions")
     fields = ("aggregate_type", "state", "pause", "start", "outage_code", "outage", "sent_there")
     optional = ("pause", "start", "outage_code", "outage")
     sortable_by = ()
     start = time_of("outage_since", "down since")
-    list_filter = ("paused",)
+    list_filter = (DestinationStateFilter,)
     search_fields = ("aggregate_type__exact",)
     ordering = ("aggregate_type",)
     actions = (
@@ -397,9 +405,6 @@ class DestinationAdmin(ActionAdmin):
         ),
     )
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ButtonList]:
-        return ButtonList
-
     def state_of(self, row: DestinationState) -> str:
         return "paused" if row.paused else "sending"
 
@@ -413,8 +418,7 @@ class DestinationAdmin(ActionAdmin):
     @admin.display(description="state")
     def progress(self, row: DestinationState) -> SafeString:
         """Show whether messages are sent, and below who paused the destination."""
-        who = pause_of(row).removeprefix("paused").strip() if row.paused else ""
-        return format_html("{}<small>{}</small>", self.state(row), who)
+        return format_html("{}<small>{}</small>", self.state(row), paused_by(row) if row.paused else "")
 
     @admin.display(description="outage")
     def why(self, row: DestinationState) -> SafeString | str:
@@ -442,7 +446,7 @@ class ReplayAdmin(ReadOnlyAdmin):
 
     part = "outbox"
     is_internal = True
-    empty_hint = "A replay sends messages again: choose messages, and the action to send them again."
+    empty_hint = "A replay sends messages again: select messages, and choose the action that sends them again."
     list_display = ("id", "requested", "requested_by", "reason", "messages")
     fields = ("requested", "requested_by", "reason", "messages", "criteria")
     sortable_by = ()
@@ -454,7 +458,7 @@ class PartitionAdmin(ReadOnlyAdmin):
 
     part = "outbox"
     is_internal = True
-    empty_hint = "The first relay makes them: python manage.py relay_outbox."
+    empty_hint = "The first relay creates them: python manage.py relay_outbox."
     list_display = ("partition", "owned_by")
     list_display_links = None
     ordering = ("partition",)

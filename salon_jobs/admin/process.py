@@ -30,19 +30,34 @@ from salon_jobs.schedule.entries import cron_entries
 from salon_jobs.schedule.scheduler import job_of, run_cron_entry
 
 
+class ProcessList(OrderedList):
+    """List of processes with what they run."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        self.result_list = with_jobs(self.result_list, using=reader(request))
+
+
+def with_jobs(rows: Iterable[Process], *, using: str) -> list[Any]:
+    """Give each process the jobs that it holds, in one query."""
+    described: list[Any] = list(rows)
+    at_work = {each.id: each for each in processes(using=using)}
+    for row in described:
+        row.at_work = at_work.get(row.pk)
+    return described
+
+
 class ProcessAdmin(ReadOnlyAdmin):
     """Admin of processes, with their last heartbeat."""
 
     empty_hint = "Start a worker: python manage.py runworker."
+    list_class = ProcessList
     list_display = ("process", "serves", "running", "heartbeat", "age")
     fields = ("serves", "running", "heartbeat", "started", "supervisor")
     optional = ("serves", "running", "supervisor")
     ordering = ("-heartbeat_at",)
     sortable_by = ()
     started = time_of("started_at", "started")
-
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ProcessList]:
-        return ProcessList
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """Return the process with what it runs."""
@@ -75,7 +90,7 @@ class ProcessAdmin(ReadOnlyAdmin):
 
     @admin.display(description="heartbeat")
     def heartbeat(self, row: Process) -> SafeString:
-        """Show the age of the last heartbeat; of a silent process as a problem."""
+        """Show the age of the last heartbeat, marked if the process is silent."""
         now = datetime.now(UTC)
         shown = ago(row.heartbeat_at, now)
         is_silent = now - row.heartbeat_at > conf.process_silent_after
@@ -96,25 +111,8 @@ class ProcessAdmin(ReadOnlyAdmin):
         return format_html('<a href="{}">{}</a>', self.address_of(Process, started_by.pk), started_by)
 
 
-class ProcessList(OrderedList):
-    """List of processes with what they run."""
-
-    def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
-        self.result_list = with_jobs(self.result_list, using=reader(request))
-
-
-def with_jobs(rows: Iterable[Process], *, using: str) -> list[Any]:
-    """Give each process the jobs that it holds. One query."""
-    described: list[Any] = list(rows)
-    at_work = {each.id: each for each in processes(using=using)}
-    for row in described:
-        row.at_work = at_work.get(row.pk)
-    return described
-
-
 class RunNow(Action):
-    """Action that enqueues the jobs of cron entries at once, besides their ticks."""
+    """Action that enqueues the jobs of cron entries at once, in addition to their ticks."""
 
     def run(self, request: HttpRequest, queryset: QuerySet[CronEntryState], form: ActionForm) -> None:
         """Enqueue a job for each entry, log it, and link to it."""
@@ -152,6 +150,7 @@ class CronList(OrderedList):
 class CronEntryAdmin(ActionAdmin):
     """Admin of cron entries: when they run, what became of their last ticks, and a button to run one now."""
 
+    list_class = CronList
     list_display = ("entry", "schedule", "next", "last", "result", "row_actions")
     list_display_links = ("entry",)
     fields = ("task", "schedule", "payload", "next_ticks", "last_ticks", "backfill", "registered")
@@ -164,9 +163,6 @@ class CronEntryAdmin(ActionAdmin):
     actions = (
         RunNow("run_now", "Run selected entries now", ("run_cronentrystate",), offered_in=("declared",), in_rows=True),
     )
-
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[CronList]:
-        return CronList
 
     def described(self, rows: Iterable[CronEntryState], request: HttpRequest) -> list[Any]:
         """Give each row its declaration in this process, if any, its last run and its buttons."""
@@ -217,7 +213,7 @@ class CronEntryAdmin(ActionAdmin):
             return as_json(json.loads(job_of(row.declared, next_tick).payload))
         except SalonJobsError as error:
             return str(error)
-        except Exception as error:  # the project's own function builds it: whatever it raises is what there is to show
+        except Exception as error:  # the project's own function builds the payload, and may raise anything
             return f"its function raised {type(error).__name__}: {error}"
 
     @admin.display(description="missed ticks")
@@ -238,7 +234,8 @@ class CronEntryAdmin(ActionAdmin):
         """Show what became of the last tick's job, with a link to it while it exists."""
         if row.ran is None:
             return "-"
-        shown = badge(row.ran.result, "bad" if row.ran.failed else "quiet")
+        kind = "bad" if row.ran.failed else "good" if row.ran.result.startswith("succeeded") else "quiet"
+        shown = badge(row.ran.result, kind)
         if row.ran.job_id is None:
             return shown
         return format_html('<a href="{}">{}</a>', self.address_of(Job, row.ran.job_id), shown)

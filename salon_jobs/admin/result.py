@@ -21,7 +21,7 @@ class JobResultAdmin(ReadOnlyAdmin):
     """Admin of what jobs returned, for as long as ``keep_result`` keeps it."""
 
     has_rows_of_stores = True
-    empty_hint = "They are kept for tasks with keep_result, for that long."
+    empty_hint = "Tasks with keep_result keep their results for that long."
     list_display = ("job", "store", "finished", "took", "attempts", "kept")
     list_display_links = ("job",)
     search_fields = ("job_id__exact",)

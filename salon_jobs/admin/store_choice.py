@@ -27,10 +27,10 @@ _MOST: Final = 100
 def choose_store(request: HttpRequest, site: AdminSite) -> HttpResponseBase:
     """Offer the signed-in user's stores, or save the choice and return to the page.
 
-    The choice is kept in the session, which REQUEST_STORE "membership" and "session" read. Raises PermissionDenied for
-    a store that is not the user's, and when there is none to choose.
+    The session keeps the choice, for REQUEST_STORE "membership" and "session". Raises PermissionDenied for a store that
+    is not the user's, and if there is none to choose.
     """
-    # A custom resolver may have no memberships; then it names the store, or there is none.
+    # Without memberships, a custom resolver names the store, or there is none.
     stores = () if conf.membership_model is None else stores_of(request.user)
     if not stores:
         raise PermissionDenied("you belong to no store, and may not see all")

@@ -18,7 +18,7 @@ from django.utils.safestring import SafeString
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import SalonJobsError
-from salon_jobs.core.units import distance
+from salon_jobs.core.units import distance, pause_details
 from salon_jobs.tenancy.context import tenant_context
 
 # How long a process remembers the name of a store, and of how many.
@@ -28,9 +28,9 @@ _names: dict[UUID, tuple[float, str]] = {}
 
 
 def store_name(store: UUID) -> str:
-    """Return what the store's model is shown as, or its ID where it is gone or there is no model. At most a minute old.
+    """Return a store's name, at most a minute old: what its model is shown as, or its ID if there is none.
 
-    Read through the web role in the context of that store: the operator's role sees no business table.
+    Reads as the web role in the context of that store, since the operator's role sees no business table.
     """
     if conf.store_model is None:
         return str(store)
@@ -48,9 +48,9 @@ def store_name(store: UUID) -> str:
 
 
 def store_names(stores: Iterable[UUID]) -> dict[UUID, str]:
-    """Return the names of stores, or their IDs where nothing here may read the names."""
+    """Return the names of stores, or their IDs if this process cannot read the names."""
     names = {store: str(store) for store in stores}
-    # Only the connection of DATABASE may read them, and operators' commands can do without it.
+    # Only the connection of DATABASE may read them, and operators' commands work without it.
     with suppress(Error, SalonJobsError, ImproperlyConfigured):
         for store in names:
             names[store] = store_name(store)
@@ -58,8 +58,18 @@ def store_names(stores: Iterable[UUID]) -> dict[UUID, str]:
 
 
 def instant(at: datetime) -> str:
-    """Format an instant in the page's time zone, as the admin's own columns are."""
+    """Format an instant in the page's time zone, like the admin's own columns."""
     return f"{timezone.localtime(at):%Y-%m-%d %H:%M:%S %Z}"
+
+
+def pause_of(row: Any) -> str:
+    """Format by whom and since when a limit or destination is paused, as far as that is known."""
+    return f"paused {paused_by(row)}".rstrip()
+
+
+def paused_by(row: Any) -> str:
+    """Return the same without the word "paused", for use after it; "" if nothing is known."""
+    return pause_details(row.paused_by, row.paused_at and timezone.localtime(row.paused_at))
 
 
 def ago(at: datetime, now: datetime) -> SafeString:

@@ -19,7 +19,7 @@ MOST_HELD: Final = 1001
 
 @dataclass(frozen=True, slots=True)
 class HeldJob:
-    """One job held by a process, and for how long. The first ones run; the others wait in the process for a thread."""
+    """One job held by a process, and for how long. The first ones run; the others wait there for a thread."""
 
     id: int
     task: str
@@ -29,7 +29,7 @@ class HeldJob:
 
 @dataclass(frozen=True, slots=True)
 class ProcessAtWork:
-    """One process; ``held`` is how many jobs it has claimed, up to ``MOST_HELD``, ``jobs`` the first five of them."""
+    """One process; ``held`` is how many jobs it has claimed, up to ``MOST_HELD``, ``jobs`` the five held longest."""
 
     id: int
     kind: str
@@ -56,7 +56,7 @@ class ProcessAtWork:
 
 @dataclass(frozen=True, slots=True)
 class CronAtWork:
-    """One cron entry; ``next_at`` None: this process does not know it. ``result`` is what became of the last job."""
+    """One cron entry; ``next_at`` is None if this process does not declare it. ``result``: the end of its last job."""
 
     name: str
     next_at: datetime | None
@@ -82,8 +82,7 @@ def cron(*, using: str) -> tuple[CronAtWork, ...]:
     results = {row[0]: row[1:] for row in rows("cron_results", using=using)}
     next_at = {entry.name: entry.expression.next_after(now) for entry in cron_entries.all()}
     return tuple(
-        _entry(name, next_at.get(name), *results.get(name, (None, None, None, None, None)))
-        for name in sorted({*results, *next_at})
+        _entry(name, next_at.get(name), results.get(name, (None,) * 5)) for name in sorted({*results, *next_at})
     )
 
 
@@ -91,30 +90,15 @@ def _process(row: tuple[Any, ...]) -> ProcessAtWork:
     number, kind, hostname, pid, supervisor_id, queues, concurrency, started_at, beat_s_ago, held, jobs = row
     listed: list[str] | None = json.loads(queues) if isinstance(queues, str) else queues
     held_jobs: list[dict[str, Any]] = json.loads(jobs) if isinstance(jobs, str) else jobs
+    served = None if listed is None else tuple(listed)
+    shown = tuple(HeldJob(each["id"], each["task"], each["store"], each["for_s"] or 0.0) for each in held_jobs)
     return ProcessAtWork(
-        number,
-        kind,
-        hostname,
-        pid,
-        supervisor_id,
-        None if listed is None else tuple(listed),
-        concurrency,
-        started_at,
-        beat_s_ago,
-        held,
-        tuple(HeldJob(each["id"], each["task"], each["store"], each["for_s"] or 0.0) for each in held_jobs),
+        number, kind, hostname, pid, supervisor_id, served, concurrency, started_at, beat_s_ago, held, shown
     )
 
 
-def _entry(
-    name: str,
-    next_at: datetime | None,
-    tick: datetime | None,
-    fired_at: datetime | None,
-    job_id: int | None,
-    state: str | None,
-    reason: str | None,
-) -> CronAtWork:
+def _entry(name: str, next_at: datetime | None, last: tuple[Any, ...]) -> CronAtWork:
+    tick, fired_at, job_id, state, reason = last
     if tick is None:
         result = "never fired"
     elif state is None and job_id is None:

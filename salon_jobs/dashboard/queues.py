@@ -8,11 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from django.utils import timezone
-
 from salon_jobs.core.metrics import percentile
-from salon_jobs.core.units import paused_text
-from salon_jobs.dashboard.labels import store_names
+from salon_jobs.dashboard.labels import paused_by, store_names
 from salon_jobs.db.statements import rows
 from salon_jobs.jobs.waiting import Depth, depths, with_declared
 from salon_jobs.models import Limit
@@ -23,7 +20,7 @@ _RATE_MINUTES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class QueueAtWork:
-    """One queue. Rates are jobs per minute over the last five minutes; None: unknown. Failures are of the last hour."""
+    """One queue: jobs per minute over the last five minutes (None: unknown), and failures of the last hour."""
 
     name: str
     depth: Depth
@@ -55,7 +52,7 @@ class FailingStore:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Queues and stores; if not exact, their depths are estimates. ``paused``: what is, by whom and since when."""
+    """Queues and stores; if not exact, their depths are estimates. ``paused``: what is paused, by whom, since when."""
 
     queues: tuple[QueueAtWork, ...]
     stores: tuple[StoreAtWork, ...]
@@ -65,17 +62,15 @@ class Waiting:
 
     @property
     def waiting(self) -> int:
-        """The number of waiting jobs in all queues."""
         return sum(queue.depth.waiting for queue in self.queues)
 
     @property
     def due(self) -> int:
-        """The number of due jobs in all queues."""
         return sum(queue.depth.due for queue in self.queues)
 
     @property
     def paused_jobs(self) -> int:
-        """The number of jobs in all queues that would be due, but are paused."""
+        """Jobs of all queues that would be due, but are paused."""
         return sum(queue.depth.paused for queue in self.queues)
 
     @property
@@ -111,8 +106,7 @@ def waiting(*, using: str) -> Waiting:
 
 def _pause(row: Limit, stores: Mapping[UUID, str]) -> str:
     name = stores[UUID(row.name)] if row.kind == Limit.Kind.STORE else row.name
-    at = row.paused_at and timezone.localtime(row.paused_at)
-    who = paused_text(row.paused_by, at).removeprefix("paused").strip()
+    who = paused_by(row)
     return f"{row.kind} {name}{f' ({who})' if who else ''}"
 
 
@@ -130,7 +124,7 @@ def _queue(name: str, depth: Depth, rate: tuple[Any, ...], *, paused: bool) -> Q
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Length of time, and the steps it is divided into."""
+    """Length of time, and of the steps it is divided into."""
 
     length: timedelta
     step: timedelta
@@ -158,9 +152,9 @@ class Step:
 
 
 def history(span: Span, *, using: str, now: datetime | None = None) -> tuple[Step, ...]:
-    """Return the steps up to now; the last one covers at least a minute. Two queries. Role: operator, worker.
+    """Return the steps up to now, in two queries. Role: operator, worker.
 
-    A minute that has just begun would look as if everything had stopped.
+    The last step covers at least a minute: one that has just begun would look as if everything had stopped.
     """
     step_s = span.step.total_seconds()
     until = now or datetime.now(UTC)
@@ -182,16 +176,8 @@ def _step(at: datetime, minutes: float, runs: tuple[Any, ...] | None, depth: tup
     if runs is None:
         return Step(at, waiting=depth[0], due=depth[1])
     succeeded, retried, failed, waits = runs
-    return Step(
-        at,
-        succeeded / minutes,
-        retried / minutes,
-        failed / minutes,
-        percentile(waits, 0.5),
-        percentile(waits, 0.95),
-        depth[0],
-        depth[1],
-    )
+    rates = succeeded / minutes, retried / minutes, failed / minutes
+    return Step(at, *rates, percentile(waits, 0.5), percentile(waits, 0.95), *depth)
 
 
 LOOKED_AT: Final = 10_000

@@ -10,11 +10,9 @@ from uuid import UUID
 
 from django.db.models import Q, Subquery
 from django.db.models.functions import Coalesce
-from django.utils import timezone
 
 from salon_jobs.core.records import PARTITIONS
-from salon_jobs.core.units import paused_text
-from salon_jobs.dashboard.labels import instant
+from salon_jobs.dashboard.labels import instant, pause_of
 from salon_jobs.db import statements
 from salon_jobs.models import BlockedAggregate, DestinationState, RelayPartition
 from salon_jobs.outbox.queries import GateState, gate_state
@@ -39,8 +37,7 @@ class DestinationAtWork:
 
     @property
     def pause(self) -> str:
-        """Who paused the destination, and since when."""
-        return paused_text(self.paused_by, self.paused_at and timezone.localtime(self.paused_at))
+        return pause_of(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +95,7 @@ def why_not_sent(destinations: Iterable[str], *, using: str) -> dict[str, str]:
     for state in rows.filter(Q(paused=True) | Q(outage_since__isnull=False)):
         parts: list[str] = []
         if state.paused:
-            at = state.paused_at and timezone.localtime(state.paused_at)
-            parts.append(f"destination is {paused_text(state.paused_by, at)}")
+            parts.append(f"destination is {pause_of(state)}")
         if state.outage_since is not None:
             parts.append(f"destination has been down since {instant(state.outage_since)}: {state.outage_code}")
         reasons[state.pk] = " · ".join(parts)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
 
@@ -49,17 +51,24 @@ def p95(totals: TaskTotals) -> str:
 
 
 @register.simple_tag(takes_context=True)
-def linked(context: dict[str, Any], shown: object, model: str, key: str, **filters: object) -> SafeString:
+def linked(
+    context: dict[str, Any],
+    shown: object,
+    model: str,
+    key: str,
+    given: Mapping[str, object] = MappingProxyType({}),
+    **filters: object,
+) -> SafeString:
     """Format a name or number as a link to the list of the rows behind it, for users who may see them.
 
     ``key`` is the link's id, which keeps the focus when the page refreshes; a trailing hyphen is followed by the first
-    filter's value.
+    filter's value. Filters come by name, or ``given`` together.
     """
     request = context["request"]
     if not request.user.has_perm(f"salon_jobs.view_{model}"):
         return format_html("{}", shown)
     url = reverse(f"admin:salon_jobs_{model}_changelist", current_app=request.resolver_match.namespace)
-    wanted = {name: str(value) for name, value in filters.items()}
+    wanted = {name: str(value) for name, value in {**given, **filters}.items()}
     named = next(iter(wanted.values()), "") if key.endswith("-") else ""
     is_zero = SafeString(' class="zero"' if shown in (0, "0") else "")
     return format_html('<a id="{}{}"{} href="{}?{}">{}</a>', key, named, is_zero, url, urlencode(wanted), shown)
