@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import getpass
 import os
 from collections.abc import Iterator, Mapping
@@ -13,6 +12,7 @@ from typing import Any, Final, Protocol
 from uuid import UUID
 
 from salon_jobs.conf.reader import log_level as read_log_level
+from salon_jobs.core.errors import did_you_mean
 from salon_jobs.jobs import registry
 from salon_jobs.process.health_server import parse_address
 
@@ -45,10 +45,10 @@ def log_level(text: str) -> str:
 
 
 def os_user() -> str:
-    """Return who runs this command: the name of the operating system's user, or its number where it has no name."""
+    """Return the name of the operating system's user who runs this command, or the number of one without a name."""
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # in a container whose user is not in /etc/passwd; which of them, depends on the Python
+    except (KeyError, OSError):  # a container's user who is not in /etc/passwd; which error depends on the Python
         return f"uid {os.getuid()}"
 
 
@@ -93,24 +93,23 @@ _HAS: Final = {"task": "has that name", "queue": "names that queue"}
 def unknown_names(options: Mapping[str, Any]) -> Iterator[str]:
     """Yield a note for each value of ``--task`` and ``--queue`` that no task has.
 
-    A note rather than an error: jobs of another release, and queues that only ``using`` names, can be operated on too.
+    Not an error: operators also handle jobs of another release, and queues that only ``using`` names.
     """
     for kind, names in {"task": registry.task_names(), "queue": registry.queue_names()}.items():
         value: Any = options.get(kind)
         for name in [value] if isinstance(value, str) else value or ():
             if name not in names:
-                close = difflib.get_close_matches(name, names, n=1)
-                hint = f"; did you mean {close[0]!r}?" if close else ""
+                hint = did_you_mean(name, names)
                 yield f"note: --{kind} {name!r}: no task of this release {_HAS[kind]}{hint}"
 
 
 class TakesArguments(Protocol):
-    """Parser, or group of its arguments."""
+    """Parser, or a group of its arguments."""
 
     def add_argument(self, *names: str, **settings: Any) -> Any: ...
 
 
-# The options that several subcommands share.
+# Options that several subcommands share.
 _OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "--yes": {"action": "store_true", "help": "do not ask for confirmation"},
     "--json": {"action": "store_true", "help": "write JSON"},

@@ -63,7 +63,7 @@ def printable_lines(text: str) -> str:
     return "".join(each if each.isprintable() or each == "\n" else "?" for each in text.expandtabs())
 
 
-# What people call a column, where a table shows it; JSON has its name.
+# Headings of columns in tables; JSON has the columns' names.
 _HEADS: Final = {
     "aggregate_type": "destination",
     "aggregate_id": "aggregate",
@@ -82,13 +82,15 @@ def write_list(
     *,
     nothing: str,
     detail: str,
+    below: Sequence[str] = (),
     only_in_json: Sequence[str] = (),
     waiting: Callable[[Sequence[Mapping[str, Any]]], Sequence[str]] | None = None,
 ) -> int:
     """Write the first ``--limit`` rows as a table, or as JSON; return how many.
 
-    The table leaves out columns without any value, and has the column ``detail`` below each row on a terminal. Before
-    it comes what ``waiting`` returns for each row: why it waits, or "". Without rows, write ``nothing`` to ``err``.
+    The table leaves out columns without any value. On a terminal it has the column ``detail`` below each row, after why
+    the row waits, which ``waiting`` returns for each ("" if it does not); on a narrow one, after the columns ``below``.
+    Without rows, write ``nothing`` to ``err``.
     """
     found = list(rows.values(*columns, *only_in_json)[: options["limit"] + 1])
     listed = found[: options["limit"]]
@@ -98,16 +100,18 @@ def write_list(
     if options["json"]:
         out.write(json.dumps(listed, indent=2, default=str))
     elif listed:
-        shown = [name for name in columns if name != detail and any(row[name] not in (None, "", 0) for row in listed)]
+        screen = Screen.of(out, options)
+        hidden = {detail, *(below if screen.is_narrow else ())}
+        filled = {name for name in columns if any(row[name] not in (None, "", 0) for row in listed)}
+        shown = [name for name in columns if name in filled - hidden]
         head = [_HEADS.get(name, name.removesuffix("_at")) for name in shown]
         cells = [[colour_of(row[name]) if name == "status" else row[name] for name in shown] for row in listed]
-        details = [
-            "; ".join(
-                part for part in (f"waiting: {row['waiting']}" if row.get("waiting") else "", row[detail]) if part
-            )
-            for row in listed
-        ]
-        write_table([head, *cells], details, Screen.of(out, options), out, detail=detail if waiting is None else "why")
+        details: list[str] = []
+        for row in listed:
+            waits = f"waiting: {row['waiting']}" if row.get("waiting") else ""
+            why = "; ".join(part for part in (waits, row[detail]) if part)
+            details.append(" · ".join(filter(None, (*(row[name] for name in below if name in hidden), why))))
+        write_table([head, *cells], details, screen, out, detail=detail if waiting is None else "why")
     else:
         err.write(nothing)
     if len(found) > len(listed):
@@ -116,7 +120,7 @@ def write_list(
 
 
 def first_only(count: int) -> str:
-    """Return the note that there are more rows than the listed ones."""
+    """Return the note that only ``count`` of more rows are listed."""
     return f"only the first {'is' if count == 1 else f'{count:,} are'} listed; --limit lists more"
 
 
@@ -125,7 +129,7 @@ def write_table(
 ) -> None:
     """Write a table with a detail of each row, such as its last error.
 
-    On a terminal it is below the row, elsewhere in a last column, so that each row is a line for ``grep``.
+    On a terminal the detail is below the row; elsewhere it is the last column, so that each row is a line for ``grep``.
     """
     if screen.width is None:
         shown = [[*row, text] for row, text in zip(rows, [detail, *details], strict=True)] if any(details) else rows
@@ -168,7 +172,7 @@ def write_page(
     screen: Screen,
     out: OutputWrapper,
 ) -> None:
-    """Write one object: what it is and its state, notes (label, text, colour), facts, and content at length.
+    """Write one object: its title and state, notes (label, text, colour), facts, and content in full.
 
     Leaves out what is empty. Writes content that is not text as JSON.
     """
@@ -200,7 +204,7 @@ def listed_counts(counts: Mapping[str, int]) -> str:
 
 
 def ask(question: str, err: OutputWrapper, *, otherwise: str, remedy: str = "pass --yes") -> None:
-    """Ask for a yes. Raises CommandError with ``otherwise`` after a no, with ``remedy`` without a terminal."""
+    """Ask for a yes. Raises CommandError: ``otherwise`` after a no, ``remedy`` without a terminal."""
     if not sys.stdin.isatty():
         raise CommandError(f"{question} No terminal to confirm on; {remedy}")
     err.write(f"{question} [y/N] ", ending="")
@@ -210,7 +214,7 @@ def ask(question: str, err: OutputWrapper, *, otherwise: str, remedy: str = "pas
 
 
 def warn_of_kept_passwords(names: Iterable[str], err: OutputWrapper) -> None:
-    """Name the roles whose password bootstrap kept although the settings hold another."""
+    """Name the roles whose password bootstrap kept although the settings have another."""
     for name in names:
         err.write(
             f"kept the password of {name}, which is not the one in ROLE_PASSWORDS; "
@@ -237,7 +241,7 @@ class Progress:
 
 @contextmanager
 def plain_notes(err: OutputWrapper) -> Generator[None]:
-    """Write to ``err`` without the colour of errors: what a command says there, unless it raises, is a note."""
+    """Write to ``err`` without the colour of errors: what a command writes there is a note, unless it raises."""
     colour, err.style_func = err.style_func, None
     try:
         yield
@@ -247,7 +251,7 @@ def plain_notes(err: OutputWrapper) -> Generator[None]:
 
 @contextmanager
 def as_command_error() -> Generator[None]:
-    """Turn our errors and those of Django's settings, the database and the system into a CommandError with a code."""
+    """Turn our errors and those of settings, database and operating system into a CommandError with a code."""
     try:
         yield
     except SalonJobsError as error:
@@ -275,7 +279,7 @@ def change_rows(
 ) -> None:
     """Ask unless ``--yes``, change a thousand rows at a time, and report.
 
-    The progress of several batches, and an early end, go to ``err``. Raises CommandError without a terminal.
+    Writes the progress of several batches, and an early end, to ``err``. Raises CommandError without a terminal.
     """
     if ids and not options["yes"]:
         ask(f"{action} {with_noun(len(ids), noun)}?", err, otherwise="nothing was changed")
@@ -294,7 +298,7 @@ def change_rows(
 def write_results(
     results: Sequence[ActionResult[IdT]], done: str, options: Mapping[str, Any], out: OutputWrapper
 ) -> None:
-    """Write the results as JSON, or a line for each with details, and how many rows were changed."""
+    """Write the results as JSON, or a line for each that has details, and how many rows were changed."""
     if options["json"]:
         out.write(json.dumps([asdict(result) for result in results]))
         return

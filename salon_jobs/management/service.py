@@ -1,4 +1,4 @@
-"""Base class of the commands that run until they are stopped."""
+"""Base of the commands that run until they are stopped."""
 
 from __future__ import annotations
 
@@ -28,13 +28,12 @@ class ServiceCommand(BaseCommand):
     A second signal forces the end.
     """
 
-    # Checks of models query the database's version; this process must start, live and report while there is no
-    # database.
+    # Checks of models query the database's version, but this process must start and report without a database.
     requires_system_checks = ("salon_jobs",)
 
     # Set by Django, to False when it runs through call_command.
     _called_from_command_line: bool
-    # Subcommand of ``salon_jobs`` that runs the same, whatever other apps name theirs.
+    # Subcommand of ``salon_jobs`` that runs the same, whatever other apps call theirs.
     alias: ClassVar[str]
     health_port: ClassVar[int]
     burst_help: ClassVar[str]
@@ -50,7 +49,7 @@ class ServiceCommand(BaseCommand):
         )
         parser.add_argument("--no-reload", action="store_false", dest="reload", help="do not restart")
         parser.add_argument("--reloaded", action="store_true", help=argparse.SUPPRESS)
-        # What shows the output that a child writes to a pipe.
+        # The terminal that shows what a child writes to its pipe.
         parser.add_argument("--terminal", choices=("plain", "coloured"), help=argparse.SUPPRESS)
         parser.add_argument(
             "--health-addr",
@@ -74,7 +73,7 @@ class ServiceCommand(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run the service, or the reloader that runs it in a process of its own."""
+        """Run the service, or the reloader that runs it as its child."""
         with as_command_error(), plain_notes(self.stderr):
             configure_output(options)
             if options["reloaded"]:
@@ -90,9 +89,9 @@ class ServiceCommand(BaseCommand):
     def run_service(
         self, kind: str, make_loop: MakeLoop, options: dict[str, Any], *, facts: Mapping[str, str], **more: Any
     ) -> None:
-        """Run the loop as a process of this kind; a burst takes any free port, so that it runs next to a worker.
+        """Run the loop as a process of this kind; a burst takes any free port, so that it runs alongside a worker.
 
-        On a terminal, ``facts`` are shown first, with what all services have.
+        On a terminal, first write a banner with ``facts``.
         """
         burst = options["burst"]
         address = options["health_addr"] or ("127.0.0.1", 0 if burst else self.health_port)
@@ -103,7 +102,7 @@ class ServiceCommand(BaseCommand):
         service.run()
 
     def _banner(self, facts: Mapping[str, str], service: Service, screen: Screen, *, burst: bool) -> list[str]:
-        """Return the lines that say what runs here, on what, and how to stop it."""
+        """Return the lines of the banner: what runs here, on which database, and how to stop it."""
         database: Mapping[str, Any] = connections[conf.database].settings_dict
         where = f"{database['HOST'] or 'local socket'}{':' if database['PORT'] else ''}{database['PORT']}"
         shown = {
@@ -120,10 +119,10 @@ class ServiceCommand(BaseCommand):
         ]
 
     def command_line(self, options: dict[str, Any]) -> list[str]:
-        """Return the command line that starts this process again: manage.py, django-admin and -m alike.
+        """Return the command line that starts this process again, be it by manage.py, django-admin or -m.
 
-        It names the format of the log, and the terminal, since a child writes to a pipe. Started by ``call_command``,
-        the process's own command line belongs to another program.
+        It passes on the format of the log and the terminal, since a child writes to a pipe. After ``call_command``, the
+        process's own command line is another program's.
         """
         log_options = {"--log-format": options["log_format"], "--log-level": options["log_level"]}
         if (screen := options["screen"]) is not None:
@@ -142,7 +141,7 @@ class ServiceCommand(BaseCommand):
 
 
 def configure_output(options: dict[str, Any]) -> None:
-    """Configure logging by a service's options, and add to them its format and the ``screen``, None without one."""
+    """Configure logging by a service's options, and set in them its format and ``screen`` (None without a terminal)."""
     screen: Screen | None
     if options["terminal"]:
         screen = Screen(colours=options["terminal"] == "coloured")

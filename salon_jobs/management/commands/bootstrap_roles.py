@@ -13,7 +13,7 @@ from salon_jobs.management.output import as_command_error, ask, plain_notes, war
 
 
 class Command(BaseCommand):
-    """Command that bootstraps as the superuser of ``BOOTSTRAP_URL`` or prints SQL for psql; needs no other URL."""
+    """Command that bootstraps as the superuser of ``BOOTSTRAP_URL``, or prints the SQL for psql."""
 
     help = "Create or correct the database roles, as the superuser of BOOTSTRAP_URL. Idempotent. Run it before migrate."
     requires_system_checks = ()

@@ -1,4 +1,4 @@
-"""Django's ``migrate``, which also says what to run when the roles have not been bootstrapped."""
+"""Django's ``migrate``, which also says what to run if the roles have not been bootstrapped."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from salon_jobs.process.preflight import require_login
 
 
 class Command(MigrateCommand):
-    """Command that checks the migrator's login before Django's checks and plans fail on it with a traceback.
+    """Command that checks the migrator's login, before Django's checks fail on it with a traceback.
 
-    With one database user, statements that touch a store's rows need a store, as they always do under a migrator's
-    policies.
+    With one database user, statements that touch stores' rows fail without a store, as they do for a migrator.
     """
 
     def execute(self, *args: Any, **options: Any) -> str | None:
-        """Migrate. Raises CommandError when the login is refused, a role is missing or another role owns the tables."""
+        """Migrate. Raises CommandError if the login is refused, a role is missing or another role owns the tables."""
         try:
             alias = options["database"]
             require_login(alias)

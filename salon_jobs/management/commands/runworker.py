@@ -44,13 +44,13 @@ class Command(ServiceCommand):
             "--exclude-queue", action="append", default=[], metavar="NAME", help="serve all but this queue; repeatable"
         )
         parser.add_argument(
-            "--concurrency", type=positive, default=None, metavar="N", help="jobs run at once by each process"
+            "--concurrency", type=positive, default=None, metavar="N", help="how many jobs each process runs at once"
         )
         parser.add_argument(
             "--processes",
             type=positive,
             metavar="N",
-            help="processes that run jobs; default SALON_JOBS['PROCESSES'], or one for each processor it may use",
+            help="how many processes run jobs; default SALON_JOBS['PROCESSES'], or one for each usable processor",
         )
         parser.add_argument(
             "--max-jobs-per-child",
@@ -94,7 +94,7 @@ class Command(ServiceCommand):
 
         tasks, at_once = len(registry.task_names()), worker_options.concurrency
         connections = connections_of(processes, worker_options)
-        # This process has loaded what each of its children loads; they are as large until they run a job.
+        # Children load what this process has loaded, so each is as large until it runs a job.
         memory_mb = (processes + 1) * memory_in_use_mb()
         queues = ", ".join(worker_options.served or ["all"])
         log_event(
@@ -126,17 +126,17 @@ class Command(ServiceCommand):
 
 
 def _nothing_declared() -> str:
-    """Return what to do when no task is declared: where tasks were looked for, and modules with a name close to it."""
+    """Return what to do when no task is declared: which apps were searched, and modules with a similar name."""
     without_tasks = ("django.contrib.", "salon_jobs.", "pgtrigger.")
     searched = [app for app in apps.get_app_configs() if not f"{app.name}.".startswith(without_tasks)]
     near = [
         f"{file.parent.name}/{file.name}"
         for app in searched
         for file in sorted(Path(app.path).glob("*.py"))
-        # Less than this would name every app's tests.py.
+        # A lower cutoff would include every app's tests.py.
         if file.stem != "tasks" and difflib.get_close_matches(file.stem, ["tasks"], cutoff=0.7)
     ]
-    names = ", ".join(app.name for app in searched) or "none beside those of Django and salon_jobs"
+    names = ", ".join(app.name for app in searched) or "none except those of Django and salon_jobs"
     return (
         "No task is declared: this worker has nothing to run. Put functions with the decorator @task into the module"
         f" tasks of an app in INSTALLED_APPS. Apps searched: {names}"

@@ -53,10 +53,10 @@ _SERVICES: Final[dict[str, type[ServiceCommand]]] = {
 
 
 class Command(BaseCommand):
-    """Command that runs one subcommand, those about jobs as the role of ``OPERATOR_DATABASE``.
+    """Command that runs one subcommand, as the role of ``OPERATOR_DATABASE`` if it is about jobs.
 
-    A service runs as the worker role, as by its own command, whose name another app may use too. Without a subcommand
-    it lists them.
+    A service runs as the worker role, like its own command, whose name another app may use too. Without a subcommand,
+    lists them.
     """
 
     help = (
@@ -66,7 +66,7 @@ class Command(BaseCommand):
     requires_system_checks = ("salon_jobs",)
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """Run a service as Django runs its own command: Django's options may follow, as a supervisor adds them."""
+        """Run a service as Django runs a command of its own, so that Django's options may follow, as in a child's."""
         if service := _SERVICES.get(argv[2] if len(argv) > 2 else ""):
             service().run_from_argv([argv[0], " ".join(argv[1:3]), *argv[3:]])
         else:
@@ -105,7 +105,7 @@ class Command(BaseCommand):
 
 
 def _leave_quietly() -> None:
-    """Exit as programs do when their reader has closed the pipe (``| head``), and drop the remaining output."""
+    """Drop the remaining output and exit, as programs do when their reader has closed the pipe (``| head``)."""
     with Path(os.devnull).open("wb") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
     sys.exit(_PIPE_CLOSED)

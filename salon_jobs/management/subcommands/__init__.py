@@ -1,4 +1,4 @@
-"""Subcommands of ``manage.py salon_jobs``: one file for each group. The command lists them."""
+"""Subcommands of ``manage.py salon_jobs``, one file for each group."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from django.core.management.base import CommandParser, OutputWrapper
 
 
 class Subcommand(ABC):
-    """Subcommand that parses its own options and calls the function that does the work, on ``conf.reader_database``.
+    """Subcommand that declares its options and calls the functions that do the work, on ``conf.reader_database``.
 
-    Its result goes to ``out``, as one JSON document with ``--json``; questions and progress go to ``err``.
+    Its result goes to ``out``, with ``--json`` as one JSON document; questions and progress go to ``err``.
     """
 
     name: ClassVar[str]
     help: ClassVar[str]
-    # Whether the role of that alias is checked first: it must be the operator's or the worker's.
+    # Whether that alias must connect as the operator or the worker.
     needs_role: ClassVar[bool] = True
 
     @abstractmethod

@@ -16,12 +16,13 @@ from salon_jobs.access.doctor.catalogue import Drift, as_superuser, by_alias, da
 from salon_jobs.access.doctor.conversion import convert, plan_conversion
 from salon_jobs.access.doctor.examination import Examination, examine, fix, fixable
 from salon_jobs.conf import settings as conf
+from salon_jobs.management.arguments import add_options
 from salon_jobs.management.output import ask, warn_of_kept_passwords
 from salon_jobs.management.subcommands import Subcommand
 
 
 class Doctor(Subcommand):
-    """Subcommand that lists differences between declaration and catalogue with the SQL to fix them, and can run it."""
+    """Subcommand that lists differences between database and declaration with the SQL to fix them, and can run it."""
 
     name = "doctor"
     help = "Compare roles, rights, policies and functions of the database with the declaration. Any role may run it."
@@ -87,7 +88,7 @@ def _counted(drifts: Sequence[Drift]) -> str:
 
 
 class Convert(Subcommand):
-    """Subcommand that converts the database to what ``ROLES`` says: least-privilege roles, or one user."""
+    """Subcommand that converts the database to what ``ROLES`` says: roles, or one user."""
 
     name = "convert"
     help = "Convert the database from one user to roles, or back, as SALON_JOBS['ROLES'] says. Connects as superuser."
@@ -97,10 +98,10 @@ class Convert(Subcommand):
         parser.add_argument(
             "--share-roles", action="store_true", help="use roles that other databases on the server already use"
         )
-        parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+        add_options(parser, "--yes", "--json")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        """Ask, bootstrap the roles if there are to be any, convert. Raises CommandError, SalonJobsError."""
+        """Ask, bootstrap the roles if the settings have any, convert. Raises CommandError, SalonJobsError."""
         with as_superuser() as connection:
             plan = plan_conversion(connection)
             if plan is None:
@@ -127,6 +128,11 @@ class Convert(Subcommand):
                 )
                 warn_of_kept_passwords(done.other_passwords, err)
             policies = convert(connection, plan)
+        if options["json"]:
+            out.write(
+                json.dumps({**asdict(plan), "undeclared_policies": [str(policy) for policy in policies]}, indent=2)
+            )
+            return
         out.write(f"{plan.database} belongs to {plan.owner} now, which took over from {', '.join(plan.former)}")
         for policy in policies:
             err.write(f"still names a former role, and is not declared: policy {policy}")

@@ -45,7 +45,17 @@ class Inbox(Subcommand):
             case "list":
                 rows, nothing = messages.filter(status__in=_WAITING), "no message is rejected"
                 columns = (*_COLUMNS, "reason")
-                write_list(rows, columns, options, out, err, nothing=nothing, detail="reason", only_in_json=_DETAILS)
+                write_list(
+                    rows,
+                    columns,
+                    options,
+                    out,
+                    err,
+                    nothing=nothing,
+                    detail="reason",
+                    below=("code", "event"),
+                    only_in_json=_DETAILS,
+                )
             case "show":
                 if len(options["id"]) != 1:
                     raise CommandError("name one message by its ID, as listed by: salon_jobs inbox")

@@ -38,7 +38,7 @@ from salon_jobs.models import FollowUp, Job, JobError
 from salon_jobs.schedule.scheduler import tick_of
 
 _DEFAULT_QUEUE: Final = "default"
-# What JSON holds of each job.
+# Columns of a job in JSON.
 _COLUMNS: Final = (
     "id",
     "task",
@@ -85,7 +85,7 @@ class List(Subcommand):
         found = list(jobs.defer("payload", "trace")[: options["limit"] + 1])
         listed = found[: options["limit"]]
         now = datetime.now(UTC)
-        waiting = waiting_reasons(listed, using=conf.reader_database, now=now)
+        waiting = waiting_reasons(listed, using=conf.reader_database, now=now, store_name=_name)
         errors = _last_errors(listed)
         if options["json"]:
             rows = [
@@ -102,7 +102,10 @@ class List(Subcommand):
             err.write(first_only(len(listed)))
 
     def _write(self, jobs: Sequence[Job], details: Sequence[str], screen: Screen, out: OutputWrapper) -> None:
-        """Write the table, with queues and stores where there are others than the default and none."""
+        """Write the table; without queues if all are the default one, and without stores if there are none.
+
+        On a narrow screen these are below each row, so that the names of tasks have room.
+        """
         rows: Sequence[Any] = jobs  # only mypy knows the types of Django's fields
         now = datetime.now(UTC)
         columns: dict[str, list[object]] = {
@@ -112,11 +115,19 @@ class List(Subcommand):
             "when": [_when(job, now) for job in rows],
             "attempts": [f"{job.attempts}/{job.max_attempts}" for job in rows],
         }
+        places: dict[str, list[object]] = {}
         if any(job.queue != _DEFAULT_QUEUE for job in rows):
-            columns["queue"] = [job.queue for job in rows]
+            places["queue"] = [job.queue for job in rows]
         if any(job.store_id for job in rows):
             names = store_names({job.store_id for job in rows if job.store_id})
-            columns["store"] = [names.get(job.store_id) for job in rows]
+            places["store"] = [names.get(job.store_id) for job in rows]
+        if screen.is_narrow and places:
+            texts = zip(*places.values(), details, strict=True)
+            details = [
+                " · ".join(str(text) for text in each if text not in ("", None, _DEFAULT_QUEUE)) for each in texts
+            ]
+        else:
+            columns |= places
         write_table([list(columns), *zip(*columns.values(), strict=True)], details, screen, out, detail="why")
 
 
@@ -177,7 +188,7 @@ class Show(Subcommand):
             "follow_up": follow_up.first() if follow_up_id else None,
             "retries_ahead": [asdict(retry) for retry in retries_ahead(job, datetime.now(UTC))],
         }
-        waits = waiting_reasons([job], using=using, now=datetime.now(UTC)).get(job.pk)
+        waits = waiting_reasons([job], using=using, now=datetime.now(UTC), store_name=_name).get(job.pk)
         if options["json"]:
             out.write(json.dumps({**shown, "waiting": waits, "errors": errors}, indent=2, default=str))
             return
@@ -226,8 +237,12 @@ def _notes(job: Any, waits: str | None, error: Mapping[str, Any] | None) -> Iter
 
 
 def _then(follow_up: Mapping[str, Any] | None) -> str:
-    """Return which job follows when this one and its siblings have ended."""
+    """Return which job follows once this one and its siblings have ended."""
     return f"{follow_up['task']}, after {with_noun(follow_up['remaining'], 'more job')}" if follow_up else ""
+
+
+def _name(store: UUID) -> str:
+    return store_names({store})[store]
 
 
 def _named(store: UUID, names: Mapping[UUID, str]) -> str:

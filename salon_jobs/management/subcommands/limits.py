@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from typing import Any, ClassVar
+from uuid import UUID
 
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
-from django.utils import timezone
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import JobState
 from salon_jobs.core.terminal import Painted, Screen
-from salon_jobs.core.units import paused_text
+from salon_jobs.dashboard.labels import pause_of, store_names
 from salon_jobs.jobs import limits
 from salon_jobs.jobs.limits import ListedLimit, list_limits
 from salon_jobs.management.arguments import add_options, os_user, unknown_names
@@ -62,7 +62,7 @@ class Limit(Subcommand):
             out.write(json.dumps(list(map(asdict, listed)), indent=2, default=str))
         elif listed:
             rows = [_HEAD, *map(_cells, listed)]
-            write_table(rows, list(map(_pause, listed)), Screen.of(out, options), out, detail="why")
+            write_table(rows, list(map(_detail, listed)), Screen.of(out, options), out, detail="why")
         else:
             err.write("no limit is set or declared")
 
@@ -82,10 +82,12 @@ def _cells(limit: ListedLimit) -> tuple[object, ...]:
     return (f"{limit.kind} {limit.name}", Painted("yes", "yellow") if limit.paused else None, *numbers)
 
 
-def _pause(limit: ListedLimit) -> str:
-    """Return who paused it and when, as far as that is known."""
-    at = limit.paused_at and timezone.localtime(limit.paused_at)
-    return paused_text(limit.paused_by, at) if limit.paused and (limit.paused_by or at) else ""
+def _detail(limit: ListedLimit) -> str:
+    name = ""
+    if limit.kind == "store" and limit.name != "*":
+        name = store_names({UUID(limit.name)})[UUID(limit.name)]
+    why = pause_of(limit) if limit.paused and (limit.paused_by or limit.paused_at) else ""
+    return "; ".join(part for part in (name if name != limit.name else "", why) if part)
 
 
 class Pause(Subcommand):
@@ -100,7 +102,7 @@ class Pause(Subcommand):
         add_options(parser, "--yes", "--json")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        """Do it and report it. Raises CommandError for a name that no task and no waiting job has: a typo?"""
+        """Do it and report it. Raises CommandError for a name that no task and no waiting job has: perhaps a typo."""
         if not options.get("yes", True) and list(unknown_names(options)) and not _has_jobs(options):
             raise CommandError(f"nothing was {self.done}; pass --yes for a name that is not known here")
         self.change(queue=options["queue"], task=options["task"], store_id=options["store"])

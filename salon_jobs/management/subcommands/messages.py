@@ -94,6 +94,7 @@ class List(Subcommand):
             err,
             nothing="no message matches",
             detail="last_error",
+            below=("event", "aggregate_id"),
             only_in_json=_ONLY_IN_JSON,
             waiting=_waiting,
         )
@@ -102,7 +103,7 @@ class List(Subcommand):
 
 
 def _waiting(messages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return for each message why its destination takes none, or "" once it is not pending."""
+    """Return for each pending message why its destination takes none; "" for others."""
     pending = [each["aggregate_type"] for each in messages if each["status"] == MessageStatus.PENDING]
     reasons = why_not_sent(pending, using=conf.reader_database) if pending else {}
     return [
@@ -436,7 +437,7 @@ ACTIONS: Final[tuple[Subcommand, ...]] = (
 
 
 class Messages(Subcommand):
-    """Subcommand with subcommands of its own, which inspect and change messages."""
+    """Subcommand with actions that inspect and change messages."""
 
     name = "messages"
     help = "Show messages, retry, skip and replay them, unpark aggregates, pause destinations."

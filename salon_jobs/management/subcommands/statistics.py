@@ -48,7 +48,7 @@ class Stats(Subcommand):
             if options["task"] is None or each.task in options["task"]
         ]
         if options["json"]:
-            out.write(json.dumps(list(map(_described, rows)), indent=2))
+            out.write(json.dumps(list(map(described, rows)), indent=2))
         elif rows:
             screen = Screen.of(out, options)
             shown = [n for n, name in enumerate(_HEAD) if not (screen.is_narrow and name in _ONLY_WIDE)]
@@ -57,7 +57,8 @@ class Stats(Subcommand):
             err.write("no job ran in this period")
 
 
-def _described(row: TaskTotals) -> dict[str, Any]:
+def described(row: TaskTotals) -> dict[str, Any]:
+    """Return a task's totals for JSON."""
     return {
         "task": row.task,
         "runs": row.runs,

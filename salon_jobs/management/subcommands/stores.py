@@ -42,7 +42,7 @@ class EraseStore(Subcommand):
         add_options(parser, "--yes", "--json")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        """Ask, pause the store, end its runs, erase. Raises CommandError when something prevents it or is left over."""
+        """Ask, pause the store, end its runs, erase. Raises CommandError if something prevents it or is left over."""
         store_id, using = options["store"], conf.reader_database
         state = store_state(store_id, using=using)
         if state.running and not options["cancel"]:
@@ -61,7 +61,7 @@ class EraseStore(Subcommand):
         if options["cancel"]:
             cancel_store(store_id, using=using)
             _await_end(store_id, _WAIT_S if options["wait"] is None else options["wait"].total_seconds(), err)
-        # Read again: relays and writers have continued.
+        # Read again, since relays and writers have continued.
         unsent = store_state(store_id, using=using).unsent if options["skip_unsent"] else state.unsent
         counts = erase_store(store_id, unsent, progress=Progress(err).show, using=using)
         write_counts("erased", counts, options, out)
@@ -101,7 +101,7 @@ class ExportStore(Subcommand):
         add_options(parser, "--json")
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        """Write the lines, the progress to standard error, then the counts. Refuses to overwrite a file."""
+        """Write the lines, the progress to standard error, and then the counts. Never overwrites a file."""
         file: Any = _new_file(options["output"]) if options["output"] else nullcontext(out)
         with file as lines:
             counts = export_store(

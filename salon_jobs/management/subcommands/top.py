@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import select
 import shutil
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from types import TracebackType
@@ -30,13 +32,14 @@ from salon_jobs.jobs.statistics import TaskTotals, totals
 from salon_jobs.management.arguments import duration as duration_option
 from salon_jobs.management.output import printable, when
 from salon_jobs.management.subcommands import Subcommand
+from salon_jobs.management.subcommands.statistics import described
 from salon_jobs.process.probe import Probe
 
 
 class Keys:
     """Context manager that reads keys from a terminal as they are pressed, without echo. Ctrl-C still works.
 
-    Reads no keys when the stream is not a terminal, nor on Windows.
+    Reads none if the stream is no terminal, or on Windows.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -64,7 +67,7 @@ class Keys:
             if self._before is None:
                 time.sleep(remaining_s)
             elif select.select([self._stream], [], [], remaining_s)[0]:
-                # Bypass the stream, which reads ahead: select does not see what it has buffered.
+                # Not through the stream, which reads ahead: select does not see what it has buffered.
                 keys = os.read(self._stream.fileno(), 64)
                 if key.encode() in keys or not keys:
                     return True
@@ -72,15 +75,15 @@ class Keys:
 
 
 _LAST: Final = timedelta(minutes=5)
-# Rows of each table, and names in a line of the summary. A page has five tables; of a low terminal the first two and
-# most of the third are to be seen.
+# Rows of each table, and names in a line of the summary. A page has five tables; a terminal of few lines shows the
+# first two and most of the third.
 _MOST_ROWS: Final = 8
 _FEWEST_ROWS: Final = 3
 _TABLES: Final = 5
 _BESIDES: Final = 14
 _NAMED: Final = 8
 Section: TypeAlias = tuple[Sequence[str], Iterable[Sequence[object]]]
-# A page of a busy database can take this long; Ctrl-C works in the meantime.
+# With a busy database a page can take this long; Ctrl-C works in the meantime.
 _PATIENCE_S: Final = 10.0
 # Switch to the alternate screen without a cursor, and back; to its first line; clear the rest of a line, and of the
 # screen.
@@ -96,6 +99,7 @@ class Top(Subcommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--once", action="store_true", help="write one page and exit, as without a terminal")
+        parser.add_argument("--json", action="store_true", help="write one page as JSON, times in seconds")
         parser.add_argument(
             "--every",
             type=duration_option,
@@ -105,7 +109,10 @@ class Top(Subcommand):
         )
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
-        """Write one page without a terminal; otherwise page after page, even while the database is gone for a while."""
+        """Write one page without a terminal; otherwise refresh it, even while the database does not respond."""
+        if options["json"]:
+            out.write(json.dumps(_described(), indent=2, default=str))
+            return
         if options["once"] or not out.isatty():
             out.write("\n".join(_page(Screen.of(out, options), _MOST_ROWS)))
             return
@@ -142,12 +149,26 @@ def _draw(lines: list[str], out: OutputWrapper) -> None:
 
 
 def _rows() -> int:
-    """Return how many rows of each table a page of this terminal holds, so that failures and running jobs fit."""
+    """Return how many rows of each table to show, so that failures and running jobs fit on this terminal."""
     return min(_MOST_ROWS, max(_FEWEST_ROWS, (shutil.get_terminal_size().lines - _BESIDES) // _TABLES))
 
 
+def _described() -> dict[str, Any]:
+    """Return what a page shows, with all rows that were read."""
+    using = conf.reader_database
+    queued, live = waiting(using=using), processes(using=using)
+    return {
+        "exact": queued.exact,
+        "paused": queued.paused,
+        "failures": [asdict(kind) for kind in failure_kinds(using=using)],
+        "processes": [{**asdict(each), "silent": each.silent} for each in live],
+        "queues": [asdict(each) for each in queued.queues],
+        "tasks": [described(each) for each in totals(_LAST, using=using)],
+    }
+
+
 def _page(screen: Screen, most: int) -> list[str]:
-    """Return the lines of a page, with failures before what goes well."""
+    """Return the lines of a page, failures first."""
     using = conf.reader_database
     queued, live = waiting(using=using), processes(using=using)
     tasks = totals(_LAST, using=using)
