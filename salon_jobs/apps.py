@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
 from django.apps import AppConfig, apps
-from django.core.checks import CheckMessage, Tags, register
+from django.core.checks import Tags, register
 from django.core.exceptions import ImproperlyConfigured
 from django.db.models.signals import pre_migrate
 from django.utils.module_loading import autodiscover_modules, import_string
@@ -18,14 +19,14 @@ from salon_jobs.core.errors import ConfigurationError
 
 
 class SalonJobsConfig(AppConfig):
-    """App config that discovers every installed app's ``tasks`` and ``crontab`` modules when Django is ready."""
+    """App config that imports every installed app's ``tasks`` and ``crontab`` modules when Django is ready."""
 
     name = "salon_jobs"
     verbose_name = "Salon jobs"
     default_auto_field = "django.db.models.BigAutoField"
 
     def import_models(self) -> None:
-        """Import the models. Raises ImproperlyConfigured without pgtrigger, which teaches Django their ``triggers``."""
+        """Import the models. Raises ImproperlyConfigured without pgtrigger, which handles their ``triggers``."""
         if not apps.is_installed("pgtrigger"):
             raise ImproperlyConfigured("salon_jobs needs pgtrigger: add 'pgtrigger' to INSTALLED_APPS")
         super().import_models()
@@ -34,46 +35,34 @@ class SalonJobsConfig(AppConfig):
         """Register checks and Sentry, then import the task and cron modules."""
         from salon_jobs.tenancy import request  # noqa: PLC0415
 
-        for check, tag in ((_check, "salon_jobs"), (_check_views, Tags.urls), (_check_database, Tags.database)):
-            register(check, tag)
+        register(_late("checks.check_all"), "salon_jobs")
+        register(_late("checks.check_producer_of_views"), Tags.urls)
+        register(_late("checks.check_catalogue"), Tags.database)
         _install_sentry()
         _install_tracing()
         request.watch_requests()
-        pre_migrate.connect(_require_roles, sender=self)
-        # A worker imports their tasks by name: the backend must be there even if no module has imported it yet.
+        pre_migrate.connect(_late("process.preflight.require_roles"), sender=self, weak=False)
+        # A worker imports their tasks by name, so the backends must be loaded even if no module has imported them.
         for path in task_backends():
             import_string(path)
         autodiscover_modules("tasks")
         autodiscover_modules("crontab")
 
 
-# What runs in few processes is imported there: modules of checks and migrations take longer to load than the models.
-def _check(**options: Any) -> list[CheckMessage]:
-    from salon_jobs.checks import check_all  # noqa: PLC0415
+def _late(path: str) -> Callable[..., Any]:
+    """Return a function that imports another one of this package when it is called, as few processes do.
 
-    return check_all(**options)
+    The modules of checks and migrations take longer to load than the models.
+    """
 
+    def call(**options: Any) -> Any:
+        return import_string(f"salon_jobs.{path}")(**options)
 
-def _check_views(**options: Any) -> list[CheckMessage]:
-    from salon_jobs.checks import check_producer_of_views  # noqa: PLC0415
-
-    return check_producer_of_views(**options)
-
-
-def _check_database(**options: Any) -> list[CheckMessage]:
-    from salon_jobs.checks import check_catalogue  # noqa: PLC0415
-
-    return check_catalogue(**options)
-
-
-def _require_roles(**options: Any) -> None:
-    from salon_jobs.process.preflight import require_roles  # noqa: PLC0415
-
-    require_roles(**options)
+    return call
 
 
 def _install_sentry() -> None:
-    """Report to Sentry if SENTRY says so; by default, if the project has imported the SDK by now."""
+    """Report to Sentry if SENTRY is True, or by default if the project has imported the SDK by now."""
     loaded = sys.modules.get("sentry_sdk") is not None
     try:
         wanted = conf.sentry if is_given("SENTRY") else None
@@ -87,7 +76,7 @@ def _install_sentry() -> None:
 
 
 def _install_tracing() -> None:
-    """Trace jobs and messages if TRACING is set. Raises ConfigurationError when OpenTelemetry is not installed."""
+    """Trace jobs and messages if TRACING is set. Raises ConfigurationError if OpenTelemetry is not installed."""
     try:
         wanted = is_given("TRACING") and conf.tracing
     except ConfigurationError:

@@ -1,4 +1,4 @@
-"""System checks; each message says what is wrong and how to fix it."""
+"""System checks. Each message says what is wrong and how to fix it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any, Final, TypeAlias
 
-from django.apps import AppConfig, apps
+from django.apps import apps
 from django.core.checks import CheckMessage, Error, Warning
 from django.core.exceptions import FieldDoesNotExist
 from django.core.management import get_commands
@@ -48,7 +48,7 @@ _SHOWN: Final = 5
 
 
 def check_catalogue(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
-    """Compare the live catalogue with the declaration, unless migrations are pending."""
+    """Compare the live database with what is declared, unless migrations are pending."""
     try:
         if conf.on_drift == "ignore" or conf.database not in (databases or ()):
             return []
@@ -57,7 +57,7 @@ def check_catalogue(databases: Sequence[str] | None = None, **_: Any) -> list[Ch
         check_schema(conf.database)
         found = examine(by_alias(conf.database), with_orphans=False)
     except (SchemaMissing, ConfigurationError):
-        return []  # reported by others
+        return []  # reported elsewhere
     except (NotReady, PsycopgError) as error:
         return [Warning(f"the live catalogue cannot be read: {error}", id="salon_jobs.W021")]
     if not found.drifts:
@@ -65,7 +65,7 @@ def check_catalogue(databases: Sequence[str] | None = None, **_: Any) -> list[Ch
     shown = "".join(f"\n    {drift}" for drift in found.drifts[:_SHOWN])
     more = f"\n    and {len(found.drifts) - _SHOWN} more" if len(found.drifts) > _SHOWN else ""
     text = f"the database is not as declared:{shown}{more}"
-    hint = "python manage.py salon_jobs doctor names each with the statements that fix it"
+    hint = "python manage.py salon_jobs doctor lists each difference with the statements that fix it"
     if conf.on_drift == "refuse":
         return [Error(text, hint=hint, id="salon_jobs.E020")]
     return [Warning(text, hint=hint, id="salon_jobs.W020")]
@@ -74,8 +74,8 @@ def check_catalogue(databases: Sequence[str] | None = None, **_: Any) -> list[Ch
 _LONGEST_PICK_UP = timedelta(seconds=5)
 
 
-def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
-    """Check SALON_JOBS, the database's vendor, the store model and the commands of the same name."""
+def check_settings() -> list[CheckMessage]:
+    """Check SALON_JOBS, the database's vendor, the store model and commands that other apps override."""
     try:
         store_model, database = conf.store_model, conf.database
     except ConfigurationError as error:
@@ -100,7 +100,7 @@ _WHERE: Final = "(its address: pip show --verbose salon-jobs)"
 
 
 def _settings_hint(fault: str) -> str:
-    """Return what to do about an error of the settings, naming the setting that its text begins with."""
+    """Return the hint for an error of the settings; it names the setting with which the error's text begins."""
     if " unknown key " in fault:
         return f"rename or remove the key; the changelog lists the removed settings, and what applies instead {_WHERE}"
     key = re.match(r"SALON_JOBS(\['.+?'\])*", fault)
@@ -140,8 +140,8 @@ def _slow_polling() -> CheckMessage:
 
 def _shadowed(name: str, alias: str, winner: str) -> CheckMessage:
     hint = (
-        f"run `python manage.py salon_jobs {alias}`, which is always ours, and silence this check; or put 'salon_jobs'"
-        f" before it in INSTALLED_APPS, if nobody needs its {name}"
+        f"run `python manage.py salon_jobs {alias}`, which is always ours, and silence this check; or, if nobody needs"
+        f" its {name}, put 'salon_jobs' before it in INSTALLED_APPS"
     )
     text = f"`python manage.py {name}` is the command of {winner!r}, which comes before 'salon_jobs'"
     return Warning(text, hint=hint, id="salon_jobs.W003")
@@ -174,42 +174,35 @@ def _check_store_model(name: str) -> list[CheckMessage]:
 _LONGEST_KEPT: Final = timedelta(days=14)
 
 
-def check_consumers(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
+def check_consumers() -> list[CheckMessage]:
     """Check that the tasks exist, the sources can be created, and the inbox keeps its rows for long enough."""
-    try:
-        consumers, retain = conf.consumers, conf.outbox.retain_inbox
-    except ConfigurationError:
-        return []  # E001
     found: list[CheckMessage] = []
-    for name, settings in consumers.items():
+    for name, settings in conf.consumers.items():
         try:
             find_tasks(name, settings)
             make_source(settings.source, consumer=name).close()
         except ConfigurationError as error:
             found.append(Error(str(error), id="salon_jobs.E050"))
-    if consumers and retain is not None and retain < _LONGEST_KEPT:
-        hint = "set it to 14 days or more: a message delivered again after that would become a second job"
+    retain = conf.outbox.retain_inbox
+    if conf.consumers and retain is not None and retain < _LONGEST_KEPT:
+        hint = "set it to 14 days or more: a message redelivered after its row is deleted becomes a second job"
         found.append(Warning("OUTBOX['RETAIN_INBOX'] is shorter than 14 days", hint=hint, id="salon_jobs.W050"))
     return found
 
 
-def check_publishers(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
+def check_publishers() -> list[CheckMessage]:
     """Check that ``OUTBOX["PUBLISHERS"]`` names publishers, and ``OUTBOX["THROUGHPUT"]`` services that have one.
 
-    A relay creates them only at their first message.
+    A relay creates a publisher only for its first message.
     """
-    try:
-        services, rates = list(conf.outbox.publishers), conf.outbox.throughput
-    except ConfigurationError:
-        return []  # E001
     found: list[CheckMessage] = []
     known = publisher_services()
-    for name in rates:
+    for name in conf.outbox.throughput:
         if name != "*" and (service := service_of(name)) not in known:
             text = f"SALON_JOBS['OUTBOX']['THROUGHPUT'][{name!r}]: the service {service!r} has no publisher"
-            hint = f"name one of {', '.join(sorted(known))}, or a destination of theirs"
+            hint = f"name one of {', '.join(sorted(known))}, or one of their destinations"
             found.append(Error(text, hint=hint, id="salon_jobs.E053"))
-    for service in services:
+    for service in conf.outbox.publishers:
         try:
             make_publisher(service)
         except ConfigurationError as error:
@@ -224,19 +217,16 @@ _OF_CONSUMERS: Final = {"SOURCES", "RETAIN_INBOX"}
 _EMITTING: Final = frozenset(map(id, (emit, emit_many, Draft)))
 
 
-def check_producer(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
-    """Require ``OUTBOX["PRODUCER"]`` when the settings indicate an outbox, or loaded code imports ``emit``."""
-    try:
-        if conf.outbox.producer is not None:
-            return []
-        sign = _section_in_use() or ("the code imports emit" if _emit_is_imported_at_first() else "")
-    except ConfigurationError:
-        return []  # E001
+def check_producer() -> list[CheckMessage]:
+    """Require ``OUTBOX["PRODUCER"]`` if the settings configure an outbox or loaded code imports ``emit``."""
+    if conf.outbox.producer is not None:
+        return []
+    sign = _section_in_use() or ("the code imports emit" if _emit_is_imported_at_first() else "")
     return [_missing_producer(sign)] if sign else []
 
 
-def check_producer_of_views(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
-    """Also require it when only views import ``emit``: loads them through the URLconf, as Django's own checks do."""
+def check_producer_of_views(**_: Any) -> list[CheckMessage]:
+    """Require it also if only views import ``emit``. Loads them through the URLconf, as Django's own checks do."""
     urlconf = root_urlconf()
     if urlconf is None or _emit_is_imported_at_first():
         return []
@@ -261,9 +251,9 @@ def _emit_is_imported() -> bool:
 
 
 def _section_in_use() -> str:
-    """Return a section of SALON_JOBS that indicates that messages are sent, or an empty string.
+    """Return the section of SALON_JOBS that shows that messages are sent, or an empty string.
 
-    A broker's section counts unless a consumer reads from that broker.
+    A broker's section does, unless a consumer reads from that broker.
     """
     if given_keys("OUTBOX") - _OF_CONSUMERS:
         return "SALON_JOBS['OUTBOX'] is"
@@ -280,20 +270,16 @@ def _missing_producer(sign: str) -> CheckMessage:
     return Error(f"SALON_JOBS['OUTBOX']['PRODUCER'] is not set, and {sign}", hint=hint, id="salon_jobs.E052")
 
 
-def check_sentry(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
-    """Check that Sentry's SDK is installed when ``SENTRY`` is set, and was imported in time when it is not."""
-    try:
-        wanted = conf.sentry
-    except ConfigurationError:
-        return []  # E001
-    if wanted and find_spec("sentry_sdk") is None:
+def check_sentry() -> list[CheckMessage]:
+    """Check that Sentry's SDK is installed if ``SENTRY`` is set, and was imported in time if it is not."""
+    if conf.sentry and find_spec("sentry_sdk") is None:
         hint = "pip install 'salon-jobs[sentry]', or remove SENTRY"
         return [Error("SALON_JOBS['SENTRY'] needs sentry-sdk", hint=hint, id="salon_jobs.E060")]
     loaded = sys.modules.get("sentry_sdk") is not None
-    if wanted is None and loaded and "salon_jobs.integrations.sentry" not in sys.modules:
+    if conf.sentry is None and loaded and "salon_jobs.integrations.sentry" not in sys.modules:
         text = "sentry_sdk was imported after Django started: jobs and messages are not reported to Sentry"
         hint = (
-            "set SALON_JOBS['SENTRY'] to True, or to False if they are not to be; or import sentry_sdk in the settings"
+            "set SALON_JOBS['SENTRY'] to True to report them, or to False not to; or import sentry_sdk in the settings"
         )
         return [Warning(text, hint=hint, id="salon_jobs.W060")]
     return []
@@ -304,32 +290,28 @@ _OURS: Final = f"{TenantMiddleware.__module__}.{TenantMiddleware.__name__}"
 _SIGNS_IN: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
 
 
-def check_requests(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
-    """Check that TenantMiddleware is present when required, in the right place, and can be created."""
-    try:
-        has_memberships, resolver = conf.membership_model is not None, conf.request_resolver
-    except ConfigurationError:
-        return []  # reported by check_settings
+def check_requests() -> list[CheckMessage]:
+    """Check that TenantMiddleware is present if required, in the right place, and can be created."""
     found = [_names_of(path) for path in middleware()]
     place = next((number for number, names in enumerate(found) if _OURS in names), None)
     if place is None:
-        return [_missing()] if has_memberships else []
+        return [] if conf.membership_model is None else [_missing_middleware()]
     errors: list[CheckMessage] = []
     try:
         make_resolver()
     except ConfigurationError as error:
         hint = f"{_settings_hint(str(error))}; or remove TenantMiddleware, which needs it"
         errors.append(Error(str(error), hint=hint, id="salon_jobs.E030"))
-    if resolver in REQUEST_STORES and not any(_SIGNS_IN in names for names in found[:place]):
+    if conf.request_resolver in REQUEST_STORES and not any(_SIGNS_IN in names for names in found[:place]):
         hint = f"put '{_OURS}' after AuthenticationMiddleware: the store is that of the signed-in user"
         text = "TenantMiddleware does not come after AuthenticationMiddleware"
         errors.append(Error(text, hint=hint, id="salon_jobs.E031"))
     return errors
 
 
-def _missing() -> CheckMessage:
+def _missing_middleware() -> CheckMessage:
     hint = f"put '{_OURS}' after AuthenticationMiddleware in MIDDLEWARE"
-    text = "SALON_JOBS['MEMBERSHIP_MODEL'] is set and TenantMiddleware is not in MIDDLEWARE: requests have no store"
+    text = "SALON_JOBS['MEMBERSHIP_MODEL'] is set, but TenantMiddleware is not in MIDDLEWARE: requests have no store"
     return Warning(text, hint=hint, id="salon_jobs.W030")
 
 
@@ -345,16 +327,15 @@ def _names_of(path: str) -> set[str]:
 Declared: TypeAlias = Mapping[type[Model], AccessConstraint]
 
 
-def check_isolation(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
+def check_isolation() -> list[CheckMessage]:
     """Check that models which belong to stores declare it, and that their keys include the store."""
-    try:
-        store_model, database = conf.store_model, conf.database
-        store = None if store_model is None else apps.get_model(store_model)
-    except (ConfigurationError, LookupError):
-        return []  # reported by check_settings
-    if store is None or connections[database].vendor != "postgresql":
+    if conf.store_model is None or connections[conf.database].vendor != "postgresql":
         return []
-    models = [model for model in apps.get_models(include_auto_created=True) if _has_table(model, database)]
+    try:
+        store = apps.get_model(conf.store_model)
+    except LookupError:
+        return []  # E004
+    models = [model for model in apps.get_models(include_auto_created=True) if _has_table(model)]
     declared: Declared = declared_in_meta()
     if any(_undeclared(model, declared, store) for model in models):
         declared = {**declared_by_operations(), **declared}
@@ -372,21 +353,18 @@ def check_isolation(app_configs: Sequence[AppConfig] | None = None, **_: Any) ->
     return messages
 
 
-def _has_table(model: type[Model], database: str) -> bool:
+def _has_table(model: type[Model]) -> bool:
     meta = model._meta
-    return bool(meta.managed and not meta.proxy and not meta.swapped and router.allow_migrate_model(database, model))
+    owns_one = meta.managed and not meta.proxy and not meta.swapped
+    return bool(owns_one and router.allow_migrate_model(conf.database, model))
 
 
 def _undeclared(model: type[Model], declared: Declared, store: type[Model]) -> bool:
-    """Return whether a model holds data of a store without declaring who may see it."""
+    """Return whether a model holds data of stores without declaring who may see it."""
     if model in declared:
         return False
     targets = {key.remote_field.model for key in _foreign_keys(model)}
-    return (
-        model is store
-        or store in targets
-        or any(isinstance(declared.get(target), StoreIsolation) for target in targets)
-    )
+    return store in {model, *targets} or any(isinstance(declared.get(target), StoreIsolation) for target in targets)
 
 
 def _unprotected(model: type[Model]) -> CheckMessage:
@@ -401,18 +379,15 @@ def _unprotected(model: type[Model]) -> CheckMessage:
 
 
 def _check_field(model: type[Model], isolation: StoreIsolation) -> list[CheckMessage]:
-    text = None
     try:
         field: Any = model._meta.get_field(isolation.field)
-        if (field.target_field if field.is_relation else field).get_internal_type() != "UUIDField":
-            text = "is not a UUID, as stores are"
+        if (field.target_field if field.is_relation else field).get_internal_type() == "UUIDField":
+            return []
+        fault = "is not a UUID, as stores are"
     except FieldDoesNotExist:
-        text = "is not a field of the model"
-    if text is None:
-        return []
+        fault = "is not a field of the model"
     hint = 'name the field that holds the store; "id" in the store model itself'
-    text = f"{isolation.name}: {isolation.field!r} {text}"
-    return [Error(text, hint=hint, obj=model, id="salon_jobs.E010")]
+    return [Error(f"{isolation.name}: {isolation.field!r} {fault}", hint=hint, obj=model, id="salon_jobs.E010")]
 
 
 def _check_names(model: type[Model], constraint: AccessConstraint) -> Iterator[CheckMessage]:
@@ -439,14 +414,14 @@ def _check_uniques(model: type[Model], isolation: StoreIsolation) -> Iterator[Ch
         if first not in (field.name, field.attname):
             hint = (
                 "make it a UniqueConstraint(fields=[…]) with the store first: row-level security does not apply to it,"
-                " so it reveals to a store what another one has, and keeps the store from having the same"
+                " so it reveals one store's values to another, which cannot use them itself"
             )
             text = f"the unique {label} does not begin with {isolation.field!r}"
             yield Warning(text, hint=hint, obj=model, id="salon_jobs.W011")
 
 
 def _uniques(model: type[Model]) -> Iterator[tuple[str, str | None]]:
-    """Yield each unique field or constraint with its first field; None for an expression."""
+    """Yield each unique field or constraint with its first field, which is None for an expression."""
     meta = model._meta
     for field in meta.local_fields:
         if field.unique and not field.primary_key:
@@ -468,8 +443,8 @@ def _check_references(model: type[Model], isolation: StoreIsolation, declared: D
         same_store = f'SameStoreForeignKey(field="{key.name}", name="…") in Meta.constraints'
         if key.db_constraint and not key.remote_field.model._meta.get_field(target.field).primary_key:
             hint = (
-                f"set db_constraint=False and add {same_store}: a plain foreign key lets a row refer to another"
-                " store's row, and reveals that it exists"
+                f"set db_constraint=False and add {same_store}: with a plain foreign key, a row can refer to another"
+                " store's row, and so find out that it exists"
             )
             text = f"the foreign key {key.name!r} does not include the store"
             yield Warning(text, hint=hint, obj=model, id="salon_jobs.W012")
@@ -503,15 +478,12 @@ def _foreign_keys(model: type[Model]) -> list[Any]:
     return [field for field in model._meta.local_fields if field.remote_field is not None]
 
 
-def check_all(**options: Any) -> list[CheckMessage]:
-    """Run every check that needs neither the database nor the URLs."""
-    checks = (
-        check_settings,
-        check_consumers,
-        check_publishers,
-        check_producer,
-        check_sentry,
-        check_requests,
-        check_isolation,
-    )
-    return [message for check in checks for message in check(**options)]
+_CHECKS: Final = (check_consumers, check_publishers, check_producer, check_sentry, check_requests, check_isolation)
+
+
+def check_all(**_: Any) -> list[CheckMessage]:
+    """Run every check that needs neither the database nor the URLs; only the first if the settings cannot be read."""
+    messages = check_settings()
+    if any(message.id == "salon_jobs.E001" for message in messages):
+        return messages
+    return messages + [message for check in _CHECKS for message in check()]

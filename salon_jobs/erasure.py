@@ -54,9 +54,9 @@ def _rows(table: StoreTable, using: str) -> Any:
 
 
 def pages(table: StoreTable, store_id: UUID, *, using: str) -> Iterator[QuerySet[Any]]:
-    """Yield the store's rows page by page, by ascending id. If no index covers the store, this reads every row.
+    """Yield the store's rows in pages of ascending ids. If no index covers the store, this reads every row.
 
-    Excludes rows written in the meantime behind the last page. A page can be empty.
+    Leaves out rows written meanwhile in pages already read. A page can be empty.
     """
     rows = _rows(table, using).order_by("pk")
     own = rows.filter(store_id=store_id)
@@ -69,7 +69,7 @@ def pages(table: StoreTable, store_id: UUID, *, using: str) -> Iterator[QuerySet
 
 
 class StoreState(NamedTuple):
-    """What is live in a store: running and waiting jobs, and the ids of unsent messages."""
+    """What is live in a store: its numbers of running and waiting jobs, and the ids of unsent messages."""
 
     running: int
     waiting: int
@@ -99,10 +99,10 @@ def cancel_store(store_id: UUID, *, using: str) -> None:
 def erase_store(
     store_id: UUID, unsent: tuple[int, ...], *, progress: Callable[[str, int], None], using: str
 ) -> dict[str, int]:
-    """Delete the store's jobs, errors, messages, inbox rows and limits; return how many of each. Role: operator.
+    """Delete the store's jobs, errors, messages, inbox rows and limits; return the counts. Role: operator.
 
-    Skips the ``unsent`` messages first, so that no relay is sending them; leaves messages written since, and running
-    jobs. Each batch is a transaction: what was erased before an error stays erased, and the call can be repeated. Logs
+    Skips the ``unsent`` messages first, so that no relay sends them; leaves running jobs, and messages written since.
+    Each batch is a transaction: what was erased before an error stays erased, and the call can be repeated. Logs
     ``store_erased`` with the counts. Raises database errors.
     """
     skip_messages(unsent, using=using)
@@ -117,7 +117,7 @@ def erase_store(
                 counts[table.name] += batch._raw_delete(using)
             progress(table.name, counts[table.name])
 
-    # Before the jobs, whose end would enqueue what follows them: another job of the store.
+    # Before the jobs, whose deletion would enqueue their follow-up: another job of the store.
     erase(_FOLLOW_UPS)
     jobs = BATCH
     while jobs == BATCH:
@@ -137,10 +137,10 @@ def erase_store(
 def export_store(
     store_id: UUID, out: TextIO, *, unredacted: bool = False, progress: Callable[[str, int], None], using: str
 ) -> dict[str, int]:
-    """Write a line for each row of the store: its columns, and ``table``; return how many of each. Role: operator.
+    """Write one JSON line per row of the store, its columns and ``table``; return the counts. Role: operator.
 
-    Reads page by page, each in its own statement: a row is written as it is when its page is read. What ``REDACT``
-    names is removed from payloads and headers unless ``unredacted``. Raises OSError and database errors.
+    Each page is read by its own statement, so a row is as it was when its page was read. Without ``unredacted``, the
+    values that ``REDACT`` names are hidden in payloads and headers. Raises OSError and database errors.
     """
     counts: dict[str, int] = {}
     for table in STORE_TABLES:
@@ -158,5 +158,5 @@ def _line(table: StoreTable, row: dict[str, Any], unredacted: bool) -> str:
         row |= {column: redacted(row[column], conf.redact) for column in table.secret}
         if table.model is InboxMessage:
             row["raw"] = shown_text(row["raw"])
-    # In ASCII: text written by SQL can hold lone surrogates, which no UTF-8 file can.
+    # In ASCII: text written by SQL can hold lone surrogates, which a UTF-8 file cannot.
     return json.dumps({"table": table.name, **row}, default=str) + "\n"

@@ -1,4 +1,4 @@
-"""Bootstrap of the database roles: an idempotent script per role, run as a superuser or rendered as a file for psql."""
+"""Bootstrap of the database roles: an idempotent script per role, run as a superuser or written as a file for psql."""
 
 from __future__ import annotations
 
@@ -28,14 +28,9 @@ Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 ConfirmPasswords: TypeAlias = Callable[[Sequence[str], Mapping[str, str]], None]
 
 
-def prelude() -> str:
-    """Return what every bootstrap begins its transaction with."""
-    return statements.load("bootstrap_prelude")
-
-
 @dataclass(frozen=True, slots=True)
 class RoleScript:
-    """Statements for one role, in order: its guards, its creation, those for the cluster and for the database."""
+    """Statements for one role, in order: guards, creation, those for the cluster and those for the database."""
 
     spec: RoleSpec
     name: str
@@ -47,14 +42,14 @@ class RoleScript:
 
     @property
     def _guarded(self) -> str:
-        """The roles of which this one must not be a member."""
+        """Roles of which this one must not be a member."""
         is_runtime = not self.spec.owns_schema and not self.spec.owns_functions
         return _names(name for spec, name in self.roles if is_runtime and (spec.owns_schema or spec.owns_functions))
 
     def guard(self, database: str | None = None) -> str:
         """Return the statement that rejects a role used by another database, with ``ROLE_TAKEN`` and a hint for psql.
 
-        ``database`` is the one to prepare, if it is not the connected one.
+        ``database`` is the one to prepare; None for the connected one.
         """
         arguments = [literal(self.name), literal(self.spec.attribute_words), self._guarded]
         return _call("guard_role", *arguments, *([] if database is None else [literal(database)]))
@@ -79,10 +74,7 @@ class RoleScript:
         return (alter,) if self.spec.owns_schema else (alter, _call("revoke_memberships", name, self._guarded))
 
     @property
-    def database(self) -> tuple[str, ...]:
-        return tuple(self._database())
-
-    def _database(self) -> Iterable[str]:
+    def database(self) -> Iterable[str]:
         role, spec = identifier(self.name), self.spec
         defaults = [each.statement() for each in spec.default_privileges(self.name, self.migrator)]
         if spec.owns_schema:
@@ -172,10 +164,9 @@ def bootstrap(
 ) -> Bootstrapped:
     """Create or fix the roles, their memberships, grants and default privileges; idempotent.
 
-    ``url`` must log in as a superuser. Works on ``database``, which is created with the migrator as owner if it does
-    not exist, or by default on the database of the URL. All of it is one transaction, except the creation of the
-    database. ``passwords`` maps role keys (migrator, web, worker, operator) to passwords; they are hashed here and
-    never sent.
+    ``url`` must log in as a superuser. ``database`` defaults to that of the URL; if it does not exist, it is created
+    with the migrator as its owner. Everything else is one transaction. ``passwords`` maps role keys (migrator, web,
+    worker, operator) to passwords, which are hashed here and never sent.
 
     A role used by other databases is never altered, and is rejected unless ``share_roles`` is set or this database
     already uses it; the files in ``bootstrap_sql`` explain what that means. Existing passwords are kept unless
@@ -226,7 +217,8 @@ def _begin(
 
     ``is_named``: whether somebody chose this database; otherwise it is the one in the URL.
     """
-    _execute(connection, prelude(), f"SET LOCAL salon_jobs.share_roles = '{'on' if share_roles else 'off'}'")
+    prelude = statements.load("bootstrap_prelude")
+    _execute(connection, prelude, f"SET LOCAL salon_jobs.share_roles = '{'on' if share_roles else 'off'}'")
     by_databases: dict[str, list[str]] = {}
     refusals: list[str] = []
     for script in scripts:
@@ -293,7 +285,7 @@ def _read_roles(connection: Connection, scripts: Iterable[RoleScript]) -> dict[s
 
 
 def _is_other_password(script: RoleScript, states: Mapping[str, RoleState], passwords: Mapping[str, str]) -> bool:
-    """Return whether the role has a password other than the one given."""
+    """Return whether the role has another password than the given one."""
     state = states.get(script.name)
     if state is None or state.verifier is None or script.spec.variable is None:
         return False
@@ -324,7 +316,7 @@ def _require_passwords(scripts: Iterable[RoleScript], passwords: Mapping[str, st
 
 
 def connect(url: str, database: str | None = None) -> Connection:
-    """Connect by ``BOOTSTRAP_URL`` in autocommit, to ``database`` or else the URL's. Raises as ``bootstrap``."""
+    """Connect to ``BOOTSTRAP_URL`` in autocommit, to ``database`` or else the URL's. Raises what ``bootstrap`` does."""
     try:
         return psycopg.connect(url, autocommit=True, connect_timeout=10, dbname=database)
     except psycopg.ProgrammingError:  # its text contains the URL with the password
@@ -347,7 +339,7 @@ def _require_superuser(connection: Connection) -> None:
 def _ensure_database(
     connection: Connection, scripts: Sequence[RoleScript], database: str, *, share_roles: bool
 ) -> bool:
-    """Create the database unless it exists; its owner must exist first. Return whether it was created."""
+    """Create the database, and first its owner, unless it exists; return whether it was created."""
     if connection.execute("SELECT FROM pg_catalog.pg_database WHERE datname = %s", [database]).fetchone() is not None:
         return False
     migrator = scripts[0]
@@ -389,7 +381,7 @@ _HEADER: Final = """\
 """
 _HEADER_OF_LOGIN: Final = """\
 -- An existing password is kept unless you give -v change_passwords=on.
--- psql before version 15 reads no environment: give -v __password__=… instead.
+-- psql before version 15 cannot read the environment: give -v __password__=… instead.
 """
 _BEGIN: Final = """\
 -- `manage.py bootstrap_roles` runs the same statements, and `--print` prints them for other names.
@@ -440,11 +432,11 @@ def render_psql(script: RoleScript) -> str:
         "password": re.sub(r"\W", "_", (variable or "").lower()),
     }
     has_password = variable is not None
-    # The command runs all guards before it makes anything; psql runs a file after another was refused.
+    # The command runs all guards before it creates anything; psql runs the next file even if one was refused.
     of_migrator = [_call("refuse_role_of_others", literal(script.migrator))] if script.spec.owns_functions else []
     parts = [
         _fill(_HEADER + (_HEADER_OF_LOGIN if has_password else "") + _BEGIN, words),
-        f"{prelude()}\n",
+        f"{statements.load('bootstrap_prelude')}\n",
         *(_fill(_FLAG, {"flag": flag}) for flag in ("share_roles", "change_passwords")),
         _fill(_READ_VARIABLE, words) if has_password else "",
         "\n-- The cluster\n",

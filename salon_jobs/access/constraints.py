@@ -1,4 +1,4 @@
-"""Constraints for ``Meta.constraints``: which rows of a table belong to whom, and references within one store."""
+"""Constraints for ``Meta.constraints``: who may use which rows of a table, and references within one store."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ May: TypeAlias = Sequence[Privilege] | Mapping[Privilege, Sequence[str]]
 
 
 class _Constraint(BaseConstraint):
-    """Base of constraints that migrations write by their public path, and compare by what they write."""
+    """Base of constraints that migrations write with their public path, and compare by what they write."""
 
     @abstractmethod
     def options(self) -> dict[str, Any]:
-        """Return the class's own arguments, without those that are as by default."""
+        """Return the class's own arguments that are not the defaults."""
 
     def deconstruct(self) -> tuple[str, Sequence[Any], dict[str, Any]]:
         path, arguments, keywords = super().deconstruct()
@@ -51,7 +51,7 @@ class AccessConstraint(_Constraint):
     """Base of constraints that put a model's table under row-level security and grant roles only what is declared.
 
     ``web`` and ``worker`` list what those roles may do: some of SELECT, INSERT, UPDATE, DELETE; as a dict, each with
-    the fields it applies to (empty: all). ``makemigrations`` detects it like any other constraint. Changes read
+    the fields it applies to (empty: all). ``makemigrations`` detects it like any other constraint. Its operations read
     SALON_JOBS when they run, and wait only briefly for the table's lock. Removing it leaves a table without row-level
     security and with the default privileges.
     """
@@ -65,7 +65,7 @@ class AccessConstraint(_Constraint):
         """Return what is declared for the model's table; None with one database user (``roles`` None)."""
 
     def constraint_sql(self, model: Any, schema_editor: Any) -> Any:
-        """Leave CREATE TABLE unchanged; the table's access is set up after it, at the end of the migration."""
+        """Leave CREATE TABLE unchanged; the table's access is set up at the end of the migration."""
         schema_editor.deferred_sql.append(self.create_sql(model, schema_editor))
 
     def create_sql(self, model: Any, schema_editor: Any) -> Any:
@@ -74,7 +74,7 @@ class AccessConstraint(_Constraint):
 
     def remove_sql(self, model: Any, schema_editor: Any) -> Any:
         """Return the SQL that disables row-level security and restores the default privileges."""
-        # A table created in the same migration, such as a squashed one, would regain at its end what is removed here.
+        # The end of the migration would restore it for a table created in the same, such as squashed, migration.
         schema_editor.deferred_sql[:] = [
             statement
             for statement in schema_editor.deferred_sql
@@ -86,7 +86,7 @@ class AccessConstraint(_Constraint):
         self, write: Callable[[TableAccess], list[str]], model: type[Model], schema_editor: BaseDatabaseSchemaEditor
     ) -> Statement:
         access = self.access(model, conf.roles)
-        if access is None:  # Django defers, and then runs, whatever is returned here
+        if access is None:  # Django runs whatever is returned here, perhaps at the end
             return Statement("SELECT")
         return Statement("%(sql)s", sql=_AccessSQL(access, write, lock_timeout(schema_editor.connection)))
 
@@ -108,9 +108,9 @@ class StoreIsolation(AccessConstraint):
     """Restriction of a model's rows to the current store, by forced row-level security.
 
     ``field`` is the model's field that holds the store; ``"id"`` in the store model itself. The migrator is restricted
-    too. There is a policy per command, TO the roles that may run it. With one database user they are TO PUBLIC, and the
-    store model itself, STORE_MODEL, is open to its owner (no FORCE), who must list the stores for a fan-out. Inside a
-    tenant context, ``full_clean`` rejects an instance of another store.
+    too. There is a policy per command, TO the roles that may run it. With one database user the policies are TO PUBLIC,
+    and STORE_MODEL itself is open to its owner (no FORCE), who must list the stores for a fan-out. Inside a tenant
+    context, ``full_clean`` rejects an instance of another store.
     """
 
     default_violation_error_message = "This belongs to another store than the current one."
@@ -146,8 +146,8 @@ class StoreIsolation(AccessConstraint):
 class MembershipIsolation(StoreIsolation):
     """``StoreIsolation`` that also shows the web role the signed-in user's rows while no store is set.
 
-    For the model that defines which user belongs to which store; ``user_field`` is its field for the user. Used by
-    ``TenantMiddleware``, which puts the user's key into ``app.current_user_id`` for a single statement.
+    For the model that defines which user belongs to which store; ``user_field`` is its field for the user.
+    ``TenantMiddleware`` needs it: it puts the user's key into ``app.current_user_id`` for a single statement.
     """
 
     def __init__(
@@ -169,9 +169,9 @@ class MembershipIsolation(StoreIsolation):
 
 
 class SystemScope(AccessConstraint):
-    """Forced row-level security for a model without a store: each role sees all of its rows or none.
+    """Declaration that a model intentionally has no store: each role sees all of its rows or none.
 
-    Declares that the table intentionally has no store. With one database user it does nothing.
+    The table has forced row-level security. With one database user this does nothing.
     """
 
     def access(self, model: type[Model], roles: Roles | None) -> TableAccess | None:
@@ -212,9 +212,9 @@ def _remove(access: TableAccess) -> list[str]:
 
 
 def is_store_model(model: type[Model], field: Any) -> bool:
-    """Return whether a model, whose ``field`` holds the store, is the store model itself, not one with rows per store.
+    """Return whether a model, whose ``field`` holds the store, is the store model itself.
 
-    Decided only by its key if STORE_MODEL is not set yet, or an old migration has a model that is gone or renamed.
+    If STORE_MODEL is not set yet, or an old migration has a model that is gone or renamed, the key decides.
     """
     try:
         if conf.store_model is not None:
@@ -248,11 +248,11 @@ _ADD: Final = (
     "%(before)sALTER TABLE %(table)s ADD CONSTRAINT %(name)s FOREIGN KEY (%(columns)s) REFERENCES %(to_table)s "
     "(%(to_columns)s) DEFERRABLE INITIALLY DEFERRED NOT VALID%(after)s"
 )
-# VALIDATE first tries one query, with the caller's rights, and that query obeys FORCEd row-level security: it skips
-# rows that violate the constraint and rejects rows that do not. Without SELECT on the table PostgreSQL instead checks
-# row by row, without row-level security; and should it ever try the query anyway, row_security = off turns that into an
-# error instead of a wrong result. No other session sees the owner without its right: the transaction restores it.
-# Unlike removing FORCE temporarily, this blocks no readers or writers.
+# VALIDATE first tries one query with the caller's rights, which obeys FORCEd row-level security: it overlooks rows that
+# violate the constraint, and rejects rows that do not. Without SELECT on the table, PostgreSQL instead checks row by
+# row, without row-level security; should it ever try the query anyway, row_security = off makes that an error instead
+# of a wrong result. No other session sees the owner without its right, which the transaction restores. Unlike removing
+# FORCE for a while, this blocks no readers or writers.
 VALIDATE: Final = (
     "SET LOCAL row_security = off;\nREVOKE SELECT ON %(table)s FROM CURRENT_USER;\n"
     "ALTER TABLE %(table)s VALIDATE CONSTRAINT %(name)s;\n"
@@ -273,13 +273,13 @@ def row_security_of(connection: BaseDatabaseWrapper) -> str:
 class SameStoreForeignKey(_Constraint):
     """Composite foreign key ``(store, field)`` to a row of the same store, checked at the end of a transaction.
 
-    PostgreSQL checks foreign keys without row-level security: a plain one lets a row refer to another store's row, and
-    reveals that it exists. ``field`` is the model's ForeignKey, with ``db_constraint=False``; ``store_field`` the field
-    that holds the store, in this model and (unless ``to_store_field`` differs) in the referenced one, which needs a
-    UniqueConstraint on (store, key). A row without a reference is valid.
+    PostgreSQL checks foreign keys without row-level security, so a plain one lets a row refer to another store's row,
+    and reveals that it exists. ``field`` is the model's ForeignKey, with ``db_constraint=False``; ``store_field`` is
+    the field that holds the store, in this model and (unless ``to_store_field`` differs) in the referenced one, which
+    needs a UniqueConstraint on (store, key). A row without a reference is valid.
 
-    The key is added at the end of the migration, NOT VALID, and then validated correctly whatever rows row-level
-    security shows the migrator. In a migration with ``atomic = False`` writers wait for neither.
+    The key is added at the end of the migration, NOT VALID, and then validated, whatever rows row-level security shows
+    the migrator. In a migration with ``atomic = False``, writers wait for neither.
     """
 
     default_violation_error_message = "This refers to a row of another store, or to none."
@@ -301,7 +301,7 @@ class SameStoreForeignKey(_Constraint):
         return Statement("SET CONSTRAINTS ALL IMMEDIATE")
 
     def remove_sql(self, model: Any, schema_editor: Any) -> Any:
-        """Return the SQL that drops the key; one that this migration was to add at its end is not added."""
+        """Return the SQL that drops the key, or do not add one that this migration was to add at its end."""
         drop = self._statement(_DROP, model, schema_editor)
         deferred: list[Any] = schema_editor.deferred_sql
         others = [statement for statement in deferred if not _adds(statement, drop)]

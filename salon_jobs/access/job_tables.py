@@ -21,7 +21,7 @@ from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
 from salon_jobs.db import statements
 
-# What the operator may do besides reading.
+# What the operator may do in addition to reading.
 _OPERATOR: Final[dict[str, tuple[Privilege, ...]]] = {
     "salon_jobs_job": ("UPDATE", "DELETE"),
     "salon_jobs_job_error": ("DELETE",),
@@ -43,9 +43,9 @@ _OPERATOR: Final[dict[str, tuple[Privilege, ...]]] = {
     "salon_jobs_replay": ("INSERT",),
 }
 TABLES: Final = tuple(_OPERATOR)
-# Written only by functions.
+# Tables that only functions write.
 _WORKER_READS: Final = ("salon_jobs_follow_up",)
-# Rows of its current store. It emits and skips messages only through functions.
+# Tables of which the web role reads its current store's rows. It emits and skips messages only through functions.
 _WEB_READS: Final = (
     "salon_jobs_job_error",
     "salon_jobs_job_result",
@@ -89,9 +89,10 @@ _WEB_UPDATES: Final = (
 def table_access(table: str, roles: Roles) -> TableAccess:
     """Return what is declared for one of ``TABLES``.
 
-    web: its current store's jobs, by row-level security; it inserts what an enqueue sets, updates what keys, cancelling
-    and retrying change, never a running job, and leaves none in a state other than queued or cancelled. worker:
-    everything. operator: see and change jobs of all stores. migrator: the owner, for data migrations.
+    The web role reaches its current store's jobs, by row-level security. It inserts what an enqueue sets, and updates
+    what job keys, cancelling and retrying change; it never changes a running job, and leaves none in a state other than
+    queued or cancelled. The worker may do everything, the operator see and change the jobs of all stores. The migrator
+    owns the tables, for data migrations.
     """
     everybody = (roles.worker, roles.operator, roles.migrator)
     policies, web = _web(table, roles.web)
@@ -109,7 +110,7 @@ def table_access(table: str, roles: Roles) -> TableAccess:
 def history_access(roles: Roles) -> TableAccess:
     """Return what is declared for Django's migration history, which has no row-level security.
 
-    Runtime processes check whether migrations are pending; none may rewrite that history.
+    Runtime processes check whether migrations are pending; none may change the history.
     """
     rights = tuple(Right(role, "SELECT") for role in roles.runtime)
     return TableAccess(table="django_migrations", rights=rights, is_protected=False)
@@ -133,7 +134,7 @@ def _web(table: str, web: str) -> tuple[tuple[Policy, ...], tuple[Right, ...]]:
 
 
 class _JobFunction(NamedTuple):
-    """One function, whose file in ``salon_jobs/db/sql`` has its name: its arguments, and the roles that call it."""
+    """One function, whose file in ``db/sql`` has its name: its arguments, the roles that call it, and its triggers."""
 
     arguments: str = ""
     callers: tuple[str, ...] = ()
@@ -146,6 +147,9 @@ _ADD_JOB: Final = (
 _ADD_JOBS: Final = (
     "text, text[], uuid[], text, smallint, smallint, timestamptz, timestamptz, timestamptz, text[], text, text[],"
     " text[], timestamptz[], bigint"
+)
+_ADD_MANY: Final = (
+    "text, text[], uuid[], text, smallint, smallint, timestamptz, timestamptz, timestamptz, text[], text[]"
 )
 _ENQUEUE: Final = (
     "text, text, uuid, text, smallint, smallint, timestamptz, timestamptz, timestamptz, text, text, text, text, uuid"
@@ -160,8 +164,10 @@ _AT_COMMIT: Final = "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW"
 _FUNCTIONS: Final[Mapping[str, _JobFunction]] = {
     "salon_jobs_add_job": _JobFunction(_ADD_JOB, ("web", "worker")),
     "salon_jobs_add_jobs": _JobFunction(_ADD_JOBS, ("web", "worker")),
+    "salon_jobs_add_many": _JobFunction(_ADD_MANY, ("web", "worker")),
     "salon_jobs_enqueue": _JobFunction(_ENQUEUE, ("web", "worker")),
     "salon_jobs_add_follow_up": _JobFunction(_ADD_FOLLOW_UP, ("web", "worker")),
+    "salon_jobs_enqueue_follow_up": _JobFunction("bigint", ("worker",)),
     "salon_jobs_get_result": _JobFunction("uuid", ("web", "worker")),
     "salon_jobs_cancel": _JobFunction("bigint[]", ("web", "worker", "operator")),
     "salon_jobs_claim": _JobFunction("bigint, text[], integer, timestamptz, text[], float8", ("worker",)),
@@ -172,8 +178,8 @@ _FUNCTIONS: Final[Mapping[str, _JobFunction]] = {
     "salon_jobs_emit_many": _JobFunction(_EMIT_MANY, ("web", "worker")),
     "salon_jobs_gate": _JobFunction("", ("worker", "operator")),
     "salon_jobs_skip_messages": _JobFunction("bigint[]", ("web",)),
-    # Trigger functions, which need no EXECUTE. Writing messages holds the relay's gate; a new job supersedes the
-    # runs under its key, and jobs without a key call nothing; jobs of a follow-up are counted at the commit.
+    # Trigger functions, which need no EXECUTE. Writing messages holds the relay's gate; a new job supersedes the runs
+    # under its key (jobs without a key call nothing); jobs of a follow-up are counted at the commit.
     "salon_jobs_hold_gate": _JobFunction(
         triggers=(Trigger("salon_jobs_hold_gate", "BEFORE INSERT", "salon_jobs_message", "FOR EACH STATEMENT"),)
     ),
@@ -254,7 +260,7 @@ def fan_out_function(*, table: str, table_schema: str, key: str, roles: Roles | 
 
 
 def fan_out_reads(*, key: str, roles: Roles) -> Right:
-    """Return the right of that function's owner on the store table: reading the key, nothing more."""
+    """Return the only right that the function's owner has on the store table: to read the key."""
     return Right(roles.fan_out_owner, "SELECT", key)
 
 
@@ -268,5 +274,5 @@ def _record_statement(schema: str) -> str:
     return re.sub(r"\b(FROM|JOIN) (salon_jobs_)", rf"\1 {schema}.\2", statement)
 
 
-# What takes the place of a function's ``__statement__``.
+# What replaces ``__statement__`` in a function's file.
 _STATEMENTS: Final = {"salon_jobs_claim": _claim_statement, "salon_jobs_get_result": _record_statement}

@@ -1,7 +1,4 @@
-"""Rights, policies, tables, functions and triggers as they are declared, and their SQL.
-
-The one source for migrations, the doctor and conversions.
-"""
+"""Rights, policies, tables, functions and triggers as declared, and the SQL of migrations, doctor and conversion."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ ALL_ROWS: Final[tuple[Privilege, ...]] = ("SELECT", "INSERT", "UPDATE", "DELETE"
 
 
 def identifier(*names: str) -> str:
-    """Quote a name, with what qualifies it before it."""
+    """Quote a name and its qualifiers, which come first."""
     return ".".join('"' + name.replace('"', '""') + '"' for name in names)
 
 
@@ -44,7 +41,7 @@ class Right(NamedTuple):
 
 
 def privileges(rights: Iterable[Right]) -> str:
-    """Return the privileges as GRANT lists them; one on the whole object covers its columns."""
+    """Return the privileges as GRANT lists them; one on the whole object includes its columns."""
     whole = {right.privilege for right in rights if not right.column}
     return ", ".join(
         [*sorted(whole), *on_columns((right for right in rights if right.privilege not in whole), identifier)]
@@ -52,7 +49,7 @@ def privileges(rights: Iterable[Right]) -> str:
 
 
 def on_columns(rights: Iterable[Right], quote: Callable[[str], str] = str) -> list[str]:
-    """Return the privileges that are on columns, each with its columns."""
+    """Return the privileges on columns, each with its columns."""
     columns: dict[str, list[str]] = {}
     for right in sorted(rights):
         if right.column:
@@ -111,7 +108,7 @@ class TableAccess:
     def install(self, roles: Sequence[str]) -> list[str]:
         """Return the statements that leave PUBLIC and ``roles`` what is declared, and recreate each policy.
 
-        With one database user, without roles, nothing is granted or revoked.
+        Without roles (one database user), nothing is granted or revoked.
         """
         table = identifier(self.table)
         if roles:
@@ -175,9 +172,9 @@ class Trigger(NamedTuple):
 class FunctionAccess:
     """Everything declared for one function: its definition, its owner and who may call it.
 
-    ``arguments`` are only the types. ``definition`` is CREATE OR REPLACE FUNCTION, from LANGUAGE on in the order
-    LANGUAGE, options, ``AS $body$``. ``owner`` None is the role that migrates. ``callers`` are roles; PUBLIC may never
-    call it.
+    ``arguments`` lists only types. ``definition`` is CREATE OR REPLACE FUNCTION, and ends with LANGUAGE, options and
+    ``AS $body$``, in this order. ``owner`` None is the role that migrates. ``callers`` are roles; PUBLIC may never call
+    it.
     """
 
     schema: str
@@ -198,7 +195,7 @@ class FunctionAccess:
 
     @property
     def behaviour(self) -> tuple[str, ...]:
-        """How it runs, in words: language, security, volatility and settings."""
+        """How it runs: language, security, volatility and settings."""
         options = " ".join(self._parsed["options"].split())
         return (
             f"LANGUAGE {self._parsed['language']}",
@@ -219,7 +216,7 @@ class FunctionAccess:
         return parsed
 
     def create(self) -> list[str]:
-        """Return the statements that create or replace it and its triggers and set who may call it, as its owner."""
+        """Return the statements, for its owner, that create or replace it and its triggers and set who may call it."""
         return [
             self.definition,
             f"REVOKE ALL ON FUNCTION {self.signature} FROM PUBLIC",

@@ -1,4 +1,4 @@
-"""Conditions of policies, and the access that ``StoreIsolation`` and its like declare for a table."""
+"""Conditions of policies, and the access to a table that ``StoreIsolation`` and ``SystemScope`` declare."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def store_condition(column: str) -> str:
 
 
 def guarded_condition(column: str, *, roles: Roles | None) -> str:
-    """Return a condition that fails, instead of showing no rows, when a migration has not set a store.
+    """Return a condition that fails, instead of showing no rows, if a migration has not set a store.
 
-    An invalid UUID replaces the missing store: with roles always, since only the migrator is subject to this condition;
-    with one database user the value of ``DEMAND_GUC``, which is empty unless ``migrate`` runs.
+    An invalid UUID replaces the missing store: always with roles, since the condition applies only to the migrator;
+    with one database user it is the value of ``DEMAND_GUC``, which is empty unless ``migrate`` runs.
     """
     otherwise = _setting(DEMAND_GUC) if roles is None else literal(NO_STORE)
     return f"{identifier(column)} = (SELECT COALESCE({_setting(conf.store_guc)}, {otherwise})::uuid)"
@@ -37,7 +37,7 @@ def guarded_condition(column: str, *, roles: Roles | None) -> str:
 
 def user_condition(column: str, type_name: str) -> str:
     """Return the condition that shows the signed-in user's rows; ``type_name`` is the PostgreSQL type of the key."""
-    # Without a length, which would truncate a longer key to what may be another user's; texts need no cast.
+    # Without a length, which would truncate a longer key, perhaps to another user's. Texts need no cast.
     kind = type_name.partition("(")[0]
     return f"{identifier(column)} = (SELECT {_setting(conf.user_guc)}{'' if kind in _TEXTS else f'::{kind}'})"
 

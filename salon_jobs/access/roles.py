@@ -49,13 +49,13 @@ class DefaultPrivileges:
 
 
 def alter_defaults(creator: str, schema: str = "") -> str:
-    """Return the begin of a statement about the default privileges on a creator's new objects, in one schema or all."""
+    """Return the start of a statement about default privileges on a creator's new objects, in one schema or all."""
     within = f" IN SCHEMA {identifier(schema)}" if schema else ""
     return f"ALTER DEFAULT PRIVILEGES FOR ROLE {identifier(creator)}{within}"
 
 
-# For lists of the newest few. With the default of 4 the planner walks the primary key, not the index that holds just
-# the requested rows; if these are all old it reads every newer row first: 4 s instead of 0.2 s with 5 million.
+# For lists of the newest few. With the default of 4, the planner walks the primary key instead of the index that holds
+# just the requested rows; if they are all old, it reads every newer row first: 4 s instead of 0.2 s with 5 million.
 FEW_ROWS: Final = "random_page_cost = 1.1"
 
 
@@ -84,7 +84,7 @@ class RoleSpec:
 
     @property
     def attributes(self) -> dict[str, bool]:
-        """Attributes, by their keywords in ALTER ROLE. INHERIT has no meaning for roles that cannot log in."""
+        """Attributes by their keywords in ALTER ROLE. INHERIT means nothing for roles that cannot log in."""
         inherits = {} if self.owns_functions else {"INHERIT": not self.owns_schema}
         powers = dict.fromkeys(_POWERS, False)
         return {"LOGIN": not self.owns_functions, **inherits, "BYPASSRLS": self.owns_functions, **powers}
@@ -98,11 +98,10 @@ class RoleSpec:
 
     @property
     def database_privileges(self) -> tuple[str, ...]:
-        """Privileges on the database; none for roles that cannot log in."""
         return () if self.owns_functions else ("CONNECT",)
 
     def default_privileges(self, name: str, migrator: str) -> tuple[DefaultPrivileges, ...]:
-        """Return the role's privileges on new objects, or those that its own new objects withhold from PUBLIC."""
+        """Return the role's privileges on new objects, or what its own new objects withhold from PUBLIC."""
         if self.owns_schema or self.owns_functions:
             types = (DefaultPrivileges(creator=name, kind="TYPES", privileges=("USAGE",)),) if self.owns_schema else ()
             return (DefaultPrivileges(creator=name, kind="FUNCTIONS", privileges=("EXECUTE",)), *types)
@@ -167,9 +166,9 @@ def named_roles(roles: Roles, extra_owner_roles: Iterable[str] = ()) -> tuple[tu
 
 
 def grant_owner(owner: str, migrator: str, *, version: int) -> str:
-    """Return the statement that lets the migrator become an owner of functions, but not use its rights implicitly.
+    """Return the statement that lets the migrator become an owner of functions, but not inherit its rights.
 
-    Before PostgreSQL 16 there is no option for that; the migrator's own NOINHERIT ensures it.
+    PostgreSQL 15 has no option for that; there, the migrator's own NOINHERIT ensures it.
     """
     options = " WITH ADMIN FALSE, SET TRUE, INHERIT FALSE" if version >= 160000 else ""
     return f"GRANT {identifier(owner)} TO {identifier(migrator)}{options}"

@@ -5,7 +5,6 @@ TASKS = {"default": {"BACKEND": "salon_jobs.backend.SalonJobsBackend"}}
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
 from uuid import UUID, uuid4
@@ -29,7 +28,7 @@ from salon_jobs.backend.results import AnyResult, Call, changes_of, new_result, 
 from salon_jobs.backend.tasks import BACKEND_OPTIONS, AnyTask, JobTask, check_options, job_key
 from salon_jobs.backend.tasks import task as task
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.errors import ConfigurationError, OptionInvalid, TaskInvalid
+from salon_jobs.core.errors import ConfigurationError, OptionInvalid, TaskInvalid, suggest
 from salon_jobs.core.records import NewJob
 from salon_jobs.jobs import enqueue
 from salon_jobs.jobs.options import JobOptions, check_text
@@ -43,8 +42,8 @@ R = TypeVar("R")
 class SalonJobsBackend(BaseTaskBackend):
     """Backend that stores tasks as jobs, enqueued in the caller's transaction and run by ``runworker``.
 
-    A task enqueued inside ``tenant_context`` is a job of that store and runs with it set. ``OPTIONS`` can have
-    ``max_attempts`` (1), ``backoff``, ``timeout`` and ``keep_result`` for tasks that say nothing else.
+    A task enqueued inside ``tenant_context`` is a job of that store and runs with it set. ``OPTIONS`` can have defaults
+    for ``max_attempts`` (1), ``backoff``, ``timeout`` and ``keep_result``.
     """
 
     task_class = JobTask
@@ -54,22 +53,20 @@ class SalonJobsBackend(BaseTaskBackend):
     supports_priority = True
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
-        """Read the backend's settings. Raises ImproperlyConfigured naming the option that is wrong."""
+        """Read the backend's settings. Raises ImproperlyConfigured naming the wrong option."""
         super().__init__(alias, params)
         path = f"TASKS[{alias!r}]['OPTIONS']"
         for name in self.options.keys() - set(BACKEND_OPTIONS):
-            close = difflib.get_close_matches(str(name), BACKEND_OPTIONS, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(BACKEND_OPTIONS)}"
-            raise ImproperlyConfigured(f"{path} has an unknown key {name!r}; {hint}")
+            raise ImproperlyConfigured(f"{path} has an unknown key {name!r}; {suggest(str(name), BACKEND_OPTIONS)}")
         try:
             check_options(self.options)
         except OptionInvalid as error:
             raise ImproperlyConfigured(f"{path}: {error}") from error
 
     def validate_task(self, task: AnyTask) -> None:
-        """Validate a task, and make it known to the workers of this process. Raises InvalidTask.
+        """Validate a task and register it for the workers of this process. Raises InvalidTask.
 
-        Raises ImproperlyConfigured where the app is missing, which Django's checks notice only if ``django.tasks`` is
+        Raises ImproperlyConfigured if the app is missing, which Django's checks notice only if ``django.tasks`` is
         imported before they begin.
         """
         super().validate_task(task)
@@ -85,7 +82,7 @@ class SalonJobsBackend(BaseTaskBackend):
     def enqueue(self, task: Task[P, R], args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult[P, R]:
         """Enqueue one job in the caller's transaction, in one query.
 
-        Raises InvalidTask; TypeError and ValueError for arguments that are no JSON; EnqueueRefused.
+        Raises InvalidTask, EnqueueRefused, and TypeError or ValueError for arguments that are not JSON.
         """
         super().validate_task(task)
         handler = handlers.handler_of(task)
@@ -108,7 +105,7 @@ class SalonJobsBackend(BaseTaskBackend):
                 store_id=current_store_id(),
                 payload=call.encode(),
                 queue=task.queue_name,
-                priority=-int(task.priority),  # ours is lower for what comes first
+                priority=-int(task.priority),  # here, lower comes first
                 max_attempts=options.max_attempts or 1,
                 run_at=options.run_at,
                 job_key=options.job_key,
@@ -117,7 +114,7 @@ class SalonJobsBackend(BaseTaskBackend):
             )
         )
         result = new_result(task, call, added.public_id, added.created_at)
-        # The job may be committed already: a receiver that fails cannot undo it, and must not seem to.
+        # The job may be committed already, so a failing receiver must not look as if it had prevented it.
         task_enqueued.send_robust(type(self), task_result=result)
         return cast("TaskResult[P, R]", result)
 

@@ -1,4 +1,4 @@
-"""Django's task framework: ``django.tasks`` from Django 6.0 on, on 5.2 its backport ``django_tasks``.
+"""Django's task framework: ``django.tasks`` since Django 6.0, or its backport ``django_tasks`` on 5.2.
 
 Nothing else imports either of them, so the rest of the backend is the same for both.
 """

@@ -1,4 +1,4 @@
-"""How workers run the tasks of this backend, and find those whose modules nobody has imported."""
+"""Handlers by which workers run the tasks of this backend, and find those whose modules are not imported yet."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ from salon_jobs.jobs.options import DeclaredLimits, ErrorRules, JobOptions, Time
 from salon_jobs.jobs.results import load_result
 
 _handlers: dict[str, TaskHandler] = {}
-# What the worker reads from the declared task, so that an enqueue cannot change it.
+# Options that the worker reads from the declared task, so that one enqueue cannot change them.
 _OF_THE_WORKER: Final = ("timeout", "backoff")
 
 
 def effective(task: AnyTask, name: str) -> Any:
-    """Return an option of a task, or else what its backend's OPTIONS say."""
+    """Return an option of a task, by default that of its backend's OPTIONS."""
     return option(task, name, task.get_backend().options.get(name))
 
 
 class TaskHandler:
     """Declaration of one Django task, by which workers run its jobs.
 
-    Options are those of the task that the module holds under the function's name, read when they are needed: while it
-    is imported, a module can still replace its task, ``f = f.using(…)``.
+    Its options are those of the task that the module holds under the function's name. They are read when needed, since
+    a module can replace its task while it is imported: ``f = f.using(…)``.
     """
 
     def __init__(self, task: AnyTask) -> None:
@@ -67,7 +67,7 @@ class TaskHandler:
 
     @property
     def task(self) -> AnyTask:
-        """The task as declared: the one that its module holds, or else the first that was made of the function."""
+        """The declared task: the one that its module holds, or else the first that was made of the function."""
         if self._declared is None:
             found = _held(self.func.__module__, self.func.__qualname__)
             if not is_task(found) or found.func is not self.func:
@@ -98,7 +98,7 @@ class TaskHandler:
         return self
 
     def check_reach(self, task: AnyTask) -> None:
-        """Raise InvalidTask for a task with options that the worker reads from the declared one."""
+        """Raise InvalidTask if the task differs from the declared one in options that the worker reads from that."""
         if task is self.task:
             return
         for name in _OF_THE_WORKER:
@@ -109,18 +109,18 @@ class TaskHandler:
                 )
 
     def decode(self, payload: str, store_id: UUID | None, /) -> dict[str, Any]:
-        """Read a job's payload. Raises PayloadInvalid for one that this backend did not write."""
+        """Read a job's payload. Raises PayloadInvalid if this backend did not write it."""
         invalid = f"task {self.name!r}: the payload was not written by django.tasks; enqueue the task itself"
         try:
             call = Call.of(msgspec.json.decode(payload))
-        except Exception as error:  # rows can be written by hand: nested too deep, of other types, out of range
+        except Exception as error:  # rows written by hand can be nested too deep, of other types, out of range
             raise PayloadInvalid(f"{invalid}: {error}") from error
         if call is None:
             raise PayloadInvalid(invalid)
         return {"call": call}
 
     def function(self, call: Call) -> Any:
-        """Run the task; for an ``async def`` one, return the coroutine that does. Called by a worker, as its job."""
+        """Run the task as the current job; for an ``async def`` task, return its coroutine."""
         running = current_job()
         running.memo = result = _started(running, self, call)
         task_started.send(sender=type(task_backends[call.backend]), task_result=result)
@@ -128,7 +128,7 @@ class TaskHandler:
         returned = self.func(*context, *call.args, **call.kwargs)
         if self.is_async:
             return _awaited(returned, result)
-        # The worker refuses what should have been awaited.
+        # The worker refuses a result that should have been awaited.
         return returned if inspect.isawaitable(returned) else _returned(returned, result)
 
     def on_end(self, job: RunningJob, state: JobState, error: BaseException | None) -> None:
@@ -139,7 +139,7 @@ class TaskHandler:
             if (result := _ended(self, job, state, error)) is None:
                 return
             send = partial(task_finished.send_robust, type(task_backends[result.backend]), task_result=result)
-        except Exception:  # a database that is away, or an alias that is gone from TASKS
+        except Exception:  # the database is away, or the alias is gone from TASKS
             logger.exception("task_finished of job %s could not be sent", job.id)
             return
         if error is None:
@@ -147,18 +147,18 @@ class TaskHandler:
             return
         try:
             raise error
-        except BaseException:  # Django's log shows the exception that is being handled
+        except BaseException:  # Django logs the exception that is being handled
             send()
 
 
 def keep_result(task: AnyTask) -> timedelta:
-    """Return how long the result of a success is kept; zero for not at all."""
+    """Return how long the result of a success is kept; zero keeps none."""
     kept: timedelta | None = effective(task, "keep_result")
     return conf.result_retention if kept is None else kept
 
 
 def handler_of(task: AnyTask) -> TaskHandler:
-    """Return the handler of a task, registered for workers. Raises TaskInvalid when its name is taken."""
+    """Return the handler of a task, registering it for workers. Raises TaskInvalid if its name is taken."""
     path = task.module_path
     handler = _handlers.get(path)
     if handler is None or handler.func is not task.func:
@@ -174,7 +174,7 @@ def find(path: str) -> TaskHandler | None:
         try:
             task = import_task(path)
         except ValueError:
-            return _handlers.get(path)  # importing its module may have made it, under another name
+            return _handlers.get(path)  # importing the module may have made the task, under another name
         task.get_backend().validate_task(task)  # ours registers it
     return _handlers.get(path)
 
@@ -190,7 +190,7 @@ async def _awaited(coroutine: Coroutine[Any, Any, Any], result: JobResult) -> An
 
 
 def _started(running: RunningJob, handler: TaskHandler, call: Call) -> JobResult:
-    """Return the result of a job at the start of an attempt; only one that has failed before is read again."""
+    """Return the result of a job at the start of an attempt; it is read from the database only after a failure."""
     job = running.job
     task = call.task(handler.task)
     record = None if job.attempt == 1 or job.public_id is None else load_result(job.public_id)
@@ -209,7 +209,7 @@ def _started(running: RunningJob, handler: TaskHandler, call: Call) -> JobResult
 
 
 def _ended(handler: TaskHandler, running: RunningJob, state: JobState, error: BaseException | None) -> JobResult | None:
-    """Return the result of a job that has ended; it is read only where this run does not know all of it."""
+    """Return the result of a job that has ended; it is read only if this run does not know all of it."""
     started: JobResult | None = running.memo
     if started is None or state is JobState.CANCELLED:
         public_id = running.job.public_id
@@ -234,9 +234,9 @@ def _held(module: str, qualname: str) -> object:
 
 
 def _can_import(path: str) -> bool:
-    """Return whether a task of this backend has this dotted path; whatever its module raises is logged.
+    """Return whether a task of this backend has this dotted path. Logs what its module raises.
 
-    The path comes from a row. Modules that run when they are imported are left alone: ``__main__``, and Python's own.
+    The path comes from a row, so modules that run when imported are left alone: ``__main__``, and Python's own.
     """
     parts = path.split(".")
     if "__main__" in parts or parts[0] in sys.stdlib_module_names:
@@ -254,11 +254,11 @@ def _find_waiting() -> bool:
     waiting = statements.rows("tasks_to_import", {"tasks": known, "backends": list(task_backends)})
     paths = {path for (path,) in waiting}
     found = set(filter(_can_import, paths))
-    # Left to workers that know them; they are reported as unknown tasks.
+    # They are reported as unknown tasks, and left to workers that know them.
     _no_tasks.update(paths - found)
     return bool(found)
 
 
-# Dotted paths at which this process found no task. Code does not change while it runs.
+# Dotted paths at which this process found no task, and never will: its code does not change.
 _no_tasks: Final[set[str]] = set()
 registry.add_finder(_find_waiting)

@@ -1,4 +1,4 @@
-"""What is stored of a task's call, and the results that Django's interface returns for it."""
+"""Calls of tasks as they are stored, and the results that Django's interface returns for them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ else:
 
 # A NUL written as JSON, after an even number of backslashes: jsonb refuses it.
 _NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
-# What an enqueue can change of a task; the rest is the worker's, which reads it from the task as declared.
+# What one enqueue can change of a task. The worker reads the rest from the task as declared.
 _ENQUEUED: Final = ("priority", "queue_name", "run_after", "max_attempts", "job_key", "keep_result")
 STATUS: Final = {
     JobState.QUEUED: TaskResultStatus.READY,
@@ -33,7 +33,7 @@ STATUS: Final = {
     JobState.FAILED: TaskResultStatus.FAILED,
     JobState.CANCELLED: TaskResultStatus.FAILED,
 }
-# Errors that a run which ended its job as cancelled leaves itself.
+# Classes of errors that a run writes itself when it ends its job as cancelled.
 _ENDS: Final = {DISCARD_CLASS, CANCEL_CLASS, "salon_jobs.core.errors.Expired"}
 
 
@@ -59,15 +59,19 @@ class Call:
     changes: dict[str, Any]
 
     def encode(self) -> str:
-        """Return the payload. Raises ValueError for values that no JSON in PostgreSQL can hold."""
+        """Return the payload as JSON. Raises ValueError for values that jsonb cannot hold."""
         payload: dict[str, Any] = {"args": self.args, "kwargs": self.kwargs, "backend": self.backend}
         if self.changes:
             payload["task"] = {name: _plain(value) for name, value in self.changes.items()}
-        return encode_json(payload)
+        text = json.dumps(payload, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        if "\\u0000" in text and _NUL.search(text):
+            raise ValueError("a NUL character cannot be stored: PostgreSQL's jsonb refuses it")
+        text.encode()  # raises UnicodeEncodeError, a ValueError, for a lone surrogate
+        return text
 
     @classmethod
     def of(cls, payload: dict[str, Any]) -> Call | None:
-        """Read a payload; None for one that this backend did not write."""
+        """Read a payload. Return None if this backend did not write it."""
         found: tuple[Any, ...] = tuple(map(payload.get, ("args", "kwargs", "backend")))
         if tuple(map(type, found)) != (list, dict, str):
             return None
@@ -80,24 +84,15 @@ class Call:
         return cls(backend=backend, args=args, kwargs=kwargs, changes=changes)
 
     def task(self, declared: AnyTask) -> AnyTask:
-        """Return the task as it was enqueued."""
+        """Return the task with the options it was enqueued with."""
         return changed(declared, {"backend": self.backend, **self.changes})
 
 
 def changes_of(task: AnyTask, declared: AnyTask) -> dict[str, Any]:
-    """Return how a task differs from the declared one in what an enqueue can change."""
+    """Return the options of a task that differ from the declared one, of those that one enqueue can change."""
     if task is declared:
         return {}
     return {name: option(task, name) for name in _ENQUEUED if option(task, name) != option(declared, name)}
-
-
-def encode_json(value: Any) -> str:
-    """Write JSON that jsonb takes. Raises ValueError, which says what it cannot hold."""
-    text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-    if "\\u0000" in text and _NUL.search(text):
-        raise ValueError("a NUL character cannot be stored: PostgreSQL's jsonb refuses it")
-    text.encode()  # raises UnicodeEncodeError, a ValueError, for a lone surrogate
-    return text
 
 
 def new_result(task: AnyTask, call: Call, public_id: UUID | None, enqueued_at: datetime | None) -> JobResult:
@@ -119,7 +114,7 @@ def new_result(task: AnyTask, call: Call, public_id: UUID | None, enqueued_at: d
 
 
 def result_of(record: JobRecord, task: AnyTask, call: Call) -> JobResult:
-    """Return the result of a job as it was read."""
+    """Return the result of a job that was read."""
     result = new_result(task, call, record.public_id, record.created_at)
     update(
         result,
@@ -141,9 +136,9 @@ def update(result: JobResult, **values: Any) -> None:
 
 
 def _worker_ids(record: JobRecord) -> list[str]:
-    """Return the worker of each attempt; an empty one where it is not recorded, as by a worker of an earlier release.
+    """Return the worker of each attempt, or "" if it is not recorded.
 
-    A process that died left an error, and no attempt that counts: the attempts are the last of those recorded.
+    A process that died left an error but no attempt that counts, so the attempts are the last of those recorded.
     """
     known = record.worker_ids[-record.attempts :] if record.attempts else ()
     ids = ["" if each is None else str(each) for each in known]
@@ -154,7 +149,7 @@ def _errors(record: JobRecord) -> Sequence[TaskError]:
     errors = [TaskError(exception_class_path=each.error_class, traceback=each.traceback) for each in record.errors]
     ended_by = errors[-1].exception_class_path if errors else ""
     if record.state is JobState.CANCELLED and ended_by not in _ENDS:
-        # One that did not run has no exception of its own.
+        # A job that did not run has no exception of its own.
         path = DISCARD_CLASS if record.reason.startswith(DISCARDED) else CANCEL_CLASS
         errors.append(TaskError(exception_class_path=path, traceback=record.reason))
     return errors

@@ -1,4 +1,4 @@
-"""Tasks of this backend: Django's own, with options for what a worker does with their jobs."""
+"""Tasks of this backend: Django's own, with options for their jobs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ else:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobTask(AnyTask):
-    """Django task with options for its jobs, given to ``@task``, where Django passes them on, or to ``using``.
+    """Django task with options for its jobs, set with ``@task`` (if Django passes them on) or ``using``.
 
     None leaves an option to the backend's ``OPTIONS``. ``job_key`` is a template over the arguments. ``keep_result`` is
     how long the result of a success can be read; zero keeps none.
@@ -66,13 +66,13 @@ class JobTask(AnyTask):
             _check_template(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the path of the function: what a module holds by that name is this task, not the function."""
+        """Pickle the path of the function, not the function: under its name the module holds this task."""
         changes = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "func"}
         return _unpickled, (self.module_path, changes)
 
-    # More options than the base class, which type checkers cannot see: they know only Django's Task.
+    # Has more options than the base class. Type checkers do not see this: to them it is Django's Task.
     def using(self, **options: Any) -> JobTask:
-        """Return the task with other options; None leaves one as it is. Raises InvalidTask, TypeError."""
+        """Return the task with other options; None keeps one as it is. Raises InvalidTask, TypeError."""
         _refuse_unknown(options, _USING)
         return replace(self, **{name: value for name, value in options.items() if value is not None})
 
@@ -80,7 +80,7 @@ class JobTask(AnyTask):
 if TYPE_CHECKING:
 
     class TypedTask(Task[P, R]):
-        """Task of ``task`` as type checkers see it: a ``JobTask``."""
+        """What type checkers see of a task declared with ``task``, which is a ``JobTask``."""
 
         def using(
             self,
@@ -123,7 +123,7 @@ def task(
 def task(function: Any = None, /, *, takes_context: bool = False, **options: Unpack[TaskOptions]) -> Any:
     """Declare a task as Django's ``task`` does, with the options of this backend, on every version of Django.
 
-    Raises InvalidTask; TypeError for an option that there is not.
+    Raises InvalidTask, or TypeError for an unknown option.
     """
     _refuse_unknown(options, TaskOptions.__annotations__)
     given: dict[str, Any] = dict(options)
@@ -137,7 +137,7 @@ def task(function: Any = None, /, *, takes_context: bool = False, **options: Unp
             return declared
         if not isinstance(declared, JobTask):
             raise InvalidTask(
-                f"{declared.module_path}: {', '.join(ours)} are options of SalonJobsBackend, and "
+                f"{declared.module_path}: {', '.join(ours)} are options of SalonJobsBackend, but "
                 f"TASKS[{declared.backend!r}] is another backend; name one of ours with backend='…'"
             )
         return declared.using(**ours)
@@ -146,7 +146,7 @@ def task(function: Any = None, /, *, takes_context: bool = False, **options: Unp
 
 
 BACKEND_OPTIONS: Final = ("max_attempts", "backoff", "timeout", "keep_result")
-# What native tasks and other libraries call ``run_after``.
+# Names of ``run_after`` in native tasks and other libraries.
 _DUE: Final = frozenset({"run_at", "run_in", "eta", "countdown", "schedule_at"})
 _USING: Final = ("priority", "queue_name", "run_after", "backend", "job_key", *BACKEND_OPTIONS)
 
@@ -167,13 +167,13 @@ def check_options(options: Mapping[str, Any]) -> None:
 
 
 def option(task: AnyTask, name: str, default: Any = None) -> Any:
-    """Return an option of a task, which can be one that was declared for another backend and has none."""
+    """Return an option of a task, or the default; a task declared for another backend has none."""
     value = getattr(task, name, None)
     return default if value is None else value
 
 
 def job_key(task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """Fill in the task's job key from the arguments. Raises TypeError when they do not fit the function."""
+    """Fill in the task's job key from the arguments. Raises TypeError if they do not fit the function."""
     template: str | None = option(task, "job_key")
     if template is None or "{" not in template:
         return template
@@ -184,12 +184,12 @@ def job_key(task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> st
 
 
 def is_task(found: object) -> TypeGuard[AnyTask]:
-    """Return whether something is a task, of whatever backend."""
+    """Return whether an object is a task, of any backend."""
     return isinstance(found, Task)
 
 
 def import_task(path: str) -> AnyTask:
-    """Return the task with this dotted path. Raises ValueError when there is none, or something else."""
+    """Return the task with this dotted path. Raises ValueError if there is none, or another object."""
     try:
         found = pkgutil.resolve_name(path)
     except (ImportError, AttributeError) as error:
@@ -200,7 +200,7 @@ def import_task(path: str) -> AnyTask:
 
 
 def changed(task: AnyTask, changes: Mapping[str, Any]) -> AnyTask:
-    """Return a copy with other values, unchecked: what was enqueued is returned even if settings refuse it by now."""
+    """Return a copy with other values, which are not checked: the settings may refuse now what was enqueued."""
     if all(getattr(task, name) == value for name, value in changes.items()):
         return task
     copy = object.__new__(type(task))
@@ -214,7 +214,7 @@ def _unpickled(path: str, changes: Mapping[str, Any]) -> AnyTask:
 
 
 def _check_template(task: JobTask) -> None:
-    assert task.job_key is not None  # noqa: S101 - the caller looked
+    assert task.job_key is not None  # noqa: S101 - the caller checked
     parameters = inspect.signature(task.func).parameters
     try:
         used = {name for _, name, _, _ in string.Formatter().parse(task.job_key) if name is not None}

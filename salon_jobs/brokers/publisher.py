@@ -83,12 +83,14 @@ class PublishFailure:
 
 
 NOT_SENT = PublishFailure(Verdict.NOT_SENT)
+"""The answer for a message that was not tried."""
+
 # One answer per message, in order; None: published and acknowledged by the broker.
 Answers = list[PublishFailure | None]
 
 
 class BrokerError(NotReady):
-    """Error of a broker's SDK, as ``failure`` says it of a message; pings and sources raise it as it is."""
+    """Error of a broker's SDK: a publisher answers with its ``failure``, pings and sources raise it."""
 
     def __init__(self, failure: PublishFailure) -> None:
         super().__init__(f"{failure.code}: {failure.detail}")
@@ -96,7 +98,7 @@ class BrokerError(NotReady):
 
 
 class Meaning(NamedTuple):
-    """Errors that a broker answers with, by their names (separated by spaces) or HTTP status, and what they mean."""
+    """Verdict and code for some of a broker's errors, listed by name (separated by spaces) or HTTP status."""
 
     verdict: Verdict
     code: str
@@ -105,13 +107,13 @@ class Meaning(NamedTuple):
 
 
 def find_meaning(meanings: Iterable[Meaning], name: str, status: int, detail: str) -> PublishFailure:
-    """Return the first meaning that an error has; the last one must have every status."""
+    """Return the first meaning that lists the error; the last one must list every status."""
     meaning = next(each for each in meanings if name in each.names.split() or status in each.statuses)
     return PublishFailure(meaning.verdict, meaning.code, detail)
 
 
 class OnFirstUse(Generic[T]):
-    """Something made when it is first used, such as a connection. Thread-safe."""
+    """Value made when it is first used, such as a connection. Thread-safe."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
@@ -119,14 +121,14 @@ class OnFirstUse(Generic[T]):
         self._made: T | None = None
 
     def get(self) -> T:
-        """Return it. Raises what making it raises."""
+        """Return the value. Raises what making it raises."""
         with self._making:
             if self._made is None:
                 self._made = self._make()
             return self._made
 
     def take(self) -> T | None:
-        """Return it, if it was made, for the caller to close; the next ``get`` makes another."""
+        """Return the value, if it was made, for the caller to close; the next ``get`` makes another."""
         with self._making:
             made, self._made = self._made, None
             return made
@@ -178,7 +180,7 @@ class Publisher(ABC):
         """Release connections and threads. Idempotent."""
 
 
-# Verdicts on the destination, not on the message: others sent there would fare no better.
+# Verdicts on the destination: any other message sent there would get the same.
 _OF_DESTINATION: Final = (Verdict.OUTAGE, Verdict.MISSING)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
@@ -14,7 +13,7 @@ from salon_jobs.brokers.publisher import Publisher
 from salon_jobs.brokers.source import Source
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.destinations import parse_destination
-from salon_jobs.core.errors import ConfigurationError, MessageInvalid
+from salon_jobs.core.errors import ConfigurationError, MessageInvalid, suggest
 
 _PUBLISHERS: Final[Mapping[str, str]] = {
     "azurequeue": "salon_jobs.brokers.azure.publisher.AzureQueuePublisher",
@@ -44,8 +43,8 @@ def make_publisher(service: str) -> Publisher:
     paths = _publisher_paths()
     if service not in paths:
         raise MessageInvalid(
-            f"aggregate_type names the service {service!r}, which has no publisher; {_instead_of(service, paths)} "
-            "Name a class of your own in SALON_JOBS['OUTBOX']['PUBLISHERS']"
+            f"aggregate_type names the service {service!r}, which has no publisher; {suggest(service, sorted(paths))} "
+            "(name a class of your own in SALON_JOBS['OUTBOX']['PUBLISHERS'])"
         )
     publisher: Publisher = _import_class(paths[service], Publisher, setting="PUBLISHERS", service=service)()
     return publisher
@@ -67,16 +66,11 @@ def make_source(name: str, *, consumer: str) -> Source:
     if service not in paths:
         raise ConfigurationError(
             f"SALON_JOBS['CONSUMERS'][{consumer!r}]['SOURCE']: the service {service!r} has no source; "
-            f"{_instead_of(service, paths)} Name a class of your own in SALON_JOBS['OUTBOX']['SOURCES']"
+            f"{suggest(service, sorted(paths))} (name a class of your own in SALON_JOBS['OUTBOX']['SOURCES'])"
         )
     source_class = _import_class(paths[service], Source, setting="SOURCES", service=service)
     source: Source = source_class(destination, consumer=consumer)
     return source
-
-
-def _instead_of(service: str, paths: Mapping[str, str]) -> str:
-    close = difflib.get_close_matches(service, paths, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(sorted(paths))}."
 
 
 def _import_class(path: str, base: type, *, setting: str, service: str) -> Any:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 else:
     __getattr__ = lazy_names(__name__, {"Roles": "schema", "Settings": "schema"})
 
-# Built-in ways to find the store of a request; anything else is the dotted path of a class.
+# The built-in ways to find the store of a request; any other value is the dotted path of a class.
 REQUEST_STORES = ("membership", "header", "session", "subdomain")
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import field, fields
 from datetime import timedelta
 from typing import Any, Final, TypeVar, cast
 
-from salon_jobs.core.errors import ConfigurationError
+from salon_jobs.core.errors import ConfigurationError, suggest
 
 T = TypeVar("T")
 # Returns the value to keep, or raises ValueError saying what it must be.
@@ -18,8 +17,7 @@ Reader = Callable[[Any], Any]
 def setting(default: Any, reader: Reader, *, secret: bool = False) -> Any:
     """Declare a field of a section: its default (or default factory), and the reader that checks a given value.
 
-    A secret is left out of errors, and of the section's repr, which reports of local variables in a traceback would
-    show.
+    A secret is left out of errors, and of the section's repr, which a traceback with local variables would show.
     """
     metadata = {"reader": reader, "secret": secret}
     if callable(default):
@@ -35,9 +33,7 @@ def read_section(kind: type[T], value: object, *, path: str) -> T:
     read: dict[str, Any] = {}
     for key, given in cast("dict[str, Any]", value).items():
         if key not in known:
-            close = difflib.get_close_matches(str(key), known, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(sorted(known))}"
-            raise ConfigurationError(f"{path} has an unknown key {key!r}{hint}")
+            raise ConfigurationError(f"{path} has an unknown key {key!r}; {suggest(str(key), sorted(known))}")
         at = f"{path}[{key!r}]"
         try:
             read[known[key].name] = known[key].metadata["reader"](given)
@@ -74,7 +70,7 @@ def flag(value: Any) -> bool:
 
 
 def count(least: int, most: int) -> Reader:
-    """Read a whole number within bounds."""
+    """Read a whole number from ``least`` to ``most``."""
 
     def read(value: Any) -> Any:
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
@@ -85,7 +81,7 @@ def count(least: int, most: int) -> Reader:
 
 
 def duration(value: Any, *, zero: bool = False) -> timedelta:
-    """Read a timedelta or a number of seconds above zero (with ``zero``, from zero on); at most ten years."""
+    """Read a timedelta or a number of seconds above zero, or with ``zero`` from zero on, up to ten years."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= 315_360_000:
         value = timedelta(seconds=value)
     if not isinstance(value, timedelta) or not timedelta(0) <= value <= timedelta(days=3650) or not (zero or value):
@@ -126,7 +122,7 @@ def log_level(value: Any) -> str:
 
 
 def pair(first: str, second: str) -> Reader:
-    """Read two strings that are of no use without each other, and whose names the error gives."""
+    """Read two strings that belong together; errors call them ``first`` and ``second``."""
 
     def read(value: Any) -> Any:
         if type(value) not in (list, tuple) or len(value) != 2 or not all(isinstance(x, str) and x for x in value):

@@ -40,6 +40,7 @@ from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import ConfigurationError, require_within
 from salon_jobs.core.redaction import SENSITIVE
 
+_URL = "a URL such as postgresql://role:password@host:5432/database"
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_$]{0,62}")
 
 
@@ -62,17 +63,15 @@ class Roles:
 
 
 def _url(value: Any) -> str:
-    """Read a database URL. Errors do not quote libpq, whose messages repeat the password."""
+    """Read a database URL. Errors do not quote libpq's messages, which repeat the password."""
     url = text(value)
     scheme, separator, _ = url.partition("://")
     if separator and scheme not in ("postgresql", "postgres"):
-        raise ValueError(
-            f"a URL such as postgresql://role:password@host:5432/database, with that scheme, where {scheme!r} is given"
-        )
+        raise ValueError(f"{_URL}, with that scheme instead of {scheme!r}")
     try:
         conninfo_to_dict(url)
     except ProgrammingError:
-        raise ValueError("a URL such as postgresql://role:password@host:5432/database") from None
+        raise ValueError(_URL) from None
     return url
 
 
@@ -116,7 +115,7 @@ def _roles(value: Any) -> Roles:
     given: dict[str, Any] = {**cast("dict[str, Any]", value)}
     known = {*_ROLE_KEYS, "extra_owners"}
     if unknown := sorted(map(str, set(given) - known)):
-        raise ConfigurationError(f"SALON_JOBS['ROLES'] has unknown keys {unknown}; known are {sorted(known)}")
+        raise ConfigurationError(f"SALON_JOBS['ROLES'] has unknown keys {unknown}; choose from {sorted(known)}")
     try:
         given["extra_owners"] = names(given.get("extra_owners", ()))
         roles = Roles(**given)
@@ -140,11 +139,11 @@ def _part(kind: type[Any], key: str) -> Any:
 class Settings:
     """The validated settings; the field names in upper case are the keys of ``SALON_JOBS``.
 
-    ``store_model`` unset: a plain job queue without tenants. ``roles`` unset: one database user, no RLS on the job
-    tables, a forbidden role is a warning. Durations are ``timedelta`` or a number of seconds.
+    Without ``store_model`` this is a job queue without tenants. Without ``roles`` there is one database user and no RLS
+    on the job tables, and a forbidden role is only a warning. Durations are a ``timedelta`` or a number of seconds.
     """
 
-    # Lists the stores; migrations create it.
+    # The function that lists the stores; migrations create it.
     fan_out_function: ClassVar[str] = "public.list_store_ids_for_fan_out"
 
     store_model: str | None = setting(None, optional(text))
@@ -186,23 +185,21 @@ class Settings:
     nats: NatsSettings = _part(NatsSettings, "NATS")
     sns: SnsSettings = _part(SnsSettings, "SNS")
     azure: AzureSettings = _part(AzureSettings, "AZURE")
-    consumers: Mapping[str, ConsumerSettings] = setting(
-        dict[str, ConsumerSettings], partial(read_consumers, path="SALON_JOBS['CONSUMERS']")
-    )
+    consumers: Mapping[str, ConsumerSettings] = setting(dict[str, ConsumerSettings], read_consumers)
 
     @property
     def reader_database(self) -> str:
-        """The alias through which operators see the jobs of all stores."""
+        """The alias on which operators see the jobs of all stores."""
         return self.operator_database or self.database
 
     @property
     def extra_owner_roles(self) -> tuple[str, ...]:
-        """The host application's own owners of narrow functions."""
+        """The roles that own functions of the host application."""
         return () if self.roles is None else self.roles.extra_owners
 
     @property
     def store_domain(self) -> str | None:
-        """The domain that follows the store's name when requests name their store by subdomain, or None."""
+        """The domain below which requests name their store as a subdomain, or None."""
         return self.request_store.removeprefix("*.") if self.request_store.startswith("*.") else None
 
     @property
@@ -212,12 +209,12 @@ class Settings:
 
     @property
     def retain_cancelled(self) -> timedelta | None:
-        """How long cancelled jobs are kept: a week, as people ask less about them, and no longer than failed ones."""
+        """How long cancelled jobs are kept: a week, since fewer people ask for them, but no longer than failed."""
         return None if self.retain_failed is None else min(timedelta(days=7), self.retain_failed)
 
     @property
     def keep_succeeded(self) -> bool:
-        """Whether the row of a job stays when it succeeds, for ``retain_succeeded``."""
+        """Whether the row of a job that succeeds is kept, for ``retain_succeeded``."""
         return self.retain_succeeded is None or self.retain_succeeded > timedelta(0)
 
     @property
@@ -227,21 +224,21 @@ class Settings:
 
     @property
     def heartbeat_interval(self) -> timedelta:
-        """How often a process writes its heartbeat: four may be lost before it is declared dead."""
+        """How often a process writes its heartbeat; it may miss four before it is declared dead."""
         return self.process_silent_after / 5
 
     @property
     def shutdown_interrupt_after(self) -> timedelta:
-        """How long jobs may run on after a stop signal: five seconds remain to roll back, or half of a short grace."""
+        """How long jobs may run on after a stop signal: all but five seconds of the grace, or half of a short one."""
         return max(self.shutdown_grace - timedelta(seconds=5), self.shutdown_grace / 2)
 
     @property
     def stale_after_s(self) -> float:
-        """After how many seconds without news of a loop its process is not ready: 30, or two silences if longer."""
+        """Seconds without a poll after which a loop is stale: 30, or two silence periods if those are longer."""
         return max(30.0, 2 * self.process_silent_after.total_seconds())
 
     def require_alive(self, age_s: float, complaint: str) -> None:
-        """Raise NotReady when a loop of this process is stale."""
+        """Raise NotReady with the complaint if a loop of this process is stale."""
         require_within(self.stale_after_s, age_s, complaint)
 
 

@@ -38,7 +38,7 @@ _DEFAULT_RATE: Final = 3000
 
 
 def _rates(value: Any) -> dict[str, int | None]:
-    """Read rates by service or destination, with that of every other under "*"; a single one is for all."""
+    """Read rates by service or destination, with "*" for all others; a single rate is for all."""
     if isinstance(value, dict):
         rates = cast("dict[str, Any]", value)
         return {_EVERY_OTHER: _DEFAULT_RATE} | {name: _rate_of(name, rate) for name, rate in rates.items()}
@@ -56,7 +56,7 @@ def _rate_of(name: Any, rate: Any) -> int | None:
             parse_destination(name)
     except (MessageInvalid, TypeError):
         raise ConfigurationError(
-            f"{at} must be the rate of a service in lower case, such as 'nats', of an ARN or RN, or of '*', every other"
+            f"{at}: the key must be a service in lower case such as 'nats', an ARN or RN, or '*' for all others"
         ) from None
     try:
         return cast("int | None", _rate(rate))
@@ -66,12 +66,12 @@ def _rate_of(name: Any, rate: Any) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxSettings:
-    """Settings for emit and the relay. ``throughput``: messages per second for each aggregate type; None: no limit.
+    """Settings for emit and the relay.
 
-    It holds rates by service or aggregate type, and under "*" that of every other. SNS never gets more than 3,000.
-
-    ``publishers`` maps a service (the third part of an ``aggregate_type``) to the dotted path of its publisher class,
-    and ``sources`` maps it to that of its source for ``consume_queue``.
+    ``throughput`` maps a service or aggregate type, or "*" for all others, to messages per second for each aggregate
+    type; None is no limit, but SNS never gets more than 3,000. ``publishers`` maps a service (the third part of an
+    ``aggregate_type``) to the dotted path of its publisher class, ``sources`` to that of its source for
+    ``consume_queue``.
     """
 
     producer: str | None = setting(None, optional(text))
@@ -86,7 +86,7 @@ class OutboxSettings:
     retain_inbox: timedelta | None = setting(timedelta(days=30), optional(duration))
 
     def rate_of(self, aggregate_type: str) -> int | None:
-        """Return the messages per second for a destination: its own rate, else its service's, else the general one."""
+        """Return the messages per second for a destination: its own rate, its service's, or the general one."""
         service, rates = service_of(aggregate_type), self.throughput
         rate = rates.get(aggregate_type, rates.get(service, rates[_EVERY_OTHER]))
         return min(rate or _MOST_FOR_SNS, _MOST_FOR_SNS) if service == "sns" else rate
@@ -101,13 +101,13 @@ class OutboxSettings:
                 in_use = True
                 if not _fits_sns(rate):
                     raise ConfigurationError(
-                        f"SALON_JOBS['OUTBOX']['THROUGHPUT'][{name!r}] must be {_MOST_FOR_SNS} or less, the most "
-                        f"that SNS takes a second, not {rate}"
+                        f"SALON_JOBS['OUTBOX']['THROUGHPUT'][{name!r}] must be at most {_MOST_FOR_SNS}, which is all "
+                        f"that SNS accepts per second, not {rate}"
                     )
         general = self.throughput[_EVERY_OTHER]
         if in_use and "sns" not in self.throughput and not _fits_sns(general):
             raise ConfigurationError(
-                f"SALON_JOBS['OUTBOX']['THROUGHPUT'] is {general}, and SNS takes {_MOST_FOR_SNS} a second at most: "
+                f"SALON_JOBS['OUTBOX']['THROUGHPUT'] is {general}, but SNS accepts at most {_MOST_FOR_SNS} per second: "
                 f"write {{'*': {general}, 'sns': {_MOST_FOR_SNS}}}, or less for SNS"
             )
 
@@ -151,9 +151,9 @@ def _store(value: Any) -> str | UUID:
 class ConsumerSettings:
     """Settings of one source that consume_queue reads, mapping its events to tasks.
 
-    ``source`` is an ARN or RN. ``envelope`` none: bodies are bare arguments in JSON; the message id is the broker's.
-    ``store``: which store the jobs of store tasks belong to, ``envelope`` or a fixed one. ``producers``: producers
-    whose messages are accepted; None: all.
+    ``source`` is an ARN or RN. With ``envelope`` "none", bodies are bare arguments in JSON, and the message id is the
+    broker's. ``store`` is the store of the resulting store jobs: "envelope", or a fixed one. ``producers`` are those
+    whose messages are accepted; None accepts all.
     """
 
     source: str = setting("", _source)
@@ -169,8 +169,9 @@ class ConsumerSettings:
         return self.envelope != "none"
 
 
-def read_consumers(value: Any, *, path: str) -> dict[str, ConsumerSettings]:
+def read_consumers(value: Any) -> dict[str, ConsumerSettings]:
     """Read all consumers by name. Raises ConfigurationError naming the field."""
+    path = "SALON_JOBS['CONSUMERS']"
     consumers = cast("dict[str, Any]", value) if isinstance(value, dict) else {"": None}
     if not all(map(_is_name, consumers)):
         raise ConfigurationError(f"{path} must be a dict of names, of 1 to {LONGEST_NAME} characters, to dicts")
@@ -233,7 +234,7 @@ _SHORTEST_VISIBILITY, _LONGEST_VISIBILITY = timedelta(seconds=1), timedelta(days
 
 
 def _connection_string(value: Any) -> Any:
-    """Read an account's connection string; errors do not show it."""
+    """Read an account's connection string. Errors do not show it."""
     parts = [part.partition("=") for part in value.rstrip(";").split(";")] if isinstance(value, str) else []
     fields = {name.lower(): content for name, _, content in parts if content}
     if not parts or len(fields) != len(parts):
@@ -305,7 +306,7 @@ class NatsSettings:
     """Settings for NATS JetStream.
 
     When a connection is lost or cannot be made, there are ``max_reconnects`` more attempts, ``reconnect_wait`` apart,
-    plus up to ``reconnect_jitter``, which is 0.1 s and with TLS 1 s by default; the next publish then starts over.
+    plus up to ``reconnect_jitter`` (by default 0.1 s, with TLS 1 s). After that, the next publish starts over.
     """
 
     server: tuple[str, ...] = setting(("nats://127.0.0.1:4222",), _servers, secret=True)
@@ -327,7 +328,7 @@ class NatsSettings:
         ways = [name.upper() for name in ("user", "credentials_file", "token") if getattr(self, name) is not None]
         if len(ways) > 1:
             raise ConfigurationError(
-                f"SALON_JOBS['NATS']: {' and '.join(ways)} are ways to log in that exclude each other; set one"
+                f"SALON_JOBS['NATS']: set only one of {' and '.join(ways)}, which are different ways to log in"
             )
 
     @property
@@ -337,7 +338,7 @@ class NatsSettings:
 
     @property
     def jitter(self) -> timedelta:
-        """The random part of the wait before another attempt: a TLS handshake costs the servers more."""
+        """The random part of the wait between attempts; longer with TLS, whose handshake costs the servers more."""
         if self.reconnect_jitter is not None:
             return self.reconnect_jitter
         return timedelta(seconds=1) if self.tls else timedelta(milliseconds=100)
@@ -356,7 +357,7 @@ def _region(value: Any) -> str:
 
 def _endpoint(value: Any) -> str | None:
     if value is not None and (not isinstance(value, str) or not _ENDPOINT.fullmatch(value)):
-        raise ValueError("an address such as 'https://sns.ap-northeast-1.amazonaws.com', or None for that of AWS")
+        raise ValueError("an address such as 'https://sns.ap-northeast-1.amazonaws.com', or None for the one of AWS")
     return value
 
 
@@ -375,8 +376,8 @@ def _topics(value: Any) -> tuple[str, ...]:
 class SnsSettings:
     """Settings for AWS SNS, and for SQS on the way back.
 
-    Without a key boto3 finds its credentials itself (environment, profile, the machine's role). The lists of topics
-    hold names; an ARN is reduced to its name. ``refetch_interval`` None: topics are read only at the start.
+    Without a key, boto3 finds credentials itself (environment, profile, the machine's role). The lists hold names of
+    topics; an ARN is reduced to its name. With ``refetch_interval`` None, topics are read only at the start.
     """
 
     region: str = setting("ap-northeast-1", _region)

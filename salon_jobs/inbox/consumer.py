@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import threading
 import time
@@ -19,7 +18,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.conf.sections import ConsumerSettings
 from salon_jobs.core import events, metrics
 from salon_jobs.core.backoff import Backoff
-from salon_jobs.core.errors import ConfigurationError, NotReady, SalonJobsError, SourceLost
+from salon_jobs.core.errors import ConfigurationError, NotReady, SalonJobsError, SourceLost, suggest
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
 from salon_jobs.inbox.processor import BatchResult, Processor
@@ -35,7 +34,7 @@ _WAIT: Final = timedelta(seconds=1)
 
 
 class Consumer(Loop):
-    """Loop over one source. It waits out the errors of source and database itself, and shows them by readiness.
+    """Loop over one source. It waits out errors of the source and the database; readiness shows them meanwhile.
 
     In a burst it ends when the source is empty, or at the first error, which it keeps as ``error``.
     """
@@ -165,7 +164,7 @@ class Consumer(Loop):
             thread.join()
 
     def _attempt(self, work: Callable[[], T]) -> T | None:
-        """Return the result, or None after an error. A burst ends by it; else wait, longer for each error in a row."""
+        """Return the result, or None after an error, which ends a burst; otherwise wait, longer for each in a row."""
         try:
             return work()
         except Exception as error:  # a custom source may raise anything; it is logged and shown by readiness
@@ -265,6 +264,5 @@ def _settings(name: str) -> ConsumerSettings:
     try:
         return conf.consumers[name]
     except KeyError:
-        close = difflib.get_close_matches(name, conf.consumers, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(conf.consumers)) or 'none'}"
+        hint = suggest(name, sorted(conf.consumers))
         raise ConfigurationError(f"SALON_JOBS['CONSUMERS'] has no {name!r}; {hint}") from None

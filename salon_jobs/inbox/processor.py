@@ -7,7 +7,6 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import compress
 from typing import Any, Final, cast
 from uuid import UUID
 
@@ -51,7 +50,7 @@ class Reason:
 
 
 class Refused(Exception):
-    """Internal error: the message becomes no job, with the code of the reason."""
+    """Raised inside this module for a message that cannot become a job, with the code of its ``Reason``."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -86,9 +85,9 @@ class ParsedMessage:
         return None if self.arguments is None else self.arguments.store_id
 
     @property
-    def is_transient(self) -> bool:
-        """Whether a later delivery may succeed."""
-        return self.reason is not None and self.reason.transient
+    def is_early(self) -> bool:
+        """Whether to wait for a later delivery, which may succeed."""
+        return self.reason is not None and self.reason.transient and self.count < _MOST_DELIVERIES
 
     def rejected(self, reason: Reason) -> ParsedMessage:
         return replace(self, task=None, reason=reason)
@@ -106,21 +105,6 @@ class ParsedMessage:
             reason=short(reason.text) if reason else "",
             deliveries=min(self.count, 2**31 - 1),
             raw=kept_text(envelope, raw) if reason else "",
-        )
-
-    def received(self, consumer: str, source: str) -> Received:
-        """Describe for tracers a message that becomes a job."""
-        envelope, (service, resource) = self.envelope, place_of(source)
-        return Received(
-            consumer=consumer,
-            system=service,
-            destination=resource,
-            message_id=self.message_id,
-            event=self.event,
-            deliveries=self.count,
-            store_id=self.store_id,
-            body_size=len(envelope.payload.encode()) if envelope else 0,
-            headers=envelope.headers if envelope else {},
         )
 
 
@@ -273,8 +257,7 @@ class Processor:
     def _commit(self, messages: Sequence[ParsedMessage], result: BatchResult) -> None:
         """Commit messages in one transaction; give back those with a transient reason until delivered too often."""
         messages = self._check_stores(messages)
-        early = [message.is_transient and message.count < _MOST_DELIVERIES for message in messages]
-        ready = [message for message, is_early in zip(messages, early, strict=True) if not is_early]
+        ready = [message for message in messages if not message.is_early]
         first: dict[str, ParsedMessage] = {}
         for message in ready:  # a message delivered twice in a batch counts once
             first.setdefault(message.message_id, message)
@@ -288,7 +271,7 @@ class Processor:
                 if jobs:
                     queries.record_jobs(self._consumer, jobs)
         result.acknowledge += _deliveries(ready)
-        result.give_back += _deliveries(compress(messages, early))
+        result.give_back += _deliveries(message for message in messages if message.is_early)
         result.enqueued += len(jobs)
         result.rejected += len(new) - len(jobs)
         result.duplicates += len(ready) - len(new)
@@ -315,7 +298,18 @@ class Processor:
         return jobs
 
     def _received(self, message: ParsedMessage) -> Received:
-        return message.received(self._consumer, self._settings.source)
+        envelope, (service, resource) = message.envelope, place_of(self._settings.source)
+        return Received(
+            consumer=self._consumer,
+            system=service,
+            destination=resource,
+            message_id=message.message_id,
+            event=message.event,
+            deliveries=message.count,
+            store_id=message.store_id,
+            body_size=len(envelope.payload.encode()) if envelope else 0,
+            headers=envelope.headers if envelope else {},
+        )
 
     def _check_stores(self, messages: Sequence[ParsedMessage]) -> Sequence[ParsedMessage]:
         """Reject messages for stores that do not exist (yet)."""

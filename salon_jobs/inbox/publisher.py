@@ -41,7 +41,7 @@ class JobsPublisher(Publisher):
     service = "jobs"
 
     def check(self, message: OutgoingMessage) -> None:
-        """Reject an unregistered task, one of another library, and a payload that is not a JSON object."""
+        """Reject a task that is not registered or belongs to another library, and a payload that is not an object."""
         if (name := _task_name(message)) not in registry.task_names():
             raise MessageInvalid(
                 f"aggregate_type {message.aggregate_type}: no task {name!r} is registered in this process"

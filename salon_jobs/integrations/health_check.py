@@ -1,4 +1,4 @@
-"""Checks for django-health-check: whether a web process reaches the job tables, and whether work is late."""
+"""Checks for django-health-check: whether a web process can reach the job tables, and whether work is late."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class JobTables(HealthCheck):
     """Health check that the database answers and the job tables exist. Role: any."""
 
     def run(self) -> None:
-        """Raise ServiceUnavailable with only the error code: details such as a host name go to the log."""
+        """Raise ServiceUnavailable with the error code only: details such as a host name go to the log."""
         try:
             _probe(check_tables, conf.database).answer()
         except SalonJobsError as error:
@@ -46,7 +46,7 @@ class _Lag(HealthCheck):
     longest: timedelta = timedelta(minutes=5)
 
     def run(self) -> None:
-        """Raise ServiceUnavailable with only the error code."""
+        """Raise ServiceUnavailable with the error code only."""
         try:
             if conf.roles is not None and conf.operator_database is None:
                 raise ConfigurationError(

@@ -1,8 +1,8 @@
 """OpenTelemetry tracing of jobs and messages, following its semantic conventions for messaging.
 
-Each job and each message carries the context it was created in. Its processing has that context as parent and, as the
-conventions require, also as link: enqueue and run are one trace, and so are emit, publish, consume and run. Messages of
-exceptions and broker errors are not recorded: they can quote a payload.
+Each job and each message carries the context it was created in. Its processing has that context as its parent and, as
+the conventions require, as a link too: enqueue and run are one trace, and so are emit, publish, consume and run. The
+messages of exceptions and broker errors are not recorded, since they can quote a payload.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class OpenTelemetryTracer:
     def sending(self, sent: Sent) -> Generator[None]:
         """Surround an enqueue, which sends, or an emit, which creates what the relay sends later."""
         name, kind = ("emit", "create") if sent.emitted else ("enqueue", "send")
-        # The task serves as the conventions' destination: all queues are one table.
+        # A span of an enqueue is named after the task, since all queues are one table.
         subject = sent.destination if sent.emitted else sent.name
         attributes = _operation(name, kind, sent.system, sent.destination)
         with self._tracer.start_as_current_span(
@@ -157,7 +157,7 @@ class OpenTelemetryTracer:
         return _trace_id(trace.get_current_span())
 
     def flush(self) -> None:
-        """Export what the SDK's processors hold back; the bare API holds nothing."""
+        """Export what the SDK's processors still hold; the bare API holds nothing."""
         provider: Any = trace.get_tracer_provider()
         if hasattr(provider, "force_flush"):
             provider.force_flush()

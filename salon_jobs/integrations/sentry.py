@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 def install() -> None:
     """Report failures and log records, and trace jobs and messages."""
-    # The SDK would send every record, job_failed twice, and keep the rest as breadcrumbs in events of other stores.
+    # The SDK would send every record (job_failed twice), and keep the rest as breadcrumbs in events of other stores.
     ignore_logger(logger.name)
     logger.addFilter(record_reporter)
     observe_failures(capture)
@@ -63,10 +63,10 @@ def capture(failure: FinalFailure | MessageFailure) -> None:
 
 
 def _capture_job(failure: FinalFailure) -> None:
-    """Capture a job's failure, with the payload only when SENTRY_PAYLOAD is set, redacted as REDACT says.
+    """Capture a job's failure, with the payload only if SENTRY_PAYLOAD is set, redacted as REDACT says.
 
-    The same applies to the frames' local variables, since a handler's arguments are the payload; those of our own
-    frames, which hold it as text, are never sent.
+    The same applies to local variables of frames, since a handler's arguments are the payload; those of our own frames,
+    which hold it as text, are never sent.
     """
     with sentry_sdk.new_scope() as scope:
         scope.set_tags(
@@ -81,12 +81,12 @@ def _capture_job(failure: FinalFailure) -> None:
         if conf.sentry_payload and failure.payload is not None:
             shown = json.dumps(redacted_text(failure.payload, conf.redact), ensure_ascii=False)
             scope.set_context("job", {"payload": shown})
-        scope.add_event_processor(_rid_of_secrets)
+        scope.add_event_processor(_without_secrets)
         scope.capture_exception(failure.error)
 
 
 def _capture_message(failure: MessageFailure) -> None:
-    """Send the message's destination or source and the error code, never the texts of a broker or a message."""
+    """Capture a message's destination or source and the error code, never the text of a broker or a message."""
     what = "message_rejected" if failure.consumer else "message_failed"
     with sentry_sdk.new_scope() as scope:
         scope.set_tags(
@@ -104,7 +104,7 @@ def _capture_message(failure: MessageFailure) -> None:
         scope.capture_message(f"{what}: {failure.code} ({failure.event})", "error")
 
 
-def _rid_of_secrets(event: Event, _hint: Hint) -> Event:
+def _without_secrets(event: Event, _hint: Hint) -> Event:
     exceptions: Any = event.get("exception", {}).get("values", [])
     for exception in exceptions:
         stacktrace: Any = exception.get("stacktrace")
@@ -216,7 +216,7 @@ def _capture_record(event: str | None, record: logging.LogRecord) -> None:
         scope.set_level(_LEVELS[record.levelno])
         scope.set_tags({"log_event": event or "", **{name: fields[name] for name in _TAGS if name in fields}})
         scope.set_context("log", {"message": record.getMessage(), **fields})
-        scope.add_event_processor(_rid_of_secrets)
+        scope.add_event_processor(_without_secrets)
         if record.exc_info and record.exc_info[1] is not None:
             scope.capture_exception(record.exc_info[1])
         else:
@@ -232,7 +232,7 @@ _ERROR: Final = (events.JOB_FAILED, events.JOB_CANCELLED, events.JOB_EXPIRED)
 
 
 def _begin_check_ins(run: Run) -> Sequence[CronEntry]:
-    """Check in the entries whose tick this job is, when it runs for the first time; returns them."""
+    """Return the entries whose tick this job is, and check them in if it runs for the first time."""
     entries = [] if run.tick is None else entries_of_tick(run.task, run.tick)
     if run.attempt == 1:
         for entry in entries:
@@ -277,7 +277,7 @@ class SentryTracer:
 
     def is_active(self) -> bool:
         """Return whether there is a client."""
-        # init() binds its client to the global scope; searching all scopes would cost more.
+        # init() binds its client to the global scope; a search of all scopes would take longer.
         return sentry_sdk.get_global_scope().client.is_active()
 
     @contextmanager
@@ -357,7 +357,7 @@ def _makes_spans() -> bool:
 
 
 def _belong(scope: sentry_sdk.Scope, headers: Mapping[str, str]) -> None:
-    """Attach errors to the trace of the headers; takes 12 µs, where an unsent transaction takes 40."""
+    """Attach errors to the trace of the headers; takes 12 µs, and a transaction that is not sent 40."""
     if _TRACE in headers:
         # Baggage is needed for sampling only.
         scope.generate_propagation_context({_TRACE: headers[_TRACE]})
@@ -366,7 +366,7 @@ def _belong(scope: sentry_sdk.Scope, headers: Mapping[str, str]) -> None:
 
 
 def _continued(headers: Mapping[str, str], operation: str, name: str) -> Transaction:
-    """Continue or begin a trace in the current isolation scope; returns the transaction, not started."""
+    """Continue or begin a trace in the current isolation scope; return the transaction, not started."""
     return sentry_sdk.continue_trace(_carried(headers), op=operation, name=name, source="task")
 
 
@@ -408,17 +408,10 @@ def _run_span(transaction: Transaction, run: Run) -> Generator[None]:
     with started, sentry_sdk.start_span(op="queue.process", name=run.task) as span:
         run.trace_id = run.trace_id or span.trace_id
         yield
-        _end_run(span, run)
-
-
-def _end_run(span: Span, run: Run) -> None:
-    _describe(span, SYSTEM, run.queue, message_id=str(run.job_id), body_size=run.body_size)
-    span.set_data("messaging.message.receive.latency", round(run.waited_s * 1000, 3))
-    span.set_data("messaging.message.retry.count", run.attempt - 1)
-    status = "internal_error" if run.ended in _FAILED else "ok"
-    span.set_status(status)
-    transaction = span.containing_transaction
-    if transaction is not None:
-        transaction.set_status(status)
-        transaction.set_tag("store_id", "" if run.store_id is None else str(run.store_id))
-        transaction.set_tag("job_ended", run.ended)
+        _describe(span, SYSTEM, run.queue, message_id=str(run.job_id), body_size=run.body_size)
+        span.set_data("messaging.message.receive.latency", round(run.waited_s * 1000, 3))
+        span.set_data("messaging.message.retry.count", run.attempt - 1)
+        for each in (span, started):
+            each.set_status("internal_error" if run.ended in _FAILED else "ok")
+        started.set_tag("store_id", "" if run.store_id is None else str(run.store_id))
+        started.set_tag("job_ended", run.ended)

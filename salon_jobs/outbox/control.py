@@ -58,7 +58,7 @@ def _lock_holders(messages: Sequence[Message], using: str) -> dict[_Key, Blocked
 
 
 def _put_in_front(fronts: dict[_Key, Message], holders: dict[_Key, BlockedAggregate], using: str) -> None:
-    """Have the relay send each message next in its aggregate, since its cursor is already past them."""
+    """Have the relay send each message next in its aggregate, although it has already read past it."""
     blocked = BlockedAggregate.objects.using(using)
     waiting = BlockedAggregate.Status.WAITING
     for key, message in fronts.items():
@@ -227,8 +227,8 @@ def _retry_or_release(heads: Sequence[int], using: str) -> dict[int, str]:
 def pause_destination(aggregate_type: str, *, by: str = "", using: str | None = None) -> None:
     """Stop sending to one destination until it is resumed; relays follow within a second. Role: operator, worker.
 
-    Messages are still written, and wait. ``by`` says who pauses it; of a destination that is paused already, the first
-    one stays. Raises MessageInvalid for an invalid name, OptionInvalid for ``by`` longer than 255 characters.
+    Messages are still written, and wait. ``by`` says who pauses it; if it is already paused, the earlier ``by`` stays.
+    Raises MessageInvalid for an invalid name, OptionInvalid for ``by`` longer than 255 characters.
     """
     if len(by) > 255 or "\0" in by:
         raise OptionInvalid("by must be a string of at most 255 characters, without NUL")

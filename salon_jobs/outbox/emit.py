@@ -60,7 +60,7 @@ class Draft:
 def emit(
     aggregate_type: str, *, event: str, payload: Any, aggregate_id: str = "", headers: Mapping[str, str] | None = None
 ) -> UUID:
-    """Write one message in the open transaction on the jobs' database; return its final ID.
+    """Write one message in the open transaction on the jobs' database; return its ID, which never changes.
 
     It is relayed after the commit, in order with the other messages of its ``aggregate_id`` (no order if ""); a
     rollback discards it. The current store, the configured producer and the trace travel with it. ``payload`` is
@@ -78,7 +78,7 @@ def emit(
 async def aemit(
     aggregate_type: str, *, event: str, payload: Any, aggregate_id: str = "", headers: Mapping[str, str] | None = None
 ) -> UUID:
-    """Do what ``emit`` does, from a coroutine, whose transaction is that of ``async with tenant_context(…)``."""
+    """Emit from a coroutine, as ``emit`` does, in the transaction of ``async with tenant_context(…)``."""
     return await sync_to_async(emit)(
         aggregate_type, event=event, payload=payload, aggregate_id=aggregate_id, headers=headers
     )

@@ -95,7 +95,7 @@ class PartitionState(NamedTuple):
 
 
 def gate() -> Gate:
-    """Read the gate. Messages up to its bound are read afterwards, by a separate statement."""
+    """Read the gate. Read messages up to its bound afterwards, in a separate statement."""
     [(allocated, bound, holders)] = hot_rows("gate", {})
     return Gate(allocated, bound, tuple(holders))
 
@@ -108,10 +108,7 @@ def fetch(requests: Sequence[PageRequest], bound: int, *, without: Iterable[str]
 
 
 def fetch_heads(ids: Sequence[int]) -> dict[int, OutgoingMessage]:
-    """Return the first pending message of each of these messages' aggregates, by the ids given; skip those not pending.
-
-    A message without an aggregate is itself the first.
-    """
+    """Return, by each pending message's ID, the first pending message of its aggregate, or itself if it has none."""
     rows = many_hot_rows("fetch_heads", {"ids": list(ids)}) if ids else []
     return {row[0]: OutgoingMessage._make(row[1:]) for row in rows}
 
@@ -264,9 +261,7 @@ def write_outage(aggregate_type: str, outage: PublishFailure | None) -> None:
 def oldest_messages(types: Iterable[str] | None = None, *, using: str | None = None) -> dict[str, float]:
     """Return the age in seconds of the oldest pending message of each of these destinations that has one.
 
-    Paused destinations are left out: their messages wait on purpose.
-
-    ``types`` None: of all registered destinations.
+    ``types`` None means all registered destinations. Paused ones are left out: their messages wait on purpose.
     """
     if types is None:
         types = DestinationState.objects.using(using or conf.database).values_list("aggregate_type", flat=True)

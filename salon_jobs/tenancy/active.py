@@ -1,4 +1,4 @@
-"""Open tenant contexts: for which store, on which connection, and whose code may use it meanwhile."""
+"""Open tenant contexts: for which store, on which connection, and which code may use it meanwhile."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from salon_jobs.tenancy import guc
 class ActiveContext(StatementGuard):
     """One open context, and an execution wrapper of its connection: Django's cursors pass every statement through it.
 
-    Asyncio tasks can share a connection and take turns on one thread; the context variable of the code that runs a
-    statement determines as which store it runs. While ``holds``, only code inside the context may use the connection.
+    Asyncio tasks can share a connection and take turns on one thread; which store a statement runs as is decided by the
+    context variable of the code that runs it. While ``holds``, only code inside the context may use the connection.
 
-    Modes: with ``atomic`` it holds a transaction, or a savepoint; without, the store is set in every transaction that
+    Modes: with ``atomic`` it holds a transaction or a savepoint; without, the store is set in every transaction that
     the block begins, and with ``by_statement`` a statement between them gets its own. ``SessionContext`` holds the
     session instead, and ``JobContext`` a worker's idle connection.
     """
@@ -80,7 +80,7 @@ class ActiveContext(StatementGuard):
         self._exits.__exit__(kind, error, traceback)
 
     def check_entry(self) -> None:
-        """Raise TenantContextError where no context of this store may be opened."""
+        """Raise TenantContextError if no context of this store may be opened here."""
         if (task := _system_task.get()) is not None:
             raise TenantContextError(
                 f"task {task!r} is a system task, which has no store: enqueue a store_task, or fan_out to all stores"
@@ -95,7 +95,7 @@ class ActiveContext(StatementGuard):
                 wrapper.check_holder()
 
     def open(self) -> None:
-        """Become the innermost of the surrounding contexts, and see the connection's statements."""
+        """Become the innermost surrounding context, and wrap the connection's statements."""
         self.is_open = True
         self.connection.execute_wrappers.append(self)
         _surrounding.set((*_surrounding.get(), self))
@@ -144,17 +144,17 @@ class ActiveContext(StatementGuard):
             guc.set_local(self.connection, self.store)
 
     def _restore(self, outer: ActiveContext | None) -> None:
-        """Restore the outer store, or none, on a transaction that continues outside.
+        """Restore the outer store, or none, in a transaction that continues outside.
 
-        RELEASE SAVEPOINT keeps a local set, so this is explicit; ROLLBACK TO restores the old value by itself, and in a
-        broken transaction nothing can run before it. Where our block holds no transaction and another task has begun
+        RELEASE SAVEPOINT keeps a local setting, so this is explicit. ROLLBACK TO restores the old value by itself, and
+        in a broken transaction nothing can run before it. If our block holds no transaction and another task has begun
         one in the meantime, that transaction keeps the task's store.
         """
         if self._holder_inside() is None and can_run_in_transaction(self.connection):
             guc.set_local(self.connection, None if outer is None else outer.store)
 
     def _refuse_open_inside(self) -> None:
-        """End what a task opened inside and did not end: otherwise Django takes our savepoint or COMMIT for its own."""
+        """Refuse to end before a context opened inside: Django would take our savepoint or COMMIT for that one's."""
         if (inner := self._holder_inside()) is not None:
             self.connection.close()
             raise TenantContextError(
@@ -205,8 +205,8 @@ def innermost(connection: BaseDatabaseWrapper) -> ActiveContext | None:
 
 
 def open_store(connection: BaseDatabaseWrapper) -> UUID | None:
-    """Return the store of a context open on the connection, in whichever generator or task; None if there is none."""
-    if not connection.execute_wrappers:  # as after most jobs: a generator would cost more than the rest
+    """Return the store of a context open on the connection, in any generator or task; None if there is none."""
+    if not connection.execute_wrappers:  # as after most jobs; a generator would take longer than the rest
         return None
     return next((wrapper.store for wrapper in connection.execute_wrappers if isinstance(wrapper, ActiveContext)), None)
 
@@ -220,7 +220,7 @@ def session_context(connection: BaseDatabaseWrapper) -> ActiveContext | None:
 class SystemTaskContext:
     """Context of a block that runs as a system task, which cannot open a tenant context.
 
-    A class, since each job enters one: a generator costs three times as much.
+    A class, since each job enters one and a generator would take three times as long.
     """
 
     __slots__ = ("_name", "_token")
@@ -236,7 +236,7 @@ class SystemTaskContext:
 
 
 def carry_to_callbacks(connection: BaseDatabaseWrapper, store: UUID, *, since: int = 0) -> None:
-    """Have ``on_commit`` callbacks, from number ``since`` on, run as the store, unless they have one or need none."""
+    """Have ``on_commit`` callbacks from number ``since`` on run as the store, unless they have one or need none."""
     hooks: list[Any] = connection.run_on_commit  # (savepoint ids, function, robust); the stubs declare two of the three
     connection.run_on_commit = hooks[:since] + [
         (sids, function if hasattr(function, "storeless") else _InStore(connection.alias, function, store), robust)
@@ -256,7 +256,7 @@ class _InStore:
         self.__qualname__ = getattr(function, "__qualname__", repr(function))
 
     def __call__(self) -> None:
-        """Run the callback in its own transaction, which holds the store, whichever block's end commits."""
+        """Run the callback in its own transaction as the store, whichever block's end commits."""
         with ActiveContext(connections[self._alias], self._store, switch=True):
             self._function()
 

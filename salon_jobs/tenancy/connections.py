@@ -1,11 +1,10 @@
 """Clean-up of Django connections between two pieces of work: jobs, requests, rounds of a loop.
 
-What broke or was left in a transaction is closed, and the session of what is kept is reset to the state in which Django
-connected it. A pool's or a thread's connection goes on to the next job, together with whatever SET, SET ROLE, LISTEN, a
-session advisory lock, a temporary table or a cursor WITH HOLD left on its session. The server does not report these,
-and a function can cause them behind a plain SELECT; so every session that was used is reset. DISCARD ALL would also
-remove what Django and the project set on connecting, and can neither be sent along with COMMIT nor spare psycopg's own
-prepared statements.
+A connection that broke or was left in a transaction is closed; the session of any other is reset to the state in which
+Django connected it. Otherwise the next job would get it with whatever SET, SET ROLE, LISTEN, a session advisory lock, a
+temporary table or a cursor WITH HOLD left on it. The server does not report these, and a function can cause them behind
+a plain SELECT, so every session that was used is reset. DISCARD ALL would also remove what Django and the project set
+on connecting, cannot be sent along with COMMIT, and does not spare psycopg's own prepared statements.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ from salon_jobs.db.connections import in_transaction
 from salon_jobs.db.statements import in_one_trip, rows_in_one_trip, run_statements, succeeded
 from salon_jobs.tenancy.active import open_store, session_context
 
-# What has been set since the server accepted the connection, except settings with a custom name, which the server does
-# not list. Behind a pooler, the process that answers is not the one given to the connection: only those of its settings
-# are ours that a pooler carries over from one server connection to the next.
+# Settings made since the server accepted the connection, except those with a custom name, which the server does not
+# list. Behind a pooler, the process that answers is not the one given to the connection: only the settings that a
+# pooler carries over from one server connection to the next are ours.
 AS_CONNECTED: Final = """
     SELECT 'role', CASE WHEN pg_catalog.pg_backend_pid() = {pid} THEN pg_catalog.current_setting('role') ELSE 'none' END
     UNION ALL
@@ -51,7 +50,7 @@ _DEALLOCATE_BUT_PSYCOPGS: Final = (
     "WHERE pg_catalog.left(name, 5) <> '_pg3_' LOOP EXECUTE pg_catalog.format('DEALLOCATE %I', prepared); "
     "END LOOP; END $$"
 )
-# psycopg's names for the ends of transactions and the autocommit switch, which Django makes around each one. Any other
+# psycopg's names for the ends of transactions, and for the autocommit switch that Django makes around each. Any other
 # name counts as a use.
 _CHANGES_NOTHING: Final = frozenset({"_commit_gen", "_rollback_gen", "_set_autocommit_gen"})
 _CLIENT_CHANGED: Final = "attributes of the psycopg connection were changed"
@@ -78,7 +77,7 @@ class WatchedSession:
         # Before the statement that ends a job, in its transaction.
         decisive = (sets.get(name, f"RESET {name}") for name in _DECISIVE)
         self.before_end = "; ".join(("RESET SESSION AUTHORIZATION", set_role, *decisive))
-        # Afterwards. The transaction states its modes explicitly, since a default still set could make it wait.
+        # Afterwards. The transaction names its modes, since a default that is still set could make it wait.
         self.reset = "; ".join(
             (
                 "BEGIN ISOLATION LEVEL READ COMMITTED NOT DEFERRABLE",
@@ -157,7 +156,7 @@ def _watch(connection: BaseDatabaseWrapper, **_: object) -> None:
         # psycopg calls it only by this name; an instance attribute keeps the connection free of a reference cycle.
         vars(raw)["wait"] = WatchedSession(raw, as_connected)
     elif session.used and session_context(connection) is None:
-        # From a pool that does not reset. One whose session just got a store comes from a pool that does.
+        # It comes from a pool that does not reset. (A session that has just got a store comes from a pool that does.)
         reset(connection)
 
 
@@ -170,7 +169,7 @@ def reset(connection: BaseDatabaseWrapper, *, wait: bool = True) -> bool:
     if not _is_psycopg(raw):
         return False
     session = watched(raw)
-    # Between transactions Django and psycopg agree, unless somebody set it past Django.
+    # Between transactions Django and psycopg agree, unless it was set behind Django's back.
     changed = raw.autocommit is not connection.autocommit or (session is not None and session.client_changed)
     if session is not None and not session.used and not changed:
         return False
@@ -223,7 +222,8 @@ def reset_raw(raw: Connection[Any]) -> bool:
 def reset_after_request(connection: BaseDatabaseWrapper) -> None:
     """Reset a connection that outlives the request, unless other work continues on it.
 
-    Discard it where the request left a transaction open that it began behind Django: the next request would be in it.
+    Discard it if the request left a transaction open that it began behind Django's back: the next request would be in
+    it.
     """
     if (
         not _is_psycopg(connection.connection)
@@ -251,7 +251,7 @@ _POOL_DEFAULT = 4  # psycopg_pool's
 
 
 class _Opened(threading.local):
-    """Connections opened by this thread: asking Django for all of them costs more than a small job."""
+    """Connections opened by this thread. Asking Django for all of them takes longer than a small job."""
 
     @cached_property
     def connections(self) -> set[BaseDatabaseWrapper]:
@@ -275,9 +275,9 @@ connection_created.connect(_remember, dispatch_uid="salon_jobs.connections")
 
 
 def remember_connections() -> None:
-    """Have the next tidying look at every connection of this thread: something failed, perhaps while connecting.
+    """Have ``tidy_connections`` check every connection of this thread: something failed, perhaps while connecting.
 
-    Django announces a connection once its session is set up. One that the server ends in between stays with Django,
+    Django announces a connection once its session is set up. If the server ends it before that, it stays with Django,
     closed and unannounced, and every later statement would fail on it.
     """
     _opened.connections.update(connections.all(initialized_only=True))
@@ -286,14 +286,14 @@ def remember_connections() -> None:
 def tidy_connections(*, after_idling: bool = False) -> bool:
     """Close this thread's connections that broke, were left in a transaction, or outlived CONN_MAX_AGE.
 
-    Returns whether it has any, or had.
+    Returns whether the thread has or had any.
 
     ``after_idling`` also requests Django's health check (CONN_HEALTH_CHECKS) before the next statement: between two
     successive jobs it would be one more round trip to a server that has just answered.
 
-    Do not use inside ``transaction.atomic()``: any block open here counts as left open by other code.
+    Do not call this inside ``transaction.atomic()``: any block open here counts as left open by other code.
 
-    To a web server CONN_MAX_AGE 0 means "one request"; a worker's thread keeps such a connection between jobs.
+    To a web server, CONN_MAX_AGE 0 means "one request"; a worker's thread keeps such a connection between jobs.
     """
     connection: Any
     if after_idling:
@@ -304,8 +304,8 @@ def tidy_connections(*, after_idling: bool = False) -> bool:
             _opened.connections.discard(connection)
             continue
         if connection.in_atomic_block or in_transaction(connection) or open_store(connection) is not None:
-            # Django keeps such a connection unusable until the block ends, which it never will: forget it. Likewise for
-            # one whose tenant context was left open (by a generator that never ended): it would set its store again.
+            # Django keeps such a connection unusable until the block ends, which it never will: forget it. So it is
+            # with one whose tenant context a generator left open, which would set its store again.
             connection.close()
             _forget(connection)
             continue
@@ -370,9 +370,9 @@ def refuse_small_pool(threads: int) -> None:
 
 
 def _was_hung_up(connection: BaseDatabaseWrapper) -> bool:
-    """Return whether the server wrote to an idle connection: it has ended it, and the next query would fail.
+    """Return whether the server wrote to an idle connection, without a round trip: the next query would fail on it.
 
-    (Rarely it announces a changed setting; then a new connection costs little.) No round trip.
+    It has ended the connection. (Rarely it announces a changed setting; then a new connection costs little.)
     """
     raw: Any = connection.connection
     if raw is None or connection.vendor != "postgresql" or raw.closed:

@@ -29,15 +29,15 @@ from salon_jobs.tenancy.connections import discard, reset_raw, watched
 def reset_store(connection: Connection[Any]) -> None:
     """Reset the session of a connection returned to Django's pool: for ``OPTIONS["pool"]["reset"]``.
 
-    psycopg's pool calls it on each return, and discards the connection if it raises. If sessions are not watched, it
-    only clears the store.
+    psycopg's pool calls this on each return, and discards the connection if it raises. If the session is not watched,
+    only the store is cleared.
     """
     if not reset_raw(connection):
         guc.clear_session(connection)
 
 
 class SessionContext(ActiveContext):
-    """Context that holds the session of its connection: the store is on it now, or as soon as there is one.
+    """Context that holds the session of its connection, with the store on it; a lazy connection gets it on connecting.
 
     Entering raises TenantContextError inside a transaction, behind a pooler, and with a pool that does not reset. At
     the end the connection is reset, or discarded if that fails. Leaving raises TenantContextError if a transaction was
@@ -81,7 +81,7 @@ class SessionContext(ActiveContext):
             raise
 
     def _take_off(self) -> TenantContextError | None:
-        """Put the outer store, if any, on the session, or discard the connection; return what the block did wrong."""
+        """Put the outer store or none on the session, or discard the connection; return what the block did wrong."""
         connection = self.connection
         if connection.connection is None:
             return None  # closed, or returned to the pool, which has reset it
@@ -90,7 +90,7 @@ class SessionContext(ActiveContext):
         except TenantContextError as error:
             discard(connection, error)
             return error
-        except DatabaseError as error:  # it carries the store or is gone; it is never used again, so nothing is wrong
+        except DatabaseError as error:  # the connection is never used again, so nothing is wrong
             discard(connection, error)
         except BaseException as error:
             discard(connection, error)
@@ -119,9 +119,9 @@ connection_created.connect(_put_on_when_acquired, dispatch_uid="salon_jobs.sessi
 class JobContext(ActiveContext):
     """Context of a job, from BEGIN to COMMIT on an idle connection, equivalent to ``tenant_context(store)``.
 
-    Takes the same steps without the branches for nesting, and in two round trips: a store's job spends most of its own
-    time in them. ``answer`` is the value of ``expression``, evaluated as the store; ``afresh`` is that of ``begin_as``.
-    ``resets``: a session that the block has used is reset in the round trip that commits.
+    Takes the same steps without the branches for nesting, and in two round trips, where a store's job spends most of
+    its time. ``answer`` is the value of ``expression``, evaluated as the store; ``afresh`` is that of ``begin_as``.
+    With ``resets``, a session that the block has used is reset in the round trip that commits.
     """
 
     __slots__ = ("_afresh", "_committed", "_expression", "_resets", "_transaction", "answer")
@@ -168,7 +168,7 @@ class JobContext(ActiveContext):
         if self.connection.atomic_blocks != [self._transaction]:
             return False
         session = watched(self.connection.connection) if self._resets else None
-        # Callbacks come before a reset, and a connection whose attributes were changed is not reset but discarded.
+        # Callbacks run before a reset, and a connection whose attributes were changed is discarded, not reset.
         if session is None or not session.used or session.client_changed or self.connection.run_on_commit:
             in_one_trip(self.connection, f"{statement}; COMMIT")
         else:
@@ -181,16 +181,16 @@ class JobContext(ActiveContext):
         if self.connection.run_on_commit:
             carry_to_callbacks(self.connection, self.store)
         self.close()
-        # What is committed keeps its callbacks, even if interrupted since.
+        # After the commit the callbacks run, even if the block was interrupted since.
         self._transaction.__exit__(*((None, None, None) if self._committed else (kind, error, traceback)))
 
 
 async def sync_step(step: Callable[[], None]) -> None:
     """Call ``step`` once on the thread-sensitive thread and wait until it has ended, even if the task is cancelled.
 
-    asgiref abandons a call whose task is cancelled: it may be waiting, running or done by then. The thread makes one
-    call at a time, so a second call comes after the first. Raises what the step raised; CancelledError, after the step
-    has ended, if the task was cancelled.
+    asgiref abandons a call whose task is cancelled, be it waiting, running or done. The thread makes one call at a
+    time, so a second call comes after the first. Raises what the step raised; if the task was cancelled, CancelledError
+    once the step has ended.
     """
     ended: Future[None] = Future()
 
@@ -199,7 +199,7 @@ async def sync_step(step: Callable[[], None]) -> None:
             return
         try:
             step()
-        except BaseException as error:  # it belongs to whoever awaits the step
+        except BaseException as error:  # raised again in the coroutine
             ended.set_exception(error)
         else:
             ended.set_result(None)
@@ -223,20 +223,20 @@ def tenant_context(
     scope: Literal["transaction", "session"] = "transaction",
     using: str | None = None,
 ) -> TenantContext:
-    """Return a context that puts the store on the connection, so that row-level security shows only that store.
+    """Return a context that puts the store on the connection, so that row-level security shows only that store's rows.
 
-    For ``with``, and in a coroutine for ``async with``. ``atomic=True`` opens a transaction (or a savepoint) and sets
-    the store locally in it. ``atomic=False`` holds no transaction: the store is set in every transaction the block
-    begins; a statement between them sees no rows, and with ``async with`` gets its own transaction.
+    Use it with ``with``, or in a coroutine with ``async with``. ``atomic=True`` opens a transaction (or a savepoint)
+    and sets the store locally in it. ``atomic=False`` holds no transaction: the store is set in every transaction that
+    the block begins; a statement between them sees no rows, or with ``async with`` gets its own transaction.
     ``scope="session"``, with ``atomic=False``, puts the store on the session of a direct connection, where statements
     outside a transaction see it too.
 
-    ``on_commit`` callbacks registered inside also run with the store; those of a bare ``transaction.atomic()`` in a
-    block without a transaction run between its transactions.
+    ``on_commit`` callbacks registered inside also run as the store; those of a bare ``transaction.atomic()`` in a block
+    without a transaction run between the block's transactions.
 
     Nesting with the same store is fine; with another store it raises TenantContextError unless ``switch=True``, which
     returns to the outer store at its end. Also raises TenantContextError for a store that is not a UUID, in a system
-    task, on a connection that another task or generator holds, and when the server does not confirm that it carries the
+    task, on a connection that another task or generator holds, and if the server does not confirm that it carries the
     store.
     """
     store = guc.as_uuid(store_id)
@@ -252,7 +252,7 @@ def tenant_context(
 class TenantContext:
     """Context for ``with`` or ``async with``; it can be entered again only after it has ended.
 
-    Each entry opens an ``ActiveContext`` of its own, so that code left over from an earlier one is outside the next.
+    Each entry opens its own ``ActiveContext``, so that code left over from an earlier entry is outside the next.
     """
 
     def __init__(self, make: Callable[..., ActiveContext], using: str | None) -> None:
@@ -296,7 +296,7 @@ class TenantContext:
         self.__exit__(_RolledBack, _RolledBack(), None)
 
     async def aroll_back(self) -> None:
-        """Do the same from a coroutine."""
+        """Do the same in a coroutine."""
         await self.__aexit__(_RolledBack, _RolledBack(), None)
 
     def _enter(self, *, by_statement: bool) -> None:
@@ -308,7 +308,7 @@ class TenantContext:
 
 
 class _RolledBack(Exception):
-    """Error that makes Django roll back; it propagates no further than the context."""
+    """Error that makes Django roll back; it never leaves the context."""
 
 
 P = ParamSpec("P")
@@ -318,10 +318,10 @@ R = TypeVar("R")
 def carry_store(function: Callable[P, R], *, atomic: bool = True, using: str | None = None) -> Callable[P, R]:
     """Return ``function``, ``def`` or ``async def``, wrapped to run in a ``tenant_context`` of the current store.
 
-    For code that runs elsewhere or later: a thread, an executor, a task. The context opens on the connection of the
+    For code that runs elsewhere or later: in a thread, an executor, a task. The context opens on the connection of the
     thread that runs it. A ``def`` closes that connection afterwards unless it was already open: a thread that ends
     would leave it open, and never return it to a pool. ``atomic`` and ``using`` are those of ``tenant_context``. Raises
-    TenantContextError outside of any context.
+    TenantContextError outside any context.
     """
     store_id = current_store_id()
     if store_id is None:

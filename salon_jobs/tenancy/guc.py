@@ -32,16 +32,16 @@ CLEAR_SESSION: Final = "SELECT set_config(%s, '', false)"
 
 
 def begin_as(connection: BaseDatabaseWrapper, store_id: UUID, expression: str, *, afresh: bool = False) -> bool:
-    """Begin a transaction as the store on an idle connection without autocommit; evaluate a boolean SQL expression.
+    """Begin a transaction as the store on an idle connection without autocommit; return a boolean SQL expression.
 
     One round trip, unless OPTIONS ask for more than a plain BEGIN. ``afresh`` clears a store that was set by hand for
-    the whole session and would reappear between transactions. Raises database errors as Django's.
+    the whole session, which would reappear between transactions. Raises Django's database errors.
     """
     if not isinstance(store_id, UUID):  # pyright: ignore[reportUnnecessaryIsInstance] - it becomes a literal
         raise TenantContextError(f"store_id must be a UUID, not {store_id!r}")
     raw: Any = connection.connection
     guc = conf.store_guc
-    # Nested, since SQL does not guarantee an evaluation order side by side.
+    # Nested, since SQL guarantees no order of evaluation among arguments.
     value = f"'{store_id}' || set_config('{guc}', '', false)" if afresh else f"'{store_id}'"
     statement = f"SELECT set_config('{guc}', {value}, true), {expression}"
     if raw.isolation_level is raw.read_only is raw.deferrable is None:
@@ -58,7 +58,7 @@ def set_local(connection: BaseDatabaseWrapper, store_id: UUID | None) -> None:
     """Set the store for the rest of this transaction, together with its BEGIN if that is pending.
 
     PostgreSQL silently ignores a local set outside a transaction; here that raises TenantContextError. The server's
-    answer is checked: the value it carries, and that a transaction is open. Raises database errors as Django's.
+    answer is checked: the value it carries, and that a transaction is open. Raises Django's database errors.
     """
     if connection.get_autocommit() and not in_transaction(connection):
         raise TenantContextError("the store can only be set inside a transaction: open transaction.atomic() first")
@@ -75,7 +75,7 @@ def set_session(connection: BaseDatabaseWrapper, store_id: UUID | None) -> None:
     """Set or clear the store for the whole session, in autocommit. One round trip.
 
     Raises TenantContextError inside a transaction, whose rollback would undo it, and behind a pooler, where the process
-    that answers is not the one the connection was given when it was made. Raises database errors as Django's.
+    that answers is not the one the connection was given when it was made. Raises Django's database errors.
     """
     connection.ensure_connection()
     if not connection.get_autocommit() or in_transaction(connection):
@@ -107,7 +107,7 @@ def _as_text(store_id: UUID | None) -> str:
 
 
 def _require_carried(connection: BaseDatabaseWrapper, value: object, answer: object, *, local: bool) -> None:
-    """Raise unless the server reported that it carries the value, inside a transaction if local, otherwise outside."""
+    """Raise unless the server answered with the value, inside a transaction if local and outside otherwise."""
     if answer != value or in_transaction(connection) is not local:
         raise TenantContextError(
             f"the connection does not carry the store: it was set to {value!r}, and the server answered {answer!r} "

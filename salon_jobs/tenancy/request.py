@@ -63,7 +63,7 @@ def _is_plain_file(response: StreamingHttpResponse) -> bool:
 
 
 class _StreamedBody:
-    """Body of a response whose parts are made as the store; between parts the iterating thread has none."""
+    """Body of a response whose parts are made as the store; between parts, the thread that iterates has no store."""
 
     def __init__(self, parts: Any, as_store: TenantContext, closers: Closers) -> None:
         self._parts, self._as_store, self._closers = parts, as_store, closers
@@ -71,7 +71,7 @@ class _StreamedBody:
         self._ended = False
 
     def close(self) -> None:
-        """Roll back, unless the body has ended. Django calls it with the response's own, in its synchronous thread."""
+        """Roll back unless the body has ended. Called in a synchronous thread when the response is closed."""
         self._ended = True
         self._variables.run(self._close)
 
@@ -84,8 +84,6 @@ class _StreamedBody:
 
 
 class _Body(_StreamedBody, Iterator[bytes]):
-    """Body that a synchronous iterator makes."""
-
     def __next__(self) -> bytes:
         return self._variables.run(self._next)
 
@@ -106,10 +104,8 @@ class _Body(_StreamedBody, Iterator[bytes]):
 
 
 class _AsyncBody(_StreamedBody, AsyncIterator[bytes]):
-    """Body that an asynchronous iterator makes; its database work is done in the request's thread."""
-
     async def __anext__(self) -> bytes:
-        # Whichever task asks for the part, it is made in the same context.
+        # Made in the same context whichever task asks for the part.
         part = await asyncio.create_task(self._next(), context=self._variables)
         if part is None:
             raise StopAsyncIteration
@@ -195,7 +191,7 @@ class TenantMiddleware:
         return self._vary(response)
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> None:
-        """Roll back at once what the view did: error pages are made without a store, outside its transaction."""
+        """Roll back what the view did at once: error pages are made outside its transaction, without a store."""
         context: TenantContext | None = getattr(request, "_salon_jobs_context", None)
         if context is not None:
             context.roll_back()
@@ -214,7 +210,7 @@ class TenantMiddleware:
                 raise StoreRefused("this needs a store: sign in, or choose one of yours")
         except StoreRefused as refused:
             user = getattr(getattr(request, "user", None), "pk", None)
-            path = request.path.encode("unicode_escape").decode()  # a line break in it would look like another record
+            path = request.path.encode("unicode_escape").decode()  # a line break would look like another record
             log_event(logging.WARNING, REQUEST_REFUSED, detail=str(refused), user_id=user, path=path)
             return None, self.refuse(request, refused)
         return store, None
@@ -229,7 +225,7 @@ class TenantMiddleware:
 def _view_of(request: HttpRequest) -> Callable[..., Any] | None:
     """Return the view that needs a store; None for paths and views without one, and if there is no view.
 
-    A view mistaken for one of these sees no rows.
+    A view wrongly counted among these sees no rows.
     """
     path = request.path_info
     if any(path.startswith(prefix) or path == prefix[:-1] for prefix in conf.paths_without_store):
@@ -242,12 +238,11 @@ def _view_of(request: HttpRequest) -> Callable[..., Any] | None:
 
 
 def _context_maker(view: Callable[..., Any], store: UUID) -> Callable[[], TenantContext]:
-    """Return what makes the context of a view."""
     return partial(tenant_context, store, atomic=conf.database not in getattr(view, "_non_atomic_requests", ()))
 
 
 def _finish(context: TenantContext, make: Callable[[], TenantContext], response: HttpResponseBase) -> bool:
-    """Let a streaming body run as the store; return whether the response rolls back."""
+    """Have a streaming body run as the store; return whether the response rolls back."""
     if context.is_open:
         stream_as(make(), response)
     return response.status_code >= 500
@@ -259,12 +254,12 @@ def _attach(context: TenantContext, request: HttpRequest) -> TenantContext:
     return context
 
 
-# Contexts around the request, such as a test's own, in which it calls its client.
+# Contexts around the request, such as those in which a test calls its client.
 _around: ContextVar[tuple[ActiveContext, ...]] = ContextVar("salon_jobs_around_request", default=())
 
 
 def watch_requests() -> None:
-    """Hook into the start and the end of each request of this process."""
+    """Connect to the start and the end of each request of this process."""
     watch_sessions()
     request_started.connect(_watch_from_now_on, dispatch_uid="salon_jobs.session_reset")
     request_started.connect(_note_surrounding, dispatch_uid="salon_jobs.request_guard")
@@ -292,7 +287,7 @@ def _end_request(**_: object) -> None:
         context.close()
     for connection in {context.connection for context in left_open}:
         discard(connection, "a request left a tenant context open")
-        # One that was closed inside a transaction stays unusable: Django makes another.
+        # A connection closed inside a transaction stays unusable; without it, Django makes another.
         del connections[connection.alias]
     for connection in connections.all(initialized_only=True):
         reset_after_request(connection)

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from django.contrib.auth.models import AnonymousUser
 
 
-# Under which the session keeps the store.
 SESSION_KEY: Final = "store_id"
 
 
@@ -33,8 +32,8 @@ def stores_of(user: AbstractBaseUser | AnonymousUser) -> tuple[UUID, ...]:
     """Return the stores a user belongs to, ordered by id; none for a user who is not signed in.
 
     One round trip. With row-level security it reads as the user: ``user_guc`` holds the user's key for this one
-    statement, and the policy of ``MembershipIsolation`` shows that user's memberships. Raises ConfigurationError when
-    ``MEMBERSHIP_MODEL`` is unusable; raises database errors as Django's.
+    statement, and the policy of ``MembershipIsolation`` shows that user's memberships. Raises ConfigurationError if
+    ``MEMBERSHIP_MODEL`` is unusable, and Django's database errors.
     """
     if not user.is_authenticated:
         return ()
@@ -55,7 +54,7 @@ def stores_of(user: AbstractBaseUser | AnonymousUser) -> tuple[UUID, ...]:
         sql.Literal(key),
     )
     rows = rows_in_one_trip(connection, statement.as_string(connection.connection))
-    if in_transaction(connection):  # of other code, and continuing
+    if in_transaction(connection):  # other code's, which continues
         forget = sql.SQL("SELECT set_config({}, '', true)").format(sql.Literal(conf.user_guc))
         in_one_trip(connection, forget.as_string(connection.connection))
     return tuple(store for (store,) in rows)
@@ -76,7 +75,7 @@ def membership_fields() -> tuple[type[Model], Field[Any, Any], Field[Any, Any]]:
 
 
 def _field(model: type[Model], name: str, target: str | None) -> Field[Any, Any]:
-    """Return the field of this name, or else the only foreign key to the target. Raises ConfigurationError."""
+    """Return the field with this name, or else the only foreign key to the target. Raises ConfigurationError."""
     columns = model._meta.concrete_fields
     named = [field for field in columns if field.name == name]
     fitting = named or [field for field in columns if field.related_model and _label(field.related_model) == target]

@@ -38,7 +38,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class DrainedJob:
-    """One run of a drain and its outcome; with ``raise_errors=False``, a handler's error is ``outcome.error``."""
+    """One run of ``drain_jobs``. With ``raise_errors=False``, a handler's error is ``outcome.error``."""
 
     id: int
     task: str
@@ -51,16 +51,16 @@ def drain_jobs(
 ) -> list[DrainedJob]:
     """Run due jobs, and those they enqueue, until none is due; return every run in order.
 
-    A later ``now`` makes jobs due that wait for that time (retries, ``run_at``). Raises AssertionError after ``limit``
+    A later ``now`` makes jobs due that wait until then (retries, ``run_at``). Raises AssertionError after ``limit``
     runs, since jobs that enqueue each other would never end, and at the first run that fails, with its error as the
     cause. With ``raise_errors=False``, that job is retried or failed as in a worker, and the drain goes on. Jobs of a
-    task with ``chunk`` run together as in a worker, each of them a run; after a chunk that failed, one by one.
+    task with ``chunk`` run together as in a worker, each counted as a run; after a failed chunk they run one by one.
     """
     process = Process.objects.using(conf.database).create(
         kind="test", hostname=socket.gethostname()[:255], pid=os.getpid()
     )
     drained: list[DrainedJob] = []
-    if connections[conf.database].in_atomic_block:  # whose commit may never come: then is enqueued as jobs end
+    if connections[conf.database].in_atomic_block:  # it may never commit: ``then`` is enqueued as the jobs end
         statements.execute("count_ends_at_once")
     try:
         while True:
@@ -79,8 +79,8 @@ def drain_jobs(
             if raise_errors and isinstance(outcome, (Errored, Split)):
                 what = f"a chunk of {len(running.runs)} jobs" if running.others else f"job {running.id}"
                 raise AssertionError(
-                    f"{what} of task {running.task!r} failed: {report(outcome.error).message!r}. A "
-                    "test that expects this passes raise_errors=False, and finds the error in the run's outcome"
+                    f"{what} of task {running.task!r} failed: {report(outcome.error).message!r}. If "
+                    "the test expects this, pass raise_errors=False; the error is then in the run's outcome"
                 ) from outcome.error
             drained += [DrainedJob(run.id, run.task, run.store_id, outcome) for run in running.runs]
     finally:
@@ -110,27 +110,24 @@ def perform_job(task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ..
 def perform_job(task: Task[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Any:
     """Run a task's handler here, with arguments converted and store set as in a worker; its errors propagate.
 
-    An ``async def`` handler runs to its end, and its result is returned. Not for async code: use sync_to_async there.
-    Nothing is enqueued and ``current_job()`` is unavailable. Raises PayloadInvalid.
+    An ``async def`` handler runs to its end, and its result is returned; in async code, call this with sync_to_async.
+    Nothing is enqueued, and ``current_job()`` is unavailable. Raises PayloadInvalid.
     """
     arguments = task.payload.bind(args, kwargs)
     converted = task.payload.decode(arguments.json, arguments.store_id)
     run: Callable[..., Any] = task.function
-    with _run_context(task, arguments.store_id):
+    context: AbstractContextManager[object] = SystemTaskContext(task.name)
+    if (store_id := arguments.store_id) is not None:
+        context = ActiveContext(connections[conf.database], store_id, atomic=task.atomic, by_statement=task.is_async)
+    with context:
         result = run(**converted)
         return run_coroutine(result, lambda _: None) if task.is_async else result
-
-
-def _run_context(task: Task[..., Any], store_id: UUID | None) -> AbstractContextManager[object]:
-    if store_id is None:
-        return SystemTaskContext(task.name)
-    return ActiveContext(connections[conf.database], store_id, atomic=task.atomic, by_statement=task.is_async)
 
 
 def assert_enqueued(task: Task[..., Any], *, count: int | None = None, **arguments: Any) -> list[int]:
     """Assert that jobs of ``task`` are queued whose payload has these arguments; return their ids.
 
-    ``count`` None means one or more. Raises AssertionError that shows what is queued instead.
+    ``count`` None means one or more. The AssertionError shows what is queued instead.
     """
     queued = Job.objects.using(conf.database).filter(task=task.name, state=JobState.QUEUED).order_by("id")
     store_id = arguments.pop(STORE_ARGUMENT, None)
@@ -155,7 +152,7 @@ _NO_GATE = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class DrainedMessage:
-    """One message of a drain and its result; ``answer`` None means published."""
+    """One message of ``drain_outbox``; ``answer`` is None if it was published."""
 
     message_id: UUID
     aggregate_type: str
@@ -169,8 +166,8 @@ def drain_outbox(*, limit: int = 1000) -> list[DrainedMessage]:
     """Publish pending messages once, including those of the caller's own transaction; return them in order.
 
     Uses the publishers of the settings (``rn::memory:::…`` keeps messages in ``MemoryPublisher.published``). Messages
-    that are not published stay pending. Needs a role that may update messages: the worker's, or the tables' owner.
-    Raises AssertionError beyond ``limit`` messages.
+    that are not published stay pending. Role: one that may update messages, such as the worker's or the tables' owner.
+    Raises AssertionError if there are more than ``limit`` messages.
     """
     drained: list[DrainedMessage] = []
     for aggregate_type in outbox.message_types():

@@ -1,4 +1,4 @@
-"""Acting as a database role or a store, and proof that a table keeps stores apart, tested as the real roles."""
+"""Acting as a database role or a store, and a proof, as the real roles, that a table keeps stores apart."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def as_role(role: str, *, using: str | None = None) -> Generator[None]:
     """Run a block as a database role: web, worker, operator or migrator of SALON_JOBS['ROLES'], or any role's name.
 
     Opens a transaction (or a savepoint) and sets the role locally in it, so that the role's privileges and policies
-    apply; the previous role returns at the end. The connection's own login must be allowed to: a superuser, or a
-    member. Raises ConfigurationError if it is not, or if there is no such role.
+    apply; the previous role is set again at the end. The connection's login must be a superuser or a member of the
+    role. Raises ConfigurationError if it is not, or if there is no such role.
     """
     connection = connections[using or conf.database]
     name = _role_name(role)
@@ -43,7 +43,7 @@ def as_role(role: str, *, using: str | None = None) -> Generator[None]:
             except DatabaseError as error:
                 raise _refusal(name, login, error) from error
         yield
-        # RELEASE SAVEPOINT keeps a local set. After an error, rolling back to it also reverts the role.
+        # RELEASE SAVEPOINT keeps a local setting. After an error, rolling back to the savepoint reverts the role too.
         if can_run(connection):
             with connection.cursor() as cursor:
                 cursor.execute("SELECT set_config('role', %s, true)", [before])
@@ -58,7 +58,7 @@ def as_store(store: UUID | str | Model, *, using: str | None = None) -> Generato
 
 
 def _role_name(role: str) -> str:
-    """Return the name of a role in this deployment. Raises ConfigurationError for a key when ROLES is not set."""
+    """Return the name of a role in this deployment. Raises ConfigurationError for a key of ROLES if that is not set."""
     if role not in _KEYS:
         return role
     if conf.roles is None:
@@ -131,7 +131,7 @@ class StoreTable:
         return self.ask("SELECT has_table_privilege(%(table)s::regclass, 'TRUNCATE')") == [(True,)]
 
     def parts_in_reach(self) -> list[str]:
-        """Return its partitions and children that the current role may use; its policies do not apply to them."""
+        """Return the partitions and children that the current role may use, to which its policies do not apply."""
         rows = self.ask(
             "WITH RECURSIVE parts AS (SELECT inhrelid AS part FROM pg_inherits WHERE inhparent = %(table)s::regclass"
             " UNION SELECT inhrelid FROM pg_inherits JOIN parts ON inhparent = part) SELECT part::regclass::text"
@@ -159,7 +159,7 @@ class StoreTable:
 
 
 def _table_of(model: type[Model], field: str | None, connection: BaseDatabaseWrapper) -> StoreTable:
-    """Return the table of a model. Raises ConfigurationError when its store column cannot be determined."""
+    """Return the table of a model. Raises ConfigurationError if its store column cannot be determined."""
     meta = model._meta
     declared = declared_in_meta().get(model) or declared_by_operations().get(model)
     if field is None and isinstance(declared, StoreIsolation):
@@ -173,7 +173,7 @@ def _table_of(model: type[Model], field: str | None, connection: BaseDatabaseWra
     if column is None:
         raise ConfigurationError(
             f"{meta.label} has {len(candidates)} fields of its own table that may hold the store: "
-            "declare StoreIsolation, or name it, field=…"
+            "declare StoreIsolation, or name the field with field=…"
         )
     return StoreTable(connection, meta.db_table, column)
 
@@ -214,7 +214,7 @@ class _Attempt:
 
 @dataclass(frozen=True, slots=True)
 class IsolationProbe:
-    """Test of one role on one table. ``rows``: how many each store has, None if nobody could count them."""
+    """Test of one role on one table. ``rows`` is how many rows each store has, None if they could not be counted."""
 
     table: StoreTable
     role: str
@@ -246,7 +246,7 @@ class IsolationProbe:
 
     def _check_privileges(self, store_column: Column) -> None:
         if not store_column.selectable:
-            self._fail(f"may not read {store_column.name!r} and proves nothing: name the roles that use it, roles=…")
+            self._fail(f"may not read {store_column.name!r}, so it proves nothing: pass roles=… with the roles that do")
         if not self.table.restricts():
             self._fail("is not under its policies: it is a superuser or has BYPASSRLS")
         if conf.roles is not None and self.role != conf.roles.migrator and self.table.truncatable():
@@ -276,7 +276,7 @@ class IsolationProbe:
             return dict(zip(copied, cursor.fetchone(), strict=True))
 
     def _touch(self, updatable: Sequence[str]) -> sql.Composed:
-        """Return an update of a column with its own value: the first updatable one, or else the store's, not allowed.
+        """Return an update that sets a column to its own value: the first updatable one, or else the store's.
 
         It has no condition: with one, SELECT policies would stand in for a missing UPDATE policy.
         """
@@ -322,7 +322,7 @@ class IsolationProbe:
             self._fail(f"inserts {what}, and no policy stopped it: {attempt}", attempt)
 
     def _do_nothing(self, touch: sql.Composed, template: _Template, how: str) -> None:
-        """Require that nothing can be seen, changed, deleted or inserted now."""
+        """Assert that nothing can be seen, changed, deleted or inserted now."""
         for verb, statement in (
             ("sees", self.table.sql("SELECT {store} FROM {table}")),
             ("changes", touch),
@@ -384,10 +384,10 @@ def assert_isolated(
     one store on another's rows, without a store, and with a setting that is not a UUID; and checks that row-level
     security is forced. All of it is rolled back.
 
-    ``stores``: the stores to try, required if the connection itself is under row-level security and cannot find them.
-    ``field``: the field that holds the store, if StoreIsolation does not define it and it is not the only foreign key
-    to STORE_MODEL. Raises AssertionError saying which role could do what, and ConfigurationError if the test cannot be
-    done this way.
+    ``stores`` are the stores to try, required if the connection itself is under row-level security and cannot find
+    them. ``field`` is the field that holds the store, if StoreIsolation does not define it and it is not the only
+    foreign key to STORE_MODEL. Raises AssertionError saying which role could do what, and ConfigurationError if the
+    test cannot be done this way.
     """
     connection = connections[using or conf.database]
     table = _table_of(model, field, connection)
@@ -404,7 +404,7 @@ def assert_isolated(
 
 
 def _default_roles(table: StoreTable) -> Sequence[str]:
-    """Return the default roles to test. One without any privilege on the table is shut out by that alone."""
+    """Return the roles to test by default: web and worker, without those that have no privilege on the table."""
     if conf.roles is None:
         return [role for (role,) in table.ask("SELECT current_user")]
     used = table.ask(
@@ -419,14 +419,14 @@ def _default_roles(table: StoreTable) -> Sequence[str]:
 
 
 def _rows_by_store(table: StoreTable, stores: Sequence[UUID] | None) -> dict[UUID, int | None]:
-    """Return how many rows each store has; None where the connection cannot see it. Raises for fewer than two."""
+    """Return how many rows each store has, None if the connection cannot see them. Raises for fewer than two stores."""
     counts: dict[UUID, int | None] = {}
     if not table.restricts():
         counts = {store: count for store, count in table.visible().items() if store is not None}
     elif stores is None:
         raise AssertionError(
             f"the connection is under row-level security itself and cannot find which stores have rows in {table}: "
-            "name two of them, stores=[…]"
+            "pass two of them with stores=[…]"
         )
     else:
         counts = dict.fromkeys(map(guc.as_uuid, stores))
@@ -439,6 +439,6 @@ def _rows_by_store(table: StoreTable, stores: Sequence[UUID] | None) -> dict[UUI
         )
     if len(counts) == 1:
         raise AssertionError(
-            f"only one store has rows in {table}: no other store's could have been seen; add rows of another"
+            f"only one store has rows in {table}, so it could see no other store's; add rows of another"
         )
     return counts

@@ -1,1 +1,1 @@
-"""Comparison of a live catalogue with the declared roles, privileges, policies and functions, and its repair."""
+"""Comparison of a live database with the declared roles, privileges, policies and functions, and its repair."""

@@ -1,4 +1,4 @@
-"""The system catalogue of one database, and how what it holds differs from what is declared."""
+"""The system catalogue of one database, and its differences from what is declared."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Drift:
     """One difference: what and where, what is declared and what was found, and the statements that fix it.
 
     ``fix`` runs as a superuser, in order. ``needs_decision``: only a person can decide whether ``fix`` is right or the
-    declaration is wrong, so it never runs automatically; ``hint`` says what else to do.
+    declaration is wrong, so it never runs by itself; ``hint`` says what else to do.
     """
 
     kind: str
@@ -81,13 +81,13 @@ class CatalogueObject(NamedTuple):
             yield Drift("owner", self.where, owner, self.owner, (fix,))
 
     def compare_rights(self, expected: Iterable[Right], found: Iterable[Right], *, hint: str = "") -> Iterable[Drift]:
-        """Yield the drifts of the rights, one per role. ``found`` are those rights that the declaration covers."""
+        """Yield the drifts of rights, one per role. ``found`` are the rights that the declaration covers."""
         declared, present = set(expected), set(found)
         for name in sorted({right.grantee for right in declared ^ present}):
             theirs_declared = {right for right in declared if right.grantee == name}
             theirs_present = {right for right in present if right.grantee == name}
             extra = theirs_present - theirs_declared
-            # Revoking a privilege on the whole object also revokes it on the columns.
+            # Revoking a privilege on the whole object also revokes it on its columns.
             revoked = {right.privilege for right in extra if not right.column}
             missing = {right for right in theirs_declared if right not in theirs_present or right.privilege in revoked}
             fix = grants(self.on, missing)
@@ -169,12 +169,12 @@ class Catalogue:
         ]
 
     def qualify(self) -> None:
-        """Resolve names only in pg_catalog for the rest of the transaction, so that all others show their schema."""
+        """Find names only in pg_catalog for the rest of the transaction, so that all others show their schema."""
         self.connection.execute("SELECT set_config('search_path', 'pg_catalog', true)")
 
 
 def by_alias(alias: str) -> psycopg.Connection[Any]:
-    """Return the connection underneath Django's. Raises ConfigurationError for an alias that does not exist."""
+    """Return psycopg's connection of an alias. Raises ConfigurationError for an alias that does not exist."""
     if alias not in connections:
         raise ConfigurationError(f"DATABASES has no alias {alias!r}")
     connections[alias].ensure_connection()

@@ -21,7 +21,7 @@ from salon_jobs.db.connections import LOCK_TIMEOUT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversion:
-    """Plan of a conversion: who loses everything, and who owns it afterwards."""
+    """Plan of a conversion: which roles lose everything, and which role owns it afterwards."""
 
     database: str
     former: tuple[str, ...]
@@ -49,9 +49,10 @@ def plan_conversion(connection: psycopg.Connection[Any]) -> Conversion | None:
 
 
 def convert(connection: psycopg.Connection[Any], plan: Conversion) -> tuple[str, ...]:
-    """Convert in one transaction, as superuser; the roles exist. Return the policies that still name a former role.
+    """Convert in one transaction, as superuser; return the policies that still name a former role.
 
-    Raises FixIncomplete, with nothing changed, when a statement is refused or the result is not as declared.
+    The roles must exist. Raises FixIncomplete, with nothing changed, if a statement is refused or the result is not as
+    declared.
     """
     with connection.transaction():
         catalogue = Catalogue(connection)
@@ -87,7 +88,7 @@ def _hand_over(catalogue: Catalogue, plan: Conversion, schemas: list[str]) -> It
 
 
 def _grant_all(declared: Declaration) -> Iterable[str]:
-    """Yield the statements that give existing objects the default privileges; those declared lose some again later."""
+    """Yield the statements that give existing objects the default privileges; ``fix`` then takes some of them back."""
     for each in declared.default_privileges:
         if each.grantee is not None:
             privileges = ", ".join(each.privileges)
@@ -95,7 +96,7 @@ def _grant_all(declared: Declaration) -> Iterable[str]:
 
 
 def _revoke_all(catalogue: Catalogue, plan: Conversion, schemas: list[str]) -> Iterable[str]:
-    """Yield the statements that leave the former roles nothing in this database, and the new owner what it needs."""
+    """Yield the statements that leave the former roles nothing in this database, and give the owner what it needs."""
     former = identifiers(plan.former)
     database, owner = identifier(plan.database), identifier(plan.owner)
     yield f"ALTER SCHEMA {SCHEMA} OWNER TO {owner}"

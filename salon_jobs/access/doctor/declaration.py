@@ -42,7 +42,7 @@ class StoreKey(NamedTuple):
 class Declaration:
     """What the catalogue is compared with. With one database user there are no ``named`` roles.
 
-    ``owner`` owns schema, tables and functions: the migrator, or the one database user.
+    ``owner`` is the owner of schema, tables and functions: the migrator, or the one database user.
     """
 
     roles: Roles | None
@@ -75,7 +75,7 @@ class Declaration:
         return tuple(each for spec, name in self.named for each in spec.default_privileges(name, self.owner))
 
     def covered(self, rights: Iterable[Right], exempt: Collection[str]) -> set[Right]:
-        """Return the rights to be compared: with one database user those of PUBLIC, else of all but ``exempt``."""
+        """Return the rights to compare: with one database user those of PUBLIC, else all but those of ``exempt``."""
         return {
             right
             for right in rights
@@ -87,7 +87,7 @@ class Declaration:
         return {right for right in rights if right.grantee == PUBLIC or right.grantee in self.runtime}
 
     def is_loophole(self, each: CatalogueObject) -> bool:
-        """Return whether a view or function shows those who may use it rows that only its owner may see."""
+        """Return whether a view or function shows its users rows that only its owner may see."""
         return each.runs_as_owner and not each.is_of_extension and (each.owner_bypasses or each.owner == self.owner)
 
 
@@ -128,7 +128,7 @@ def declare(catalogue: Catalogue) -> Declaration:
 def _store_keys() -> Iterable[StoreKey]:
     for model in apps.get_models(include_auto_created=True):
         keys = [key for key in model._meta.constraints if isinstance(key, SameStoreForeignKey)]
-        # Only then: of some models Django asks the server whether it can have them, as a user who may be locked out.
+        # Only if it has keys: for some models Django asks the server what it supports, as a user who may be locked out.
         if keys and model._meta.can_migrate(conf.database) and router.allow_migrate_model(conf.database, model):
             for key in keys:
                 columns, to, to_columns = key.reference(model)
@@ -136,7 +136,7 @@ def _store_keys() -> Iterable[StoreKey]:
 
 
 def _with_the_fan_out(access: TableAccess) -> TableAccess:
-    """Add to the store table what the owner of the fan-out function reads there."""
+    """Add what the owner of the fan-out function reads, if this is the store table."""
     store = _store_table()
     if conf.roles is None or store is None or access.table != store[0]:
         return access

@@ -28,8 +28,8 @@ class Examination:
 def examine(connection: psycopg.Connection[Any], *, with_orphans: bool = True) -> Examination:
     """Compare everything without changing anything. Any role may run it.
 
-    Orphans of foreign keys, which require reading both tables, are searched only if the role bypasses row-level
-    security. Raises SchemaMissing if the job tables do not exist.
+    Orphans of foreign keys, which take reading both tables, are searched only if the role bypasses row-level security.
+    Raises SchemaMissing if the job tables do not exist.
     """
     catalogue = Catalogue(connection)
     with catalogue.unchanged():
@@ -54,14 +54,14 @@ def examine(connection: psycopg.Connection[Any], *, with_orphans: bool = True) -
 
 
 def examine_tables(connection: psycopg.Connection[Any]) -> Examination:
-    """Compare only row-level security and policies: a few statements, for use at process start."""
+    """Compare only row-level security and policies, in a few statements, at the start of a process."""
     catalogue = Catalogue(connection)
     with catalogue.unchanged():
         declared = declare_tables()
         relations = catalogue.relations(access.table for access in declared.tables)
         catalogue.qualify()
         drifts = (
-            # Missing tables are a matter of migrations.
+            # Missing tables are for ``check_schema``.
             *(drift for drift in objects.compare_security(relations, declared) if drift.kind != "table"),
             *objects.compare_policies(catalogue, relations, declared),
         )
@@ -95,15 +95,15 @@ def _compare(
         yield from objects.find_undeclared_views(catalogue, relations, declared)
 
 
-# One fix can reveal more: only then do the rights that a table's former owner keeps exceed those declared.
+# One fix can reveal more, such as rights that a table's former owner keeps.
 _ROUNDS: Final = 3
 
 
 def fix(connection: psycopg.Connection[Any], *, with_orphans: bool = True) -> tuple[Drift, ...]:
     """Fix all drifts that need no decision, in one transaction; return the drifts that were fixed.
 
-    For a superuser, or for the migrator if no role and no owner's function is affected. Waits briefly for each table's
-    lock. Raises FixIncomplete, with nothing changed, when a statement is refused or drifts remain.
+    Run it as a superuser, or as the migrator if no role and no owner's function is affected. Waits briefly for each
+    table's lock. Raises FixIncomplete, with nothing changed, if a statement is refused or drifts remain.
     """
     fixed: list[Drift] = []
     drifts: list[Drift] = []

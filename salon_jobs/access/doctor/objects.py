@@ -1,4 +1,4 @@
-"""What is checked about tables, views and functions, and what belongs to them: policies, triggers, rules, keys."""
+"""Checks of tables, views and functions, and of what belongs to them: policies, triggers, rules, keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Relations: TypeAlias = Mapping[str, Relation]
 
 
 def compare_security(relations: Relations, declared: Declaration) -> Iterable[Drift]:
-    """Yield tables that are missing, or whose row-level security is off, not forced, or on without being declared."""
+    """Yield tables that are missing, or whose row-level security is off, not forced, or on though not declared."""
     for access in declared.tables:
         table = relations.get(access.table)
         if table is None:
@@ -72,11 +72,12 @@ _BEFORE_GROUPS: Final = {"and", "any", "not", "or", "select", "when"}
 
 
 def normal_form(text: str) -> str:
-    """Return a condition, or the definition of a trigger, without what the server adds where it writes one.
+    """Return a condition, or the definition of a trigger, without what the server changes when it shows one.
 
     That is letter case, parentheses around parts, the casts of literals and columns to text, the alias of a subselect,
-    and ``= ANY (ARRAY[…])`` for IN. Runtime roles compare at start, and may create nothing on which the server could
-    show what a declared condition looks like. Nothing that is declared here means something else without parentheses.
+    and ``= ANY (ARRAY[…])`` for IN. The server could only show a declared condition on an object that has it, and
+    runtime roles, which compare at start, may create none. No declared condition changes its meaning without these
+    parentheses.
     """
     words: list[str] = []
     closings: list[str] = []
@@ -108,7 +109,7 @@ def normal_form(text: str) -> str:
 
 
 def compare_tables(objects: Iterable[CatalogueObject], relations: Relations, declared: Declaration) -> Iterable[Drift]:
-    """Yield other owners, and privileges on tables, columns and sequences that differ from those declared."""
+    """Yield owners, and privileges on tables, columns and sequences, that differ from those declared."""
     tables = {each.oid: each for each in objects if each.is_relation}
     sequences: dict[int, list[CatalogueObject]] = {}
     for each in tables.values():
@@ -118,7 +119,7 @@ def compare_tables(objects: Iterable[CatalogueObject], relations: Relations, dec
             continue
         table = tables[relations[access.table].oid]
         yield from table.compare_owner(declared.owner)
-        # What owners of the host's own functions need on its tables is not declared here.
+        # What the owners of the host's own functions need on its tables is declared nowhere.
         exempt = {table.owner, declared.owner, *conf.extra_owner_roles}
         yield from table.compare_rights(access.rights, declared.covered(table.rights, exempt))
         for sequence in sequences.get(table.oid, ()):
@@ -127,7 +128,7 @@ def compare_tables(objects: Iterable[CatalogueObject], relations: Relations, dec
 
 
 def compare_triggers_and_rules(catalogue: Catalogue, relations: Relations, declared: Declaration) -> Iterable[Drift]:
-    """Yield triggers that are missing, different or disabled, those of foreign keys included, and rewrite rules."""
+    """Yield triggers (those of foreign keys included) that are missing, different or disabled, and rewrite rules."""
     tables = {table.oid: table for table in relations.values()}
     declared_triggers = {
         (relations[trigger.table].oid, trigger.name): (function, trigger)
@@ -178,7 +179,7 @@ def names_of_django() -> set[str]:
 def used_by_default(
     objects: Iterable[CatalogueObject], of_django: Iterable[Relation], relations: Relations, declared: Declaration
 ) -> list[Relation]:
-    """Return the undeclared ones of Django's tables on which others have no more than the default privileges."""
+    """Return Django's undeclared tables on which other roles have no more than the default privileges."""
     by_default = {
         Right(each.grantee, privilege)
         for each in declared.default_privileges
@@ -226,8 +227,8 @@ def find_undeclared_views(catalogue: Catalogue, relations: Relations, declared: 
     tables = dict(catalogue.rows("view_tables", views=[view.oid for view in views]))
     for view in views:
         for name in sorted({right.grantee for right in declared.within_reach(view.rights)}):
-            # The migrator is restricted to a store in the tables of stores, and sees all rows of the others, including
-            # jobs.
+            # The migrator is restricted to one store in tables with stores' rows, and sees all rows of other tables,
+            # such as the jobs.
             more = _open_to(view.owner, relations, declared) - _open_to(name, relations, declared)
             hidden = sorted(
                 table.sql for table in relations.values() if table.oid in more & {*tables.get(view.oid, ())}
@@ -249,7 +250,7 @@ def find_undeclared_views(catalogue: Catalogue, relations: Relations, declared: 
 
 
 def _open_to(name: str, relations: Relations, declared: Declaration) -> set[int]:
-    """Return the protected tables of which a role is declared to see all rows."""
+    """Return the tables whose declared policies show a role all rows."""
     return {
         relations[access.table].oid
         for access in declared.tables
@@ -285,7 +286,7 @@ def compare_store_keys(catalogue: Catalogue, relations: Relations, declared: Dec
 def find_orphans(catalogue: Catalogue) -> Iterable[Drift]:
     """Yield keys with rows that refer to nothing, or that were never validated. Reads both tables of each key.
 
-    Only a role that bypasses row-level security sees the rows.
+    Only a role that bypasses row-level security sees all of the rows.
     """
     for name, child, columns, parent, to_columns, is_valid, _, is_child_forced, is_parent_forced in catalogue.rows(
         "foreign_keys", names=[]
@@ -312,7 +313,7 @@ def find_orphans(catalogue: Catalogue) -> Iterable[Drift]:
 
 
 def compare_functions(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
-    """Yield functions that are missing or different, undeclared ones with the same name, and other loopholes."""
+    """Yield declared functions that are missing or differ, others with the same name, and other loopholes."""
     routines = {each.oid: each for each in catalogue.objects if each.is_routine}
     missing = {function.signature: function for function in declared.functions}
     declared_routines: set[int] = set()
@@ -363,7 +364,7 @@ def _missing_function(function: FunctionAccess, declared: Declaration) -> Drift:
 def _find_undeclared_routines(
     routines: Iterable[CatalogueObject], declared_routines: Collection[int], declared: Declaration
 ) -> Iterable[Drift]:
-    """Yield undeclared routines of the runtime roles, and SECURITY DEFINER ones of owners who see more than callers."""
+    """Yield undeclared routines of runtime roles, and SECURITY DEFINER ones whose owner sees more than callers."""
     for routine in routines:
         if routine.oid in declared_routines:
             continue

@@ -1,4 +1,4 @@
-"""What is checked about roles, and about what holds their objects: the database, its schemas, server parameters."""
+"""Checks of roles, and of what holds their objects: the database, its schemas, server parameters."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def compare_roles(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift
 def compare_memberships(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
     """Yield undeclared members of the migrator and of owners, and undeclared memberships of our roles.
 
-    Both ends are checked, so that anyone who reaches an owner through intermediate roles shows up at one of them.
+    Both ends are checked, so that a role that reaches an owner through other roles shows up at one of them.
     """
     memberships = catalogue.rows("memberships", granted=list(declared.guarded), members=list(declared.names))
     powers = _powers(catalogue, [granted for granted, *_ in memberships])
@@ -126,7 +126,7 @@ def _revoke(granted: str, member: str, grantor: str | None) -> str:
 
 
 def _powers(catalogue: Catalogue, granted: Iterable[str]) -> dict[str, tuple[str, bool]]:
-    """Return for each role what predefined roles let its members do, and whether policies do not restrict them."""
+    """Return for each role what predefined roles let its members do, and whether it exempts them from policies."""
     texts: dict[str, list[str]] = {name: [] for name in granted}
     exempt: set[str] = set()
     for name, own, bypasses in catalogue.rows("powers", granted=list(texts), powers=list(_POWERS)):
@@ -140,7 +140,7 @@ def _powers(catalogue: Catalogue, granted: Iterable[str]) -> dict[str, tuple[str
 def compare_settings(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
     """Yield dangerous settings stored for a role, for the database, or for a role in it.
 
-    A stored store or user counts for any role, the others only for our roles.
+    A stored store or user is dangerous for any role, the other settings only for our roles.
     """
     identity = {conf.store_guc.lower(): "sessions start in a store", conf.user_guc.lower(): "sessions start as a user"}
     stored = catalogue.rows(

@@ -41,12 +41,13 @@ class InstallFanOutFunction(DatabaseOperation):
     """Operation that installs the function that lists all stores: no arguments, only ids, owned by the fan-out role.
 
     Does nothing without STORE_MODEL. A project that sets STORE_MODEL later first migrates the store's app, then sets it
-    and puts this operation into a migration of its own, after the store's table. Run as the migrator, which may SET
-    ROLE to the owner but inherits nothing from it. Raises ConfigurationError when the store's table is created later.
+    and puts this operation into a migration of its own that depends on the store's table. Run it as the migrator, which
+    may SET ROLE to the owner but inherits nothing from it. Raises ConfigurationError if the store's table is created
+    later.
     """
 
     def allowed(self, alias: str, app_label: str, state: ProjectState) -> bool:
-        """Ask the routers, for the store model too: the function reads its table."""
+        """Ask the routers, also for the store model, whose table the function reads."""
         if not super().allowed(alias, app_label, state):
             return False
         return conf.store_model is None or self.allow_migrate_model(alias, _store_model(conf.store_model, state))
@@ -131,7 +132,7 @@ class ProtectTables(DatabaseOperation):
 
 
 class ShareWithDjango(DatabaseOperation):
-    """Operation that lets the runtime roles use what they need of Django and pgtrigger.
+    """Operation that gives the runtime roles what they need of Django and pgtrigger.
 
     Does nothing with one database user.
     """
@@ -150,18 +151,18 @@ class ShareWithDjango(DatabaseOperation):
         )
 
     def unapply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Do nothing: by now, other apps' tables rely on it."""
+        """Do nothing: other apps' tables rely on it by now."""
 
     def describe(self) -> str:
         return "Let the runtimes read the history of migrations and call pgtrigger's function"
 
 
 class ProtectModel(DatabaseOperation):
-    """Operation that gives a model outside your code the access a ``StoreIsolation`` or ``SystemScope`` declares.
+    """Operation that gives a model outside your code the access that a ``StoreIsolation`` or ``SystemScope`` declares.
 
-    ``model`` is "app_label.Model"; the table of a ManyToManyField is "app_label.Model_field". The migration depends on
-    the one that creates it. To change what an earlier migration declared, pass that as ``instead_of``. Raises
-    ConfigurationError when a policy would remain that is no longer declared.
+    ``model`` is "app_label.Model"; the table of a ManyToManyField is "app_label.Model_field". Let the migration depend
+    on the one that creates it. To change what an earlier migration declared, pass that as ``instead_of``. Raises
+    ConfigurationError if a policy would remain that is no longer declared.
     """
 
     def __init__(self, model: str, constraint: AccessConstraint, *, instead_of: AccessConstraint | None = None) -> None:
@@ -192,12 +193,12 @@ class ProtectModel(DatabaseOperation):
         if old is not None:
             schema_editor.remove_constraint(model, old)
         access = None if new is None else new.access(model, conf.roles)
-        # Its own may already exist: a conversion to roles sets up what all migrations declare.
+        # Its policies may already exist: a conversion to roles sets up what all migrations declare.
         declared: set[str] = set() if access is None else {policy.name for policy in access.policies}
         leftovers = [] if schema_editor.collect_sql else sorted(_policies(schema_editor, model) - declared)
         if leftovers:
             raise ConfigurationError(
-                f"{self.model} has policies of another declaration ({', '.join(leftovers)}): name the one so far, "
+                f"{self.model} has policies of another declaration ({', '.join(leftovers)}): pass the previous one, "
                 f'ProtectModel("{self.model}", …, instead_of=…)'
             )
         if new is not None:
@@ -255,7 +256,7 @@ def declared_in_meta() -> dict[type[Model], AccessConstraint]:
 
 
 def declared_by_operations() -> dict[type[Model], AccessConstraint]:
-    """Return the constraints given by ``ProtectModel``, and not removed by ``ReleaseModel``, of installed models."""
+    """Return the constraints of installed models that ``ProtectModel`` gives and no ``ReleaseModel`` removes."""
     graph = MigrationLoader(None, ignore_no_migrations=True).graph
     plan = dict.fromkeys(key for leaf in graph.leaf_nodes() for key in graph.forwards_plan(leaf))
     last = {

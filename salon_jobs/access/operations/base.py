@@ -1,4 +1,4 @@
-"""What all migration operations share, short locks, and operations on any table."""
+"""Base of all migration operations, short locks, and operations on any table."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ from django.db.migrations.state import ProjectState
 
 from salon_jobs.access.constraints import VALIDATE, row_security_of
 from salon_jobs.access.objects import identifier, identifiers, literal
-from salon_jobs.db.connections import lock_timeout, waits_by_its_own
+from salon_jobs.db.connections import has_lock_timeout, lock_timeout
 
 
 class DatabaseOperation(Operation):
     """Operation that changes only the database, where the routers allow it; Django's model state is unchanged.
 
-    An operation that locks tables ACCESS EXCLUSIVE waits for them as long as ``lock_timeout``: if it fails, nothing has
+    An operation that locks tables ACCESS EXCLUSIVE waits for them as long as ``lock_timeout``. If it fails, nothing has
     changed, and ``migrate`` can be run again.
     """
 
-    # Several statements that belong together, some of them for this transaction only (SET LOCAL): in a migration with
-    # ``atomic = False`` each operation gets its own transaction.
+    # In a migration with ``atomic = False`` too, its statements belong together, and SET LOCAL needs a transaction.
     atomic = True
     reversible = True
     reduces_to_sql = True
@@ -58,7 +57,7 @@ class DatabaseOperation(Operation):
             before, after = lock_timeout(schema_editor.connection) if self.locks_tables else ([], [])
             execute(schema_editor, *before)
             change(schema_editor, state)
-            # Not in a finally: after an error the transaction accepts no statements, and its end resets it anyway.
+            # Not in a finally: after an error the transaction accepts no statements, and its end resets this anyway.
             execute(schema_editor, *after)
 
     def allowed(self, alias: str, app_label: str, state: ProjectState) -> bool:
@@ -92,18 +91,18 @@ def schema_of(schema_editor: BaseDatabaseSchemaEditor, table: str) -> str:
     return schema
 
 
-# Less than PostgreSQL's deadlock_timeout (1 s): if a migration that holds one table and a transaction that holds
-# another wait for each other, the migration gives up before the server would end the transaction.
+# Less than PostgreSQL's deadlock_timeout (1 s): if a migration and a transaction wait for each other's tables, the
+# migration gives up before the server would end the transaction.
 LOCKS_MS: Final = 900
 
 
 class LocksBriefly(Migration):
     """Migration that waits for locks for ``LOCKS_MS`` in total, forwards and backwards, and then fails with 55P03.
 
-    Then nothing has changed, and ``migrate`` can be run again. Others wait for tables it has already locked, so one
-    budget covers all its statements, from the first on: give a long statement its own migration. A session's own
-    ``lock_timeout`` takes precedence. With ``atomic = False`` the class has no effect: an index built concurrently may
-    wait long, since nothing waits for it.
+    Then nothing has changed, and ``migrate`` can be run again. Others wait for the tables it has locked, so one budget
+    covers all its statements: give a long statement its own migration. A session's own ``lock_timeout`` takes
+    precedence. With ``atomic = False`` the class has no effect: an index built concurrently may wait long, since
+    nothing waits for it.
     """
 
     def apply(
@@ -122,7 +121,7 @@ class LocksBriefly(Migration):
 @contextmanager
 def _locks_briefly(schema_editor: BaseDatabaseSchemaEditor) -> Generator[None]:
     connection = schema_editor.connection
-    if not schema_editor.atomic_migration or waits_by_its_own(connection):
+    if not schema_editor.atomic_migration or has_lock_timeout(connection):
         yield
         return
     # Until the transaction ends, so that it applies to the statements that Django defers until then.
@@ -141,7 +140,7 @@ def _locks_briefly(schema_editor: BaseDatabaseSchemaEditor) -> Generator[None]:
 
 
 def _spend(budget_s: float) -> Callable[..., Any]:
-    """Return an execute wrapper that gives each statement what the previous ones left of the budget."""
+    """Return an execute wrapper that gives each statement what is left of the budget."""
     end = time.monotonic() + budget_s
 
     def run(execute: Callable[..., Any], statement: str, params: Any, many: bool, context: dict[str, Any]) -> Any:
@@ -156,7 +155,7 @@ def _spend(budget_s: float) -> Callable[..., Any]:
 class SetStorageParameters(DatabaseOperation):
     """Operation that sets a table's storage parameters (fillfactor, autovacuum); reversing restores the defaults.
 
-    SHARE UPDATE EXCLUSIVE: it waits for a VACUUM of that table, but no reader or writer waits for it.
+    Takes SHARE UPDATE EXCLUSIVE: it waits for a VACUUM of that table, but no reader or writer waits for it.
     """
 
     def __init__(self, table: str, parameters: dict[str, float]) -> None:
@@ -194,9 +193,9 @@ _DROP_KEYS: Final = (
 class DropForeignKey(DatabaseOperation):
     """Operation that drops the foreign keys on exactly these columns of a table, by their names in the catalogue.
 
-    For keys that Django did not create. ``to`` is the table they refer to: other keys are then left alone. With
-    ``to_columns`` as well, the operation is reversible: reversing recreates the key, deferrable, correctly validated
-    and with a generated name. Fails with 42704 (a ProgrammingError) if there is no such key.
+    For keys that Django did not create. ``to`` is the table they refer to; keys to other tables are then left alone.
+    With ``to_columns`` as well, the operation is reversible: reversing recreates the key, deferrable, validated and
+    with a generated name. Fails with 42704 (a ProgrammingError) if there is no such key.
     """
 
     locks_tables: ClassVar[bool] = True
@@ -218,7 +217,7 @@ class DropForeignKey(DatabaseOperation):
         execute(schema_editor, _DROP_KEYS.format(table=table, to=to, columns=columns, missing=literal(missing)))
 
     def unapply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Recreate a key, NOT VALID, and validate it: a query that obeys row-level security would not be enough."""
+        """Recreate a key, NOT VALID, and validate it: a check that obeys row-level security would not be enough."""
         name = identifier(truncate_name(f"{self.table}_{'_'.join(self.columns)}_fk", 63, hash_len=8))
         table, row_security = identifier(self.table), row_security_of(schema_editor.connection)
         execute(

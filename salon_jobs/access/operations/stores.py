@@ -1,4 +1,4 @@
-"""Data migrations of tables with rows of stores: one store at a time, and an error for statements without a store."""
+"""Data migrations of tables with stores' rows: one store at a time, and an error for a statement without a store."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from salon_jobs.tenancy.context import tenant_context
 class RunForEachStore(RunPython):
     """Operation that calls ``code(apps, schema_editor, store_id)`` in the tenant context of each store, ordered by id.
 
-    Each call sees and changes only that store's rows, even as the migrator. In an ordinary migration all of them are
-    one transaction; with ``atomic = False`` each store has its own, and after a failure, whose note names the store,
-    ``migrate`` starts with the first store again: ``code`` must skip what is done. ``reverse_code`` is called the same
-    way, ``RunForEachStore.noop`` does nothing; without one the migration cannot be reversed.
+    Each call sees and changes only that store's rows, even as the migrator. In an ordinary migration all calls share
+    one transaction. With ``atomic = False`` each store has its own; after a failure, whose note names the store,
+    ``migrate`` begins with the first store again, so ``code`` must skip what is done. ``reverse_code`` is called the
+    same way, ``RunForEachStore.noop`` does nothing; without it the migration cannot be reversed.
 
-    The stores are those listed by the fan-out function: make the migration depend on ("salon_jobs", "0003_fan_out").
-    Raises ConfigurationError without it.
+    The fan-out function lists the stores: make the migration depend on ("salon_jobs", "0003_fan_out"). Raises
+    ConfigurationError without it.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class RunForEachStore(RunPython):
         elidable: bool = False,
     ) -> None:
         self.each, self.reverse_each = code, reverse_code
-        # The same except for the third argument; RunPython calls neither, since both directions are overridden.
+        # They differ from RunPython's by a third argument, but it calls neither: both directions are overridden.
         plain: tuple[Any, Any] = (code, reverse_code)
         super().__init__(*plain, hints=dict(hints or {}), elidable=elidable)
 
@@ -93,7 +93,7 @@ class RunForEachStore(RunPython):
 
 
 def list_stores(connection: BaseDatabaseWrapper) -> list[UUID]:
-    """Return the ids of all stores, as the migrator: by the fan-out function, as its owner for this one statement."""
+    """Return the ids of all stores from the fan-out function, called as its owner. Role: migrator."""
     if conf.store_model is None:
         raise ConfigurationError("RunForEachStore needs SALON_JOBS['STORE_MODEL']: set it to the model of your stores")
     function = f"{identifier(*conf.fan_out_function.split('.'))}()"
@@ -102,7 +102,7 @@ def list_stores(connection: BaseDatabaseWrapper) -> list[UUID]:
         procedure, role = cursor.fetchone()
         if procedure is None:
             raise ConfigurationError(
-                f"RunForEachStore lists the stores by {conf.fan_out_function}, which is not there yet: let the "
+                f"RunForEachStore lists the stores with {conf.fan_out_function}, which does not exist yet: make the "
                 'migration depend on ("salon_jobs", "0003_fan_out")'
             )
         if conf.roles is not None:
@@ -115,9 +115,9 @@ def list_stores(connection: BaseDatabaseWrapper) -> list[UUID]:
 
 @contextmanager
 def require_store(alias: str) -> Generator[None]:
-    """Inside, make statements on this alias that access a store's rows fail unless a store is set.
+    """Inside, make statements on this alias that reach stores' rows fail unless a store is set.
 
-    It is set on each session, both the open one and those opened inside. Behind a pooler nothing is set: it would
+    Sets ``DEMAND_GUC`` on the open session and on those opened inside. Behind a pooler it sets nothing, which would
     remain on a session that others use next.
     """
 
@@ -133,7 +133,7 @@ def require_store(alias: str) -> Generator[None]:
         yield
     finally:
         connection_created.disconnect(demand)
-        if can_run(connection):  # an aborted transaction reverts it itself, or with its connection
+        if can_run(connection):  # the end of an aborted transaction reverts it, as does that of the connection
             _set(connection, "")
 
 

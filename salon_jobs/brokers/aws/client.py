@@ -39,10 +39,10 @@ except ImportError as missing:
 # proxy.
 ERRORS: Final = Exception
 
-# Limit of one request to connect, and of each wait for an answer.
+# How long one request may take to connect, and again to wait for each answer.
 TIMEOUT_S: Final = 5.0
-# The first that an error has is what it means. Missing permissions and an unusable encryption key are outages: an
-# operator fixes them, and no message is to blame. So is throttling: it costs no attempt, and the destination waits.
+# The first that lists an error applies. Missing permissions and an unusable encryption key are outages: an operator
+# fixes them, and no message is to blame. So is throttling: it costs no attempt, and the destination waits.
 _MEANINGS: Final = (
     Meaning(
         Verdict.OUTAGE,
@@ -98,7 +98,7 @@ def client(service: Literal["sns", "sqs"], *, timeout_s: float, attempts: int, r
 
 
 def verdict_of(error: Exception) -> PublishFailure:
-    """Return what the error that ended a whole request means for its messages."""
+    """Return the answer for the messages of a request that an error ended."""
     match error:
         case ClientError(response=response):
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
@@ -113,14 +113,14 @@ def verdict_of(error: Exception) -> PublishFailure:
 
 
 def verdict_of_code(code: str, *, detail: str, status: int = 400) -> PublishFailure:
-    """Return what an AWS error code means, of a request with its HTTP status or of one entry of a batch."""
+    """Return the answer for an AWS error code: of a request, with its HTTP status, or of one entry of a batch."""
     # SQS writes AWS.SimpleQueueService.NonExistentQueue, and both services sometimes append Exception.
     return find_meaning(_MEANINGS, code.rpartition(".")[2].removesuffix("Exception"), status, detail)
 
 
 @contextmanager
 def require_answer(server: str) -> Generator[None]:
-    """Raise NotReady for an error in the block, which asks a server that the text names."""
+    """Raise NotReady, naming ``server``, for any error of a request in the block."""
     try:
         yield
     except ERRORS as error:
@@ -150,7 +150,7 @@ class Topics:
     def find(self, name: str) -> str | None:
         """Return a topic's ARN, or None if it does not exist or did not within the last minute.
 
-        Raises the SDK's errors when SNS cannot be asked.
+        Raises the SDK's errors when SNS does not answer.
         """
         now = self._clock()
         arn = (self._arns or {}).get(name)
@@ -201,7 +201,7 @@ _NO_ANSWER: Final = PublishFailure(Verdict.RETRY, "SNS.NO_ANSWER", "SNS answered
 
 
 class SnsConnection:
-    """Owner of the clients and the known topics. Thread-safe; created without I/O."""
+    """Clients for SNS, and the known topics. Thread-safe; created without I/O."""
 
     def __init__(self, *, clock: Callable[[], float]) -> None:
         sns = settings.sns

@@ -96,7 +96,7 @@ class SqsSource(Source):
     def receive(self, limit: int, *, wait: timedelta, visibility: timedelta) -> list[Delivery]:
         """Return up to ``limit`` deliveries, ten per call."""
         received: list[Delivery] = []
-        wait_s = min(_seconds(wait), _LONGEST_WAIT_S)
+        wait_s = _seconds(wait, most=_LONGEST_WAIT_S)
         try:
             while len(received) < limit:
                 with self._require_answer():
@@ -104,7 +104,7 @@ class SqsSource(Source):
                         QueueUrl=self._url(),
                         MaxNumberOfMessages=min(limit - len(received), _MOST_AT_ONCE),
                         WaitTimeSeconds=0 if received else wait_s,
-                        VisibilityTimeout=_hidden_s(visibility),
+                        VisibilityTimeout=_seconds(visibility),
                         MessageAttributeNames=["All"],
                         MessageSystemAttributeNames=["ApproximateReceiveCount"],
                     )
@@ -123,7 +123,7 @@ class SqsSource(Source):
     def extend(self, deliveries: Sequence[Delivery], *, visibility: timedelta) -> None:
         """Hide the messages for that long from now, at most until 12 h after they were received."""
         self._answer(
-            deliveries, self._answering.change_message_visibility_batch, VisibilityTimeout=_hidden_s(visibility)
+            deliveries, self._answering.change_message_visibility_batch, VisibilityTimeout=_seconds(visibility)
         )
 
     def give_back(self, deliveries: Sequence[Delivery], *, after: timedelta) -> None:
@@ -158,9 +158,5 @@ class SqsSource(Source):
         return aws.require_answer(f"queue {self.destination}")
 
 
-def _hidden_s(duration: timedelta) -> int:
-    return min(_seconds(duration), _LONGEST_HIDDEN_S)
-
-
-def _seconds(duration: timedelta) -> int:
-    return math.ceil(duration.total_seconds())
+def _seconds(duration: timedelta, *, most: int = _LONGEST_HIDDEN_S) -> int:
+    return min(math.ceil(duration.total_seconds()), most)

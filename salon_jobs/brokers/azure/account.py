@@ -18,7 +18,7 @@ from salon_jobs.core.errors import ConfigurationError
 try:
     from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
     from azure.core.pipeline.transport import RequestsTransport
-    from azure.storage.queue import QueueClient, QueueMessage, QueueServiceClient
+    from azure.storage.queue import QueueClient, QueueServiceClient
     from requests import Session
     from requests.adapters import HTTPAdapter
 except ImportError as error:
@@ -29,13 +29,13 @@ except ImportError as error:
 # Most messages that one request may receive.
 PAGE: Final = 32
 FOR_EVER: Final = -1
-# Limit of one request to connect, and of each wait for a part of the answer.
+# How long one request may take to connect, and again to wait for each part of the answer.
 TIMEOUT_S: Final = 5.0
 # The SDK logs two multi-line records for every request at INFO.
 _HTTP_LOG: Final = logging.getLogger(f"{__name__}.http")
 _HTTP_LOG.setLevel(logging.WARNING)
 _NOT_OURS: Final = ("MessageNotFound", "PopReceiptMismatch")
-# The first that an error has is what it means.
+# The first that lists an error applies.
 _MEANINGS: Final = (
     Meaning(
         Verdict.MISSING,
@@ -113,7 +113,10 @@ class AzureAccount:
             pages = self._queue(queue).receive_messages(
                 messages_per_page=min(limit, PAGE), visibility_timeout=_seconds(visibility, least=1)
             )
-            return [_received(message) for message in next(pages.by_page(), ())]
+            return [
+                Received(str(each.id), str(each.pop_receipt), each.dequeue_count or 1, str(each.content))
+                for each in next(pages.by_page(), ())
+            ]
 
     def hide(self, queue: str, message_id: str, receipt: str, *, visibility: timedelta) -> str:
         """Hide a received message for that long from now; return its next receipt. Also raises NotOurs."""
@@ -159,30 +162,17 @@ def _failures(name: str) -> Generator[None]:
 
 
 def _failure(error: AzureError, name: str) -> Exception:
-    if not isinstance(error, HttpResponseError) or error.response is None:
-        if isinstance(error, ClientAuthenticationError):  # a key that cannot sign
-            return _outage("AZURE.NOT_AUTHORIZED", f"{name}: the key cannot sign a request")
+    if isinstance(error, HttpResponseError) and error.response is not None:
+        value: object = getattr(error, "error_code", None)
+        status, code = error.status_code or 0, str(getattr(value, "value", value) or "")
+        detail = f"{name}: {status} {code or error.reason}"
+        return NotOurs(detail) if code in _NOT_OURS else BrokerError(find_meaning(_MEANINGS, code, status, detail))
+    if isinstance(error, ClientAuthenticationError):
+        code, detail = "AZURE.NOT_AUTHORIZED", "the key cannot sign a request"
+    else:
         # The error's text may contain the address, whose query is a secret when the connection string has a signature.
-        cause = type(error.inner_exception or error).__name__
-        return _outage("AZURE.UNREACHABLE", f"{name}: no answer: {cause}")
-    status, code = error.status_code or 0, _code(error)
-    detail = f"{name}: {status} {code or error.reason}"
-    if code in _NOT_OURS:
-        return NotOurs(detail)
-    return BrokerError(find_meaning(_MEANINGS, code, status, detail))
-
-
-def _outage(code: str, detail: str) -> BrokerError:
-    return BrokerError(PublishFailure(Verdict.OUTAGE, code, detail))
-
-
-def _code(error: HttpResponseError) -> str:
-    code: object = getattr(error, "error_code", None)
-    return str(getattr(code, "value", code) or "")
-
-
-def _received(message: QueueMessage) -> Received:
-    return Received(str(message.id), str(message.pop_receipt), message.dequeue_count or 1, str(message.content))
+        code, detail = "AZURE.UNREACHABLE", f"no answer: {type(error.inner_exception or error).__name__}"
+    return BrokerError(PublishFailure(Verdict.OUTAGE, code, f"{name}: {detail}"))
 
 
 def _seconds(duration: timedelta, *, least: int) -> int:

@@ -33,8 +33,8 @@ LARGEST_BYTES: Final = 49_152
 class AzureQueuePublisher(Publisher):
     """Publisher to ``rn::azurequeue:::QUEUE`` in the account of the settings.
 
-    Aggregates go in parallel, up to ``concurrency``; messages of one aggregate go one by one. The queue is
-    never created here: a publisher needs only the right to add messages.
+    Aggregates are sent in parallel, up to ``AzureAccount.concurrency``; messages of one aggregate, one by one. The
+    queue is never created here: a publisher needs only the right to add messages.
     """
 
     service = "azurequeue"
@@ -74,7 +74,7 @@ class AzureQueuePublisher(Publisher):
         order = AggregateOrder(messages)
 
         def put_while_ready(_: int) -> None:
-            # Whoever publishes a message makes its aggregate ready again, and so finds at least that one.
+            # A thread that publishes a message makes its aggregate ready again, so it finds at least that one.
             while should_continue() and (aggregate := order.take()) is not None:
                 order.answer(aggregate, _put(account, queue, _body(order.first_of(aggregate), queue)))
 
@@ -93,7 +93,7 @@ class AzureQueuePublisher(Publisher):
 
 def connect(name: str) -> AzureAccount:
     """Open the account of the settings; ``name`` is for its threads. Raises ConfigurationError."""
-    # The SDK takes half a second to import; a web process, which only calls check, does without it.
+    # The SDK takes half a second to import, and a web process, which only calls check, does not need it.
     from salon_jobs.brokers.azure.account import AzureAccount  # noqa: PLC0415
 
     return AzureAccount(name)

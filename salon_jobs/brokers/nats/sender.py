@@ -307,11 +307,11 @@ class NatsSender:
     """Transport for all batches of one publisher. Thread-safe."""
 
     def __init__(self) -> None:
-        # The last sequence of recently used subjects. An unknown one is taken to be empty, and the server says whether
-        # that is right.
+        # The last sequence of recently used subjects. An unknown one is assumed to be empty; the server rejects the
+        # message if it is not.
         self._sequences: OrderedDict[str, int] = OrderedDict()
-        # Subjects that no stream accepted: the streams are queried before the next try, since with a subscriber that is
-        # no stream, publishing would wait until its timeout.
+        # Subjects that no stream accepted. The streams are queried before the next try, because publishing would wait
+        # until its timeout if there is a subscriber that is not a stream.
         self.streamless: set[str] = set()
         self._connection = NatsConnection()
         self._connection.on_connected = self._subscribe
@@ -334,7 +334,7 @@ class NatsSender:
         self._connection.close()
 
     async def send(self, batch: Batch, subject: str, message: OutgoingMessage) -> PublishFailure | str:
-        """Send a message; return the token of its answer, which the batch gets, or why it cannot be sent."""
+        """Send a message; return the token by which the batch gets its answer, or why it cannot be sent."""
         if (client := self._connection.connected) is None:
             return PublishFailure(Verdict.OUTAGE, "NATS.UNREACHABLE", "the connection was lost")
         try:

@@ -99,7 +99,7 @@ class NatsSource(Source):
         """Return the subscription, and for how long it hides deliveries: the visibility it was created with."""
         client = await self._connection.client()
         if self._bound is None or self._bound[0] is not client:
-            js = client.jetstream(**_context())
+            js = client.jetstream(domain=settings.nats.domain, timeout=settings.nats.timeout.total_seconds())
             stream = await self._stream(js)
             resource = self.destination.resource
             await js.add_consumer(
@@ -132,10 +132,6 @@ def _again_after(time: timedelta) -> bytes:
     return b'-NAK {"delay": %d}' % delay_ns if delay_ns else b"-NAK"
 
 
-def _context() -> dict[str, Any]:
-    return {"domain": settings.nats.domain, "timeout": settings.nats.timeout.total_seconds()}
-
-
 def _delivery(message: Any) -> Delivery:
     headers: dict[str, str] = message.headers or {}
     meta, subject, body = message.metadata, message.subject, message.data
@@ -150,12 +146,12 @@ def _delivery(message: Any) -> Delivery:
         body,
         kind="header",
         message_id=fields.get("nats-msg-id") or f"{meta.stream}:{meta.sequence.stream}",
-        headers=lambda: {name: value for name, value in headers.items() if not _is_reserved(name.lower())},
+        headers=lambda: {
+            name: value
+            for name, value in headers.items()
+            if name.lower() not in destinations.RESERVED and not name.lower().startswith("nats-")
+        },
         count=meta.num_delivered,
         raw="\n".join(lines),
         handle=message.reply,
     )
-
-
-def _is_reserved(name: str) -> bool:
-    return name in destinations.RESERVED or name.startswith("nats-")
