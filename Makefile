@@ -23,7 +23,7 @@ ALL = -m "not system" --hypothesis-profile=full
 # Four parts that end at about the same time. The first waits for processes, the second for brokers, the third for
 # relays; the rest needs little more than the database.
 PROCESS_TESTS := tests/demo tests/e2e tests/process
-BROKER_TESTS := tests/access tests/brokers tests/deployment/test_create_queues.py tests/migrations
+BROKER_TESTS := tests/access tests/brokers tests/deployment/test_create_queues.py
 OUTBOX_TESTS := tests/admin tests/inbox tests/integrations tests/outbox tests/plans
 PARTS = $(if $(PYTEST_ARGS),tests-chosen,tests-of-processes tests-of-brokers tests-of-the-outbox tests-of-the-rest)
 CHAOS_TESTS := tests/system/test_chaos.py

@@ -3,7 +3,7 @@
 --     MIGRATOR_PASSWORD=… psql -d DATABASE -f THIS_FILE
 -- A role that other databases use is refused unless you give -v share_roles=on, and is never altered.
 -- An existing password is kept unless you give -v change_passwords=on.
--- psql before version 15 reads no environment: give -v migrator_password=… instead.
+-- psql before version 15 cannot read the environment: give -v migrator_password=… instead.
 -- `manage.py bootstrap_roles` runs the same statements, and `--print` prints them for other names.
 \set ON_ERROR_STOP on
 BEGIN;
@@ -122,7 +122,7 @@ DECLARE
 BEGIN
     IF others IS NOT NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'SJ003',
-            MESSAGE = format('database %s belongs to %s, who is none of the roles', current_database(), others),
+            MESSAGE = format('database %s belongs to %s, which is none of the roles', current_database(), others),
             HINT = 'Connect to your own database, or convert this one: python manage.py salon_jobs convert.';
     END IF;
 END

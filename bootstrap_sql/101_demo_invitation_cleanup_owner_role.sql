@@ -120,7 +120,7 @@ DECLARE
 BEGIN
     IF others IS NOT NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'SJ003',
-            MESSAGE = format('database %s belongs to %s, who is none of the roles', current_database(), others),
+            MESSAGE = format('database %s belongs to %s, which is none of the roles', current_database(), others),
             HINT = 'Connect to your own database, or convert this one: python manage.py salon_jobs convert.';
     END IF;
 END

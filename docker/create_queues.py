@@ -1,6 +1,6 @@
-"""Creates what relay and consumer of compose.yaml need at their brokers: a stream and a queue. Idempotent.
+"""Create the stream and the queue that the relay and the consumer of compose.yaml need. Idempotent.
 
-salon_jobs itself creates neither: whoever may write messages need not be able to create what they are written to.
+salon_jobs itself creates neither, so that a process that writes messages does not need the right to create queues.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ALREADY_THERE = 10058
 
 
 async def create_stream(server: str) -> None:
-    """Create the stream of the reservations' messages, whether or not they have an aggregate."""
+    """Create the stream for messages about reservations, with an aggregate or without."""
     client = await nats.connect(server, connect_timeout=5)
     try:
         config = StreamConfig(name=_STREAM, subjects=[_STREAM, f"{_STREAM}.>"], duplicate_window=_DUPLICATES_S)

@@ -1,4 +1,4 @@
-"""Asks a container's own health endpoint: ``python healthcheck.py URL`` exits 0 on HTTP 200, else 1."""
+"""Query a container's own health endpoint: ``python healthcheck.py URL`` exits with 0 on HTTP 200, else with 1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Django's settings, from the environment. The only module of the project that reads it.
+"""Django's settings, from the environment, which no other module of the project reads.
 
 Each process gets one database URL, for the role it works as: the migrator for migrations, the worker role for worker,
 scheduler, relay and consumer, the web role for everything else. No process is given more than it needs.
@@ -76,7 +76,7 @@ def _database(variable: str) -> dict[str, Any]:
 
 
 def _default_database() -> dict[str, Any]:
-    """Connect as the role this process needs. Without its URL, refuse at once commands that cannot work without one."""
+    """Connect as the role this process needs; without its URL, refuse commands that cannot work without one."""
     variable = _database_variable(_COMMAND)
     if variable in env:
         return _database(variable)
@@ -89,7 +89,7 @@ def _default_database() -> dict[str, Any]:
 
 
 def _log_level(variable: str, default: str) -> str:
-    """Read the name of a log level, as spelled by logging."""
+    """Read the name of a log level in any case; return it as logging spells it."""
     given = env.str(variable, default)
     level = logging.getLevelNamesMapping().get(given.upper())
     if not level:
@@ -98,7 +98,7 @@ def _log_level(variable: str, default: str) -> str:
 
 
 def _flag(variable: str, default: bool = False) -> bool:
-    """Read a flag. django-environ takes every word that it does not know for off."""
+    """Read a flag. (django-environ treats every unknown word as off.)"""
     given = env.str(variable, str(default))
     if given.lower() in {"true", "on", "ok", "yes", "y", "1"}:
         return True
@@ -119,7 +119,7 @@ def _rate(variable: str, default: float) -> float:
 
 
 def _throughput(variable: str) -> dict[str, int | None]:
-    """Read a rate, or rates by service or destination in JSON; zero stands for no limit."""
+    """Read a rate, or rates by service or destination in JSON; zero means no limit."""
     rates: Any = env.json(variable, 3000)
     return {name: rate or None for name, rate in (rates if isinstance(rates, dict) else {"*": rates}).items()}
 
@@ -129,12 +129,12 @@ def _refetch(variable: str) -> float | None:
 
 
 def _pair(variable: str) -> tuple[str, str]:
-    """Read a pair whose second half is in a variable of its own, named by the ending."""
+    """Read a pair whose second half has a variable of its own."""
     return env.str(variable), env.str(_SECOND_HALVES[variable])
 
 
 def _given(key: str, variable: str) -> dict[str, str]:
-    """Read a setting that has no value of its own while its variable is not set."""
+    """Return the setting, or nothing if its variable is not set."""
     return {key: env.str(variable)} if env.str(variable, "") else {}
 
 
@@ -189,7 +189,7 @@ ROOT_URLCONF = "project.urls"
 WSGI_APPLICATION = "project.wsgi.application"
 STATIC_URL = "static/"
 STATIC_ROOT = BASE_DIR / "static"
-# After collectstatic, as in the image, the web process serves the admin's files; runserver does so anyway.
+# After collectstatic, as in the image, the web process serves the admin's files, as runserver always does.
 if STATIC_ROOT.is_dir():
     MIDDLEWARE.insert(1, "whitenoise.middleware.WhiteNoiseMiddleware")
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
@@ -244,7 +244,7 @@ _PASSWORD_VARIABLES: Final = {
 SALON_JOBS: dict[str, Any] = {
     "STORE_MODEL": "salon.Store",
     "MEMBERSHIP_MODEL": "salon.Membership",
-    # There, operators see the jobs of all stores, but no row of a store.
+    # On these paths operators see the jobs of all stores, but no business rows.
     "PATHS_WITHOUT_STORE": ["/admin/", "/health/"],
     "STORE_GUC": "app.current_store_id",
     "DATABASE": "default",
@@ -319,7 +319,7 @@ SALON_JOBS["AZURE"] = {key: read(name) for key, (name, read) in _AZURE_READERS.i
 # Sources of consume_queue, in JSON: names mapped to SOURCE, TASKS and other keys of the reference.
 SALON_JOBS["CONSUMERS"] = env.json("CONSUMERS", {})
 
-# Inherited by the demo's child processes: everything but secrets and URLs, which the demo hands out one by one.
+# What the demo's child processes inherit: everything but secrets and URLs, of which each gets only its own.
 _SECRET_ENDINGS: Final = (
     "_URL",
     "_URL_MIGRATOR",

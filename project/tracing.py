@@ -23,7 +23,7 @@ def trace_to(agent: str, *, service_name: str, environment: str) -> None:
     address = _parse(agent)
     over_grpc = _is_grpc(address)
     protocol = "grpc" if over_grpc else "http"
-    # Imported by name, because they are needed only where tracing is on.
+    # Imported by name, because they are needed only if tracing is on.
     try:
         trace: Any = import_module("opentelemetry.trace")
         resources: Any = import_module("opentelemetry.sdk.resources")

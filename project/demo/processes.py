@@ -124,7 +124,6 @@ class Processes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the processes."""
         self.close()
 
     def _tail(self, command: str) -> str:

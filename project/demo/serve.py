@@ -1,4 +1,4 @@
-"""Everything at once to look at: web process, worker, scheduler, relay and consumer, served until Ctrl-C."""
+"""Everything to look at: web process, worker, scheduler, relay and consumer run until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SERVICES: Final[Mapping[str, tuple[str, ...]]] = {
     "runworker": (),
 }
 _PAUSED: Final = "exports"
-# A stream that takes small messages alone.
+# A stream that takes only small messages.
 _INVOICES: Final = "invoices"
 _STORES: Final = 6
 _POLL_S: Final = 0.5
@@ -47,7 +47,7 @@ def create(database: DemoDatabase) -> None:
 
 
 def serve(console: Console, database: DemoDatabase) -> None:
-    """Create a login, start every process with its role, prepare what there is to see, and wait for Ctrl-C."""
+    """Create a login, start every process as its role, prepare what there is to see, and wait for Ctrl-C."""
     password = secrets.token_urlsafe(12)
     address = f"127.0.0.1:{free_port()}"
     with (
@@ -91,7 +91,7 @@ def _start(processes: Processes, address: str, web: Mapping[str, str], worker: M
 
 
 def _prepare(processes: Processes, database: DemoDatabase, web: Mapping[str, str]) -> None:
-    """Pause a queue with jobs, let jobs succeed and fail, and park a message; once in the life of the database."""
+    """Pause a queue with jobs, let jobs succeed and fail, and park a message; only once per database."""
     with database.connect() as connection:
         query = "SELECT EXISTS (SELECT FROM public.salon_jobs_limit WHERE name = %s)"
         if connection.execute(query, [_PAUSED]).fetchall()[0][0]:

@@ -32,7 +32,6 @@ class DemoDatabase:
 
     @property
     def name(self) -> str:
-        """Return the database's name."""
         return urlsplit(self.bootstrap_url).path.lstrip("/")
 
     def url(self, role: str) -> str:
@@ -109,7 +108,7 @@ class DemoServer:
 def demo_server() -> Iterator[DemoServer]:
     """Use the server of ``DATABASE_URL_BOOTSTRAP``, or run an embedded one, with its data in ``.demo`` if possible.
 
-    It is impossible if the account that runs PostgreSQL for root has no access; then everything is temporary.
+    It is not if the account that runs PostgreSQL for root has no access to it; then everything is temporary.
     """
     if given := settings.SALON_JOBS["BOOTSTRAP_URL"]:
         yield DemoServer(given, ours=False)

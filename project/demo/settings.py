@@ -10,7 +10,7 @@ from project.settings import SALON_JOBS as PROJECT_JOBS
 INSTALLED_APPS = [*PROJECT_APPS, "project.demo"]
 SALON_JOBS = {
     **PROJECT_JOBS,
-    # The parser stands for a program that does not know the envelope.
+    # The parser plays the part of a program that does not know the envelope.
     "AZURE": {**PROJECT_JOBS["AZURE"], "PLAIN_QUEUES": [UPLOADS_DESTINATION.rpartition(":")[2]]},
     "CONSUMERS": {
         "confirmations": {

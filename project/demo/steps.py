@@ -85,7 +85,7 @@ def run_demo(console: Console, database: DemoDatabase) -> bool:
 
 
 def bootstrap(processes: Processes, database: DemoDatabase) -> None:
-    """Create the roles, or change the passwords of roles that an earlier run left."""
+    """Create the roles, or change the passwords of those that an earlier run left."""
     passwords = {variable: database.passwords[role] for role, variable in _PASSWORD_VARIABLES.items()}
     options = ("--share-roles",) if database.shares_roles else ("--change-passwords", "--yes")
     environment = {"DATABASE_URL_BOOTSTRAP": database.bootstrap_url, **passwords}
@@ -93,7 +93,7 @@ def bootstrap(processes: Processes, database: DemoDatabase) -> None:
 
 
 def worker_environment(database: DemoDatabase, smtp: LocalSmtp, nats: NatsServer) -> dict[str, str]:
-    """Return what the processes that work as the worker role are given."""
+    """Return the environment of processes that connect as the worker role."""
     return {
         "WORKER_DATABASE_URL": database.url("worker"),
         "EMAIL_HOST": "127.0.0.1",
@@ -217,7 +217,7 @@ class _Run:
         while not self._connection.execute(query).fetchall()[0][0] and not unless():
             self._processes.check()
             if time.monotonic() > deadline:
-                raise DemoFailed(f"waited {_RETRY_TIMEOUT_S:.0f} s in vain for {what}")
+                raise DemoFailed(f"gave up after waiting {_RETRY_TIMEOUT_S:.0f} s for {what}")
             time.sleep(0.05)
 
     def _verify_messages(self) -> list[Problem]:

@@ -49,4 +49,4 @@ def charge_card(store_id: UUID, sale: int, amount: int) -> None:
 
 @store_task(name="export-sales", queue="exports")
 def export_sales(store_id: UUID, month: str) -> None:
-    """Stand for a job that another program's maintenance makes wait."""
+    """Do nothing: the demo pauses this task's queue, as one would during maintenance of another program."""

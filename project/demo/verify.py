@@ -64,7 +64,7 @@ class Verifier:
         self._ticks = asdict(instants)
 
     def prepare(self, invites: Sequence[Invite]) -> None:
-        """Keep the raw rows as they are, and compute the expected ones."""
+        """Copy the rows as they are now, and compute the expected ones."""
         for schema in (_BEFORE, _EXPECTED):
             renew = sql.SQL("DROP SCHEMA IF EXISTS {0} CASCADE; CREATE SCHEMA {0}").format(sql.Identifier(schema))
             self._cursor.execute(renew)

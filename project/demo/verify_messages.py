@@ -14,7 +14,7 @@ from project.demo.verify import Problem
 from project.demo.worker_log import TaskFigures
 
 _STATUSES: Final = """
-    SELECT coalesce(store_id::text, 'the chain'), 'message ' || message_id || ' is ' || status || ', tried again '
+    SELECT coalesce(store_id::text, 'the chain'), 'message ' || message_id || ' is ' || status || ', retried '
            || retry_count || ' times: ' || coalesce(last_error, '')
     FROM public.salon_jobs_message WHERE status <> 'published' OR retry_count > 0
 """
@@ -74,7 +74,6 @@ class MessageVerifier:
         self._jobs = jobs
 
     def figures(self, *, confirmed: int, rolled_back: int, waited: int) -> MessageFigures:
-        """Return the counts."""
         return MessageFigures(
             committed=confirmed,
             rolled_back=rolled_back,
@@ -132,7 +131,6 @@ class UploadVerifier:
         self._left = left
 
     def figures(self, *, uploaded: int, rolled_back: int) -> MessageFigures:
-        """Return the counts."""
         return MessageFigures(
             committed=uploaded,
             rolled_back=rolled_back,
@@ -170,7 +168,7 @@ def _ids(connection: psycopg.Connection[Any], query: LiteralString, **parameters
 
 def _differences(expected: Sequence[str], arrived: Sequence[str]) -> Iterator[str]:
     missing, extra = Counter(expected) - Counter(arrived), Counter(arrived) - Counter(expected)
-    yield from (f"messages: reservation {id} is confirmed and nobody heard of it" for id in missing)
+    yield from (f"messages: reservation {id} is confirmed, but no message about it arrived" for id in missing)
     for id in extra:
         why = "arrived more than once" if id in expected else "was not confirmed, or rolled back, and arrived"
         yield f"messages: reservation {id} {why}"

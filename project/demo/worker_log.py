@@ -45,7 +45,7 @@ class TaskFigures:
 
 
 class WorkerLog:
-    """Follower of one log file; ``read`` processes what was written since the last call."""
+    """Reader of a log file that grows; ``read`` processes what was written since the last call."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

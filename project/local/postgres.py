@@ -33,9 +33,8 @@ class EmbeddedPostgres:
     ``home`` keeps data, password and log between runs; without it they are temporary and are deleted when the server is
     closed. The port stays the same for the life of the object, so clients can reconnect. ``fsync=False`` is for tests:
     commits survive a crash of the server, but not of the machine, no autovacuum changes a plan, and a login costs
-    little. ``programs`` is the folder of another version's. ``options`` are additional ``-c`` settings. The server ends
-    with this process, even if that is killed (see ``postgres_watcher``).
-    Not thread-safe.
+    little. ``programs`` is the folder of another version's programs. ``options`` are additional ``-c`` settings. The
+    server ends with this process, even if that is killed (see ``postgres_watcher``). Not thread-safe.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class EmbeddedPostgres:
 
     @property
     def pid(self) -> int | None:
-        """Process ID of the running server, or ``None``."""
+        """Process ID of the server; None unless it runs."""
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     @property
@@ -135,13 +134,11 @@ class EmbeddedPostgres:
             self._port = None
 
     def __enter__(self) -> Self:
-        """Start the server."""
         return self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the server."""
         self.close()
 
     def _prepare(self) -> None:
@@ -154,21 +151,25 @@ class EmbeddedPostgres:
         if not self._account.reaches(self.home):
             raise ServerFailed(f"the account that runs PostgreSQL cannot reach {self.home}; choose another folder")
         self._programs = server_programs(self._account, copy_to=self.home / "install", programs=self._chosen)
+        version = self._version()
+        if version < 16:
+            self._settings.pop("scram_iterations", None)
         password_file = self.home / "password"
         if not (self.home / "data" / "PG_VERSION").exists():
             password_file.unlink(missing_ok=True)
             password_file.touch(mode=0o600)
             password_file.write_text(secrets.token_urlsafe(24))
             self._account.own(password_file)
-            self._initialise(password_file)
+            self._initialise(password_file, version)
         self._password = password_file.read_text().strip()
 
-    def _initialise(self, password_file: Path) -> None:
+    def _initialise(self, password_file: Path, version: int) -> None:
         command = [
             str(self._program("initdb")),
             *("--pgdata", str(self.home / "data"), "--username", "postgres", "--pwfile", str(password_file)),
-            *("--auth", "scram-sha-256", "--encoding", "UTF8", *self._locale()),
+            *("--auth", "scram-sha-256", "--encoding", "UTF8", *_locale(version)),
             *(() if self._fsync else ("--no-sync",)),
+            *(("--set", "scram_iterations=1") if "scram_iterations" in self._settings else ()),
         ]
         result = self._account.run(command, cwd=self.home)
         if result.returncode:
@@ -178,15 +179,7 @@ class EmbeddedPostgres:
         text = self._account.run([str(self._program("postgres")), "--version"], cwd=self.home).stdout
         return int(re.findall(r"\d+", text)[0])
 
-    def _locale(self) -> tuple[str, ...]:
-        """Return the options for a locale that orders by code points and knows letters of every language."""
-        if self._version() < 17:
-            return "--locale", "C.UTF-8"
-        return "--locale", "C", "--locale-provider", "builtin", "--builtin-locale", "C.UTF-8"
-
     def _launch(self) -> None:
-        if self._version() < 16:
-            self._settings.pop("scram_iterations", None)
         for attempt in range(1, _BIND_ATTEMPTS + 1):
             port = self._port or free_port()
             log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
@@ -249,6 +242,13 @@ class EmbeddedPostgres:
         if self._programs is None:
             raise ServerFailed("the server was never prepared")
         return self._programs / name
+
+
+def _locale(version: int) -> tuple[str, ...]:
+    """Return the options for a locale that orders by code points and knows letters of every language."""
+    if version < 17:
+        return "--locale", "C.UTF-8"
+    return "--locale", "C", "--locale-provider", "builtin", "--builtin-locale", "C.UTF-8"
 
 
 def _watch(home: Path, *, temporary: bool) -> subprocess.Popen[str]:

@@ -1,4 +1,4 @@
-"""PostgreSQL server for one command: the one the environment names, or an embedded one for its lifetime."""
+"""PostgreSQL server for one command: the one that the environment names, or an embedded one while the command runs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run ``--run COMMAND …`` and return its exit status (128 + n after signal n, 127 if the command is unknown)."""
     parser = argparse.ArgumentParser(prog="python -m project.local.postgres", description=__doc__)
     parser.add_argument("--no-fsync", action="store_true", help="trade safety for speed; for tests")
-    parser.add_argument("--programs", type=Path, metavar="FOLDER", help="of another version of PostgreSQL")
-    parser.add_argument("--run", nargs=argparse.REMAINDER, required=True, metavar="COMMAND", help="what to run")
+    parser.add_argument("--programs", type=Path, metavar="FOLDER", help="programs of another version of PostgreSQL")
+    parser.add_argument("--run", nargs=argparse.REMAINDER, required=True, metavar="COMMAND", help="command to run")
     options = parser.parse_args(arguments)
     if not options.run:
         parser.error("--run needs a command")

@@ -61,7 +61,7 @@ class LocalSmtp:
             return self._rejected.copy()
 
     def up(self) -> None:
-        """Start accepting connections; return when it does. Call only once."""
+        """Start accepting connections; return when the server does. Call this only once."""
         ready = threading.Event()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, args=(self._loop, ready), name="local-smtp", daemon=True)
@@ -83,7 +83,6 @@ class LocalSmtp:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the server."""
         self.close()
 
     async def handle_RCPT(  # noqa: N802 - the name aiosmtpd calls

@@ -51,7 +51,7 @@ class InstallInvitationCleanup(DatabaseOperation):
     """Operation that installs the function; its owner role may delete from the table and read one column only."""
 
     def apply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Create the function as its owner, so that its grants are that role's to give."""
+        """Create the function as its owner, who can then grant EXECUTE on it."""
         execute(schema_editor, *_install())
 
     def unapply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
@@ -59,7 +59,6 @@ class InstallInvitationCleanup(DatabaseOperation):
         execute(schema_editor, *_uninstall())
 
     def describe(self) -> str:
-        """Describe the operation."""
         return "Install the function that deletes expired invitations"
 
 

@@ -13,7 +13,9 @@ CONFIRMED: Final = "reservation.confirmed"
 
 
 def confirm(reservation: Reservation) -> None:
-    """Confirm a tentative reservation and emit ``reservation.confirmed``, both or neither. In the store's context.
+    """Confirm a tentative reservation and emit ``reservation.confirmed``, both or neither.
+
+    Call this in the store's context.
 
     The aggregate is the store, so that an external calendar receives its reservations in the order in which they were
     confirmed.

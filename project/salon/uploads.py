@@ -14,9 +14,9 @@ UPLOADED: Final = "file.uploaded"
 
 
 def upload(store_id: UUID, *, name: str, content: str) -> UploadedFile:
-    """Store a file and emit ``file.uploaded``, both or neither. In the store's context.
+    """Store a file and emit ``file.uploaded``, both or neither. Call this in the store's context.
 
-    The payload says all that a parser without knowledge of the envelope needs: which file, and whose.
+    The payload has all that a parser that does not know the envelope needs: which file, and whose.
     """
     kept = UploadedFile.objects.create(store_id=store_id, name=name, content=content)
     emit(

@@ -28,7 +28,7 @@ def reservations_today(request: HttpRequest) -> HttpResponseBase:
 
 @require_POST
 def confirm_reservation(request: HttpRequest, reservation_id: UUID) -> HttpResponseBase:
-    """Confirm a tentative reservation and emit it: 404 if the store has no such one, 409 if it is not tentative."""
+    """Confirm a tentative reservation and emit it; 404 if the store has no such one, 409 if it is not tentative."""
     reservation = get_object_or_404(Reservation.objects.select_for_update(), pk=reservation_id)
     if reservation.status != ReservationStatus.TENTATIVE:
         return JsonResponse({"status": reservation.status}, status=409)

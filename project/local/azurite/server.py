@@ -34,7 +34,7 @@ class Azurite:
 
     @property
     def connection_string(self) -> str:
-        """Return the connection string, as the account's owner would copy it from the portal."""
+        """Connection string, as the account's owner would copy it from the portal."""
         return (
             f"DefaultEndpointsProtocol=http;AccountName=salon;AccountKey={self.key};"
             f"QueueEndpoint=http://127.0.0.1:{self._port}/salon;"

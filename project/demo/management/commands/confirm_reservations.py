@@ -26,7 +26,6 @@ class Command(BaseCommand):
     help = "Confirm tentative reservations, each in a transaction of its own; print how many, and how many rolled back."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
         parser.add_argument("--store", type=UUID, action="append", required=True, help="may be repeated")
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -20,7 +20,6 @@ class Command(BaseCommand):
     help = "Enqueue jobs that succeed, fail and wait, and emit invoices, of which one is too large for its stream."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
         parser.add_argument("--store", type=UUID, action="append", required=True, help="may be repeated")
         parser.add_argument("--invoices", metavar="RN", required=True, help="destination of the invoices")
 

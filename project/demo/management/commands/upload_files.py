@@ -22,11 +22,9 @@ class Command(BaseCommand):
     help = "Upload a file of each store, in a transaction of its own; print how many, and how many rolled back."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
         parser.add_argument("--store", type=UUID, action="append", required=True, help="may be repeated")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Upload the files."""
         with ThreadPoolExecutor(_AT_ONCE) as threads:
             kept = list(threads.map(_upload, options["store"]))
         self.stdout.write(f"{sum(kept)} {len(kept) - sum(kept)}")

@@ -15,11 +15,9 @@ class Command(BaseCommand):
     help = "Create the demo's login for the admin, or change its password; reads the password from standard input."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the arguments."""
         parser.add_argument("username")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Read the password and save the login."""
         password = sys.stdin.readline().strip()
         if not password:
             raise CommandError("give the password on standard input")

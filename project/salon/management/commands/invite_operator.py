@@ -18,7 +18,6 @@ class Command(BaseCommand):
     help = "Invite operators: each invitation and the job that mails it are written in one transaction."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
         parser.add_argument(
             "--to", nargs=2, action="append", required=True, metavar=("STORE_ID", "EMAIL"), help="may be repeated"
         )
@@ -38,4 +37,4 @@ def _checked(store_id: str, email: str) -> tuple[UUID, str]:
     except ValidationError as error:
         raise CommandError(f"{email!r} is not an e-mail address") from error
     except ValueError as error:
-        raise CommandError(f"{store_id!r} is not a store id (uuid)") from error
+        raise CommandError(f"{store_id!r} is not the UUID of a store") from error

@@ -16,10 +16,9 @@ from salon_jobs.core.errors import TenantContextError
 class Command(BaseCommand):
     """Command that adds a membership. Connects as the web role (``DATABASE_URL``). Idempotent."""
 
-    help = "Let a user see and change what belongs to a store."
+    help = "Make a user a member of a store."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the arguments."""
         parser.add_argument("username")
         parser.add_argument("store_id")
 

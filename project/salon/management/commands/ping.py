@@ -12,8 +12,7 @@ from project.salon.tasks.smoke import ping
 class Command(BaseCommand):
     """Command that enqueues one ``ping`` job. Connects as the web role (``DATABASE_URL``)."""
 
-    help = "Enqueue one ping job and print its id."
+    help = "Enqueue one ping job and print its ID."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Enqueue the job and print its ID."""
         self.stdout.write(str(ping.enqueue().id))
