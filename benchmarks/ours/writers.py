@@ -21,8 +21,9 @@ from benchmarks.processes import print_figures
 from benchmarks.tasks import store_noop
 from project.settings import env
 from salon_jobs import emit
-from salon_jobs.jobs import enqueue as job_wake
-from salon_jobs.outbox import emit as message_wake
+from salon_jobs.db.notify import WakeUps
+from salon_jobs.jobs.enqueue import CHANNEL as JOBS
+from salon_jobs.outbox.emit import CHANNEL as MESSAGES
 from salon_jobs.tenancy.context import tenant_context
 
 _WRITERS = 16
@@ -31,9 +32,8 @@ _WRITERS = 16
 def main(what: str, wake_up: str, store: str, seconds: str) -> None:
     """Write for so long and print the transactions per second."""
     if wake_up == "off":
-        job_wake.after_commit = lambda *_, **__: None
-        message_wake.after_commit = lambda *_, **__: None
-    channel = job_wake.CHANNEL if what == "jobs" else message_wake.CHANNEL
+        WakeUps.after_commit = lambda *_: None  # type: ignore[method-assign]
+    channel = JOBS if what == "jobs" else MESSAGES
     write = partial(_enqueue if what == "jobs" else _emit, UUID(store))
     context = multiprocessing.get_context("fork")  # one interpreter's start is enough
     barrier, counts = context.Barrier(_WRITERS + 1), context.Queue()
