@@ -1,4 +1,4 @@
-"""Prepares one migrated database with the real roles, and empties it after every test that used it."""
+"""One migrated database with the real roles, emptied after every test that uses it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tests.databases import bootstrapped, empty_url, fresh, owned
 from tests.interpreter import manage, succeed
 from tests.tasks import Hooks
 
-# `make test-all` takes the profile "full"; "hard" is for a night, or for a change to a statement.
+# `make test-all` uses the profile "full"; "hard" is for a night's run, or after a change to a statement.
 hypothesis.settings.register_profile("quick", max_examples=25, deadline=None, print_blob=True)
 hypothesis.settings.register_profile("full", max_examples=150, deadline=None, print_blob=True)
 hypothesis.settings.register_profile("hard", max_examples=2000, deadline=None, print_blob=True)
 hypothesis.settings.load_profile("quick")
 
-__all__ = ["bootstrapped", "empty_url", "fresh", "manage", "owned"]  # fixtures, and what tests import from here
+__all__ = ["bootstrapped", "empty_url", "fresh", "manage", "owned"]  # fixtures, and names that tests import from here
 
 # Emptied in this order, which satisfies the foreign keys.
 TABLES = (
@@ -46,7 +46,7 @@ TABLES = (
     *("sale", "reservation", "customer_note", "customer", "daily_sales", "operator_invitation", "membership"),
     *("uploaded_file", "store", "operator_session", "operator"),
 )
-# TRUNCATE of all of them takes 95 ms; DELETE from empty ones and new sequences take 0.5 ms. What has grown is
+# TRUNCATE of all of them takes 95 ms; DELETE from empty ones and new sequences take 0.5 ms. Tables that have grown are
 # truncated, so that no test reads another's dead rows.
 EMPTY = "; ".join(f"DELETE FROM {table}" for table in TABLES)
 RESTART = """
@@ -59,7 +59,7 @@ LARGE = (
 
 
 def pytest_collection_finish() -> None:
-    """Leave what was imported and collected out of every later collection of garbage."""
+    """Exclude what was imported and collected from every later garbage collection."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
@@ -88,14 +88,14 @@ def migrated_database() -> Generator[None]:
 
 @pytest.fixture(scope="session")
 def migrated(django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
-    """Give the tests their database, once for all."""
+    """Connect Django to the migrated database, once for all tests."""
     with migrated_database(), django_db_blocker.unblock():
         yield
 
 
 @pytest.fixture
 def database(migrated: None) -> Iterator[None]:
-    """Give a test the empty, migrated database; ``default`` is the worker role, ``owner`` sees everything."""
+    """Provide the empty, migrated database; ``default`` is the worker role, ``owner`` sees everything."""
     yield
     for connection in connections.all(initialized_only=True):
         if connection.in_atomic_block or connection.needs_rollback:
@@ -120,7 +120,7 @@ def stores(database: None) -> list[UUID]:
 
 @pytest.fixture
 def hooks() -> Iterator[Hooks]:
-    """Give the tasks of ``tests.tasks`` back their harmless bodies after the test."""
+    """Let a test replace the bodies of ``tests.tasks``; reset them afterwards."""
     yield test_tasks.hooks
     test_tasks.hooks.reset()
 
@@ -133,4 +133,4 @@ def process_id(database: None) -> int:
 
 @pytest.fixture(scope="session")
 def django_db_setup(migrated: None) -> None:
-    """Let Django's TestCase use the migrated database: the worker role may not create one."""
+    """Let Django's TestCase use the migrated database, because the worker role may not create one."""

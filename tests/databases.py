@@ -1,4 +1,4 @@
-"""Databases of a test's own, besides the one that all tests share."""
+"""Databases for one test, in addition to the one that all tests share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ URLS = {
 
 @pytest.fixture
 def fresh() -> Iterator[str]:
-    """Name a database that does not exist yet; it is dropped afterwards."""
+    """Return the name of a database that does not exist yet; drop it afterwards."""
     name = f"salon_fresh_{secrets.token_hex(4)}"
     yield name
     with psycopg.connect(os.environ["DATABASE_URL_BOOTSTRAP"], autocommit=True) as connection:
@@ -48,7 +48,7 @@ def bootstrapped(fresh: str) -> dict[str, str]:
 
 @pytest.fixture
 def owned(fresh: str) -> Iterator[Callable[[str], dict[str, str]]]:
-    """Give a database owned by one ordinary user, and the environment of a process with those settings."""
+    """Create a database owned by one ordinary user; return the environment of a process that uses it."""
     name = sql.Identifier(fresh)
     with psycopg.connect(os.environ["DATABASE_URL_BOOTSTRAP"], autocommit=True) as connection:
         connection.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(name, sql.Literal(PASSWORD)))

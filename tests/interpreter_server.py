@@ -8,6 +8,7 @@ runs a line of the program, and ends as an interpreter ends.
 # ruff: noqa: F401
 from __future__ import annotations
 
+import atexit
 import gc
 import io
 import json
@@ -15,13 +16,14 @@ import os
 import selectors
 import socket
 import sys
+import threading
 import time
 import types
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import django.contrib.admin.views.main
 import django.contrib.auth.checks
@@ -127,6 +129,22 @@ def run(program: Program) -> None:
         sys.exit(1)
 
 
+def end(program: Program) -> NoReturn:
+    """Run a program and end as an interpreter does, but leave its objects to the kernel: freeing them takes 70 ms."""
+    status = 0
+    try:
+        run(program)
+    except SystemExit as ended:
+        if isinstance(ended.code, str):
+            sys.stderr.write(f"{ended.code}\n")
+        status = 1 if isinstance(ended.code, str) else ended.code or 0
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
 def main() -> None:
     """Refuse to serve what a new process would not have, then serve."""
     control = socket.socket(fileno=int(sys.argv[1]))
@@ -138,7 +156,7 @@ def main() -> None:
     with suppress(KeyboardInterrupt):
         program = serve(control)
     if program is not None:
-        run(program)
+        end(program)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Gives the tests a database of their own, with the real roles, on the server named or on an embedded one."""
+"""Settings of the tests: a database with the real roles, on the server in the environment or an embedded one."""
 
 from __future__ import annotations
 
@@ -53,6 +53,6 @@ DATABASES = {
     "migrator": _database("DATABASE_URL_MIGRATOR"),
     "owner": _database("SUPERUSER_URL"),
 }
-# As if each test had a SENTRY_DSN: those that initialize the SDK do so when Django has started.
+# Tests initialize Sentry's SDK only after Django has started, so its import cannot switch this on.
 SALON_JOBS = {**_SALON_JOBS, "SENTRY": True}
 TASKS = aliases.TASKS

@@ -1,4 +1,4 @@
-"""Runs jobs in the test's own thread, and reads what the owner sees."""
+"""Helpers that run jobs in the test's thread, and read rows as the superuser."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import queries, registry
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.worker.buffer import JobBuffer
-from salon_jobs.worker.chunks import arrange
 from salon_jobs.worker.deadlines import DeadlineWatcher
 from salon_jobs.worker.executor import execute, settle
 from salon_jobs.worker.finisher import Finisher
@@ -53,7 +52,7 @@ def run_due(process_id: int) -> list[Outcome]:
 
 
 def seen(statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-    """Query as the superuser, whom no policy restricts."""
+    """Query as the superuser, whom policies do not restrict."""
     with connections["owner"].cursor() as cursor:
         cursor.execute(statement, parameters)
         rows: list[tuple[Any, ...]] = cursor.fetchall()
@@ -69,20 +68,20 @@ def job_row(job_id: int) -> dict[str, Any] | None:
 
 
 def change(statement: str, *parameters: Any) -> None:
-    """Change something as the superuser."""
+    """Run a statement as the superuser."""
     with connections["owner"].cursor() as cursor:
         cursor.execute(statement, parameters)
 
 
 @contextmanager
 def running_on_a_thread(process_id: int, jobs: Sequence[ClaimedJob]) -> Generator[Runner]:
-    """Run claimed jobs on a worker's thread until all have ended, as a worker does; ends the threads afterwards."""
+    """Run claimed jobs on a worker's thread until all have ended, then end the threads."""
     queue = JobBuffer(1)
     abandon = threading.Event()
     finisher = Finisher(process_id, queue.forget, abandon)
     deadlines = DeadlineWatcher()
     runner = Runner(queue, finisher, process_id, 0, abandon, in_flight=InFlightTable(1), deadlines=deadlines)
-    queue.put(arrange(list(jobs)))
+    queue.put(list(jobs))
     finisher.start()
     deadlines.start()
     runner.start()
@@ -112,7 +111,7 @@ def working(process_id: int, concurrency: int = 1, *, idle: IdleTable | None = N
 
 
 def elsewhere(pool: ThreadPoolExecutor, work: Callable[[], T]) -> Future[T]:
-    """Run on another connection: another thread has its own."""
+    """Run on another thread, and therefore on another connection."""
 
     def run() -> T:
         try:
@@ -124,7 +123,7 @@ def elsewhere(pool: ThreadPoolExecutor, work: Callable[[], T]) -> Future[T]:
 
 
 def plan_nodes(plan: Any) -> list[dict[str, Any]]:
-    """Return every node of a plan that ``EXPLAIN (FORMAT JSON)`` gave, as text or read already."""
+    """Return every node of a plan from ``EXPLAIN (FORMAT JSON)``, as text or parsed."""
     found: list[dict[str, Any]] = []
 
     def walk(node: dict[str, Any]) -> None:
@@ -138,7 +137,7 @@ def plan_nodes(plan: Any) -> list[dict[str, Any]]:
 
 @contextmanager
 def closed_port() -> Generator[int]:
-    """Hold a port of this host that refuses connections: it is bound, and nobody listens."""
+    """Yield a port of this host that refuses connections: it is bound, but nothing listens."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield bound.getsockname()[1]

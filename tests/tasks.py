@@ -1,4 +1,4 @@
-"""Declares the tasks that the tests run."""
+"""Tasks that the tests run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def _nothing(**_: object) -> None: ...
 
 
 class Hooks:
-    """Lets each test decide what a task does when it runs in this process."""
+    """Hooks with which a test decides what a task does when it runs in this process."""
 
     def __init__(self) -> None:
         self.reset()
@@ -117,23 +117,23 @@ async def async_store(store_id: UUID, number: int = 0) -> int:
 
 @task(name="test-kept-result", max_attempts=3, keep_result=timedelta(hours=1))
 def kept_result(note: str = "") -> Any:
-    """Return what the test's hook does."""
+    """Return the result of the test's hook."""
     return hooks.system(note=note)
 
 
 @task(name="test-kept-result-async", keep_result=timedelta(hours=1))
 async def kept_result_async(note: str = "") -> Any:
-    """Return what the test's hook does."""
+    """Return the result of the test's hook."""
     return await hooks.coroutine(note=note)
 
 
 @store_task(name="test-kept-result-store", max_attempts=3, keep_result=timedelta(hours=1))
 def kept_result_in_store(store_id: UUID, number: int = 0) -> Any:
-    """Return what the test's hook does, inside the store's transaction."""
+    """Return the result of the test's hook, inside the store's transaction."""
     return hooks.store(store_id=store_id, number=number)
 
 
 @store_task(name="test-kept-result-outside", atomic=False, keep_result=timedelta(hours=1))
 def kept_result_outside(store_id: UUID, number: int = 0) -> Any:
-    """Return what the test's hook does, without a transaction around it."""
+    """Return the result of the test's hook, without a transaction around it."""
     return hooks.store(store_id=store_id, number=number)

@@ -23,7 +23,10 @@ def test_nothing_is_wrong_with_right_settings(settings: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({**PLAIN, "ONE_USER_URL": "sqlite://:memory:"}, ("salon_jobs.E002", "'default' is not PostgreSQL")),
+        (
+            {**PLAIN, "ONE_USER_URL": "sqlite://:memory:"},
+            ("salon_jobs.E002", "is SQLite, but salon_jobs needs PostgreSQL"),
+        ),
         ({**TENANTS, "TENANTS_STORE_MODEL": "nowhere.Store"}, ("salon_jobs.E004", "'nowhere.Store' does not exist")),
         (
             {**TENANTS, "TENANTS_STORE_MODEL": "contenttypes.ContentType"},
@@ -98,8 +101,8 @@ def test_an_isolation_that_the_statements_cannot_work_under_is_refused(tmp_path:
     settings = {**PLAIN, "PYTHONPATH": str(tmp_path), "DJANGO_SETTINGS_MODULE": "isolated"}
     done = manage("check", "--tag", "salon_jobs", **settings)
     assert (done.returncode != 0) is wrong, done.stderr
-    told = "salon_jobs.E006) OPTIONS['isolation_level'] of the database 'default' is not READ COMMITTED" in done.stderr
-    assert told is wrong
+    fault = "salon_jobs.E006) OPTIONS['isolation_level'] of the database 'default' is not READ COMMITTED" in done.stderr
+    assert fault is wrong
 
 
 PRODUCER = "salon_jobs.E052) SALON_JOBS['OUTBOX']['PRODUCER'] is not set"

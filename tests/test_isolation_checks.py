@@ -37,7 +37,7 @@ SHELF = "shelf = models.ForeignKey(Shelf, models.CASCADE, db_constraint=False)"
 
 
 def check(folder: Path, fields: str, meta: str = "app_label = 'library'", migration: str = "operations = []") -> str:
-    """Check an app with such a model; return what is told."""
+    """Check an app with such a model; return its output."""
     app = folder / "library"
     (app / "migrations").mkdir(parents=True)
     for package in (app, app / "migrations"):
@@ -84,7 +84,7 @@ def test_what_is_right_is_left_alone(tmp_path: Path, fields: str, meta: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("fields", "meta", "told"),
+    ("fields", "meta", "texts"),
     [
         ("store = owned()", "app_label = 'library'", ("W010) library.Book refers to stores", "StoreIsolation(field=")),
         (SHELF, "app_label = 'library'", ("W010) library.Book refers to stores or their rows",)),
@@ -131,10 +131,10 @@ def test_what_is_right_is_left_alone(tmp_path: Path, fields: str, meta: str) -> 
     ],
 )
 def test_what_is_missing_is_told_with_what_fixes_it(
-    tmp_path: Path, fields: str, meta: str, told: tuple[str, ...]
+    tmp_path: Path, fields: str, meta: str, texts: tuple[str, ...]
 ) -> None:
     output = check(tmp_path, fields, meta)
-    for text in told:
+    for text in texts:
         assert text in output
     assert output.count("salon_jobs.") == 1, "and nothing else"
 

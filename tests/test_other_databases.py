@@ -50,7 +50,7 @@ def test_with_a_transaction_on_the_jobs_alias_as_well_it_is_part_of_that(stores:
 
 def test_after_its_commit_the_job_is_added(database: None) -> None:
     with transaction.atomic(using="web"):
-        transaction.on_commit(lambda: tasks.system.enqueue() and None, using="web")
+        transaction.on_commit(tasks.system.enqueue, using="web")
         assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
     assert seen("SELECT count(*) FROM salon_jobs_job") == [(1,)]
 

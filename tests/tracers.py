@@ -1,4 +1,4 @@
-"""Tracers for the tests: one with fixed headers that records its calls, and one that fails."""
+"""Tracers for tests: one with fixed headers that records its calls, and one that fails."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from salon_jobs.core.tracing import Published, Received, Run, Sent
 
 
 class RecordingTracer:
-    """Active tracer that returns ``headers`` and appends what it is given to ``calls`` when that ends."""
+    """Active tracer that returns ``headers`` and appends each record to ``calls`` when its span ends."""
 
     def __init__(self, headers: Mapping[str, str], *, active: bool = True) -> None:
         self.given = headers

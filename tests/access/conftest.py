@@ -1,4 +1,4 @@
-"""Gives the tests a superuser's connection to the migrated database, and fixes afterwards whatever they broke."""
+"""Superuser's connection to the migrated database; what a test breaks is fixed afterwards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from salon_jobs.access.doctor.examination import fix
 
 @pytest.fixture
 def superuser(database: None) -> Iterator[psycopg.Connection[Any]]:
-    """Connect as the superuser; afterwards the database is as declared again."""
+    """Connect as the superuser; restore what is declared afterwards."""
     with as_superuser() as connection:
         yield connection
         fix(connection)

@@ -125,7 +125,7 @@ def test_a_database_of_another_project_is_refused(server: Server, tmp_path: Path
     server.bootstrap("first", password="one")
     before = server.state()
     others = replace(server, roles=named(server.settings, f"{server.prefix}_x").roles)
-    text = f"database {server.database('first')} belongs to {server.roles.migrator}, who is none of the roles"
+    text = f"database {server.database('first')} belongs to {server.roles.migrator}, which is none of the roles"
     with pytest.raises(CommandError, match=f"ROLES.CONVERSION_MISSING: {text} in SALON_JOBS.*--database NAME"):
         others.bootstrap("first", password="two")
     done = Psql(others, tmp_path).run("first", password="two")

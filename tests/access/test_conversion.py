@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from io import StringIO
 from typing import Any
@@ -105,7 +106,9 @@ def test_one_user_becomes_roles_and_roles_become_one_user(fresh: str, owned: Own
     succeed("migrate", "salon", "0002", "-v", "0", **roles)
     assert "ROLES.CONVERSION_MISSING: the job tables belong to 'migrator'" in refused("migrate", **one_user)
     run(fresh, sql.SQL("ALTER DATABASE {} OWNER TO migrator").format(sql.Identifier(fresh)))
-    succeed("salon_jobs", "convert", "--yes", **one_user)
+    done = json.loads(succeed("salon_jobs", "convert", "--yes", "--json", **one_user))
+    assert (done["database"], done["to_roles"], done["undeclared_policies"]) == (fresh, False, [])
+    assert "migrator" in done["former"]
     succeed("migrate", "-v", "0", **one_user)
     assert succeed("salon_jobs", "doctor", "--superuser", "--fail", **one_user).endswith("no drift\n")
     assert rows(fresh, LEFT) == []

@@ -82,7 +82,7 @@ def test_check_reports_drifts(superuser: Superuser, on_drift: Any, choice: str, 
         return
     assert f"(salon_jobs.{check_id}) the database is not as declared:\n    membership: role app" in done.stderr
     assert "and 1 more" in done.stderr
-    assert "salon_jobs doctor names each with the statements that fix it" in done.stderr
+    assert "salon_jobs doctor lists each difference with the statements that fix it" in done.stderr
 
 
 def test_a_check_that_finds_no_database_says_so(on_drift: Any) -> None:

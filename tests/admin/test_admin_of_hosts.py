@@ -114,7 +114,8 @@ def test_what_a_project_does_not_configure_is_left_out(busy: tuple[Rows, Rows], 
     consumer = {"SOURCE": "rn::nats:::orders", "TASKS": {"order.created": "ping"}}
     settings.SALON_JOBS = {**settings.SALON_JOBS, "CONSUMERS": {"orders": consumer}}
     parts = {
-        "job/": ["Salon 0"],
+        "job/": ["Salon 0", "or the ID of a store", "Pause or resume queue, task or store of selected jobs"],
+        f"job/{busy[0].job}/change/": ["Pause or resume queue, task or store"],
         "dashboard/": ["Salon 0", "Parked", "Rejected", "Messages"],
         "": ["Messages", "Incoming messages"],
         "job/?": ["Fan-outs"],

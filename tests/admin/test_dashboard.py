@@ -113,7 +113,8 @@ def text_of(client: Client, query: str = "") -> str:
     """Return the page's text without tags, blanks as one."""
     answer = client.get(DASHBOARD + query)
     assert answer.status_code == 200
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", answer.content.decode()))
+    text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", answer.content.decode()))
+    return re.sub(r" ([;.])", r"\1", text)
 
 
 def test_an_operator_sees_everything_by_few_queries(busy: tuple[Rows, Rows]) -> None:
@@ -174,10 +175,20 @@ def test_what_is_counted_leads_to_its_rows_for_whoever_may_see_them(busy: tuple[
     ):
         assert f"/admin/salon_jobs/{wanted}" in links, wanted
         assert shown in client.get(f"/admin/salon_jobs/{wanted}").content.decode(), wanted
+    verdict = [
+        unescape(link) for link in re.findall(r'href="([^"]+)"', page.split('class="verdict bad"')[1].split("</p>")[0])
+    ]
+    assert verdict == [
+        "/admin/salon_jobs/job/?queue=default&state__exact=queued",
+        "#processes",
+        "/admin/salon_jobs/job/?state__exact=failed",
+        "/admin/salon_jobs/blockedaggregate/?status__exact=parked",
+    ]
+    assert 'id="processes"' in page
     ids = re.findall(r' id="([^"]+)"', page)
     assert len(ids) == len(set(ids))
     assert f"/admin/salon_jobs/process/{worker()}/change/" in links
-    assert re.search(r"long-haul for \d+ min", client.get("/admin/salon_jobs/process/").content.decode())
+    assert re.search(r"long-haul for [\d.]+ min", client.get("/admin/salon_jobs/process/").content.decode())
     limited = staff(may=("view_dashboard", "view_all_stores"))
     for link in re.findall(r'href="(/admin/salon_jobs/[^"]+)"', limited.get(DASHBOARD).content.decode()):
         assert limited.get(unescape(link)).status_code == 200, link
@@ -261,6 +272,7 @@ def test_staff_of_a_store_see_its_jobs_and_nothing_of_the_others(busy: tuple[Row
     assert "send-mail 1 1 1.5 min 0 0 0" in text
     assert "long-haul 0 0 – 1 0 0" in text
     assert "aggregate-of-0" in text
+    assert "Due jobs include those that are paused or limited" in text
     for hidden in (str(other.store), "aggregate-of-1", "test-system", "shop-1", "BROKER", "nightly", "TillOnFire"):
         assert hidden not in text, hidden
 
@@ -274,13 +286,13 @@ def test_a_page_is_shown_without_a_single_row(two: tuple[Rows, Rows]) -> None:
 
 def test_a_plot_says_in_words_what_it_shows_and_breaks_where_nothing_is_known() -> None:
     times = tuple(datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=n) for n in range(4))
-    plot = Plot("x", "Jobs <that> wait", (Line("all", [1, None, 4, 2]), Line("due", [None] * 4)), times, number)
-    assert plot.words == "Jobs <that> wait. all: now 2, at most 4; due: now –, at most 0."
+    plot = Plot("x", "Jobs <that> wait", (Line("all", [1, None, 4, 2]), Line("due", [3, 1, 0, None])), times, number)
+    assert plot.words == "Jobs <that> wait. all: now 2, at most 4; due: now –, at most 3."
     svg = str(plot.svg)
     assert 'aria-label="Jobs &lt;that&gt; wait. all: now 2' in svg
     assert plot.axis == ["4", "2", "0"]
-    assert json.loads(plot.points)[:2] == [["Jan 01 00:00", "1", "–"], ["Jan 01 00:01", "–", "–"]]
-    assert svg.count("M") == 3 + 2, "three lines of the grid, and two parts of the first line"
+    assert json.loads(plot.points)[:2] == [["Jan 01 00:00", "1", "3"], ["Jan 01 00:01", "–", "1"]]
+    assert svg.count("M") == 3 + 2 + 1, "three lines of the grid, two parts of the first line and one of the second"
     assert " style=" not in svg
 
 
@@ -323,6 +335,10 @@ def test_where_nothing_is_wrong_it_says_so(two: tuple[Rows, Rows]) -> None:
     )
     assert re.search(
         rf"1 problem: destination {ORDERS} has been down since [\d-]{{10}} \d\d:\d\d UTC \(X\)", text_of(client)
+    )
+    assert (
+        f'<a id="problem-{ORDERS}" href="/admin/salon_jobs/destinationstate/?q='
+        in client.get(DASHBOARD).content.decode()
     )
     with timezone.override("Asia/Tokyo"):
         assert re.search(r" has been down since [\d-]{10} \d\d:\d\d JST \(X\)", text_of(client))

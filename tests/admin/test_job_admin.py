@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,11 +13,15 @@ from uuid import UUID
 import psycopg
 import pytest
 from django.contrib.auth.models import Permission, User
+from django.db import connections
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils.http import urlencode
 
+from salon_jobs import task
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
-from salon_jobs.jobs import enqueue, limits
+from salon_jobs.jobs import enqueue, limits, registry
 from tests.management.operator import add
 from tests.outbox.test_operate_messages import ORDERS, write
 from tests.plans.explain import signed_in
@@ -103,6 +108,7 @@ def test_what_selected_jobs_belong_to_is_paused_and_resumed(client: Client, stor
     again = act(client, "pause", ids, verb="paused", scopes=scopes[:1], confirmed="1")
     assert "Queue night is paused already." in again
     assert "Store Salon 0 paused." in text
+    assert "store Salon 0 is paused by" in client.get(JOBS).content.decode()
     asked = act(client, "pause", ids)
     assert "Store Salon 0 (paused now)" in asked
     assert "<h1>Pause or resume queue, task or store</h1>" in asked
@@ -183,6 +189,16 @@ def test_a_jobs_page_shows_where_it_comes_from_and_what_lies_ahead_and_no_secret
     page = client.get("/admin/salon_jobs/fanoutrecord/77/change/").content.decode()
     assert f'<a href="{JOBS}?fan_out_id__exact=77">8 of 9 done</a>' in page
     assert "1 job" in client.get(f"{JOBS}?fan_out_id__exact=77").content.decode()
+
+
+def test_a_page_computes_an_optional_field_once(client: Client) -> None:
+    job_id = add(attempts=1, tick=datetime(2026, 5, 6, tzinfo=UTC))
+    error = "INSERT INTO salon_jobs_job_error (job_id, attempt, error_class) VALUES (%s, 1, 'builtins.KeyError')"
+    change(error, job_id)
+    with CaptureQueriesContext(connections["operator"]) as asked:
+        assert "KeyError" in client.get(f"{JOBS}{job_id}/change/").content.decode()
+    statements = Counter(query["sql"] for query in asked.captured_queries)
+    assert [sql for sql, times in statements.items() if times > 1] == []
 
 
 def test_a_jobs_page_links_its_trace_where_the_settings_say_so(client: Client, settings: Any) -> None:
@@ -270,6 +286,8 @@ def test_limits_show_their_use_and_are_paused_in_the_list(client: Client, stores
     shown = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page.split('id="result_list"')[1]))
     assert re.search(r"store Salon 0 paused by dana since [-:\d ]+UTC 0, no limit", shown), shown
     assert "task ping active 1 of 4" in shown
+    [(store_limit,)] = seen("SELECT id FROM salon_jobs_limit WHERE kind = 'store'")
+    assert "<h2>store Salon 0</h2>" in client.get(f"{LIMITS}{store_limit}/change/").content.decode()
     ids = [str(number) for (number,) in seen("SELECT id FROM salon_jobs_limit ORDER BY id")]
     for action, paused in (("pause_selected", [True, True]), ("resume_selected", [False, False])):
         client.post(LIMITS, {"action": action, "index": "0", "_selected_action": ids})
@@ -315,11 +333,33 @@ def test_a_message_knows_why_its_destination_takes_none(client: Client) -> None:
         ORDERS,
     )
     text = client.get(page).content.decode()
+    assert f'<a href="/admin/salon_jobs/destinationstate/?{urlencode({"q": ORDERS})}">{ORDERS}</a>' in text
     assert "Destination is paused · destination has been down since" in text
     assert "BROKER.DOWN" in text
     listed = client.get("/admin/salon_jobs/destinationstate/").content.decode()
     assert '<span class="salon-jobs-badge warn">paused</span>' in listed
     assert "destination paused" in client.get("/admin/salon_jobs/message/").content.decode()
+    counts = {"paused": "1 destination", "down": "0 destinations", "reachable": "0 destinations"}
+    for state, count in counts.items():
+        assert count in client.get(f"/admin/salon_jobs/destinationstate/?state={state}").content.decode(), state
+
+
+def test_limits_that_only_the_code_declares_are_listed(client: Client, settings: Any) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "STORE_CONCURRENCY": 3}
+    task(name="test-one-at-a-time", max_concurrency=1, concurrency_key="{card}", key_concurrency=2)(_charge)
+    try:
+        text = client.get(LIMITS).content.decode()
+        declared = "Declared in the code, without a limit here: each key of task test-one-at-a-time, 2 at once; "
+        assert f"{declared}each store, 3 at once; task test-one-at-a-time, 1 at once." in text
+        limits.limit(task="test-one-at-a-time", max_concurrency=4)
+        text = client.get(LIMITS).content.decode()
+        assert f"{declared}each store, 3 at once." in text
+        assert "0 of 4 (declared: 1)" in text
+    finally:
+        registry.unregister("test-one-at-a-time")
+
+
+def _charge(card: str) -> None: ...
 
 
 def test_no_limit_is_a_choice_and_no_number(client: Client) -> None:
@@ -343,6 +383,7 @@ def test_a_job_that_is_asked_to_end_is_not_offered_to_be_asked_again(client: Cli
     job_id = add(state="running", attempts=2, rescues=1, cancel_requested_at=datetime.now(UTC))
     page = client.get(f"{JOBS}{job_id}/change/").content.decode()
     assert "2 of 25 attempts, rescued once" in page
+    assert "Upcoming retries" not in page
     assert 'value="cancel"' not in page
     assert f'value="cancel:{job_id}"' not in client.get(JOBS).content.decode()
 

@@ -267,8 +267,8 @@ def test_incoming_messages_open_on_what_was_rejected() -> None:
 
 def test_an_empty_list_says_how_rows_come_to_be() -> None:
     client = staff(everything=True)
-    assert "No replays yet. A replay sends messages again" in text_of(client, "replay/")
-    assert "No processes yet. Start a worker: python manage.py runworker." in text_of(client, "process/")
+    assert "No replays. A replay sends messages again" in text_of(client, "replay/")
+    assert "No processes. Start a worker: python manage.py runworker." in text_of(client, "process/")
     assert "Nothing matches. Show all jobs" in text_of(client, "job/?queue=nowhere")
     hint = "those that succeed are deleted, unless RETAIN_SUCCEEDED keeps them. Show all jobs"
     assert hint in text_of(client, "job/?state__exact=succeeded")

@@ -1,4 +1,4 @@
-"""Tasks of Django's framework that the tests enqueue; nothing imports them on behalf of a worker."""
+"""Tasks of Django's framework that the tests enqueue. No worker imports this module at its start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from project.salon.models import Customer
 from salon_jobs import Backoff, Discard, current_job, current_store_id
 from tests.backend.django_tasks_api import task
 
-# What the tasks saw, for tests that run them in their own process.
+# What the tasks observed, for tests that run them in their own process.
 seen: list[Any] = []
 SOON = Backoff(base=timedelta(microseconds=1), cap=timedelta(microseconds=1), jitter=0)
 
@@ -45,7 +45,7 @@ def describe(context: Any, note: str = "") -> dict[str, Any]:
 
 @task
 async def double(number: int) -> int:
-    """Return twice the number, after a look from the database's thread."""
+    """Return twice the number, after a query on the database's thread."""
     await sync_to_async(lambda: seen.append(current_job().task))()
     return 2 * number
 
@@ -103,7 +103,7 @@ def finish_early() -> str:
 
 @task
 def give(kind: str) -> Any:
-    """Return something that is no JSON, or only nearly."""
+    """Return something that is not JSON, or not quite."""
     values: dict[str, Any] = {
         "object": object(),
         "set": {1},
@@ -149,7 +149,7 @@ keyed = keyed.using(job_key="report-{day}")
 
 @task
 def forgotten() -> int:
-    """Return a number that nobody keeps."""
+    """Return a number that is not kept."""
     return 1
 
 
@@ -163,7 +163,7 @@ def elsewhere() -> str:
 
 
 def plain() -> int:
-    """Return a number; a function that is no task under its own name."""
+    """Return a number; the function's own name is not a task."""
     return 4
 
 
@@ -171,7 +171,7 @@ renamed = task(plain)
 
 
 class Shelf:
-    """Holds a task that is no attribute of its module."""
+    """Namespace for a task that is not an attribute of its module."""
 
     @staticmethod  # pyright: ignore[reportArgumentType] - a task is called like the function it declares
     @task

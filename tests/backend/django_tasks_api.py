@@ -1,6 +1,6 @@
 """What a project imports of Django's tasks, from Django or from the backport.
 
-Untyped: the stubs know Django's own options of a task, and not those of a backend.
+Untyped, because the stubs know only Django's own options of a task, not those of a backend.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _exceptions: Any = import_module(f"{PACKAGE}.exceptions")
 
 
 class Declared(Protocol):
-    """Task whose options nobody checks."""
+    """Task whose options are not type-checked."""
 
     def __getattr__(self, name: str, /) -> Any: ...
 

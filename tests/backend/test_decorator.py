@@ -79,6 +79,6 @@ def test_options_that_there_are_not() -> None:
 def test_the_options_of_another_backend(settings: Any) -> None:
     settings.TASKS = {**settings.TASKS, "dummy": {"BACKEND": f"{PACKAGE}.backends.dummy.DummyBackend"}}
     with pytest.raises(
-        InvalidTask, match=r"max_attempts are options of SalonJobsBackend, and TASKS\['dummy'\] is another"
+        InvalidTask, match=r"max_attempts are options of SalonJobsBackend, but TASKS\['dummy'\] is another"
     ):
         task(backend="dummy", max_attempts=3)(len_of)

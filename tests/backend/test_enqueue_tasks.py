@@ -394,7 +394,7 @@ def test_a_job_key_needs_arguments_that_fit() -> None:
     ("options", "message"),
     [
         ({"max_atempts": 3}, r"TASKS\['default'\]\['OPTIONS'\] has an unknown key 'max_atempts'; did you mean"),
-        ({"id_function": "x"}, "known are max_attempts, backoff, timeout, keep_result"),
+        ({"id_function": "x"}, "choose one of max_attempts, backoff, timeout, keep_result"),
         ({"max_attempts": "3"}, r"TASKS\['default'\]\['OPTIONS'\]: max_attempts must be a whole number"),
         ({"backoff": 3}, "backoff must be a salon_jobs.Backoff"),
     ],

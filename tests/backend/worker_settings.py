@@ -1,4 +1,4 @@
-"""Settings of the worker processes that run Django's tasks; no app lists the tests' modules."""
+"""Settings of the worker processes that run Django's tasks, without the tests' modules."""
 
 from __future__ import annotations
 

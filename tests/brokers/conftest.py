@@ -1,4 +1,4 @@
-"""Runs each broker once for all tests, and gives every test a destination of its own."""
+"""Brokers, each started once for all tests, and a new destination for every test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.servers.registry import BROKERS, SOURCES
 
 @pytest.fixture(scope="session")
 def brokers() -> Iterator[dict[str, Broker]]:
-    """Keep each broker that a test has started until the end: they take seconds to start."""
+    """Keep started brokers until the end, because each takes seconds to start."""
     started: dict[str, Broker] = {}
     yield started
     for broker in started.values():
@@ -36,7 +36,7 @@ def running(request: pytest.FixtureRequest, brokers: dict[str, Broker]) -> Broke
 
 @pytest.fixture
 def configure(running: Broker, settings: Settings) -> Callable[..., None]:
-    """Put settings in force that point at the running broker, or at another, with changes to its section."""
+    """Override settings to point at the running broker, or another, with changes to its section."""
 
     def put(broker: Broker = running, **changes: Any) -> None:
         host = settings.SALON_JOBS
@@ -50,7 +50,7 @@ def configure(running: Broker, settings: Settings) -> Callable[..., None]:
 
 @pytest.fixture
 def broker(running: Broker, configure: Callable[..., None]) -> Broker:
-    """Return the running broker, with settings in force that point at it."""
+    """Return the running broker, with the settings pointing at it."""
     return running
 
 
@@ -65,19 +65,19 @@ def publisher(broker: Broker) -> Iterator[Publisher]:
 
 @pytest.fixture
 def new_destination(broker: Broker) -> Callable[[], str]:
-    """Make destinations that no other test knows."""
+    """Create destinations that no other test uses."""
     return lambda: broker.destination(f"orders-{uuid4().hex[:12]}")
 
 
 @pytest.fixture
 def destination(new_destination: Callable[[], str]) -> str:
-    """Make a destination for one test."""
+    """Create a destination for one test."""
     return new_destination()
 
 
 @pytest.fixture
 def source(broker: Broker, destination: str) -> Iterator[Source]:
-    """Receive from the destination of the test."""
+    """Return a source for the test's destination."""
     source = broker.source(destination, consumer="orders of the till.1")
     yield source
     source.close()

@@ -1,4 +1,4 @@
-"""Messages for the tests of brokers, and what became of them."""
+"""Messages for the tests of brokers, and the answers to them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from uuid import uuid4
 from salon_jobs.brokers.publisher import NOT_SENT, OutgoingMessage, Publisher, Verdict
 
 _IDS = itertools.count(1)
-# Larger than any broker takes: Azure 64 KiB, SNS 256 KiB, NATS 1 MiB.
+# Larger than any broker accepts: Azure 64 KiB, SNS 256 KiB, NATS 1 MiB.
 TOO_LARGE = '"' + "x" * 2_000_000 + '"'
 HELD = (Verdict.NOT_SENT, "")
 Result = tuple[Verdict, str] | None
@@ -33,14 +33,14 @@ def make(destination: str, aggregate_id: str = "a", payload: str = "{}", **field
 
 
 def draft(destination: str, aggregate_id: str = "a", payload: str = "{}", **fields: Any) -> OutgoingMessage:
-    """Make one message as ``emit`` has it checked: a replay of one of a store."""
+    """Make one message as ``emit`` passes it to ``check``: a replay of a store's message."""
     return make(destination, aggregate_id, payload, store_id=uuid4(), replay_of=uuid4(), **fields)
 
 
 def results(
     publisher: Publisher, *messages: OutgoingMessage, should_continue: Callable[[], bool] = lambda: True
 ) -> list[Result]:
-    """Publish one batch and return verdict and code of each message; None: published."""
+    """Publish one batch and return the verdict and code of each message, None if published."""
     answers = publisher.publish(messages, should_continue=should_continue)
     assert all(answer is None or answer.code or answer == NOT_SENT for answer in answers)
     return [None if answer is None else (answer.verdict, answer.code) for answer in answers]
@@ -49,7 +49,7 @@ def results(
 def publish(
     publisher: Publisher, *messages: OutgoingMessage, should_continue: Callable[[], bool] = lambda: True
 ) -> list[Verdict | None]:
-    """Publish one batch and return the verdicts; None: published."""
+    """Publish one batch and return the verdicts, None if published."""
     return [result and result[0] for result in results(publisher, *messages, should_continue=should_continue)]
 
 

@@ -1,1 +1,1 @@
-"""Disturbs real workers and a real PostgreSQL, and counts what every job did: ``python -m tests.chaos``."""
+"""Disturbance of real workers and a real PostgreSQL, with a count of what every job did: ``python -m tests.chaos``."""

@@ -32,7 +32,7 @@ _CHILDREN = 2 * _WORKERS
 _LONG_RUN_S = 500
 _PATIENCE_S = 120.0
 _SHOWN = 20
-# So few that they can be exhausted.
+# Few enough to be exhausted.
 _OPTIONS = {"max_connections": "80", "shared_buffers": "128MB"}
 _ROLES = ("migrator", "web", "worker", "operator")
 

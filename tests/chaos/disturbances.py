@@ -1,4 +1,4 @@
-"""What is done to the workers and to the server."""
+"""Disturbances of the workers and the server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LATE_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """Instant from which recovery is timed, and what ends the disturbance once recovery was measured."""
+    """Instant from which recovery is timed, and a function that ends the disturbance after the measurement."""
 
     at: float
     undo: Callable[[], None] = lambda: None
@@ -64,19 +64,19 @@ def terminate_backends(scene: Scene) -> Disturbance:
 
 
 def stop_server(scene: Scene) -> Disturbance:
-    """Shut the server down fast, and start it after a while."""
+    """Shut the server down (fast), and start it after a while."""
     scene.server.stop()
     return _start_later(scene)
 
 
 def crash_server(scene: Scene) -> Disturbance:
-    """Shut the server down at once, as a crash does, and start it after a while."""
+    """Shut the server down (immediate), like a crash, and start it after a while."""
     scene.server.kill()
     return _start_later(scene)
 
 
 def exhaust_connections(scene: Scene) -> Disturbance:
-    """Take every connection that roles may have, and terminate backends of workers, which then find no other."""
+    """Occupy every connection that roles may have, and terminate backends of workers, which cannot reconnect."""
     url = scene.database.url("web")
     until = time.monotonic() + scene.outage_s
     with ExitStack() as held, scene.connect() as connection:
@@ -89,7 +89,7 @@ def exhaust_connections(scene: Scene) -> Disturbance:
 
 
 def suspend_worker(scene: Scene) -> Disturbance:
-    """SIGSTOP one supervisor and its children during jobs, for longer than the silence.
+    """SIGSTOP one supervisor and its children during jobs, for longer than the silence period.
 
     Its children continue first, so that they try to end their jobs before they learn that they lost them.
     """
@@ -145,7 +145,7 @@ def _terminate(scene: Scene, connection: psycopg.Connection[Any], *, share: floa
 
 
 def _busy_family(scene: Scene) -> tuple[int, list[int]]:
-    """Stop a supervisor and its children while they run slow jobs. Raises NotRecovered when none ever does."""
+    """Suspend a supervisor and its children while they run slow jobs. Raises NotRecovered if none ever does."""
     for _ in range(20):
         for _ in range(16):
             scene.load.add("slow")

@@ -1,4 +1,4 @@
-"""Workers that are started again when they end, as by a service manager."""
+"""Workers that are restarted when they end, as by a service manager."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COMMAND: Final = manage(
 
 
 class Fleet:
-    """Some workers, each a supervisor with two children; leaving the context ends them."""
+    """Workers, each a supervisor with two children; leaving the context ends them."""
 
     def __init__(self, count: int, environment: Mapping[str, str], folder: Path) -> None:
         self._environment = environment

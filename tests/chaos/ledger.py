@@ -1,4 +1,4 @@
-"""Reads, as the superuser, what was asked and what was done, and says what does not agree."""
+"""Comparison of what was asked with what was done, read as the superuser."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SELECT id, task, state, attempts, payload FROM salon_jobs_job WHERE NOT (task = 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """Lists markers by what is wrong with them; ``rows`` are job rows that did not succeed."""
+    """Markers by what is wrong with them; ``rows`` are job rows that did not succeed."""
 
     asked: int
     lost: list[str] = field(default_factory=list[str])
@@ -32,8 +32,8 @@ def examine(database: Database, confirmed: Iterable[str]) -> Findings:
     """Compare what was asked with what was done. Call it while nothing is enqueued and no job is left.
 
     Of the markers of one key the last must be done, and each once at most: a job that died running is cancelled when a
-    newer one has taken its key. ``forgotten`` were confirmed to the
-    enqueuer and are not there; ``unasked`` were done though their transaction was never committed.
+    newer one has taken its key. ``forgotten`` were confirmed to the enqueuer and are not there; ``unasked`` were done
+    although their transaction was never committed.
     """
     with database.connect() as connection:
         rows = connection.execute("SELECT name, email, count(*) FROM customer GROUP BY 1, 2").fetchall()

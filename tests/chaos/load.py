@@ -34,7 +34,7 @@ _WEIGHTS: Final = {"atomic": 40, "slow": 3, "outside": 15, "finishing": 15, "fla
 
 
 class Load:
-    """Threads that enqueue. ``confirmed`` holds the markers whose commit was answered, or found later."""
+    """Threads that enqueue. ``confirmed`` holds the markers whose commit was confirmed at once or found later."""
 
     def __init__(self, stores: Sequence[UUID], *, rate: float, threads: int, seed: int) -> None:
         self._stores = stores
@@ -57,7 +57,7 @@ class Load:
             thread.start()
 
     def pause(self) -> None:
-        """Stop enqueueing; return when everything begun is decided. Raises RuntimeError if it never is."""
+        """Stop enqueueing; return once every commit is decided. Raises RuntimeError if one never is."""
         self._go.clear()
         for _ in self._threads:
             if not self._quiet.acquire(timeout=_PATIENCE_S):
@@ -101,10 +101,10 @@ class Load:
         connection.close()
 
     def _enqueue(self, kind: str, marker: str, store_id: UUID) -> None:
-        """Write a row ``asked`` and the job in one transaction, until it is known that they are committed.
+        """Write a row ``asked`` and the job in one transaction, until they are known to be committed.
 
-        When the connection breaks, nobody knows whether the commit happened. The id of the row follows from the
-        marker: another try waits for what the first left undecided, and meets the row if that was committed.
+        When the connection breaks, it is unknown whether the commit happened. The ID of the row follows from the
+        marker, so another try waits until the first is decided, and meets the row if it was committed.
         """
         row_id = uuid5(NAMESPACE_OID, f"{ASKED} {marker}")
         while True:

@@ -66,7 +66,7 @@ class Writers:
     def _run(self, number: int) -> None:
         dice = random.Random(self._seed * 100 + number)
         while not self._stop.is_set():
-            # The database comes and goes; what committed is what its counters say.
+            # The database comes and goes; its counters say what was committed.
             with suppress(psycopg.Error), psycopg.connect(self._url, connect_timeout=5) as connection:
                 while not self._stop.is_set():
                     self._transaction(connection, dice)
@@ -91,7 +91,7 @@ def count_and_emit(connection: psycopg.Connection[Any], aggregate: str, *, wake:
 
 @dataclass(slots=True)
 class Scene:
-    """What the disturbances act on."""
+    """Processes and servers that the disturbances act on."""
 
     server: EmbeddedPostgres
     database: Database
@@ -165,7 +165,7 @@ def stop_relay(scene: Scene) -> None:
 
 
 def freeze_relay(scene: Scene) -> None:
-    """Freeze a relay for longer than it owns its partitions, and let it go on."""
+    """Freeze a relay for longer than it owns its partitions, then let it continue."""
     relay = scene.one()
     relay.send_signal(signal.SIGSTOP)
     time.sleep(_OWNERSHIP_S * scene.dice.uniform(0.5, 2.5))
@@ -204,7 +204,7 @@ def hold_gate(scene: Scene) -> None:
 
 
 def refuse_messages(scene: Scene) -> None:
-    """Emit a message that the broker never accepts, and one that waits behind it for ever."""
+    """Emit a message that the broker never accepts, and one that waits behind it forever."""
     name = f"bad{secrets.token_hex(4)}"
     with psycopg.connect(scene.database.superuser_url) as connection:
         for size in (1, _TOO_LARGE, 1):
@@ -286,7 +286,7 @@ def _run(scene: Scene, options: argparse.Namespace) -> tuple[dict[str, Any], lis
 
 
 def _drained(scene: Scene) -> list[str]:
-    """Wait until nothing is pending except behind refused messages; return what still is."""
+    """Wait until nothing is pending except behind refused messages; return what is still pending."""
     left = (
         "SELECT m.aggregate_id, m.id, m.retry_count, m.last_error FROM salon_jobs_message m WHERE m.status = 'pending'"
         "   AND m.aggregate_id NOT LIKE 'bad%' ORDER BY m.id LIMIT 10"

@@ -69,7 +69,7 @@ def table(tallies: Mapping[str, Tally]) -> Table:
 
 
 def as_json(tallies: Mapping[str, Tally]) -> dict[str, Any]:
-    """Return the same as JSON values."""
+    """Return the tallies as JSON values."""
     return {name: asdict(tally) for name, tally in tallies.items()}
 
 

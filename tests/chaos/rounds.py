@@ -1,4 +1,4 @@
-"""Disturbances in turn; after each one, recovery is awaited and every job examined."""
+"""Disturbances in turn; after each, recovery is awaited and every job examined."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Plan:
 def run_rounds(
     plan: Plan, server: EmbeddedPostgres, database: Database, folder: Path, console: Console
 ) -> tuple[dict[str, Tally], list[str]]:
-    """Run until the time is up and every disturbance was applied once; return the tallies and other faults."""
+    """Run until the time is up and every disturbance was applied once; return the tallies and any other faults."""
     until = time.monotonic() + plan.seconds
     silence_s = 15.0 if plan.long else 3.0
     overrides = {"PROCESS_SILENT_AFTER": silence_s}

@@ -1,4 +1,4 @@
-"""What the disturbances act on: the server, the database, the workers, the load and the dice."""
+"""Arguments of the disturbances: the server, the database, the workers, the load and the random generator."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _POLL_S: Final = 0.02
 
 
 class NotRecovered(RuntimeError):
-    """Something did not come back in time."""
+    """Raised when something does not recover in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,16 +37,16 @@ class Scene:
     patience_s: float
 
     def connect(self) -> psycopg.Connection[Any]:
-        """Connect as the superuser, for whom the server reserves connections."""
+        """Connect as a superuser, for which the server reserves connections."""
         return self.database.connect()
 
     def newest_job(self) -> int:
-        """Return the highest id of a job so far, or more."""
+        """Return an ID at least as high as that of the newest job."""
         with self.connect() as connection:
             return int(_only(connection, "SELECT last_value FROM salon_jobs_job_id_seq"))
 
     def wait_done(self, marker: str) -> None:
-        """Wait until the job of this marker has left its row. Raises NotRecovered."""
+        """Wait until this marker has its row ``done``. Raises NotRecovered."""
         query = "SELECT count(*) FROM customer WHERE email = %s AND name = %s"
         self._wait(lambda connection: _only(connection, query, marker, DONE) > 0, f"{marker} is not done")
 

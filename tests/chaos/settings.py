@@ -1,4 +1,4 @@
-"""Adds the chaos tasks to the project's settings, and what the run asks for in SALON_JOBS_OVERRIDES (JSON)."""
+"""Project settings with the chaos tasks and the overrides in SALON_JOBS_OVERRIDES (JSON)."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from project.settings import INSTALLED_APPS, SALON_JOBS, _default_database, env
 
 INSTALLED_APPS = [*INSTALLED_APPS, "tests.chaos"]
 SALON_JOBS = {**SALON_JOBS, **json.loads(env.str("SALON_JOBS_OVERRIDES", "{}"))}
-# The program that runs the chaos learns its URL when the project's settings have long been read.
+# The program that runs the chaos learns its URL only after the project's settings were read.
 DATABASES = {"default": _default_database()}

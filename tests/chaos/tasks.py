@@ -1,4 +1,4 @@
-"""Tasks that are disturbed. Each writes one row ``done`` for the marker it was enqueued with."""
+"""Tasks to disturb. Each writes one row ``done`` for the marker it was enqueued with."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DONE = "done"
 
 
 class FirstAttempt(RuntimeError):
-    """The first attempt of a flaky job fails, as it is meant to."""
+    """Intended error of a flaky job's first attempt."""
 
 
 def _done(store_id: UUID, marker: str, *, row_id: UUID | None = None) -> Customer:
@@ -29,7 +29,7 @@ def _work() -> None:
 
 @store_task(name="chaos-atomic")
 def atomic(store_id: UUID, marker: str) -> None:
-    """Add one row and work a while, before and after."""
+    """Add one row, and work a while before and after."""
     _work()
     _done(store_id, marker).save(force_insert=True)
     _work()
@@ -37,7 +37,7 @@ def atomic(store_id: UUID, marker: str) -> None:
 
 @store_task(name="chaos-slow")
 def slow(store_id: UUID, marker: str) -> None:
-    """Do the same, for long enough to be met by whatever happens."""
+    """Do the same for long enough that disturbances hit it."""
     time.sleep(0.7)
     _done(store_id, marker).save(force_insert=True)
     time.sleep(0.7)
@@ -55,7 +55,7 @@ def outside(store_id: UUID, marker: str) -> None:
 
 @store_task(name="chaos-finishing", atomic=False)
 def finishing(store_id: UUID, marker: str) -> None:
-    """Add one row and finish the job in the same, last, transaction."""
+    """Add one row and finish the job in the same transaction, the last one."""
     _work()
     with transaction.atomic():
         _done(store_id, marker).save(force_insert=True)
@@ -64,7 +64,7 @@ def finishing(store_id: UUID, marker: str) -> None:
 
 @store_task(name="chaos-flaky", backoff=Backoff(base=timedelta(seconds=0.2), cap=timedelta(seconds=1)))
 def flaky(store_id: UUID, marker: str) -> None:
-    """Add one row, and fail the first time, so that it is rolled back."""
+    """Add one row; fail the first time, so that it is rolled back."""
     _done(store_id, marker).save(force_insert=True)
     if current_job().attempt == 1:
         raise FirstAttempt(marker)

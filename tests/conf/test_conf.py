@@ -55,7 +55,7 @@ def test_values_are_converted() -> None:
     [
         ([], "SALON_JOBS must be a dict"),
         ({"POL_INTERVAL": 1}, "unknown key 'POL_INTERVAL'; did you mean 'POLL_INTERVAL'"),
-        ({"ZZZ": 1}, "unknown key 'ZZZ'; known are .*STORE_MODEL"),
+        ({"ZZZ": 1}, "unknown key 'ZZZ'; choose one of .*STORE_MODEL"),
         ({"POLL_INTERVAL": 0}, "POLL_INTERVAL.* more than zero"),
         ({"POLL_INTERVAL": True}, "POLL_INTERVAL"),
         ({"POLL_INTERVAL": float("nan")}, "POLL_INTERVAL.* more than zero, .*not nan"),
@@ -139,7 +139,7 @@ def test_rates_of_services_that_do_not_exist_are_refused() -> None:
         found = check_publishers()
     assert [error.id for error in found] == ["salon_jobs.E053"] * 2
     assert found[0].msg == "SALON_JOBS['OUTBOX']['THROUGHPUT']['sms']: the service 'sms' has no publisher"
-    assert found[0].hint == "name one of azurequeue, jobs, memory, nats, sns, or a destination of theirs"
+    assert found[0].hint == "name one of azurequeue, jobs, memory, nats, sns, or one of their destinations"
 
 
 def test_no_secret_is_shown() -> None:

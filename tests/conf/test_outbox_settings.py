@@ -44,11 +44,11 @@ def test_rates_that_are_none_are_refused(wrong: Any) -> None:
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        ({"nats": 1, "SNS": 3001}, r"\['SNS'\] must be .*lower case"),
+        ({"nats": 1, "SNS": 3001}, r"\['SNS'\]: the key must be .*lower case"),
         ({"nats": 0}, r"\['nats'\] must be a whole number"),
-        ({5: 5}, r"\[5\] must be"),
+        ({5: 5}, r"\[5\]: the key must be"),
         ({"orders": "many"}, r"\['orders'\] must be a whole number from 1 to 10000000, or None, not 'many'"),
-        ({"rn:nats": 5}, r"\['rn:nats'\] must be"),
+        ({"rn:nats": 5}, r"\['rn:nats'\]: the key must be"),
     ],
 )
 def test_a_wrong_rate_is_named(wrong: Any, named: str) -> None:
@@ -59,10 +59,10 @@ def test_a_wrong_rate_is_named(wrong: Any, named: str) -> None:
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        ({"THROUGHPUT": {"sns": 3001}}, r"\['THROUGHPUT'\]\['sns'\] must be 3000 or less.* not 3001"),
-        ({"THROUGHPUT": {"sns": None}}, r"\['THROUGHPUT'\]\['sns'\] must be 3000 or less.* not None"),
-        ({"THROUGHPUT": {"nats": None, TOPIC: 10_000}}, rf"\['THROUGHPUT'\]\['{TOPIC}'\] must be 3000 or less"),
-        ({"THROUGHPUT": {"rn::sns:::a": None}}, r"\['THROUGHPUT'\]\['rn::sns:::a'\] must be 3000 or less"),
+        ({"THROUGHPUT": {"sns": 3001}}, r"\['THROUGHPUT'\]\['sns'\] must be at most 3000.* not 3001"),
+        ({"THROUGHPUT": {"sns": None}}, r"\['THROUGHPUT'\]\['sns'\] must be at most 3000.* not None"),
+        ({"THROUGHPUT": {"nats": None, TOPIC: 10_000}}, rf"\['THROUGHPUT'\]\['{TOPIC}'\] must be at most 3000"),
+        ({"THROUGHPUT": {"rn::sns:::a": None}}, r"\['THROUGHPUT'\]\['rn::sns:::a'\] must be at most 3000"),
         ({"THROUGHPUT": 3001, "sns": SNS}, r"\['THROUGHPUT'\] is 3001.*write {'\*': 3001, 'sns': 3000}, or less"),
         ({"THROUGHPUT": None, "sns": SNS}, r"\['THROUGHPUT'\] is None.*write {'\*': None, 'sns': 3000}, or less"),
         # One topic has a rate; the others of SNS would have none.

@@ -24,11 +24,11 @@ def counted(durations: list[float]) -> list[int]:
 @given(st.lists(SECONDS, min_size=1), SHARES)
 def test_a_percentile_lies_in_the_bucket_of_the_true_one(durations: list[float], share: float) -> None:
     true = sorted(durations)[max(1, math.ceil(share * len(durations))) - 1]
-    told = percentile(counted(durations), share)
-    assert told is not None
-    assert bucket_of(told) == bucket_of(true)
+    computed = percentile(counted(durations), share)
+    assert computed is not None
+    assert bucket_of(computed) == bucket_of(true)
     if BOUNDS_S[0] <= true < BOUNDS_S[-1]:
-        assert 1 / math.sqrt(2) <= told / true <= math.sqrt(2) * (1 + 1e-12)
+        assert 1 / math.sqrt(2) <= computed / true <= math.sqrt(2) * (1 + 1e-12)
 
 
 @given(st.lists(SECONDS, min_size=1), SHARES, SHARES)

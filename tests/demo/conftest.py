@@ -29,7 +29,7 @@ def connection(database: None) -> Iterator[Connection]:
 
 @pytest.fixture
 def demo(connection: Connection, request: pytest.FixtureRequest) -> Connection:
-    """Fill the tables with the rows of the module's ``STORES``, and compute what must become of them."""
+    """Fill the tables with the rows of the module's ``STORES``, and compute the expected result."""
     instants = instants_of(connection)
     load(connection, make_demo_data(instants, stores=request.module.STORES))
     Verifier(connection, instants).prepare(())
@@ -50,7 +50,7 @@ def run_in_all_stores(command: BaseCommand, connection: Connection) -> tuple[int
 
 
 def succeeded(jobs: int) -> TaskFigures:
-    """Return the figures of that many successful jobs."""
+    """Return the expected figures for that many successful jobs."""
     figures = TaskFigures(jobs=set(range(jobs)))
     figures.outcomes["succeeded"] = jobs
     return figures

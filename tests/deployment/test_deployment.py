@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,11 @@ def test_every_command_is_one_and_takes_these_options(where: str, words: list[st
     parsed = command.create_parser("manage.py", words[0]).parse_args(list(map(str, words[1:])))
     if words[0] in ("runworker", "runscheduler", "relay_outbox", "consume_queue") and "/" in where:
         assert parsed.health_addr[0] == "0.0.0.0", "whoever probes a container is not inside it"
+
+
+def test_images_have_the_tag_of_this_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert {container(pod)["image"] for pod in PODS.values()} == {f"salon-jobs:{version}"}
 
 
 def test_there_are_examples_of_every_process() -> None:

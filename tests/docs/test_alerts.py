@@ -131,8 +131,8 @@ def test_every_alert_has_its_section_in_the_runbook_and_every_section_its_alert(
         assert (page, anchor) == ("docs/operations.md", rule["alert"].lower())
         assert anchor in anchors(runbook)
         text = section(runbook, f"### {rule['alert']}")
-        assert "**Means**" in text
-        assert "**Do**" in text
+        assert "**Meaning:**" in text
+        assert "**What to do:**" in text
 
 
 def test_the_number_of_partitions_is_that_of_the_relay() -> None:

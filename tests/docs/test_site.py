@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from project.local.site import build, public_names
+from salon_jobs import signals
 from tests.docs.markdown import PAGES, ROOT, read
 
 CONFIGURATION: dict[str, Any] = yaml.safe_load(read("mkdocs.yml"))
@@ -102,5 +103,8 @@ def test_every_public_name_has_its_docstring(site: dict[Path, Page]) -> None:
     [page] = [page for path, page in site.items() if path.parts[-3:] == ("reference", "api", "index.html")]
     names = public_names(read("docs/reference/public-api.md"), read("docs/reference/errors.md"))
     assert {"salon_jobs", "salon_jobs.control", "salon_jobs.testing", "salon_jobs.access.operations"} <= set(names)
+    assert names["salon_jobs.signals"] == list(vars(signals))[-3:]
+    assert {"Publisher", "Verdict"} < set(names["salon_jobs.brokers.publisher"])
+    assert {"Source", "Delivery"} < set(names["salon_jobs.brokers.source"])
     assert len(names["salon_jobs.core.errors"]) > 30
     assert {f"{module}.{name}" for module, members in names.items() for name in members} <= page.anchors

@@ -1,4 +1,4 @@
-"""Follows a tutorial as a reader would: writes its files, runs its commands, and compares what they print.
+"""Follow a tutorial as a reader would: write its files, run its commands, and compare what they print.
 
 A comment before a fenced block says what to do with it: ``write PATH``, ``append PATH``, ``environment``, ``run``,
 ``sql`` (as superuser on the server) or ``query`` (as superuser in the tutorial's database, compared with the table
@@ -9,24 +9,26 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import psycopg
 
 from tests.docs.markdown import ROOT, Block, blocks, rows
-from tests.interpreter import run_command
+from tests.interpreter import run_command, run_python
 
 _INHERITED: Final = ("HOME", "LANG", "LC_ALL", "TMPDIR")
 _TIMEOUT_S: Final = 60
+_OPERATORS: Final = {"|", "||", "&", "&&", ";", "<", ">", ">>", "2>&1"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Walkthrough:
-    """Is one tutorial in one folder. ``names`` replaces the reader's database by the test's, ``values`` their URLs."""
+    """One tutorial in one folder. ``names`` maps the page's database names to the test's, ``values`` its variables."""
 
     folder: Path
     superuser_url: str
@@ -35,7 +37,7 @@ class Walkthrough:
     values: Mapping[str, str]
 
     def follow(self, text: str) -> int:
-        """Do every marked step in order; returns how many there were. Fails with the step's line and output."""
+        """Do every marked step in order; return how many there were. Fail with the step's line and output."""
         steps = [block for block in blocks(text) if block.action]
         for block in steps:
             self._do(block, text)
@@ -65,8 +67,12 @@ class Walkthrough:
     def _run(self, command: str, expected: list[str], line: int) -> None:
         # The health port of the tutorial's worker may be taken on a machine that runs tests.
         text = self._renamed(command).replace("runworker", "runworker --health-addr 127.0.0.1:0")
-        words = ("bash", "-euo", "pipefail", "-c", text)
-        done = run_command(*words, environment=self._environment(), folder=self.folder, timeout_s=_TIMEOUT_S)
+        options: Any = {"environment": self._environment(), "folder": self.folder, "timeout_s": _TIMEOUT_S}
+        match shlex.split(text):
+            case ["python", *words] if "$" not in text and not _OPERATORS & {*words}:
+                done = run_python(*words, **options)
+            case _:
+                done = run_command("bash", "-euo", "pipefail", "-c", text, **options)
         output = done.stdout + done.stderr
         shown = f"line {line}: {text}\n{output}"
         assert done.returncode == 0, shown

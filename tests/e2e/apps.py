@@ -1,4 +1,4 @@
-"""Patches the worker processes of the tests, as PATCHES in ``worker_settings`` says."""
+"""App that patches the worker processes of the tests, by PATCHES in ``worker_settings``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.conf import settings
 
 
 class EndToEndConfig(AppConfig):
-    """App config that replaces constants, named by their dotted paths, so that a test need not wait for them."""
+    """App config that replaces constants, named by dotted path, so that tests need not wait as long."""
 
     name = "tests.e2e"
 

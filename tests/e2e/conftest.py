@@ -1,4 +1,4 @@
-"""What several tests of processes need."""
+"""Fixtures for tests of processes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.servers.nats import NatsBroker
 def stubborn(
     migrated: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[StubbornEnd, threading.Thread]]:
-    """Stop a worker with default settings while its job ignores interrupts; other tests run during its 30 s."""
+    """Stop a worker with default settings whose job ignores interrupts; other tests run during its 30 s."""
     with stubborn_end(tmp_path_factory.mktemp("stubborn")) as end:
         yield end
 
 
 @pytest.fixture
 def nats() -> Iterator[NatsBroker]:
-    """Run a server with the stream that a deployment would create."""
+    """Run a NATS server with the stream that a deployment would create."""
     broker = NatsBroker()
     try:
         broker.start()

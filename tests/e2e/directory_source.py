@@ -1,7 +1,7 @@
-"""Is a queue of files: what one process received and did not acknowledge is there for the next one.
+"""Queue of files: what one process received and did not acknowledge, the next one receives.
 
-The resource of its RN is the directory. While the file ``hold`` is in it, an acknowledgement waits, and says so by
-the file ``held``.
+The resource of its RN is the directory. While the file ``hold`` is in it, an acknowledgement waits and creates the
+file ``held``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def send(queue: Path, message_id: str, *, payload: str = "{}", event: str = "not
 
 
 class DirectorySource(Source):
-    """Receives every file that it has not received yet."""
+    """Source that receives each file once."""
 
     service = "directory"
     _seen: frozenset[Path] = frozenset()

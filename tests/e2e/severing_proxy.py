@@ -1,4 +1,4 @@
-"""Stands between a process and PostgreSQL: cuts a connection between a commit and its reply, or passes nothing on."""
+"""Proxy between a process and PostgreSQL that cuts a connection between a commit and its reply, or hangs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DONE = b"Z\x00\x00\x00\x05I"  # ReadyForQuery, idle: what ran before it is comm
 
 
 class SeveringProxy:
-    """Proxy that passes bytes on. When armed, the next statement with the words is run, and its reply never arrives."""
+    """Proxy that passes bytes on. When armed, the next statement with given words runs, but its reply never arrives."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -37,11 +37,11 @@ class SeveringProxy:
         self._reply_words = words
 
     def hang(self) -> None:
-        """Accept connections and pass nothing on, as a server does that is stopped or lost on the way."""
+        """Accept connections and pass nothing on, like a server that is stopped or unreachable."""
         self._flowing.clear()
 
     def go_on(self) -> None:
-        """Pass on what was held back, and whatever follows."""
+        """Pass on what was held back, and everything after it."""
         self._flowing.set()
 
     def __enter__(self) -> Self:
@@ -54,6 +54,8 @@ class SeveringProxy:
     ) -> None:
         """Accept no more."""
         self._flowing.set()
+        with suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts: it would take others' connections
         self._server.close()
 
     def _accept(self) -> None:

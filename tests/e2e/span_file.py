@@ -1,4 +1,4 @@
-"""Writes the spans of several processes into one file, and reads them."""
+"""Spans of several processes in one file."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class _FileExporter(SpanExporter):
-    """Appends a line for each span, in one write."""
+    """Exporter that appends one line for each span, in a single write."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Write them down, with the process that made them."""
+        """Append the spans, with the process that made them."""
         for span in spans:
             line = json.dumps({**json.loads(span.to_json()), "pid": os.getpid()})
             with self._file.open("a") as file:
@@ -39,6 +39,6 @@ def trace_into(file: Path) -> None:
 
 
 def read_spans(file: Path) -> list[dict[str, Any]]:
-    """Return what was written so far."""
+    """Return the spans written so far."""
     lines = file.read_text().split("\n")[:-1] if file.exists() else []
     return [json.loads(line) for line in lines]

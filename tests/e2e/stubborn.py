@@ -1,4 +1,4 @@
-"""A worker with default settings that reaches the end of its thirty seconds while other tests run."""
+"""Worker with default settings that uses up its thirty seconds while other tests run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def spare_database(*, copied: bool) -> Iterator[str]:
 
 @dataclass
 class StubbornEnd:
-    """Is a worker that was asked to stop while its job felt no interrupt."""
+    """Worker that was asked to stop while its job could not be interrupted."""
 
     worker: WorkerProcess
     url: str

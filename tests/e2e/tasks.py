@@ -1,4 +1,4 @@
-"""Tasks that worker processes run in the tests; files show the test what happens, and when to continue."""
+"""Tasks that worker processes run in tests; files tell the test what happened, and the task when to continue."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def fail(note: str) -> None:
 
 @store_task(name="e2e-wait-for-file", max_attempts=3)
 def wait_for_file(store_id: UUID, started: str, gate: str) -> None:
-    """Add one row, then wait for a file, feeling an interrupt at any time."""
+    """Add one row, then wait for a file; can be interrupted at any time."""
     _write(store_id)
     _announce(started)
     while not Path(gate).exists():
@@ -77,7 +77,7 @@ def wait_for_file(store_id: UUID, started: str, gate: str) -> None:
 
 @store_task(name="e2e-await-for-ever", max_attempts=3, atomic=False)
 async def await_for_ever(store_id: UUID, started: str) -> None:
-    """Look, then await what never comes."""
+    """Query, then await something that never happens."""
     assert not await Customer.objects.aexists()
     await asyncio.to_thread(_announce, started)
     await asyncio.Event().wait()
@@ -85,7 +85,7 @@ async def await_for_ever(store_id: UUID, started: str) -> None:
 
 @store_task(name="e2e-sleep-in-query", max_attempts=3)
 def sleep_in_query(store_id: UUID) -> None:
-    """Add one row, then be inside one query for a minute."""
+    """Add one row, then run one query for a minute."""
     _write(store_id)
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_sleep(60)")
@@ -93,20 +93,20 @@ def sleep_in_query(store_id: UUID) -> None:
 
 @store_task(name="e2e-times-out", max_attempts=3, timeout=timedelta(seconds=0.3))
 def times_out(store_id: UUID) -> None:
-    """Add one row, then be inside one query for a minute."""
+    """Add one row, then run one query for a minute."""
     sleep_in_query.function(store_id)
 
 
 @store_task(name="e2e-numb", max_attempts=3, timeout=timedelta(seconds=0.3))
 def numb(store_id: UUID) -> None:
-    """Add one row, then be inside one C call that feels no timeout."""
+    """Add one row, then make one C call that a timeout cannot interrupt."""
     _write(store_id)
     time.sleep(120)
 
 
 @store_task(name="e2e-stubborn", max_attempts=3)
 def stubborn(store_id: UUID, started: str) -> None:
-    """Add one row, then be inside one C call that feels no interrupt."""
+    """Add one row, then make one C call that cannot be interrupted."""
     _write(store_id)
     _announce(started)
     time.sleep(120)
@@ -114,7 +114,7 @@ def stubborn(store_id: UUID, started: str) -> None:
 
 @store_task(name="e2e-stubborn-holding-its-row", max_attempts=3, atomic=False)
 def stubborn_holding_its_row(store_id: UUID, started: str) -> None:
-    """Finish inside a transaction that then hangs: whoever gives the job back waits for its row."""
+    """Finish inside a transaction that then hangs, so that giving the job back waits for its row."""
     with transaction.atomic():
         _write(store_id)
         current_job().finish()
@@ -124,7 +124,7 @@ def stubborn_holding_its_row(store_id: UUID, started: str) -> None:
 
 @store_task(name="e2e-hold-gil", max_attempts=3)
 def hold_gil(store_id: UUID, started: str, fifo: str) -> None:
-    """Add one row, then be inside one C call that lets no other thread run, until somebody opens the FIFO to write."""
+    """Add one row, then make one C call that lets no other thread run until the FIFO is opened for writing."""
     _write(store_id)
     _announce(started)
     os.close(ctypes.PyDLL(None).open(fifo.encode(), os.O_RDONLY))
@@ -132,8 +132,8 @@ def hold_gil(store_id: UUID, started: str, fifo: str) -> None:
 
 @task(name="e2e-overdue", max_attempts=2)
 def overdue(started: str) -> None:
-    """Be at the instant at which this run must be killed, and go on."""
-    gc.unfreeze()  # what a child froze at its start is not among the objects
+    """Advance to the instant at which this run must be killed, and continue."""
+    gc.unfreeze()  # objects that a child froze at its start are not included
     table: InFlightTable = next(thing for thing in gc.get_objects() if type(thing) is InFlightTable)
     [run] = [run for run in table.shown() if run.job_id == current_job().id]
     table.show(run.slot, run.job_id, run.lease, kill_at=time.monotonic())
@@ -143,7 +143,7 @@ def overdue(started: str) -> None:
 
 @task(name="e2e-die")
 def die(status: int = 9) -> None:
-    """End the process as a crash would; 0: as if all were well."""
+    """End the process as a crash would; with 0, as if it had succeeded."""
     os._exit(status)
 
 

@@ -1,4 +1,4 @@
-"""A long-running command as a process of its own, with its log and its health endpoint."""
+"""Long-running command in its own process, with its log and its health endpoint."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support import seen
 INHERITED = ("HOME", "LANG", "LC_ALL", "PATH", "TMPDIR")
 
 
-# Longer than a busy machine needs for anything here; nothing waits longer than necessary.
+# Longer than anything here takes on a busy machine; nothing waits longer than necessary.
 PATIENCE_S = 30.0
 
 
@@ -30,7 +30,7 @@ def eventually(condition: Callable[[], object], patience_s: float = PATIENCE_S, 
     deadline = time.monotonic() + patience_s
     while not condition():
         assert time.monotonic() < deadline, f"waited {patience_s} s in vain {what}"
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 def end_worker_connections() -> int:
@@ -47,7 +47,7 @@ class WorkerProcess:
     """Worker process with one URL and no other secret; leaving the context ends it.
 
     ``settings`` are keys of SALON_JOBS. The health endpoint takes a free port, which is in the log. With ``ready``,
-    the context begins when the process is.
+    the context begins when the process is ready.
     """
 
     command: ClassVar[str] = "runworker"
@@ -95,7 +95,7 @@ class WorkerProcess:
         return [r for r in records if r.get("event") == event and all(r.get(k) == v for k, v in fields.items())]
 
     def wait_for(self, event: str, *, patience_s: float = PATIENCE_S, **fields: object) -> dict[str, Any]:
-        """Wait for such a record and return the first. Fails when the process ends without it."""
+        """Wait for such a record and return the first. Fail if the process ends without it."""
         deadline = time.monotonic() + patience_s
         with self._changed:
             while not (found := self.logged(event, **fields)):
@@ -106,7 +106,7 @@ class WorkerProcess:
         return found[0]
 
     def ask(self, path: str) -> tuple[int, dict[str, Any]]:
-        """Get a path of its health endpoint; return status and body."""
+        """Request a path of its health endpoint; return the status and body."""
         address = self.wait_for("health_listening")["address"]
         try:
             with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as response:

@@ -1,8 +1,8 @@
-"""Adds the tests' tasks to the project's settings, and whatever the test asks for in SALON_JOBS_OVERRIDES (JSON).
+"""Project settings with the tests' tasks and the overrides in SALON_JOBS_OVERRIDES (JSON).
 
-With FAULT among them, worker processes die while they start, as long as that file exists. With SPANS, they write the
-spans that they make into that file. PATCHES maps dotted paths of constants to other values. APP is another app: the
-folder that holds it, and its name.
+With FAULT among them, worker processes die at their start as long as that file exists. With SPANS, they write their
+spans into that file. PATCHES maps dotted paths of constants to other values. APP is an additional app: its folder
+and its name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from pathlib import Path
 from project.settings import *  # noqa: F403
 from project.settings import INSTALLED_APPS, SALON_JOBS, env
 
-INSTALLED_APPS = [*INSTALLED_APPS, "tests.e2e"]
+# health_check loads a library of DNS, which is a seventh of what the start of a process costs.
+INSTALLED_APPS = [*(app for app in INSTALLED_APPS if app != "health_check"), "tests.e2e"]
 _overrides = json.loads(env.str("SALON_JOBS_OVERRIDES", "{}"))
 _fault = Path(_overrides.pop("FAULT", "/nowhere"))
 if spans := _overrides.pop("SPANS", None):
@@ -27,7 +28,7 @@ if app := _overrides.pop("APP", None):
     sys.path.insert(0, app[0])
     INSTALLED_APPS.append(app[1])
 PATCHES = _overrides.pop("PATCHES", {})
-# Most tests watch one process.
+# Most tests need only one process.
 SALON_JOBS = {**SALON_JOBS, "PROCESSES": 1, **_overrides}
 
 if "--child" in sys.argv and _fault.exists():

@@ -1,4 +1,4 @@
-"""Queue in memory, with which tests do what no broker does on demand, such as to deliver twice."""
+"""Queue in memory, for what no broker does on demand, such as delivering twice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from salon_jobs.core.errors import NotReady
 
 
 class MemorySource(Source):
-    """Delivers what is in ``queue``; what is given back comes again with a higher count, whatever the visibility."""
+    """Source that delivers ``queue``; messages given back are redelivered with a higher count, without a delay."""
 
     service = "memory"
     queues: ClassVar[dict[str, list[Delivery]]] = {}
@@ -51,7 +51,7 @@ class MemorySource(Source):
         self.extended.release()
 
     def give_back(self, deliveries: Sequence[Delivery], *, after: timedelta) -> None:
-        """Put them at the end, as delivered once more."""
+        """Append them with their delivery count increased."""
         self._require()
         self.given_back += [(delivery, after) for delivery in deliveries]
         self.queue += [again(delivery) for delivery in deliveries]
@@ -72,5 +72,5 @@ def message(payload: str = "{}", event: str = "noted", *, count: int = 1, **fiel
 
 
 def again(delivery: Delivery) -> Delivery:
-    """Deliver it once more."""
+    """Return its next delivery."""
     return replace(delivery, count=delivery.count + 1, handle=object())

@@ -222,7 +222,7 @@ def test_the_check_names_unknown_tasks_and_sources_and_an_inbox_that_forgets_too
     assert [each.id for each in (task, source, retention)] == ["salon_jobs.E050", "salon_jobs.E050", "salon_jobs.W050"]
     assert "did you mean 'test-system'" in task.msg
     assert (
-        "choose one of azurequeue, memory, nats, sqs. Name a class of your own in SALON_JOBS['OUTBOX']['SOURCES']"
+        "choose one of azurequeue, memory, nats, sqs (name a class of your own in SALON_JOBS['OUTBOX']['SOURCES'])"
         in source.msg
     )
 

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("database")
 
 def processor(**settings: Any) -> Processor:
     given = {"SOURCE": "rn::memory:::orders", "TASKS": TASKS, **settings}
-    return Processor("orders", read_consumers({"orders": given}, path="CONSUMERS")["orders"])
+    return Processor("orders", read_consumers({"orders": given})["orders"])
 
 
 def jobs() -> list[tuple[Any, ...]]:
@@ -95,9 +95,7 @@ def test_two_consumers_with_the_same_messages_at_once_make_one_job_each() -> Non
 def test_equal_payloads_are_different_messages_and_another_consumer_takes_its_own() -> None:
     one = message('{"note": "same"}')
     assert processor().process([one, message('{"note": "same"}')]).enqueued == 2
-    other = Processor(
-        "audit", read_consumers({"audit": {"SOURCE": "rn::memory:::orders", "TASKS": TASKS}}, path="CONSUMERS")["audit"]
-    )
+    other = Processor("audit", read_consumers({"audit": {"SOURCE": "rn::memory:::orders", "TASKS": TASKS}})["audit"])
     assert other.process([again(one)]).enqueued == 1
 
 

@@ -36,7 +36,7 @@ def test_without_the_app_an_enqueue_names_it(tmp_path: Path, empty_url: str) -> 
 def test_another_database_is_one_clear_message_with_what_to_do(tmp_path: Path, command: tuple[str, ...]) -> None:
     done = new_project(tmp_path, url=f"sqlite:///{tmp_path}/db.sqlite3", tasks=TASKS).manage(*command)
     assert done.returncode == 1
-    assert "the database 'default' is not PostgreSQL but SQLite, and salon_jobs needs PostgreSQL" in done.stderr
+    assert "the database 'default' is SQLite, but salon_jobs needs PostgreSQL" in done.stderr
     assert "set the alias's ENGINE to 'django.db.backends.postgresql'" in done.stderr
     assert "docker run --publish 5432:5432" in done.stderr
     assert command is ENQUEUE or "Traceback" not in done.stderr
@@ -54,7 +54,7 @@ def test_another_database_is_named_where_its_driver_fails_first(tmp_path: Path) 
         TASKS={"default": {"BACKEND": BACKEND}},
     )
     done = project.manage(*ENQUEUE)
-    assert "ConfigurationError: the database 'default' is not PostgreSQL but SQLite" in done.stderr.splitlines()[-1]
+    assert "ConfigurationError: the database 'default' is SQLite, but" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -103,5 +103,5 @@ def test_a_url_to_listen_at_with_another_scheme_is_refused(tmp_path: Path) -> No
     done = new_project(tmp_path, SALON_JOBS={"LISTEN": "redis://127.0.0.1:6379/0"}).manage("check")
     assert done.returncode == 1
     assert "(salon_jobs.E001) SALON_JOBS['LISTEN'] must be" in done.stderr
-    assert "postgresql://role:password@host:5432/database, with that scheme, where 'redis' is given" in done.stderr
+    assert "postgresql://role:password@host:5432/database, with that scheme instead of 'redis'" in done.stderr
     assert "Traceback" not in done.stderr

@@ -1,4 +1,4 @@
-"""A project of a few lines with one app, and its manage.py as a process of its own."""
+"""Project of a few lines with one app, whose manage.py runs in its own process."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ APPS = ("django.contrib.auth", "django.contrib.contenttypes", "salon_jobs", "pgt
 
 
 class TinyProject:
-    """Project in a folder of its own. ``first`` is the beginning of its settings, ``shop`` its only app.
+    """Project in its own folder. ``first`` is the beginning of its settings, ``shop`` its only app.
 
-    Its commands start an interpreter each; those of a ``forked`` one share what `tests.interpreter` has imported.
+    Each command starts an interpreter; with ``forked``, a fork of `tests.interpreter`, which has imported Django.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class TinyProject:
         return self._run("manage.py", *arguments, environment=surroundings, folder=self.folder)
 
     def loads(self, *packages: str) -> list[str]:
-        """Return which of these packages a started process of the project has loaded."""
+        """Return which of these packages a process of the project has loaded after its start."""
         program = f"import sys; print(*sorted({set(packages)!r} & set(sys.modules)))"
         done = self.manage("shell", "--no-imports", "-c", program)
         assert done.returncode == 0, done.stderr

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
+import psycopg
 import pytest
-from django.db import connection, transaction
+from django.db import DataError, connection, transaction
+from django.test.utils import CaptureQueriesContext
+from psycopg.pq import TransactionStatus
 
 from salon_jobs import enqueue_job, fan_out
 from salon_jobs.core.errors import OptionInvalid, PayloadInvalid, UnknownTask
 from salon_jobs.core.records import JobKeyMode
+from salon_jobs.db.notify import MORE, WakeUps
 from salon_jobs.jobs import EnqueueAction, JobHandle, enqueue
 from salon_jobs.testing import assert_enqueued
 from tests import tasks
+from tests.settings import url_for
 from tests.support import change, claim, job_row, run, seen
 
 Enqueue = Callable[..., JobHandle]
+PATTERN = tasks.system.new_job(None, tasks.system.options)
 LATER = datetime(2030, 1, 1, tzinfo=UTC)
 MUCH_LATER = datetime(2031, 1, 1, tzinfo=UTC)
 
@@ -232,7 +240,7 @@ def test_a_misspelt_argument_names_the_one_that_was_meant(stores: list[UUID]) ->
         (lambda: tasks.system.enqueue(m="x"), "no argument 'm'; did you mean 'note'?"),  # type: ignore[call-arg]
         (lambda: tasks.in_store.call(store_id=store, nmber=1), "no argument 'nmber'; did you mean 'number'?"),  # type: ignore[call-arg]
         (lambda: tasks.keyed.using(priority=1).enqueue(store, 1, nte="x"), "no argument 'nte'; did you mean 'note'?"),  # type: ignore[call-arg]
-        (lambda: enqueue_job("test-keyed", {"store_id": store, "x": 1}), "no argument 'x'; there are note, number"),
+        (lambda: enqueue_job("test-keyed", {"store_id": store, "x": 1}), "no argument 'x'; choose one of note, number"),
         (lambda: fan_out(tasks.in_store, numbr=7), "no argument 'numbr'; did you mean 'number'?"),
         (lambda: assert_enqueued(tasks.in_store, numbr=7), "no argument 'numbr'; did you mean 'number'?"),
         (lambda: tasks.system.enqueue(note="x", nte="y"), "no argument 'nte'; did you mean 'note'?"),  # type: ignore[call-arg]
@@ -246,7 +254,7 @@ def test_a_misspelt_argument_names_the_one_that_was_meant(stores: list[UUID]) ->
 def test_a_misspelt_option_names_the_one_that_was_meant(database: None) -> None:
     for option, message in {
         "prioritty": "no option 'prioritty'; did you mean 'priority'?",
-        "zzz": "no option 'zzz'; there are queue, priority, max_attempts, run_at, run_in, expires_at, job_key,",
+        "zzz": "no option 'zzz'; choose one of queue, priority, max_attempts, run_at, run_in, expires_at, job_key,",
         "countdown": "no option 'countdown'; use using(run_in=timedelta(…))",
         "eta": "no option 'eta'; use using(run_at=…)",
         "timeout": "no option 'timeout' of one enqueue; declare the task with it",
@@ -337,6 +345,96 @@ def test_a_wake_up_that_fails_after_the_commit_is_logged_and_not_the_callers_pro
     assert "WakeUp" in caplog.text
     connection.close()
     assert job_row(handle.id) is not None
+
+
+@pytest.fixture
+def heard(database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[psycopg.Connection[Any]]:
+    """Yield a connection that listens for wake-ups, of which each commit sends one."""
+    enqueue.wake_ups.reset()
+    monkeypatch.setattr(WakeUps, "news", lambda _: "")
+    with psycopg.connect(url_for("app"), autocommit=True) as other:
+        other.execute(f"LISTEN {enqueue.CHANNEL}")
+        yield other
+
+
+def test_without_a_transaction_the_commit_and_its_wake_up_are_one_round_trip(heard: psycopg.Connection[Any]) -> None:
+    handle = tasks.system.enqueue(note="100 % 'certain' ; é")
+    public = enqueue.add(replace(PATTERN, public_id=uuid4()))
+    assert [each.payload for each in heard.notifies(timeout=5, stop_after=2)] == ["", ""]
+    stored = seen("SELECT payload ->> 'note' FROM salon_jobs_job WHERE id = %s", handle.id)
+    assert stored == [("100 % 'certain' ; é",)]
+    assert public.created_at is not None
+    assert public.created_at.tzinfo is not None
+    assert connection.connection.info.transaction_status == TransactionStatus.IDLE
+
+
+def test_a_wake_up_later_than_the_commit_is_not_sent(heard: psycopg.Connection[Any]) -> None:
+    tasks.system.using(run_in=timedelta(hours=1)).enqueue()
+    assert list(heard.notifies(timeout=0.2)) == []
+
+
+def test_a_wake_up_that_fails_in_the_round_trip_of_the_commit_is_logged(
+    heard: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(enqueue.wake_ups, "channel", f"{enqueue.CHANNEL}, '{'x' * 9000}'")  # the server allows 8000
+    handle = tasks.system.enqueue()
+    assert "a wake-up was not sent: payload string too long" in caplog.text
+    assert job_row(handle.id) is not None
+    assert connection.connection.info.transaction_status == TransactionStatus.IDLE
+
+
+def test_when_commits_become_many_the_first_of_them_announces_more(
+    heard: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    news = iter(["", MORE])
+    monkeypatch.setattr(WakeUps, "news", lambda _: next(news))
+    for _ in range(2):
+        tasks.system.enqueue()
+    assert [each.payload for each in heard.notifies(timeout=5, stop_after=3)] == ["", "", MORE]
+
+
+def test_what_the_database_refuses_in_that_round_trip_leaves_no_transaction_open(
+    heard: psycopg.Connection[Any],
+) -> None:
+    with pytest.raises(DataError, match="out of range"):
+        enqueue.add(replace(PATTERN, priority=100_000))
+    assert connection.connection.info.transaction_status == TransactionStatus.IDLE
+    assert list(heard.notifies(timeout=0.2)) == []
+    tasks.system.enqueue()
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(1,)]
+
+
+def test_what_a_signals_handler_raises_in_that_round_trip_reaches_the_caller(
+    heard: psycopg.Connection[Any], request: pytest.FixtureRequest
+) -> None:
+    def give_up(*_: object) -> None:
+        raise TimeoutError
+
+    connection.ensure_connection()
+    request.addfinalizer(connection.close)
+    former = signal.signal(signal.SIGALRM, give_up)
+    request.addfinalizer(lambda: signal.signal(signal.SIGALRM, former))
+    with psycopg.connect(url_for(None)) as other:
+        other.execute("LOCK TABLE salon_jobs_job")
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(TimeoutError):
+            tasks.system.enqueue()
+
+
+def test_whoever_watches_djangos_statements_sees_the_insert_as_it_is(heard: psycopg.Connection[Any]) -> None:
+    statements: list[str] = []
+
+    def watch(execute: Any, sql: str, *arguments: Any) -> Any:
+        statements.append(sql)
+        return execute(sql, *arguments)
+
+    with connection.execute_wrapper(watch):
+        tasks.system.enqueue()
+    with CaptureQueriesContext(connection) as log:
+        tasks.system.enqueue()
+    assert len(statements) == len(log) == 1
+    assert "BEGIN" not in statements[0]
+    assert len(list(heard.notifies(timeout=5, stop_after=2))) == 2
 
 
 def test_one_wake_up_is_sent_after_the_commit(database: None) -> None:

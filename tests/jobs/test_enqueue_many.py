@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
 from django.db import ProgrammingError, connection, transaction
 from django.test import override_settings
@@ -19,7 +21,7 @@ from salon_jobs.core.errors import EnqueueRefused, PayloadInvalid
 from salon_jobs.jobs import EnqueueAction, enqueue, registry
 from salon_jobs.jobs.task import Call
 from tests import tasks
-from tests.settings import SALON_JOBS
+from tests.settings import SALON_JOBS, url_for
 from tests.support import change, seen
 
 
@@ -35,7 +37,7 @@ def test_handles_come_in_the_order_of_a_generators_calls_over_several_statements
         handles = tasks.in_store.using(priority=3, queue="slow").enqueue_many(
             tasks.in_store.call(store_id=stores[n % 3], number=n) for n in range(25)
         )
-    assert len([query for query in queries.captured_queries if "salon_jobs_add_jobs" in query["sql"]]) == 3
+    assert len([query for query in queries.captured_queries if "salon_jobs_add_many" in query["sql"]]) == 3
     assert {handle.action for handle in handles} == {EnqueueAction.INSERTED}
     rows = seen("SELECT id, store_id, (payload->>'number')::int, priority, queue FROM salon_jobs_job")
     assert sorted(rows) == [(handle.id, stores[n % 3], n, 3, "slow") for n, handle in enumerate(handles)]
@@ -146,7 +148,7 @@ def test_the_first_statement_runs_while_the_next_calls_are_made(stores: list[UUI
     advanced = threading.Event()
 
     def held(execute: Callable[..., Any], *call: Any) -> Any:
-        assert "salon_jobs_add_jobs" not in call[0] or advanced.wait(10)
+        assert "salon_jobs_add_many" not in call[0] or advanced.wait(10)
         return execute(*call)
 
     def calls() -> Iterator[Call[...]]:
@@ -164,7 +166,7 @@ def test_statements_grow_from_a_small_one(stores: list[UUID]) -> None:
         handles = tasks.in_store.enqueue_many(
             tasks.in_store.call(store_id=stores[n % 3 if n < 600 else 0], number=n) for n in range(2_000)
         )
-    assert len([query for query in queries.captured_queries if "salon_jobs_add_jobs" in query["sql"]]) == 3
+    assert len([query for query in queries.captured_queries if "salon_jobs_add_many" in query["sql"]]) == 3
     rows = seen("SELECT id, store_id, (payload->>'number')::int FROM salon_jobs_job ORDER BY id")
     assert rows == [(handle.id, stores[n % 3 if n < 600 else 0], n) for n, handle in enumerate(handles)]
 
@@ -210,6 +212,28 @@ def test_what_ends_the_calls_is_told_and_not_what_came_of_it(stores: list[UUID])
     with pytest.raises(ProgrammingError, match="no_such_column"):
         tasks.in_store.enqueue_many(calls())
     assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_an_interrupt_waits_for_no_lock_of_another_transaction(
+    stores: list[UUID], request: pytest.FixtureRequest
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    former = signal.signal(signal.SIGALRM, interrupt)
+    request.addfinalizer(lambda: signal.signal(signal.SIGALRM, former))
+    with psycopg.connect(url_for(None)) as other:
+        other.execute("LOCK TABLE salon_jobs_job")
+        release = threading.Timer(10, other.close)
+        release.start()
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        with pytest.raises(KeyboardInterrupt):
+            tasks.in_store.enqueue_many(tasks.in_store.call(store_id=stores[0], number=n) for n in range(40))
+        assert release.is_alive()
+        release.cancel()
+    tasks.in_store.enqueue_many(tasks.in_store.call(store_id=stores[0], number=n) for n in range(12))
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(12,)]
 
 
 def test_a_running_holder_of_another_store_supersedes_nobody(stores: list[UUID], process_id: int) -> None:

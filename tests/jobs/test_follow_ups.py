@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -20,6 +22,7 @@ from salon_jobs.jobs import FanOut, control, queries
 from salon_jobs.jobs.fan_out import afan_out, fan_out_progress
 from salon_jobs.models import FollowUp, Job
 from salon_jobs.testing import assert_enqueued, drain_jobs
+from salon_jobs.worker.maintenance import Maintenance
 from tests import tasks
 from tests.settings import SALON_JOBS
 from tests.support import change, claim, elsewhere, run, run_due, running_on_a_thread, seen
@@ -146,6 +149,87 @@ def test_two_connections_that_end_jobs_of_two_follow_ups_crosswise(database: Non
         change(UNLOCK)
         for each in ends:
             each.result(10)
+    assert remaining() == []
+
+
+def test_a_transaction_that_ends_many_looks_for_each_follow_up_once(database: None) -> None:
+    scans = "SELECT coalesce(idx_scan, 0) FROM pg_stat_xact_user_tables WHERE relname = 'salon_jobs_follow_up'"
+    first, second = followed(50), followed(50)
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(scans)
+        [before] = cursor.fetchone()
+        for pair in zip(first[1:], second[1:], strict=True):
+            cursor.execute("DELETE FROM salon_jobs_job WHERE id = ANY (%s)", [list(pair)])
+        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        cursor.execute(scans)
+        assert cursor.fetchone() == (before + 2,)
+    assert remaining() == [1, 1]
+
+
+def test_what_a_savepoint_takes_back_is_not_counted(database: None) -> None:
+    ids = followed(6)
+
+    def end(*some: int) -> None:
+        cursor.execute("DELETE FROM salon_jobs_job WHERE id = ANY (%s)", [list(some)])
+        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+
+    with transaction.atomic(), connection.cursor() as cursor:
+        end(ids[0])
+        savepoint = str(connection.savepoint())
+        end(*ids[1:3])
+        transaction.savepoint_rollback(savepoint)
+        end(*ids[3:])
+    assert remaining() == [2]
+
+
+@pytest.mark.parametrize("commits", [True, False])
+@pytest.mark.parametrize("mode", ["replace", "preserve_run_at", "unsafe_dedupe"])
+def test_a_key_that_an_open_transaction_holds_holds_up_no_end(
+    process_id: int, monkeypatch: pytest.MonkeyPatch, mode: Any, commits: bool
+) -> None:
+    held, other = followed(1), tasks.system.enqueue_many([tasks.system.call()], then=tasks.system.call(note="other"))
+    change("UPDATE salon_jobs_follow_up SET job_key_mode = %s WHERE job_key IS NOT NULL", mode)
+    ends, work = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with transaction.atomic():
+            tasks.keyed_system.enqueue(note="done")
+            work.set()
+            assert ends.wait(10)
+            transaction.set_rollback(not commits)
+
+    with ThreadPoolExecutor(1) as pool:
+        holder = elsewhere(pool, hold)
+        assert work.wait(10)
+        for job_id in (*held, other[0].id):
+            change("DELETE FROM salon_jobs_job WHERE id = %s", job_id)
+        assert remaining() == [0], "the job of the other is enqueued"
+        maintenance = Maintenance()
+        maintenance.poll()
+        assert remaining() == [0]
+        ends.set()
+        holder.result(10)
+    monkeypatch.setattr(maintenance, "_inspect_at", 0.0)
+    maintenance.poll()
+    assert (remaining(), follow_ups()) == ([], [("done", "k:done", None)])
+    maintenance.poll()
+    assert len(follow_ups()) == 1
+
+
+def test_however_many_wait_for_a_held_key_maintenance_soon_goes_on(process_id: int) -> None:
+    with transaction.atomic():
+        tasks.keyed_system.enqueue(note="done")
+        change(
+            "INSERT INTO salon_jobs_follow_up"
+            " (task, payload, queue, priority, max_attempts, job_key, job_key_mode, remaining)"
+            " SELECT 'test-keyed-system', '{}', 'default', 0, 3, 'k:done', 'replace', 0 FROM generate_series(1, 100)"
+        )
+        with ThreadPoolExecutor(1) as pool:
+            began = time.monotonic()
+            elsewhere(pool, lambda: Maintenance().poll()).result(20)
+            assert time.monotonic() - began < 3, "without waiting for the key once for each"
+        assert len(remaining()) == 100
+    Maintenance().poll()
     assert remaining() == []
 
 

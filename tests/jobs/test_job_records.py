@@ -15,10 +15,10 @@ from django.db import IntegrityError, connections, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from salon_jobs import get_job, tenant_context
+from salon_jobs import current_job, get_job, tenant_context
 from salon_jobs.core.errors import EnqueueRefused, JobDoesNotExist, NoResult
 from salon_jobs.core.records import EnqueueAction, JobState
-from salon_jobs.jobs import JobHandle, Task, enqueue
+from salon_jobs.jobs import JobHandle, Task, control, enqueue
 from salon_jobs.jobs.results import load_result
 from tests import tasks
 from tests.support import change, claim, elsewhere, job_row, run, run_due, seen
@@ -152,8 +152,9 @@ def test_a_job_is_followed_through_its_attempts(process_id: int, stores: list[UU
     assert queued.created_at == handle.created_at
 
     def explode(**_: object) -> None:
-        running = get_job(handle.id)
-        assert (running.state, running.attempts, running.worker_ids) == (JobState.RUNNING, 1, (process_id,))
+        now = get_job(handle.id)
+        attempt = current_job().attempt
+        assert (now.state, now.attempts, now.worker_ids) == (JobState.RUNNING, attempt, attempt * (process_id,))
         raise ZeroDivisionError("not today")
 
     hooks.store = explode
@@ -176,7 +177,23 @@ def test_a_job_is_followed_through_its_attempts(process_id: int, stores: list[UU
         error.started_at,
     )
     assert second.last_started_at > error.started_at
-    with pytest.raises(NoResult, match=r"it is running: builtins.ZeroDivisionError: not today"):
+    last = "last error: builtins.ZeroDivisionError: not today"
+    with pytest.raises(NoResult, match=f"no result yet: it is running; {last}"):
+        handle.result()
+    run(job, process_id)
+    with pytest.raises(NoResult, match=f"no result yet: it is queued; {last}"):
+        handle.result()
+    change("UPDATE salon_jobs_job SET run_at = now(), max_attempts = 3")
+    [job] = claim(process_id)
+    run(job, process_id)
+    with pytest.raises(NoResult, match=f"no result: it failed; {last}"):
+        handle.result()
+
+
+def test_a_cancelled_job_says_that_it_has_no_result(database: None) -> None:
+    handle = tasks.system.enqueue()
+    control.cancel_jobs(handle)
+    with pytest.raises(NoResult, match=f"job {handle.id} has no result: it was cancelled$"):
         handle.result()
 
 
@@ -213,4 +230,8 @@ def test_the_public_id_opens_a_job_to_the_web_and_its_number_does_not(stores: li
 
 
 def test_a_handle_is_a_value() -> None:
-    assert JobHandle(1, EnqueueAction.KEPT) == (1, "kept", None, None)
+    handle = JobHandle(1, EnqueueAction.KEPT)
+    assert handle == JobHandle(1, EnqueueAction("kept"), None, None)
+    assert {handle} == {JobHandle(1, EnqueueAction.KEPT)}
+    with pytest.raises(AttributeError):
+        handle.id = 2  # type: ignore[misc]

@@ -243,9 +243,9 @@ class RealItem:
 @pytest.mark.parametrize(
     ("function", "store", "expected"),
     [
-        (positional_only, False, "'a' must be an ordinary named one"),
-        (variadic, False, "'a' must be an ordinary named one"),
-        (keywords, False, "'a' must be an ordinary named one"),
+        (positional_only, False, "'a' must be an ordinary named parameter"),
+        (variadic, False, "'a' must be an ordinary named parameter"),
+        (keywords, False, "'a' must be an ordinary named parameter"),
         (bare, False, "'a' needs a type annotation"),
         (unknown_type, False, "import them outside TYPE_CHECKING"),
         (impossible_union, False, "cannot be a payload"),
@@ -275,15 +275,15 @@ def pay(by: Card | Cash, colour: Literal["red"] = "red") -> None: ...
 
 
 @pytest.mark.parametrize(
-    ("payload", "told"),
+    ("payload", "message"),
     [
         ('{"by": {"type": "hush"}}', "Invalid value - at `$.by.type`"),
         ('{"by": {"type": "cash"}, "colour": "hush"}', "Invalid enum value - at `$.colour`"),
         ('{"by": {"type": "cash"}, "colour": "x - at `$hush"}', "Invalid enum value - at `$.colour`"),
     ],
 )
-def test_a_refusal_names_the_path_and_quotes_no_value(payload: str, told: str) -> None:
+def test_a_refusal_names_the_path_and_quotes_no_value(payload: str, message: str) -> None:
     with pytest.raises(PayloadInvalid) as raised:
         PayloadType("pay", pay, with_store=False).decode(payload, None)
-    assert str(raised.value) == f"task 'pay': {told}"
+    assert str(raised.value) == f"task 'pay': {message}"
     assert raised.value.__cause__ is None

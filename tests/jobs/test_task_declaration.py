@@ -78,10 +78,10 @@ def _missing_attribute(day: datetime.nowhere) -> None: ...  # type: ignore[name-
     ("declare", "function", "message"),
     [
         (store_task, _async, "declare it with atomic=False"),
-        (task, _args, "'args' must be an ordinary named one"),
-        (task, _kwargs, "'kwargs' must be an ordinary named one"),
+        (task, _args, "'args' must be an ordinary named parameter"),
+        (task, _kwargs, "'kwargs' must be an ordinary named parameter"),
         (task, _bare, "'number' needs a type annotation"),
-        (task, _positional, "must be an ordinary named one"),
+        (task, _positional, "must be an ordinary named parameter"),
         (task, _with_store, "declare it with store_task"),
         (store_task, _fine, "needs the parameter store_id: UUID"),
         (store_task, _store_as_text, "annotated as UUID"),
@@ -90,9 +90,9 @@ def _missing_attribute(day: datetime.nowhere) -> None: ...  # type: ignore[name-
         (task, partial(_with_store, store_id=UUID(int=0)), "only a function declared with def"),
         (task, dict, "only a function declared with def"),
         (task, "a string", "only a function declared with def"),
-        (task, _with_model, "cannot be a payload: Store; pass what finds it again, such as its ID"),
+        (task, _with_model, "cannot be a payload: Store; pass what identifies it, such as its ID"),
         (task, _with_models, "cannot be a payload: Store"),
-        (task, _missing_attribute, "an annotation cannot be understood"),
+        (task, _missing_attribute, "an annotation cannot be evaluated"),
     ],
 )
 def test_a_signature_that_can_not_be_a_payload(
@@ -156,7 +156,7 @@ def _chunk_with_model(store_id: UUID, sales: list[_SaleWithModel]) -> None: ...
         (_no_list, r"has chunk: its handler takes store_id: UUID and a list of payloads, .* jobs: list\[Sale\]"),
         (_list_of_numbers, "a list of payloads"),
         (_two_lists, "a list of payloads"),
-        (_chunk_with_two_stores, "_SaleOfStore needs no store_id, which is the handler's own"),
+        (_chunk_with_two_stores, "_SaleOfStore needs no store_id; the handler gets it separately"),
         (_chunk_with_model, "cannot be a payload: Store"),
     ],
 )
@@ -407,7 +407,7 @@ def test_a_declaration_that_is_refused_leaves_the_name_free() -> None:
         ({"max_concurrency": 0}, "max_concurrency must be a whole number from 1"),
         ({"max_concurrency": True}, "max_concurrency must be a whole number"),
         ({"concurrency_key": "k", "key_concurrency": 0}, "key_concurrency must be a whole number from 1"),
-        ({"key_concurrency": 2}, "key_concurrency says how many jobs of a concurrency_key run at once: pass that too"),
+        ({"key_concurrency": 2}, "key_concurrency limits the jobs with the same concurrency_key: pass that too"),
     ],
 )
 def test_options_name_the_field(options: dict[str, Any], message: str) -> None:
@@ -421,6 +421,7 @@ def test_options_name_the_field(options: dict[str, Any], message: str) -> None:
         ("bind", "no option 'bind'; use current_job() in the handler"),
         ("autoretry_for", "no option 'autoretry_for'; use retry_on=(…)"),
         ("retries", "no option 'retries'; use max_attempts=…, which counts the first run too"),
+        ("retry", "no option 'retry'; use max_attempts=…, which counts the first run too"),
         ("max_retries", "no option 'max_retries'; use max_attempts=…, which counts the first run too"),
         ("countdown", "no option 'countdown'; use using(run_in=timedelta(…))"),
         ("eta", "no option 'eta'; use using(run_at=…)"),

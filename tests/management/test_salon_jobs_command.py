@@ -230,7 +230,7 @@ def test_limit_sets_a_rule_and_lists_what_is_in_force(stores: list[UUID], settin
             ["key", "test-limited:a:b", "-", "-", "-", "1", "-"],
             ["queue", "mail", "-", "-", "2.5", "-", "-"],
             ["store", "*", "-", "8", "-", "8", "-"],
-            ["store", str(stores[0]), "yes", "8", "-", "8", *f"paused by {os_user()} since {at}".split()],
+            ["store", str(stores[0]), "yes", "8", "-", "8", *f"Salon 0; paused by {os_user()} since {at}".split()],
             ["task", "test-limited", "-", "1,000", "-", "4", "-"],
         ]
         run("limit", "--queue", "mail", "--max-concurrency", "3")
@@ -344,13 +344,13 @@ def test_a_slip_of_the_keyboard_is_noticed(database: None, arguments: tuple[str,
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("list", "--since", "999999w"), r"--since: '999999w' is not a time"),
         (("stats", "--last", "999999w"), r"--last: '999999w' is not a duration; .* 36500d at most"),
         (("list", "--limit", "99999999999999999999"), r"--limit: must be 1 or more, and 2,147,483,647 at most"),
     ],
 )
-def test_what_is_out_of_range_names_the_argument(arguments: tuple[str, ...], told: str) -> None:
-    with pytest.raises(CommandError, match=told):
+def test_what_is_out_of_range_names_the_argument(arguments: tuple[str, ...], message: str) -> None:
+    with pytest.raises(CommandError, match=message):
         run(*arguments)

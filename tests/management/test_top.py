@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import select
@@ -45,6 +46,20 @@ def test_one_page_shows_what_waits_runs_and_fails(process_id: int) -> None:
     assert "KeyError: ?[2Jno such card" in page
     assert "\x1b" not in page, "what jobs say commands no terminal"
     assert len(captured.captured_queries) <= 12
+
+
+def test_scripts_read_the_page_as_json(process_id: int) -> None:
+    retried = add(state="running", leased_by=process_id, lease=1, started_at="now")
+    longest = add(state="running", leased_by=process_id, lease=1, started_at="yesterday")
+    failed = add(task="charge", state="failed", fingerprint=1, error_class="builtins.KeyError", finished_at="now")
+    change("INSERT INTO salon_jobs_limit (kind, name, paused) VALUES ('queue', 'night', true)")
+    page = json.loads(run("top", "--json")[0])
+    assert page["paused"] == ["queue night"]
+    assert [(kind["task"], kind["newest_id"]) for kind in page["failures"]] == [("charge", failed)]
+    [process] = page["processes"]
+    assert (process["silent"], [job["id"] for job in process["jobs"]]) == (False, [longest, retried])
+    assert {"name", "depth", "in_a_minute", "failed"} < set(page["queues"][0])
+    assert page["tasks"] == []
 
 
 def test_a_paused_store_is_named_by_its_id_where_nothing_may_read_its_name(stores: list[UUID], settings: Any) -> None:

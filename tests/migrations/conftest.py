@@ -1,4 +1,4 @@
-"""Tables that the tests of migrations create, and which are dropped afterwards."""
+"""Tables that tests of migrations create; they are dropped afterwards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support import change, seen
 
 @pytest.fixture
 def tables(database: None) -> Iterator[None]:
-    """Drop what a test has created."""
+    """Drop the tables that a test has created."""
     query = "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
     before = seen(query)
     yield

@@ -1,4 +1,4 @@
-"""Is the demo project with one database user that owns everything."""
+"""Settings of the demo project with one database user that owns everything."""
 
 import environ
 

@@ -1,4 +1,4 @@
-"""Runs migration operations on the test database, by default as the migrator."""
+"""Migration operations, run on the test database, by default as the migrator."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def migrate(
         with connections[using].schema_editor(atomic=atomic) as editor:
             return (migration.unapply if backwards else migration.apply)(state, editor)
     except Exception:
-        # Django leaves its transaction open when what it has put off to the end fails; `migrate` ends then.
+        # Django leaves its transaction open when deferred SQL fails at the end; the process of `migrate` ends then.
         connections[using].connection.close()
         del connections[using]
         raise
@@ -45,7 +45,7 @@ def sql_of(
     app_label: str = "salon",
     direction: str = "forwards",
 ) -> str:
-    """Return the SQL of one operation; nothing is run. Without ``state`` the models are as they are, before and after."""
+    """Return the SQL of one operation without running it. ``state`` None: the current models, before and after."""
     before = after = state or ProjectState.from_apps(apps)
     if state is not None:
         after = state.clone()

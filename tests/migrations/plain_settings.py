@@ -1,4 +1,4 @@
-"""Is a project without tenants and with one database user: a plain job queue."""
+"""Settings of a project without tenants and with one database user: a plain job queue."""
 
 import environ
 

@@ -1,4 +1,4 @@
-"""Is the plain project with an app of stores; the environment says how far it has come."""
+"""Settings of the plain project with an app of stores; the environment selects its migrations."""
 
 import environ
 

@@ -1,4 +1,4 @@
-"""Gives the tests of the outbox quick settings and an empty broker."""
+"""Quick settings and an empty broker for tests of the outbox."""
 
 from __future__ import annotations
 

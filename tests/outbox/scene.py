@@ -1,4 +1,4 @@
-"""Runs relays in threads of the test, and publishes into memory."""
+"""Relays that run in threads of the test and publish into memory."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def answer_with(
     aggregate: str = "",
     quiet: bool = False,
 ) -> None:
-    """Have the broker in memory answer so, for aggregates that begin so, the next ``times`` times."""
+    """Have the memory broker give this answer ``times`` times, for aggregates whose IDs begin like this."""
     left = [times]
 
     def answer(message: OutgoingMessage) -> PublishFailure | None:
@@ -78,7 +78,7 @@ class RunningRelay:
         self.thread.start()
 
     def stop(self) -> bool:
-        """Stop it; return whether it ended cleanly. Idempotent."""
+        """Stop the relay; return whether it ended cleanly. Idempotent."""
         self.relay.stop()
         self.thread.join(20)
         assert not self.thread.is_alive()
@@ -92,7 +92,7 @@ class RunningRelay:
         eventually(lambda: len(self.facts()["partitions"]) == count, 20)
 
     def _register(self) -> int:
-        # No heartbeat runs here: it counts as alive until it is stopped.
+        # No heartbeat runs here, so make it count as alive until it is stopped.
         later = timezone.now() + timedelta(hours=1)
         return int(Process.objects.create(kind="relay", hostname="test", pid=1, heartbeat_at=later).pk)
 
@@ -111,7 +111,7 @@ def relaying() -> Generator[RunningRelay]:
 
 @contextmanager
 def open_writer() -> Generator[None]:
-    """Hold the gate by a transaction of the web role that wrote number 1 of aggregate "a" first."""
+    """Hold the gate with a transaction of the web role that wrote number 1 of aggregate "a" first."""
     with transaction.atomic(using="web"), connections["web"].cursor() as cursor:
         cursor.execute("SELECT salon_jobs_emit(%s, 'a', 'e', '{\"number\": 1}', wake => false)", [ORDERS])
         yield

@@ -1,4 +1,4 @@
-"""Takes messages the whole way inside the test's process: relayed into memory, consumed from there, run on a thread."""
+"""Messages from emit to job inside the test's process: relayed into memory, consumed, run on a thread."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ def delivered(message: OutgoingMessage) -> Delivery:
 def processor(**settings: Any) -> Processor:
     """Make a consumer of the orders."""
     given = {"SOURCE": ORDERS, "TASKS": TASKS, **settings}
-    return Processor("billing", read_consumers({"billing": given}, path="CONSUMERS")["billing"])
+    return Processor("billing", read_consumers({"billing": given})["billing"])
 
 
 def relay_and_consume() -> None:
-    """Relay what is due, and make jobs of what arrived."""
+    """Relay what is due, and turn it into jobs."""
     assert relay_in_burst()
     result = processor().process([delivered(message) for message in MemoryPublisher.published])
     assert result.enqueued == len(MemoryPublisher.published)
 
 
 def run_all(*, attempts: int = 1) -> None:
-    """Run what is due, as a worker's thread does; then what is still queued, as often as there are more attempts."""
+    """Run what is due on a worker's thread; repeat for queued retries until the attempts are used up."""
     process = Process.objects.create(kind="worker", hostname="test", pid=1)
     for attempt in range(attempts):
         if attempt:

@@ -1,4 +1,4 @@
-"""Explains statements with ANALYZE, and reads their plans."""
+"""Plans of statements, from EXPLAIN ANALYZE."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Node = dict[str, Any]
 
 
 class AdminRouter:
-    """Sends Django's own tables to a role that may write them; the tests' default is the worker."""
+    """Router that sends Django's own tables to a role that may write them, since ``default`` is the worker."""
 
     def db_for_read(self, model: Any, **_: object) -> str | None:
-        """Name the alias of Django's own apps."""
+        """Return the alias of Django's own apps."""
         return "owner" if model._meta.app_label in ("admin", "auth", "contenttypes", "sessions") else None
 
     db_for_write = db_for_read
@@ -28,8 +28,8 @@ class AdminRouter:
 
 @contextmanager
 def signed_in(name: str = "planner") -> Iterator[Client]:
-    """Sign in to the admin as a superuser of that name."""
-    with override_settings(DATABASE_ROUTERS=[AdminRouter()], ROOT_URLCONF="project.urls"):
+    """Return a client signed in to the admin as a superuser of that name."""
+    with override_settings(DATABASE_ROUTERS=[AdminRouter()]):
         user, _ = User.objects.get_or_create(username=name, is_superuser=True, is_staff=True)
         client = Client()
         client.force_login(user)
@@ -38,7 +38,7 @@ def signed_in(name: str = "planner") -> Iterator[Client]:
 
 @contextmanager
 def _rolled_back(alias: str) -> Iterator[Any]:
-    """Give psycopg's cursor of an alias inside a transaction without JIT, which is rolled back."""
+    """Yield psycopg's cursor of an alias in a transaction without JIT, then roll back."""
     connection = connections[alias]
     connection.ensure_connection()
     raw: Any = connection.connection
@@ -53,7 +53,7 @@ def _rolled_back(alias: str) -> Iterator[Any]:
 
 @contextmanager
 def as_store(store: str) -> Iterator[Any]:
-    """Give a cursor of the web role inside a transaction of the store, which is rolled back."""
+    """Yield a cursor of the web role in a transaction of the store, then roll back."""
     with _rolled_back("web") as cursor:
         cursor.execute("SELECT set_config('app.current_store_id', %s, true)", [store])
         yield cursor
@@ -65,7 +65,7 @@ def nodes(statement: str, parameters: dict[str, Any]) -> list[Node]:
 
 
 def nodes_of(text: str, parameters: dict[str, Any]) -> list[Node]:
-    """Explain as ``nodes``; ANALYZE runs inside a transaction rolled back."""
+    """Explain the text of a statement like ``nodes``; ANALYZE runs it in a transaction that is rolled back."""
     with _rolled_back("default") as cursor:
         cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {text}", parameters)
         return plan_nodes(cursor.fetchone()[0])
@@ -84,7 +84,7 @@ def scans(plan: list[Node], table: str = "salon_jobs_job") -> list[Node]:
 
 
 def rows_read(node: Node) -> float:
-    """Return how many rows a node read, those too that it threw away."""
+    """Return how many rows a node read, including those it discarded."""
     removed = node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)
     return float(node["Actual Loops"] * (node["Actual Rows"] + removed))
 
@@ -95,5 +95,5 @@ def indexes(plan: list[Node]) -> set[str]:
 
 
 def assert_no_full_scan(plan: list[Node]) -> None:
-    """Refuse a plan that reads all of the job table."""
+    """Assert that a plan does not read the whole job table."""
     assert "Seq Scan" not in {node["Node Type"] for node in scans(plan)}

@@ -82,7 +82,7 @@ def one_store(crowded: None) -> Iterator[Client]:
     """Sign in as staff of one of the seven large stores, through the web role."""
     as_web = {**SALON_JOBS, "DATABASE": "web", "OPERATOR_DATABASE": "operator"}
     change("INSERT INTO store (id, name) VALUES (%s, 'Salon')", f"{STORE}1")
-    with override_settings(DATABASE_ROUTERS=[WebRouter()], ROOT_URLCONF="project.urls", SALON_JOBS=as_web):
+    with override_settings(DATABASE_ROUTERS=[WebRouter()], SALON_JOBS=as_web):
         yield staff(UUID(f"{STORE}1"))
     change("TRUNCATE store, membership CASCADE")
 
@@ -113,6 +113,8 @@ def queries(client: Client, url: str, alias: str = "operator") -> list[str]:
         "?queue=default",
         f"?store={STORE}1",
         "?store=none",
+        "?store=none&state__exact=queued",
+        "?store=none&task=lone",
         "?task=ping&state__exact=failed",
         f"?queue=rare&store={STORE}1",
         "?q=77",

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from django.db import connection
 
-from salon_jobs.core.events import LISTENER_DEAF
+from salon_jobs.core.events import LISTENER_DEAF, LISTENER_LOST
 from salon_jobs.jobs import enqueue
 from salon_jobs.process import listener
-from salon_jobs.process.listener import Listener
+from salon_jobs.process.listener import Listener, ListenerEvent
 from tests.e2e.severing_proxy import SeveringProxy
 from tests.e2e.worker_process import eventually
 from tests.settings import url_for
@@ -20,24 +22,39 @@ from tests.support import seen
 
 
 class Heard:
-    """Owns a listener, and counts what it heard."""
+    """Owns a listener, by itself or with an event that a thread waits for, and counts what it heard."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_event: bool) -> None:
         self.woken = threading.Semaphore(0)
-        self.listener = Listener(enqueue.CHANNEL, lambda _: self.woken.release())
+        self.event = ListenerEvent() if has_event else None
+        self.listener = Listener(enqueue.CHANNEL, lambda _: self.woken.release(), self.event)
+        self._is_over = threading.Event()
+        self._waiter = threading.Thread(target=self._wait, daemon=True)
+        self._waiter.start()
+
+    def _wait(self) -> None:
+        while self.event is not None and not self._is_over.is_set():
+            self.event.wait(0.05)
+            self.event.clear()
+
+    def stop(self) -> None:
+        """Stop both, the waiter first."""
+        self._is_over.set()
+        self._waiter.join()
+        self.listener.stop()
 
     def next(self) -> bool:
         """Wait for the next wake-up."""
         return self.woken.acquire(timeout=5)
 
 
-@pytest.fixture
-def heard(database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Heard]:
+@pytest.fixture(params=[False, True], ids=["by itself", "with an event"])
+def heard(database: None, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Heard]:
     monkeypatch.setattr(listener, "_PING_WITHIN_S", 0.6)
     monkeypatch.setattr(listener, "_DEAF_RETRY_S", 0.2)
-    heard = Heard()
+    heard = Heard(has_event=request.param)
     yield heard
-    heard.listener.stop()
+    heard.stop()
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -57,6 +74,18 @@ def test_it_listens_when_its_ping_arrived_and_keeps_no_other_connection(heard: H
     eventually(lambda: len(set(seen(sessions)) - before) == 1)
     heard.listener.stop()
     assert heard.listener.listening is False
+
+
+def test_a_payload_of_somebody_else_is_heard_in_any_encoding(heard: Heard, settings: Any) -> None:
+    url = url_for("worker_runtime")
+    in_latin1 = f"{url}{'&' if '?' in url else '?'}client_encoding=latin1"
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "LISTEN": in_latin1}
+    heard.listener.start()
+    assert heard.next()
+    for _ in range(2):
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_notify(%s, 'é')", [enqueue.CHANNEL])
+        assert heard.next()
 
 
 def test_where_nothing_arrives_it_warns_once_tries_again_and_hears_when_it_can(
@@ -90,6 +119,94 @@ def test_one_whose_connection_hangs_says_so_and_can_be_stopped(
         heard.listener.stop()
         proxy.go_on()
         assert heard.listener.join(10)
+
+
+def test_it_connects_again_when_the_server_ends_its_connection(
+    heard: Heard, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "_PING_S", 0.1)
+    mine = (
+        "FROM pg_stat_activity WHERE usename = 'worker_runtime' AND query IN ('LISTEN \"salon_jobs_job\"', 'SELECT 1')"
+    )
+    heard.listener.start()
+    assert heard.next()
+    ended = seen(f"SELECT pid, pg_terminate_backend(pid) {mine}")
+    assert len(ended) == 1
+    assert heard.next(), "once for what was sent meanwhile"
+    assert warnings(caplog) == [LISTENER_LOST]
+    assert heard.listener.listening is True
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_notify(%s, '')", [enqueue.CHANNEL])
+    assert heard.next()
+
+
+def test_a_silent_connection_is_asked_for_a_sign_of_life(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "_PING_S", 0.1)
+    monkeypatch.setattr(listener, "_POLL_S", 0.05)
+    heard.listener.start()
+    assert heard.next()
+    for _ in range(3):
+        eventually(lambda: heard.listener.silent_for_s() > 0.1)
+        eventually(lambda: heard.listener.silent_for_s() < 0.1)
+    assert heard.listener.listening is True
+
+
+def test_an_event_waits_as_long_as_asked_and_ends_when_it_is_set() -> None:
+    event = ListenerEvent()
+    began = time.monotonic()
+    assert not event.wait(0.0035)
+    assert 0.0035 <= time.monotonic() - began < 1
+    threading.Timer(0.05, event.set).start()
+    assert event.wait(20)
+    assert time.monotonic() - began < 10
+    assert event.wait(20), "it is still set"
+    event.clear()
+    assert not event.wait(0.002)
+
+
+def test_nothing_is_read_any_more_once_it_is_detached() -> None:
+    event, (ours, theirs) = ListenerEvent(), socket.socketpair()
+    begun, may_end = threading.Event(), threading.Event()
+
+    def read() -> None:
+        begun.set()
+        assert may_end.wait(10)
+
+    waiter = threading.Thread(target=event.wait, args=(10,), daemon=True)
+    detacher = threading.Thread(target=event.detach, daemon=True)
+    with ours, theirs:
+        event.attach(ours.fileno(), read)
+        waiter.start()
+        assert begun.wait(10)
+        detacher.start()
+        detacher.join(0.05)
+        assert detacher.is_alive(), "the waiter still reads"
+        may_end.set()
+        detacher.join(10)
+        assert not detacher.is_alive()
+    event.set()
+    waiter.join(10)
+    assert not waiter.is_alive()
+
+
+def test_what_is_set_while_a_waiter_clears_is_not_lost() -> None:
+    event = ListenerEvent()
+    rounds, woken = 300, 0
+    seen_up_to = threading.Semaphore(0)
+
+    def ring() -> None:
+        for _ in range(rounds):
+            event.set()
+            assert seen_up_to.acquire(timeout=10)
+
+    ringer = threading.Thread(target=ring, daemon=True)
+    ringer.start()
+    while woken < rounds:
+        assert event.wait(10)
+        event.clear()
+        woken += 1
+        seen_up_to.release()
+    ringer.join()
 
 
 def test_switched_off_it_does_nothing(heard: Heard, settings: Any) -> None:

@@ -1,4 +1,4 @@
-"""Gives tests of the schedule cron entries of their own."""
+"""Fixture that isolates the registry of cron entries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from salon_jobs.schedule.entries import cron_entries
 
 @pytest.fixture
 def own_entries() -> Iterator[None]:
-    """Give the test no entries, and the project its own back."""
+    """Start with no entries; restore the project's afterwards."""
     before = cron_entries.all()
     cron_entries.clear()
     yield

@@ -1,4 +1,4 @@
-"""Azure Queue Storage under test: Azurite, whose files survive a restart."""
+"""Azure Queue Storage for tests: Azurite, whose files survive a restart."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class AzureBroker(Broker):
 
 
 def _envelope(body: bytes) -> Envelope:
-    """Parse a body with nothing but JSON. The payload is the text after its key, which is the last one."""
+    """Parse a body with only the json module. The payload is the text after its key, the last one."""
     fields = json.loads(body)
     del fields["envelope"]
     payload = body.decode().split('"payload":', 1)[1][:-1]

@@ -1,4 +1,4 @@
-"""What a broker under test offers, so that one suite runs against all."""
+"""Interface of a broker under test, so that one suite runs against all."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from salon_jobs.brokers.source import Envelope, Source
 
 
 class Broker(ABC):
-    """One real server of one service, observed through its SDK alone."""
+    """Real server of one service, observed only through its SDK."""
 
     service: ClassVar[str]
-    # Whether the messages of an aggregate arrive in order (a plain queue promises nothing).
+    # Whether the messages of an aggregate arrive in order (a plain queue does not promise it).
     keeps_order: ClassVar[bool] = True
-    # Whether a message without an aggregate id may be published (a FIFO topic wants a group).
+    # Whether a message without an aggregate ID may be published (a FIFO topic requires a group).
     takes_no_aggregate: ClassVar[bool] = True
-    # Whether the broker itself drops a message with an id that it has had.
+    # Whether the broker itself drops a message with an ID that it has already received.
     drops_duplicates: ClassVar[bool] = False
-    # Whether there is a source that receives what its publisher publishes.
+    # Whether a source can receive what its publisher publishes.
     has_source: ClassVar[bool] = True
 
     @abstractmethod
     def start(self) -> None:
-        """Start the server with the messages it held when it was stopped; return when it answers."""
+        """Start the server with the messages it had when it was stopped; return once it answers."""
 
     @abstractmethod
     def stop(self) -> None:
         """End the server; keep its messages until ``close``. Idempotent."""
 
     def close(self) -> None:
-        """Stop for good and remove the files."""
+        """Stop the server and remove its files."""
         self.stop()
 
     @abstractmethod
@@ -40,20 +40,20 @@ class Broker(ABC):
 
     @abstractmethod
     def destination(self, name: str) -> str:
-        """Create a topic, stream or queue with what its consumer needs; return the ``aggregate_type``."""
+        """Create a topic, stream or queue, and what a consumer of it needs; return the ``aggregate_type``."""
 
     @abstractmethod
     def received(self, destination: str) -> list[Envelope]:
-        """Return everything that has arrived, in the broker's order, and leave it there."""
+        """Return everything that has arrived, in the broker's order, without removing it."""
 
     @abstractmethod
     def publisher(self) -> Publisher:
-        """Return a publisher; the settings above are in force."""
+        """Return a publisher. Call it with ``settings`` applied."""
 
     @abstractmethod
     def source(self, destination: str, *, consumer: str = "test") -> Source:
         """Return a source that receives what is published to a destination."""
 
     def spoil(self, destination: str, text: str) -> None:
-        """Put a text there that cannot be parsed as a message."""
+        """Send a text that cannot be parsed as a message."""
         raise NotImplementedError

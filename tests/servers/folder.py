@@ -1,4 +1,4 @@
-"""Brokers that a page of the documentation writes itself: folders, which can be taken away."""
+"""Brokers of the documentation's examples: folders, which can be taken away."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.servers.base import Broker
 
 
 class FolderBroker(Broker):
-    """Folder under the module that a page tells the reader to write as ``shop/<service>.py``."""
+    """Folder used by the module that a page writes as ``shop/<service>.py``."""
 
     page: ClassVar[str]
 

@@ -8,14 +8,14 @@ from contextlib import suppress
 
 
 class Forwarder:
-    """TCP proxy on a port of its own, which it keeps while it is cut and afterwards."""
+    """TCP proxy on one port, which it keeps while it is cut."""
 
     def __init__(self, target_port: int) -> None:
         self._target = ("127.0.0.1", target_port)
         self._server: socket.socket | None = None
         self._ends: set[socket.socket] = set()
         self._guard = threading.Lock()
-        # Nothing is passed on while somebody holds it.
+        # While it is held, nothing is passed on.
         self.held = threading.Lock()
         self.port = 0
 

@@ -1,4 +1,4 @@
-"""The memory publisher under test: its server is memory, and a stopped server is an answer."""
+"""Memory publisher as a broker under test: a stopped server is simulated by its answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.servers.base import Broker
 
 
 class StoppableMemoryPublisher(MemoryPublisher):
-    """Publisher that is down, or misses a destination, when its broker says so."""
+    """Publisher that is down, or lacks a destination, when its broker says so."""
 
     def __init__(self, broker: MemoryBroker) -> None:
         type(self).answer = broker.answer

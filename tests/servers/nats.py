@@ -1,4 +1,4 @@
-"""A real nats-server with JetStream."""
+"""Real nats-server with JetStream."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.servers.base import Broker
 
 
 class NatsBroker(NatsServer, Broker):
-    """One nats-server, which keeps its port over stop and start. ``configuration`` is text of its file."""
+    """One nats-server, which keeps its port across restarts. ``configuration`` is text for its file."""
 
     service = "nats"
     drops_duplicates = True

@@ -20,7 +20,7 @@ _READY_S: Final = 30.0
 
 
 class NatsCluster(ExitStack):
-    """Cluster of three servers. A stream lives on the one it is placed on; killing that one leaves it leaderless."""
+    """Cluster of three servers. A stream lives on one of them; killing that server leaves it without a leader."""
 
     def __init__(self) -> None:
         super().__init__()

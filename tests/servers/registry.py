@@ -23,7 +23,7 @@ BROKERS: Final[dict[str, type[Broker]]] = {
     "sns-fifo": SnsFifoBroker,
     "spool": SpoolBroker,
 }
-# Those that the contract tests of sources run against.
+# Brokers that the contract tests of sources run against.
 SOURCES: Final[dict[str, type[Broker]]] = {
     **{name: kind for name, kind in BROKERS.items() if kind.has_source},
     "table": TableBroker,

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import boto3
-import botocore.loaders
+import botocore.session
 from botocore.config import Config
 
 from project.local.ports import free_port
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 REGION: Final = "ap-northeast-1"
 _START_S: Final = 30.0
-# Each session reads megabytes of JSON about AWS, which is most of what a client costs. Here they are read once.
-botocore.loaders.create_loader = functools.cache(botocore.loaders.create_loader)
+# Each session reads megabytes of JSON about AWS, most of the cost of a client. Here they are read once.
+botocore.session.create_loader = functools.cache(botocore.session.create_loader)
 
 
 class SnsBroker(Broker):
-    """Process of moto behind a forwarder. moto keeps nothing when it ends, so a stop only cuts the forwarder.
+    """moto in its own process, behind a forwarder. moto keeps nothing when it ends, so a stop only cuts the forwarder.
 
     A topic delivers raw messages to two queues: ``<name>-seen`` for ``received``, and ``<name>`` for a source. AWS
     promises no order for standard topics; moto keeps it, which shows the order in which the publisher sends.
@@ -87,7 +87,7 @@ class SnsBroker(Broker):
         return {"SNS": {"ENDPOINT": address, "ACCESS_KEY": ("test", "test")}}
 
     def destination(self, name: str) -> str:
-        """Create a topic, FIFO if its name says so, and its queues, before anybody can publish to it."""
+        """Create a topic, FIFO if its name says so, and its queues, before anything is published to it."""
         assert self._forwarder is not None
         with self._forwarder.held:
             arn = self.topic(name)
@@ -110,7 +110,7 @@ class SnsBroker(Broker):
         return endpoint
 
     def received(self, destination: str) -> list[Envelope]:
-        """Return what arrived. A queue delivers a message once, so this object remembers it."""
+        """Return what arrived. A queue delivers each message once, so this object remembers them."""
         name = destination.rpartition(":")[2]
         url = self.sqs.get_queue_url(QueueName=_queue_of(name, seen=True))["QueueUrl"]
         seen = self._seen.setdefault(destination, [])

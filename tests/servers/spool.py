@@ -1,4 +1,4 @@
-"""The publisher of docs/how-to/publisher-of-your-own.md: its broker is a folder, which can be taken away."""
+"""Broker for the publisher of docs/how-to/publisher-of-your-own.md: a folder, which can be taken away."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The source of docs/how-to/consume-queue.md: its broker is a folder of SQLite files, which can be taken away."""
+"""Broker for the source of docs/how-to/consume-queue.md: a folder of SQLite files, which can be taken away."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class TableBroker(FolderBroker):
 
 
 class TablePublisher(Publisher):
-    """The other program, which writes into the table."""
+    """Stand-in for the other program, which writes into the table."""
 
     service = "table"
 

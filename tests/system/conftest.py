@@ -1,4 +1,4 @@
-"""Serves the admin once for all tests, and opens it in one Chromium for those of a file."""
+"""The admin, served once for all tests, and one Chromium for the tests of a file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SERVED = {"DJANGO_SETTINGS_MODULE": "tests.system.served"}
 
 @pytest.fixture
 def beside_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this thread use the ORM: Playwright's loop lives in it, and no code of ours runs on that loop."""
+    """Let this thread use the ORM. Playwright's loop runs in it, but none of our code runs on that loop."""
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
 
 
@@ -82,7 +82,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def signed_in(browser: Browser, site: str) -> StorageState:
-    """Sign in as the operator; returns the cookies."""
+    """Sign in as the operator; return the cookies."""
     with browser.new_context() as context:
         sign_in(context.new_page(), site, NAME)
         return context.storage_state()
@@ -90,13 +90,13 @@ def signed_in(browser: Browser, site: str) -> StorageState:
 
 @pytest.fixture
 def page(browser: Browser, site: str, signed_in: StorageState) -> Iterator[Page]:
-    """Open a page in which the operator is signed in already."""
+    """Open a page in which the operator is already signed in."""
     with browser.new_context(storage_state=signed_in, viewport={"width": 1280, "height": 900}) as context:
         yield context.new_page()
 
 
 def sign_in(page: Page, site: str, name: str) -> None:
-    """Sign in by the form, as whoever has this name."""
+    """Sign in through the form, as the user with this name."""
     page.context.clear_cookies()
     page.goto(site)
     page.fill("#id_username", name)
@@ -106,7 +106,7 @@ def sign_in(page: Page, site: str, name: str) -> None:
 
 @contextmanager
 def staff(*permissions: str, stores: tuple[UUID, ...] = ()) -> Iterator[str]:
-    """Have somebody on the staff who may do this and belongs to these stores; yields the name."""
+    """Create a staff user with these permissions who belongs to these stores; yield the name."""
     password = MD5PasswordHasher().encode(PASSWORD, "salt")
     user = User.objects.using("owner").create(username=f"user {uuid4()}", password=password, is_staff=True)
     found = Permission.objects.using("owner").filter(content_type__app_label="salon_jobs", codename__in=permissions)

@@ -1,4 +1,4 @@
-"""Runs the real PgBouncer, in transaction mode, in front of the tests' server."""
+"""The real PgBouncer, in transaction mode, in front of the tests' server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ROLES = ("app", "worker_runtime", "jobs_operator")
 
 @contextmanager
 def pgbouncer(*, pool_size: int) -> Generator[int]:
-    """Run one; yields its port. Clients of a role share ``pool_size`` connections. It ends with the block."""
+    """Run PgBouncer for the block; yield its port. Clients of a role share ``pool_size`` connections."""
     program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
     assert program, "install Debian's pgbouncer; .ci/run does"
     # PgBouncer refuses to run as root.
@@ -63,7 +63,7 @@ max_client_conn = 200
 
 
 def _no_prepared_statements(program: str) -> str:
-    """Switch off, where it exists (1.21), what would hide a statement prepared in one transaction for the next."""
+    """Disable tracking of prepared statements (1.21 and newer), which would hide that a session relies on them."""
     output = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
     version = re.search(r"(\d+)\.(\d+)", output)
     assert version, output

@@ -1,4 +1,4 @@
-"""Serves the project to the browser: passwords cost nothing, and traces have an address."""
+"""Settings for the browser tests: cheap password hashing, and an address for traces."""
 
 from __future__ import annotations
 

@@ -242,7 +242,7 @@ def test_an_outage_is_told_and_gets_over(page: Page, site: str, shop: list[UUID]
 
 def test_a_strict_content_security_policy_blocks_none_of_it(page: Page, site: str, shop: list[UUID]) -> None:
     blocked: list[Any] = []
-    page.expose_function("tell", lambda told: blocked.append(json.loads(told)))
+    page.expose_function("tell", lambda text: blocked.append(json.loads(text)))
     page.add_init_script(
         "document.addEventListener('securitypolicyviolation',"
         " event => window.tell(JSON.stringify([event.violatedDirective, event.blockedURI, event.sourceFile])));"

@@ -1,4 +1,4 @@
-"""Is a pytest plugin (``-p``): the tests' worker, web and operator connections go through PgBouncer."""
+"""pytest plugin (``-p``) that routes the tests' worker, web and operator connections through PgBouncer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests to Django's ASGI handler as a server sends them, several at once."""
+"""Concurrent requests to Django's ASGI handler, sent as a server does."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from django.db import connection, connections
 
 from tests.tenancy.web import member_of, signed_in
 
-# What a view calls to have its own client go away.
+# A view calls it to make its own client disconnect.
 leave: ContextVar[Callable[[], None]] = ContextVar("leave")
 
 
 @dataclass(slots=True)
 class Answer:
-    """What the application sent."""
+    """Response that the application sent."""
 
     status: int = 0
     body: bytes = b""
@@ -34,9 +34,9 @@ class Answer:
 
 
 def serve(stores: Sequence[UUID], path: str, *, leave_after: bytes = b"") -> list[Answer]:
-    """Send GET requests of members of the stores at once; each is served on a thread of its own.
+    """Send concurrent GET requests of members of the stores; each is served on its own thread.
 
-    The clients go away when what they were sent ends with ``leave_after``.
+    A client disconnects once its response ends with ``leave_after``.
     """
     cookies = {store: cookies_of(signed_in(member_of(store))) for store in set(stores)}
     connection.close()  # the threads may need it
@@ -50,7 +50,7 @@ def serve(stores: Sequence[UUID], path: str, *, leave_after: bytes = b"") -> lis
 
 @asynccontextmanager
 async def own_thread() -> AsyncIterator[None]:
-    """Give a task a thread and connections of its own, as Django does for a request, closed at the end."""
+    """Give a task its own thread and connections, as Django does for a request; close them at the end."""
     async with ThreadSensitiveContext():
         try:
             yield

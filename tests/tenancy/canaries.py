@@ -1,4 +1,4 @@
-"""Rows of every table that differ from all others, of one store where rows have one."""
+"""Unique rows of every table, each of one store where the table has stores."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def number() -> int:
 _VALUES: Final[dict[str, Callable[[], Any]]] = {
     "uuid": uuid4,
     "text": lambda: f"canary-{uuid4().hex}",
-    "smallint": partial(next, count(100)),  # too few for random ones to differ
+    "smallint": partial(next, count(100)),  # too few values for random ones to differ
     "integer": number,
     "bigint": number,
     "numeric": lambda: 1,
@@ -37,7 +37,7 @@ _VALUES: Final[dict[str, Callable[[], Any]]] = {
     "bigint[]": lambda: [0],
     "integer[]": lambda: [0],
 }
-# What constraints and other columns demand.
+# Values that constraints and other columns require.
 _DEMANDED: Final = {
     ("reservation", "status"): "confirmed",
     ("salon_jobs_blocked_aggregate", "status"): "parked",
@@ -46,7 +46,7 @@ _DEMANDED: Final = {
     ("salon_jobs_message", "aggregate_type"): "rn::memory:::canaries",
     ("salon_jobs_message", "payload"): "{}",
 }
-# Tables that migrations fill, and the column by which a canary is recognised there.
+# Tables that migrations fill, and the column that identifies a canary there.
 _FILLED_BY_MIGRATIONS: Final = {
     "auth_permission": "codename",
     "django_content_type": "model",
@@ -56,7 +56,7 @@ _FILLED_BY_MIGRATIONS: Final = {
 
 @cache
 def _columns(table: str) -> dict[str, tuple[str, int | None]]:
-    """Return type and length of the columns that need a value, and of the one that holds the store."""
+    """Return the type and length of the columns that need a value, and of the one with the store."""
     rows = seen(
         "SELECT attname::text, format_type(atttypid, NULL), nullif(atttypmod, -1) - 4 FROM pg_attribute"
         " WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped"
@@ -68,7 +68,7 @@ def _columns(table: str) -> dict[str, tuple[str, int | None]]:
 
 
 def make(table: str, store: UUID) -> dict[str, Any]:
-    """Return the values of a new row by column; a table without stores ignores ``store``."""
+    """Return a new row's values by column; a table without stores ignores ``store``."""
     row: dict[str, Any] = {}
     for name, (type_, length) in _columns(table).items():
         is_text = type_ == "character varying"
@@ -80,18 +80,18 @@ def make(table: str, store: UUID) -> dict[str, Any]:
 
 
 def fill(connection: psycopg.Connection[Any], stores: list[UUID], tables: Iterable[str] = MATRIX) -> None:
-    """Put a row of each store into every table, as the superuser; foreign keys and triggers are not checked."""
+    """Insert a row of each store into every table, as the superuser, without foreign keys and triggers."""
     with connection.transaction():
         connection.execute("SET LOCAL session_replication_role = replica")
         for table in tables:
             for store in stores:
                 statement, parameters = insert(table, make(table, store))
-                # A store has one row of its own.
+                # The store table has one row per store.
                 connection.execute(statement + sql.SQL(" ON CONFLICT DO NOTHING"), parameters)
 
 
 def clear(connection: psycopg.Connection[Any]) -> None:
-    """Remove what ``fill`` and the tests have written, and nothing that the migrations did."""
+    """Delete the rows of ``fill`` and of the tests, but not those of migrations."""
     with connection.transaction():
         connection.execute("SET LOCAL session_replication_role = replica")
         for table in MATRIX:

@@ -1,4 +1,4 @@
-"""Fixtures of the tests that keep stores apart."""
+"""Fixtures for the tests that stores are isolated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["two", "web_role"]
 
 @pytest.fixture(params=["default", "web"], ids=["worker", "web"])
 def pool(stores: list[UUID], request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Give an alias with a pool of one connection, as the worker role or the web role."""
+    """Provide an alias with a pool of one connection, as the worker role or the web role."""
     with pool_alias(request.param, reset=reset_store) as wrapper:
         yield wrapper
 

@@ -1,4 +1,4 @@
-"""Who reaches which rows of which table. A reviewer reads ``MATRIX``; ``test_matrix.py`` compares it.
+"""Declaration of who reaches which rows of which table; ``test_matrix.py`` compares ``MATRIX`` with the database.
 
 A role's entry is a scope and letters. The scope says which rows policies leave it: ``own``, those of the current store
 (none without one); ``named``, the same, and an error without one; ``all``, whatever the store. The letters are its
@@ -26,20 +26,20 @@ LETTERS: Final[dict[Command, str]] = {
 }
 Scope = Literal["own", "named", "all"]
 
-# Those who log in, then the owners of functions, whom nobody can be but such a function.
+# Roles that log in, then the owners of functions, as which only those functions run.
 LOGINS: Final = ("app", "worker_runtime", "jobs_operator", "migrator")
 OWNERS: Final = ("worker_fanout_owner", "invitation_cleanup_owner")
 
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """What one role may do on one table."""
+    """Rights of one role on one table."""
 
     scope: Scope = "own"
     letters: str = ""
 
     def may(self, command: Command) -> bool:
-        """Return whether it has the privilege, on some columns at least."""
+        """Return whether the role has the privilege, on some columns at least."""
         return LETTERS[command] in self.letters.upper()
 
 
@@ -67,17 +67,17 @@ def _of_stores(*, store: str = "store_id", **others: str) -> Table:
 
 
 def _of_jobs(*, web: str = "", operator: str, worker: str = "all SIUD", store: str | None = None) -> Table:
-    """Declare a table of salon_jobs: the worker does everything, for all stores, unless functions alone write it."""
+    """Declare a table of salon_jobs: the worker does everything, for all stores, unless only functions write it."""
     return _table(store=store, app=web, jobs_operator=operator, worker_runtime=worker, migrator="all SIUDT")
 
 
 def _of_the_system(*, worker: str = "") -> Table:
-    """Declare rows of no store, for the web alone."""
+    """Declare rows of no store, only for the web."""
     return _table(app="all SIUD", worker_runtime=worker, migrator="all SIUDT")
 
 
 MATRIX: Final[dict[str, Table]] = {
-    # The business. Nobody sees another store's rows, not even the tables' owner.
+    # Business tables. No role sees another store's rows, not even the tables' owner.
     "store": _of_stores(store="id", worker_fanout_owner="all s"),
     "customer": _of_stores(),
     "customer_note": _of_stores(),
@@ -102,7 +102,7 @@ MATRIX: Final[dict[str, Table]] = {
     "salon_jobs_follow_up": _of_jobs(operator="all SD", worker="all S", store="store_id"),
     "salon_jobs_task_minute": _of_jobs(operator="all S"),
     "salon_jobs_queue_minute": _of_jobs(operator="all S"),
-    # Messages. The web emits and skips by functions alone.
+    # Messages. The web emits and skips only through functions.
     "salon_jobs_message": _of_jobs(store="store_id", web="own S", operator="all SIUD"),
     "salon_jobs_blocked_aggregate": _of_jobs(store="store_id", web="own S", operator="all SIUD"),
     "salon_jobs_partition": _of_jobs(operator="all S"),

@@ -1,4 +1,4 @@
-"""Shows what a connection carries and sees, counts its round trips, and runs work on threads."""
+"""What a connection carries and sees, its round trips, and work on threads."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def execute(*statements: str, using: str = "default") -> None:
 
 
 def visible(using: str = "default") -> list[UUID]:
-    """Return the stores that a statement sees."""
+    """Return the stores whose rows are visible."""
     return list(Store.objects.using(using).order_by("id").values_list("pk", flat=True))
 
 
@@ -59,14 +59,14 @@ def in_session(store: UUID, using: str = POOLED, **options: Any) -> TenantContex
 
 
 def in_thread(work: Callable[[], T]) -> T:
-    """Run in a new thread, which takes its own connection and gives it back."""
+    """Run in a new thread, on a connection of its own."""
     with ThreadPoolExecutor(1) as pool:
         return elsewhere(pool, work).result()
 
 
 @contextmanager
 def pool_alias(role: str, **options: Any) -> Generator[Any]:
-    """Make an alias of the role of another one, with a pool, of one connection by default; give its wrapper."""
+    """Make an alias like another one, with a pool, by default of one connection; yield its wrapper."""
     settings = copy.deepcopy(connections.settings[role])
     settings["OPTIONS"]["pool"] = {"min_size": 1, "max_size": 1, "timeout": 10, **options}
     settings.update(CONN_MAX_AGE=0, CONN_HEALTH_CHECKS=False)
@@ -82,7 +82,7 @@ def pool_alias(role: str, **options: Any) -> Generator[Any]:
 
 @contextmanager
 def round_trips(connection: BaseDatabaseWrapper) -> Generator[list[int]]:
-    """Give a list that holds the number of round trips after the block: each ends with the server's ReadyForQuery."""
+    """Yield a list that has the number of round trips after the block; each ends with ReadyForQuery."""
     connection.ensure_connection()
     raw: Any = connection.connection
     counted: list[int] = []

@@ -1,4 +1,4 @@
-"""What a session carries, and statements that change it for whoever uses the connection next."""
+"""State of a session, and statements that change it for the connection's next user."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PREPARED = 14
 
 
 def state(using: str = "default") -> list[Any]:
-    """Return the state of a session, its last value of a sequence and the stores that a statement sees."""
+    """Return the state of a session, its last value of a sequence and the stores whose rows are visible."""
     values: list[Any] = ask(_STATE, using=using)
     last: object = None
     try:

@@ -162,12 +162,19 @@ def described(function: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("name", "definer"), [("salon_jobs_add_job", False), ("salon_jobs_add_jobs", True), ("salon_jobs_enqueue", True)]
+    ("name", "definer"),
+    [
+        ("salon_jobs_add_job", False),
+        ("salon_jobs_add_jobs", True),
+        ("salon_jobs_add_many", True),
+        ("salon_jobs_enqueue", True),
+    ],
 )
 def test_the_functions_that_add_jobs_are_exactly_as_declared(database: None, name: str, definer: bool) -> None:
     function = described(name)
     assert (function["owner"], function["definer"]) == ("migrator", definer)
-    assert function["config"] == ["search_path=pg_catalog, pg_temp"]
+    compiled_never = ["jit=off"] if name in ("salon_jobs_add_jobs", "salon_jobs_add_many") else []
+    assert function["config"] == ["search_path=pg_catalog, pg_temp", *compiled_never]
     assert function["acl"] == ["migrator=X/migrator", "app=X/migrator", "worker_runtime=X/migrator"]
     source = function["source"]
     assert "app.current_store_id" in source
@@ -220,6 +227,17 @@ def test_a_job_is_added_for_the_current_store_alone(stores: list[UUID], alias: s
     assert seen(JOBS) == [(own,)]
 
 
+def test_no_job_of_many_is_added_for_another_store(stores: list[UUID]) -> None:
+    own, other, _ = stores
+    many = "SELECT salon_jobs_add_many('test-store', ARRAY['{}', '{}'], %s::uuid[])"
+    for of, current in (([own, other], own), ([other], own), ([own], None)):
+        assert "store_id is not the current store" in refused("web", many, of, store=current)
+    for allowed in ([own], [own, None]):  # one for all, or an element for each
+        [(ids,)] = ask("web", many, allowed, store=own)
+        assert ids == sorted(ids)
+    assert seen(JOBS) == [(own,), (own,), (own,), (None,)]
+
+
 @web_and_worker
 def test_a_key_of_one_store_meets_no_job_of_another(stores: list[UUID], alias: str) -> None:
     [first], [second] = (ask(alias, ADD, store, store=store) for store in stores[:2])
@@ -237,7 +255,14 @@ def test_a_setting_that_is_no_uuid_adds_nothing(stores: list[UUID], alias: str) 
     assert seen(JOBS) == []
 
 
-@pytest.mark.parametrize("call", ["salon_jobs_add_job('ping')", "salon_jobs_add_jobs('ping', ARRAY['{}'])"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        "salon_jobs_add_job('ping')",
+        "salon_jobs_add_jobs('ping', ARRAY['{}'])",
+        "salon_jobs_add_many('ping', ARRAY['{}'])",
+    ],
+)
 def test_the_operator_adds_no_jobs(stores: list[UUID], call: str) -> None:
     assert "permission denied" in refused("operator", f"SELECT {call}")
     refused("operator", DIRECT, stores[0])

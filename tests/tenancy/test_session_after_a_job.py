@@ -439,9 +439,12 @@ def test_a_database_that_is_not_postgresql_is_left_alone(
     stores: list[UUID], process_id: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     results: list[object] = []
+    opened: set[Any] = set()
 
     def query(statement: str) -> Any:
-        return connections["elsewhere"].cursor().execute(statement)
+        cursor = connections["elsewhere"].cursor()
+        opened.add(connections["elsewhere"].connection)
+        return cursor.execute(statement)
 
     connections.settings["elsewhere"] = connections.configure_settings(
         {"default": {}, "elsewhere": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
@@ -452,6 +455,8 @@ def test_a_database_that_is_not_postgresql_is_left_alone(
         sequence.run()
     finally:
         del connections.settings["elsewhere"]
+        for each in opened:
+            each.close()  # Django never closes a database in memory
     assert results == [(0,)]
     assert "connection_discarded" not in caplog.text
     assert_all_succeeded()

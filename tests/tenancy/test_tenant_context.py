@@ -217,7 +217,7 @@ def test_after_a_switch_the_outer_store_comes_back(
 
 def test_a_rollback_to_a_savepoint_inside_keeps_the_store(stores: list[UUID]) -> None:
     with tenant_context(stores[0]), tenant_context(stores[1], switch=True):
-        inside = transaction.savepoint()
+        inside = str(connection.savepoint())
         Store.objects.update(name="undone")
         transaction.savepoint_rollback(inside)
         assert visible() == [stores[1]]
@@ -231,7 +231,7 @@ def test_a_rollback_to_an_older_savepoint_does_not_bring_back_the_store_it_remem
     @transaction.atomic
     def roll_back() -> None:
         with tenant_context(stores[0]) if older_has_store else nullcontext():
-            older = "by_hand" if by_hand else transaction.savepoint()
+            older = "by_hand" if by_hand else str(connection.savepoint())
             if by_hand:
                 execute("SAVEPOINT by_hand")
             with tenant_context(stores[1], switch=True):

@@ -1,4 +1,4 @@
-"""Requests as the web role: the views, clients and stores that the tests of the middleware share."""
+"""Views, clients and stores for tests of the middleware, as the web role."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ NOTHING: dict[str, Any] = {"store": None, "seen": []}
 
 
 def canaries() -> list[str]:
-    """Return what the connection sees: each store has one customer, named after it."""
+    """Return the customers that are visible; each store has one, named after it."""
     return list(Customer.objects.order_by("name").values_list("name", flat=True))
 
 
 def expected(stores: list[UUID], number: int) -> dict[str, Any]:
-    """Return what a view of one store answers."""
+    """Return the response of a view of one store."""
     return {"store": str(stores[number]), "seen": [f"canary {number}"]}
 
 
@@ -44,19 +44,19 @@ async def alook(request: HttpRequest) -> HttpResponseBase:
 
 
 def write(request: HttpRequest | None = None) -> None:
-    """Write a row of the store."""
+    """Insert a row of the store."""
     store = current_store_id()
     assert store is not None
     Customer.objects.create(store_id=store, name="written", email="")
 
 
 def written() -> int:
-    """Count what was written and committed."""
+    """Count the rows that were committed."""
     return int(seen("SELECT count(*) FROM customer WHERE name = 'written'")[0][0])
 
 
 class Hook:
-    """View of the test."""
+    """Holder of the view that a test sets."""
 
     view: ClassVar[Callable[..., Any]] = look
 
@@ -102,14 +102,14 @@ urlpatterns = [
 
 
 def configured(**options: Any) -> override_settings:
-    """Return the demo's settings with others of ours, and the routes above."""
+    """Override the demo's SALON_JOBS, and use the routes above."""
     wanted = {**SALON_JOBS, "PATHS_WITHOUT_STORE": ["/open/"], **options}
     return override_settings(ROOT_URLCONF="tests.tenancy.web", ALLOWED_HOSTS=["*"], SALON_JOBS=wanted)
 
 
 @pytest.fixture
 def web_role(database: None) -> Iterator[None]:
-    """Let ``default`` be the web role's connection, in this thread and in those that a server starts."""
+    """Make ``default`` the web role's connection, in this thread and in those that a server starts."""
     worker, settings = connections["default"], connections.settings["default"]
     # Under ASGI each request has a thread, and its connection goes with it.
     connections.settings["default"] = {**connections.settings["web"], "CONN_MAX_AGE": 0}
@@ -145,7 +145,7 @@ def member_of(*stores: UUID) -> User:
 
 
 def signed_in(user: User | None, **options: Any) -> Client:
-    """Return a client of a user; None: of nobody."""
+    """Return a client signed in as a user; None: not signed in."""
     client = Client(raise_request_exception=False, **options)
     if user is not None:
         client.force_login(user)

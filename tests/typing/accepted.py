@@ -1,4 +1,4 @@
-"""Uses the public API as it is meant; both checkers, strict, must accept every line. Never imported."""
+"""Right uses of the public API: both checkers, in strict mode, must accept every line. Never imported."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def system(reason: str = "cron") -> int:
 
 @store_task(name="typing-store", job_key="k:{store_id}:{day}", job_key_mode="preserve_run_at")
 def of_store(store_id: UUID, day: date, note: str | None = None) -> None:
-    """Use what a handler may use."""
+    """Use the names meant for handlers."""
     job = current_job()
     assert_type(job.store_id, UUID | None)
     assert_type(job.attempt, int)
@@ -179,7 +179,7 @@ async def of_store_without_a_transaction(store_id: UUID) -> int:
 
 
 async def await_it() -> None:
-    """Await the task as the function it is, and enqueue from a coroutine."""
+    """Await the task's function, and enqueue from a coroutine."""
     assert_type(await in_coroutine(STORE, TODAY), int)
     assert_type(await of_store.aenqueue(STORE, TODAY, note="x"), JobHandle)
     assert_type(await of_store.using(priority=5).aenqueue(store_id=STORE, day=TODAY), JobHandle)
@@ -341,7 +341,7 @@ constraints: list[BaseConstraint] = [
 
 @without_store
 def sign_in(request: HttpRequest, *, following: str = "") -> HttpResponse:
-    """Answer."""
+    """Return a response."""
     return HttpResponse(following)
 
 
@@ -350,7 +350,7 @@ assert_type(stores_of(AnonymousUser()), tuple[UUID, ...])
 
 
 class ByName(SubdomainResolver):
-    """Finds a store by its name."""
+    """Resolver that finds a store by its name."""
 
     def store_of(self, name: str) -> UUID | None:
         """Return the store."""
@@ -358,14 +358,14 @@ class ByName(SubdomainResolver):
 
 
 class Fixed:
-    """Gives every request one store."""
+    """Resolver that gives every request the same store."""
 
     def resolve(self, request: HttpRequest) -> UUID | None:
         """Return the store."""
         return STORE
 
     def allowed(self, request: HttpRequest, store: UUID) -> bool:
-        """Allow it."""
+        """Allow the store."""
         return True
 
 
@@ -383,7 +383,7 @@ def fill(apps: Any, schema_editor: Any, store_id: UUID) -> None:
 
 
 class Migration(LocksBriefly):
-    """Uses every operation."""
+    """Migration with every operation."""
 
     atomic = False
     operations = [  # noqa: RUF012 - as Django's documentation writes it

@@ -1,4 +1,4 @@
-"""Misuses the public API; both checkers, strict, must flag exactly the lines marked E. Never imported."""
+"""Wrong uses of the public API: both checkers, in strict mode, must flag exactly the lines marked E. Never imported."""
 
 from __future__ import annotations
 
@@ -314,7 +314,7 @@ reset_store("default")  # E
 
 
 class WithoutAllowed:
-    """Finds a store, and does not say who may have it."""
+    """Resolver that lacks ``allowed``."""
 
     def resolve(self, request: HttpRequest) -> UUID | None:
         """Return the store."""

@@ -1,4 +1,4 @@
-"""Runs one job with the handler that a test gives."""
+"""Fixtures that run one job with a given handler."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.support import claim, run_due, running_on_a_thread
 
 
 class RunHere(Protocol):
-    """Runs one job in the test's own thread; returns how it ended."""
+    """Callable that runs one job in the test's own thread and returns how it ended."""
 
     def __call__(self, handler: Callable[..., Any], declared: Any = tasks.in_store) -> Outcome: ...
 
 
 class RunOnThread(Protocol):
-    """Runs one job on a worker's thread; returns its id."""
+    """Callable that runs one job on a worker's thread and returns its ID."""
 
     def __call__(self, handler: Callable[..., Any], declared: Any = tasks.system) -> int: ...
 

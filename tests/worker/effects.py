@@ -1,4 +1,4 @@
-"""Writes, as a handler would, and reads what became of it, as the owner."""
+"""Writes as a handler makes them, and reads of the result as the owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models jobs in plain Python, after the documentation and not after the SQL, for ``test_job_model`` to compare."""
+"""Model of jobs in plain Python, written from the documentation rather than the SQL, for ``test_job_model``."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED = "queued", "running", "succeeded"
 
 @dataclass(frozen=True, slots=True)
 class Soon:
-    """Stands for an instant by the database's clock: when the operation ran, and so much later."""
+    """Instant by the database's clock: when the operation ran, plus a delay."""
 
     wait: timedelta = timedelta(0)
 
 
 @dataclass(slots=True)
 class ModelJob:
-    """Is one row as it should be."""
+    """Expected row of a job."""
 
     id: int
     task: str
@@ -42,13 +42,13 @@ class ModelJob:
 
     @property
     def identity(self) -> Identity | None:
-        """Return what a key is unique within; None without a key."""
+        """Return the scope in which a key is unique; None without a key."""
         return None if self.job_key is None else (self.task, self.store_id, self.job_key)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Is one claim of one job: what a worker holds in its hands, perhaps for too long."""
+    """One claim of one job, which a worker may hold for too long."""
 
     job_id: int
     process_id: int
@@ -57,19 +57,19 @@ class Run:
 
 @dataclass(slots=True)
 class Model:
-    """Holds all jobs and answers each operation as the product should."""
+    """All jobs, with the expected result of each operation."""
 
     keep_succeeded: bool
     jobs: dict[int, ModelJob] = field(default_factory=dict[int, ModelJob])
     processes: set[int] = field(default_factory=set[int])
-    # Runs whose key a newer job took: they never go back to the queue.
+    # Runs whose key a newer job took. They are never queued again.
     superseded: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
-    # Runs that are to be cancelled: (job, lease). They never go back to the queue either.
+    # Runs to be cancelled: (job, lease). They are never queued again either.
     unwanted: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
     errors: list[tuple[int, int, str]] = field(default_factory=list[tuple[int, int, str]])
 
     def expect(self, new: ModelJob, mode: str) -> tuple[str, int | None]:
-        """Tell what enqueueing will answer: the result, and the id of the job met (None: a new one)."""
+        """Return the expected result of an enqueue, and the ID of the existing job (None: a new one)."""
         waiting, running = self._holders(new.identity)
         if mode == "unsafe_dedupe" and (waiting or running):
             return "kept", max(job.id for job in waiting + running)
@@ -78,7 +78,7 @@ class Model:
         return "superseded_running" if running else "inserted", None
 
     def enqueue(self, new: ModelJob, mode: str) -> None:
-        """Add a job, whose id the database gave, or change the one that waits under its key."""
+        """Add a job under the ID that the database gave, or change the one that waits under its key."""
         waiting, running = self._holders(new.identity)
         if mode == "unsafe_dedupe" and (waiting or running):
             return
@@ -95,7 +95,7 @@ class Model:
     def claim(
         self, process_id: int, tasks: Iterable[str], room: int, queues: Sequence[str] | None, now: datetime
     ) -> list[Run]:
-        """Lease what is due, in claim order; nothing for a process that was declared dead."""
+        """Lease due jobs, in claim order; none for a process that was declared dead."""
         known = set(tasks)
         due = [
             job
@@ -112,7 +112,7 @@ class Model:
         return [Run(job.id, process_id, job.lease) for job in due[:room]]
 
     def finish(self, run: Run) -> bool:
-        """End a run with success: the row goes, or stays as succeeded."""
+        """End a run as succeeded: the row is deleted, or kept."""
         job = self._owned(run)
         if job is None:
             return False
@@ -124,7 +124,7 @@ class Model:
         return True
 
     def fail(self, run: Run, wait: timedelta, *, final: bool, reason: str, code: str) -> tuple[str, str] | None:
-        """Charge an attempt; retry, unless the attempts are spent or a newer job took the key."""
+        """Count an attempt; retry, unless all are used up or a newer job took the key."""
         job = self._owned(run)
         if job is None:
             return None
@@ -140,14 +140,14 @@ class Model:
         return job.state, job.reason
 
     def requeue(self, runs: Sequence[Run], wait: timedelta | None) -> int:
-        """Queue again without charging an attempt: after a wait, or as it was."""
+        """Queue again without counting an attempt: after a wait, or at the same time as before."""
         owned = [job for run in runs if (job := self._owned(run))]
         for job in owned:
             self._queue_again(job, self._is_superseded(job), None if wait is None else Soon(wait))
         return len(owned)
 
     def cancel_run(self, run: Run, reason: str, *, code: str = "") -> bool:
-        """End a run as cancelled; with a code, before it began: uncharged, with an error row."""
+        """End a run as cancelled; with a code, it had not begun, counts no attempt and has an error row."""
         job = self._owned(run)
         if job is None:
             return False
@@ -173,7 +173,7 @@ class Model:
         return changed
 
     def operator_cancel(self, job_ids: Sequence[int]) -> list[bool]:
-        """Cancel what does not run, and have the rest ended."""
+        """Cancel jobs that are not running, and request the end of the others."""
         found = [self.jobs.get(job_id) for job_id in job_ids]
         changed = [job is not None and job.state in (QUEUED, FAILED, RUNNING) for job in found]
         self.unwanted |= {(job.id, job.lease) for job in found if job is not None and job.state == RUNNING}
@@ -183,9 +183,9 @@ class Model:
         return changed
 
     def rescue_process(self, process_id: int, charged: Collection[int] | None) -> tuple[int, int]:
-        """Take a dead process's jobs away; returns how many did not fail, and how many did.
+        """Requeue a dead process's jobs; return how many did not fail, and how many did.
 
-        Those that had started (None: nobody knows, so all) count a rescue.
+        Jobs that had started (None: unknown, so all) count a rescue.
         """
         self.processes.discard(process_id)
         theirs = [job for _, job in sorted(self.jobs.items()) if job.state == RUNNING and job.leased_by == process_id]
@@ -206,7 +206,7 @@ class Model:
         return len(theirs) - failed, failed
 
     def held_by(self, process_id: int) -> set[tuple[int, int]]:
-        """Return (id, lease) of what a process holds."""
+        """Return the (ID, lease) of each job that a process holds."""
         return {
             (job.id, job.lease) for job in self.jobs.values() if job.state == RUNNING and job.leased_by == process_id
         }

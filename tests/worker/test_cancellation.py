@@ -343,7 +343,7 @@ def test_the_function_is_for_the_runtimes_and_nobody_else(database: None) -> Non
         (
             "migrator",
             True,
-            ["search_path=pg_catalog, pg_temp"],
+            ["search_path=pg_catalog, pg_temp", "jit=off"],
             "migrator=X/migrator app=X/migrator worker_runtime=X/migrator jobs_operator=X/migrator",
         )
     ]

@@ -294,7 +294,7 @@ def test_without_declarations_and_meaningful_rows_there_are_no_limits(declare: D
     resume(queue="default")
     limit(store_id=uuid4(), lift=True)
     assert not limits.load_limits(), "the plain claim serves"
-    with pytest.raises(OptionInvalid, match="lift lets any number run: leave max_concurrency out"):
+    with pytest.raises(OptionInvalid, match="lift lets any number of jobs run: leave max_concurrency out"):
         limit(task="a", max_concurrency=1, lift=True)
 
 

@@ -22,11 +22,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from salon_jobs import fan_out
 from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import Expired
-from salon_jobs.core.records import ClaimedJob, JobContent, JobKeyMode, NewJob
+from salon_jobs.core.records import ClaimedJob, JobKeyMode, NewJob
+from salon_jobs.db import statements
 from salon_jobs.jobs import JobHandle, control, enqueue, queries
 from salon_jobs.jobs.enqueue import add_many
 from salon_jobs.models import Process
-from salon_jobs.worker.maintenance import RescueCounts, forget_superseded, rescue_process
+from salon_jobs.worker.maintenance import RescueCounts, rescue_process
 from tests import tasks
 from tests.support import change, seen
 from tests.worker.job_model import CANCELLED, FAILED, QUEUED, RUNNING, Model, ModelJob, Run, Soon
@@ -45,8 +46,9 @@ SLACK = timedelta(milliseconds=5)
 MINUTE = timedelta(minutes=1)
 TASKS = ("test-keyed", "test-store", "test-system")
 ROWS = """
-SELECT id, task, store_id, queue, priority, max_attempts, run_at, expires_at, payload::text, job_key, concurrency_key,
-       state, attempts, lease, leased_by, rescues, reason, (finished_at IS NULL) = (state IN ('queued', 'running'))
+SELECT id, task, store_id, queue, priority, max_attempts, run_at AT TIME ZONE 'UTC', expires_at AT TIME ZONE 'UTC',
+       payload::text, job_key, concurrency_key, state, attempts, lease, leased_by, rescues, reason,
+       (finished_at IS NULL) = (state IN ('queued', 'running'))
   FROM salon_jobs_job
 """
 ERRORS_AND_MARKS = """
@@ -85,9 +87,9 @@ new_jobs = st.fixed_dictionaries(
 )
 
 
-def contents(new: Sequence[NewJob]) -> list[JobContent]:
+def contents(new: Sequence[NewJob]) -> list[enqueue.JobContent]:
     """Return what differs between jobs that are added at once."""
-    return [JobContent(each.store_id, each.payload, each.job_key, each.concurrency_key) for each in new]
+    return [enqueue.JobContent(each.store_id, each.payload, each.job_key, each.concurrency_key) for each in new]
 
 
 class Jobs(RuleBasedStateMachine):
@@ -237,7 +239,7 @@ class Jobs(RuleBasedStateMachine):
     @rule()
     def tidy(self) -> None:
         """Forget the marks of runs that have ended, as maintenance does."""
-        forget_superseded()
+        statements.execute("forget_superseded")
 
     # Operators
 
@@ -260,7 +262,7 @@ class Jobs(RuleBasedStateMachine):
         """Compare all rows, and learn the instants that the database's clock chose, if they are right."""
         after = datetime.now(UTC)
         found = seen(ROWS)
-        rows = {row[0]: ModelJob(*row[:-1]) for row in found}
+        rows = {row[0]: ModelJob(*map(aware, row[:-1])) for row in found}
         for id_, job in self.model.jobs.items():
             if isinstance(job.run_at, Soon) and id_ in rows:
                 run_at = rows[id_].run_at
@@ -448,8 +450,15 @@ class Jobs(RuleBasedStateMachine):
         return list(chosen)
 
 
+def aware(value: Any) -> Any:
+    """Return a column of ``ROWS``, an instant with its time zone."""
+    return value.replace(tzinfo=UTC) if isinstance(value, datetime) else value
+
+
+@pytest.mark.parametrize("use_tz", [True, False])
 @pytest.mark.parametrize("histories", [20, pytest.param(100, marks=pytest.mark.slow)])
-def test_every_history_ends_as_the_model_says(stores: list[UUID], histories: int) -> None:
+def test_every_history_ends_as_the_model_says(stores: list[UUID], histories: int, use_tz: bool) -> None:
     Jobs.stores = stores
-    run_state_machine_as_test(Jobs, settings=SETTINGS if HARD else settings(SETTINGS, max_examples=histories))
-    connections.close_all()
+    with override_settings(USE_TZ=use_tz, TIME_ZONE="Europe/Paris"):
+        run_state_machine_as_test(Jobs, settings=SETTINGS if HARD else settings(SETTINGS, max_examples=histories))
+        connections.close_all()

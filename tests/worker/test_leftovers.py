@@ -18,7 +18,7 @@ from tests.support import claim, running_on_a_thread, seen
 from tests.worker.effects import write
 
 ERRORS = "SELECT code, message FROM salon_jobs_job_error"
-LEFT_OPEN = "the handler left a tenant context open: a generator that uses one must be ended"
+LEFT_OPEN = "the handler left a tenant context open: close the generator that uses it"
 
 
 @pytest.fixture

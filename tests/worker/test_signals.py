@@ -25,22 +25,22 @@ Heard = list[tuple[Any, ...]]
 @pytest.fixture
 def heard() -> Iterator[Heard]:
     """Record what is sent."""
-    told: Heard = []
+    sent: Heard = []
 
     def enqueued(sender: Any, handles: Any, **_: Any) -> None:
-        told.append(("enqueued", sender, [handle.id for handle in handles]))
+        sent.append(("enqueued", sender, [handle.id for handle in handles]))
 
     def started(sender: Any, job: Any, **_: Any) -> None:
-        told.append(("started", sender, job.id, running.get() is job, connection.in_atomic_block))
+        sent.append(("started", sender, job.id, running.get() is job, connection.in_atomic_block))
 
     def finished(sender: Any, job: Any, state: JobState, error: BaseException | None, **_: Any) -> None:
         row = job_row(job.id)  # as others see it
-        told.append(("finished", sender, job.id, state, None if row is None else row["state"], error))
+        sent.append(("finished", sender, job.id, state, None if row is None else row["state"], error))
 
     signals = ((job_enqueued, enqueued), (job_started, started), (job_finished, finished))
     for signal, receiver in signals:
         signal.connect(receiver)
-    yield told
+    yield sent
     for signal, receiver in signals:
         assert signal.disconnect(receiver)
         assert not signal.receivers, "nothing is done where nobody listens"

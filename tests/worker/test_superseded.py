@@ -13,8 +13,8 @@ from django.db import connection, transaction
 from salon_jobs import fan_out
 from salon_jobs.core.error_report import report
 from salon_jobs.core.records import ClaimedJob
+from salon_jobs.db import statements
 from salon_jobs.jobs import JobHandle, control, queries
-from salon_jobs.worker.maintenance import forget_superseded
 from tests import tasks
 from tests.jobs.test_key_locks import wait_until_waiting
 from tests.support import change, claim, elsewhere, seen
@@ -142,8 +142,8 @@ def test_marks_are_forgotten_when_the_run_has_ended(stores: list[UUID], process_
     for number in (1, 2):
         tasks.keyed.enqueue(store_id=stores[0], number=number)
     assert queries.finish(one, process_id)
-    forget_superseded()
+    statements.execute("forget_superseded")
     assert seen("SELECT job_id, lease FROM salon_jobs_superseded") == [(two.id, two.lease)]
     end("fail", two, process_id)
-    forget_superseded()
+    statements.execute("forget_superseded")
     assert seen("SELECT count(*) FROM salon_jobs_superseded") == [(0,)]

@@ -239,7 +239,7 @@ def test_without_a_timeout_there_is_no_deadline_and_nothing_to_extend(run_on_thr
         current_job().extend(timedelta(minutes=1))
         got.append(current_job().deadline)
         for wrong in (timedelta(seconds=-1), timedelta(days=36_501)):
-            with pytest.raises(OptionInvalid, match="extend takes"):
+            with pytest.raises(OptionInvalid, match="by must be a timedelta from zero to 36,500 days"):
                 current_job().extend(wrong)
 
     run_on_thread(handler)

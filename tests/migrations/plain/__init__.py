@@ -1,1 +1,1 @@
-"""Is an app with one task and no models."""
+"""App with one task and no models."""

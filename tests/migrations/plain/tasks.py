@@ -1,4 +1,4 @@
-"""Declares the one task."""
+"""The app's only task."""
 
 from salon_jobs import task
 

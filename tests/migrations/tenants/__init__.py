@@ -1,1 +1,1 @@
-"""Is an app whose stores came late: not in its first migration, and its label sorts after ``salon_jobs``."""
+"""App whose store model is not in its first migration, and whose label sorts after ``salon_jobs``."""

@@ -1,4 +1,4 @@
-"""Declares a store."""
+"""Store model."""
 
 import uuid
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""Runs the fuzz for long on a server and database of its own: ``python -m tests.tenancy.fuzz --statements 1000000``."""
+"""Long run of the fuzz on its own server: ``python -m tests.tenancy.fuzz --statements 1000000``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import django
 
 
 def main() -> int:
-    """Run it, print what was found, and return 1 when that is anything."""
+    """Run the fuzz and print what it found; return 1 if it found anything."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--statements", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(2**32))

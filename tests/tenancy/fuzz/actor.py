@@ -1,4 +1,4 @@
-"""Statements inside a store's context, at random, as requests and jobs run them, and what goes wrong there."""
+"""Random statements and errors inside a store's context, as in requests and jobs."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ READ = "SELECT store_id, name FROM customer"
 
 
 def canary(store: UUID) -> str:
-    """Return what a store's one customer is called."""
+    """Return the name of a store's only customer."""
     return f"canary of {store}"
 
 
 @dataclass(slots=True)
 class Witness:
-    """Judge of all statements: counts them and keeps what was wrong. Shared by all threads."""
+    """Judge of all statements: counts them and collects violations. Shared by all threads."""
 
     budget: int
     statements: int = 0
@@ -42,22 +42,22 @@ class Witness:
 
     @property
     def is_done(self) -> bool:
-        """Whether enough statements ran, or something was wrong."""
+        """Whether enough statements ran, or one was wrong."""
         return self.statements >= self.budget or bool(self.leaks or self.lost or self.surprises)
 
     def run(self, alias: str, statement: str, *parameters: Any) -> tuple[list[tuple[Any, ...]], int]:
-        """Run a statement over Django's cursor; return its rows, and how many it touched."""
+        """Run a statement on Django's cursor; return its rows, and how many it affected."""
         self.count()
         with connections[alias].cursor() as cursor:
             cursor.execute(statement, parameters)
             return (cursor.fetchall() if cursor.description else []), cursor.rowcount
 
     def read(self, alias: str, store: UUID | None, where: str) -> None:
-        """Read the canaries and judge: the store's own alone, or none without a store."""
+        """Read the canaries and judge: only the store's own, or none without a store."""
         self.judge(self.run(alias, READ)[0], store, where)
 
     def judge(self, rows: list[tuple[Any, ...]], store: UUID | None, where: str) -> None:
-        """Judge the rows (store, name) that a read has shown."""
+        """Judge the rows (store, name) that a query returned."""
         own = [] if store is None else [(store, canary(store))]
         if foreign := [row for row in rows if row not in own]:
             self.leaks.append(f"{where}: as {store} {foreign}")
@@ -81,7 +81,7 @@ class Boom(Exception):
 
 
 class Actor:
-    """Code of a store, in one thread at a time."""
+    """Code that acts as one store, in one thread at a time."""
 
     def __init__(self, witness: Witness, stores: list[UUID], seed: int) -> None:
         self.witness, self.stores = witness, stores
@@ -94,7 +94,7 @@ class Actor:
         return self.random.choice([each for each in self.stores if each != store])
 
     def act(self, alias: str, store: UUID, depth: int = 0) -> None:
-        """Do a few things inside the store's context and a transaction. May raise ``Boom``, or a DatabaseError."""
+        """Act at random inside the store's context and a transaction. May raise ``Boom`` or a DatabaseError."""
         steps: list[Callable[[str, UUID, int], None]] = [
             *(self._read, self._read, self._read_others, self._change, self._change_all, self._insert_for_another),
             *(self._fail_in_savepoint, self._break_a_savepoint, self._literal_savepoint),

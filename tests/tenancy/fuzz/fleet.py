@@ -1,4 +1,4 @@
-"""Many visitors at once, on few connections."""
+"""Many concurrent visitors on few connections."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CONNECTIONS = 3
 
 
 def run(statements: int, *, seed: int, witness: Witness | None = None) -> Witness:
-    """Run until so many statements were made, or something was wrong. Needs a migrated database without stores."""
+    """Run that many statements, or until one is wrong. Needs a migrated database without stores."""
     witness = witness or Witness(statements)
     stores = [uuid4() for _ in range(STORES)]
     for store in stores:
@@ -72,7 +72,7 @@ def _register() -> int:
 
 
 async def _visit_in_tasks(witness: Witness, stores: list[UUID], chance: random.Random, process_id: int) -> None:
-    """Keep some tasks going, and cancel one in four somewhere on its way."""
+    """Keep some tasks running, and cancel one in four at a random point."""
     running: set[asyncio.Task[None]] = set()
     while not witness.is_done:
         while len(running) < TASKS:

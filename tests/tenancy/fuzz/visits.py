@@ -1,4 +1,4 @@
-"""What comes to a process from outside: requests, jobs, tasks of asyncio. Each leaves nothing behind."""
+"""Requests, jobs and asyncio tasks, each of which must leave nothing behind."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ WORKER: Final = "default"
 
 
 class Visitor(Actor):
-    """Whole visits; runs jobs as the process that was registered for it."""
+    """Source of random visits; runs jobs as the process registered for it."""
 
     def __init__(self, witness: Witness, stores: list[UUID], seed: int, process_id: int) -> None:
         super().__init__(witness, stores, seed)
         self.process_id = process_id
 
     def visit(self) -> None:
-        """Make one, of a random kind, with what Django does before and after a request."""
+        """Make one visit of a random kind, with what Django does before and after a request."""
         kinds: list[Callable[[str], None]] = [
             *(self.request, self.request, self.request, self.request_outside, self.storeless, self.transactionless),
             *(self.one_after_another, self.by_hand, self.session, self.session, self.served, self.served, self.job),
@@ -49,7 +49,7 @@ class Visitor(Actor):
         request_started.send(Visitor)
         try:
             kind(alias)
-        except (Boom, Error, LeaseLost) as error:  # it fails, with what it broke
+        except (Boom, Error, LeaseLost) as error:  # the error that the job ends with
             self.witness.visited(f"failed with {type(error).__name__}")
         finally:
             request_finished.send(Visitor)
@@ -73,7 +73,7 @@ class Visitor(Actor):
                     self.act(alias, store)
 
     def session(self, alias: str) -> None:
-        """Work with the store on the session, on whatever connection the alias has at the time."""
+        """Work with the store on the session, on whatever connection the alias has at that time."""
         store = self.any_store()
         with tenant_context(store, using=alias, scope="session", atomic=False):
             for _ in range(self.random.randint(1, 3)):
@@ -87,7 +87,7 @@ class Visitor(Actor):
         self.witness.read(alias, None, "after a session")
 
     def served(self, _: str) -> None:
-        """Get an answer through the middleware; the body may be made afterwards, and the client may go away from it."""
+        """Send a request through the middleware; the body may be streamed, and the client may disconnect."""
         store = self.any_store()
         response: Any = TenantMiddleware(partial(self._answer, store))(request_of(store))
         if response.streaming:
@@ -121,7 +121,7 @@ class Visitor(Actor):
         self.witness.read(alias, None, "autocommit")
 
     def one_after_another(self, alias: str) -> None:
-        """Go from store to store in one transaction, some with an error, without any in between."""
+        """Enter one store after another in one transaction, some with an error, and none in between."""
         with transaction.atomic(using=alias):
             for store in self.random.sample(self.stores, 2):
                 with suppress(Boom), tenant_context(store, using=alias, atomic=self.random.random() < 0.7):
@@ -131,7 +131,7 @@ class Visitor(Actor):
                 self.witness.read(alias, None, "between two stores in one transaction")
 
     def by_hand(self, alias: str) -> None:
-        """Begin the transaction without Django's knowledge, and end it so."""
+        """Begin and end the transaction without Django's knowledge."""
         store = self.any_store()
         self.witness.run(alias, "BEGIN")
         try:
@@ -156,13 +156,13 @@ class Visitor(Actor):
         self.witness.read(WORKER, None, "after a job")
 
     async def visit_async(self) -> None:
-        """Make a visit in a thread of its own, as Django serves an async request; may be cancelled meanwhile."""
+        """Make a visit in its own thread, as Django serves an async request; it may be cancelled."""
         self.witness.visited("async")
         async with own_thread():
             await sync_to_async(self.visit)()
 
     async def visit_alone(self) -> None:
-        """Open contexts in a coroutine that has a thread and a connection of its own."""
+        """Open contexts in a coroutine that has its own thread and connection."""
         self.witness.visited("coroutine alone")
         async with own_thread():
             await self._in_steps(atomic=self.random.random() < 0.5)
@@ -176,7 +176,7 @@ class Visitor(Actor):
             self.witness.visited("refused on a shared thread")
 
     async def visit_served(self) -> None:
-        """Get an answer of an async view through the middleware, in a thread and on a connection of its own."""
+        """Send a request to an async view through the middleware, on its own thread and connection."""
         self.witness.visited("coroutine served")
         store = self.any_store()
 
@@ -209,7 +209,7 @@ class Visitor(Actor):
 
 
 class ByHeader:
-    """Resolver that finds the store of a request in its header, and allows it to everybody."""
+    """Resolver that takes the store from a header and allows it to everybody."""
 
     def resolve(self, request: HttpRequest) -> UUID:
         return UUID(request.headers["Store"])
@@ -219,12 +219,12 @@ class ByHeader:
 
 
 def request_of(store: UUID) -> HttpRequest:
-    """Make a request of a store, to a view that the middleware does not leave out."""
+    """Make a request of a store, to a view that the middleware handles."""
     return RequestFactory().get("/reservations/", headers={"Store": str(store)})
 
 
 class _Acting(threading.local):
-    """The visitor that runs jobs on a thread."""
+    """Visitor that runs jobs on the current thread."""
 
     actor: Visitor
 

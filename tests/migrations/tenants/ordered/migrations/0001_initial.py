@@ -2,7 +2,7 @@ from django.db import migrations
 
 
 class Migration(migrations.Migration):
-    """Creates nothing that matters here."""
+    """Initial migration, without the store."""
 
     initial = True
     dependencies = []

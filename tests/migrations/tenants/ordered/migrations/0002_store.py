@@ -4,7 +4,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    """Creates the store, later than the app's first migration."""
+    """Migration that creates the store, after the app's first one."""
 
     run_before = [("salon_jobs", "0003_fan_out")]
     dependencies = [("tenants", "0001_initial")]

@@ -5,7 +5,7 @@ from salon_jobs.access.operations import InstallFanOutFunction
 
 
 class Migration(migrations.Migration):
-    """Installs the function for a project that sets STORE_MODEL after salon_jobs was migrated."""
+    """Migration for a project that sets STORE_MODEL after salon_jobs was migrated."""
 
     dependencies = [("tenants", "0002_store"), ("salon_jobs", "0003_fan_out")]
     operations = [
