@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from uuid import UUID, uuid4
@@ -27,6 +28,9 @@ hypothesis.settings.register_profile("quick", max_examples=25, deadline=None, pr
 hypothesis.settings.register_profile("full", max_examples=150, deadline=None, print_blob=True)
 hypothesis.settings.register_profile("hard", max_examples=2000, deadline=None, print_blob=True)
 hypothesis.settings.load_profile("quick")
+
+# A shell has what it starts in the background ignore Ctrl-C, and so all that the tests start, which they interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 __all__ = ["bootstrapped", "empty_url", "fresh", "manage", "owned"]  # fixtures, and names that tests import from here
 
