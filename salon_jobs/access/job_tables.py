@@ -151,6 +151,7 @@ _ADD_JOBS: Final = (
 _ADD_MANY: Final = (
     "text, text[], uuid[], text, smallint, smallint, timestamptz, timestamptz, timestamptz, text[], text[]"
 )
+_ADD_SYSTEM: Final = "text, text, text, smallint, smallint, timestamptz, timestamptz, timestamptz, text, text"
 _ENQUEUE: Final = (
     "text, text, uuid, text, smallint, smallint, timestamptz, timestamptz, timestamptz, text, text, text, text, uuid"
 )
@@ -165,6 +166,7 @@ _FUNCTIONS: Final[Mapping[str, _JobFunction]] = {
     "salon_jobs_add_job": _JobFunction(_ADD_JOB, ("web", "worker")),
     "salon_jobs_add_jobs": _JobFunction(_ADD_JOBS, ("web", "worker")),
     "salon_jobs_add_many": _JobFunction(_ADD_MANY, ("web", "worker")),
+    "salon_jobs_add_system": _JobFunction(_ADD_SYSTEM, ("web", "worker")),
     "salon_jobs_enqueue": _JobFunction(_ENQUEUE, ("web", "worker")),
     "salon_jobs_add_follow_up": _JobFunction(_ADD_FOLLOW_UP, ("web", "worker")),
     "salon_jobs_enqueue_follow_up": _JobFunction("bigint", ("worker",)),

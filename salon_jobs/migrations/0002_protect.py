@@ -40,6 +40,7 @@ class Migration(LocksBriefly):
         InstallFunction("salon_jobs_add_many"),
         InstallFunction("salon_jobs_add_jobs"),
         InstallFunction("salon_jobs_add_job"),
+        InstallFunction("salon_jobs_add_system"),
         InstallFunction("salon_jobs_enqueue"),
         InstallFunction("salon_jobs_get_result"),
         InstallFunction("salon_jobs_cancel"),

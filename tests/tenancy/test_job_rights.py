@@ -168,6 +168,7 @@ def described(function: str) -> dict[str, Any]:
         ("salon_jobs_add_jobs", True),
         ("salon_jobs_add_many", True),
         ("salon_jobs_enqueue", True),
+        ("salon_jobs_add_system", True),
     ],
 )
 def test_the_functions_that_add_jobs_are_exactly_as_declared(database: None, name: str, definer: bool) -> None:
@@ -177,7 +178,8 @@ def test_the_functions_that_add_jobs_are_exactly_as_declared(database: None, nam
     assert function["config"] == ["search_path=pg_catalog, pg_temp", *compiled_never]
     assert function["acl"] == ["migrator=X/migrator", "app=X/migrator", "worker_runtime=X/migrator"]
     source = function["source"]
-    assert "app.current_store_id" in source
+    # It can add no job of a store, so it compares none.
+    assert ("app.current_store_id" in source) is (name != "salon_jobs_add_system")
     assert "__" not in source
     assert " salon_jobs_job" not in source, "every table is named with its schema"
 
@@ -261,6 +263,7 @@ def test_a_setting_that_is_no_uuid_adds_nothing(stores: list[UUID], alias: str) 
         "salon_jobs_add_job('ping')",
         "salon_jobs_add_jobs('ping', ARRAY['{}'])",
         "salon_jobs_add_many('ping', ARRAY['{}'])",
+        "salon_jobs_add_system('ping', '{}', 'default', 0::smallint, 1::smallint, NULL, NULL, NULL, NULL, NULL)",
     ],
 )
 def test_the_operator_adds_no_jobs(stores: list[UUID], call: str) -> None:

@@ -223,6 +223,7 @@ def test_no_function_of_ours_is_leakproof_and_definers_fix_their_search_path(dat
         "salon_jobs_add_follow_up",
         "salon_jobs_add_jobs",
         "salon_jobs_add_many",
+        "salon_jobs_add_system",
         "salon_jobs_cancel",
         "salon_jobs_emit",
         "salon_jobs_emit_many",
