@@ -12,13 +12,13 @@ from datetime import timedelta
 from typing import Any, Final
 
 from django.db import DatabaseError, connections, transaction
-from django.db.backends.utils import CursorWrapper
+from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import ClientCursor
 from psycopg import Error as PsycopgError
 from psycopg.pq import TransactionStatus
 
 from salon_jobs.core.events import logger
-from salon_jobs.db.connections import in_transaction
+from salon_jobs.db.connections import can_run, in_transaction, plain_cursor
 from salon_jobs.db.statements import converted, in_one_trip, load, results_in_one_trip, succeeded
 
 # Payload of a wake-up that announces more: for 20 ms this process sends no other, so the listener keeps polling until
@@ -55,22 +55,24 @@ class WakeUps:
         if not any(hook[1] is wake_up for hook in connections[alias].run_on_commit):
             transaction.on_commit(wake_up, using=alias, robust=True)
 
-    def run(self, cursor: CursorWrapper, statement: str, parameters: Mapping[str, Any]) -> tuple[Any, ...]:
+    def run(self, connection: BaseDatabaseWrapper, statement: str, parameters: Mapping[str, Any]) -> tuple[Any, ...]:
         """Run one of our statements, schedule or send the wake-up, and return the statement's row.
 
         In autocommit all of it is one round trip, with a NOTIFY that follows the COMMIT, unless commits are many. A
         wake-up that fails is only logged. Raises database errors.
         """
-        if self._gap_s <= _DENSE_S or not _commits_by_itself(cursor):
-            cursor.execute(load(statement), parameters)
-            row: tuple[Any, ...] = cursor.fetchone()
-            self.after_commit(cursor.db.alias)
+        own = None if self._gap_s <= _DENSE_S else _own_cursor(connection)
+        if own is None:
+            with connection.cursor() as cursor:
+                cursor.execute(load(statement), parameters)
+                row: tuple[Any, ...] = cursor.fetchone()
+            self.after_commit(connection.alias)
             return row
-        raw: Any = cursor.db.connection
-        text = f"BEGIN; {cursor.cursor.mogrify(load(statement), parameters)}; COMMIT; NOTIFY {self.channel}"
+        raw: Any = connection.connection
+        text = f"BEGIN; {own.mogrify(load(statement), parameters)}; COMMIT; NOTIFY {self.channel}"
         try:
-            results = results_in_one_trip(cursor.db, text)
-            with cursor.db.wrap_database_errors:
+            results = results_in_one_trip(connection, text)
+            with connection.wrap_database_errors:
                 for result in results[:3]:
                     succeeded(raw, result)
         finally:
@@ -81,10 +83,10 @@ class WakeUps:
             for result in results[3:]:
                 succeeded(raw, result)
             if self.news() == MORE:
-                self.notify(cursor.db.alias, MORE)
+                self.notify(connection.alias, MORE)
         except (PsycopgError, DatabaseError) as error:
             logger.error("a wake-up was not sent: %s", str(error).strip(), exc_info=error)
-        [row] = converted(cursor.cursor, results[1])
+        [row] = converted(own, results[1])
         return row
 
     def notify(self, alias: str, news: str) -> None:
@@ -124,15 +126,23 @@ class WakeUp:
             self._channel.notify(self._alias, news)
 
 
-def _commits_by_itself(cursor: CursorWrapper) -> bool:
-    """Return whether a statement would be its own transaction, and nothing in Django watches it.
+def _own_cursor(connection: BaseDatabaseWrapper) -> Any:
+    """Return the plain cursor if a statement would be its own transaction, and nothing in Django watches it; else None.
 
-    Execute wrappers and the log of queries must see each statement as it is.
+    Execute wrappers, the log of queries and whatever replaces Django's cursors must see each statement as it is.
     """
-    return (
-        type(cursor) is CursorWrapper
-        and isinstance(cursor.cursor, ClientCursor)
-        and not cursor.db.execute_wrappers
-        and cursor.db.get_autocommit()
-        and not in_transaction(cursor.db)
+    if connection.execute_wrappers or connection.queries_logged or _replaces_cursors(connection):
+        return None
+    connection.validate_thread_sharing()
+    connection.close_if_health_check_failed()
+    cursor = plain_cursor(connection)
+    if not (isinstance(cursor, ClientCursor) and connection.get_autocommit() and can_run(connection)):
+        return None
+    return None if in_transaction(connection) else cursor
+
+
+def _replaces_cursors(connection: BaseDatabaseWrapper) -> bool:
+    return any(
+        getattr(getattr(connection, name), "__func__", None) is not getattr(BaseDatabaseWrapper, name)
+        for name in ("cursor", "make_cursor")
     )

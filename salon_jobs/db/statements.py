@@ -123,8 +123,22 @@ def _in_binary(connection: BaseDatabaseWrapper, statement: str, make_row: Callab
     return converted(connection.connection, result, make_row)
 
 
-# The names under which our statements are prepared, for each psycopg connection.
-_prepared: WeakKeyDictionary[Any, dict[str, bytes]] = WeakKeyDictionary()
+class _Prepared:
+    """What one psycopg connection has prepared: the names of our statements, and how to write and read their values.
+
+    Finding that out takes as long as the call.
+    """
+
+    __slots__ = ("names", "raw", "transformer")
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
+        self.transformer = Transformer(raw)
+        self.names: dict[str, bytes] = {}
+
+
+# Keyed by Django's connection, like the plain cursors: a transformer references psycopg's.
+_prepared: WeakKeyDictionary[BaseDatabaseWrapper, _Prepared] = WeakKeyDictionary()
 _numbers: Final = itertools.count()
 
 
@@ -148,20 +162,22 @@ def prepared_rows(
     with connection.wrap_database_errors:
         raw: Any = raw_cursor(connection).connection
         text, names = _numbered(statement)
-        transformer = Transformer(raw)
-        values = transformer.dump_sequence([parameters[each] for each in names], [PyFormat.TEXT] * len(names))
-        known = _prepared.setdefault(raw, {})
-        if (name := known.pop(statement, None)) is None:
+        known = _prepared.get(connection)
+        if known is None or known.raw is not raw:
+            known = _prepared[connection] = _Prepared(raw)
+        formats = [PyFormat.TEXT] * len(names)
+        values = known.transformer.dump_sequence([parameters[each] for each in names], formats)
+        if (name := known.names.pop(statement, None)) is None:
             name = f"{statement}_{next(_numbers)}".encode()
             _run(raw, raw.pgconn.prepare, name, text)
         result = _run(raw, raw.pgconn.exec_prepared, name, values, result_format=Format.BINARY)
-        known[statement] = name
-    return converted(connection.connection, result, make_row)
+        known.names[statement] = name
+    return converted(known.transformer, result, make_row)
 
 
 def converted(context: Any, result: PGresult, make_row: Callable[[Sequence[Any]], Any] = tuple) -> list[Any]:
-    """Return the rows of a result, read with the types of a psycopg connection or cursor."""
-    transformer: Any = Transformer(context)
+    """Return the rows of a result, read with the types of a psycopg connection or cursor, or by a transformer."""
+    transformer: Any = Transformer.from_context(context)
     transformer.set_pgresult(result)
     rows: list[Any] = transformer.load_rows(0, result.ntuples, make_row)
     return rows

@@ -94,7 +94,7 @@ def look_for_another_transaction() -> None:
     Call this before opening a transaction to enqueue in; inside one, it detects nothing.
     """
     own = connections[conf.database]
-    if own.in_atomic_block:
+    if own.in_atomic_block or len(connections.settings) == 1:
         return
     for connection in connections.all(initialized_only=True):
         if connection is own or not connection.in_atomic_block:
@@ -194,9 +194,11 @@ def _add_public(job: NewJob) -> JobHandle:
 
 
 def _insert_one(statement: str, due: datetime | None, row: Mapping[str, Any]) -> tuple[Any, ...]:
+    if _is_due(due):
+        look_for_another_transaction()
+        with named_refusals(conf.database, EnqueueRefused, _IN_CONTEXT):
+            return wake_ups.run(connections[conf.database], statement, row)
     with _cursor() as cursor:
-        if _is_due(due):
-            return wake_ups.run(cursor, statement, row)
         cursor.execute(statements.load(statement), row)
         inserted: tuple[Any, ...] = cursor.fetchone()
         return inserted

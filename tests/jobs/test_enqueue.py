@@ -12,7 +12,8 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
-from django.db import DataError, connection, transaction
+from django.db import DataError, OperationalError, connection, connections, transaction
+from django.db.backends.utils import CursorWrapper
 from django.test.utils import CaptureQueriesContext
 from psycopg.pq import TransactionStatus
 
@@ -383,6 +384,47 @@ def test_a_wake_up_that_fails_in_the_round_trip_of_the_commit_is_logged(
     assert connection.connection.info.transaction_status == TransactionStatus.IDLE
 
 
+@pytest.mark.parametrize("name", ["cursor", "make_cursor"])
+def test_what_replaces_the_cursors_of_django_sees_the_statement(
+    heard: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    made: list[CursorWrapper] = []
+    make = getattr(connection, name)
+
+    def watched(*arguments: Any) -> CursorWrapper:
+        made.append(make(*arguments))
+        return made[-1]
+
+    tasks.system.enqueue()
+    monkeypatch.setattr(connection, name, watched)
+    handle = tasks.system.enqueue()
+    monkeypatch.undo()
+    assert len(made) == 1
+    assert job_row(handle.id) is not None
+
+
+def test_the_round_trip_finds_a_connection_that_its_server_has_ended(
+    heard: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(connection.settings_dict, "CONN_HEALTH_CHECKS", True)
+    connection.close()
+    tasks.system.enqueue()
+    change("SELECT pg_terminate_backend(%s, 5000)", connection.connection.info.backend_pid)
+    monkeypatch.setattr(connections["default"], "health_check_done", False)  # as at the start of a request
+    handle = tasks.system.enqueue()
+    assert job_row(handle.id) is not None
+
+
+def test_a_connection_that_was_closed_raises_an_error_of_django(
+    heard: psycopg.Connection[Any], request: pytest.FixtureRequest
+) -> None:
+    request.addfinalizer(connection.close)
+    tasks.system.enqueue()
+    connection.connection.close()
+    with pytest.raises(OperationalError, match="closed"):
+        tasks.system.enqueue()
+
+
 def test_when_commits_become_many_the_first_of_them_announces_more(
     heard: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -419,6 +461,8 @@ def test_what_a_signals_handler_raises_in_that_round_trip_reaches_the_caller(
         signal.setitimer(signal.ITIMER_REAL, 0.3)
         with pytest.raises(TimeoutError):
             tasks.system.enqueue()
+        # Otherwise the server inserts the job once the table is free, perhaps during the next test.
+        change("SELECT pg_terminate_backend(%s, 5000)", connection.connection.info.backend_pid)
 
 
 def test_whoever_watches_djangos_statements_sees_the_insert_as_it_is(heard: psycopg.Connection[Any]) -> None:

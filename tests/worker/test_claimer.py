@@ -71,6 +71,13 @@ def test_a_prepared_claim_is_prepared_again_after_its_session_lost_it(process_id
     assert claimed() == 1
 
 
+def test_a_prepared_claim_is_prepared_again_on_a_new_connection(process_id: int, stores: list[UUID]) -> None:
+    add(2, stores[0])
+    for _ in range(2):
+        assert len(queries.claim_due(process_id, ["test-store"], 1, prepare=True)) == 1
+        connection.close()
+
+
 def test_a_store_with_a_backlog_leaves_the_others_their_share(process_id: int, stores: list[UUID]) -> None:
     big, small, _ = stores
     add(5000, big)
