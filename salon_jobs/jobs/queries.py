@@ -16,7 +16,8 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
-from django.db import DataError, IntegrityError, transaction
+from django.db import DataError, IntegrityError, OperationalError, transaction
+from psycopg.errors import LockNotAvailable
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
@@ -109,15 +110,29 @@ def finish_chunk_call(jobs: Sequence[ClaimedJob], process_id: int) -> str:
     return f"SELECT salon_jobs_finish_chunk('{{{ids}}}', '{{{leases}}}', {process_id:d}, {conf.keep_succeeded is True})"
 
 
-def finish_many(jobs: Sequence[ClaimedJob], process_id: int) -> set[int]:
-    """Finish jobs in one statement and return the finished ids. The others are locked, or their lease is lost."""
-    statement = "finish_many_keep" if conf.keep_succeeded else "finish_many"
-    return {row[0] for row in many_hot_rows(statement, _fences(jobs, process_id))}
+def finish_many(jobs: Sequence[ClaimedJob], process_id: int, contended: bool = False) -> set[int]:
+    """Finish jobs in one statement and return the finished ids. The others are locked, or their lease is lost.
+
+    ``contended``: some were locked a moment ago, so that the faster statement would probably fail. In autocommit only.
+    """
+    parameters = _fences(jobs, process_id)
+    if not (conf.keep_succeeded or contended):
+        leases = {job.lease for job in jobs}
+        try:
+            return _ids("finish_unlocked", {**parameters, "lease": leases.pop() if len(leases) == 1 else None})
+        except OperationalError as error:
+            if not isinstance(error.__cause__, LockNotAvailable):
+                raise
+    return _ids("finish_many_keep" if conf.keep_succeeded else "finish_many", parameters)
+
+
+def _ids(statement: str, parameters: dict[str, Any]) -> set[int]:
+    return {row[0] for row in many_hot_rows(statement, parameters)}
 
 
 def owned(jobs: Sequence[ClaimedJob], process_id: int) -> set[int]:
     """Return the ids of the jobs that this process still owns."""
-    return {row[0] for row in many_hot_rows("owned", _fences(jobs, process_id))}
+    return _ids("owned", _fences(jobs, process_id))
 
 
 def finish_results(jobs: Sequence[tuple[ClaimedJob, KeptResult]], process_id: int, *, wait: bool = False) -> set[int]:
@@ -134,7 +149,7 @@ def finish_results(jobs: Sequence[tuple[ClaimedJob, KeptResult]], process_id: in
         "keep": conf.keep_succeeded,
         "wait": wait,
     }
-    return {row[0] for row in many_hot_rows("finish_results", parameters)}
+    return _ids("finish_results", parameters)
 
 
 def fail(

@@ -77,7 +77,7 @@ class Finisher(Loop):
     def _write_all(self) -> None:
         if self._locked and not self._abandon.is_set():
             locked, self._locked = self._locked, []
-            self._write(locked)
+            self._write(locked, contended=True)
         # Appending and popping need no lock; any later append wakes the loop again.
         remaining = len(self._ended)
         while remaining and not self._abandon.is_set():
@@ -85,19 +85,19 @@ class Finisher(Loop):
             remaining -= len(batch)
             self._write(batch)
 
-    def _write(self, batch: list[RunningJob]) -> None:
-        """Write one batch and empty it, waiting out any outage."""
+    def _write(self, batch: list[RunningJob], *, contended: bool = False) -> None:
+        """Write one batch and empty it, waiting out any outage. ``contended``: their rows were locked by others."""
         self._writing_since = batch[0].ended
         try:
-            self.outage.wait_out(lambda: self._write_once(batch), self._abandon.wait)
+            self.outage.wait_out(lambda: self._write_once(batch, contended), self._abandon.wait)
         except Exception:  # without this thread no job of the process would ever be recorded as ended
             logger.exception("the ends of %s jobs could not be written; they are given back", len(batch))
             self._forget([running.job for running in batch])
         self._writing_since = None
 
-    def _write_once(self, batch: list[RunningJob]) -> None:
+    def _write_once(self, batch: list[RunningJob], contended: bool) -> None:
         plain = [running.job for running in batch if not running.finished and running.result is None]
-        self._report(batch, queries.finish_many(plain, self._process_id) if plain else set())
+        self._report(batch, queries.finish_many(plain, self._process_id, contended) if plain else set())
         if kept := [running for running in batch if running.result is not None]:
             self._finish_results(batch, kept)
         if batch and not self.stopping.is_set():
@@ -116,9 +116,12 @@ class Finisher(Loop):
 
     def _report(self, batch: list[RunningJob], ids: set[int]) -> None:
         """Remove from the batch what is finished, and report it."""
-        finished = [running for running in batch if running.finished or running.id in ids]
+        finished = [running for running in batch if running.finished or running.job.id in ids]
         self._forget([running.job for running in finished])
-        batch[:] = [running for running in batch if not (running.finished or running.id in ids)]
+        if len(finished) == len(batch):
+            batch.clear()
+        else:
+            batch[:] = [running for running in batch if not (running.finished or running.job.id in ids)]
         report_successes(finished)
 
     def _finish_results(self, batch: list[RunningJob], kept: list[RunningJob]) -> None:

@@ -49,6 +49,15 @@ def test_a_batch_of_successes_is_found_by_its_ids(crowded: int, statement: str) 
     assert [node["Node Type"] for node in scans(plan)].count("Tid Scan") == 1
 
 
+@pytest.mark.parametrize("lease", [None, 1])
+def test_a_batch_that_nobody_has_locked_is_found_by_its_ids(crowded: int, lease: int | None) -> None:
+    rows = [100 * number for number in range(1, 500)]
+    plan = nodes("finish_unlocked", {"ids": rows, "leases": [1] * len(rows), "lease": lease, "process_id": 3})
+    assert_no_full_scan(plan)
+    assert indexes(plan) == {"salon_jobs_job_pkey"}
+    assert not {node["Node Type"] for node in plan} & {"Nested Loop", "Hash Join", "Merge Join"}
+
+
 @pytest.mark.parametrize("statement", ["finish_many", "finish_many_keep"])
 def test_the_leases_of_a_batch_are_compared_by_hash_where_few_rows_are_expected(crowded: int, statement: str) -> None:
     rows = [100 * number for number in range(1, 500)]

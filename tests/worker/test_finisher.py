@@ -43,6 +43,44 @@ def test_a_locked_row_is_left_for_the_next_time_and_holds_up_none(process_id: in
     assert queries.finish_many(jobs, process_id) == {ids[1]}
 
 
+def test_runs_of_different_leases_are_finished_together(process_id: int) -> None:
+    ids = [tasks.system.enqueue().id for _ in range(4)]
+    change("UPDATE salon_jobs_job SET lease = 6 WHERE id = ANY (%s)", ids[:2])
+    jobs = claim(process_id)
+    assert [job.lease for job in jobs] == [7, 7, 1, 1]
+    change("UPDATE salon_jobs_job SET lease = 7 WHERE id = %s", ids[3])
+    assert queries.finish_many(jobs, process_id) == set(ids[:3])
+
+
+def test_rows_that_were_locked_are_not_waited_for_again(
+    process_id: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A statement that fails in every round would fill the server's log."""
+    caplog.set_level("INFO")
+    contended: list[bool] = []
+    really = queries.finish_many
+
+    def finish_many(jobs: Any, number: int, was_locked: bool) -> set[int]:
+        contended.append(was_locked)
+        return really(jobs, number, was_locked)
+
+    monkeypatch.setattr(queries, "finish_many", finish_many)
+    job = tasks.system.enqueue()
+    claimed = claim(process_id)
+    with connections["owner"].cursor() as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute("SELECT FROM salon_jobs_job WHERE id = %s FOR UPDATE", [job.id])
+        with running_on_a_thread(process_id, []) as runner:
+            runner._jobs.put(claimed)
+            assert not runner._jobs.wait_idle(0.5)
+            cursor.execute("ROLLBACK")
+            assert runner._jobs.wait_idle(10)
+    assert contended[0] is False
+    assert contended[1:]
+    assert all(contended[1:])
+    assert job_events(caplog) == ["job_succeeded"]
+
+
 def test_a_lost_lease_is_logged_among_runs_that_succeeded(
     process_id: int, hooks: tasks.Hooks, caplog: pytest.LogCaptureFixture
 ) -> None:
