@@ -49,6 +49,8 @@ def refuse_open_transaction(connection: BaseDatabaseWrapper) -> None:
 
     Also raises it for an open tenant context, whose store would stay set for whatever uses this connection next.
     """
+    if connection.connection is None and not (connection.in_atomic_block or connection.execute_wrappers):
+        return  # as after most small jobs: the checks below would take longer than the job
     if connection.in_atomic_block or (connection.connection is not None and not connection.autocommit):
         raise TransactionBroken("the handler left a transaction open")
     if in_transaction(connection):

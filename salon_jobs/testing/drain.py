@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ParamSpec, TypeVar, overload
@@ -28,7 +27,7 @@ from salon_jobs.jobs.task import Task
 from salon_jobs.models import Job, Process
 from salon_jobs.outbox import queries as outbox
 from salon_jobs.outbox.queries import PageRequest
-from salon_jobs.tenancy.active import ActiveContext, SystemTaskContext
+from salon_jobs.tenancy.active import ActiveContext, run_as_system_task
 from salon_jobs.worker.async_handlers import run_coroutine
 from salon_jobs.worker.executor import execute, join, joins_chunk, settle
 
@@ -116,12 +115,15 @@ def perform_job(task: Task[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Any
     arguments = task.payload.bind(args, kwargs)
     converted = task.payload.decode(arguments.json, arguments.store_id)
     run: Callable[..., Any] = task.function
-    context: AbstractContextManager[object] = SystemTaskContext(task.name)
-    if (store_id := arguments.store_id) is not None:
-        context = ActiveContext(connections[conf.database], store_id, atomic=task.atomic, by_statement=task.is_async)
-    with context:
+
+    def call() -> Any:
         result = run(**converted)
         return run_coroutine(result, lambda _: None) if task.is_async else result
+
+    if (store_id := arguments.store_id) is None:
+        return run_as_system_task(task.name, call)
+    with ActiveContext(connections[conf.database], store_id, atomic=task.atomic, by_statement=task.is_async):
+        return call()
 
 
 def assert_enqueued(task: Task[..., Any], *, count: int | None = None, **arguments: Any) -> list[int]:

@@ -47,7 +47,7 @@ from salon_jobs.jobs.payload import ChunkPayload
 from salon_jobs.jobs.registry import Declaration
 from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.signals import job_finished, job_started
-from salon_jobs.tenancy.active import ActiveContext, SystemTaskContext
+from salon_jobs.tenancy.active import ActiveContext, run_as_system_task
 from salon_jobs.tenancy.context import JobContext, tenant_context
 from salon_jobs.worker.async_handlers import run_coroutine
 
@@ -374,16 +374,15 @@ def _lease_lost(running: RunningJob) -> Generator[None]:
 
 
 def _run_outside(arguments: dict[str, Any], running: RunningJob) -> None:
-    task = running.declaration
-    if running.store_id is None:
-        with SystemTaskContext(task.name):
-            _call(arguments, running)
+    task, store_id = running.declaration, running.job.store_id
+    if store_id is None:
+        run_as_system_task(task.name, _call, arguments, running)
         return
     # Between its transactions it must see no rows, even when an earlier job on this connection used SET directly.
     with _store_transaction(running, afresh=True) as own:
         if own is not None:
             own.commit_after("SELECT")
-    with ActiveContext(running.connection, running.store_id, atomic=False, by_statement=task.is_async):
+    with ActiveContext(running.connection, store_id, atomic=False, by_statement=task.is_async):
         _call(arguments, running)
 
 

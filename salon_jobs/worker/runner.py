@@ -83,6 +83,8 @@ class Runner:
         self._outage = Outage("settle")
         self._handful = Handful()
         self._connection: BaseDatabaseWrapper | None = None
+        # Whether resets of this thread's sessions may have been sent and not answered.
+        self._resets = False
         self._lock = threading.Lock()
         self._running: RunningJob | None = None
         self._thread = self._new_thread()
@@ -194,13 +196,15 @@ class Runner:
     def _prepare(self, jobs: list[ClaimedJob], idle_since: float) -> RunningJob:
         """Return the run of the one job in ``jobs``, and add to the list those that run in one chunk with it."""
         [job] = jobs
-        finish_resets()
+        if self._resets:
+            finish_resets()
+            self._resets = False
         # Do this before the run begins: the run keeps the connection it finds, and this may replace it.
         if self._handful.since - idle_since > _TIDY_AFTER_S:
             tidy_connections(after_idling=True)
             self._connection = None
         task = registry.get_declaration(job.task)
-        if joins_chunk(task, job):
+        if task.chunk is not None and joins_chunk(task, job):
             self._gather(task, jobs)
         connection = self._connection or connections[conf.database]
         running = RunningJob(job, task, self._process_id, connection, resets_session=True)
@@ -271,7 +275,8 @@ class Runner:
             running.on_extended = lambda times_out_at: self._in_flight.move(self._number, times_out_at + _KILL_GRACE_S)
             kill_at = running.times_out_at + _KILL_GRACE_S
             self._deadlines.watch(running, self.interrupt)
-        self._in_flight.show(self._number, running.id, running.job.lease, kill_at=kill_at)
+        job = running.job
+        self._in_flight.show(self._number, job.id, job.lease, kill_at=kill_at)
 
     def _end(self, running: RunningJob, outcome: Outcome) -> None:
         running.ended = time.monotonic()
@@ -286,6 +291,7 @@ class Runner:
             if not isinstance(outcome, Succeeded):
                 remember_connections()
             if tidy_connections():
+                self._resets = True
                 reset_sessions()
                 # It may have been replaced. Looking it up takes longer than a small job, so only then.
                 self._connection = None
