@@ -14,9 +14,11 @@ def main() -> None:
     """Work until nothing is due, then wait to be ended."""
     with connect() as connection:
         process_id = register(connection)
-        finish = statements.load("finish_many").encode()
+        finish = statements.load("finish_unlocked").encode()
         while rows := claim(connection, process_id, "bench-noop"):
-            fence = {"ids": [row[0] for row in rows], "leases": [row[_LEASE] for row in rows], "process_id": process_id}
+            ids, leases = [row[0] for row in rows], [row[_LEASE] for row in rows]
+            lease = leases[0] if len(set(leases)) == 1 else None
+            fence = {"ids": ids, "leases": leases, "lease": lease, "process_id": process_id}
             connection.execute(finish, fence, prepare=False).fetchall()
     signal.pause()
 
