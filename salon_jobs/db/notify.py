@@ -76,7 +76,7 @@ class WakeUps:
                 for result in results[:3]:
                     succeeded(raw, result)
         finally:
-            # Unless a signal's handler has ended the wait: the server still works, and takes no other command.
+            # Not if a signal's handler ended the wait: the server is still working, and accepts no other command.
             if raw.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
                 raw.rollback()
         try:

@@ -63,7 +63,7 @@ class StartConditions:
 
 
 def serves(queues: Sequence[str] | None, queue: str) -> bool:
-    """Return whether a process whose row has these queues serves one: None means all, "!" all but those named so."""
+    """Return whether a process whose row has these queues serves one; None means all, and "!" excludes a queue."""
     if queues is None or queue in queues:
         return True
     return any(name.startswith("!") for name in queues) and f"!{queue}" not in queues

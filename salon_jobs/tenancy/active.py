@@ -220,9 +220,9 @@ def session_context(connection: BaseDatabaseWrapper) -> ActiveContext | None:
 
 
 def run_as_system_task(name: str, function: Callable[..., R], *arguments: Any, **named: Any) -> R:
-    """Return what a function returns that runs as a system task, which cannot open a tenant context.
+    """Call a function as a system task, which cannot open a tenant context, and return its result.
 
-    Each job takes this way; a context manager would take three times as long.
+    Every system job passes through here; a context manager would take three times as long.
     """
     token = _system_task.set(name)
     try:

@@ -370,9 +370,9 @@ def refuse_small_pool(threads: int) -> None:
 
 
 def _was_hung_up(connection: BaseDatabaseWrapper) -> bool:
-    """Return whether the server wrote to an idle connection, without a round trip: the next query would fail on it.
+    """Return, without a round trip, whether the server has ended an idle connection, by whether it wrote to it.
 
-    It has ended the connection. (Rarely it announces a changed setting; then a new connection costs little.)
+    (Rarely it wrote that a setting changed; then a new connection costs little.)
     """
     raw: Any = connection.connection
     if raw is None or connection.vendor != "postgresql" or raw.closed:

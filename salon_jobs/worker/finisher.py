@@ -101,7 +101,7 @@ class Finisher(Loop):
         if kept := [running for running in batch if running.result is not None]:
             self._finish_results(batch, kept)
         if batch and not self.stopping.is_set():
-            # A row that someone else has locked, such as a web request that cancels the job, holds up only that job.
+            # A row that another transaction has locked, such as one that cancels the job, holds up only that job.
             locked = queries.owned([running.job for running in batch], self._process_id)
             self._locked += [running for running in batch if running.id in locked]
             batch[:] = [running for running in batch if running.id not in locked]

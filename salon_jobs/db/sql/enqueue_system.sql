@@ -1,5 +1,5 @@
--- Add one job without store or key through the function that every runtime role may call. By position, since the server
--- looks for names longer.
+-- Add one job without store or key through the function that every runtime role may call. By position, since named
+-- arguments take the server longer.
 -- Locks: none. Role: web, worker.
 SELECT salon_jobs_add_system(
        %(task)s, %(payload)s, %(queue)s, %(priority)s::smallint, %(max_attempts)s::smallint,

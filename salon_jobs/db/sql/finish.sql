@@ -35,9 +35,9 @@ RETURNING id
 -- name: finish_unlocked
 -- Variant of finish_many that takes two thirds to four fifths of its time: it does not lock the rows beforehand, and
 -- compares no pairs if all runs have the same %(lease)s (NULL: they differ). If another transaction holds a row, it
--- fails after 20 ms with PostgreSQL's error 55P03 and has changed nothing; finish_many then skips that row. So it waits
--- in no deadlock either. A row that was changed meanwhile and is still ours is deleted.
--- Locks: the rows, for 20 ms at most while it waits. Role: worker. Not prepared either.
+-- fails after 20 ms with PostgreSQL's error 55P03 and has changed nothing; finish_many then skips that row. So two
+-- unordered batches give up before they deadlock. A row that was changed meanwhile and is still ours is deleted.
+-- Locks: the rows, in no order; waits for each for 20 ms at most. Role: worker. Not prepared either.
 DELETE FROM salon_jobs_job j
  WHERE j.id = ANY (%(ids)s::bigint[]) AND j.leased_by + 0 = %(process_id)s AND j.state || '' = 'running'
    AND CASE WHEN %(lease)s::int IS NULL
