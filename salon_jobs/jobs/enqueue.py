@@ -62,11 +62,6 @@ def after_commit(due: datetime | None, *, using: str | None = None) -> None:
         wake_ups.after_commit(using or conf.database)
 
 
-def wake_all(payload: str = "") -> None:
-    """Wake all workers now; ``payload`` is that of a wake-up. Raises database errors."""
-    statements.in_one_trip(connections[conf.database], f"NOTIFY {CHANNEL}, '{payload}'")
-
-
 _IN_CONTEXT: Final = "a store's jobs are enqueued inside tenant_context(store_id)"
 
 

@@ -281,7 +281,7 @@ class Worker(Loop):
                 time.sleep(_HANDOVER_S)
         if self._idle.processes > 1 and claim.again_in_s == 0 and not had_backlog:
             # The others left the wake-up to this one.
-            enqueue.wake_all(MORE if self._claim_asked < self._look_until else "")
+            enqueue.wake_ups.notify(conf.database, MORE if self._claim_asked < self._look_until else "")
 
     def _find_tasks(self) -> bool:
         """From time to time, register tasks that jobs wait for; return whether there is more to claim now."""
@@ -339,7 +339,7 @@ class Worker(Loop):
 
     def _job_ended(self) -> None:
         """Answer wake-ups if that was the last job. Claim again soon if a limit was full: a place may be free now."""
-        # With a backlog it claims next, but does not wake the others, which would leave wake-ups to it.
+        # Not with a backlog: the others would leave wake-ups to this process, which wakes them only once.
         if self._is_listening and self._jobs.is_idle and self._last_claim.again_in_s != 0:
             self._idle.show(idle=True)
             if not (self._is_listening and self._jobs.is_idle):
