@@ -224,14 +224,19 @@ class TimedOut(Interrupted):
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return the end of a message about an unknown name: the closest known one, or else all of them."""
     names = list(known)
-    everything = f"choose one of {', '.join(names)}" if names else "there are none"
-    return did_you_mean(name, names).removeprefix("; ") or everything
+    if close := _closest(name, names):
+        return f"did you mean {close!r}?"
+    return f"choose one of {', '.join(names)}" if names else "there are none"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return "; did you mean …?" with the known name closest to an unknown one, or "" if none is close."""
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    close = _closest(name, known)
+    return f"; did you mean {close!r}?" if close else ""
+
+
+def _closest(name: str, known: Iterable[str]) -> str:
+    return next(iter(difflib.get_close_matches(name, list(known), n=1)), "")
 
 
 def require_within(limit_s: float, age_s: float, complaint: str) -> None:

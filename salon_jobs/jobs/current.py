@@ -23,7 +23,7 @@ from salon_jobs.core.tracing import Run, headers_of
 from salon_jobs.db.connections import can_run, in_transaction
 from salon_jobs.db.instants import to_project
 from salon_jobs.jobs import queries
-from salon_jobs.jobs.options import check_duration
+from salon_jobs.jobs.options import LONGEST_DAYS, check_duration
 from salon_jobs.jobs.results import encode_result
 from salon_jobs.tenancy.active import open_store
 
@@ -199,7 +199,7 @@ class RunningJob:
         A shutdown does not wait for it. Raises OptionInvalid unless ``by`` is from zero to 36,500 days, and TimedOut if
         the run has timed out already.
         """
-        check_duration("by", by, 36_500)
+        check_duration("by", by, LONGEST_DAYS)
         if self.interrupted_by is not None:
             raise self.interrupted_by
         if self.times_out_at is not None:

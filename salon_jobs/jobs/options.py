@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # A lone surrogate stands for a byte that is not UTF-8, for example in a file name.
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 KeyMode = Literal["replace", "preserve_run_at", "unsafe_dedupe"]
-_LONGEST_DAYS: Final = 36_500
+LONGEST_DAYS: Final = 36_500
 LONGEST: Final = {"job_key": 512, "concurrency_key": 255}
 
 
@@ -118,7 +118,7 @@ class JobOptions:
                 object.__setattr__(self, name, check_instant(name, value))
         for name in ("run_in", "keep_result"):
             if (value := getattr(self, name)) is not None:
-                check_duration(name, value, _LONGEST_DAYS)
+                check_duration(name, value, LONGEST_DAYS)
         if self.run_in is not None and self.run_at is not None:
             raise OptionInvalid("run_in and run_at both say when the job is due: pass one of them")
         if self.job_key_mode not in tuple(JobKeyMode):
@@ -268,7 +268,7 @@ class Timeouts:
         return any(getattr(self, field.name) for field in fields(self))
 
     def expiry(self, waited_s: float) -> str | None:
-        """Return why a job that waited this long is not started any more, or None if it is."""
+        """Return why a job that waited this long is no longer started, or None if it is started."""
         if self.wait_timeout is None:
             return None
         limit_s = self.wait_timeout.total_seconds()
