@@ -84,7 +84,7 @@ def check_settings() -> list[CheckMessage]:
     if (fault := not_postgresql(database)) is not None:
         errors.append(Error(fault, hint=POSTGRESQL_REMEDY, id="salon_jobs.E002"))
     else:
-        errors += _check_isolation(database)
+        errors += _check_isolation_level(database)
     if conf.poll_interval > _LONGEST_PICK_UP:
         errors.append(_slow_polling())
     winners = get_commands()
@@ -107,7 +107,7 @@ def _settings_hint(fault: str) -> str:
     return f"correct {key[0] if key else 'SALON_JOBS'}; Settings in the documentation lists its values {_WHERE}"
 
 
-def _check_isolation(database: str) -> list[CheckMessage]:
+def _check_isolation_level(database: str) -> list[CheckMessage]:
     level = connections[database].settings_dict.get("OPTIONS", {}).get("isolation_level")
     # In PostgreSQL, READ UNCOMMITTED is READ COMMITTED.
     if level in (None, IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED):

@@ -124,8 +124,8 @@ _BADGES = {
 
 
 def _search_help() -> str:
-    kept = "The full number or key of a job"
-    return f"{kept}, or the ID of a store" if conf.store_model else kept
+    text = "The full number or key of a job"
+    return f"{text}, or the ID of a store" if conf.store_model else text
 
 
 _searched: Any = lazy(_search_help, str)
@@ -290,7 +290,7 @@ class JobAdmin(ActionAdmin):
 
     @admin.display(description="job", ordering="id")
     def job(self, job: Any) -> SafeString:
-        """Name the job by its task, and below by its number, its store unless all are of that one, and its queue."""
+        """Name the job by its task, and below by its number, its queue, and its store if the reader sees several."""
         store = store_name(job.store_id) if job.store_id and conf.store_model and job.knows_all else ""
         rest = " · ".join(part for part in (f"#{job.pk}", store, job.queue) if part)
         return format_html('{}<small title="{}">{}</small>', job.task, job.store_id or "", rest)

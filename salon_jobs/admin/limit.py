@@ -19,7 +19,7 @@ from salon_jobs.admin.base import ReaderAdmin, badge, reader, scope_name, sees_a
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.units import rate_text
-from salon_jobs.dashboard.labels import paused_by
+from salon_jobs.dashboard.labels import who_paused
 from salon_jobs.db.statements import rows as rows_of
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.enqueue import after_commit
@@ -154,7 +154,7 @@ class LimitAdmin(ReaderAdmin):
         """Show whether jobs start."""
         if not row.paused:
             return badge("active", "good")
-        return format_html("{}<small>{}</small>", badge("paused", "warn"), paused_by(row))
+        return format_html("{}<small>{}</small>", badge("paused", "warn"), who_paused(row))
 
     @admin.display(description="running")
     def usage(self, row: Any) -> str:

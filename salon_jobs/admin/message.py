@@ -38,7 +38,7 @@ from salon_jobs.admin.filters import (
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import ActionResult, MessageStatus
 from salon_jobs.core.units import with_noun
-from salon_jobs.dashboard.labels import ago, instant, pause_of, paused_by
+from salon_jobs.dashboard.labels import ago, instant, pause_of, who_paused
 from salon_jobs.dashboard.relays import why_not_sent
 from salon_jobs.models import BlockedAggregate, DestinationState, Message, Process, RelayPartition, Replay
 from salon_jobs.outbox.control import (
@@ -92,8 +92,8 @@ def _criteria(queryset: QuerySet[Message]) -> MessageCriteria:
     return MessageCriteria(ids=tuple(queryset.order_by("pk").values_list("pk", flat=True)[: MOST + 1]))
 
 
-class SentSomewhere(ActionAdmin):
-    """Admin of rows that belong to a destination, to which their pages link."""
+class DestinationLinkAdmin(ActionAdmin):
+    """Base of admins whose rows link to their destination."""
 
     @admin.display(description="destination")
     def destination(self, row: Message | BlockedAggregate) -> SafeString | str:
@@ -134,7 +134,7 @@ class MessageList(OrderedList):
         self.result_list = rows
 
 
-class MessageAdmin(SentSomewhere):
+class MessageAdmin(DestinationLinkAdmin):
     """Admin of messages by status, destination, event and store; a message's page shows everything known about it."""
 
     part = "outbox"
@@ -228,7 +228,7 @@ class MessageAdmin(SentSomewhere):
 
     @admin.display(description="status")
     def progress(self, message: Any) -> SafeString:
-        """Show the status, and below how often the message was retried and whether its destination takes none."""
+        """Show the status, and below how often the message was retried and why its destination takes none."""
         held = getattr(message, "held", "")
         below = " · ".join(part for part in (retries(message.retry_count), held) if part)
         return format_html("{}<small>{}</small>", self.state(message), below)
@@ -297,7 +297,7 @@ def _of_aggregate(request: HttpRequest, aggregate_id: str) -> list[int]:
     ]
 
 
-class BlockedAggregateAdmin(SentSomewhere):
+class BlockedAggregateAdmin(DestinationLinkAdmin):
     """Admin of blocked aggregates, last blocked first, with the message that blocks each."""
 
     part = "outbox"
@@ -418,7 +418,7 @@ class DestinationAdmin(ActionAdmin):
     @admin.display(description="state")
     def progress(self, row: DestinationState) -> SafeString:
         """Show whether messages are sent, and below who paused the destination."""
-        return format_html("{}<small>{}</small>", self.state(row), paused_by(row) if row.paused else "")
+        return format_html("{}<small>{}</small>", self.state(row), who_paused(row) if row.paused else "")
 
     @admin.display(description="outage")
     def why(self, row: DestinationState) -> SafeString | str:

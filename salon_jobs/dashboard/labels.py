@@ -63,12 +63,12 @@ def instant(at: datetime) -> str:
 
 
 def pause_of(row: Any) -> str:
-    """Format by whom and since when a limit or destination is paused, as far as that is known."""
-    return f"paused {paused_by(row)}".rstrip()
+    """Return "paused", and what ``who_paused`` returns."""
+    return f"paused {who_paused(row)}".rstrip()
 
 
-def paused_by(row: Any) -> str:
-    """Return the same without the word "paused", for use after it; "" if nothing is known."""
+def who_paused(row: Any) -> str:
+    """Return by whom and since when a limit or destination is paused; "" if neither is known."""
     return pause_details(row.paused_by, row.paused_at and timezone.localtime(row.paused_at))
 
 

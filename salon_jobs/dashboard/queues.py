@@ -9,7 +9,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from salon_jobs.core.metrics import percentile
-from salon_jobs.dashboard.labels import paused_by, store_names
+from salon_jobs.dashboard.labels import store_names, who_paused
 from salon_jobs.db.statements import rows
 from salon_jobs.jobs.waiting import Depth, depths, with_declared
 from salon_jobs.models import Limit
@@ -106,7 +106,7 @@ def waiting(*, using: str) -> Waiting:
 
 def _pause(row: Limit, stores: Mapping[UUID, str]) -> str:
     name = stores[UUID(row.name)] if row.kind == Limit.Kind.STORE else row.name
-    who = paused_by(row)
+    who = who_paused(row)
     return f"{row.kind} {name}{f' ({who})' if who else ''}"
 
 
