@@ -20,6 +20,7 @@ from psycopg.pq import TransactionStatus
 from salon_jobs import enqueue_job, fan_out
 from salon_jobs.core.errors import OptionInvalid, PayloadInvalid, UnknownTask
 from salon_jobs.core.records import JobKeyMode
+from salon_jobs.db.connections import plain_cursor
 from salon_jobs.db.notify import MORE, WakeUps
 from salon_jobs.jobs import EnqueueAction, JobHandle, enqueue
 from salon_jobs.testing import assert_enqueued
@@ -479,6 +480,19 @@ def test_whoever_watches_djangos_statements_sees_the_insert_as_it_is(heard: psyc
     assert len(statements) == len(log) == 1
     assert "BEGIN" not in statements[0]
     assert len(list(heard.notifies(timeout=5, stop_after=2))) == 2
+
+
+def test_where_the_server_binds_the_values_the_insert_runs_by_itself(
+    heard: psycopg.Connection[Any], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {**connection.settings_dict["OPTIONS"], "server_side_binding": True}
+    monkeypatch.setitem(connection.settings_dict, "OPTIONS", options)
+    connection.close()
+    request.addfinalizer(connection.close)
+    handle = tasks.system.enqueue(note="100 % 'certain'")
+    assert not isinstance(plain_cursor(connections["default"]), psycopg.ClientCursor)
+    assert seen("SELECT id, payload ->> 'note' FROM salon_jobs_job") == [(handle.id, "100 % 'certain'")]
+    assert len(list(heard.notifies(timeout=5, stop_after=1))) == 1
 
 
 def test_one_wake_up_is_sent_after_the_commit(database: None) -> None:
