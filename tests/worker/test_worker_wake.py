@@ -113,6 +113,7 @@ def test_a_process_that_finds_a_backlog_wakes_those_that_left_it_the_wake_up(
 ) -> None:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "POLL_INTERVAL": 60}
     monkeypatch.setattr(WakeUps, "news", lambda _: news)
+    monkeypatch.setattr(worker_module, "SECOND_POLL", timedelta(minutes=1))  # however slow the machine is
     with psycopg.connect(url_for("app"), autocommit=True) as other:
         other.execute(f"LISTEN {enqueue.CHANNEL}")
         with working(process_id, idle=IdleTable(2)) as worker:
