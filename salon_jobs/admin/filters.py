@@ -18,7 +18,7 @@ from salon_jobs.core.records import JobState, MessageStatus
 from salon_jobs.core.units import error_name
 from salon_jobs.dashboard.labels import store_name
 from salon_jobs.jobs import registry
-from salon_jobs.jobs.search import enqueued, error_classes, failure_kinds, in_every_state, without_store
+from salon_jobs.jobs.search import enqueued, error_classes, failure_kinds, in_every_state, of_no_store
 from salon_jobs.models import CronEntryState, CronTick, DestinationState, InboxMessage, Job, Message
 from salon_jobs.outbox.queries import oldest_searched
 from salon_jobs.tenancy.active import current_store_id
@@ -110,7 +110,7 @@ class StoreFilter(NameFilter):
         return "no store (system)" if name == "none" else named(request, name)
 
     def matching(self, request: HttpRequest, queryset: QuerySet[Job], name: str) -> QuerySet[Job]:
-        return queryset.filter(without_store() if name == "none" else Q(store_id=UUID(name)))
+        return queryset.filter(of_no_store() if name == "none" else Q(store_id=UUID(name)))
 
 
 class InboxStatusFilter(admin.SimpleListFilter):

@@ -73,11 +73,11 @@ def in_every_state(condition: Q) -> Q:
     return (Q(state=JobState.QUEUED) & condition) | (Q(state=JobState.RUNNING) & condition) | (ENDED & condition)
 
 
-def without_store() -> Q:
+def of_no_store() -> Q:
     """Match the jobs of no store: queued ones by the index of claim groups, ended ones by an index of their own."""
-    stores = Exact(Coalesce("store_id", Value(NO_STORE, UUIDField())), Value(NO_STORE, UUIDField()))
+    as_indexed = Exact(Coalesce("store_id", Value(NO_STORE, UUIDField())), Value(NO_STORE, UUIDField()))
     none = Q(store_id=None)
-    return (Q(state=JobState.QUEUED) & Q(stores) & none) | (Q(state=JobState.RUNNING) & none) | (ENDED & none)
+    return (Q(state=JobState.QUEUED) & Q(as_indexed) & none) | (Q(state=JobState.RUNNING) & none) | (ENDED & none)
 
 
 def with_key(job_key: str) -> Q:
