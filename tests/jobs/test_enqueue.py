@@ -20,6 +20,7 @@ from psycopg.pq import TransactionStatus
 from salon_jobs import enqueue_job, fan_out
 from salon_jobs.core.errors import OptionInvalid, PayloadInvalid, UnknownTask
 from salon_jobs.core.records import JobKeyMode
+from salon_jobs.db import notify
 from salon_jobs.db.connections import plain_cursor
 from salon_jobs.db.notify import MORE, WakeUps
 from salon_jobs.jobs import EnqueueAction, JobHandle, enqueue
@@ -492,6 +493,16 @@ def test_where_the_server_binds_the_values_the_insert_runs_by_itself(
     handle = tasks.system.enqueue(note="100 % 'certain'")
     assert not isinstance(plain_cursor(connections["default"]), psycopg.ClientCursor)
     assert seen("SELECT id, payload ->> 'note' FROM salon_jobs_job") == [(handle.id, "100 % 'certain'")]
+    assert len(list(heard.notifies(timeout=5, stop_after=1))) == 1
+
+
+def test_while_commits_are_many_the_insert_runs_by_itself(
+    heard: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(enqueue.wake_ups, "_gap_s", 0.001)
+    monkeypatch.setattr(notify, "results_in_one_trip", None)
+    handle = tasks.system.enqueue()
+    assert job_row(handle.id) is not None
     assert len(list(heard.notifies(timeout=5, stop_after=1))) == 1
 
 
