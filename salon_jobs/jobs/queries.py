@@ -111,19 +111,23 @@ def finish_chunk_call(jobs: Sequence[ClaimedJob], process_id: int) -> str:
 
 
 def finish_many(jobs: Sequence[ClaimedJob], process_id: int, contended: bool = False) -> set[int]:
-    """Finish jobs in one statement and return the finished ids. The others are locked, or their lease is lost.
+    """Finish jobs in one or two statements and return the finished ids. The others are locked, or not ours any more.
 
     ``contended``: some were locked a moment ago, so that the faster statement would probably fail. In autocommit only.
     """
-    parameters = _fences(jobs, process_id)
+    finished: set[int] = set()
     if not (conf.keep_succeeded or contended):
         leases = {job.lease for job in jobs}
+        lease = leases.pop() if len(leases) == 1 else None
         try:
-            return _ids("finish_unlocked", {**parameters, "lease": leases.pop() if len(leases) == 1 else None})
+            finished = _ids("finish_unlocked", {**_fences(jobs, process_id), "lease": lease})
         except OperationalError as error:
             if not isinstance(error.__cause__, LockNotAvailable):
                 raise
-    return _ids("finish_many_keep" if conf.keep_succeeded else "finish_many", parameters)
+        if len(finished) == len(jobs):
+            return finished
+        jobs = [job for job in jobs if job.id not in finished]
+    return finished | _ids("finish_many_keep" if conf.keep_succeeded else "finish_many", _fences(jobs, process_id))
 
 
 def _ids(statement: str, parameters: dict[str, Any]) -> set[int]:

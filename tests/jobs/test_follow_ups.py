@@ -17,6 +17,7 @@ from django.test import TestCase, override_settings
 
 from salon_jobs import Discard, Snooze, fan_out, tenant_context
 from salon_jobs.core.errors import EnqueueRefused, PayloadInvalid
+from salon_jobs.db import statements
 from salon_jobs.erasure import erase_store
 from salon_jobs.jobs import FanOut, control, queries
 from salon_jobs.jobs.fan_out import afan_out, fan_out_progress
@@ -118,6 +119,33 @@ def test_a_worker_that_ends_many_at_once(process_id: int, number: int) -> None:
     with running_on_a_thread(process_id, claim(process_id)):
         pass
     assert (remaining(), seen("SELECT count(*) FROM salon_jobs_job")) == ([], [(1,)]), "both have the same key"
+
+
+def test_a_worker_waits_its_turn_to_count_them_without_an_error(
+    process_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A statement that the lock's holders make fail would fill the server's log, and be repeated for each batch."""
+    raised: list[Exception] = []
+
+    def many_hot_rows(*arguments: Any) -> list[Any]:
+        try:
+            return statements.many_hot_rows(*arguments)
+        except Exception as error:
+            raised.append(error)
+            raise
+
+    monkeypatch.setattr(queries, "many_hot_rows", many_hot_rows)
+    ids = [*followed(2), tasks.system.enqueue().id]
+    jobs = claim(process_id)
+    change(LOCK)
+    with ThreadPoolExecutor(1) as pool:
+        end = elsewhere(pool, lambda: queries.finish_many(jobs, process_id))
+        while seen(WAITERS) != [(1,)]:
+            assert not end.done()
+        time.sleep(0.1)
+        change(UNLOCK)
+        assert end.result(10) == set(ids)
+    assert (raised, remaining(), len(follow_ups())) == ([], [], 1)
 
 
 def test_two_connections_that_commit_the_last_two_at_once(database: None) -> None:
