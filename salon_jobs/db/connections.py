@@ -124,7 +124,8 @@ def plain_cursor(connection: BaseDatabaseWrapper) -> Any:
     raw: Any = connection.connection
     cursor = _cursors.get(connection)
     if cursor is None or cursor.connection is not raw:
-        cursor = _cursors[connection] = raw.cursor()
+        with connection.wrap_database_errors:
+            cursor = _cursors[connection] = raw.cursor()
         cursor.adapters.register_loader("timestamptz", UtcLoader)
     return cursor
 

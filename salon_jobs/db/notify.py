@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from django.db import DatabaseError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.postgresql.base import DatabaseWrapper
 from psycopg import ClientCursor
 from psycopg import Error as PsycopgError
 from psycopg.pq import TransactionStatus
@@ -30,6 +31,11 @@ _QUIET_S: Final = 0.02
 _DENSE_S: Final = 0.0025
 # Weight of the last gap in that average.
 _LAST: Final = 0.25
+# What ``connection.cursor()`` calls, as Django defines it: a backend that overrides one may set the schema there.
+_MAKES_CURSORS: Final = tuple(
+    (name, getattr(DatabaseWrapper, name))
+    for name in ("cursor", "_cursor", "create_cursor", "_prepare_cursor", "make_cursor")
+)
 
 
 class WakeUps:
@@ -142,7 +148,4 @@ def _own_cursor(connection: BaseDatabaseWrapper) -> Any:
 
 
 def _replaces_cursors(connection: BaseDatabaseWrapper) -> bool:
-    return any(
-        getattr(getattr(connection, name), "__func__", None) is not getattr(BaseDatabaseWrapper, name)
-        for name in ("cursor", "make_cursor")
-    )
+    return any(getattr(getattr(connection, name), "__func__", None) is not method for name, method in _MAKES_CURSORS)

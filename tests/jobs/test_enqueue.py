@@ -386,7 +386,7 @@ def test_a_wake_up_that_fails_in_the_round_trip_of_the_commit_is_logged(
     assert connection.connection.info.transaction_status == TransactionStatus.IDLE
 
 
-@pytest.mark.parametrize("name", ["cursor", "make_cursor"])
+@pytest.mark.parametrize("name", ["cursor", "_cursor", "create_cursor", "_prepare_cursor", "make_cursor"])
 def test_what_replaces_the_cursors_of_django_sees_the_statement(
     heard: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -417,11 +417,15 @@ def test_the_round_trip_finds_a_connection_that_its_server_has_ended(
     assert job_row(handle.id) is not None
 
 
+@pytest.mark.parametrize("used", [True, False])
 def test_a_connection_that_was_closed_raises_an_error_of_django(
-    heard: psycopg.Connection[Any], request: pytest.FixtureRequest
+    heard: psycopg.Connection[Any], request: pytest.FixtureRequest, used: bool
 ) -> None:
     request.addfinalizer(connection.close)
-    tasks.system.enqueue()
+    connection.close()
+    connection.ensure_connection()
+    if used:
+        tasks.system.enqueue()
     connection.connection.close()
     with pytest.raises(OperationalError, match="closed"):
         tasks.system.enqueue()
