@@ -119,7 +119,13 @@ def test_sql_gives_it_by_name(stores: list[UUID]) -> None:
         cursor.execute("SELECT salon_jobs_add_job('test-system', concurrency_key => 'visa')")
         cursor.execute("SELECT salon_jobs_add_job('test-system', job_key => 'k', concurrency_key => '')")
         cursor.execute("SELECT salon_jobs_add_jobs('test-system', ARRAY['{}', '{}'], concurrency_keys => ARRAY['a'])")
-    assert keys() == ["visa", None, "a", None], "an empty one is none: a claim group could not distinguish them"
+        cursor.execute(
+            "SELECT salon_jobs_add_system('test-system', '{}', 'default', 0::smallint, 1::smallint,"
+            " NULL, NULL, NULL, key, NULL) FROM unnest(ARRAY['b', '']) AS key"
+        )
+    assert keys() == ["visa", None, "a", None, "b", None], (
+        "an empty one is none: a claim group could not distinguish them"
+    )
 
 
 def test_a_key_that_can_not_be_stored_is_refused_by_name(declared: Declared, stores: list[UUID]) -> None:

@@ -23,7 +23,7 @@ DECLARE
 BEGIN
     INSERT INTO __schema__.salon_jobs_job AS j
            (task, queue, priority, max_attempts, run_at, expires_at, payload, tick, concurrency_key, trace)
-    VALUES ($1, $3, $4, $5, coalesce($6, now()), $7, $2::jsonb, $8, $9, $10::jsonb)
+    VALUES ($1, $3, $4, $5, coalesce($6, now()), $7, $2::jsonb, $8, nullif($9, ''), $10::jsonb)
     RETURNING j.id INTO added;
     RETURN added;
 END
