@@ -17,7 +17,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 from django.db import DataError, IntegrityError, OperationalError, transaction
-from psycopg.errors import LockNotAvailable
+from psycopg.errors import DeadlockDetected, LockNotAvailable
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
@@ -122,7 +122,7 @@ def finish_many(jobs: Sequence[ClaimedJob], process_id: int, contended: bool = F
         try:
             finished = _ids("finish_unlocked", {**_fences(jobs, process_id), "lease": lease})
         except OperationalError as error:
-            if not isinstance(error.__cause__, LockNotAvailable):
+            if not isinstance(error.__cause__, LockNotAvailable | DeadlockDetected):
                 raise
         if len(finished) == len(jobs):
             return finished
