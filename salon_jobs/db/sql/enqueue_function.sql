@@ -46,7 +46,8 @@ BEGIN
         INSERT INTO __schema__.salon_jobs_job AS j
                (task, store_id, queue, priority, max_attempts, run_at, expires_at, payload, tick, concurrency_key,
                 trace, public_id)
-        VALUES ($1, $3, $4, $5, $6, coalesce($7, now()), $8, $2::jsonb, $9, $12, $13::jsonb, $14)
+        VALUES ($1, $3, $4, $5, $6, coalesce($7, now()), $8, $2::jsonb, $9, nullif($12, ''), $13::jsonb,
+                $14)
         RETURNING j.id, 'inserted', j.public_id, j.created_at INTO job_id, result, job_public_id, created_at;
     END IF;
     <<adding>>
