@@ -14,7 +14,7 @@ from typing import Any, Final
 from django.db import DatabaseError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.postgresql.base import DatabaseWrapper
-from psycopg import ClientCursor
+from psycopg import ClientCursor, Cursor
 from psycopg import Error as PsycopgError
 from psycopg.pq import TransactionStatus
 
@@ -141,7 +141,7 @@ def _own_cursor(connection: BaseDatabaseWrapper) -> Any:
         return None
     connection.validate_thread_sharing()
     connection.close_if_health_check_failed()
-    cursor = plain_cursor(connection)
+    cursor: Cursor[Any] = plain_cursor(connection)
     if not (isinstance(cursor, ClientCursor) and connection.get_autocommit() and can_run(connection)):
         return None
     return None if in_transaction(connection) else cursor
