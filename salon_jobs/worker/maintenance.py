@@ -203,8 +203,11 @@ class Maintenance(Loop):
             self._inspect()
 
     def _inspect(self) -> None:
-        registry.find_waiting()
-        front, self._rest = look_at_queue(), count_rest()
+        front = look_at_queue()
+        # In this order, since a job may be added at any time: what is still unknown then was there to be found.
+        while front.unknown_tasks and registry.find_waiting():
+            front = look_at_queue()
+        self._rest = count_rest()
         if front.unknown_tasks and front.unknown_tasks != self.front.unknown_tasks:
             tasks = list(front.unknown_tasks)
             log_event(logging.WARNING, events.TASKS_UNKNOWN, code="JOB.UNKNOWN_TASK", tasks=tasks, detail=_UNDECLARED)

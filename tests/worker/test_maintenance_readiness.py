@@ -5,17 +5,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from django.db import OperationalError
 
 from salon_jobs.core.errors import NotReady
+from salon_jobs.jobs import registry
 from salon_jobs.jobs.statistics import TaskStatistics
+from salon_jobs.jobs.waiting import QueueFront, look_at_queue
+from salon_jobs.worker import maintenance as maintenance_module
 from salon_jobs.worker.maintenance import Maintenance, Rescuer
 from salon_jobs.worker.supervisor import RunTotals
 from tests.e2e.worker_process import eventually
 from tests.metrics import of, shown
-from tests.support import seen
+from tests.support import change, seen
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -63,3 +67,30 @@ def test_what_was_counted_is_reported_once_and_tasks_of_another_release_are_one(
     assert of(values, "finished_total", task="ping", outcome="rescued") == 3
     assert of(values, "finished_total", task="other", outcome="rescued") == 2
     assert ("salon_jobs_finished_total", (("outcome", "failed"), ("task", "test-store"))) in values
+
+
+def test_a_task_that_a_finder_registers_meanwhile_is_not_unknown(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Jobs are added while the queue is looked at: before each of the first two looks, one of another new task."""
+    late = ["late", "later"]
+    paths: set[str] = set()
+
+    def find() -> bool:
+        waiting = {task for (task,) in seen("SELECT task FROM salon_jobs_job")} & {"late", "later"} - paths
+        paths.update(waiting)
+        return bool(waiting)
+
+    def look() -> QueueFront:
+        if late:
+            change("INSERT INTO salon_jobs_job (task) VALUES (%s), ('never-seen')", late.pop(0))
+        return look_at_queue()
+
+    monkeypatch.setattr(registry, "_finders", [find])
+    monkeypatch.setattr(registry, "task_names", lambda: sorted(paths))
+    monkeypatch.setattr(maintenance_module, "look_at_queue", look)
+    maintenance = Maintenance()
+    maintenance.poll()
+    assert maintenance.front.unknown_tasks == ("never-seen",)
+    fields: list[Any] = [vars(record).get("event_fields") for record in caplog.records if "tasks" in record.message]
+    assert [each["tasks"] for each in fields] == [["never-seen"]]
