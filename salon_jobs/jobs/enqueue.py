@@ -71,16 +71,10 @@ def enqueue_cursor(due: datetime | None, *, remedy: str = _IN_CONTEXT) -> Genera
 
     Raises EnqueueRefused, SchemaMissing, ConfigurationError.
     """
-    with _cursor(remedy) as cursor:
-        yield cursor
-    after_commit(due)
-
-
-@contextmanager
-def _cursor(remedy: str = _IN_CONTEXT) -> Generator[CursorWrapper]:
     look_for_another_transaction()
     with named_refusals(conf.database, EnqueueRefused, remedy), connections[conf.database].cursor() as cursor:
         yield cursor
+    after_commit(due)
 
 
 def look_for_another_transaction() -> None:
@@ -193,7 +187,7 @@ def _insert_one(statement: str, due: datetime | None, row: Mapping[str, Any]) ->
         look_for_another_transaction()
         with named_refusals(conf.database, EnqueueRefused, _IN_CONTEXT):
             return wake_ups.run(connections[conf.database], statement, row)
-    with _cursor() as cursor:
+    with enqueue_cursor(due) as cursor:
         cursor.execute(statements.load(statement), row)
         inserted: tuple[Any, ...] = cursor.fetchone()
         return inserted
