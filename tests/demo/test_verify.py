@@ -89,7 +89,13 @@ def test_what_is_as_specified_is_verified(connection: Connection, tmp_path: Path
         ("UPDATE daily_sales SET total = total + 1 WHERE id = (SELECT id FROM daily_sales LIMIT 1)", "daily_sales"),
         ("DELETE FROM customer_note WHERE id = (SELECT id FROM customer_note LIMIT 1)", "customer_note"),
         ("UPDATE customer SET name = 'x' WHERE id = (SELECT id FROM customer LIMIT 1)", "customer"),
-        ("UPDATE reservation SET status = 'cancelled' WHERE id = (SELECT id FROM reservation LIMIT 1)", "reservation"),
+        (
+            """
+    UPDATE reservation SET status = 'cancelled' WHERE id = (SELECT id FROM reservation
+    WHERE status <> 'cancelled' LIMIT 1)
+    """,
+            "reservation",
+        ),
         (
             """
     UPDATE reservation SET status = 'expired' WHERE id = (SELECT id FROM reservation
