@@ -14,6 +14,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
 
+from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError, SalonJobsError, SchemaMissing
 from salon_jobs.db.instants import UtcLoader
 
@@ -30,6 +31,19 @@ def not_postgresql(alias: str) -> str | None:
     if connection.vendor == "postgresql":
         return None
     return f"the database {alias!r} is {connection.display_name}, but salon_jobs needs PostgreSQL"
+
+
+def holds_job_tables(alias: str) -> bool:
+    """Return whether an alias leads to the database of the jobs, as ``DATABASE`` does, and that is PostgreSQL."""
+    if connections[alias].vendor != "postgresql":
+        return False
+    return alias == conf.database or _place_of(alias) == _place_of(conf.database)
+
+
+def _place_of(alias: str) -> tuple[object, ...]:
+    settings = connections[alias].settings_dict
+    place = tuple(settings[name] for name in ("ENGINE", "HOST", "PORT", "NAME"))
+    return (*place, settings["OPTIONS"].get("service"))
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from django.db.models.functions import Cast, Coalesce, Now
 from pgtrigger.compiler import Trigger, UpsertTriggerSql
 from pgtrigger.migrations import AddTrigger
 
-from salon_jobs.access.operations import LocksBriefly
+from salon_jobs.access.operations import ForgetTriggerFunctions, JobTablesMigration
 from salon_jobs.models.fields import BloomIndex, IntegerArrayField, JSONTextField, ReadableJSONField
 from salon_jobs.models.job import TextHash
 from salon_jobs.models.message import PartitionOf
@@ -20,10 +20,15 @@ _ENDED = ~models.Q(("state", "queued")) & ~models.Q(("state", "running"))
 _REPRESENTABLE = (datetime.datetime(1, 1, 2, tzinfo=datetime.UTC), datetime.datetime(9999, 12, 30, tzinfo=datetime.UTC))
 
 
-class Migration(LocksBriefly):
+class Migration(JobTablesMigration):
     initial = True
     dependencies: ClassVar = []
     operations: ClassVar = [
+        ForgetTriggerFunctions(
+            "pgtrigger_identity_never_changes_e86b5",
+            "pgtrigger_legal_moves_only_38cdb",
+            "pgtrigger_content_never_changes_0d6fe",
+        ),
         migrations.CreateModel(
             name="Job",
             fields=[

@@ -4,14 +4,14 @@ from typing import ClassVar
 
 from salon_jobs.access.operations import (
     InstallFunction,
-    LocksBriefly,
+    JobTablesMigration,
     ProtectTables,
     SetStorageParameters,
     ShareWithDjango,
 )
 
 
-class Migration(LocksBriefly):
+class Migration(JobTablesMigration):
     """Right after the tables are created, before anybody else can use them."""
 
     dependencies: ClassVar = [("salon_jobs", "0001_initial")]

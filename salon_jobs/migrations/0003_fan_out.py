@@ -2,11 +2,11 @@
 
 from typing import ClassVar
 
-from salon_jobs.access.operations import InstallFanOutFunction, LocksBriefly
+from salon_jobs.access.operations import InstallFanOutFunction, JobTablesMigration
 from salon_jobs.conf import settings as conf
 
 
-class Migration(LocksBriefly):
+class Migration(JobTablesMigration):
     """After the store's table exists."""
 
     dependencies: ClassVar = [

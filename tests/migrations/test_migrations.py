@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 
 from project.local.postgres import EmbeddedPostgres
@@ -40,6 +41,7 @@ def job_tables(name: str) -> set[str]:
     return {str(row[0]).removeprefix("salon_jobs_") for row in tables}
 
 
+FUNCTIONS = "SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace"
 CATALOGUE = """
 SELECT 'table', c.relname, c.relacl::text, c.relrowsecurity::text, c.relforcerowsecurity::text FROM pg_class c
  WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r' AND c.relname <> 'django_migrations'
@@ -75,8 +77,7 @@ def test_gwt_04_an_empty_database_gets_the_job_tables_and_twice_changes_nothing(
     for app in ("salon_jobs", "salon"):
         succeed("migrate", app, "zero", **urls)
     assert job_tables(fresh) == set()
-    functions = rows(fresh, "SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace")
-    assert [name for (name,) in functions if "pgtrigger" not in str(name)] == [], "pgtrigger leaves its own behind"
+    assert rows(fresh, FUNCTIONS) == [], "nor what pgtrigger would leave behind"
     succeed("migrate", **urls)
     assert rows(fresh, CATALOGUE) == before, "backwards and forwards again ends where it began"
     succeed("salon_jobs", "doctor", "--superuser", "--fail", **urls)
@@ -118,7 +119,18 @@ def test_without_a_store_model_it_is_a_plain_queue(fresh: str, owned: Callable[[
     assert "job_succeeded" in output
     assert "role_noticed" not in output, "one user owns the tables, as it should"
     succeed("salon_jobs", "doctor", "--fail", **plain)
+    others = "CREATE FUNCTION theirs() RETURNS trigger LANGUAGE plpgsql AS '/* _pgtrigger_should_ignore */ BEGIN END'"
+    with psycopg.connect(plain["ONE_USER_URL"]) as connection:
+        connection.execute(others)
     succeed("migrate", "salon_jobs", "zero", "--verbosity", "0", **plain)
+    assert set(rows(fresh, FUNCTIONS)) == {("theirs",), ("_pgtrigger_should_ignore",)}, "another app's trigger needs it"
+    with psycopg.connect(plain["ONE_USER_URL"]) as connection:
+        connection.execute("DROP FUNCTION theirs()")
+    for target in ("salon_jobs", "zero"):
+        succeed("migrate", *dict.fromkeys(("salon_jobs", target)), "--verbosity", "0", **plain)
+    assert rows(fresh, FUNCTIONS) == []
+    left = "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relname ~ 'salon_jobs'"
+    assert rows(fresh, left) == []
 
 
 def test_one_database_user_has_stores_and_forced_policies(fresh: str, owned: Callable[[str], dict[str, str]]) -> None:

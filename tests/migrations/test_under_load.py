@@ -11,11 +11,13 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 from django.apps import apps
+from django.conf import settings
 from django.core.management import call_command
 from django.db import OperationalError, connections, models
 from django.db.migrations import AddConstraint, AddField, RemoveConstraint
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
+from django.test import override_settings
 
 from salon_jobs.access.operations import InstallFunction, LocksBriefly
 from salon_jobs.access.operations.base import LOCKS_MS
@@ -155,8 +157,9 @@ def through(change: Callable[[], object]) -> bool:
 
 
 def migrate(target: str) -> None:
-    """Migrate salon_jobs to a target, as the command does."""
-    call_command("migrate", "salon_jobs", target, database=ALIAS, verbosity=0)
+    """Migrate salon_jobs to a target, as the command of a project does whose jobs are in that database."""
+    with override_settings(SALON_JOBS={**settings.SALON_JOBS, "DATABASE": ALIAS}):
+        call_command("migrate", "salon_jobs", target, database=ALIAS, verbosity=0)
 
 
 def later(app: str, operation: Operation, *, backwards: bool = False, state: ProjectState | None = None) -> None:

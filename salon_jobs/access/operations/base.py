@@ -17,7 +17,7 @@ from django.db.migrations.state import ProjectState
 
 from salon_jobs.access.constraints import VALIDATE, row_security_of
 from salon_jobs.access.objects import identifier, identifiers, literal
-from salon_jobs.db.connections import has_lock_timeout, lock_timeout
+from salon_jobs.db.connections import has_lock_timeout, holds_job_tables, lock_timeout
 
 
 class DatabaseOperation(Operation):
@@ -118,6 +118,27 @@ class LocksBriefly(Migration):
             return super().unapply(project_state, schema_editor, collect_sql)
 
 
+class JobTablesMigration(LocksBriefly):
+    """Migration of salon_jobs' own tables: changes nothing on any database but the PostgreSQL one they belong in.
+
+    Django records it there all the same, as it does for models that a router keeps away.
+    """
+
+    def apply(
+        self, project_state: ProjectState, schema_editor: BaseDatabaseSchemaEditor, collect_sql: bool = False
+    ) -> ProjectState:
+        if holds_job_tables(schema_editor.connection.alias):
+            return super().apply(project_state, schema_editor, collect_sql)
+        return self.mutate_state(project_state, preserve=False)
+
+    def unapply(
+        self, project_state: ProjectState, schema_editor: BaseDatabaseSchemaEditor, collect_sql: bool = False
+    ) -> ProjectState:
+        if holds_job_tables(schema_editor.connection.alias):
+            return super().unapply(project_state, schema_editor, collect_sql)
+        return project_state
+
+
 @contextmanager
 def _locks_briefly(schema_editor: BaseDatabaseSchemaEditor) -> Generator[None]:
     connection = schema_editor.connection
@@ -172,6 +193,32 @@ class SetStorageParameters(DatabaseOperation):
 
     def describe(self) -> str:
         return f"Set storage parameters of {self.table}"
+
+
+class ForgetTriggerFunctions(DatabaseOperation):
+    """Operation that, reversed, drops the functions that pgtrigger leaves behind when it removes triggers.
+
+    Its shared function goes with the last function that mentions it. Forwards it does nothing: put it first.
+    """
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    def apply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+        """Do nothing."""
+
+    def unapply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+        execute(
+            schema_editor,
+            *(f"DROP FUNCTION IF EXISTS {identifier(name)}()" for name in self.names),
+            "DO $$ DECLARE f regprocedure; BEGIN FOR f IN SELECT oid FROM pg_proc "
+            "WHERE proname = '_pgtrigger_should_ignore' AND pg_has_role(proowner, 'USAGE') "
+            "AND NOT EXISTS (SELECT FROM pg_proc WHERE strpos(prosrc, '_pgtrigger_should_ignore') > 0) "
+            "LOOP EXECUTE format('DROP FUNCTION %s', f); END LOOP; END $$",
+        )
+
+    def describe(self) -> str:
+        return f"Leave nothing of {', '.join(self.names)} when reversed"
 
 
 def _parameter(name: str) -> str:

@@ -1,0 +1,90 @@
+"""Migrates projects whose jobs are in one of several databases: nothing of them is in the others."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from tests.databases import rows
+from tests.interpreter import manage, succeed
+from tests.migrations.test_migrations import ENQUEUE_AND_COUNT, JOB_TABLES, job_tables
+from tests.settings import url_for
+
+Project = dict[str, str]
+ROUTERS = ["", "salon_jobs.db.router.JobTablesRouter"]
+
+
+@pytest.fixture
+def other() -> Iterator[str]:
+    """Create an empty database; return its name."""
+    name = f"salon_other_{secrets.token_hex(4)}"
+    with psycopg.connect(os.environ["DATABASE_URL_BOOTSTRAP"], autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        yield name
+        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.fixture
+def project(owned: Callable[[str], dict[str, str]], other: str, tmp_path: Path) -> Project:
+    """Return the environment of a project with SQLite, the database of the jobs, and another."""
+    places = {"SQLITE_FILE": str(tmp_path / "db.sqlite3"), "OTHER_URL": url_for(None, other)}
+    return {**owned("tests.migrations.second_settings"), **places}
+
+
+def sqlite_tables(project: Project) -> set[str]:
+    connection = sqlite3.connect(project["SQLITE_FILE"])
+    try:
+        return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("routers", ROUTERS)
+def test_only_the_database_of_the_jobs_gets_their_tables(
+    fresh: str, other: str, project: Project, routers: str
+) -> None:
+    project["ROUTERS"] = routers
+    succeed("check", **project)
+    for alias in ("default", "other"):
+        succeed("migrate", "--database", alias, "--verbosity", "0", **project)
+    assert {name for name in sqlite_tables(project) if name.startswith("salon_jobs")} == set()
+    assert job_tables(other) == set()
+    functions = "SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace"
+    assert rows(other, functions) == []
+    assert job_tables(fresh) == set()
+    succeed("migrate", "--database", "jobs_again", "--verbosity", "0", **project)
+    assert job_tables(fresh) == JOB_TABLES, "another alias of the same database"
+    succeed("migrate", "--database", "jobs", "--verbosity", "0", **project)
+    for alias in ("default", "other", "jobs"):
+        succeed("migrate", "salon_jobs", "zero", "--database", alias, "--verbosity", "0", **project)
+    assert job_tables(fresh) == set()
+
+
+def test_jobs_run_beside_a_default_database_of_another_kind(project: Project) -> None:
+    for alias in ("default", "jobs"):
+        succeed("migrate", "--database", alias, "--verbosity", "0", **project)
+    assert "queued 1" in succeed("shell", "-c", ENQUEUE_AND_COUNT, **project), "the router finds the table"
+    assert "job_succeeded" in succeed("runworker", "--burst", "--health-addr", "127.0.0.1:0", **project)
+    succeed("salon_jobs", "doctor", "--fail", **project)
+    save = (
+        "from salon_jobs.models import Limit; "
+        "Limit(kind='queue', name='mail').save(using='jobs_again'); one = Limit.objects.using('jobs_again').get(); "
+        "one.save(); print('written by', one._state.db)"
+    )
+    assert "written by jobs_again" in succeed("shell", "-c", save, **project), "a row stays with its alias"
+
+
+def test_a_dump_of_another_database_leaves_the_jobs_out_by_the_router(project: Project) -> None:
+    for alias in ("default", "jobs"):
+        succeed("migrate", "--database", alias, "--verbosity", "0", **project)
+    assert "salon_jobs" not in succeed("dumpdata", "--exclude", "contenttypes", **project)
+    done = manage("dumpdata", **{**project, "ROUTERS": ""})
+    assert done.returncode != 0
+    assert "no such table: salon_jobs" in done.stderr, "what Django does without a router"
