@@ -53,7 +53,15 @@ class IntegerArrayField(models.Field):  # type: ignore[type-arg]
         return "integer[]"
 
 
-class ReadableJSONField(models.JSONField):
+class _NeverNullJSONField(models.JSONField):
+    """JSON column that is never NULL, so None is JSON's null, in a fixture too."""
+
+    def get_db_prep_save(self, value: Any, connection: Any) -> Any:
+        """Return what the driver writes."""
+        return super().get_db_prep_save(models.Value(None, self) if value is None else value, connection)
+
+
+class ReadableJSONField(_NeverNullJSONField):
     """JSON column that can always be read: JSON that Python cannot parse is replaced by a text that says so."""
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
@@ -90,7 +98,7 @@ class BloomIndex(models.Index):
         return statement
 
 
-class JSONTextField(models.JSONField):
+class JSONTextField(_NeverNullJSONField):
     """Column of type ``json`` that keeps JSON as the text that was written.
 
     jsonb sorts keys and inserts spaces: a broker would get more bytes than were checked.

@@ -9,6 +9,7 @@ from uuid import UUID
 import pgtrigger
 from django.db import models
 from django.db.models.functions import Cast, Coalesce, Now
+from django.db.models.signals import pre_save
 
 from salon_jobs.core.errors import TimedOut
 from salon_jobs.core.records import NO_STORE, JobState
@@ -249,6 +250,19 @@ class Job(models.Model):
                 return "expired"
             case _:
                 return self.state
+
+
+def cancel_loaded_job(instance: Job, *, raw: bool, **_: object) -> None:
+    """Cancel a job that ``loaddata`` brings before it is written: what waited elsewhere must not run here.
+
+    Receiver of ``pre_save``. An operator can still retry it.
+    """
+    if raw and instance.state in (JobState.QUEUED, JobState.RUNNING):
+        instance.state, instance.reason = JobState.CANCELLED.value, "loaded from a fixture"
+        instance.leased_by, instance.finished_at = None, datetime.now(UTC)
+
+
+pre_save.connect(cancel_loaded_job, sender=Job)
 
 
 class JobError(models.Model):

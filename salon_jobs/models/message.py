@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import ClassVar
 from uuid import UUID
 
@@ -10,6 +10,7 @@ import pgtrigger
 from django.db import models
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Now
+from django.db.models.signals import pre_save
 
 from salon_jobs.core.records import PARTITIONS, MessageStatus
 from salon_jobs.models.fields import REQUIRED_FEATURES, InstantField, JSONTextField, StoredColumn
@@ -136,6 +137,19 @@ class Message(models.Model):
 
     def __str__(self) -> str:
         return f"{self.event} #{self.pk}"
+
+
+def skip_loaded_message(instance: Message, *, raw: bool, **_: object) -> None:
+    """Skip a message that ``loaddata`` brings before it is written: it was, or will be, published elsewhere.
+
+    Receiver of ``pre_save``.
+    """
+    if raw and instance.status == MessageStatus.PENDING:
+        instance.status, instance.last_error = MessageStatus.SKIPPED.value, "loaded from a fixture"
+        instance.ended_at = datetime.now(UTC)
+
+
+pre_save.connect(skip_loaded_message, sender=Message)
 
 
 class BlockedAggregate(models.Model):

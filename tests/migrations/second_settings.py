@@ -8,7 +8,7 @@ USE_TZ = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 INSTALLED_APPS = ["django.contrib.contenttypes", "pgtrigger", "salon_jobs", "tests.migrations.plain"]
 DATABASES = {
-    "default": {"ENGINE": "django.db.backends.sqlite3", "NAME": _env("SQLITE_FILE")},
+    "default": {"ENGINE": "django.db.backends.sqlite3", "NAME": _env.str("SQLITE_FILE")},
     "jobs": _env.db_url("ONE_USER_URL"),
     "jobs_again": _env.db_url("ONE_USER_URL"),
     "other": _env.db_url("OTHER_URL"),
