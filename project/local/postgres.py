@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self
+from urllib.parse import urlsplit
 
 import psycopg
 
@@ -33,8 +34,10 @@ class EmbeddedPostgres:
     ``home`` keeps data, password and log between runs; without it they are temporary and are deleted when the server is
     closed. The port stays the same for the life of the object, so clients can reconnect. ``fsync=False`` is for tests:
     commits survive a crash of the server, but not of the machine, no autovacuum changes a plan, and a login costs
-    little. ``programs`` is the folder of another version's programs. ``options`` are additional ``-c`` settings. The
-    server ends with this process, even if that is killed (see ``postgres_watcher``). Not thread-safe.
+    little. ``programs`` is the folder of another version's programs. ``options`` are additional ``-c`` settings. With
+    ``follows``, the superuser's URL of another server, it begins as a copy of that one and streams from it until
+    ``promote``; its ``application_name`` there is ``standby``. The server ends with this process, even if that is
+    killed (see ``postgres_watcher``). Not thread-safe.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class EmbeddedPostgres:
         fsync: bool = True,
         options: Mapping[str, str] | None = None,
         programs: Path | None = None,
+        follows: str | None = None,
     ) -> None:
         self._temporary = home is None
         self._home = home.absolute() if home is not None else None
@@ -59,6 +63,7 @@ class EmbeddedPostgres:
         self._fsync = fsync
         self._account = server_account()
         self._chosen = programs
+        self._follows = follows
         self._programs: Path | None = None
         self._password = ""
         self._port: int | None = None
@@ -116,6 +121,21 @@ class EmbeddedPostgres:
         """
         self._end(signal.SIGQUIT, signal.SIGKILL)
 
+    def promote(self) -> None:
+        """Make a standby the primary; return when it accepts writes. Raises ServerFailed if it does not in time."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            [(promoted,)] = connection.execute("SELECT pg_promote(true, %s)", [round(_START_TIMEOUT_S)]).fetchall()
+        if not promoted:
+            raise ServerFailed(f"the standby was not promoted within {_START_TIMEOUT_S:.0f} s")
+
+    def demote(self) -> None:
+        """Restart a primary as a standby, which answers reads only; it streams from the server it follows, if any."""
+        self.stop()
+        signal_file = self.home / "data" / "standby.signal"
+        signal_file.touch()
+        self._account.own(signal_file)
+        self.start()
+
     def restart(self) -> None:
         """Restart on the same port with the same data."""
         self.stop()
@@ -158,9 +178,13 @@ class EmbeddedPostgres:
         if not (self.home / "data" / "PG_VERSION").exists():
             password_file.unlink(missing_ok=True)
             password_file.touch(mode=0o600)
-            password_file.write_text(secrets.token_urlsafe(24))
+            password = secrets.token_urlsafe(24) if self._follows is None else urlsplit(self._follows).password or ""
+            password_file.write_text(password)
             self._account.own(password_file)
-            self._initialise(password_file, version)
+            if self._follows is None:
+                self._initialise(password_file, version)
+            else:
+                self._copy(self._follows)
         self._password = password_file.read_text().strip()
 
     def _initialise(self, password_file: Path, version: int) -> None:
@@ -174,6 +198,16 @@ class EmbeddedPostgres:
         result = self._account.run(command, cwd=self.home)
         if result.returncode:
             raise ServerFailed(f"initdb failed: {result.stderr.strip() or result.stdout.strip()}")
+
+    def _copy(self, primary: str) -> None:
+        command = [
+            *(str(self._program("pg_basebackup")), "--pgdata", str(self.home / "data"), "--checkpoint", "fast"),
+            *("--write-recovery-conf", "--dbname", f"{primary}?application_name=standby"),
+            *(() if self._fsync else ("--no-sync",)),
+        ]
+        result = self._account.run(command, cwd=self.home)
+        if result.returncode:
+            raise ServerFailed(f"pg_basebackup failed: {result.stderr.strip()}")
 
     def _version(self) -> int:
         text = self._account.run([str(self._program("postgres")), "--version"], cwd=self.home).stdout

@@ -1,4 +1,4 @@
-"""Proxy that can be cut, for a server that forgets everything when it ends."""
+"""TCP proxy between clients and a server: an address that can be cut, move, or fall silent."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from contextlib import suppress
 
 
 class Forwarder:
-    """TCP proxy on one port, which it keeps while it is cut."""
+    """TCP proxy on one port, which it keeps while it is cut.
+
+    New connections go to ``target_port``; after it was changed, open ones stay where they are.
+    """
 
     def __init__(self, target_port: int) -> None:
-        self._target = ("127.0.0.1", target_port)
+        self.target_port = target_port
         self._server: socket.socket | None = None
         self._ends: set[socket.socket] = set()
         self._guard = threading.Lock()
         # While it is held, nothing is passed on.
         self.held = threading.Lock()
+        self._silent = False
         self.port = 0
 
     def open(self) -> None:
@@ -28,15 +32,29 @@ class Forwarder:
         threading.Thread(target=self._accept, args=(self._server,), daemon=True).start()
 
     def cut(self) -> None:
-        """Refuse connections, and break the open ones. Idempotent."""
+        """Refuse connections, and break the open ones; what was held back is lost. Idempotent."""
         server, self._server = self._server, None
-        if server is None:
-            return
-        _end(server)  # wakes the thread that accepts
+        if server is not None:
+            _end(server)  # wakes the thread that accepts
+        self.break_open()
+
+    def break_open(self) -> None:
+        """Break the open connections, and go on accepting new ones."""
         with self._guard:
             ends, self._ends = self._ends, set()
         for end in ends:
             _end(end)
+
+    def silence(self) -> None:
+        """Answer nothing more, on open and on new connections, as a host that is frozen or gone."""
+        self._silent = True
+        self.held.acquire()
+
+    def answer(self) -> None:
+        """End the silence; break the connections that were open, since what they sent may be lost."""
+        self._silent = False
+        self.break_open()
+        self.held.release()
 
     def _accept(self, server: socket.socket) -> None:
         while self._server is server:
@@ -44,7 +62,15 @@ class Forwarder:
                 client, _ = server.accept()
             except OSError:
                 return
-            target = socket.create_connection(self._target)
+            if self._silent:
+                with self._guard:
+                    self._ends.add(client)
+                continue
+            try:
+                target = socket.create_connection(("127.0.0.1", self.target_port))
+            except OSError:  # nobody listens there, as on a host whose server is down
+                _end(client)
+                continue
             with self._guard:
                 if self._server is not server:
                     _end(client)
@@ -52,13 +78,15 @@ class Forwarder:
                     return
                 self._ends |= {client, target}
             for source, sink in ((client, target), (target, client)):
+                source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 threading.Thread(target=self._pass_on, args=(source, sink), daemon=True).start()
 
     def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):
             while chunk := source.recv(65536):
                 with self.held:
-                    sink.sendall(chunk)
+                    pass  # not during the send: a connection that nobody reads would hold up all others
+                sink.sendall(chunk)
         with self._guard:
             self._ends -= {source, sink}
         _end(source)

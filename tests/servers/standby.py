@@ -1,0 +1,186 @@
+"""Real primary with a streaming standby, and what can happen to them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any, Final, Self
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+
+from benchmarks.processes import descendants
+from project.local.postgres import EmbeddedPostgres
+from tests.servers.forwarder import Forwarder
+
+_PATIENCE_S: Final = 60.0
+_POLL_S: Final = 0.01
+
+
+class Replicated(ExitStack):
+    """Primary and standby, asynchronous unless ``synchronous()`` was called. A context manager.
+
+    Clients reach them in three ways: ``address`` is one address that a failover moves (``move``); ``hosts`` are two
+    that do not move, one for each server, for clients that know several hosts; a server's own ``url`` passes no proxy.
+    Whatever happens to a server, the superuser of the tests connects to its own URL.
+    """
+
+    def __init__(self, *, fsync: bool = False, options: Mapping[str, str] | None = None) -> None:
+        super().__init__()
+        self._fsync = fsync
+        self._options = dict(options or {})
+        self._retired: list[EmbeddedPostgres] = []
+        self._synchronous = False
+        self._frozen: list[int] = []
+        self.primary = EmbeddedPostgres(fsync=fsync, options=options)
+        # Known once the standby streams.
+        self.standby: EmbeddedPostgres
+        self.link = self.address = Forwarder(0)
+        self.hosts: list[Forwarder] = []
+
+    def __enter__(self) -> Self:
+        """Start the primary; ``follow`` adds the standby, once there is something to copy."""
+        try:
+            self.enter_context(self.primary)
+            self.address = self._forwarder(self.primary)
+            self.hosts = [self._forwarder(self.primary)]
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def follow(self) -> None:
+        """Copy the primary into a new standby, which streams from it by ``link``."""
+        self.link = self._forwarder(self.primary)
+        self.standby = EmbeddedPostgres(
+            fsync=self._fsync, options=self._options, follows=_at(self.primary.url, self.link.port)
+        )
+        self.enter_context(self.standby)
+        if len(self.hosts) == 1:
+            self.hosts.append(self._forwarder(self.standby))
+        else:
+            [free] = [host for host in self.hosts if host.target_port != port_of(self.primary)]
+            free.target_port = port_of(self.standby)
+            free.break_open()
+            free.open()
+        self.catch_up()
+        if self._synchronous:
+            self.synchronous()
+
+    def synchronous(self) -> None:
+        """Let every commit on the primary wait until the standby has written it."""
+        self._synchronous = True
+        with self.connect() as connection:
+            connection.execute("ALTER SYSTEM SET synchronous_standby_names = 'standby'")
+            connection.execute("SELECT pg_reload_conf()")
+        self._wait("sync_state = 'sync'")
+
+    def asynchronous(self) -> None:
+        """Let commits wait for nothing again."""
+        self._synchronous = False
+        with self.connect() as connection:
+            connection.execute("ALTER SYSTEM RESET synchronous_standby_names")
+            connection.execute("SELECT pg_reload_conf()")
+        self._wait("sync_state = 'async'")
+
+    def catch_up(self) -> None:
+        """Wait until the standby has replayed all that the primary has written. Not while it is held back."""
+        self._wait("replay_lsn >= pg_current_wal_lsn()")
+
+    def hold_back(self) -> None:
+        """Let the standby receive nothing more: what is committed from now on is lost by ``promote``.
+
+        What it received before counts as replayed; a checkpoint makes it begin at a known place.
+        """
+        self.catch_up()
+        self.link.silence()
+
+    def promote(self, *, move: bool = True, cut: bool = True) -> None:
+        """Make the standby the primary; the old one becomes ``standby`` in name, whatever state it is in.
+
+        What was held back is lost. ``move`` and ``cut``: see there.
+        """
+        self.link.cut()
+        self.standby.promote()
+        self.primary, self.standby = self.standby, self.primary
+        if move:
+            self.move(cut=cut)
+
+    def move(self, *, cut: bool = True) -> None:
+        """Point the address to the primary; with ``cut``, break the open connections instead of leaving them."""
+        self.address.target_port = port_of(self.primary)
+        if cut:
+            self.address.break_open()
+
+    def kill_primary(self) -> None:
+        """End the primary like a crash of its host: its clients are cut off."""
+        self.primary.kill()
+
+    def freeze_primary(self) -> None:
+        """Stop every process of the primary (SIGSTOP): its kernel still acknowledges, nobody answers."""
+        pid = self.primary.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        self._frozen = [pid, *descendants(pid)]
+        for process in self._frozen[1:]:
+            _signal(process, signal.SIGSTOP)
+
+    def fence(self) -> None:
+        """End the servers' processes that were frozen, as one fences a host that does not answer."""
+        for process in self._frozen:
+            _signal(process, signal.SIGKILL)
+        self._frozen = []
+        self.standby.kill()
+
+    def make_read_only(self) -> None:
+        """Let the primary refuse writes from now on, and keep its connections."""
+        with self.connect() as connection:
+            connection.execute("ALTER SYSTEM SET default_transaction_read_only = on")
+            connection.execute("SELECT pg_reload_conf()")
+
+    def rebuild(self) -> None:
+        """Throw the demoted server away, and follow the primary with a new copy of it."""
+        old = self.standby
+        old.close()
+        self.link.cut()
+        self.follow()
+
+    def connect(self) -> psycopg.Connection[Any]:
+        """Connect to the primary as the superuser, outside any transaction."""
+        return psycopg.connect(self.primary.url, autocommit=True)
+
+    def _forwarder(self, server: EmbeddedPostgres) -> Forwarder:
+        forwarder = Forwarder(port_of(server))
+        forwarder.open()
+        self.callback(forwarder.cut)
+        return forwarder
+
+    def _wait(self, condition: str) -> None:
+        deadline = time.monotonic() + _PATIENCE_S
+        query = f"SELECT count(*) FROM pg_stat_replication WHERE application_name = 'standby' AND {condition}"
+        with self.connect() as connection:
+            while connection.execute(query.encode()).fetchall() != [(1,)]:
+                assert time.monotonic() < deadline, f"the standby never got to: {condition}"
+                time.sleep(_POLL_S)
+
+
+def port_of(server: EmbeddedPostgres) -> int:
+    """Return the port of a server that was started."""
+    port = urlsplit(server.url).port
+    assert port is not None
+    return port
+
+
+def _at(url: str, port: int) -> str:
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=f"{parts.netloc.rpartition(':')[0]}:{port}"))
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
