@@ -13,6 +13,7 @@ from salon_jobs.access.operations import ForgetTriggerFunctions, JobTablesMigrat
 from salon_jobs.models.fields import BloomIndex, IntegerArrayField, JSONTextField, ReadableJSONField
 from salon_jobs.models.job import TextHash
 from salon_jobs.models.message import PartitionOf
+from salon_jobs.models.process import new_process_id
 
 _QUEUED = models.Q(("state", "queued"))
 _FAILED = models.Q(("state", "failed"))
@@ -327,7 +328,7 @@ class Migration(JobTablesMigration):
         migrations.CreateModel(
             name="Process",
             fields=[
-                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("id", models.BigIntegerField(default=new_process_id, primary_key=True, serialize=False)),
                 ("kind", models.CharField(max_length=16)),
                 ("hostname", models.CharField(max_length=255)),
                 ("pid", models.IntegerField()),

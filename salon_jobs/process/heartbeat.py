@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.db import connections
 
 from salon_jobs.conf import settings as conf
+from salon_jobs.core import events
+from salon_jobs.core.events import log_event
 from salon_jobs.db import statements
 from salon_jobs.models import Process
+from salon_jobs.models.process import new_process_id
 from salon_jobs.process.loop import Loop
 
 
@@ -33,76 +40,114 @@ def name_connections(process_id: int) -> None:
         connection.close_pool()
 
 
+@dataclass(slots=True)
+class _Row:
+    """Columns of a process's row, and what to do when the row is gone; None inserts it again."""
+
+    columns: dict[str, Any]
+    on_gone: Callable[[], None] | None
+
+
 class Heartbeat(Loop):
     """Heartbeat of this process and its children, sent for all rows at once.
 
-    A missing row means that the process was declared dead and its jobs were requeued: ``on_dead`` is then called in
-    the heartbeat thread.
+    A row is gone when a rescuer declared the process dead, which queued its jobs again, or when a failover lost the
+    last transactions. Nobody can tell one from the other, so what decides is whether the process holds jobs:
+
+    - A child that runs jobs is killed (``on_gone``) and replaced. In both cases none of its jobs is leased to it any
+      more: a lost row was inserted before the claims of that process, so these are lost too. What it still runs cannot
+      be recorded, and may run elsewhere at the same time.
+    - Every other process inserts its row again. It holds nothing that others could have taken, apart from a relay's
+      partitions, which have a fence of their own. Its id is unique for ever, so the row can only be its own.
+
+    A row that survived with an old heartbeat, since the last ones were lost, is refreshed by the next. That comes as
+    soon as any loop of this process finds the database back.
     """
 
-    def __init__(self, kind: str, *, concurrency: int, queues: Sequence[str] | None, on_dead: Callable[[], None]):
+    wakes_after_outage = True
+
+    def __init__(self, kind: str, *, concurrency: int, queues: Sequence[str] | None) -> None:
         super().__init__("heartbeat")
         self._kind = kind
         self._concurrency = concurrency
         self._queues = queues
-        self._on_dead = on_dead
         self._lock = threading.Lock()
-        self._beaten: dict[int, Callable[[], None]] = {}
+        self._rows: dict[int, _Row] = {}
         self.process_id = 0
 
     def register(self) -> int:
         """Insert the row, start the heartbeat and return the process id. Raises database errors."""
-        self.process_id = self.register_child(
-            self._kind, os.getpid(), concurrency=self._concurrency, queues=self._queues, on_dead=self._on_dead
-        )
+        self.process_id = self._insert(self._kind, os.getpid(), self._concurrency, self._queues)
         name_connections(self.process_id)
         self.start()
         return self.process_id
 
     def register_child(
-        self, kind: str, pid: int, *, concurrency: int, queues: Sequence[str] | None, on_dead: Callable[[], None]
+        self, kind: str, pid: int, *, concurrency: int, queues: Sequence[str] | None, on_gone: Callable[[], None]
     ) -> int:
-        """Insert a row for a child, include it in our heartbeat and return its process id. Raises database errors."""
-        row = Process.objects.using(conf.database).create(
-            kind=kind,
-            hostname=socket.gethostname()[:255],
-            pid=pid,
-            supervisor_id=self.process_id or None,
-            queues=None if queues is None else list(queues),
-            concurrency=concurrency,
-        )
-        with self._lock:
-            self._beaten[row.pk] = on_dead
-        return int(row.pk)
+        """Insert a row for a child, include it in our heartbeat and return its process id. Raises database errors.
+
+        ``on_gone`` is called in the heartbeat's thread when the row is gone.
+        """
+        return self._insert(kind, pid, concurrency, queues, on_gone)
 
     def register_embedded(self, kind: str) -> int:
         """Insert a row for a loop embedded in this process and return its id. Raises database errors.
 
-        The row shares our heartbeat. If it is gone, this process ends.
+        The row shares our heartbeat.
         """
-        return self.register_child(kind, os.getpid(), concurrency=1, queues=None, on_dead=self._on_dead)
+        return self._insert(kind, os.getpid(), 1, None)
 
     def drop(self, process_id: int) -> None:
         """Stop the heartbeat of a row whose process has ended. Idempotent."""
         with self._lock:
-            self._beaten.pop(process_id, None)
+            self._rows.pop(process_id, None)
 
     def poll(self) -> float:
-        """Update every row once and call ``on_dead`` for those that are gone."""
+        """Update every row once; insert those that are gone again, or have their processes replaced."""
         with self._lock:
-            process_ids = list(self._beaten)
-        alive = {process_id for (process_id,) in statements.rows("beat", {"process_ids": process_ids})}
-        for process_id in process_ids:
-            if process_id not in alive:
-                with self._lock:
-                    on_dead = self._beaten.pop(process_id, None)  # None if dropped meanwhile
-                if on_dead is not None:
-                    on_dead()
+            rows = dict(self._rows)
+        alive = {process_id for (process_id,) in statements.rows("beat", {"process_ids": list(rows)})}
+        for process_id, row in rows.items():
+            if process_id in alive or process_id not in self._rows:  # it may have been dropped meanwhile
+                continue
+            if row.on_gone is not None:
+                self.drop(process_id)
+                row.on_gone()
+            elif statements.rows("register_process", row.columns):
+                kind: str = row.columns["kind"]
+                log_event(logging.WARNING, events.PROCESS_REGISTERED_AGAIN, kind=kind, process_id=process_id)
         return conf.heartbeat_interval.total_seconds()
 
     def finish(self) -> bool:
         """Delete the row. Stop a heartbeat only after the last job was given back."""
         return self.outage.attempt(lambda: delete_row(self.process_id))
+
+    def _insert(
+        self,
+        kind: str,
+        pid: int,
+        concurrency: int,
+        queues: Sequence[str] | None,
+        on_gone: Callable[[], None] | None = None,
+    ) -> int:
+        columns: dict[str, Any] = {
+            "kind": kind,
+            "hostname": socket.gethostname()[:255],
+            "pid": pid,
+            "supervisor_id": self.process_id or None,
+            "queues": None if queues is None else json.dumps(list(queues)),
+            "concurrency": concurrency,
+            "started_at": None,
+        }
+        inserted: list[tuple[datetime]] = []
+        while not inserted:
+            columns["id"] = new_process_id()
+            inserted = statements.rows("register_process", columns)
+        [(columns["started_at"],)] = inserted
+        with self._lock:
+            self._rows[columns["id"]] = _Row(columns, on_gone)
+        return int(columns["id"])
 
 
 def delete_row(process_id: int) -> None:

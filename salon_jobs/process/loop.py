@@ -7,7 +7,8 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, ClassVar, Final
+from weakref import WeakSet
 
 from django.db import Error, connections
 
@@ -19,6 +20,7 @@ from salon_jobs.tenancy.connections import remember_connections, tidy_connection
 
 OUTAGE_WAITS: Final = Backoff(base=timedelta(seconds=0.1), cap=timedelta(seconds=2))
 _LOG_EVERY_S: Final = 30.0
+_woken_after_outages: WeakSet[Loop] = WeakSet()
 
 
 class Outage:
@@ -48,6 +50,8 @@ class Outage:
         if self._failures:
             self._failures, self._log_at = 0, float("-inf")
             log_event(logging.INFO, events.DATABASE_BACK, loop=self._loop)
+            for loop in tuple(_woken_after_outages):
+                loop.wake()
 
     def attempt(self, work: Callable[[], object]) -> bool:
         """Do the work once; return False if the database failed. For the end of a thread, which cannot wait."""
@@ -77,6 +81,9 @@ class Loop:
     database, and closes the connections at the end. It is not for threads that wait for something other than time or
     ``wake``: a runner waits for its buffer, a destination's thread for its backlog.
     """
+
+    # Whether to poll at once when any loop of this process finds the database back.
+    wakes_after_outage: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -121,6 +128,8 @@ class Loop:
             connections.close_all()
 
     def start(self) -> None:
+        if self.wakes_after_outage:
+            _woken_after_outages.add(self)
         self._thread.start()
 
     def wake(self) -> None:

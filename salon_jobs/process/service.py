@@ -31,11 +31,9 @@ from salon_jobs.process.probe import Probe
 _SIGNAL_POLL_S = 0.2
 _RETRY_S = 0.5
 _MARGIN_S = 0.25
-# Time to send the last spans and errors: normally, within the margin, and after others have taken over our jobs.
+# Time to send the last spans and errors: normally, and within the margin.
 _EXPORT_S = 2.0
 _LAST_EXPORT_S = 0.1
-_DEAD_EXPORT_S = 0.5
-_DEAD_EXIT = 70
 _PR_SET_PDEATHSIG = 1
 
 
@@ -91,7 +89,7 @@ class Service:
                 raise
             # Probably a second service on a developer's machine, where nothing probes it.
             log_event(logging.WARNING, events.HEALTH_NOT_LISTENING, kind=kind, error=str(error))
-        self._heartbeat = Heartbeat(kind, concurrency=concurrency, queues=queues, on_dead=self._die)
+        self._heartbeat = Heartbeat(kind, concurrency=concurrency, queues=queues)
         self._loop: ServedLoop | None = None
         self._stopping = threading.Event()
         self._schema_checked = self._registered = False
@@ -211,12 +209,6 @@ class Service:
             Sample(metrics.READY, ready, (self._kind,)),
             *(self._loop.samples() if self._loop is not None else ()),
         ]
-
-    def _die(self) -> None:
-        """Exit at once: others own our jobs now, so nothing here may continue."""
-        log_event(logging.CRITICAL, events.PROCESS_DECLARED_DEAD, kind=self._kind)
-        tracing.flush(_DEAD_EXPORT_S)
-        exit_at_once(_DEAD_EXIT)
 
 
 def release() -> str:

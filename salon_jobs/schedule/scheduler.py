@@ -36,7 +36,6 @@ class Scheduler(Loop):
 
     def __init__(self) -> None:
         super().__init__("scheduler")
-        self._registered = False
         self._last_failed_tick: dict[str, datetime] = {}
         # The database's time at the last poll, and up to when each entry's ticks were settled then.
         self._now: datetime | None = None
@@ -81,10 +80,11 @@ class Scheduler(Loop):
     def poll(self) -> float:
         """Fire everything that is due; return the seconds until the next tick."""
         entries = cron_entries.all()
-        if not self._registered:
-            register(entry.name for entry in entries)
-            self._registered = True
         now, settled = settled_until()
+        if new := [entry.name for entry in entries if entry.name not in settled]:
+            # Also after a failover that lost their rows: what was registered once is never taken for granted.
+            register(new)
+            now, settled = settled_until()
         self._now, self._now_at = now, time.monotonic()
         next_at = now + timedelta(seconds=_LONGEST_SLEEP_S)
         for entry in entries:

@@ -292,7 +292,7 @@ class ChildSupervisor(Loop):
             child.pid,
             concurrency=options.concurrency,
             queues=options.served,
-            on_dead=lambda: self.kill("others declared it dead and have its jobs"),
+            on_gone=lambda: self.kill("its row is gone: others declared it dead, or a failover lost its claims"),
         )
         child.start(process_id)
 

@@ -37,16 +37,16 @@ MOST_QUERIES = 20
 def busy(two: tuple[Rows, Rows], stores: list[UUID]) -> tuple[Rows, Rows]:
     """Have something of everything: queues, processes, statistics, cron, relays, an outage, a pause."""
     [(supervisor,)] = seen(
-        "INSERT INTO salon_jobs_process (kind, hostname, pid) VALUES ('supervisor', 'shop-1', 10) RETURNING id"
+        "INSERT INTO salon_jobs_process (id, kind, hostname, pid) VALUES (1, 'supervisor', 'shop-1', 10) RETURNING id"
     )
     [(worker,)] = seen(
-        "INSERT INTO salon_jobs_process (kind, hostname, pid, supervisor_id, concurrency, queues)"
-        " VALUES ('worker', 'shop-1', 11, %s, 8, '[\"mail\"]') RETURNING id",
+        "INSERT INTO salon_jobs_process (id, kind, hostname, pid, supervisor_id, concurrency, queues)"
+        " VALUES (2, 'worker', 'shop-1', 11, %s, 8, '[\"mail\"]') RETURNING id",
         supervisor,
     )
     change(
         "INSERT INTO salon_jobs_process (id, kind, hostname, pid, heartbeat_at)"
-        " OVERRIDING SYSTEM VALUE VALUES (77, 'relay', 'shop-2', 12, now() - interval '1 hour')"
+        " VALUES (77, 'relay', 'shop-2', 12, now() - interval '1 hour')"
     )
     change(
         "INSERT INTO salon_jobs_job (task, queue, store_id, run_at)"
@@ -328,7 +328,7 @@ def test_where_nothing_is_wrong_it_says_so(two: tuple[Rows, Rows]) -> None:
     )
     change("DELETE FROM salon_jobs_job")
     change("DELETE FROM salon_jobs_blocked_aggregate")
-    change("INSERT INTO salon_jobs_process (kind, hostname, pid) VALUES ('worker', 'vm', 1)")
+    change("INSERT INTO salon_jobs_process (id, kind, hostname, pid) VALUES (1, 'worker', 'vm', 1)")
     assert "No problems: workers run, and nothing waits for an operator." in text_of(client)
     change(
         "INSERT INTO salon_jobs_destination (aggregate_type, outage_since, outage_code) VALUES (%s, now(), 'X')", ORDERS
@@ -347,7 +347,7 @@ def test_where_nothing_is_wrong_it_says_so(two: tuple[Rows, Rows]) -> None:
 def test_due_jobs_of_undeclared_tasks_are_a_problem_unless_they_are_paused(two: tuple[Rows, Rows]) -> None:
     change("DELETE FROM salon_jobs_job")
     change("DELETE FROM salon_jobs_blocked_aggregate")
-    change("INSERT INTO salon_jobs_process (kind, hostname, pid) VALUES ('worker', 'vm', 1)")
+    change("INSERT INTO salon_jobs_process (id, kind, hostname, pid) VALUES (1, 'worker', 'vm', 1)")
     add = "INSERT INTO salon_jobs_job (task, queue, run_at) VALUES (%s, 'mail', now() + %s * interval '1 hour')"
     change(add, "misspelt", 1)
     client = staff(everything=True)
@@ -368,7 +368,7 @@ def test_messages_that_nobody_relays_are_a_problem(two: tuple[Rows, Rows]) -> No
     for table in ("job", "blocked_aggregate", "message", "destination"):
         change(f"DELETE FROM salon_jobs_{table}")
     emit = f"SELECT salon_jobs_emit('{ORDERS}', %s, 'order.created', '{{}}'::json, producer => 'salon')"
-    change("INSERT INTO salon_jobs_process (kind, hostname, pid) VALUES ('worker', 'vm', 1)")
+    change("INSERT INTO salon_jobs_process (id, kind, hostname, pid) VALUES (1, 'worker', 'vm', 1)")
     change("INSERT INTO salon_jobs_destination (aggregate_type) VALUES (%s)", ORDERS)
     change("INSERT INTO salon_jobs_partition (partition) VALUES (0), (1)")
     client = staff(everything=True)
@@ -386,8 +386,8 @@ def test_a_worker_without_some_queues_serves_the_others(two: tuple[Rows, Rows]) 
     change("DELETE FROM salon_jobs_job")
     change("DELETE FROM salon_jobs_blocked_aggregate")
     change(
-        "INSERT INTO salon_jobs_process (kind, hostname, pid, concurrency, queues)"
-        " VALUES ('worker', 'vm', 1, 8, '[\"!night\", \"!dawn\"]')"
+        "INSERT INTO salon_jobs_process (id, kind, hostname, pid, concurrency, queues)"
+        " VALUES (1, 'worker', 'vm', 1, 8, '[\"!night\", \"!dawn\"]')"
     )
     change("INSERT INTO salon_jobs_job (task, queue, run_at) VALUES ('test-system', 'mail', now())")
     client = staff(everything=True)

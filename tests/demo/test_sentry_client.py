@@ -71,7 +71,7 @@ EACH = {
     "child_died": ERROR,
     "job_callback_failed": ERROR,
     "waiting": ERROR,
-    "process_declared_dead": CRITICAL,
+    "process_registered_again": WARNING,
     "destination_lost": WARNING,
     "destination_unresolvable": WARNING,
     "tasks_unknown": WARNING,
@@ -161,7 +161,7 @@ def test_what_needs_a_person_reaches_sentry_once_each_grouped_by_event() -> None
     ("environment", "expected"),
     [
         ({"SENTRY_LEVEL": "error"}, {name for name, level in (ONCE | EACH).items() if level >= ERROR}),
-        ({"SENTRY_LEVEL": "critical"}, {"process_declared_dead"}),
+        ({"SENTRY_LEVEL": "critical"}, set[str]()),
         ({"SENTRY_SAMPLE_RATE": "0"}, set[str]()),
         # What is written to the output is another question.
         (

@@ -83,7 +83,7 @@ def _leave_work_under_way(url: str) -> tuple[int, int]:
             return row[0]
 
         process = one(
-            "INSERT INTO salon_jobs_process (kind, hostname, pid, concurrency) VALUES ('worker', 'h', 1, 1)"
+            "INSERT INTO salon_jobs_process (id, kind, hostname, pid, concurrency) VALUES (1, 'worker', 'h', 1, 1)"
             " RETURNING id"
         )
         job = one(

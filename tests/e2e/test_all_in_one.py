@@ -42,7 +42,7 @@ def test_one_process_runs_jobs_fires_cron_relays_and_consumes(nats: NatsBroker, 
         for store in stores:
             worker.wait_for("job_succeeded", task_name=tasks.write.name, store_id=str(store))
         assert worker.end() == 0
-        assert not worker.logged("process_declared_dead")
+        assert not worker.logged("process_registered_again")
     assert seen("SELECT DISTINCT status FROM salon_jobs_message") == [("published",)]
     assert sorted(one.store_id for one in nats.received(ORDERS)) == sorted(map(str, stores))
     assert [json.loads(one.payload) for one in nats.received(ORDERS)] == [{"note": "emitted"}] * len(stores)
@@ -55,7 +55,7 @@ def test_one_process_runs_jobs_fires_cron_relays_and_consumes(nats: NatsBroker, 
 def test_embedded_loops_are_stopped_once_since_twice_would_force_it(burst: bool) -> None:
     """A burst stops them when the work ends by itself."""
     embedded = Mock(**{"run.return_value": True, "samples.return_value": []})
-    heartbeat = Heartbeat("supervisor", concurrency=0, queues=None, on_dead=lambda: None)
+    heartbeat = Heartbeat("supervisor", concurrency=0, queues=None)
     options = WorkerOptions(concurrency=1, queues=None, burst=burst)
     worker = Supervisor(heartbeat, [], options, processes=0, embedded=[embedded])
     if not burst:

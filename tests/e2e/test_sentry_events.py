@@ -44,12 +44,3 @@ def test_each_death_is_one_event_and_each_failed_job_too(database: None) -> None
     [died] = server.named("child_died")
     assert died["contexts"]["log"]["end"] == "was killed by SIGKILL"
     assert seen("SELECT count(*) FROM salon_jobs_process") == [(0,)]
-
-
-def test_a_process_that_was_declared_dead_logs_it_before_it_ends(database: None) -> None:
-    server = SentryServer()
-    with server.serving(), ReportingWorker(server) as worker:
-        worker.wait_until_ready()
-        change("DELETE FROM salon_jobs_process WHERE kind = 'supervisor'")
-        assert worker.wait(20) == 70
-    assert [event["level"] for event in server.named("process_declared_dead")] == ["fatal"]

@@ -171,11 +171,18 @@ def test_a_worker_killed_in_mid_run_is_rescued_and_the_effects_happen_once(store
     assert seen("SELECT code, attempt FROM salon_jobs_job_error") == [("JOB.PROCESS_DIED", 1)]
 
 
-def test_a_living_worker_that_was_declared_dead_ends(database: None) -> None:
+def test_a_living_worker_whose_rows_are_gone_heals_without_a_restart(stores: list[UUID]) -> None:
+    """As after a rescue by others, or a failover that lost the rows: what may hold jobs is replaced, the rest stays."""
     with WorkerProcess(url=URL, PROCESS_SILENT_AFTER=1, ready=True) as worker:
+        before = worker.wait_for("process_started", kind="supervisor")["process_id"]
+        [child] = worker.children()
         seen("DELETE FROM salon_jobs_process RETURNING id")
-        assert worker.wait(5) == 70
-        assert worker.logged("process_declared_dead")
+        worker.wait_for("process_registered_again", kind="supervisor", process_id=before)
+        worker.wait_for("child_killed", process_id=child["process_id"])
+        handle = tasks.write.enqueue(store_id=stores[0])
+        worker.wait_for("job_succeeded", job_id=handle.id)
+        assert seen("SELECT id, kind FROM salon_jobs_process WHERE kind = 'supervisor'") == [(before, "supervisor")]
+        assert worker.end() == 0
 
 
 def test_the_thirty_seconds_run_alongside_the_other_tests(stubborn: tuple[StubbornEnd, threading.Thread]) -> None:

@@ -28,8 +28,8 @@ def reason(job_id: int) -> str:
 def worker(database: None) -> None:
     """Have a worker that serves two queues."""
     change(
-        "INSERT INTO salon_jobs_process (kind, hostname, pid, queues)"
-        " VALUES ('worker', 'vm', 1, '[\"default\", \"mail\"]')"
+        "INSERT INTO salon_jobs_process (id, kind, hostname, pid, queues)"
+        " VALUES (1, 'worker', 'vm', 1, '[\"default\", \"mail\"]')"
     )
 
 

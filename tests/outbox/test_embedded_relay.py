@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -32,16 +31,10 @@ class LateHeartbeat(Heartbeat):
 
 
 @pytest.fixture
-def rescued() -> threading.Event:
-    """Is set when the process learns that it was declared dead."""
-    return threading.Event()
-
-
-@pytest.fixture
-def heartbeat(outbox: None, change_settings: Callable[..., None], rescued: threading.Event) -> Iterator[LateHeartbeat]:
+def heartbeat(outbox: None, change_settings: Callable[..., None]) -> Iterator[LateHeartbeat]:
     """Register a supervisor."""
     change_settings(PROCESS_SILENT_AFTER=0.5)
-    heartbeat = LateHeartbeat("supervisor", concurrency=0, queues=None, on_dead=rescued.set)
+    heartbeat = LateHeartbeat("supervisor", concurrency=0, queues=None)
     heartbeat.register()
     yield heartbeat
     heartbeat.stop()
@@ -68,9 +61,12 @@ def test_it_ends_when_it_is_stopped_before_the_database_answers(heartbeat: LateH
     assert kinds() == ["supervisor"]
 
 
-def test_if_its_row_is_rescued_so_is_its_process(heartbeat: LateHeartbeat, rescued: threading.Event) -> None:
+def test_if_its_row_is_lost_it_comes_back_and_the_relay_goes_on(heartbeat: LateHeartbeat) -> None:
     running = RunningRelay(EmbeddedRelay(heartbeat))
     eventually(lambda: kinds() == ["relay", "supervisor"])
-    change("DELETE FROM salon_jobs_process WHERE kind = 'relay'")
-    assert rescued.wait(10)
-    running.stop()
+    before = seen("SELECT id FROM salon_jobs_process ORDER BY 1")
+    change("DELETE FROM salon_jobs_process")
+    eventually(lambda: seen("SELECT id FROM salon_jobs_process ORDER BY 1") == before)
+    emitted("a")
+    eventually(lambda: statuses() == {"published": 1})
+    assert running.stop()

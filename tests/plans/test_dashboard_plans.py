@@ -30,7 +30,7 @@ TABLES = (
 @pytest.fixture(scope="module")
 def crowded(migrated: None) -> Iterator[None]:
     """Fill the tables: 80,000 queued jobs, 40,000 failed ones, a process that holds 3,000, and messages."""
-    change("INSERT INTO salon_jobs_process (kind, hostname, pid) VALUES ('worker', 'x', 1)")
+    change("INSERT INTO salon_jobs_process (id, kind, hostname, pid) VALUES (1, 'worker', 'x', 1)")
     change(
         "INSERT INTO salon_jobs_job (task, store_id, queue, state, run_at, priority, leased_by, finished_at)"
         f" SELECT 'test-store', ('{STORE}' || n %% 7)::uuid, CASE WHEN n = 5 THEN 'rare' ELSE 'default' END,"

@@ -32,7 +32,7 @@ def crowded(migrated: None) -> Iterator[int]:
         "   FROM generate_series(1, %s) AS n",
         ROWS,
     )
-    change("INSERT INTO salon_jobs_process (kind, hostname, pid) VALUES ('worker', 'test', 1)")
+    change("INSERT INTO salon_jobs_process (id, kind, hostname, pid) VALUES (1, 'worker', 'test', 1)")
     change("ANALYZE salon_jobs_job, salon_jobs_process")
     with connections["owner"].cursor() as cursor:
         cursor.execute("SELECT max(id) FROM salon_jobs_process")

@@ -257,7 +257,9 @@ def test_a_worker_stopped_for_a_while_finishes_nothing_afterwards(
             other.wait_for("job_succeeded", job_id=handle.id)
             for pid in pids:
                 os.kill(pid, signal.SIGCONT)
-            assert victim.wait() == 70
+            victim.wait_for("child_killed", process_id=child["process_id"])
+            victim.wait_until_ready()
+            assert victim.end() == 0
     assert not victim.logged("job_succeeded")
     assert seen("SELECT count(*) FROM customer") == [(1,)]
 

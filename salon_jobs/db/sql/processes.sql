@@ -1,6 +1,16 @@
+-- name: register_process
+-- Insert the row of a process, or insert it again under its old id, with its old start. No row: the id is taken, by
+-- another process if it is new, and else by this one.
+-- Locks: none. Role: worker.
+INSERT INTO salon_jobs_process (id, kind, hostname, pid, supervisor_id, queues, concurrency, started_at)
+VALUES (%(id)s, %(kind)s, %(hostname)s, %(pid)s, %(supervisor_id)s, %(queues)s::jsonb, %(concurrency)s,
+        coalesce(%(started_at)s::timestamptz, now()))
+ON CONFLICT (id) DO NOTHING
+RETURNING started_at
+
 -- name: beat
 -- Send the heartbeat of a process and its children in one UPDATE, however many jobs they hold. An id that is not
--- returned has no row: the process was declared dead and must exit.
+-- returned has no row: the process was declared dead, or a failover lost its row.
 -- Locks: the process rows FOR NO KEY UPDATE, which does not block claims. Role: worker.
 UPDATE salon_jobs_process SET heartbeat_at = clock_timestamp() WHERE id = ANY (%(process_ids)s::bigint[]) RETURNING id
 

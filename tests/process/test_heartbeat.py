@@ -1,0 +1,96 @@
+"""Deletes rows of processes, as a rescuer or a failover that lost the last transactions does, and sees them return."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connections
+
+from salon_jobs.models.process import new_process_id
+from salon_jobs.process import heartbeat as heartbeats
+from salon_jobs.process.heartbeat import Heartbeat
+from salon_jobs.process.loop import Outage
+from tests.e2e.worker_process import eventually
+from tests.support import change, seen
+
+ROWS = (
+    "SELECT id, kind, hostname, pid, supervisor_id, queues, concurrency, started_at FROM salon_jobs_process ORDER BY 1"
+)
+
+
+@pytest.fixture
+def heartbeat(database: None, settings: Any) -> Iterator[Heartbeat]:
+    """Register a supervisor, whose next heartbeat is far away."""
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "PROCESS_SILENT_AFTER": 7200}
+    heartbeat = Heartbeat("supervisor", concurrency=3, queues=["a", "b"])
+    heartbeat.register()
+    yield heartbeat
+    heartbeat.stop()
+    assert heartbeat.join(10)
+    connections.settings["default"]["OPTIONS"].pop("application_name")  # this process is no worker
+    connections["default"].close()
+
+
+def test_ids_of_later_processes_are_greater_and_fit_into_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = new_process_id()
+    monkeypatch.setattr("time.time_ns", lambda: 3_700_000_000_000_000_000)  # 2087
+    assert 0 < first < new_process_id() < 2**53
+
+
+def test_two_processes_never_share_an_id(heartbeat: Heartbeat, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = iter([heartbeat.process_id, heartbeat.process_id, 7])
+    monkeypatch.setattr(heartbeats, "new_process_id", lambda: next(ids))
+    assert heartbeat.register_embedded("relay") == 7
+    assert seen("SELECT id, kind FROM salon_jobs_process ORDER BY 1") == [
+        (7, "relay"),
+        (heartbeat.process_id, "supervisor"),
+    ]
+
+
+def test_a_process_without_jobs_inserts_its_lost_row_again(
+    heartbeat: Heartbeat, caplog: pytest.LogCaptureFixture
+) -> None:
+    heartbeat.register_embedded("relay")
+    before = seen(ROWS)
+    change("DELETE FROM salon_jobs_process")
+    heartbeat.wake()
+    eventually(lambda: len(seen(ROWS)) == 2)
+    assert seen(ROWS) == before
+    logged = [record for record in caplog.records if getattr(record, "event", "") == "process_registered_again"]
+    assert [record.event_fields["kind"] for record in logged] == ["supervisor", "relay"]  # type: ignore[attr-defined]
+
+
+def test_a_process_that_runs_jobs_is_replaced_and_its_row_not_inserted_again(heartbeat: Heartbeat) -> None:
+    gone: list[Any] = []
+    child = heartbeat.register_child("worker", 1, concurrency=1, queues=None, on_gone=lambda: gone.append(1))
+    change("DELETE FROM salon_jobs_process WHERE id = %s", child)
+    heartbeat.wake()
+    eventually(lambda: gone)
+    heartbeat.wake()
+    change("UPDATE salon_jobs_process SET heartbeat_at = now() - interval '1 h'")
+    heartbeat.wake()
+    eventually(lambda: seen("SELECT heartbeat_at > now() - interval '1 min' FROM salon_jobs_process") == [(True,)])
+    assert gone == [1]
+    assert seen("SELECT id FROM salon_jobs_process") == [(heartbeat.process_id,)]
+
+
+def test_it_comes_as_soon_as_any_loop_finds_the_database_back(heartbeat: Heartbeat) -> None:
+    change("DELETE FROM salon_jobs_process")
+    outage = Outage("another loop")
+    outage.lost(psycopg.OperationalError("the server closed the connection"))
+    thread = threading.Thread(target=outage.over)
+    thread.start()
+    thread.join()
+    eventually(lambda: seen("SELECT id FROM salon_jobs_process") == [(heartbeat.process_id,)])
+
+
+def test_a_row_that_was_dropped_stays_away(heartbeat: Heartbeat) -> None:
+    relay = heartbeat.register_embedded("relay")
+    heartbeat.drop(relay)
+    change("DELETE FROM salon_jobs_process")
+    heartbeat.wake()
+    eventually(lambda: seen("SELECT id FROM salon_jobs_process") == [(heartbeat.process_id,)])
