@@ -95,6 +95,22 @@ def test_a_clock_that_steps_back_fires_nothing_again(crontab: None) -> None:
     assert len(_fired()) - len(before) <= 1, "a minute may have turned meanwhile"
 
 
+def test_an_entry_whose_row_a_failover_lost_is_known_again_and_its_lost_tick_fires(crontab: None) -> None:
+    cron("* * * * *", tasks.system, name="a")
+    cron("* * * * *", tasks.system, name="b")
+    _known_for(timedelta(minutes=3))
+    scheduler = Scheduler()
+    scheduler.poll()
+    before = _fired()
+    assert {entry for entry, _ in before} == {"a", "b"}
+    change("DELETE FROM salon_jobs_cron_entry WHERE name = 'a'")
+    change("DELETE FROM salon_jobs_cron_tick WHERE entry = 'b'")
+    change("UPDATE salon_jobs_cron_entry SET last_tick_at = NULL WHERE name = 'b'")
+    scheduler.poll()
+    assert seen("SELECT name FROM salon_jobs_cron_entry ORDER BY 1") == [("a",), ("b",)]
+    assert set(before) <= set(_fired())
+
+
 def test_a_payload_that_can_not_be_made_stops_no_other_entry_and_is_tried_again(
     crontab: None, caplog: pytest.LogCaptureFixture
 ) -> None:
