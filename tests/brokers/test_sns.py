@@ -19,6 +19,7 @@ from uuid import uuid4
 
 import pytest
 from botocore.awsrequest import AWSResponse
+from pytest_django.fixtures import Settings
 
 from salon_jobs.brokers.aws.client import verdict_of_code
 from salon_jobs.brokers.aws.sns import MOST_BYTES, SnsPublisher, attributes_of, size_of
@@ -296,6 +297,32 @@ def test_a_fifo_topic_keeps_the_order_of_a_group_and_drops_what_comes_again(
     arrived = moto.received(topic)
     for group in "abc":
         assert [one.payload for one in arrived if one.aggregate_id == group] == [f'"{group}{n}"' for n in range(4)]
+
+
+def test_a_standard_topic_gets_the_group_of_each_aggregate_that_can_be_one(
+    moto: SnsBroker, publisher: SnsPublisher, requests: Requests, topic: str
+) -> None:
+    aggregates = ["order-7", "", "Hanako Satō", "x" * 129]
+    assert publish(publisher, *(make(topic, aggregate) for aggregate in aggregates)) == [None] * 4
+    sent = {
+        entry["MessageAttributes"].get("Aggregate-Id", {}).get("StringValue", ""): entry.get("MessageGroupId")
+        for batch in requests.batches
+        for entry in batch
+    }
+    assert sent == {"order-7": "order-7", "": None, "Hanako Satō": None, "x" * 129: None}
+    assert not any("MessageDeduplicationId" in entry for batch in requests.batches for entry in batch)
+    assert len(moto.received(topic)) == 4
+
+
+@pytest.mark.parametrize("throughput", [5000, {"*": None}])
+def test_a_rate_that_sns_does_not_accept_is_refused_without_a_section_for_it(
+    moto: SnsBroker, settings: Settings, throughput: object
+) -> None:
+    settings.SALON_JOBS = {"OUTBOX": {"PRODUCER": "salon", "THROUGHPUT": throughput}}
+    with pytest.raises(
+        ConfigurationError, match=r"\['THROUGHPUT'\] is .*, but SNS accepts at most 3000 per second: write"
+    ):
+        SnsPublisher().check(draft("rn::sns:::orders"))
 
 
 @pytest.mark.parametrize(

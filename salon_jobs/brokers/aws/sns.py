@@ -70,8 +70,10 @@ def entry_of(message: OutgoingMessage, *, fifo: bool) -> Entry:
         "Message": message.payload,
         "MessageAttributes": {name: {"DataType": "String", "StringValue": value} for name, value in attributes.items()},
     }
-    if fifo:
+    # A standard topic demands no group; it passes one on to standard queues, which then serve the groups fairly.
+    if _GROUP.fullmatch(message.aggregate_id):
         fields["MessageGroupId"] = message.aggregate_id
+    if fifo:
         fields["MessageDeduplicationId"] = str(message.message_id)
     return Entry(fields, size_of(message.payload, attributes))
 
@@ -103,7 +105,8 @@ class SnsPublisher(Publisher):
         self._reader: Thread | None = None
 
     def check(self, message: OutgoingMessage) -> None:
-        """Reject what SNS would reject."""
+        """Reject what SNS would reject. Raises ConfigurationError for a rate that it would not accept."""
+        settings.outbox.check_sns_rates(in_use=True)
         destination, aggregate_id = parse_destination(message.aggregate_type), message.aggregate_id
         if not _TOPIC.fullmatch(destination.resource):
             raise MessageInvalid(
