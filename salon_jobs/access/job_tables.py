@@ -176,6 +176,7 @@ _FUNCTIONS: Final[Mapping[str, _JobFunction]] = {
     "salon_jobs_claim_groups": _JobFunction(_CLAIM_GROUPS, ("worker",)),
     "salon_jobs_finish": _JobFunction("bigint, integer, bigint, boolean", ("worker",)),
     "salon_jobs_finish_chunk": _JobFunction("bigint[], integer[], bigint, boolean", ("worker",)),
+    "salon_jobs_unheld": _JobFunction("bigint[]", ("worker",)),
     "salon_jobs_emit": _JobFunction(_EMIT, ("web", "worker")),
     "salon_jobs_emit_many": _JobFunction(_EMIT_MANY, ("web", "worker")),
     "salon_jobs_gate": _JobFunction("", ("worker", "operator")),

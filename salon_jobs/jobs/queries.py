@@ -2,21 +2,24 @@
 
 All run as the worker role in autocommit, except ``finish``, which runs inside the handler's transaction if there is
 one. They use psycopg's cursors, for speed; errors are raised as Django's, so that the connection notices them.
+
+An end that is not a success can meet a transaction that has the row, or that has enqueued under the job's key and not
+committed. It waits for that a moment only, and then raises an error of which ``is_held_up`` is true.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
-from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
-from django.db import DataError, IntegrityError, OperationalError, transaction
+from django.db import DataError, IntegrityError, OperationalError, connections, transaction
 from psycopg.errors import DeadlockDetected, LockNotAvailable
 
 from salon_jobs.conf import settings as conf
@@ -33,6 +36,10 @@ LEASE_LOST = "SJ001"  # error code raised in sql/finish_function.sql
 # Claims of up to this many jobs use a cached plan: if one job is due, planning is half the cost of a claim.
 FEW = 64
 _TWIN_TRIES = 5
+# Long enough for a transaction that is about to commit.
+_PATIENCE = "250ms"
+# Further transactions can take keys between two tries; what is left then is for the next round.
+_HELD_TRIES = 3
 
 
 class Ended(NamedTuple):
@@ -122,7 +129,7 @@ def finish_many(jobs: Sequence[ClaimedJob], process_id: int, contended: bool = F
         try:
             finished = _ids("finish_unlocked", {**_fences(jobs, process_id), "lease": lease})
         except OperationalError as error:
-            if not isinstance(error.__cause__, LockNotAvailable | DeadlockDetected):
+            if not is_held_up(error):
                 raise
         if len(finished) == len(jobs):
             return finished
@@ -159,22 +166,30 @@ def finish_results(jobs: Sequence[tuple[ClaimedJob, KeptResult]], process_id: in
 def fail(
     job: ClaimedJob, process_id: int, error: ErrorReport, *, delay: timedelta, final: bool, reason: str
 ) -> Ended | None:
-    """Record the attempt's error, and retry, fail or supersede the job. Return None if the lease is lost."""
+    """Record the attempt's error, and retry, fail or supersede the job. Return None if the lease is lost.
+
+    Raises an error of which ``is_held_up`` is true.
+    """
     parameters = {**_fence(job, process_id), "wait": delay, "final": final, "reason": reason, **asdict(error)}
     rows = _despite_twins(lambda: hot_rows("fail", parameters))
     return Ended(JobState(rows[0][0]), rows[0][1]) if rows else None
 
 
 def cancel_run(job: ClaimedJob, process_id: int, reason: str) -> bool:
-    """End a run as cancelled and count the attempt. Return False if the lease is lost."""
+    """End a run as cancelled and count the attempt. Return False if the lease is lost. Can be held up."""
     error_class = DISCARD_CLASS if reason.startswith(DISCARDED) else CANCEL_CLASS
     parameters = {**_fence(job, process_id), "reason": storable(reason)[:255], "error_class": error_class}
-    return bool(hot_rows("cancel_run", parameters))
+    with briefly():
+        return bool(hot_rows("cancel_run", parameters))
 
 
 def expire_run(job: ClaimedJob, process_id: int, error: ErrorReport, reason: str) -> bool:
-    """Cancel a claimed job whose run has not begun, and record the error. Return False if the lease is lost."""
-    return bool(hot_rows("expire_run", {**_fence(job, process_id), "reason": reason, **asdict(error)}))
+    """Cancel a claimed job whose run has not begun, and record the error. Return False if the lease is lost.
+
+    Can be held up.
+    """
+    with briefly():
+        return bool(hot_rows("expire_run", {**_fence(job, process_id), "reason": reason, **asdict(error)}))
 
 
 def requeue(
@@ -182,17 +197,28 @@ def requeue(
 ) -> dict[int, Ended]:
     """Requeue (id, lease) pairs without counting an attempt; return the results of those still owned, by id.
 
-    With ``alone``, they join no chunk any more.
+    With ``alone``, they join no chunk any more. Can be held up, and has requeued none then.
     """
     pairs = list(jobs)
+    return dict(_despite_twins(partial(_requeue, pairs, process_id, delay=delay, alone=alone))) if pairs else {}
 
-    def run(some: Sequence[tuple[int, int]]) -> list[Any]:
-        ids, leases = [pair[0] for pair in some], [pair[1] for pair in some]
-        parameters = {"ids": ids, "leases": leases, "process_id": process_id, "wait": delay, "alone": alone}
-        return hot_rows("requeue", parameters)
 
-    rows = chain.from_iterable(_row_by_row(run, pairs)) if pairs else ()
-    return {job_id: Ended(JobState(state), reason) for job_id, state, reason in rows}
+def give_back(jobs: Iterable[tuple[int, int]], process_id: int) -> dict[int, Ended]:
+    """Requeue (id, lease) pairs as ``requeue`` does, but leave those that are held up leased to this process."""
+    leases = dict(jobs)
+
+    def run(ids: Sequence[int]) -> list[tuple[int, Ended]]:
+        return _requeue([(job_id, leases[job_id]) for job_id in ids], process_id, delay=None, alone=False)
+
+    return dict(_requeue_free(run, list(leases)))
+
+
+def _requeue(
+    pairs: Sequence[tuple[int, int]], process_id: int, *, delay: timedelta | None, alone: bool
+) -> list[tuple[int, Ended]]:
+    ids, leases = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    parameters = {"ids": ids, "leases": leases, "process_id": process_id, "wait": delay, "alone": alone}
+    return [(job_id, Ended(JobState(state), reason)) for job_id, state, reason in hot_rows("requeue", parameters)]
 
 
 def cancel_requests(process_id: int) -> set[tuple[int, int]]:
@@ -226,12 +252,14 @@ def leased_job(process_id: int, job_id: int, lease: int) -> ClaimedJob | None:
     return ClaimedJob._make(rows[0]) if rows else None
 
 
-def rescue(process_id: int, message: str, *, charged: Collection[int] | None = None) -> list[Rescued]:
-    """Requeue the jobs of a process whose row is deleted, one by one if any of them cannot be changed.
+def rescue(
+    process_id: int, message: str, *, charged: Collection[int] | None = None, again: bool = False
+) -> list[Rescued]:
+    """Requeue the jobs of a process whose row is deleted, except those that are held up.
 
     ``charged`` are the ids that count a rescue and get an error with ``message``; None charges all, if it is unknown
-    which had started. A job that collides with a twin is tried again; one that the database rejects is logged and left
-    to the next sweep.
+    which had started. ``again``: these were held up when the process was buried, so it is asked first which still are.
+    A job that collides with a twin is tried again; one that the database rejects is logged and left.
     """
     ids = [pair[0] for pair in other_leases(process_id, ())]
 
@@ -247,11 +275,21 @@ def rescue(process_id: int, message: str, *, charged: Collection[int] | None = N
         rows = hot_rows("rescue", parameters)
         return [Rescued._make([*row[:3], JobState(row[3]), *row[4:]]) for row in rows]
 
-    try:
-        with transaction.atomic(using=conf.database):
-            return run(ids) if ids else []
-    except (DataError, IntegrityError):
-        return [rescued for job_id in ids for rescued in _or_leave(partial(run, [job_id]), job_id)]
+    return _requeue_free(run, unheld(ids) if again else ids)
+
+
+def unheld(ids: Sequence[int]) -> list[int]:
+    """Return those of these running jobs that can be requeued at once: no other transaction holds the row or the key.
+
+    It takes a second at most; what it has not looked at then is not among them.
+    """
+    free: list[int] = hot_rows("unheld", {"ids": list(ids)})[0][0] if ids else []
+    return free
+
+
+def is_held_up(error: BaseException) -> bool:
+    """Return whether a statement gave up because another transaction holds a row, or the key of a job."""
+    return isinstance(error.__cause__, LockNotAvailable | DeadlockDetected)
 
 
 @lru_cache(maxsize=8)
@@ -271,30 +309,44 @@ def _fences(jobs: Sequence[ClaimedJob], process_id: int) -> dict[str, Any]:
     return {"ids": f"{{{ids}}}", "leases": f"{{{leases}}}", "process_id": process_id}
 
 
+@contextmanager
+def briefly() -> Generator[None]:
+    """Open a transaction that waits for ``_PATIENCE`` at most for each lock; inside another, as long as that does."""
+    is_outermost = not connections[conf.database].in_atomic_block
+    with transaction.atomic(using=conf.database):
+        if is_outermost:
+            execute_hot("wait_briefly", {"patience": _PATIENCE})
+        yield
+
+
 def _despite_twins(run: Callable[[], T]) -> T:
     """Run a statement that can collide with a twin enqueued at the same moment; the next try sees the twin."""
-    for _ in range(_TWIN_TRIES - 1):
+    for tries_left in reversed(range(_TWIN_TRIES)):
         try:
-            with transaction.atomic(using=conf.database):
+            with briefly():
                 return run()
         except IntegrityError:
-            continue
-    return run()
+            if not tries_left:
+                raise
+    raise AssertionError  # the last try returns or raises
 
 
-def _or_leave(run: Callable[[], list[T]], job_id: int) -> list[T]:
-    try:
-        with transaction.atomic(using=conf.database):
-            return _despite_twins(run)
-    except (DataError, IntegrityError) as error:
-        log_event(logging.ERROR, events.JOB_NOT_RESCUED, job_id=job_id, error=str(error).strip())
-        return []
-
-
-def _row_by_row(run: Callable[[Sequence[Any]], T], items: Sequence[Any]) -> list[T]:
-    """Run one statement for all items; if one collides with a twin, run it item by item."""
-    try:
-        with transaction.atomic(using=conf.database):
-            return [run(items)]
-    except IntegrityError:
-        return [_despite_twins(partial(run, [item])) for item in items]
+def _requeue_free(run: Callable[[Sequence[int]], list[T]], ids: Sequence[int]) -> list[T]:
+    """Run a statement that requeues jobs for those that nothing holds up; log and leave what the database rejects."""
+    for _ in range(_HELD_TRIES):
+        if not ids:
+            break
+        try:
+            return _despite_twins(partial(run, ids))
+        except (DataError, IntegrityError) as error:
+            if len(ids) == 1:
+                log_event(logging.ERROR, events.JOB_NOT_RESCUED, job_id=ids[0], error=str(error).strip())
+                break
+            ids = unheld(ids)
+            half = len(ids) // 2
+            return [*_requeue_free(run, ids[:half]), *_requeue_free(run, ids[half:])]
+        except OperationalError as error:
+            if not is_held_up(error):
+                raise
+            ids = unheld(ids)
+    return []

@@ -17,14 +17,17 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
+from django.db import OperationalError
+
 from salon_jobs.core import events
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.events import log_event, logger
+from salon_jobs.jobs.queries import is_held_up
 from salon_jobs.process.heartbeat import Heartbeat, delete_row
 from salon_jobs.process.loop import Loop
 from salon_jobs.worker.child import KIND, ControlChannel
 from salon_jobs.worker.in_flight import InFlightRun, InFlightTable
-from salon_jobs.worker.maintenance import rescue_process
+from salon_jobs.worker.maintenance import log_held_up, rescue_process
 from salon_jobs.worker.worker import WorkerOptions
 
 _CHUNK = 1 << 16
@@ -307,4 +310,10 @@ class ChildSupervisor(Loop):
             charged = []  # it gave its jobs back, or tried to
         elif self._killed_at is not None and self._is_blameless:
             overdue, charged = [run for run in runs if run.kill_at <= self._killed_at], []
-        rescue_process(child.process_id, None, end=describe_end(status), charged=charged, overdue=overdue)
+        try:
+            rescue_process(child.process_id, None, end=describe_end(status), charged=charged, overdue=overdue)
+        except OperationalError as error:
+            if not is_held_up(error):
+                raise
+            # The sweep for silent processes finds it; the next child must not wait for that.
+            log_held_up(child.process_id, error)

@@ -57,7 +57,7 @@ class ChunkClaimer:
                 (chunk if joins_chunk(task, job) else alone).append(job)
             self._jobs.lease(chunk)
             if alone and not self._jobs.put(alone):
-                queries.requeue([(job.id, job.lease) for job in alone], self._process_id)
+                queries.give_back([(job.id, job.lease) for job in alone], self._process_id)
         finally:
             self.lock.release()
         return chunk

@@ -126,10 +126,10 @@ class Cancellations:
     def _end_unstarted(self, requested: set[tuple[int, int]]) -> None:
         """End jobs that had not started: giving back a job whose cancellation was requested cancels it."""
         jobs = self._jobs.withdraw(requested)
-        ends = queries.requeue([(job.id, job.lease) for job in jobs], self._process_id)
+        ends = queries.give_back([(job.id, job.lease) for job in jobs], self._process_id)
         for job in jobs:
             end = ends.get(job.id)
-            # A rescue may have taken it from us, or an operator's retry withdrawn the request.
+            # A rescue may have taken it from us, an operator's retry withdrawn the request, or it is held up.
             if end is None or end.state is not JobState.CANCELLED:
                 continue
             ended_runs.count_untimed(events.JOB_CANCELLED, job.task, job.queue)

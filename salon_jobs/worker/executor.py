@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 from uuid import UUID
 
 from django.apps import apps
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError
 from msgspec import UNSET, Struct, UnsetType
 from psycopg import sql as compose
 
@@ -154,20 +154,16 @@ def ended_by(running: RunningJob, error: BaseException) -> Outcome:
     return rules.outcome(timed_out)
 
 
-def settle(running: RunningJob, outcome: Outcome, *, at_commit: bool = False) -> Outcome:
+def settle(running: RunningJob, outcome: Outcome) -> Outcome:
     """Write the outcome under the fence, log it and send ``job_finished``; return what really happened.
 
-    With ``at_commit``, the signal is sent when the caller's transaction commits. Raises database errors; then call it
-    again.
+    Raises database errors, also when the job is held up (``queries.is_held_up``); then call it again.
     """
     if isinstance(outcome, Split):
         return _split(running, outcome)
     if (state := _write(running, outcome)) is not None:
         error = outcome.error if isinstance(outcome, (Errored, NotStarted)) else None
-        if at_commit:
-            transaction.on_commit(partial(_announce, running, state, error), using=conf.database)
-        else:
-            _announce(running, state, error)
+        _announce(running, state, error)
         return outcome
     if not isinstance(outcome, Lost) and queries.committed(running.job, running.process_id):
         # Without an interrupt, only an on_commit callback can have failed.

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from django.db import DataError, IntegrityError
+from django.db import DataError, IntegrityError, OperationalError
 
-from salon_jobs.core.events import logger
-from salon_jobs.core.outcomes import Errored, Succeeded
+from salon_jobs.core import events
+from salon_jobs.core.events import log_event, logger
+from salon_jobs.core.outcomes import Errored, Outcome, Succeeded
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import queries
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.process.loop import Loop
-from salon_jobs.worker.executor import report_successes, settle
+from salon_jobs.worker.executor import identify, report_successes, settle
 
 # How long the first success of a batch waits for others; then up to _BATCH go in one statement.
 _GATHER_S = 0.005
 # Runs that are already finished and only need logging wait longer: a batch costs more than one line in it.
 _LOG_EVERY_S = 0.05
 _BATCH = 1000
+# An end that another transaction holds up is tried again this often, and so many in one go: each takes a millisecond.
+_HELD_EVERY_S = 1.0
+_HELD_AT_ONCE = 100
 # Errors of a result that the database cannot keep: JSON that jsonb refuses, or another result's public id.
 _REFUSALS = (DataError, IntegrityError)
 
@@ -44,6 +49,8 @@ class Finisher(Loop):
         self._urgent = threading.Event()
         self._ended: deque[RunningJob] = deque()
         self._locked: list[RunningJob] = []
+        self._held_up: deque[tuple[RunningJob, Outcome]] = deque()
+        self._try_held_up_at = float("inf")
         self._writing_since: float | None = None
 
     @property
@@ -62,17 +69,31 @@ class Finisher(Loop):
         if not self.woken.is_set():
             self.woken.set()
 
+    def set_aside(self, running: RunningJob, outcome: Outcome) -> None:
+        """Accept an end that another transaction holds up, by the row or by the job's key; try it until it is written.
+
+        Thread-safe. Until then the job stays ours; if the process stops first, others rescue it.
+        """
+        for run in running.runs:
+            log_event(logging.WARNING, events.JOB_HELD_UP, **identify(run.job), queue=run.job.queue)
+        self._held_up.append((running, outcome))
+        self._try_held_up_at = min(self._try_held_up_at, time.monotonic() + _HELD_EVERY_S)
+        self.wake()
+
     def poll(self) -> float:
         if self._ended or self._locked:
             if self._urgent.wait(_LOG_EVERY_S):
                 self._urgent.clear()
                 time.sleep(_GATHER_S)
             self._write_all()
-        return 0.0 if self._locked else float("inf")  # the next round waits for others, or a while
+        if time.monotonic() >= self._try_held_up_at:
+            self._settle_held_up()
+        # The next round waits for others, or a while.
+        return 0.0 if self._locked else max(0.0, self._try_held_up_at - time.monotonic())
 
     def finish(self) -> bool:
         self._write_all()
-        return not (self._ended or self._locked)
+        return not (self._ended or self._locked or self._held_up)
 
     def _write_all(self) -> None:
         if self._locked and not self._abandon.is_set():
@@ -84,6 +105,37 @@ class Finisher(Loop):
             batch = [self._ended.popleft() for _ in range(min(remaining, _BATCH))]
             remaining -= len(batch)
             self._write(batch)
+
+    def _settle_held_up(self) -> None:
+        """Write some of the ends that nothing holds up any more."""
+        first = [self._held_up.popleft() for _ in range(min(len(self._held_up), _HELD_AT_ONCE))]
+        free: set[int] = set()
+        try:
+            free.update(queries.unheld([run.id for running, _ in first for run in running.runs]))
+            while first:
+                running, outcome = first[-1]
+                if all(run.id in free for run in running.runs):
+                    self._settle(running, outcome)
+                else:
+                    self._held_up.append((running, outcome))
+                first.pop()
+        finally:
+            self._held_up.extend(first)
+            self._try_held_up_at = time.monotonic() + _HELD_EVERY_S if self._held_up else float("inf")
+
+    def _settle(self, running: RunningJob, outcome: Outcome) -> None:
+        """Write the end of a run; set it aside if another transaction holds it up. Raises other database errors."""
+        try:
+            settle(running, outcome)
+        except OperationalError as error:
+            if not queries.is_held_up(error):
+                raise
+            self._held_up.append((running, outcome))
+            self._try_held_up_at = min(self._try_held_up_at, time.monotonic() + _HELD_EVERY_S)
+            return
+        except _REFUSALS:
+            logger.exception("the end of job %s could not be written; it is given back", running.id)
+        self._forget([run.job for run in running.runs])
 
     def _write(self, batch: list[RunningJob], *, contended: bool = False) -> None:
         """Write one batch and empty it, waiting out any outage. ``contended``: their rows were locked by others."""
@@ -110,9 +162,10 @@ class Finisher(Loop):
             # the last round it also waits for locked rows.
             try:
                 settle(batch[-1], Succeeded(finished=False))
+                self._forget([batch[-1].job])
             except _REFUSALS as error:
-                settle(batch[-1], Errored(error))
-            self._forget([batch.pop().job])
+                self._settle(batch[-1], Errored(error))
+            batch.pop()
 
     def _report(self, batch: list[RunningJob], ids: set[int]) -> None:
         """Remove from the batch what is finished, and report it."""
@@ -134,8 +187,7 @@ class Finisher(Loop):
                 for running in kept:
                     self._finish_results(batch, [running])
                 return
-            settle(kept[0], Errored(error))
-            self._forget([kept[0].job])
+            self._settle(kept[0], Errored(error))
             batch.remove(kept[0])
         else:
             self._report(batch, ids)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import random
 import time
 from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError, OperationalError
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events, metrics
@@ -37,6 +38,10 @@ _EVENTS = {
 }
 
 
+# A round that takes longer leaves the rest to the next one: this loop also reads the queues.
+_ROUND_S: Final = 2.0
+
+
 class RescueCounts(NamedTuple):
     """Dead processes, and what became of their jobs."""
 
@@ -56,6 +61,7 @@ class Rescuer:
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._blind_until = float("-inf")
+        self._held_up: set[int] = set()
 
     def run_once(self, *, silent_after: timedelta | None = None) -> RescueCounts:
         """Rescue the jobs of every silent process once and return the counts.
@@ -71,11 +77,31 @@ class Rescuer:
             if self._clock() - asked > conf.heartbeat_interval.total_seconds():
                 self._blind_until = self._clock() + silence.total_seconds()
                 return RescueCounts()
-            counts = [rescue_process(process_id, silence) for process_id in dead]
+            # In any order, since what is held up may take all the time there is.
+            counts = [
+                self._rescue(process_id, silence, until=asked + _ROUND_S)
+                for process_id in random.sample(dead, len(dead))
+            ]
         except DatabaseError:
             self._blind_until = self._clock() + silence.total_seconds()
             raise
         return RescueCounts(*map(sum, zip(*counts, strict=True)))
+
+    def _rescue(self, process_id: int, silence: timedelta, *, until: float) -> RescueCounts:
+        """Rescue one process's jobs, unless the round has lasted long enough or its row is held up."""
+        if self._clock() > until:
+            return RescueCounts()
+        try:
+            counts = rescue_process(process_id, silence)
+        except OperationalError as error:
+            if not queries.is_held_up(error):
+                raise
+            if process_id not in self._held_up:
+                self._held_up.add(process_id)
+                log_held_up(process_id, error)
+            return RescueCounts()
+        self._held_up.discard(process_id)
+        return counts
 
 
 def rescue_process(
@@ -86,30 +112,64 @@ def rescue_process(
     charged: Collection[int] | None = None,
     overdue: Iterable[InFlightRun] = (),
 ) -> RescueCounts:
-    """Delete the row, end the dead process's backends and requeue its jobs: in one transaction, in this order.
+    """Delete the row, end the dead process's backends, and then requeue its jobs.
 
     The order matters: the deletion waits for a claim in flight, which holds KEY SHARE on the row, and a later claim
     finds no row. If the process sends a heartbeat in the meantime, it keeps its row and nothing happens. ``silence`` is
     None for a process that is known to be dead; ``end`` describes how it ended, ``charged`` lists the jobs that had
-    started (None: unknown), and the ``overdue`` runs for which it was killed count as failed attempts. Raises database
-    errors; then call it again.
+    started (None: unknown), and the ``overdue`` runs for which it was killed count as failed attempts.
+
+    Jobs that another transaction holds up are left, as jobs of an owner without a row: the next sweep tries them again,
+    and then it is unknown which had started. Raises database errors; then call it again. If the row itself is held up,
+    that is an error too (``queries.is_held_up``).
     """
-    with transaction.atomic(using=conf.database):
-        labels = statements.rows("delete_process", {"process_id": process_id, "silent_after": silence})
-        if not labels:
-            return RescueCounts()
-        [(label,)] = labels
-        statements.rows("end_backends", {"application_name": application_name(process_id)})
-        for run in overdue:
-            _fail_overdue(run, process_id)
-        rescued = queries.rescue(process_id, f"{label} {end} and was declared dead", charged=charged)
-        enqueue.after_commit(None)
-    log_event(logging.WARNING, events.PROCESS_DEAD, process=label, process_id=process_id, jobs=len(rescued), end=end)
+    is_silent, label = _bury(process_id, silence)
+    if not is_silent:
+        return RescueCounts()
+    for run in overdue:
+        _fail_overdue(run, process_id)
+    name = label or "unknown process"
+    message = f"{name} {end} and was declared dead"
+    rescued = queries.rescue(process_id, message, charged=charged, again=label is None)
+    if label is None and not rescued:
+        return RescueCounts()
+    enqueue.after_commit(None)
+    held_up = len(queries.other_leases(process_id, ()))
+    fields: dict[str, Any] = {"held_up": held_up} if held_up else {}
+    log_event(
+        logging.WARNING, events.PROCESS_DEAD, process=name, process_id=process_id, jobs=len(rescued), end=end, **fields
+    )
     for job in rescued:
         ended_runs.count_untimed(_EVENTS[job.state], job.task, job.queue)
-        _log_rescued(job, label)
+        _log_rescued(job, name)
     failed = sum(job.state is JobState.FAILED for job in rescued)
     return RescueCounts(1, len(rescued) - failed, failed)
+
+
+def _bury(process_id: int, silence: timedelta | None) -> tuple[bool, str | None]:
+    """Delete a process's row and end its backends, in one transaction.
+
+    Return whether it is dead, and what it was; None if its row was gone already.
+    """
+    backends = {"application_name": application_name(process_id)}
+    for is_last in (False, True):
+        try:
+            with queries.briefly():
+                labels = statements.rows("delete_process", {"process_id": process_id, "silent_after": silence})
+                if labels:
+                    statements.rows("end_backends", backends)
+                return bool(labels), labels[0][0] if labels else None
+        except OperationalError as error:
+            if is_last or not queries.is_held_up(error):
+                raise
+        # By a claim in flight, whose backend may be sending its answer to a host that is gone.
+        statements.rows("end_backends", backends)
+    raise AssertionError  # the last try returns or raises
+
+
+def log_held_up(process_id: int, error: OperationalError) -> None:
+    """Log that a dead process could not be declared dead, since another transaction holds its row."""
+    log_event(logging.WARNING, events.RESCUE_HELD_UP, process_id=process_id, error=str(error).strip())
 
 
 def _fail_overdue(run: InFlightRun, process_id: int) -> None:
@@ -122,7 +182,11 @@ def _fail_overdue(run: InFlightRun, process_id: int) -> None:
         running.started = run.began
         took_s = run.kill_at - run.began
         killed = TimedOut(f"timed out, went on for {took_s:.3g} s and was killed with its process")
-        settle(running, Errored(killed), at_commit=True)
+        try:
+            settle(running, Errored(killed))
+        except OperationalError as error:  # it is rescued like the others
+            if not queries.is_held_up(error):
+                raise
 
 
 def _log_rescued(job: queries.Rescued, label: str) -> None:

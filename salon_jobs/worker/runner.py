@@ -261,8 +261,7 @@ class Runner:
             self._finisher.add(running)
             for run in running.others:
                 self._finisher.add(run)
-        else:
-            self._settle(running, outcome)
+        elif self._settle(running, outcome):
             self._jobs.forget([run.job for run in running.runs])
 
     def _begin(self, running: RunningJob) -> None:
@@ -299,9 +298,10 @@ class Runner:
             # The interrupt may have left them in any state.
             drop_connections()
 
-    def _settle(self, running: RunningJob, outcome: Outcome) -> None:
+    def _settle(self, running: RunningJob, outcome: Outcome) -> bool:
         """Write the outcome, waiting out any outage: until it is written, the job is ours and cannot run twice.
 
+        Return False if another transaction holds it up: the finisher goes on trying, and this thread runs other jobs.
         An outcome that can never be written becomes an error of the job, such as a Snooze beyond the calendar, or a
         result under another's public id.
         """
@@ -310,19 +310,22 @@ class Runner:
             try:
                 settle(running, outcome)
             except BaseException as error:
+                if queries.is_held_up(error):
+                    self._finisher.set_aside(running, outcome)
+                    return False
                 refusals = (DataError, IntegrityError) if isinstance(outcome, Succeeded) else DataError
                 if isinstance(error, Error) and not isinstance(error, refusals):
                     if self._abandon.wait(self._outage.lost(error, **identify(running.job))):
-                        return
+                        return True
                     tidy_connections()
                 elif isinstance(outcome, Errored):
                     self._fail_plainly(running, error)
-                    return
+                    return True
                 else:
                     outcome = Errored(error)
             else:
                 self._outage.over()
-                return
+                return True
 
     def _fail_plainly(self, running: RunningJob, error: BaseException) -> None:
         """Count the attempt when even the error itself cannot be recorded: otherwise the job would return forever."""

@@ -212,7 +212,7 @@ class Worker(Loop):
         jobs = ", ".join([*(f"{run.job.task} {run.id}" for run in runs[:_NAMED]), *(["…"] if runs[_NAMED:] else [])])
         log_event(logging.INFO, events.PROCESS_STOPPING, running=self._jobs.running_count(), jobs=jobs)
         unstarted = self._jobs.close()
-        self._attempt_twice(lambda: queries.requeue(unstarted, self._process_id))
+        self._attempt_twice(lambda: queries.give_back(unstarted, self._process_id))
         self._wait_idle(began + run_on_s)
         if not self._jobs.wait_idle(0):
             for runner in self._runners:
@@ -384,8 +384,8 @@ class Worker(Loop):
             self._give_back(leases, "shutdown")
 
     def _give_back(self, leases: list[tuple[int, int]], reason: str, *, level: int = logging.WARNING) -> None:
-        queries.requeue(leases, self._process_id)
-        log_event(level, events.JOB_RELEASED, jobs=len(leases), reason=reason)
+        if given_back := queries.give_back(leases, self._process_id):
+            log_event(level, events.JOB_RELEASED, jobs=len(given_back), reason=reason)
 
     def _wait_idle(self, until: float, *, forcible: bool = True) -> None:
         while (remaining_s := until - time.monotonic()) > 0 and not (forcible and self._forced.is_set()):

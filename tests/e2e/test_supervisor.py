@@ -140,6 +140,35 @@ def test_what_a_handler_left_behind_holds_up_neither_the_rescue_nor_the_replacem
             os.kill(int(left.read_text()), signal.SIGKILL)
 
 
+def test_a_transaction_that_holds_the_key_of_one_job_holds_up_neither_the_others_nor_the_next_child(
+    stores: list[UUID], tmp_path: Path
+) -> None:
+    started, gate = tmp_path / "started", tmp_path / "gate"
+    with WorkerProcess("--concurrency", "1", url=URL) as worker, psycopg.connect(url_for(None)) as other:
+        process_id, pid = child_of(worker)
+        worker.wait_for("job_succeeded", job_id=tasks.nothing.enqueue().id)  # it prefetches once it knows how long
+        with transaction.atomic(), tenant_context(stores[0]):
+            running = tasks.wait_for_file.using(priority=-1, job_key="held")
+            held = running.enqueue(store_id=stores[0], started=str(started), gate=str(gate)).id
+            for _ in range(10):
+                tasks.write.enqueue(store_id=stores[0])
+        eventually(started.exists)
+        other.execute(
+            "INSERT INTO salon_jobs_job (task, store_id, job_key, run_at)"
+            " SELECT task, store_id, job_key, now() + interval '1 h' FROM salon_jobs_job WHERE id = %s",
+            [held],
+        )
+        os.kill(pid, signal.SIGKILL)
+        eventually(lambda: seen("SELECT id, leased_by FROM salon_jobs_job") == [(held, process_id)])
+        assert child_of(worker)[0] != process_id
+        assert worker.logged("process_dead", process_id=process_id)[0]["held_up"] == 1
+        other.rollback()
+        gate.touch()
+        eventually(lambda: seen("SELECT count(*) FROM salon_jobs_job") == [(0,)])
+        assert worker.end() == 0
+    assert seen("SELECT count(*) FROM customer") == [(11,)]
+
+
 def test_a_child_killed_in_the_midst_of_a_claim_keeps_nothing(stores: list[UUID]) -> None:
     waits = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = 'Lock'"
     with WorkerProcess(url=URL) as worker:

@@ -15,28 +15,32 @@ RETURNING started_at
 UPDATE salon_jobs_process SET heartbeat_at = clock_timestamp() WHERE id = ANY (%(process_ids)s::bigint[]) RETURNING id
 
 -- name: silent_processes
--- Find processes whose heartbeat is too old, and owners of running jobs without a process row; of these owners, each
--- call returns the one with the lowest id in each gap between the ids of processes that have a row. The leases of a
--- process with a row are not read: behind a transaction that pins xmin, there is one for every job that it ran.
+-- Find processes whose heartbeat is too old, and up to 100 owners of running jobs without a process row. The owners are
+-- found by stepping through the gaps between the ids of processes that have a row, whose leases are not read: behind a
+-- transaction that pins xmin, there is one for every job that such a process ran.
 -- Locks: none. Role: worker.
-WITH gap AS (
+WITH RECURSIVE gap AS (
     SELECT lag(id, 1, 0::bigint) OVER (ORDER BY id) AS above, id AS below FROM salon_jobs_process
      UNION ALL
     SELECT COALESCE(max(id), 0), 9223372036854775807 FROM salon_jobs_process
+), orphaned (owner, below, is_owner) AS (
+    SELECT above, below, false FROM gap
+     UNION ALL
+    SELECT next.leased_by, o.below, true
+      FROM orphaned o
+     CROSS JOIN LATERAL (
+           SELECT j.leased_by FROM salon_jobs_job j
+            WHERE j.state = 'running' AND j.leased_by > o.owner AND j.leased_by < o.below
+            ORDER BY j.leased_by LIMIT 1) next
 )
 SELECT id FROM salon_jobs_process WHERE heartbeat_at < clock_timestamp() - %(silent_after)s::interval
  UNION ALL
-SELECT orphaned.leased_by
-  FROM gap
- CROSS JOIN LATERAL (
-       SELECT j.leased_by FROM salon_jobs_job j
-        WHERE j.state = 'running' AND j.leased_by > gap.above AND j.leased_by < gap.below
-        ORDER BY j.leased_by LIMIT 1) orphaned
+(SELECT owner FROM orphaned WHERE is_owner LIMIT 100)
 
 -- name: delete_process
 -- Delete a process's row if its heartbeat is still too old, or in any case (NULL) because its supervisor saw it die.
 -- Waits for a claim in flight (KEY SHARE); a later claim finds no row and claims nothing. Returns one row when the
--- process may be considered dead.
+-- process may be considered dead: what it was, or NULL if its row was gone already.
 -- Locks: the process row. Role: worker.
 WITH gone AS (
     DELETE FROM salon_jobs_process
@@ -46,7 +50,7 @@ WITH gone AS (
 )
 SELECT label FROM gone
 UNION ALL
-SELECT 'unknown process' WHERE NOT EXISTS (SELECT FROM salon_jobs_process WHERE id = %(process_id)s)
+SELECT NULL WHERE NOT EXISTS (SELECT FROM salon_jobs_process WHERE id = %(process_id)s)
 
 -- name: end_backends
 -- End the connections that a dead process may still hold, so that its open transactions cannot commit.

@@ -2,7 +2,7 @@
 -- With %(alone)s they are marked in ``trace`` (NewJob.travelling) to run alone, as those of a failed chunk are. A job
 -- whose cancellation was requested ends as cancelled; one whose key a newer job took while it ran, or under which a
 -- newer job waits, ends as superseded.
--- Locks: the rows, in ascending order. A twin enqueued concurrently raises a unique violation: run it again.
+-- Locks: as rescue.sql.
 -- Role: worker.
 WITH mine AS MATERIALIZED (
     SELECT j.id,

@@ -5,7 +5,8 @@
 -- The time they ran does not count as waiting: jobs of the tasks %(limited)s, whose wait is limited, become due now.
 -- Jobs of the tasks %(chunked)s are marked to run alone: any job of a chunk may have killed the process.
 -- The process row is gone already (delete_process), so no claim can add to these rows.
--- Locks: the rows, in ascending order. A twin enqueued concurrently raises a unique violation: run row by row.
+-- Locks: the rows, in ascending order, and waits for transactions that have enqueued under their keys: run it with
+-- wait_briefly. A twin committed meanwhile raises a unique violation: run it again.
 -- Role: worker.
 WITH theirs AS MATERIALIZED (
     SELECT j.id,
