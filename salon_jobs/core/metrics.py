@@ -89,7 +89,9 @@ OLDEST_DUE: Final = _gauge(
 )
 UNKNOWN_TASKS: Final = _gauge("unknown_tasks", "Tasks of due jobs that this release does not know")
 
-CRON_LAST_TICK: Final = _gauge("cron_last_tick_timestamp_seconds", "The last tick that is settled", "entry")
+CRON_LAST_TICK: Final = _gauge(
+    "cron_last_tick_timestamp_seconds", "Up to when all ticks have fired or were given up", "entry"
+)
 CRON_OVERDUE: Final = _gauge("cron_overdue_seconds", "How long the oldest due tick has waited to be fired", "entry")
 CRON_LATENESS: Final = _gauge("cron_lateness_seconds", "How late this scheduler's last fire of the entry was", "entry")
 CRON_TICKS: Final = _counter("cron_ticks", "Ticks by what became of them: fired, missed or failed", "entry", "outcome")

@@ -150,13 +150,13 @@ def _payload_builder(payload: object, task_name: str) -> Callable[[datetime], di
 class DueTicks:
     """Ticks to fire, oldest first, and the number of ticks that are too late.
 
-    ``missed`` counts up to TICKS_AT_ONCE. Once the ticks have fired, the next call continues after ``settled_until``:
-    ``until``, or the last tick if more are due than one call returns.
+    ``missed`` counts up to TICKS_AT_ONCE; no tick up to ``after`` is left to fire. The next call continues after the
+    last tick that has fired, or after ``after``.
     """
 
     ticks: tuple[datetime, ...]
     missed: int
-    settled_until: datetime
+    after: datetime
 
 
 def due_ticks(entry: CronEntry, after: datetime, until: datetime, *, limit: int = TICKS_AT_ONCE) -> DueTicks:
@@ -176,7 +176,5 @@ def due_ticks(entry: CronEntry, after: datetime, until: datetime, *, limit: int 
         just_before_window = until - entry.window - timedelta.resolution
         missed = sum(1 for _ in islice(entry.expression.between(after, just_before_window), TICKS_AT_ONCE))
         after = just_before_window
-    ticks = tuple(islice(entry.expression.between(after, until), limit + 1))
-    if len(ticks) > limit:
-        return DueTicks(ticks[:limit], missed, ticks[limit - 1])
-    return DueTicks(ticks, missed, until)
+    ticks = tuple(islice(entry.expression.between(after, until), limit))
+    return DueTicks(ticks, missed, after if ticks else until)

@@ -37,10 +37,10 @@ class Scheduler(Loop):
     def __init__(self) -> None:
         super().__init__("scheduler")
         self._last_failed_tick: dict[str, datetime] = {}
-        # The database's time at the last poll, and up to when each entry's ticks were settled then.
+        # The database's time at the last poll, and up to when each entry's ticks had fired or were given up then.
         self._now: datetime | None = None
         self._now_at = 0.0
-        self._settled: dict[str, datetime] = {}
+        self._handled: dict[str, datetime] = {}
         self._lateness: dict[str, float] = {}
         self._ticks: Counter[tuple[str, str]] = Counter()
 
@@ -55,7 +55,7 @@ class Scheduler(Loop):
     def samples(self) -> list[Sample]:
         return [
             Sample(metrics.LOOP_AGE, self.polled_s_ago, ("scheduler",)),
-            *(Sample(metrics.CRON_LAST_TICK, at.timestamp(), (name,)) for name, at in list(self._settled.items())),
+            *(Sample(metrics.CRON_LAST_TICK, at.timestamp(), (name,)) for name, at in list(self._handled.items())),
             *(Sample(metrics.CRON_OVERDUE, overdue_s, (name,)) for name, overdue_s in self._overdue().items()),
             *(Sample(metrics.CRON_LATENESS, late_s, (name,)) for name, late_s in list(self._lateness.items())),
             *(
@@ -70,37 +70,36 @@ class Scheduler(Loop):
         if self._now is None:
             return {}
         now = self._now + timedelta(seconds=time.monotonic() - self._now_at)
-        settled = dict(self._settled)
+        handled = dict(self._handled)
         return {
-            entry.name: max(0.0, (now - entry.expression.next_after(settled[entry.name])).total_seconds())
+            entry.name: max(0.0, (now - entry.expression.next_after(handled[entry.name])).total_seconds())
             for entry in cron_entries.all()
-            if entry.name in settled
+            if entry.name in handled
         }
 
     def poll(self) -> float:
         """Fire everything that is due; return the seconds until the next tick."""
         entries = cron_entries.all()
-        now, settled = settled_until()
-        if new := [entry.name for entry in entries if entry.name not in settled]:
+        now, handled = handled_until()
+        if new := [entry.name for entry in entries if entry.name not in handled]:
             # Also after a failover that lost their rows: what was registered once is never taken for granted.
             register(new)
-            now, settled = settled_until()
+            now, handled = handled_until()
         self._now, self._now_at = now, time.monotonic()
         next_at = now + timedelta(seconds=_LONGEST_SLEEP_S)
         for entry in entries:
-            if self.stopping.is_set() or entry.name not in settled:
+            if self.stopping.is_set() or entry.name not in handled:
                 continue
-            after = self._settled[entry.name] = settled[entry.name]
+            after = self._handled[entry.name] = handled[entry.name]
             due = due_ticks(entry, after, now)
             if due.missed:
-                if not due.ticks:
-                    skip(entry.name, due.settled_until)
-                    self._settled[entry.name] = due.settled_until
+                # Before the others fire: one that keeps failing must not have these reported at each poll.
+                skip(entry.name, due.after)
+                self._handled[entry.name] = due.after
+                self._ticks[entry.name, "missed"] += due.missed
                 first = entry.expression.next_after(after)
                 log_event(logging.WARNING, events.CRON_MISSED, entry=entry.name, missed=due.missed, first=first)
             self._fire_in_order(entry, due.ticks)
-            if self._settled[entry.name] > after:
-                self._ticks[entry.name, "missed"] += due.missed
             next_at = min(next_at, entry.expression.next_after(now))
         return max(0.0, (next_at - now).total_seconds())
 
@@ -122,7 +121,7 @@ class Scheduler(Loop):
             fired = self._try_to_fire(entry, tick)
             if fired is None:
                 return
-            self._settled[entry.name] = tick
+            self._handled[entry.name] = tick
             if fired and self._now is not None:
                 self._lateness[entry.name] = max(0.0, (self._now - tick).total_seconds())
 
@@ -197,7 +196,7 @@ def register(names: Iterable[str]) -> None:
     CronEntryState.objects.using(conf.database).bulk_create(rows, ignore_conflicts=True)
 
 
-def settled_until() -> tuple[datetime, dict[str, datetime]]:
+def handled_until() -> tuple[datetime, dict[str, datetime]]:
     """Return the database's time, and by entry when it last fired, or else was first seen."""
     rows = statements.rows("cron_states")
     return rows[0][0], {name: after for _, name, after in rows if name is not None}

@@ -161,6 +161,30 @@ def test_a_payload_whose_database_fails_stops_no_other_entry(
     assert error in str(complaint.exc_info)
 
 
+def test_missed_ticks_are_reported_once_while_the_first_due_one_fails(
+    crontab: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    works = False
+
+    def payload(tick: datetime) -> dict[str, Any]:
+        if not works:
+            raise ZeroDivisionError
+        return {"note": "works"}
+
+    cron("* * * * *", tasks.system, payload=payload)
+    _known_for(timedelta(minutes=30))
+    scheduler = Scheduler()
+    for _ in range(5):
+        scheduler.poll()
+    missed = [record for record in caplog.records if getattr(record, "event", "") == "cron_missed"]
+    assert len(missed) in (1, 2), "a minute may have turned meanwhile"
+    count = of(shown(scheduler.samples()), "cron_ticks_total", entry="test-system", outcome="missed")
+    assert 24 <= count <= 26
+    works = True
+    scheduler.poll()
+    assert len(_fired()) in (5, 6), "the late ones that are not too late"
+
+
 def test_a_given_instant_fires_the_others_and_names_the_one_that_failed(crontab: None) -> None:
     cron("0 18 * * *", tasks.system, payload=lambda _: {"wrong": 1}, name="a-broken")
     cron("0 18 * * *", tasks.system, name="b-fine")
