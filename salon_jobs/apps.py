@@ -13,7 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db.models.signals import pre_migrate
 from django.utils.module_loading import autodiscover_modules, import_string
 
-from salon_jobs.conf import is_given, task_backends
+from salon_jobs.conf import given_keys, is_given, task_backends
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 
@@ -32,11 +32,18 @@ class SalonJobsConfig(AppConfig):
         super().import_models()
 
     def ready(self) -> None:
-        """Register checks and Sentry, then import the task and cron modules."""
+        """Register checks and Sentry, then import the task and cron modules.
+
+        Raises ConfigurationError if messages are configured without the name that they carry.
+        """
         from salon_jobs.tenancy import request  # noqa: PLC0415
 
+        keys = given_keys("OUTBOX")
+        if keys - {"SOURCES", "RETAIN_INBOX"} and "PRODUCER" not in keys:  # consumers need only these two
+            from salon_jobs.conf.sections import OutboxSettings  # noqa: PLC0415
+
+            OutboxSettings().require_producer()
         register(_late("checks.check_all"), "salon_jobs")
-        register(_late("checks.check_producer_of_views"), Tags.urls)
         register(_late("checks.check_catalogue"), Tags.database)
         _install_sentry()
         _install_tracing()

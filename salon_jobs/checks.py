@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
-from functools import cache
 from importlib.util import find_spec
 from typing import Any, Final, TypeAlias
 
@@ -32,14 +30,13 @@ from salon_jobs.access.doctor.catalogue import by_alias
 from salon_jobs.access.doctor.examination import examine
 from salon_jobs.access.operations.access import declared_by_operations, declared_in_meta
 from salon_jobs.brokers.registry import make_publisher, make_source, publisher_services
-from salon_jobs.conf import REQUEST_STORES, given_keys, middleware, root_urlconf
+from salon_jobs.conf import REQUEST_STORES, given_keys, middleware
 from salon_jobs.conf import settings as conf
-from salon_jobs.conf.sections import service_of
+from salon_jobs.conf.sections import PRODUCER_REMEDY, service_of
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import ConfigurationError, NotReady, SchemaMissing
 from salon_jobs.db.connections import POSTGRESQL_REMEDY, not_postgresql
 from salon_jobs.inbox.processor import find_tasks
-from salon_jobs.outbox.emit import Draft, emit, emit_many
 from salon_jobs.process.preflight import check_schema
 from salon_jobs.tenancy.request import TenantMiddleware
 from salon_jobs.tenancy.resolvers import make_resolver
@@ -212,62 +209,19 @@ def check_publishers() -> list[CheckMessage]:
 
 # Settings sections of the brokers, and the services by which consumers read from them.
 _BROKERS: Final = {"NATS": {"nats"}, "SNS": {"sns", "sqs"}, "AZURE": {"azurequeue"}}
-# Keys of OUTBOX that only consumers need.
-_OF_CONSUMERS: Final = {"SOURCES", "RETAIN_INBOX"}
-_EMITTING: Final = frozenset(map(id, (emit, emit_many, Draft)))
 
 
 def check_producer() -> list[CheckMessage]:
-    """Require ``OUTBOX["PRODUCER"]`` if the settings configure an outbox or loaded code imports ``emit``."""
+    """Require ``OUTBOX["PRODUCER"]`` if a broker is configured from which no consumer reads."""
     if conf.outbox.producer is not None:
         return []
-    sign = _section_in_use() or ("the code imports emit" if _emit_is_imported_at_first() else "")
-    return [_missing_producer(sign)] if sign else []
-
-
-def check_producer_of_views(**_: Any) -> list[CheckMessage]:
-    """Require it also if only views import ``emit``. Loads them through the URLconf, as Django's own checks do."""
-    urlconf = root_urlconf()
-    if urlconf is None or _emit_is_imported_at_first():
-        return []
-    importlib.import_module(urlconf)
-    try:
-        reported = conf.outbox.producer is not None or bool(_section_in_use())
-    except ConfigurationError:
-        return []  # E001
-    return [] if reported or not _emit_is_imported() else [_missing_producer("the code imports emit")]
-
-
-@cache
-def _emit_is_imported_at_first() -> bool:
-    """Return the result of ``_emit_is_imported`` at the first check, when the URLconf may not be loaded yet."""
-    return _emit_is_imported()
-
-
-def _emit_is_imported() -> bool:
-    """Return whether loaded code outside salon_jobs holds ``emit``, ``emit_many`` or ``Draft`` under any name."""
-    outside = (module for name, module in list(sys.modules.items()) if name.partition(".")[0] != "salon_jobs")
-    return any(not _EMITTING.isdisjoint(map(id, list(getattr(module, "__dict__", {}).values()))) for module in outside)
-
-
-def _section_in_use() -> str:
-    """Return the section of SALON_JOBS that shows that messages are sent, or an empty string.
-
-    A broker's section does, unless a consumer reads from that broker.
-    """
-    if given_keys("OUTBOX") - _OF_CONSUMERS:
-        return "SALON_JOBS['OUTBOX'] is"
     read = {parse_destination(consumer.source).service for consumer in conf.consumers.values()}
-    sending = (key for key, services in _BROKERS.items() if given_keys(key) and not services & read)
-    return next((f"SALON_JOBS[{key!r}] is" for key in sending), "")
-
-
-def _missing_producer(sign: str) -> CheckMessage:
-    hint = (
-        "set it to the name of this application, which every message carries: "
-        "SALON_JOBS = {'OUTBOX': {'PRODUCER': 'shop'}}"
-    )
-    return Error(f"SALON_JOBS['OUTBOX']['PRODUCER'] is not set, and {sign}", hint=hint, id="salon_jobs.E052")
+    sending = [key for key, services in _BROKERS.items() if given_keys(key) and not services & read]
+    if not sending:
+        return []
+    text = f"SALON_JOBS['OUTBOX']['PRODUCER'] is not set, and SALON_JOBS[{sending[0]!r}] is"
+    hint = f"set it to {PRODUCER_REMEDY}"
+    return [Error(text, hint=hint, id="salon_jobs.E052")]
 
 
 def check_sentry() -> list[CheckMessage]:

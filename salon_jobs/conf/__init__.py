@@ -49,11 +49,6 @@ def task_backends() -> set[str]:
     return {path for path in paths if not path.startswith(("django.tasks.", "django_tasks."))}
 
 
-def root_urlconf() -> str | None:
-    """Return the dotted path of Django's ROOT_URLCONF, or None."""
-    return getattr(django_settings, "ROOT_URLCONF", None)
-
-
 def is_given(key: str) -> bool:
     """Return whether the settings contain a key, without reading the others."""
     return key in getattr(django_settings, "SALON_JOBS", ())

@@ -114,8 +114,13 @@ class OutboxSettings:
     def require_producer(self) -> str:
         """Return the producer name that messages carry. Raises ConfigurationError."""
         if self.producer is None:
-            raise ConfigurationError("SALON_JOBS['OUTBOX']['PRODUCER'] must name this application: messages carry it")
+            raise ConfigurationError(f"SALON_JOBS['OUTBOX']['PRODUCER'] is not set: it is {PRODUCER_REMEDY}")
         return self.producer
+
+
+PRODUCER_REMEDY: Final = (
+    "the name of this application, which every message carries: SALON_JOBS = {'OUTBOX': {'PRODUCER': 'shop'}}"
+)
 
 
 def service_of(name: str) -> str:

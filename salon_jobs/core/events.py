@@ -102,6 +102,7 @@ ROUTINE: Final = frozenset(
         JOB_TIMED_OUT,
         JOB_RELEASED,
         JOB_LEASE_LOST,
+        JOB_HELD_UP,
         JOB_RESCUED,
         CHUNK_SPLIT,
         MESSAGE_RETRIED,
