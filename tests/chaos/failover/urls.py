@@ -1,0 +1,89 @@
+"""One page, which writes: what a request asks for, its job and its messages, in one transaction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from django.db import connection
+from django.http import HttpRequest, JsonResponse
+from django.urls import path
+from django.utils import timezone
+from django.views.decorators.csrf import csrf_exempt
+
+from salon_jobs import emit, tenant_context
+from salon_jobs.tenancy import without_store
+from tests.chaos.failover import tasks
+from tests.chaos.failover.client import names
+
+_DELAY: Final = timedelta(seconds=2)
+
+
+def _many(store_id: UUID, marker: str, **_: str) -> str:
+    calls = [tasks.store.call(store_id=store_id, marker=name) for name in names("follow", marker)[1:]]
+    tasks.store.enqueue_many(calls, then=tasks.store.call(store_id=store_id, marker=marker))
+    return "inserted"
+
+
+def _delayed(store_id: UUID, marker: str, **_: str) -> str:
+    later = timezone.now() + _DELAY
+    return tasks.store.using(run_at=later).enqueue(store_id=store_id, marker=marker).action
+
+
+def _batch(marker: str, **_: str) -> str:
+    tasks.finishing.enqueue_many(tasks.finishing.call(marker=name) for name in names("batch", marker))
+    return "inserted"
+
+
+KINDS: Final[dict[str, Callable[..., str]]] = {
+    "system": lambda store_id, marker, **_: tasks.system.enqueue(marker=marker).action,
+    "finishing": lambda store_id, marker, **_: tasks.finishing.enqueue(marker=marker).action,
+    "store": lambda store_id, marker, **_: tasks.store.enqueue(store_id=store_id, marker=marker).action,
+    "outside": lambda store_id, marker, **_: tasks.outside.enqueue(store_id=store_id, marker=marker).action,
+    "kept": lambda store_id, marker, **_: tasks.kept.enqueue(store_id=store_id, marker=marker).action,
+    "flaky": lambda store_id, marker, **_: tasks.flaky.enqueue(store_id=store_id, marker=marker).action,
+    "replace": lambda store_id, marker, key: tasks.replace.enqueue(store_id=store_id, key=key, marker=marker).action,
+    "preserve": lambda store_id, marker, key: tasks.preserve.enqueue(store_id=store_id, key=key, marker=marker).action,
+    "dedupe": lambda store_id, marker, key: tasks.dedupe.enqueue(store_id=store_id, key=key, marker=marker).action,
+    "chunk": lambda store_id, marker, **_: tasks.chunk.enqueue(store_id, tasks.Part(marker)).action,
+    "fan": lambda store_id, marker, **_: tasks.fan.enqueue(marker=marker).action,
+    "follow": _many,
+    "batch": _batch,
+    "delayed": _delayed,
+    "held-system": lambda store_id, marker, key: tasks.held_system.enqueue(marker=marker, gate=key).action,
+    "held-outside": lambda store_id, marker, key: (
+        tasks.held_outside.enqueue(store_id=store_id, marker=marker, gate=key).action
+    ),
+    "held-store": lambda store_id, marker, key: (
+        tasks.held_store.enqueue(store_id=store_id, marker=marker, gate=key).action
+    ),
+    "none": lambda store_id, marker, **_: "inserted",
+}
+
+
+@csrf_exempt
+@without_store
+def write(request: HttpRequest) -> JsonResponse:
+    """Write one row ``asked`` and what it asks for; answer with the server that committed it."""
+    asked: dict[str, Any] = json.loads(request.body)
+    store_id, marker, kind, key = UUID(asked["store"]), asked["marker"], asked["kind"], asked["key"]
+    with tenant_context(store_id), connection.cursor() as cursor:
+        action = KINDS[kind](store_id=store_id, marker=marker, key=key)
+        cursor.execute(
+            "INSERT INTO failover_asked (marker, kind, key, action) VALUES (%s, %s, %s, %s) RETURNING server",
+            [marker, kind, key, str(action)],
+        )
+        server: int = cursor.fetchone()[0]
+        for destination, aggregate in asked["messages"]:
+            cursor.execute(
+                "UPDATE failover_counted SET number = number + 1 WHERE name = %s RETURNING number", [aggregate]
+            )
+            payload = {"number": cursor.fetchone()[0], "server": server}
+            emit(f"rn::nats:::{destination}", event="counted", aggregate_id=aggregate, payload=payload)
+    return JsonResponse({"server": server})
+
+
+urlpatterns = [path("write/", write)]
