@@ -3,24 +3,72 @@
 The sender is the task. Django logs what a receiver raises; it changes nothing.
 """
 
-from typing import Final
+from asyncio import CancelledError
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import Any, Final
 
 from django.dispatch import Signal
 
-job_enqueued: Final = Signal()
+from salon_jobs.core.errors import Interrupted
+
+
+class _JobSignal(Signal):
+    """Signal whose receivers may raise anything: ``send_robust`` of Django lets a SystemExit through.
+
+    An interrupt of the run passes.
+    """
+
+    def _live_receivers(self, sender: object) -> Any:
+        # Django 5.0 to 6.1: those called here, and those awaited.
+        calls, coroutines = super()._live_receivers(sender)
+        return [_tamed(each) for each in calls], [_tamed_coroutine(each) for each in coroutines]
+
+
+class ReceiverRaised(Exception):
+    """Raised in place of what a receiver raised that is no ``Exception``, such as SystemExit."""
+
+
+def _tamed(receiver: Callable[..., object]) -> Callable[..., object]:
+    @wraps(receiver)
+    def call(**named: Any) -> object:
+        try:
+            return receiver(**named)
+        except (Exception, Interrupted):
+            raise
+        except BaseException as error:
+            raise ReceiverRaised(f"{type(error).__name__}: {error}") from error
+
+    return call
+
+
+def _tamed_coroutine(receiver: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
+    @wraps(receiver)
+    async def call(**named: Any) -> object:
+        try:
+            return await receiver(**named)
+        except (Exception, Interrupted, CancelledError):
+            raise
+        except BaseException as error:
+            raise ReceiverRaised(f"{type(error).__name__}: {error}") from error
+
+    return call
+
+
+job_enqueued: Final = _JobSignal()
 """Jobs were added in the caller's transaction, which may still be rolled back.
 
 ``handles`` has one per job, in order. An ``enqueue_many`` sends one signal; a fan-out, which does not know the ids,
 sends none.
 """
 
-job_started: Final = Signal()
+job_started: Final = _JobSignal()
 """An attempt begins: ``job`` is what ``current_job()`` returns.
 
 Sent on the thread that runs it, before its transaction.
 """
 
-job_finished: Final = Signal()
+job_finished: Final = _JobSignal()
 """The end of an attempt is committed.
 
 ``job`` is as in ``job_started``, ``state`` the job's new state (queued, if it runs again), and ``error`` what its

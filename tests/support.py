@@ -74,11 +74,14 @@ def change(statement: str, *parameters: Any) -> None:
 
 
 @contextmanager
-def running_on_a_thread(process_id: int, jobs: Sequence[ClaimedJob]) -> Generator[Runner]:
-    """Run claimed jobs on a worker's thread until all have ended, then end the threads."""
+def running_on_a_thread(process_id: int, jobs: Sequence[ClaimedJob], **bounds: int) -> Generator[Runner]:
+    """Run claimed jobs on a worker's thread until all have ended, then end the threads.
+
+    ``bounds`` are those of the finisher.
+    """
     queue = JobBuffer(1)
     abandon = threading.Event()
-    finisher = Finisher(process_id, queue.forget, abandon)
+    finisher = Finisher(process_id, queue.forget, abandon, **bounds)
     deadlines = DeadlineWatcher()
     runner = Runner(queue, finisher, process_id, 0, abandon, in_flight=InFlightTable(1), deadlines=deadlines)
     queue.put(list(jobs))

@@ -64,6 +64,12 @@ class ResultInvalid(SalonJobsError):
     code = "JOB.RESULT_INVALID"
 
 
+class EndRefused(SalonJobsError):
+    """The handler returned, but the database refuses to record that, or to keep the result; its effects stand."""
+
+    code = "JOB.END_REFUSED"
+
+
 class NoResult(SalonJobsError):
     """The job has no result: it has not succeeded, or keeps none."""
 

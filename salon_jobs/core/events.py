@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Iterable, MutableMapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import cache
@@ -16,8 +16,32 @@ from uuid import UUID
 if TYPE_CHECKING:
     from msgspec.json import Encoder
 
-logger: Final = logging.getLogger("salon_jobs")
+from salon_jobs.core.errors import Interrupted
+
 R = TypeVar("R")
+
+
+class SafeLogger(logging.LoggerAdapter[logging.Logger]):
+    """Logger that never raises, whatever the handlers of the host do: with a closed stderr, logging itself raises.
+
+    ``lost`` counts the records that could not be written. An interrupt of a run passes.
+    """
+
+    lost = 0
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        try:
+            super().log(level, msg, *args, **kwargs)
+        except Interrupted:
+            raise
+        except BaseException:  # a handler may raise anything, even SystemExit
+            self.lost += 1
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        return msg, kwargs
+
+
+logger: Final = SafeLogger(logging.getLogger("salon_jobs"))
 
 JOB_SUCCEEDED: Final = "job_succeeded"
 JOB_RETRIED: Final = "job_retried"
@@ -45,6 +69,8 @@ PROCESS_STOPPING: Final = "process_stopping"
 PROCESS_STOPPED: Final = "process_stopped"
 PROCESS_RELOADING: Final = "process_reloading"
 PROCESS_FAILED: Final = "process_failed"
+THREAD_DIED: Final = "thread_died"
+LOG_LOST: Final = "log_lost"
 PROCESS_DEAD: Final = "process_dead"
 PROCESS_REGISTERED_AGAIN: Final = "process_registered_again"
 CHILD_DIED: Final = "child_died"
@@ -142,9 +168,27 @@ def log_event(level: int, event: str, /, *, exc_info: BaseException | None = Non
         return
     try:
         text = " ".join(f"{name}={value}" for name, value in fields.items())
-        logger.log(level, "%s %s", event, text, exc_info=exc_info, extra={"event": event, "event_fields": fields})
+        logger.logger.log(
+            level, "%s %s", event, text, exc_info=exc_info, extra={"event": event, "event_fields": fields}
+        )
+    except Interrupted:
+        raise
     except BaseException as fault:  # formatting a job's exception may raise anything, even SystemExit
         logger.error("%s could not be logged in full: %s", event, type(fault).__name__)  # noqa: TRY400 - it would raise again
+
+
+@contextmanager
+def contained(what: str, *args: object) -> Generator[None]:
+    """Log whatever the block raises as an error of ``what``, such as a receiver: foreign code affects nothing else.
+
+    An interrupt of the run passes.
+    """
+    try:
+        yield
+    except Interrupted:
+        raise
+    except BaseException:  # even SystemExit
+        logger.exception(what, *args)
 
 
 def log_batch(
@@ -163,7 +207,8 @@ def log_batch(
     if not logger.isEnabledFor(level):
         return
     handlers = logging.getLogger().handlers
-    writer = handlers[0] if len(handlers) == 1 and logger.propagate and not logger.handlers else None
+    own = logger.logger
+    writer = handlers[0] if len(handlers) == 1 and own.propagate and not own.handlers else None
     if isinstance(writer, JsonLinesHandler) and level >= writer.level:
         writer.write_batch(level, event, list(records), fields=fields, line=line)
         return
@@ -171,7 +216,16 @@ def log_batch(
         log_event(level, event, **fields(record))
 
 
-class JsonLinesHandler(logging.StreamHandler[TextIO]):
+class LinesHandler(logging.StreamHandler[TextIO]):
+    """Handler of a stream that may be closed or full: it counts what it cannot write, and raises nothing."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the base class names it
+        logger.lost += 1
+        with suppress(Exception):  # standard error may be closed as well
+            super().handleError(record)
+
+
+class JsonLinesHandler(LinesHandler):
     """Handler that writes each record as one JSON line, and a batch of records in one write."""
 
     def __init__(self, stream: TextIO) -> None:

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar, cast
 from uuid import UUID
 
-from salon_jobs.core.events import JOB_SUCCEEDED, logger
+from salon_jobs.core.events import JOB_SUCCEEDED, contained
 
 T = TypeVar("T")
 # The ``messaging.system`` of work carried by our own queue.
@@ -216,12 +216,9 @@ class _Scopes:
 
     def __enter__(self) -> Self:
         for make in self._makers:
-            try:
+            with contained("a tracer could not begin"):
                 scope = make()
                 self.values.append(scope.__enter__())
-            except Exception:
-                logger.exception("a tracer could not begin")
-            else:
                 self._entered.append(scope)
         return self
 
@@ -229,19 +226,18 @@ class _Scopes:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for scope in reversed(self._entered):
-            try:
-                scope.__exit__(kind, error, trace)
-            except Exception as fault:
-                if fault is not error:
-                    logger.exception("a tracer could not end")
+            with contained("a tracer could not end"):
+                try:
+                    scope.__exit__(kind, error, trace)
+                except BaseException as fault:
+                    if fault is not error:
+                        raise
 
 
 def _tried(call: Callable[[], Any]) -> Any:
-    try:
+    with contained("a tracer failed"):
         return call()
-    except Exception:
-        logger.exception("a tracer failed")
-        return None
+    return None
 
 
 def _joined(all_headers: Sequence[Mapping[str, str]]) -> dict[str, str]:
@@ -303,8 +299,6 @@ def observe_failures(observer: FailureObserver) -> None:
 def report_failure(failure: FinalFailure | MessageFailure) -> None:
     """Call every observer; an observer's error is logged and never affects the job."""
     for observer in _observers:
-        try:
+        subject = f"job {failure.job_id}" if isinstance(failure, FinalFailure) else f"message {failure.message_id}"
+        with contained("a failure observer raised for %s", subject):
             observer(failure)
-        except BaseException:  # formatting a job's exception may raise anything
-            subject = f"job {failure.job_id}" if isinstance(failure, FinalFailure) else f"message {failure.message_id}"
-            logger.exception("a failure observer raised for %s", subject)

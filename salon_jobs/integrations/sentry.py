@@ -49,7 +49,7 @@ def install() -> None:
     """Report failures and log records, and trace jobs and messages."""
     # The SDK would send every record (job_failed twice), and keep the rest as breadcrumbs in events of other stores.
     ignore_logger(logger.name)
-    logger.addFilter(record_reporter)
+    logger.logger.addFilter(record_reporter)
     observe_failures(capture)
     trace_by(tracer)
 

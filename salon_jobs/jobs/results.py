@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import msgspec
 
 from salon_jobs.core.errors import JobDoesNotExist, NoResult, ResultInvalid
-from salon_jobs.core.records import EnqueueAction, JobState
+from salon_jobs.core.records import EnqueueAction, JobState, KeptResult
 from salon_jobs.db import statements
 from salon_jobs.db.instants import to_project
 from salon_jobs.jobs.payload import encode
 
+J = TypeVar("J")
 _WITHOUT_RESULT: Final = {
     JobState.QUEUED: " yet: it is queued",
     JobState.RUNNING: " yet: it is running",
@@ -126,7 +127,9 @@ def load_result(public_id: UUID, *, using: str | None = None) -> JobRecord | Non
     return _record(statements.rows("get_result", {"public_id": public_id}, using=using))
 
 
-# Far below what jsonb can hold: a batch of results is one statement.
+# Characters of results in one statement, which is several times as large on its way. The server accepts 1 GB.
+MOST_PER_STATEMENT: Final = 8_000_000
+# Far below what jsonb can hold.
 _LARGEST: Final = 10_000_000
 
 
@@ -142,6 +145,21 @@ def encode_result(task: str, value: object) -> str:
             f"task {task!r} returned {type(value).__name__}, which cannot be kept as JSON: {error}. Return numbers, "
             "texts, lists, dicts, dates or dataclasses, or declare the task without keep_result"
         ) from error
+
+
+def in_statements(results: Sequence[tuple[J, KeptResult | None]], most: int) -> Iterator[list[tuple[J, KeptResult]]]:
+    """Yield results in parts of at most ``most`` characters, or of a single one that is longer."""
+    part, size = list[tuple[J, KeptResult]](), 0
+    for job, result in results:
+        if result is None:
+            continue
+        if part and size + len(result.value) > most:
+            yield part
+            part, size = [], 0
+        part.append((job, result))
+        size += len(result.value)
+    if part:
+        yield part
 
 
 # In the order of ``job_record`` and of salon_jobs_get_result.

@@ -17,7 +17,7 @@ from salon_jobs.conf.sections import FORMATS
 from salon_jobs.core.terminal import Screen
 from salon_jobs.management.arguments import address, log_level
 from salon_jobs.management.output import as_command_error, plain_notes, printable
-from salon_jobs.process.logs import configure_logging
+from salon_jobs.process.logs import configure_logging, is_on_terminal
 from salon_jobs.process.reloader import Reloader
 from salon_jobs.process.service import MakeLoop, Service, die_with_parent, release
 
@@ -146,7 +146,7 @@ def configure_output(options: dict[str, Any]) -> None:
     if options["terminal"]:
         screen = Screen(colours=options["terminal"] == "coloured")
     else:
-        screen = Screen.of(sys.stdout, options) if sys.stdout.isatty() else None
+        screen = Screen.of(sys.stdout, options) if is_on_terminal() else None
     options["screen"] = screen
     options["log_format"] = configure_logging(
         level=options["log_level"], log_format=options["log_format"], screen=screen

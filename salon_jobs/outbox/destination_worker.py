@@ -17,8 +17,9 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.destinations import place_of
-from salon_jobs.core.events import log_event, logger
+from salon_jobs.core.events import contained, log_event
 from salon_jobs.core.tracing import Published, active_tracers, headers_of
+from salon_jobs.core.vital import vital
 from salon_jobs.outbox.backlog import Backlog
 from salon_jobs.outbox.marker import Marker, Settled
 from salon_jobs.outbox.queries import Failure
@@ -177,6 +178,10 @@ class DestinationWorker(threading.Thread):
         self.backlog.written(failures)
 
     def run(self) -> None:
+        with vital():
+            self._run()
+
+    def _run(self) -> None:
         try:
             while not self._stopping.is_set():
                 batch, should_continue = self._next_batch()
@@ -214,7 +219,7 @@ class DestinationWorker(threading.Thread):
             answers = self.publisher.publish(batch, should_continue=should_continue)
             if len(answers) != len(batch):
                 raise RuntimeError(f"{len(answers)} answers to {len(batch)} messages")
-        except Exception as error:  # a publisher that breaks its contract must not end the relay
+        except BaseException as error:  # a publisher that breaks its contract must not end the relay
             log_event(logging.ERROR, events.PUBLISHER_BROKEN, exc_info=error, aggregate_type=self.aggregate_type)
             broken = PublishFailure(Verdict.OUTAGE, "OUTBOX.PUBLISHER_BROKEN", f"{type(error).__name__}: {error}")
             return [broken] * len(batch)
@@ -312,7 +317,7 @@ def _trace(batch: Sequence[OutgoingMessage], answers: Answers, began_ns: int) ->
     for message, answer in zip(batch, answers, strict=True):
         if message.headers == "{}" or (answer is not None and answer.verdict in _NOT_TRIED):
             continue
-        try:
+        with contained("a tracer could not note message %s", message.message_id):
             service, resource = place_of(message.aggregate_type)
             published = Published(
                 system=service,
@@ -330,5 +335,3 @@ def _trace(batch: Sequence[OutgoingMessage], answers: Answers, began_ns: int) ->
             )
             for tracer in tracers:
                 tracer.published(published)
-        except Exception:  # the message is published, whatever its tracer does
-            logger.exception("a tracer could not note message %s", message.message_id)

@@ -16,6 +16,7 @@ from typing import Any
 from salon_jobs.core.errors import ConfigurationError, NotReady, SalonJobsError
 from salon_jobs.core.events import logger
 from salon_jobs.core.metrics import Sample
+from salon_jobs.core.vital import vitally
 from salon_jobs.process.exposition import exposition
 
 _PATIENCE_S = 5
@@ -100,7 +101,9 @@ class HealthServer:
                 f"cannot listen on {address[0]}:{address[1]} for health: {error}; name another address with"
                 " --health-addr HOST:PORT (port 0 takes a free one)"
             ) from error
-        self._thread = threading.Thread(target=self._server.serve_forever, name="salon-jobs-health", daemon=True)
+        self._thread = threading.Thread(
+            target=vitally(self._server.serve_forever), name="salon-jobs-health", daemon=True
+        )
 
     @property
     def address(self) -> tuple[str, int]:

@@ -9,12 +9,12 @@ from copy import copy
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from salon_jobs.conf import has_logging
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
-from salon_jobs.core.events import BOUND, JsonLinesHandler, current_run, logger
+from salon_jobs.core.events import BOUND, JsonLinesHandler, LinesHandler, current_run, logger
 from salon_jobs.core.records import PARTITIONS
 from salon_jobs.core.terminal import Screen
 from salon_jobs.core.tracing import current_trace_id
@@ -202,6 +202,12 @@ def _drop_console_of_django() -> None:
             django.removeHandler(handler)
 
 
+def is_on_terminal() -> bool:
+    """Return whether standard output is a terminal; there may be none at all, or one that is closed."""
+    out: TextIO | None = sys.stdout
+    return out is not None and not out.closed and out.isatty()
+
+
 def configure_logging(
     *, level: str | None = None, log_format: str | None = None, screen: Screen | None = None
 ) -> str | None:
@@ -214,7 +220,7 @@ def configure_logging(
     """
     asked = level is not None or log_format is not None
     level = level or conf.logging.level
-    is_terminal = sys.stdout.isatty()
+    is_terminal = is_on_terminal()
     log_format = log_format or conf.logging.format or ("text" if is_terminal else "json")
     if logger.hasHandlers() and not asked:
         return None
@@ -224,7 +230,7 @@ def configure_logging(
     if log_format == "json":
         handler = JsonLinesHandler(sys.stdout)
     else:
-        handler = logging.StreamHandler(sys.stdout)
+        handler = LinesHandler(sys.stdout)
         handler.setFormatter(TextFormatter() if screen is None else TerminalFormatter(screen))
         if screen is not None:
             handler.addFilter(_NewsOnly())

@@ -16,6 +16,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.events import log_event
+from salon_jobs.core.vital import vitally
 from salon_jobs.tenancy.connections import remember_connections, tidy_connections
 
 OUTAGE_WAITS: Final = Backoff(base=timedelta(seconds=0.1), cap=timedelta(seconds=2))
@@ -101,10 +102,15 @@ class Loop:
         self._clock = clock
         self._wait = wait
         self.began_at = self._polled_at = clock()
-        self._thread = threading.Thread(target=self.run, name=f"salon-jobs-{name.replace(' ', '-')}", daemon=True)
+        self._thread = threading.Thread(
+            target=vitally(self.run), name=f"salon-jobs-{name.replace(' ', '-')}", daemon=True
+        )
 
     def poll(self) -> float:
-        """Do one round; return the seconds until the next. Database errors are waited out; any other ends the loop."""
+        """Do one round; return the seconds until the next.
+
+        Database errors are waited out; any other ends the loop, and with it the process.
+        """
         raise NotImplementedError
 
     def on_outage(self) -> None:
@@ -128,6 +134,7 @@ class Loop:
             connections.close_all()
 
     def start(self) -> None:
+        """Run on a thread of its own, whose death by an error is the death of the process."""
         if self.wakes_after_outage:
             _woken_after_outages.add(self)
         self._thread.start()

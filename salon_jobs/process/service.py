@@ -23,6 +23,7 @@ from salon_jobs.core import events, metrics, tracing
 from salon_jobs.core.errors import NotReady, SchemaMissing
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
+from salon_jobs.core.vital import die_by
 from salon_jobs.process.health_server import HealthServer
 from salon_jobs.process.heartbeat import Heartbeat
 from salon_jobs.process.preflight import check_schema, check_tables, check_worker
@@ -34,6 +35,7 @@ _MARGIN_S = 0.25
 # Time to send the last spans and errors: normally, and within the margin.
 _EXPORT_S = 2.0
 _LAST_EXPORT_S = 0.1
+DEAD_EXIT = 70
 _PR_SET_PDEATHSIG = 1
 
 
@@ -92,6 +94,7 @@ class Service:
         self._heartbeat = Heartbeat(kind, concurrency=concurrency, queues=queues)
         self._loop: ServedLoop | None = None
         self._stopping = threading.Event()
+        self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._schema_checked = self._registered = False
         self._clean = True
         self._error: BaseException | None = None
@@ -106,10 +109,12 @@ class Service:
 
         Raises what keeps the process from starting (ForbiddenRole; in a burst also NotReady and SchemaMissing). Ends
         the interpreter at once, with status 1, when a job outlives its grace, since its thread cannot be ended
-        otherwise, and in any case when the grace is over, whatever the loop is waiting for.
+        otherwise, and in any case when the grace is over, whatever the loop is waiting for. If a vital thread dies, it
+        stops as after a signal and raises RuntimeError.
         """
         # The handlers only put into a SimpleQueue, which is safe at any bytecode, unlike an Event.
-        signals: queue.SimpleQueue[int] = queue.SimpleQueue()
+        signals = self._signals
+        die_by(self._end_after)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _frame: signals.put(number))
         if self._health is not None:
@@ -131,9 +136,8 @@ class Service:
                 if self._loop is not None:
                     self._loop.stop()
         unclean = self._error is None and not self._clean
-        log_event(
-            logging.WARNING if unclean else logging.INFO, events.PROCESS_STOPPED, kind=self._kind, clean=self._clean
-        )
+        clean = self._clean and self._error is None
+        log_event(logging.INFO if clean else logging.WARNING, events.PROCESS_STOPPED, kind=self._kind, clean=clean)
         if unclean:
             tracing.flush(max(_LAST_EXPORT_S, min(_EXPORT_S, end - time.monotonic())))
             exit_at_once(1)
@@ -157,12 +161,19 @@ class Service:
             self._registered = True
             log_event(logging.INFO, events.PROCESS_STARTED, kind=self._kind, process_id=process_id, pid=os.getpid())
             self._clean = self._loop.run()
-        except Exception as error:  # raised again in the main thread
+        except BaseException as error:  # raised again in the main thread
             self._error, self._clean = error, False
         finally:
             self._heartbeat.stop()
             self._heartbeat.join()
             connections.close_all()
+
+    def _end_after(self, thread: str, error: BaseException) -> None:
+        """Stop as after a signal, and fail, because a thread has died; whoever runs this process restarts it."""
+        if self._error is None:
+            self._error = RuntimeError(f"the thread {thread} has died: {type(error).__name__}; see the log")
+            self._error.__cause__ = error
+        self._signals.put(signal.SIGTERM)
 
     def _wait_until_usable(self) -> bool:
         """Wait until database, role and schema are usable; return False when stopped first."""
@@ -227,7 +238,11 @@ def die_with_parent() -> None:
 
 def exit_at_once(status: int) -> NoReturn:
     """Exit the interpreter at once, without waiting for threads that cannot be ended."""
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
+    try:
+        with suppress(Exception):  # of a handler of the host
+            logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):  # there is none, it is closed, or its reader is gone
+                stream.flush()
+    finally:
+        os._exit(status)

@@ -22,6 +22,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from asgiref.sync import AsyncToSync, SyncToAsync, ThreadSensitiveContext
 
+from salon_jobs.core.vital import vitally
 from salon_jobs.tenancy.connections import finish_resets, reset_sessions, tidy_connections
 
 R = TypeVar("R")
@@ -169,7 +170,9 @@ def _running_loop() -> asyncio.AbstractEventLoop:
             _loop = asyncio.new_event_loop()
             _loop.set_task_factory(_new_task)
             _loop.set_default_executor(_CleanThreads(thread_name_prefix="salon-jobs-event-loop"))
-            threading.Thread(target=_run_for_ever, args=(_loop,), name="salon-jobs-event-loop", daemon=True).start()
+            threading.Thread(
+                target=vitally(_run_for_ever), args=(_loop,), name="salon-jobs-event-loop", daemon=True
+            ).start()
         return _loop
 
 

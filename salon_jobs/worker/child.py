@@ -17,10 +17,11 @@ from typing import Any, Final, NoReturn
 
 from salon_jobs.core import events, tracing
 from salon_jobs.core.errors import NotReady
-from salon_jobs.core.events import log_event
+from salon_jobs.core.events import log_event, logger
+from salon_jobs.core.vital import die_by, vital, vitally
 from salon_jobs.process.heartbeat import name_connections
 from salon_jobs.process.loop import Loop
-from salon_jobs.process.service import die_with_parent, exit_at_once
+from salon_jobs.process.service import DEAD_EXIT, die_with_parent, exit_at_once
 from salon_jobs.worker.in_flight import IdleTable, InFlightTable
 from salon_jobs.worker.worker import Worker, WorkerOptions
 
@@ -28,6 +29,8 @@ KIND: Final = "worker"
 _REPORT_EVERY_S = 1.0
 _ORPHANED = 1
 _FLUSH_S = 2.0
+# After so long without progress in writing the ends of runs, the supervisor learns which they are.
+_STUCK_S = 5.0
 
 
 class ControlChannel:
@@ -82,7 +85,9 @@ class _Child:
         self._idle = idle
         # The start message, then None for each request to stop.
         self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        threading.Thread(target=self._receive, name="salon-jobs-channel", daemon=True).start()
+        self._worker: Worker | None = None
+        die_by(self._die)
+        threading.Thread(target=vitally(self._receive), name="salon-jobs-channel", daemon=True).start()
 
     def run(self) -> bool:
         start = self._messages.get()
@@ -91,19 +96,28 @@ class _Child:
         name_connections(start["process_id"])
         options = WorkerOptions(**start["options"])
         in_flight = InFlightTable(options.concurrency, fileno=self._in_flight)
-        worker = Worker(start["process_id"], options, in_flight=in_flight, idle=self._idle)
+        worker = self._worker = Worker(start["process_id"], options, in_flight=in_flight, idle=self._idle)
         fields: dict[str, Any] = {"kind": KIND, "process_id": start["process_id"]}
         log_event(logging.INFO, events.PROCESS_STARTED, **fields, pid=os.getpid())
         reporter = _Reporter(worker, self._channel)
         reporter.start()
-        threading.Thread(target=self._stop_on_request, args=(worker,), name="salon-jobs-stop", daemon=True).start()
+        threading.Thread(
+            target=vitally(self._stop_on_request), args=(worker,), name="salon-jobs-stop", daemon=True
+        ).start()
         # Imported objects stay, so the garbage collector need not traverse them again (80,000 objects, 43 ms).
         gc.freeze()
-        is_clean = worker.run()
+        with vital():
+            is_clean = worker.run()
         reporter.stop()
         reporter.join(_REPORT_EVERY_S)
         log_event(logging.INFO if is_clean else logging.WARNING, events.PROCESS_STOPPED, **fields, clean=is_clean)
         return is_clean
+
+    def _die(self, thread: str, error: BaseException) -> None:
+        """Exit at once: nothing of this process can be relied on. The supervisor rescues its jobs and replaces it."""
+        if (worker := self._worker) is not None:
+            self._channel.send(facts=worker.facts(), unwritten=worker.unwritten_ids(), counted={"rows": []})
+        exit_at_once(DEAD_EXIT)
 
     def _receive(self) -> None:
         """Queue the supervisor's messages; without a supervisor, exit before others run our jobs again."""
@@ -127,6 +141,10 @@ class _Reporter(Loop):
 
     def poll(self) -> float:
         report: dict[str, Any] = {"facts": self._worker.facts()}
+        if (stuck_s := self._worker.stuck_s) > _STUCK_S:
+            report |= {"stuck_s": stuck_s, "unwritten": self._worker.unwritten_ids()}
+        if logger.lost:
+            report["log_lost"] = logger.lost
         try:
             self._worker.require_ready()
         except NotReady as error:

@@ -17,14 +17,20 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
-from django.db import OperationalError
+from django.db import Error, OperationalError
 
+from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.backoff import Backoff
+from salon_jobs.core.errors import NotReady
 from salon_jobs.core.events import log_event, logger
+from salon_jobs.core.vital import vitally
+from salon_jobs.db import statements
 from salon_jobs.jobs.queries import is_held_up
-from salon_jobs.process.heartbeat import Heartbeat, delete_row
+from salon_jobs.process.heartbeat import Heartbeat, application_name, delete_row
 from salon_jobs.process.loop import Loop
+from salon_jobs.process.probe import Probe
+from salon_jobs.process.service import DEAD_EXIT
 from salon_jobs.worker.child import KIND, ControlChannel
 from salon_jobs.worker.in_flight import InFlightRun, InFlightTable
 from salon_jobs.worker.maintenance import log_held_up, rescue_process
@@ -106,7 +112,7 @@ class ChildProcess:
         self.report: dict[str, Any] | None = None
         self._began = self._reported_at = time.monotonic()
         self._threads = [
-            threading.Thread(target=work, name=f"salon-jobs-{name}-{self.pid}", daemon=True)
+            threading.Thread(target=vitally(work), name=f"salon-jobs-{name}-{self.pid}", daemon=True)
             for name, work in (("listen", self._listen), ("relay", self._relay))
         ]
         for thread in self._threads:
@@ -144,7 +150,9 @@ class ChildProcess:
 
     def wait(self) -> int:
         """Wait until it has ended; return its exit status, or minus the number of the signal that killed it."""
-        return self._process.wait()
+        status = self._process.wait()
+        self._threads[0].join(_LAST_LINES_S)  # its last report
+        return status
 
     def close(self) -> None:
         """Forward the last lines of an ended child, for a limited time: a handler's leftovers may hold the pipe."""
@@ -156,7 +164,10 @@ class ChildProcess:
         for message in self._channel.received():
             self._reported_at = time.monotonic()
             self._on_counted(message.pop("counted"))
+            lost = message.get("log_lost", 0) - (self.report or {}).get("log_lost", 0)
             self.report = message
+            if lost:
+                log_event(logging.WARNING, events.LOG_LOST, process_id=self.process_id, pid=self.pid, records=lost)
 
     def _relay(self) -> None:
         assert self._process.stdout is not None  # noqa: S101 - a pipe was asked for
@@ -176,6 +187,10 @@ _BURST_TRIES = 3
 _DRAIN_S = 2.0
 # After the last of them leaves the table, its success still has to be written, with others, and logged.
 _SETTLE_S = 0.25
+# How long a child may be unable to write the ends of its runs while the database answers.
+_STUCK_S = 60.0
+# Reports come every second; an older one, from before a handler held the GIL, is outdated.
+FRESH_S = 5.0
 
 
 class ChildSupervisor(Loop):
@@ -194,6 +209,8 @@ class ChildSupervisor(Loop):
         self._is_blameless = False
         self._draining_since: float | None = None
         self._alone_since: float | None = None
+        self._stuck_since: float | None = None
+        self._lock_probe = Probe(self._ask_for_lock)
         self.process: ChildProcess | None = None
         self.early_deaths = 0
         self.is_clean = True
@@ -237,6 +254,36 @@ class ChildSupervisor(Loop):
         if is_settled or now - self._draining_since > _DRAIN_S:
             self.kill("a job ran past its limit", blameless=True)
 
+    def kill_if_stuck(self) -> None:
+        """Kill a child that could not write an end for a minute in which the database answered.
+
+        Its last report says which jobs those are: it is unknown whether their effects stand, so they are charged.
+        """
+        child, now = self.process, time.monotonic()
+        report = (child and child.report) or {}
+        is_stuck = child is not None and child.silent_s < FRESH_S and "stuck_s" in report
+        if not is_stuck or self._heartbeat.polled_s_ago > conf.process_silent_after.total_seconds():
+            self._stuck_since = None
+            return
+        self._stuck_since = self._stuck_since or now
+        if now - self._stuck_since > _STUCK_S and not self._waits_for_lock():
+            self.kill(f"no end of a run could be written for {report['stuck_s']:.0f} s")
+
+    def _ask_for_lock(self) -> bool:
+        name = application_name(0 if self.process is None else self.process.process_id)
+        [(waits,)] = statements.rows("waits_for_lock", {"application_name": name})
+        return bool(waits)
+
+    def _waits_for_lock(self) -> bool:
+        """Return whether the child waits for a lock on our tables, such as a migration's, or that cannot be found out.
+
+        What it waits for is written when the lock is free.
+        """
+        try:
+            return self._lock_probe.answer()
+        except (NotReady, Error):
+            return True
+
     def poll(self) -> float:
         """Start a child, wait until it has ended, and rescue its jobs; return the wait before the next one."""
         lived_s = 0.0
@@ -266,7 +313,7 @@ class ChildSupervisor(Loop):
 
     def _run_child(self) -> tuple[str | None, float]:
         """Run one child to its end and rescue its jobs; return how it ended (None: cleanly) and how long it lived."""
-        self._killed_at = self._draining_since = self._alone_since = None
+        self._killed_at = self._draining_since = self._alone_since = self._stuck_since = None
         child = self.process = ChildProcess(self._plan, self._number)
         self._registered.wait()
         if self.stopping.is_set():
@@ -305,8 +352,8 @@ class ChildSupervisor(Loop):
             return
         runs = child.runs()
         overdue: list[InFlightRun] = []
-        charged = [run.job_id for run in runs]
-        if self.stopping.is_set() and status > 0:
+        charged = [*(run.job_id for run in runs), *(child.report or {}).get("unwritten", ())]
+        if self.stopping.is_set() and 0 < status != DEAD_EXIT:
             charged = []  # it gave its jobs back, or tried to
         elif self._killed_at is not None and self._is_blameless:
             overdue, charged = [run for run in runs if run.kill_at <= self._killed_at], []

@@ -20,8 +20,8 @@ from psycopg import sql as compose
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.error_report import report
-from salon_jobs.core.errors import Expired, LeaseLost, PayloadInvalid, ResultInvalid, TaskInvalid, TimedOut
-from salon_jobs.core.events import log_batch, log_event
+from salon_jobs.core.errors import EndRefused, Expired, LeaseLost, PayloadInvalid, ResultInvalid, TaskInvalid, TimedOut
+from salon_jobs.core.events import contained, log_batch, log_event
 from salon_jobs.core.outcomes import (
     CANCELLED,
     DISCARDED,
@@ -45,6 +45,7 @@ from salon_jobs.jobs import current, queries
 from salon_jobs.jobs.current import RunningJob, refuse_open_transaction
 from salon_jobs.jobs.payload import ChunkPayload
 from salon_jobs.jobs.registry import Declaration
+from salon_jobs.jobs.results import MOST_PER_STATEMENT, in_statements
 from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.signals import job_finished, job_started
 from salon_jobs.tenancy.active import ActiveContext, run_as_system_task
@@ -229,10 +230,13 @@ def _delay_of_release(running: RunningJob) -> timedelta | None:
 
 
 def _announce(running: RunningJob, state: JobState, error: BaseException | None = None) -> None:
+    """Tell receivers and the task of an end that is written, whatever they raise."""
     if job_finished.receivers:
-        job_finished.send_robust(running.declaration, job=running, state=state, error=error)
+        with contained("receivers of job_finished raised for job %s", running.id):
+            job_finished.send_robust(running.declaration, job=running, state=state, error=error)
     if running.declaration.on_end is not None:
-        running.declaration.on_end(running, state, error)
+        with contained("the end of job %s could not be announced", running.id):
+            running.declaration.on_end(running, state, error)
 
 
 def _write(running: RunningJob, outcome: Outcome) -> JobState | None:
@@ -320,13 +324,29 @@ def _write_error(running: RunningJob, outcome: Errored) -> JobState | None:
     return state
 
 
-def report_successes(runs: Sequence[RunningJob]) -> None:
-    """Log runs whose success is written, all in one write, and send ``job_finished`` for each."""
+def refused(running: RunningJob, error: Exception) -> Errored:
+    """Return the final outcome of a run that succeeded, and whose end the database refuses to write."""
+    size = 0 if running.result is None else len(running.result.value.encode())
+    what = f"keep its result of {size:,} bytes" if size else "record that it succeeded"
+    refusal = EndRefused(
+        f"the handler of task {running.task!r} has returned, so what it did outside a transaction of its own stands, "
+        f"but the database refuses to {what}: {type(error).__name__}: {str(error).strip()[:_LONGEST_LOGGED]}"
+    )
+    refusal.__cause__ = error
+    return Errored(refusal, retryable=False)
+
+
+def report_successes(runs: Sequence[RunningJob], on_told: Callable[[], None] = lambda: None) -> None:
+    """Log runs whose success is written, all in one write, and send ``job_finished`` for each.
+
+    ``on_told`` is called after each run whose receivers were called.
+    """
     ended_runs.count(events.JOB_SUCCEEDED, runs)
     log_batch(logging.INFO, events.JOB_SUCCEEDED, runs, fields=_described, line=_SuccessLine.of)
     for running in runs:
         if running.declaration.on_end is not None or job_finished.receivers:
             _announce(running, JobState.SUCCEEDED)
+            on_told()
 
 
 def _run_in_transaction(arguments: dict[str, Any], running: RunningJob) -> None:
@@ -348,7 +368,11 @@ def _finish_chunk(own: JobContext | None, running: RunningJob) -> None:
     """Finish all jobs of a chunk, and commit if nothing else is open. Raises LeaseLost."""
     running.check_end()
     results = [(run.job, run.result) for run in running.runs if run.result is not None]
-    if results and len(queries.finish_results(results, running.process_id, wait=True)) < len(results):
+    finished = [
+        queries.finish_results(some, running.process_id, wait=True)
+        for some in in_statements(results, MOST_PER_STATEMENT)
+    ]
+    if sum(map(len, finished)) < len(results):
         raise LeaseLost(f"jobs of the chunk of job {running.id} are no longer leased to this run")
     jobs = [run.job for run in running.runs if run.result is None]
     with _lease_lost(running):

@@ -8,17 +8,22 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Final
 
-from django.db import DataError, IntegrityError, OperationalError
+from django.db import DataError, Error, IntegrityError, OperationalError, connections
+from psycopg import errors
 
+from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.events import log_event, logger
-from salon_jobs.core.outcomes import Errored, Outcome, Succeeded
+from salon_jobs.core.outcomes import Outcome, Succeeded
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import queries
 from salon_jobs.jobs.current import RunningJob
+from salon_jobs.jobs.results import MOST_PER_STATEMENT, in_statements
 from salon_jobs.process.loop import Loop
-from salon_jobs.worker.executor import identify, report_successes, settle
+from salon_jobs.tenancy.connections import tidy_connections
+from salon_jobs.worker.executor import identify, refused, report_successes, settle
 
 # How long the first success of a batch waits for others; then up to _BATCH go in one statement.
 _GATHER_S = 0.005
@@ -28,8 +33,18 @@ _BATCH = 1000
 # An end that another transaction holds up is tried again this often, and so many in one go: each takes a millisecond.
 _HELD_EVERY_S = 1.0
 _HELD_AT_ONCE = 100
-# Errors of a result that the database cannot keep: JSON that jsonb refuses, or another result's public id.
-_REFUSALS = (DataError, IntegrityError)
+# Characters of results and payloads in memory whose ends are not written. What is small is bounded by its number.
+MOST_KEPT: Final = 64_000_000
+_SMALL: Final = 16_000
+_LOOK_AGAIN_S: Final = 0.2
+# Errors of a result that the database cannot keep: JSON that jsonb refuses, or another result's public id; ...
+_REFUSALS: Final = (DataError, IntegrityError)
+# ... of a statement that is too much for the server, for the protocol or for our memory, ...
+_TOO_MUCH: Final = (errors.ProgramLimitExceeded, errors.OutOfMemory, errors.InternalError_, MemoryError)
+# ... and SQLSTATEs that say nothing about what is written: connections, read-only servers, locks, a full disk, rights.
+_OUTAGES: Final = ("08", "25", "40", "42", "53100", "53300", "55", "57P", "58")
+# Any other error counts as a refusal once it has come back so often, each time from a database that answers.
+_TRIES: Final = 3
 
 
 class Finisher(Loop):
@@ -39,9 +54,18 @@ class Finisher(Loop):
     """
 
     def __init__(
-        self, process_id: int, forget: Callable[[Sequence[ClaimedJob]], None], abandon: threading.Event
+        self,
+        process_id: int,
+        forget: Callable[[Sequence[ClaimedJob]], None],
+        abandon: threading.Event,
+        *,
+        most_per_statement: int = MOST_PER_STATEMENT,
+        most_kept: int = MOST_KEPT,
     ) -> None:
-        """Prepare; once ``abandon`` is set, nothing more is written."""
+        """Prepare; once ``abandon`` is set, nothing more is written.
+
+        ``most_per_statement`` and ``most_kept`` are characters of results; a larger one goes, and waits, alone.
+        """
         super().__init__("finisher")
         self._process_id = process_id
         self._forget = forget
@@ -51,7 +75,13 @@ class Finisher(Loop):
         self._locked: list[RunningJob] = []
         self._held_up: deque[tuple[RunningJob, Outcome]] = deque()
         self._try_held_up_at = float("inf")
+        self._batch: list[RunningJob] = []
         self._writing_since: float | None = None
+        self._progressed_at = time.monotonic()
+        self._most_per_statement, self._most_kept = most_per_statement, most_kept
+        # How much runs keep that are not small, until their end is written.
+        self._kept = 0
+        self._room = threading.Condition()
 
     @property
     def behind_s(self) -> float:
@@ -61,8 +91,32 @@ class Finisher(Loop):
             since = since or (self._locked or self._ended)[0].ended
         return 0.0 if since is None else time.monotonic() - since
 
+    @property
+    def stuck_s(self) -> float:
+        """How long no end was written, nor a receiver told, although some wait; 0 if none does.
+
+        An end whose row is locked by others does not count.
+        """
+        since = self._writing_since
+        with suppress(IndexError):
+            since = since or self._ended[0].ended
+        return 0.0 if since is None else time.monotonic() - max(since, self._progressed_at)
+
+    def unwritten_ids(self) -> list[int]:
+        """Return the jobs whose end is not written, and perhaps some of those of the current batch whose end is."""
+        held_up = [running for running, _ in self._held_up.copy()]
+        return [running.id for running in (*self._batch, *self._locked, *held_up, *self._ended.copy())]
+
     def add(self, running: RunningJob) -> None:
-        """Accept a run that succeeded; ``running.finished`` if its own transaction finished the row."""
+        """Accept a run that succeeded; ``running.finished`` if its own transaction finished the row.
+
+        Waits while the results and payloads of other runs whose end is not written leave no room.
+        """
+        if size := _size(running):
+            with self._room:
+                while self._kept and self._kept + size > self._most_kept and not self._abandon.is_set():
+                    self._room.wait(_LOOK_AGAIN_S)
+                self._kept += size
         self._ended.append(running)
         if not (running.finished or self._urgent.is_set()):
             self._urgent.set()
@@ -76,6 +130,8 @@ class Finisher(Loop):
         """
         for run in running.runs:
             log_event(logging.WARNING, events.JOB_HELD_UP, **identify(run.job), queue=run.job.queue)
+        with self._room:
+            self._kept += sum(map(_size, running.runs))
         self._held_up.append((running, outcome))
         self._try_held_up_at = min(self._try_held_up_at, time.monotonic() + _HELD_EVERY_S)
         self.wake()
@@ -135,23 +191,70 @@ class Finisher(Loop):
             return
         except _REFUSALS:
             logger.exception("the end of job %s could not be written; it is given back", running.id)
-        self._forget([run.job for run in running.runs])
+        self._drop(running.runs)
 
     def _write(self, batch: list[RunningJob], *, contended: bool = False) -> None:
         """Write one batch and empty it, waiting out any outage. ``contended``: their rows were locked by others."""
-        self._writing_since = batch[0].ended
+        self._batch, self._writing_since = list(batch), batch[0].ended
         try:
-            self.outage.wait_out(lambda: self._write_once(batch, contended), self._abandon.wait)
+            self._write_or_split(batch, contended)
         except Exception:  # without this thread no job of the process would ever be recorded as ended
             logger.exception("the ends of %s jobs could not be written; they are given back", len(batch))
-            self._forget([running.job for running in batch])
-        self._writing_since = None
+            self._drop(batch)
+        self._batch, self._writing_since = [], None
+
+    def _write_or_split(self, batch: list[RunningJob], contended: bool, *, tries: int = _TRIES) -> None:
+        """Write a batch; split what the server refuses in halves, down to the one run that it refuses, which fails.
+
+        ``tries`` is how often an error that may have another reason must come back until the batch is split.
+        """
+        refusals, failure = 0, None
+        while batch:
+            try:
+                tidy_connections()
+                if failure is None:
+                    self._write_once(batch, contended)
+                else:
+                    self._settle(batch[-1], failure)
+                    batch.pop()
+            except (Error, MemoryError) as error:
+                refusals += not _is_outage(error) and self._answers()
+                is_alone = len(batch) == 1
+                if isinstance(error, _REFUSALS) or (isinstance(error.__cause__ or error, _TOO_MUCH) and not is_alone):
+                    needed = 1
+                else:
+                    needed = _TRIES if is_alone else tries
+                if refusals < needed:
+                    if self._abandon.wait(self.outage.lost(error)):
+                        return
+                elif not is_alone:
+                    half = batch[: len(batch) // 2]
+                    del batch[: len(half)]
+                    self._write_or_split(half, contended, tries=1)
+                elif failure is None:
+                    refusals, failure = 0, refused(batch[0], error)
+                else:  # not even its failure can be written
+                    logger.exception("the end of job %s could not be written; it is given back", batch[0].id)
+                    self._drop([batch.pop()])
+            else:
+                self.outage.over()
+
+    def _answers(self) -> bool:
+        """Return whether the database answers: then an error that repeats is no outage."""
+        try:
+            tidy_connections()
+            with connections[conf.database].cursor() as cursor:
+                cursor.execute("SELECT 1")
+        except Error:
+            return False
+        return True
 
     def _write_once(self, batch: list[RunningJob], contended: bool) -> None:
         plain = [running.job for running in batch if not running.finished and running.result is None]
         self._report(batch, queries.finish_many(plain, self._process_id, contended) if plain else set())
-        if kept := [running for running in batch if running.result is not None]:
-            self._finish_results(batch, kept)
+        kept = [(running.job, running.result) for running in batch if running.result is not None]
+        for some in in_statements(kept, self._most_per_statement):
+            self._report(batch, queries.finish_results(some, self._process_id))
         if batch and not self.stopping.is_set():
             # A row that another transaction has locked, such as one that cancels the job, holds up only that job.
             locked = queries.owned([running.job for running in batch], self._process_id)
@@ -160,34 +263,37 @@ class Finisher(Loop):
         while batch:
             # Either an earlier attempt finished it and the answer was lost, or it is no longer ours: this finds out. In
             # the last round it also waits for locked rows.
-            try:
-                settle(batch[-1], Succeeded(finished=False))
-                self._forget([batch[-1].job])
-            except _REFUSALS as error:
-                self._settle(batch[-1], Errored(error))
-            batch.pop()
+            settle(batch[-1], Succeeded(finished=False))
+            self._drop([batch.pop()])
 
     def _report(self, batch: list[RunningJob], ids: set[int]) -> None:
         """Remove from the batch what is finished, and report it."""
         finished = [running for running in batch if running.finished or running.job.id in ids]
-        self._forget([running.job for running in finished])
+        self._drop(finished)
         if len(finished) == len(batch):
             batch.clear()
         else:
             batch[:] = [running for running in batch if not (running.finished or running.job.id in ids)]
-        report_successes(finished)
+        report_successes(finished, self._progressed)
 
-    def _finish_results(self, batch: list[RunningJob], kept: list[RunningJob]) -> None:
-        """Finish runs that keep a result: together, or one by one if refused, so that only the one at fault fails."""
-        results = [(running.job, running.result) for running in kept if running.result is not None]
-        try:
-            ids = queries.finish_results(results, self._process_id)
-        except _REFUSALS as error:
-            if len(kept) > 1:
-                for running in kept:
-                    self._finish_results(batch, [running])
-                return
-            self._settle(kept[0], Errored(error))
-            batch.remove(kept[0])
-        else:
-            self._report(batch, ids)
+    def _drop(self, runs: Sequence[RunningJob]) -> None:
+        """Forget runs whose end is written or whose lease is lost, and make room for others."""
+        self._forget([running.job for running in runs])
+        self._progressed()
+        if self._kept:
+            with self._room:
+                self._kept -= sum(map(_size, runs))
+                self._room.notify_all()
+
+    def _progressed(self) -> None:
+        self._progressed_at = time.monotonic()
+
+
+def _size(running: RunningJob) -> int:
+    """Return how many characters a run keeps in memory until its end is written; 0 if that is little."""
+    size = len(running.job.payload) + (0 if running.result is None else len(running.result.value))
+    return size if size > _SMALL else 0
+
+
+def _is_outage(error: Exception) -> bool:
+    return (getattr(error.__cause__, "sqlstate", None) or "").startswith(_OUTAGES)

@@ -24,6 +24,7 @@ from salon_jobs.core.events import log_event, logger
 from salon_jobs.core.outcomes import Errored, Outcome, Succeeded
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.core.tracing import active_tracers, tracing_run
+from salon_jobs.core.vital import vitally
 from salon_jobs.jobs import queries, registry
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.registry import Declaration
@@ -38,7 +39,7 @@ from salon_jobs.tenancy.connections import (
 )
 from salon_jobs.worker.buffer import Handful, JobBuffer
 from salon_jobs.worker.deadlines import DeadlineWatcher
-from salon_jobs.worker.executor import ended_by, execute, identify, join, joins_chunk, settle
+from salon_jobs.worker.executor import ended_by, execute, identify, join, joins_chunk, refused, settle
 from salon_jobs.worker.finisher import Finisher
 from salon_jobs.worker.in_flight import NEVER, InFlightTable
 
@@ -157,7 +158,7 @@ class Runner:
         return self._thread.ident is not None and not self._thread.is_alive()
 
     def _new_thread(self) -> threading.Thread:
-        return threading.Thread(target=self._run, name=f"salon-jobs-runner-{self._number}", daemon=True)
+        return threading.Thread(target=vitally(self._run), name=f"salon-jobs-runner-{self._number}", daemon=True)
 
     def _run(self) -> None:
         self._thread = threading.current_thread()
@@ -321,6 +322,8 @@ class Runner:
                 elif isinstance(outcome, Errored):
                     self._fail_plainly(running, error)
                     return True
+                elif isinstance(outcome, Succeeded) and isinstance(error, refusals):
+                    outcome = refused(running, error)
                 else:
                     outcome = Errored(error)
             else:

@@ -14,6 +14,7 @@ from salon_jobs.core import events, metrics
 from salon_jobs.core.errors import NotReady
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import OTHER, Sample, Timings
+from salon_jobs.core.vital import vitally
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.statistics import OUTCOMES, RunCounts, ended_runs
 from salon_jobs.process.heartbeat import Heartbeat
@@ -21,7 +22,7 @@ from salon_jobs.process.loop import Outage
 from salon_jobs.process.preflight import check_connections
 from salon_jobs.process.service import ServedLoop
 from salon_jobs.tenancy.connections import refuse_small_pool
-from salon_jobs.worker.child_process import ChildPlan, ChildProcess, ChildSupervisor
+from salon_jobs.worker.child_process import FRESH_S, ChildPlan, ChildProcess, ChildSupervisor
 from salon_jobs.worker.in_flight import IdleTable
 from salon_jobs.worker.maintenance import Maintenance
 from salon_jobs.worker.worker import OTHER_THREADS, WorkerOptions
@@ -66,8 +67,6 @@ _POLL_S = 0.1
 _KILL_EARLY_S = 1.0
 _FORCED_KILL_S = 2.5
 _EARLY_DEATHS = 3
-# Reports come every second; an older one, from before a handler held the GIL, is outdated.
-_FRESH_S = 5.0
 # Heartbeat and maintenance. Two health checks at a time, each embedded loop and each child's supervisor may add to it.
 _CONNECTIONS = 2
 _THREADS = _CONNECTIONS + 2
@@ -120,7 +119,7 @@ class Supervisor:
         Outage("connections").attempt(lambda: check_connections(conf.database, self._connections))
         self._maintenance.start()
         threads = [
-            threading.Thread(target=loop.run, name=f"salon-jobs-{type(loop).__name__.lower()}", daemon=True)
+            threading.Thread(target=vitally(loop.run), name=f"salon-jobs-{type(loop).__name__.lower()}", daemon=True)
             for loop in self._embedded
         ]
         for thread in threads:
@@ -133,6 +132,7 @@ class Supervisor:
                         child.kill("its grace is over", blameless=True)
                     elif not self._stopping.is_set():
                         child.kill_if_overdue()
+                        child.kill_if_stuck()
                 time.sleep(_POLL_S)
             return all(child.is_clean for child in self._children)
         finally:
@@ -177,7 +177,7 @@ class Supervisor:
             name = f"worker process {child.process_id}"
             if not child.runs():
                 conf.require_alive(child.silent_s, f"{name} runs nothing and says nothing")
-            if child.silent_s < _FRESH_S and "fault" in report:
+            if child.silent_s < FRESH_S and "fault" in report:
                 raise NotReady(f"{name}: {report['fault']}")
         shown = [
             {

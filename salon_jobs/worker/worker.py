@@ -234,6 +234,15 @@ class Worker(Loop):
         self._attempt_twice(ended_runs.flush)
         return is_clean
 
+    @property
+    def stuck_s(self) -> float:
+        """For how long no end of a run could be written although some are due, in seconds."""
+        return self._finisher.stuck_s
+
+    def unwritten_ids(self) -> list[int]:
+        """Return the jobs whose run has ended and whose end is not written."""
+        return self._finisher.unwritten_ids()
+
     def report(self) -> dict[str, Any]:
         """Return what was counted since the last report, for ``RunTotals.add``. Not thread-safe."""
         total = self._claimed + self._chunks.claimed

@@ -68,11 +68,11 @@ def test_levels_and_other_handlers_are_respected() -> None:
         log_batch(logging.DEBUG, events.JOB_SUCCEEDED, FIELDS, fields=dict)
         log_batch(logging.INFO, events.JOB_SUCCEEDED, [], fields=dict)
         assert stream.getvalue() == ""
-        events.logger.addHandler(handler)
+        logging.getLogger("salon_jobs").addHandler(handler)
         try:
             log_batch(logging.INFO, events.JOB_SUCCEEDED, FIELDS, fields=dict)
         finally:
-            events.logger.removeHandler(handler)
+            logging.getLogger("salon_jobs").removeHandler(handler)
         assert len(stream.getvalue().splitlines()) == 3
     assert other.getvalue().count("job_succeeded") == 3
 

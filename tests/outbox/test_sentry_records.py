@@ -40,7 +40,7 @@ def sentry(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) ->
     """Give a server, and this process the project's client and what it logs by default."""
     server = SentryServer()
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(logger, "filters", [RecordReporter()])
+    monkeypatch.setattr(logger.logger, "filters", [RecordReporter()])
     with server.serving():
         report_to(server.dsn)
         yield server
@@ -150,7 +150,7 @@ def test_an_outage_is_an_event_from_its_second_line_on_and_the_next_outage_anoth
     sentry: SentryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr(logger, "filters", [RecordReporter(clock=lambda: now)])
+    monkeypatch.setattr(logger.logger, "filters", [RecordReporter(clock=lambda: now)])
 
     def lose(times: int) -> int:
         for _ in range(times):

@@ -157,7 +157,7 @@ def test_the_thread_outlives_what_nobody_foresaw(
     process_id: int, hooks: tasks.Hooks, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     really = queries.finish_many
-    faults = [MemoryError()]
+    faults = [RuntimeError()]
 
     def finish_many(*arguments: Any) -> set[int]:
         if faults:

@@ -287,7 +287,8 @@ def test_a_result_that_jsonb_refuses_fails_its_own_job_alone(
         pass
     assert (good.result(), other.result()) == ("a", "b")
     [error] = wrong.refresh().errors
-    assert (wrong.status(), error.error_class) == (JobState.QUEUED, "django.db.utils.DataError")
+    assert (wrong.status(), error.code) == (JobState.FAILED, "JOB.END_REFUSED")
+    assert "refuses to keep its result of 8 bytes: DataError" in error.message
 
 
 def take_id_of(kept: int, job_id: int) -> None:
@@ -307,7 +308,8 @@ def test_a_result_under_the_public_id_of_another_fails_its_own_job_alone(process
         pass
     assert (first.result(), good.result(), other.result(), job_row(plain.id)) == ("first", "a", "c", None)
     [error] = wrong.refresh().errors
-    assert (wrong.status(), error.error_class) == (JobState.QUEUED, "django.db.utils.IntegrityError")
+    assert (wrong.status(), error.code) == (JobState.FAILED, "JOB.END_REFUSED")
+    assert "IntegrityError" in error.message
 
 
 def test_a_result_that_a_runner_writes_itself_is_refused_alone_too(
@@ -333,7 +335,8 @@ def test_a_result_that_a_runner_writes_itself_is_refused_alone_too(
         pass
     assert (first.result(), other.result()) == ("first", "next")
     [error] = wrong.refresh().errors
-    assert (wrong.status(), error.error_class) == (JobState.QUEUED, "django.db.utils.IntegrityError")
+    assert (wrong.status(), error.code) == (JobState.FAILED, "JOB.END_REFUSED")
+    assert "IntegrityError" in error.message
 
 
 @pytest.mark.parametrize("task", [tasks.kept_result_outside, tasks.outside], ids=["result", "plain"])

@@ -27,6 +27,7 @@ from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import ConfigurationError, MessageInvalid
 from salon_jobs.core.events import log_event
 from salon_jobs.core.records import EVENT_SKIPPED, TOPIC_DENIED
+from salon_jobs.core.vital import vitally
 
 if TYPE_CHECKING:
     from mypy_boto3_sns.type_defs import PublishBatchRequestEntryTypeDef
@@ -131,7 +132,9 @@ class SnsPublisher(Publisher):
         """Fetch the topics now and after each ``REFETCH_INTERVAL``, on a separate thread."""
         if self._reader is None:
             self._closing = Event()
-            self._reader = Thread(target=self._read_topics, args=(self._closing,), name="sns-topics", daemon=True)
+            self._reader = Thread(
+                target=vitally(self._read_topics), args=(self._closing,), name="sns-topics", daemon=True
+            )
             self._reader.start()
 
     def open(self) -> None:

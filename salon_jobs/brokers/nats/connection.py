@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 from salon_jobs.brokers.publisher import BrokerError, PublishFailure, Verdict
 from salon_jobs.conf import settings
 from salon_jobs.core.errors import ConfigurationError
+from salon_jobs.core.vital import vitally
 
 try:
     from nats import errors
@@ -69,7 +70,9 @@ class NatsConnection:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._loop.run_forever, name="salon_jobs-nats", daemon=True)
+                self._thread = threading.Thread(
+                    target=vitally(self._loop.run_forever), name="salon_jobs-nats", daemon=True
+                )
                 self._thread.start()
             loop = self._loop
         return asyncio.run_coroutine_threadsafe(work, loop).result()

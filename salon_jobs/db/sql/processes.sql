@@ -63,6 +63,14 @@ SELECT pg_terminate_backend(pid)
  WHERE application_name = %(application_name)s AND datname = current_database() AND usename = current_user
    AND pid <> pg_backend_pid()
 
+-- name: waits_for_lock
+-- Return whether a connection of a process waits for a lock in a statement about jobs.
+-- Locks: none. Role: worker, whose own connections these are.
+SELECT EXISTS (
+       SELECT FROM pg_stat_activity
+        WHERE application_name = %(application_name)s AND datname = current_database() AND usename = current_user
+          AND wait_event_type = 'Lock' AND query LIKE '%%salon_jobs_job%%')
+
 -- name: processes_at_work
 -- List the processes with the number of jobs each holds, up to 1,001, and of the first hundred the five held longest,
 -- using salon_jobs_job_leased.
