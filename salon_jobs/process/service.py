@@ -23,7 +23,7 @@ from salon_jobs.core import events, metrics, tracing
 from salon_jobs.core.errors import NotReady, SchemaMissing
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
-from salon_jobs.core.vital import die_by
+from salon_jobs.core.vital import die_by, vitally
 from salon_jobs.process.health_server import HealthServer
 from salon_jobs.process.heartbeat import Heartbeat
 from salon_jobs.process.preflight import check_schema, check_tables, check_worker
@@ -122,7 +122,7 @@ class Service:
             address = "{}:{}".format(*self._health.address)
             log_event(logging.INFO, events.HEALTH_LISTENING, kind=self._kind, address=address)
         end = float("inf")
-        work = threading.Thread(target=self._work, name=f"salon-jobs-{self._kind}", daemon=True)
+        work = threading.Thread(target=vitally(self._work), name=f"salon-jobs-{self._kind}", daemon=True)
         work.start()
         while work.is_alive():
             if time.monotonic() > end:
@@ -161,7 +161,7 @@ class Service:
             self._registered = True
             log_event(logging.INFO, events.PROCESS_STARTED, kind=self._kind, process_id=process_id, pid=os.getpid())
             self._clean = self._loop.run()
-        except BaseException as error:  # raised again in the main thread
+        except Exception as error:  # raised again in the main thread
             self._error, self._clean = error, False
         finally:
             self._heartbeat.stop()

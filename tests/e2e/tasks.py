@@ -7,6 +7,7 @@ import ctypes
 import gc
 import os
 import subprocess
+import sys
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -16,6 +17,8 @@ from django.db import connection, transaction
 
 from project.salon.models import Customer
 from salon_jobs import current_job, emit, store_task, task
+from salon_jobs.jobs.current import RunningJob
+from salon_jobs.signals import job_finished
 from salon_jobs.worker.in_flight import InFlightTable
 
 
@@ -151,3 +154,46 @@ def die(status: int = 9) -> None:
 def leave_behind(pid: str) -> None:
     """Start a process that outlives this one and holds its standard output."""
     Path(pid).write_text(str(subprocess.Popen(["sleep", "60"]).pid))
+
+
+@task(name="e2e-close-output")
+def close_output(how: str) -> None:
+    """Take standard output and standard error away from the whole process."""
+    if how == "closed":
+        sys.stdout.close()
+        sys.stderr.close()
+    elif how == "none":
+        sys.stdout = sys.stderr = None
+    else:  # whatever is written to them fails
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(os.open("/dev/full", os.O_WRONLY), stream.fileno())
+
+
+@task(name="e2e-exit-in-receivers")
+def exit_in_receivers(started: str) -> None:
+    """Have receivers of the ends of all jobs raise what only a process should; the last of them notes the job."""
+
+    def leave(**_: object) -> None:
+        raise SystemExit(0)
+
+    def interrupt(**_: object) -> None:
+        raise KeyboardInterrupt
+
+    def note(job: RunningJob, **_: object) -> None:
+        with Path(started).open("a") as file:
+            file.write(f"{job.id}\n")
+
+    for receiver in (leave, interrupt, note):
+        job_finished.connect(receiver, weak=False)
+
+
+@task(name="e2e-hold-finisher")
+def hold_finisher() -> None:
+    """Let the thread that writes successes hang, in a receiver."""
+    job_finished.connect(lambda **_: time.sleep(600), weak=False)
+
+
+@task(name="e2e-wait-briefly")
+def wait_briefly() -> None:
+    """Take a second."""
+    time.sleep(1)
