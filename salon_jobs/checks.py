@@ -18,6 +18,7 @@ from django.db.models import Model, UniqueConstraint
 from django.utils.module_loading import import_string
 from psycopg import Error as PsycopgError
 from psycopg import IsolationLevel
+from psycopg.pq import Conninfo
 
 from salon_jobs.access.constraints import (
     AccessConstraint,
@@ -81,7 +82,7 @@ def check_settings() -> list[CheckMessage]:
     if (fault := not_postgresql(database)) is not None:
         errors.append(Error(fault, hint=POSTGRESQL_REMEDY, id="salon_jobs.E002"))
     else:
-        errors += _check_isolation_level(database)
+        errors += [*_check_isolation_level(database), *_check_hosts(database)]
     if conf.poll_interval > _LONGEST_PICK_UP:
         errors.append(_slow_polling())
     winners = get_commands()
@@ -115,6 +116,27 @@ def _check_isolation_level(database: str) -> list[CheckMessage]:
     )
     text = f"OPTIONS['isolation_level'] of the database {database!r} is not READ COMMITTED"
     return [Error(text, hint=hint, id="salon_jobs.E006")]
+
+
+def _check_hosts(database: str) -> list[CheckMessage]:
+    """Warn where one of several hosts can be a standby. Does not read a service file."""
+    settings = connections[database].settings_dict
+    options: Mapping[str, Any] = settings.get("OPTIONS", {})
+    hosts = [str(options.get(name, "")) for name in ("host", "hostaddr")]
+    chosen = options.get("target_session_attrs") or _libpq_default(b"target_session_attrs")
+    if not any("," in host for host in (settings.get("HOST", ""), *hosts)) or chosen in ("read-write", "primary"):
+        return []
+    hint = (
+        "set OPTIONS['target_session_attrs'] to 'read-write', so that each connection leads to the primary, and"
+        " OPTIONS['connect_timeout'] to a few seconds, which libpq spends on each host that does not answer"
+    )
+    text = f"the database {database!r} has several hosts, and connections may lead to a standby"
+    return [Warning(text, hint=hint, id="salon_jobs.W004")]
+
+
+def _libpq_default(name: bytes) -> str:
+    """Return an option's default, which an environment variable may set."""
+    return next((each.val or b"").decode() for each in Conninfo.get_defaults() if each.keyword == name)
 
 
 _APP: Final = "salon_jobs"

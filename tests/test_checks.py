@@ -107,6 +107,30 @@ def test_an_isolation_that_the_statements_cannot_work_under_is_refused(tmp_path:
     assert fault is wrong
 
 
+@pytest.mark.parametrize(
+    ("settings", "environment", "warned"),
+    [
+        ("HOST='a,b'", {}, True),
+        ("HOST='a', OPTIONS={'hostaddr': '10.0.0.1,10.0.0.2'}", {}, True),
+        ("HOST='a,b', OPTIONS={'target_session_attrs': 'any'}", {}, True),
+        ("HOST='a,b', OPTIONS={'target_session_attrs': 'read-write'}", {}, False),
+        ("HOST='a,b', OPTIONS={'target_session_attrs': 'primary'}", {}, False),
+        ("HOST='a,b'", {"PGTARGETSESSIONATTRS": "read-write"}, False),
+        ("HOST='a'", {}, False),
+    ],
+)
+def test_several_hosts_of_which_one_can_be_a_standby_are_warned_about(
+    tmp_path: Path, settings: str, environment: dict[str, str], warned: bool
+) -> None:
+    (tmp_path / "hosts.py").write_text(
+        f"from tests.migrations.plain_settings import *\nDATABASES['default'].update({settings})"
+    )
+    names = {"PYTHONPATH": str(tmp_path), "DJANGO_SETTINGS_MODULE": "hosts"}
+    done = manage("check", "--tag", "salon_jobs", **{**PLAIN, **names, **environment})
+    assert done.returncode == 0, done.stderr
+    assert ("salon_jobs.W004) the database 'default' has several hosts" in done.stderr) is warned
+
+
 REMEDY = "SALON_JOBS = {'OUTBOX': {'PRODUCER': 'shop'}}"
 QUEUE = {
     "AZURE": {"VISIBILITY_TIMEOUT": 5},

@@ -21,6 +21,7 @@ from salon_jobs.core.error_report import storable
 from salon_jobs.core.errors import ConfigurationError, EnqueueRefused, PayloadInvalid, SchemaMissing, UnknownTask
 from salon_jobs.core.events import log_event
 from salon_jobs.core.tracing import MessageFailure, Received, consuming, report_failure
+from salon_jobs.db.read_only import failed_read_only
 from salon_jobs.inbox import queries
 from salon_jobs.inbox.queries import InboxRow, Status, kept_text, short
 from salon_jobs.jobs import registry
@@ -392,7 +393,7 @@ def _reason(error: Exception) -> Reason:
 
 def _is_outage(error: Exception) -> bool:
     """Return whether the database is lost or not set up: no message's fault, and none fares better alone."""
-    if isinstance(error, (SchemaMissing, EnqueueRefused, InterfaceError)):
+    if isinstance(error, (SchemaMissing, EnqueueRefused, InterfaceError)) or failed_read_only(error):
         return True
     state = getattr(error.__cause__, "sqlstate", None)
     return isinstance(error, OperationalError) and (state is None or state.startswith(("08", "57P")))

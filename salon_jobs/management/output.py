@@ -23,6 +23,7 @@ from salon_jobs.core.errors import ConfigurationError, NotReady, SalonJobsError,
 from salon_jobs.core.records import ActionResult, IdT
 from salon_jobs.core.terminal import Painted, Screen
 from salon_jobs.core.units import distance, with_noun
+from salon_jobs.db.read_only import ServerReadOnly, failed_read_only
 
 _BATCH: Final = 1000
 _DETAIL_INDENT: Final = 4
@@ -263,7 +264,8 @@ def as_command_error() -> Generator[None]:
             raise CommandError(
                 f"{SchemaMissing.code}: the job tables are missing; run: python manage.py migrate"
             ) from error
-        raise CommandError(f"{NotReady.code}: {error}") from error
+        text = ServerReadOnly() if failed_read_only(error) else error
+        raise CommandError(f"{NotReady.code}: {text}") from error
 
 
 def change_rows(

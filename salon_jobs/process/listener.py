@@ -23,6 +23,7 @@ from psycopg.pq.abc import PGconn
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.events import log_event
+from salon_jobs.db.read_only import reports_read_only
 from salon_jobs.process.loop import OUTAGE_WAITS, Loop
 
 _POLL_S = 0.5
@@ -130,7 +131,8 @@ class Listener(Loop):
         self._channel = channel
         self._on_wake = on_wake
         self._event = event
-        self._is_listening = self._warned = False
+        # A pooler may report what another server said; a standby refuses LISTEN.
+        self._is_listening = self._warned = self._began_read_only = False
         self._failures = 0
         self._failure: psycopg.Error | None = None
         self._proven_at = float("-inf")
@@ -201,6 +203,7 @@ class Listener(Loop):
     def _listen(self, connection: psycopg.Connection[Any]) -> None:
         connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
         self._is_listening, self._warned = True, False
+        self._began_read_only = reports_read_only(connection.pgconn)
         self._proven_at = time.monotonic()
         if self._event is not None:
             self._listen_by(self._event, connection)
@@ -212,7 +215,13 @@ class Listener(Loop):
                 self._on_wake(notification.payload)
             if self.silent_for_s() > _PING_S:
                 connection.execute("SELECT 1")
+                self._require_primary(connection.pgconn)
                 self._proven_at = time.monotonic()
+
+    def _require_primary(self, server: PGconn) -> None:
+        """Raise OperationalError if the server has become read-only: nobody sends notifications there any more."""
+        if reports_read_only(server) and not self._began_read_only:
+            raise psycopg.OperationalError("the server has become read-only")
 
     def _listen_by(self, event: ListenerEvent, connection: psycopg.Connection[Any]) -> None:
         """Leave reading to the event's waiter until it finds the connection broken or the loop is stopped."""
@@ -230,6 +239,7 @@ class Listener(Loop):
         try:
             server.consume_input()
             while not server.is_busy() and server.get_result() is not None:
+                self._require_primary(server)
                 self._proven_at = time.monotonic()
             while (notification := server.notifies()) is not None:
                 self._proven_at = time.monotonic()

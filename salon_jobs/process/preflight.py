@@ -27,6 +27,7 @@ from salon_jobs.core.errors import (
 )
 from salon_jobs.core.events import log_event
 from salon_jobs.db.connections import POSTGRESQL_REMEDY, not_postgresql
+from salon_jobs.db.read_only import ServerReadOnly
 
 _ROLE = """
 SELECT current_user, r.rolsuper, r.rolbypassrls,
@@ -36,9 +37,12 @@ SELECT current_user, r.rolsuper, r.rolbypassrls,
 
 
 @contextmanager
-def _answering() -> Generator[None]:
+def answering() -> Generator[None]:
+    """Turn database errors into NotReady; a read-only server is named with its remedy."""
     try:
         yield
+    except ServerReadOnly as error:
+        raise NotReady(str(error)) from error
     except (Error, PsycopgError) as error:
         raise NotReady(f"the database does not answer: {str(error).strip()}") from error
 
@@ -52,7 +56,7 @@ def check_role(alias: str, expected: str | None = None) -> None:
     With one database user (no ROLES) nothing is refused: it may own the tables, whose policies bind the owner too. A
     superuser or BYPASSRLS is logged as a warning if there are stores, since no policy binds it.
     """
-    with _answering(), connections[alias].cursor() as cursor:
+    with answering(), connections[alias].cursor() as cursor:
         cursor.execute(_ROLE)
         user, is_superuser, bypasses_rls, owns_tables = cursor.fetchone()
     faults = {
@@ -74,7 +78,7 @@ def check_role(alias: str, expected: str | None = None) -> None:
 
 def check_tables(alias: str) -> None:
     """Check that the database answers and the job tables exist. Raises NotReady, SchemaMissing."""
-    with _answering(), connections[alias].cursor() as cursor:
+    with answering(), connections[alias].cursor() as cursor:
         cursor.execute("SELECT to_regclass('salon_jobs_job') IS NOT NULL")
         (present,) = cursor.fetchone()
     if not present:
@@ -84,7 +88,7 @@ def check_tables(alias: str) -> None:
 def check_schema(alias: str) -> None:
     """Check that the job tables exist and no migration is pending. Raises SchemaMissing, NotReady."""
     check_tables(alias)
-    with _answering():
+    with answering():
         executor = MigrationExecutor(connections[alias])
         pending = executor.migration_plan(executor.loader.graph.leaf_nodes())
     if pending:
@@ -99,7 +103,7 @@ def check_drift(alias: str) -> None:
     """
     if conf.on_drift == "ignore":
         return
-    with _answering():
+    with answering():
         drifts = examine_tables(by_alias(alias)).drifts
     if not drifts:
         return

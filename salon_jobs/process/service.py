@@ -26,8 +26,9 @@ from salon_jobs.core.metrics import Sample
 from salon_jobs.core.vital import die_by, vitally
 from salon_jobs.process.health_server import HealthServer
 from salon_jobs.process.heartbeat import Heartbeat
-from salon_jobs.process.preflight import check_schema, check_tables, check_worker
+from salon_jobs.process.preflight import answering, check_schema, check_tables, check_worker
 from salon_jobs.process.probe import Probe
+from salon_jobs.tenancy.connections import refuse_read_only_servers
 
 _SIGNAL_POLL_S = 0.2
 _RETRY_S = 0.5
@@ -112,6 +113,7 @@ class Service:
         otherwise, and in any case when the grace is over, whatever the loop is waiting for. If a vital thread dies, it
         stops as after a signal and raises RuntimeError.
         """
+        refuse_read_only_servers()
         # The handlers only put into a SimpleQueue, which is safe at any bytecode, unlike an Event.
         signals = self._signals
         die_by(self._end_after)
@@ -155,10 +157,9 @@ class Service:
     def _work(self) -> None:
         try:
             self._loop = self._make_loop(self._heartbeat)
-            if not self._wait_until_usable():
+            if not self._register():
                 return
-            process_id = self._heartbeat.register()
-            self._registered = True
+            process_id = self._heartbeat.process_id
             log_event(logging.INFO, events.PROCESS_STARTED, kind=self._kind, process_id=process_id, pid=os.getpid())
             self._clean = self._loop.run()
         except Exception as error:  # raised again in the main thread
@@ -175,12 +176,15 @@ class Service:
             self._error.__cause__ = error
         self._signals.put(signal.SIGTERM)
 
-    def _wait_until_usable(self) -> bool:
-        """Wait until database, role and schema are usable; return False when stopped first."""
+    def _register(self) -> bool:
+        """Wait until database, role and schema are usable, and insert our row; return False when stopped first."""
         logged = ""
         while not self._stopping.is_set():
             try:
                 check_worker()
+                self._schema_checked = True
+                with answering():
+                    self._heartbeat.register()
             except (NotReady, SchemaMissing) as error:
                 connections.close_all()
                 if self._burst:
@@ -190,7 +194,7 @@ class Service:
                     log_event(logging.ERROR, events.WAITING, code=error.code, detail=str(error))
                 self._stopping.wait(_RETRY_S)
             else:
-                self._schema_checked = True
+                self._registered = True
                 return True
         return False
 

@@ -21,6 +21,7 @@ from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
 from salon_jobs.core.records import NewJob
 from salon_jobs.db import statements
+from salon_jobs.db.read_only import failed_read_only
 from salon_jobs.jobs import enqueue, registry
 from salon_jobs.jobs.results import JobHandle
 from salon_jobs.models import CronEntryState, CronTick, Job
@@ -128,7 +129,7 @@ class Scheduler(Loop):
     def _try_to_fire(self, entry: CronEntry, tick: datetime, *, advance: bool = True) -> bool | None:
         """Fire one tick; return whether this added its job, or None if it failed, which is logged once per tick.
 
-        Raises OperationalError and InterfaceError if the database is lost.
+        Raises the error if the database is lost.
         """
         try:
             job = job_of(entry, tick)
@@ -137,9 +138,9 @@ class Scheduler(Loop):
             return None
         try:
             handle = fire(entry.name, tick, partial(enqueue.add, job), advance=advance)
-        except (OperationalError, InterfaceError):
-            raise
         except Exception as error:
+            if isinstance(error, (OperationalError, InterfaceError)) or failed_read_only(error):
+                raise
             self._report_failure(entry, tick, error)
             return None
         if handle is None:

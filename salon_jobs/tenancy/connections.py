@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any, Final
 from weakref import ref
 
-from django.db import DatabaseError, connections
+from django.db import DatabaseError, Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from psycopg import Connection, sql
@@ -28,6 +28,7 @@ from salon_jobs.core import events
 from salon_jobs.core.errors import ConfigurationError, TenantContextError
 from salon_jobs.core.events import log_event
 from salon_jobs.db.connections import in_transaction
+from salon_jobs.db.read_only import ServerReadOnly, refuses_writes, reports_read_only
 from salon_jobs.db.statements import in_one_trip, rows_in_one_trip, run_statements, succeeded
 from salon_jobs.tenancy.active import open_store, session_context
 
@@ -53,8 +54,11 @@ _DEALLOCATE_BUT_PSYCOPGS: Final = (
 # psycopg's names for the ends of transactions, and for the autocommit switch that Django makes around each. Any other
 # name counts as a use.
 _CHANGES_NOTHING: Final = frozenset({"_commit_gen", "_rollback_gen", "_set_autocommit_gen"})
+# Attributes of psycopg connections: a pool gave it to somebody before; its server accepts writes, whatever it reported.
+_HANDED_OUT: Final = "salon_jobs_handed_out"
+_ACCEPTS_WRITES: Final = "salon_jobs_accepts_writes"
 _CLIENT_CHANGED: Final = "attributes of the psycopg connection were changed"
-_keep_all = False
+_keep_all = _refuse_read_only = False
 
 
 class WatchedSession:
@@ -127,8 +131,18 @@ def watch_sessions(*, keep_all: bool = False) -> None:
     """
     global _keep_all  # noqa: PLW0603 - one a process
     _keep_all = _keep_all or keep_all
+    connection_created.connect(_leave_read_only_server, dispatch_uid="salon_jobs.read_only")
     connection_created.disconnect(dispatch_uid="salon_jobs.session_reset")
     connection_created.connect(_watch, dispatch_uid="salon_jobs.session_reset")
+
+
+def refuse_read_only_servers() -> None:
+    """Have this process refuse each new connection to a read-only server with ServerReadOnly, as it would an outage.
+
+    Call it in processes that are of no use without the primary. Idempotent.
+    """
+    global _refuse_read_only  # noqa: PLW0603 - one a process
+    _refuse_read_only = True
 
 
 def watched(raw: Any) -> WatchedSession | None:
@@ -144,6 +158,20 @@ def _is_psycopg(raw: object) -> bool:
 def _outlives(connection: BaseDatabaseWrapper) -> bool:
     settings = connection.settings_dict
     return _keep_all or settings["CONN_MAX_AGE"] != 0 or bool(settings["OPTIONS"].get("pool"))
+
+
+def _leave_read_only_server(connection: BaseDatabaseWrapper, **_: object) -> None:
+    """Close a connection that was just made, or came from a pool, if this process should not use its server."""
+    raw: Any = connection.connection
+    if connection.alias != conf.database or not _is_psycopg(raw):
+        return
+    # A web process may read from a standby; but a pool must not give it the same connection for ever.
+    if (_refuse_read_only or _HANDED_OUT in vars(raw)) and close_if_read_only(connection):
+        if _refuse_read_only:
+            raise ServerReadOnly
+        connection.connect()
+    elif connection.settings_dict["OPTIONS"].get("pool"):
+        vars(raw)[_HANDED_OUT] = True
 
 
 def _watch(connection: BaseDatabaseWrapper, **_: object) -> None:
@@ -223,7 +251,7 @@ def reset_after_request(connection: BaseDatabaseWrapper) -> None:
     """Reset a connection that outlives the request, unless other work continues on it.
 
     Discard it if the request left a transaction open that it began behind Django's back: the next request would be in
-    it.
+    it. Close it if its server turned out to be read-only.
     """
     if (
         not _is_psycopg(connection.connection)
@@ -233,9 +261,34 @@ def reset_after_request(connection: BaseDatabaseWrapper) -> None:
     ):
         return
     if not in_transaction(connection):
-        reset(connection)
+        if not close_if_read_only(connection):
+            reset(connection)
     elif connection.autocommit:
         discard(connection, "a request left a transaction open")
+
+
+def close_if_read_only(connection: BaseDatabaseWrapper) -> bool:
+    """Close an idle connection whose server accepts no writes, so that the next may lead to another; return whether.
+
+    Otherwise a standby, or a primary that was demoted, would be kept for ever: it answers ``SELECT 1``. Only the alias
+    of the job tables is meant to lead to the primary. The server is asked if it reported to be read-only, or after an
+    error, in place of Django's health check; so a connection without either costs no round trip.
+    """
+    raw: Any = connection.connection
+    if connection.alias != conf.database or not _is_psycopg(raw) or raw.closed:
+        return False
+    if not connection.errors_occurred and (_ACCEPTS_WRITES in vars(raw) or not reports_read_only(raw.pgconn)):
+        return False
+    try:
+        if not refuses_writes(connection):
+            vars(raw)[_ACCEPTS_WRITES] = True
+            connection.errors_occurred = False
+            return False
+    except Error:
+        pass  # it is of no use either
+    raw.close()
+    connection.close()
+    return True
 
 
 def discard(connection: BaseDatabaseWrapper, why: object) -> None:
@@ -314,6 +367,7 @@ def tidy_connections(*, after_idling: bool = False) -> bool:
         connection.queries_log.clear()
         if _was_hung_up(connection):
             connection.close()
+        close_if_read_only(connection)
         connection.close_if_unusable_or_obsolete()
         connection.health_check_done = not after_idling
     return bool(found)

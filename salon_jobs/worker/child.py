@@ -22,6 +22,7 @@ from salon_jobs.core.vital import die_by, vital, vitally
 from salon_jobs.process.heartbeat import name_connections
 from salon_jobs.process.loop import Loop
 from salon_jobs.process.service import DEAD_EXIT, die_with_parent, exit_at_once
+from salon_jobs.tenancy.connections import refuse_read_only_servers
 from salon_jobs.worker.in_flight import IdleTable, InFlightTable
 from salon_jobs.worker.worker import Worker, WorkerOptions
 
@@ -93,6 +94,7 @@ class _Child:
         start = self._messages.get()
         if start is None:
             return True
+        refuse_read_only_servers()
         name_connections(start["process_id"])
         options = WorkerOptions(**start["options"])
         in_flight = InFlightTable(options.concurrency, fileno=self._in_flight)

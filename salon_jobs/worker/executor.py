@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 from uuid import UUID
 
 from django.apps import apps
-from django.db import DatabaseError
+from django.db import DatabaseError, Error
 from msgspec import UNSET, Struct, UnsetType
 from psycopg import sql as compose
 
@@ -40,6 +40,7 @@ from salon_jobs.core.outcomes import (
 from salon_jobs.core.records import ClaimedJob, JobState
 from salon_jobs.core.redaction import redacted_text
 from salon_jobs.core.tracing import FinalFailure, report_failure
+from salon_jobs.db.read_only import failed_read_only, refuses_writes
 from salon_jobs.db.statements import in_one_trip
 from salon_jobs.jobs import current, queries
 from salon_jobs.jobs.current import RunningJob, refuse_open_transaction
@@ -143,16 +144,30 @@ def _execute_chunk(running: RunningJob) -> Outcome:
 def ended_by(running: RunningJob, error: BaseException) -> Outcome:
     """Return the outcome of a run that raised this error; an interrupt from outside takes precedence."""
     rules = running.declaration.errors
+    blameless = running.interrupted_by is None and _met_read_only_server(running, error)
     if running.others:
-        return Split(error, alone=running.interrupted_by in (None, TimedOut))
+        return Split(error, alone=not blameless and running.interrupted_by in (None, TimedOut))
     if running.interrupted_by is None:
-        return rules.outcome(error)
+        return Released() if blameless else rules.outcome(error)
     if running.interrupted_by is not TimedOut:
         return Cancelled(CANCELLED, CANCELLED) if running.cancelled() else Released()
     took_s = time.monotonic() - running.started
     timed_out = TimedOut(f"timed out after {took_s:.3g} s").with_traceback(error.__traceback__)
     timed_out.__cause__ = None if isinstance(error, TimedOut) else error
     return rules.outcome(timed_out)
+
+
+def _met_read_only_server(running: RunningJob, error: BaseException) -> bool:
+    """Return whether the run failed because its connection leads to a read-only server, as in a failover.
+
+    A handler that begins READ ONLY transactions gets the same error by its own fault, so the server is asked.
+    """
+    if not failed_read_only(error) or running.connection.in_atomic_block:
+        return False
+    try:
+        return refuses_writes(running.connection)
+    except Error:
+        return True  # it is gone in the meantime
 
 
 def settle(running: RunningJob, outcome: Outcome) -> Outcome:

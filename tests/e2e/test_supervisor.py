@@ -305,7 +305,11 @@ def test_a_child_whose_row_is_gone_is_killed_and_replaced_and_the_supervisor_liv
     with WorkerProcess(url=URL, **QUICK) as worker:
         process_id, pid = child_of(worker)
         change("DELETE FROM salon_jobs_process WHERE id = %s", process_id)
-        worker.wait_for("child_killed", process_id=process_id, reason="others declared it dead and have its jobs")
+        worker.wait_for(
+            "child_killed",
+            process_id=process_id,
+            reason="its row is gone: others declared it dead, or a failover lost its claims",
+        )
         eventually(lambda: gone(pid))
         worker.wait_for("job_succeeded", job_id=tasks.nothing.enqueue().id)
         assert child_of(worker)[0] != process_id
