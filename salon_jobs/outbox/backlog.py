@@ -47,8 +47,9 @@ class Backlog:
     """Buffer filled by the relay's reading thread and emptied by the publishing thread.
 
     Invariants: a message is in memory only once; of an aggregate on hold, only caught-up messages are in memory;
-    ``take`` returns the messages of an aggregate in ID order. Every method takes the lock; ``changed`` is notified when
-    there is more to take.
+    ``take`` returns the messages of an aggregate in ID order; all messages in memory were read from one history of the
+    table, in which an ID names one message (``forget`` begins another). Every method takes the lock; ``changed`` is
+    notified when there is more to take.
     """
 
     def __init__(self, fetch_limit: int) -> None:
@@ -63,6 +64,8 @@ class Backlog:
         self._holds: dict[Key, Hold] = {}
         # Previous attempts of messages whose row blocks their aggregate.
         self._tries: dict[int, int] = {}
+        # Whether nothing may be read, because messages from before ``forget`` are still in flight.
+        self._draining = False
 
     def own(self, partitions: Collection[int]) -> None:
         """Read only these partitions from now on, new ones from their beginning."""
@@ -73,12 +76,30 @@ class Backlog:
                 self._drop(lambda message: message.partition in lost)
                 self._holds = {key: hold for key, hold in self._holds.items() if hold.partition not in lost}
 
+    def forget(self) -> None:
+        """Drop what was not taken yet, and read everything from the beginning; for when the database was lost.
+
+        What the database has now may be an earlier state, in which the IDs of lost messages are given out again. So
+        nothing is read until each message in flight is marked, has failed, or was put back, which drops it, and
+        ``refresh`` has then told which aggregates are blocked.
+        """
+        with self.changed:
+            self._drop(lambda _: True)
+            self._holds.clear()
+            self._after = dict.fromkeys(self._after, 0)
+            self._draining = True
+
+    @property
+    def drained(self) -> bool:
+        """Whether ``refresh`` would let the reading begin again after ``forget``."""
+        return self._draining and not self._unmarked
+
     def page_requests(self, aggregate_type: str, bound: int) -> list[PageRequest]:
         """Return what to read next, as memory allows, from partitions not yet read up to the gate's bound."""
         with self.changed:
             room = self._most - len(self._unmarked)
             behind = [(partition, after) for partition, after in self._after.items() if after < bound]
-            if room < self._least_room or not behind:
+            if self._draining or room < self._least_room or not behind:
                 return []
             take = -(-room // len(behind))
             return [PageRequest(aggregate_type, partition, after, take) for partition, after in behind]
@@ -87,7 +108,7 @@ class Backlog:
         """Return whether something up to the gate's bound is unread or still being caught up."""
         with self.changed:
             unread = any(after < bound for after in self._after.values())
-            return unread or any(hold.recovering for hold in self._holds.values())
+            return self._draining or unread or any(hold.recovering for hold in self._holds.values())
 
     def uses(self, partition: int) -> bool:
         with self.changed:
@@ -113,11 +134,6 @@ class Backlog:
                 messages = [m for m in messages if m.id not in unmarked and (m.aggregate_id or m.id) not in holds]
             self._add(self._queue, messages)
 
-    def rewind(self, allocated: int) -> None:
-        """Reread from the beginning after the ID sequence was restarted and stands below what was read."""
-        with self.changed:
-            self._after = {p: after if after <= allocated else 0 for p, after in self._after.items()}
-
     def passed_over(self) -> tuple[dict[int, int], list[int]]:
         """Return how far each partition was read, and the messages in memory."""
         with self.changed:
@@ -133,6 +149,11 @@ class Backlog:
     def refresh(self, rows: Iterable[Blocked]) -> None:
         """Apply the rows that block aggregates: hold on new rows; catch up aggregates whose row is due or gone."""
         with self.changed:
+            if self.drained:
+                self._draining = False
+                self._tries.clear()
+            if self._draining:
+                return
             blocked: set[Key] = set()
             for row in rows:
                 key: Key = row.aggregate_id or row.head_id
@@ -202,12 +223,13 @@ class Backlog:
             return batch
 
     def put_back(self, messages: Sequence[OutgoingMessage]) -> None:
-        """Put unsent messages back at the front, except those on hold or in partitions that were lost."""
+        """Put unsent messages back at the front, except those on hold, to be read again, or in lost partitions."""
         with self.changed:
             kept: list[OutgoingMessage] = []
             for message in messages:
                 hold = self._holds.get(_key(message))
-                if message.partition in self._after and (hold is None or hold.recovering):
+                may_go = message.partition in self._after and (hold is None or hold.recovering)
+                if may_go and not self._draining:
                     kept.append(message)
                 else:
                     self._unmarked.pop(message.id, None)
@@ -222,13 +244,13 @@ class Backlog:
                     if hold is not None and hold.outstanding:
                         hold.outstanding -= 1
 
-    def marked(self, ids: Iterable[int]) -> None:
+    def marked(self, messages: Iterable[OutgoingMessage]) -> None:
         """Forget messages that are marked in the table."""
         with self.changed:
-            for message_id in ids:
-                self._unmarked.pop(message_id, None)
+            for message in messages:
+                self._unmarked.pop(message.id, None)
                 if self._tries:
-                    self._tries.pop(message_id, None)
+                    self._tries.pop(message.id, None)
 
     def tries(self, message: OutgoingMessage) -> int:
         with self.changed:

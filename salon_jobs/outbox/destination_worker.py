@@ -96,6 +96,8 @@ class DestinationWorker(threading.Thread):
         # Messages per second. None: no limit, hence no tokens.
         self.rate: int | None = conf.outbox.rate_of(aggregate_type)
         self.tokens = None if self.rate is None else 0
+        # Since when it has messages to send and no tokens.
+        self._starved_since: float | None = None
         # Outcomes as answered by the broker, for metrics.
         self.counts = dict.fromkeys(("published", "skipped", "retried", "failed"), 0)
         self.publisher = publisher
@@ -107,8 +109,8 @@ class DestinationWorker(threading.Thread):
         self._stopping = threading.Event()
         self._forced = threading.Event()
         self._failures: list[Failure] = []
-        # What the table says, "" for no outage. Written by the relay.
-        self.written_outage = ""
+        # What this relay wrote to the table, "" for no outage, None if that may be lost. Written by the relay.
+        self.written_outage: str | None = ""
         base = conf.outbox.retry_backoff
         self._backoff = Backoff(base=base, cap=max(base, timedelta(hours=1)))
 
@@ -128,10 +130,23 @@ class DestinationWorker(threading.Thread):
         with self.backlog.changed:
             self._generation += 1
 
+    def forget(self) -> None:
+        """Send no more of what was read, and rely on nothing that was written: the database was lost."""
+        with self.backlog.changed:
+            self._generation += 1
+            self.backlog.forget()
+        self.written_outage = None
+
     def give_tokens(self, tokens: int) -> None:
         with self.backlog.changed:
             self.tokens = (self.tokens or 0) + tokens
             self.backlog.changed.notify_all()
+
+    @property
+    def starved_s(self) -> float:
+        """For how many seconds it has had messages to send and no tokens."""
+        since = self._starved_since
+        return 0.0 if since is None else time.monotonic() - since
 
     @property
     def wanted_tokens(self) -> int:
@@ -200,6 +215,10 @@ class DestinationWorker(threading.Thread):
         with changed:
             should_continue = partial(self._should_continue, self._generation)
             wait_s = self.breaker.wait_s
+            if self.tokens != 0 or self.paused or wait_s or not self.backlog.waiting:
+                self._starved_since = None
+            elif self._starved_since is None:
+                self._starved_since = time.monotonic()
             if self.paused or wait_s or not self.backlog.waiting or self.tokens == 0 or not self._owns():
                 if not self._stopping.is_set():
                     changed.wait(min(_CHECK_EVERY_S, wait_s or _CHECK_EVERY_S))
@@ -231,11 +250,11 @@ class DestinationWorker(threading.Thread):
     def _settle(self, batch: Sequence[OutgoingMessage], answers: Answers, should_continue: Callable[[], bool]) -> None:
         if not any(answers):
             self.backlog.settled(batch)
-            self._mark(batch, {})
+            self._mark(batch, ())
             self._close_breaker()
             return
         sent: list[OutgoingMessage] = []
-        skipped: dict[int, str] = {}
+        skipped: list[tuple[OutgoingMessage, str]] = []
         unsent: list[OutgoingMessage] = []
         failures: list[Failure] = []
         outage: PublishFailure | None = None
@@ -245,7 +264,7 @@ class DestinationWorker(threading.Thread):
                 continue
             match answer.verdict:
                 case Verdict.SKIPPED:
-                    skipped[message.id] = str(answer)
+                    skipped.append((message, str(answer)))
                 case Verdict.RETRY | Verdict.REFUSED:
                     failures.append(self._failure(message, answer))
                 case Verdict.UNRESOLVABLE:
@@ -259,7 +278,7 @@ class DestinationWorker(threading.Thread):
         # Under one lock: the relay must neither write a failure that holds nothing yet, nor catch up an aggregate
         # while some of it is still to be put back.
         with self.backlog.changed:
-            self.backlog.settled([*sent, *(message for message in batch if message.id in skipped)])
+            self.backlog.settled([*sent, *(message for message, _ in skipped)])
             self.backlog.fail(failures)
             self._failures += failures
             self.backlog.put_back(unsent)
@@ -273,11 +292,11 @@ class DestinationWorker(threading.Thread):
         elif sent or failures:
             self._close_breaker(healed=bool(sent) or uncharged < len(failures))
 
-    def _mark(self, sent: Sequence[OutgoingMessage], skipped: dict[int, str]) -> None:
+    def _mark(self, sent: Sequence[OutgoingMessage], skipped: Sequence[tuple[OutgoingMessage, str]]) -> None:
         self.counts["published"] += len(sent)
         self.counts["skipped"] += len(skipped)
         if sent or skipped:
-            self._marker.put(Settled(self.backlog, [message.id for message in sent], skipped))
+            self._marker.put(Settled(self.backlog, sent, skipped))
 
     def _failure(self, message: OutgoingMessage, answer: PublishFailure) -> Failure:
         tries = self.backlog.tries(message) + 1

@@ -46,6 +46,8 @@ class Destinations:
         self._publishers: dict[str, Publisher] = {}
         self._pings: dict[str, BrokerPing] = {}
         self._partitions: frozenset[int] = frozenset()
+        # Destinations with a row, when it was last looked.
+        self._registered: set[str] = set()
         self._discover_at = self._log_left_out_at = float("-inf")
 
     def start(self) -> None:
@@ -56,10 +58,19 @@ class Destinations:
     def all(self) -> list[DestinationWorker]:
         return list(self._workers.values())
 
-    def serve(self, destinations: Mapping[str, bool]) -> None:
-        """Serve these destinations, except paused ones."""
-        for aggregate_type, paused in destinations.items():
-            self._worker(aggregate_type).paused = paused
+    def serve(self, destinations: Mapping[str, tuple[bool, str]]) -> None:
+        """Serve these destinations, which have rows; of each, whether it is paused, and the code of its outage."""
+        self._registered = set(destinations)
+        for aggregate_type, (paused, outage) in destinations.items():
+            worker = self._worker(aggregate_type)
+            worker.paused = paused
+            if not outage and worker.written_outage:  # lost, or the outage ended for another relay only
+                worker.written_outage = None
+
+    def forget(self) -> None:
+        """Read everything anew, since the database was lost."""
+        for worker in self.all():
+            worker.forget()
 
     def own(self, partitions: frozenset[int]) -> None:
         if partitions != self._partitions:
@@ -84,7 +95,6 @@ class Destinations:
         for worker in self.all():
             if not worker.is_alive():
                 raise RuntimeError(f"the worker of {worker.aggregate_type} ended with an error; see the log")
-            worker.backlog.rewind(gate.allocated)
         if time.monotonic() >= self._discover_at:
             self._discover()
             self._discover_at = time.monotonic() + _DISCOVER_S
@@ -113,16 +123,17 @@ class Destinations:
         return count
 
     def _discover(self) -> None:
-        new = [name for name in queries.message_types() if name not in self._workers]
-        room = max(0, _MOST - len(self._workers))
-        left_out = new[room:]
+        missing = [name for name in queries.message_types() if name not in self._registered]
+        new = [name for name in missing if name not in self._workers]
+        left_out = new[max(0, _MOST - len(self._workers)) :]
         if left_out and time.monotonic() >= self._log_left_out_at:
             self._log_left_out_at = time.monotonic() + _LOG_LEFT_OUT_S
             counts: dict[str, Any] = {"served": _MOST, "left_out": len(left_out)}
             log_event(logging.ERROR, events.DESTINATIONS_LEFT_OUT, **counts, aggregate_type=left_out[0])
-        if new := new[:room]:
-            queries.add_destinations(new)
-            for name in new:
+        if missing := [name for name in missing if name not in left_out]:
+            queries.add_destinations(missing)
+            self._registered.update(missing)
+            for name in missing:
                 self._worker(name)
 
     def _recover(self) -> int:
@@ -195,6 +206,11 @@ class Destinations:
                     log_event(logging.WARNING, events.MESSAGES_PASSED_OVER, **fields)
 
     @property
+    def drained(self) -> bool:
+        """Whether a destination can be read again, once it is known what is blocked."""
+        return any(worker.backlog.drained for worker in self.all())
+
+    @property
     def idle(self) -> bool:
         """Whether nothing is in flight or can be now (because a destination is unreachable or paused)."""
         return all(worker.idle or worker.blocked_by_outage for worker in self.all())
@@ -210,8 +226,12 @@ class Destinations:
     def facts(self) -> dict[str, object]:
         """Return the destinations' and brokers' part of readiness.
 
-        Raises NotReady for a broker of an unpaused destination that has been silent for too long.
+        Raises NotReady for a broker of an unpaused destination that has been silent for too long, and for a destination
+        whose messages wait for tokens and get none.
         """
+        for worker in self.all():
+            what = f"{worker.aggregate_type!r} has messages to send, but gets no tokens of its rate"
+            require_within(_STARVED_FOR_S, worker.starved_s, what)
         in_use = {id(worker.publisher) for worker in self.all() if not worker.paused}
         services = [service for service, publisher in sorted(self._publishers.items()) if id(publisher) in in_use]
         silent = {service: self._pings[service].silent_s() for service in services}
@@ -292,6 +312,8 @@ class MissingPublisher(Publisher):
 
 _PING_EVERY_S: Final = 10.0
 _SILENT_FOR_S: Final = 30.0
+# A destination gets at least one token per second, but relays compete for it.
+_STARVED_FOR_S: Final = 60.0
 
 
 class BrokerPing:

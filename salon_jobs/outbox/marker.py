@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+from salon_jobs.brokers.publisher import OutgoingMessage
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.events import log_event
@@ -22,11 +23,11 @@ _MOST: Final = 5000
 
 @dataclass(slots=True)
 class Settled:
-    """Outcome of one published batch: IDs published, and IDs skipped with the reason."""
+    """Outcome of one published batch: the messages published, and those skipped with the reason."""
 
     backlog: Backlog
-    published: Sequence[int]
-    skipped: dict[int, str] = field(default_factory=dict[int, str])
+    published: Sequence[OutgoingMessage]
+    skipped: Sequence[tuple[OutgoingMessage, str]] = ()
 
 
 class Marker(Loop):
@@ -84,14 +85,14 @@ class Marker(Loop):
             del self._settled[:count]
 
     def _write(self, batch: Sequence[Settled]) -> None:
-        published = [message_id for settled in batch for message_id in settled.published]
+        published = [message for settled in batch for message in settled.published]
         if published:
             queries.mark_published(published)
-        skipped = {message_id: reason for settled in batch for message_id, reason in settled.skipped.items()}
+        skipped = [each for settled in batch for each in settled.skipped]
         if skipped:
             queries.mark_skipped(skipped)
         for settled in batch:
-            settled.backlog.marked([*settled.published, *settled.skipped])
+            settled.backlog.marked([*settled.published, *(message for message, _ in settled.skipped)])
         self.published += len(published)
         self.skipped += len(skipped)
         self._on_marked()

@@ -20,7 +20,9 @@ class Ownership:
     """Partitions that this relay owns: it sends heartbeats, takes free or abandoned ones, and gives back its excess.
 
     Clocks of different machines are never compared: a relay takes another's partition only after seeing it unchanged
-    for PROCESS_SILENT_AFTER on its own monotonic clock, and an owner trusts its own for less than that.
+    for PROCESS_SILENT_AFTER on its own monotonic clock, and an owner trusts its own for less than that. A row that a
+    promoted server has from an earlier time is another relay's, unless this relay owned the partition at that time and
+    ever since.
     """
 
     def __init__(self, owner: int, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -30,6 +32,8 @@ class Ownership:
         self._ours_until = float("-inf")
         self._began = self._beat_at = float("-inf")
         self._epochs: dict[int, int] = {}
+        # Epochs that this relay may have begun: the answer was lost.
+        self._begun: dict[int, int] = {}
         # Owned, but to be given back as soon as nothing of them is in flight.
         self.leaving: frozenset[int] = frozenset()
         self.relays = 1
@@ -55,25 +59,32 @@ class Ownership:
         """
         silent_after_s = conf.process_silent_after.total_seconds()
         self._began = self._clock()
-        if not self._unchanged_since:
-            queries.make_partitions()
-        queries.beat_partitions(self._owner)
+        known = {**self._epochs, **self._begun}
+        queries.beat_partitions(known, owner=self._owner)
         states, relays = queries.partitions()
+        if len(states) < PARTITIONS:  # no relay has run here, or what it wrote was lost or deleted
+            queries.make_partitions()
+            states, relays = queries.partitions()
         # Taken after reading: a heartbeat that arrived during the query must not look as old as the query.
         now = self._clock()
         since = self._unchanged_since = {state: self._unchanged_since.get(state, now) for state in states}
         self.relays = max(1, relays)
-        epochs = {state.partition: state.epoch for state in states if state.owner == self._owner}
+        epochs = {
+            state.partition: state.epoch
+            for state in states
+            if state.owner == self._owner and state.epoch <= known.get(state.partition, -1)
+        }
         # A relay that was frozen or cut off finds its rows unchanged, unless another relay took them.
         lost = frozenset(p for p, epoch in self._epochs.items() if epochs.get(p) != epoch)
         share = -(-PARTITIONS // self.relays)
-        others = [state for state in states if state.owner != self._owner]
+        others = [state for state in states if state.partition not in epochs]
         free = [state for state in others if state.owner is None or now - since[state] >= silent_after_s]
         if free and len(epochs) < share:
             wanted = free[: share - len(epochs)]
+            self._begun = {state.partition: state.epoch + 1 for state in wanted}
             taken = queries.take_partitions(wanted, owner=self._owner)
             epochs |= {state.partition: state.epoch + 1 for state in wanted if state.partition in taken}
-        self._epochs = epochs
+        self._epochs, self._begun = epochs, {}
         excess = len(epochs) - share
         staying = sorted(epochs, key=lambda partition: (partition in self.leaving, partition))
         self.leaving = frozenset(staying[-excess:]) if excess > 0 else frozenset()
@@ -83,6 +94,14 @@ class Ownership:
     def trust(self) -> None:
         """Hold the owned partitions, counted from the last heartbeat. Call after stopping what was lost."""
         self._ours_until = self._began + conf.process_silent_after.total_seconds() * (1 - _MARGIN)
+
+    def doubt(self) -> None:
+        """Hold nothing until the next heartbeat, which is due: the database was lost, and may be another by now.
+
+        Other relays get their time again to show that they live.
+        """
+        self._unchanged_since = {}
+        self._beat_at = self._ours_until = float("-inf")
 
     def release(self, partitions: frozenset[int]) -> None:
         """Give back partitions that have nothing in flight. Raises database errors."""

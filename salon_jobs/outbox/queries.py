@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import BooleanField, ExpressionWrapper, F, Max, Q, QuerySet
+from django.db.models import BooleanField, Exists, ExpressionWrapper, F, Max, OuterRef, Q, QuerySet
 from django.db.models.functions import Coalesce, Now
 
 from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure
@@ -33,11 +33,15 @@ _RARE: Final = (MessageStatus.FAILED, MessageStatus.SKIPPED)
 
 
 class Gate(NamedTuple):
-    """How far messages may be relayed now (``bound``), and the backends whose transactions keep it there."""
+    """How far messages may be relayed now (``bound``), and the backends whose transactions keep it there.
+
+    ``server`` is when the server that answered was started, in seconds, which tells it from others.
+    """
 
     allocated: int
     bound: int
     holders: tuple[int, ...]
+    server: float
 
 
 class PageRequest(NamedTuple):
@@ -96,8 +100,8 @@ class PartitionState(NamedTuple):
 
 def gate() -> Gate:
     """Read the gate. Read messages up to its bound afterwards, in a separate statement."""
-    [(allocated, bound, holders)] = hot_rows("gate", {})
-    return Gate(allocated, bound, tuple(holders))
+    [(allocated, bound, holders, server)] = hot_rows("gate", {})
+    return Gate(allocated, bound, tuple(holders), server)
 
 
 def fetch(requests: Sequence[PageRequest], bound: int, *, without: Iterable[str] = ()) -> list[OutgoingMessage]:
@@ -133,21 +137,28 @@ def message_types() -> list[str]:
     return [row[0] for row in hot_rows("message_types", {})]
 
 
-def mark_published(ids: Sequence[int]) -> None:
+def mark_published(messages: Sequence[OutgoingMessage]) -> None:
     """Mark messages as published, and unblock the aggregates they blocked."""
-    # PostgreSQL's own notation of an array: psycopg would convert the list element by element.
-    execute_hot("mark_published", {"ids": f"{{{','.join(map(str, ids))}}}"})
+    execute_hot("mark_published", _identities(messages))
 
 
-def mark_skipped(reasons: Mapping[int, str]) -> None:
+def mark_skipped(skipped: Sequence[tuple[OutgoingMessage, str]]) -> None:
     """Mark messages as skipped, with the reason of each, and unblock the aggregates they blocked."""
-    execute_hot("mark_skipped", {"ids": list(reasons), "reasons": list(reasons.values())})
+    identities = _identities([message for message, _ in skipped])
+    execute_hot("mark_skipped", {**identities, "reasons": [reason for _, reason in skipped]})
+
+
+def _identities(messages: Iterable[OutgoingMessage]) -> dict[str, Any]:
+    """Return the parameters by which a statement finds these messages, and no others that got their IDs."""
+    # PostgreSQL's own notation of an array: psycopg would convert the list element by element.
+    ids = ",".join([str(message.id) for message in messages])
+    return {"ids": f"{{{ids}}}", "message_ids": f"{{{','.join([m.message_id.hex for m in messages])}}}"}
 
 
 def write_failures(failures: Sequence[Failure], *, owner: int) -> set[int]:
     """Record failures and block their aggregates; return the IDs that this owner may still judge."""
     parameters = {
-        "ids": [failure.message.id for failure in failures],
+        **_identities([failure.message for failure in failures]),
         "tries": [failure.tries for failure in failures],
         "finals": [failure.final for failure in failures],
         "waits": [failure.wait.total_seconds() for failure in failures],
@@ -171,7 +182,7 @@ def write_unresolvable(failures: Sequence[Failure], *, owner: int, wait_s: float
     None is retried before ``wait_s``.
     """
     parameters = {
-        "ids": [failure.message.id for failure in failures],
+        **_identities([failure.message for failure in failures]),
         "codes": [failure.answer.code[:_LONGEST_CODE] for failure in failures],
         "errors": [_error(failure.answer) for failure in failures],
         "owner": owner,
@@ -181,7 +192,9 @@ def write_unresolvable(failures: Sequence[Failure], *, owner: int, wait_s: float
 
 
 def forget_head(head_id: int) -> None:
-    BlockedAggregate.objects.using(conf.database).filter(head_id=head_id).delete()
+    """Unblock the aggregate that a message blocked, unless the message is pending."""
+    pending = Message.objects.using(conf.database).filter(pk=OuterRef("head_id"), status=MessageStatus.PENDING)
+    BlockedAggregate.objects.using(conf.database).filter(~Exists(pending), head_id=head_id).delete()
 
 
 def blocked(partitions: Iterable[int]) -> list[Blocked]:
@@ -202,8 +215,10 @@ def make_partitions() -> None:
     RelayPartition.objects.using(conf.database).bulk_create(rows, ignore_conflicts=True)
 
 
-def beat_partitions(owner: int) -> None:
-    RelayPartition.objects.using(conf.database).filter(owner=owner).update(beat=F("beat") + 1)
+def beat_partitions(partitions: Iterable[int], *, owner: int) -> None:
+    """Send a heartbeat for these partitions, as far as they have this owner."""
+    rows = RelayPartition.objects.using(conf.database).filter(owner=owner, partition__in=partitions)
+    rows.update(beat=F("beat") + 1)
 
 
 def partitions() -> tuple[list[PartitionState], int]:
@@ -237,9 +252,10 @@ def add_destinations(types: Iterable[str]) -> None:
     DestinationState.objects.using(conf.database).bulk_create(rows, ignore_conflicts=True)
 
 
-def destinations() -> dict[str, bool]:
-    """Return the registered destinations, and whether each is paused."""
-    return dict(DestinationState.objects.using(conf.database).values_list("aggregate_type", "paused"))
+def destinations() -> dict[str, tuple[bool, str]]:
+    """Return the registered destinations: whether each is paused, and the code of its outage, "" for none."""
+    rows = DestinationState.objects.using(conf.database).values_list("aggregate_type", "paused", "outage_code")
+    return {aggregate_type: (paused, outage) for aggregate_type, paused, outage in rows}
 
 
 def grant_tokens(wanted: Sequence[tuple[str, int, int]]) -> dict[str, int]:
@@ -304,7 +320,7 @@ class GateState:
 
 def gate_state(*, using: str) -> GateState:
     """Read the gate and who holds it. Role: operator, worker."""
-    [(allocated, bound, pids)] = statements.rows("gate", using=using)
+    [(allocated, bound, pids, _)] = statements.rows("gate", using=using)
     behind = Message.objects.using(using).filter(pk__gt=bound)[:COUNTED].count()
     holders = tuple(GateHolder(*row) for row in statements.rows("gate_holders", {"pids": pids}, using=using))
     return GateState(bound, allocated, behind, holders)

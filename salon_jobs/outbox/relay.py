@@ -59,7 +59,9 @@ class Relay(Loop):
         self._refresh_took_s = 0.0
         self._sweep_at = time.monotonic() + _SWEEP_S
         self._held_since: float | None = None
-        self._gate = Gate(0, 0, ())
+        self._gate = Gate(0, 0, (), 0.0)
+        # Servers that have answered, by when they were started.
+        self._servers: set[float] = set()
         self._ownership: Ownership | None = None
         self._marker = Marker(self.wake)
         self._destinations = Destinations(self._marker, owns=self._owns, on_change=self.wake)
@@ -88,8 +90,15 @@ class Relay(Loop):
         return wait_s
 
     def on_outage(self) -> None:
-        """Refresh first: what blocks the aggregates of a new partition must be known before it is read."""
+        """Send nothing that was read, and begin again with what the database has by then.
+
+        It may be a promoted standby that lacks the last transactions. The next round makes sure of the partitions,
+        then of what is blocked, before the first page is read.
+        """
+        self._destinations.forget()
         self._refresh_at = float("-inf")
+        if self._ownership is not None:
+            self._ownership.doubt()
 
     def finish(self) -> bool:
         """Stop the destination workers, mark what was sent, record failures, and release the partitions."""
@@ -160,11 +169,14 @@ class Relay(Loop):
         if not ownership.due_in_s:
             self._beat(ownership)
         self._write_failures()
-        if time.monotonic() >= self._refresh_at:
+        if time.monotonic() >= self._refresh_at or self._destinations.drained:
             self._refresh(ownership)
         if not self._marker.is_alive:
             raise RuntimeError("the marker ended with an error; see the log")
-        self._gate = queries.gate()
+        before, self._gate = self._gate, queries.gate()
+        if self._is_another(self._gate.server) or self._gate.allocated < before.allocated:
+            self.on_outage()
+            return 0.0
         if self._gate.bound >= self._gate.allocated:
             self._held_since = None
         elif self._held_since is None:
@@ -176,6 +188,16 @@ class Relay(Loop):
             self._destinations.sweep()
         self._progress.log()
         return 0.0 if count else self._wait_s(ownership)
+
+    def _is_another(self, server: float) -> bool:
+        """Return whether a server answers that has not answered before.
+
+        A pooler may go on with another primary and close no connection, and so may the end of CONN_MAX_AGE. Where
+        connections go to several servers, each counts only once.
+        """
+        is_another = bool(self._servers) and server not in self._servers
+        self._servers.add(server)
+        return is_another
 
     def _wait_s(self, ownership: Ownership) -> float:
         now = time.monotonic()

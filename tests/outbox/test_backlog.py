@@ -24,8 +24,11 @@ AGGREGATES = ("", "a", "b", "c")
 ANSWERS = (None, None, None, *Verdict)
 
 
-def message(id_: int, aggregate_id: str = "a", partition: int = 0) -> OutgoingMessage:
-    return OutgoingMessage(id_, UUID(int=id_), TYPE, aggregate_id, "e", "{}", "{}", None, "test", 0.0, None, partition)
+def message(
+    id_: int, aggregate_id: str = "a", partition: int = 0, *, message_id: UUID | None = None
+) -> OutgoingMessage:
+    message_id = message_id or UUID(int=id_)
+    return OutgoingMessage(id_, message_id, TYPE, aggregate_id, "e", "{}", "{}", None, "test", 0.0, None, partition)
 
 
 def failure(of: OutgoingMessage, *, final: bool = False) -> Failure:
@@ -93,6 +96,26 @@ def test_a_page_that_was_read_before_its_head_failed_is_not_added() -> None:
     assert backlog.take(9) == []
 
 
+def test_after_an_outage_nothing_is_read_until_what_is_in_flight_has_ended() -> None:
+    first, second, third = message(1), message(2), message(3)
+    backlog = filled(first, second, third)
+    assert backlog.take(2) == [first, second]
+    backlog.forget()
+    backlog.refresh([])
+    assert not backlog.waiting
+    assert backlog.page_requests(TYPE, 100) == []
+    backlog.put_back([second])
+    backlog.marked([first])
+    assert backlog.drained
+    assert backlog.page_requests(TYPE, 100) == [], "what is blocked is not known yet"
+    backlog.refresh([])
+    [request] = backlog.page_requests(TYPE, 100)
+    assert request.after == 0
+    others = [message(1, message_id=UUID(int=91)), message(2, message_id=UUID(int=92))]
+    backlog.accept([request], others, 100)
+    assert backlog.take(9) == others
+
+
 def test_no_more_aggregates_than_asked_for_are_caught_up_at_once() -> None:
     backlog = filled(blocked=[Blocked(TYPE, f"a{n}", 0, n, 1, True) for n in range(1, 50)])
     assert len(backlog.recovering(9)) == 9
@@ -114,7 +137,7 @@ class Scripted(MemoryPublisher):
 
     script: list[Verdict | None] = field(default_factory=list[Verdict | None])
     sent: Callable[[OutgoingMessage], None] = lambda _: None
-    skipped: set[int] = field(default_factory=set[int])
+    skipped: set[UUID] = field(default_factory=set[UUID])
 
     def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:
         answers: Answers = []
@@ -130,7 +153,7 @@ class Scripted(MemoryPublisher):
             else:
                 answers.append(PublishFailure(verdict, "T"))
                 if verdict is Verdict.SKIPPED:
-                    self.skipped.add(each.id)
+                    self.skipped.add(each.message_id)
                     continue
             if each.aggregate_id:
                 held.add(each.aggregate_id)
@@ -144,12 +167,16 @@ class Marks(list[Settled]):
 
 
 class Histories(RuleBasedStateMachine):
-    """One relay with one destination, another relay that now and then owns its partitions, and an operator."""
+    """One relay with one destination, another relay that now and then owns its partitions, and an operator.
+
+    The database is lost now and then, and may have lost its last transactions when it is back.
+    """
 
     @initialize()
     def begin(self) -> None:
         self.rows: dict[int, Row] = {}
         self.violations: list[str] = []
+        self.emitted = 0
         self.blocked: dict[Any, tuple[int, str, int]] = {}  # key: head, status, tries
         self.marks, self.publisher = Marks(), Scripted()
         self.publisher.sent = self.arrive
@@ -163,22 +190,48 @@ class Histories(RuleBasedStateMachine):
 
     def arrive(self, each: OutgoingMessage) -> None:
         """Check what reaches the broker: never twice, and nothing of its aggregate before it is missing."""
-        row = self.rows[each.id]
+        row = self.row_of(each)
+        if row is None:
+            return  # its transaction was lost
         if row.sent and not row.excused:
             self.violations.append(f"{each.id} twice")
         row.sent += 1
         if each.aggregate_id:
             for id_, other in self.rows.items():
                 earlier = other.message.aggregate_id == each.aggregate_id and id_ < each.id and not other.sent
-                if earlier and id_ not in self.publisher.skipped and other.status in ("pending", "failed"):
+                skipped = other.message.message_id in self.publisher.skipped
+                if earlier and not skipped and other.status in ("pending", "failed"):
                     self.violations.append(f"{each.id} before {id_}")
+
+    def row_of(self, each: OutgoingMessage) -> Row | None:
+        """Return the row of a message, as statements find it; None if another message has its number."""
+        row = self.rows.get(each.id)
+        return row if row is not None and row.message.message_id == each.message_id else None
 
     @rule(aggregate=st.sampled_from(AGGREGATES), count=st.integers(1, 9))
     def emit(self, aggregate: str, count: int) -> None:
         for _ in range(count):
             id_ = len(self.rows) + 1
+            self.emitted += 1
             partition = id_ % 2 if not aggregate else ord(aggregate) % 2
-            self.rows[id_] = Row(message(id_, aggregate, partition))
+            self.rows[id_] = Row(message(id_, aggregate, partition, message_id=UUID(int=self.emitted)))
+
+    @rule(lost=st.integers(0, 9), unmarked=st.integers(0, 9), anew=st.integers(0, 12))
+    def lose_the_database(self, lost: int, unmarked: int, anew: int) -> None:
+        """Lose some of the last messages, and what was written about some before them; their numbers are used again."""
+        kept = max(0, len(self.rows) - lost)
+        for id_ in range(kept + 1, len(self.rows) + 1):
+            del self.rows[id_]
+        if lost:
+            for id_ in range(max(0, kept - unmarked) + 1, kept + 1):
+                row = self.rows[id_]
+                row.excused |= row.status == "published"
+                row.status = "pending"
+            heads = {id_ for id_ in self.rows if id_ <= kept - unmarked}
+            self.blocked = {key: row for key, row in self.blocked.items() if row[0] in heads}
+        for _ in range(anew if lost else 0):
+            self.emit("a", 1)
+        self.worker.forget()
 
     def fetch(
         self, rows: Sequence[Row], after: int, upto: int, take: int, held: Sequence[str] = ()
@@ -212,11 +265,13 @@ class Histories(RuleBasedStateMachine):
                 self.end_batch()
                 self.mark()
             stale = self.backlog.accept_recovered(key, hold, found)
-            self.blocked = {k: row for k, row in self.blocked.items() if row[0] != stale}
+            if stale is not None and (stale not in self.rows or self.rows[stale].status != "pending"):
+                self.blocked = {k: row for k, row in self.blocked.items() if row[0] != stale}
 
     @rule(due=st.booleans(), between=st.booleans())
     def refresh(self, due: bool, between: bool) -> None:
-        """Learn what is blocked, while the others may go on."""
+        """Learn what is blocked, while the others may go on. The relay writes failures first."""
+        self.write_failures()
         rows: list[Blocked] = []
         for key, (head, status, tries) in self.blocked.items():
             partition, aggregate = self.rows[head].message.partition, key if isinstance(key, str) else ""
@@ -253,22 +308,24 @@ class Histories(RuleBasedStateMachine):
     def mark(self) -> None:
         settled, self.marks[:] = list(self.marks), []
         for each in settled:
-            for id_ in each.published:
-                self.rows[id_].status = "published"
-            for id_ in each.skipped:
-                if self.rows[id_].status == "pending":
-                    self.rows[id_].status = "skipped"
-            gone = {*each.published, *each.skipped}
+            skipped = [message for message, _ in each.skipped]
+            marked = [(message, self.row_of(message)) for message in (*each.published, *skipped)]
+            for number, (_, row) in enumerate(marked):
+                if row is not None and number < len(each.published):
+                    row.status = "published"
+                elif row is not None and row.status == "pending":
+                    row.status = "skipped"
+            gone = {message.id for message, row in marked if row is not None}
             self.blocked = {key: row for key, row in self.blocked.items() if row[0] not in gone}
-            each.backlog.marked([*each.published, *each.skipped])
+            each.backlog.marked([*each.published, *skipped])
 
     @rule()
     def write_failures(self) -> None:
         """Write what failed, unless it is another relay's by now."""
         failures = self.worker.take_failures()
         for each in failures:
-            row = self.rows[each.message.id]
-            if row.status != "pending" or each.message.partition not in self.mine:
+            row = self.row_of(each.message)
+            if row is None or row.status != "pending" or each.message.partition not in self.mine:
                 continue
             row.status = "failed" if each.final else "pending"
             key = each.message.aggregate_id or each.message.id

@@ -32,6 +32,7 @@ from tests.outbox.scene import (
     relaying,
     statuses,
 )
+from tests.outbox.test_backlog import message
 from tests.support import change, seen
 
 
@@ -222,6 +223,10 @@ def test_what_a_former_owner_published_holds_nothing_back_although_it_was_parked
     emitted("a", number=1)
     assert relay_in_burst()
     [(head,)] = seen("SELECT head_id FROM salon_jobs_blocked_aggregate WHERE status = 'parked'")
-    queries.mark_published([head])
+    [(message_id,)] = seen("SELECT message_id FROM salon_jobs_message")
+    queries.mark_published([message(head + 1, message_id=message_id)])
+    queries.mark_published([message(head)])
+    assert (statuses(), blocked_count()) == ({"failed": 1}, 1)
+    queries.mark_published([message(head, message_id=message_id)])
     assert statuses() == {"published": 1}
     assert blocked_count() == 0

@@ -1,8 +1,8 @@
 -- name: gate
 -- Read the last allocated id, the id up to which messages may be relayed, and the backends that hold the gate there
--- (gate_function.sql).
+-- (gate_function.sql), and when the server was started.
 -- Locks: none. Role: worker, operator.
-SELECT g.allocated, g.bound, g.holders FROM salon_jobs_gate() g
+SELECT g.allocated, g.bound, g.holders, extract(epoch FROM pg_postmaster_start_time())::float8 FROM salon_jobs_gate() g
 
 -- name: gate_holders
 -- Describe the backends that hold the gate, as far as the role may see; backends that are gone are omitted, 0 is a

@@ -1,28 +1,37 @@
 -- name: mark_published
 -- Mark messages that the broker has acknowledged, and unblock their aggregates. They were sent, even if the partition
--- has changed owners or an operator has skipped them meanwhile.
+-- has changed owners or an operator has skipped them meanwhile. Only the rows with these message ids: a primary that
+-- lost its last transactions gives out the ids again.
+-- Read by id alone: IS TRUE hides the index of message ids, whose entries lie anywhere. The server keeps the constants
+-- in a hash table. The subquery in the DELETE is no join, so it runs for the few rows found by head only.
 -- Locks: the rows, briefly. Role: worker.
 WITH gone AS (
-    DELETE FROM salon_jobs_blocked_aggregate b WHERE b.head_id = ANY (%(ids)s::bigint[])
+    DELETE FROM salon_jobs_blocked_aggregate b
+     WHERE b.head_id = ANY (%(ids)s::bigint[])
+       AND (SELECT m.message_id FROM salon_jobs_message m WHERE m.id = b.head_id) = ANY (%(message_ids)s::uuid[])
 )
 UPDATE salon_jobs_message m
    SET status = 'published', sent_at = clock_timestamp(), ended_at = NULL, retry_at = NULL
- WHERE m.id = ANY (%(ids)s::bigint[]) AND m.status <> 'published'
+ WHERE m.id = ANY (%(ids)s::bigint[]) AND (m.message_id = ANY (%(message_ids)s::uuid[])) IS TRUE
+   AND m.status <> 'published'
 
 -- name: mark_skipped
--- Mark messages that a filter in the settings excludes as skipped, with the reason.
+-- Mark messages that a filter in the settings excludes as skipped, with the reason. Found as in mark_published.
 -- Locks: the rows, briefly. Role: worker.
 WITH gone AS (
-    DELETE FROM salon_jobs_blocked_aggregate b WHERE b.head_id = ANY (%(ids)s::bigint[])
+    DELETE FROM salon_jobs_blocked_aggregate b
+     WHERE b.head_id = ANY (%(ids)s::bigint[])
+       AND (SELECT m.message_id FROM salon_jobs_message m WHERE m.id = b.head_id) = ANY (%(message_ids)s::uuid[])
 )
 UPDATE salon_jobs_message m
    SET status = 'skipped', ended_at = clock_timestamp(), retry_at = NULL, last_error = s.reason
   FROM unnest(%(ids)s::bigint[], %(reasons)s::text[]) AS s (id, reason)
- WHERE m.id = s.id AND m.status = 'pending'
+ WHERE m.id = s.id AND (m.message_id = ANY (%(message_ids)s::uuid[])) IS TRUE AND m.status = 'pending'
 
 -- name: mark_unpublished
--- Record messages that could not be published: to be retried, or failed where ``finals`` says so. Only while the relay
--- owns their partition; returns the recorded messages, for the rows that block their aggregates.
+-- Record messages that could not be published: to be retried, or failed where ``finals`` says so. Only the rows with
+-- these message ids, and only while the relay owns their partition; returns the recorded messages, for the rows that
+-- block their aggregates.
 -- Locks: the rows; the relay's partitions FOR SHARE, so that they do not change owners before the commit. Role: worker.
 UPDATE salon_jobs_message m
    SET status = CASE WHEN u.final THEN 'failed' ELSE 'pending' END,
@@ -32,6 +41,6 @@ UPDATE salon_jobs_message m
        last_error = u.error
   FROM unnest(%(ids)s::bigint[], %(tries)s::integer[], %(finals)s::boolean[], %(waits)s::float8[], %(errors)s::text[])
        AS u (id, tries, final, wait_s, error)
- WHERE m.id = u.id AND m.status = 'pending'
+ WHERE m.id = u.id AND (m.message_id = ANY (%(message_ids)s::uuid[])) IS TRUE AND m.status = 'pending'
    AND m.partition IN (SELECT p.partition FROM salon_jobs_partition p WHERE p.owner = %(owner)s FOR SHARE)
 RETURNING m.id
