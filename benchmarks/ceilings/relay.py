@@ -28,7 +28,9 @@ def main() -> None:
             if not rows:
                 break
             after = rows[-1][0]
-            connection.execute(mark, {"ids": [message[0] for message in rows]}, prepare=False)
+            connection.execute(
+                mark, {"ids": [each[0] for each in rows], "message_ids": [each[1] for each in rows]}, prepare=False
+            )
     signal.pause()
 
 

@@ -150,9 +150,10 @@ def mark_skipped(skipped: Sequence[tuple[OutgoingMessage, str]]) -> None:
 
 def _identities(messages: Iterable[OutgoingMessage]) -> dict[str, Any]:
     """Return the parameters by which a statement finds these messages, and no others that got their IDs."""
-    # PostgreSQL's own notation of an array: psycopg would convert the list element by element.
+    # PostgreSQL's own notation of an array: psycopg would convert the lists element by element.
     ids = ",".join([str(message.id) for message in messages])
-    return {"ids": f"{{{ids}}}", "message_ids": f"{{{','.join([m.message_id.hex for m in messages])}}}"}
+    message_ids = b"".join([message.message_id.bytes for message in messages]).hex(",", 16)
+    return {"ids": f"{{{ids}}}", "message_ids": f"{{{message_ids}}}"}
 
 
 def write_failures(failures: Sequence[Failure], *, owner: int) -> set[int]:

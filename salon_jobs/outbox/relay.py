@@ -192,8 +192,8 @@ class Relay(Loop):
     def _is_another(self, server: float) -> bool:
         """Return whether a server answers that has not answered before.
 
-        A pooler may go on with another primary and close no connection, and so may the end of CONN_MAX_AGE. Where
-        connections go to several servers, each counts only once.
+        A pooler may go on with another primary and close no connection. Where it goes to several servers, each counts
+        only once.
         """
         is_another = bool(self._servers) and server not in self._servers
         self._servers.add(server)

@@ -102,6 +102,8 @@ class Loop:
         self._clock = clock
         self._wait = wait
         self.began_at = self._polled_at = clock()
+        # psycopg's connection after the last round, None if there was none or the round failed.
+        self._connection: object = None
         self._thread = threading.Thread(
             target=vitally(self.run), name=f"salon-jobs-{name.replace(' ', '-')}", daemon=True
         )
@@ -114,7 +116,11 @@ class Loop:
         raise NotImplementedError
 
     def on_outage(self) -> None:
-        """Drop what a failed round may have made out of date. Called on the loop's thread, before it waits."""
+        """Drop what a failed round or a lost connection may have made out of date; it may be called for both.
+
+        Called on the loop's thread: after a round that failed, before it waits; and before a round that will not have
+        the last one's connection, which the server ended in the meantime (or CONN_MAX_AGE).
+        """
 
     def finish(self) -> bool:
         """Clean up after the last round; return whether that went well. Connections are closed afterwards."""
@@ -174,12 +180,16 @@ class Loop:
                 return
             try:
                 tidy_connections()
+                if self._connection not in (None, connections[conf.database].connection):
+                    self.on_outage()
                 wait_s = self.poll()
             except Error as error:
+                self._connection = None
                 self.on_outage()
                 # Not for a wake-up, which is no reason to try sooner.
                 self._wait(self.stopping, self.outage.lost(error))
                 wait_s = 0.0
             else:
                 self._polled_at = self._clock()
+                self._connection = connections[conf.database].connection
                 self.outage.over()

@@ -190,8 +190,8 @@ def _publish(messages: list[OutgoingMessage]) -> list[DrainedMessage]:
     finally:
         publisher.close()
     pairs = list(zip(messages, answers, strict=True))
-    outbox.mark_published([message.id for message, answer in pairs if answer is None])
-    skipped = {m.id: answer.code for m, answer in pairs if answer and answer.verdict is Verdict.SKIPPED}
+    outbox.mark_published([message for message, answer in pairs if answer is None])
+    skipped = [(m, answer.code) for m, answer in pairs if answer and answer.verdict is Verdict.SKIPPED]
     if skipped:
         outbox.mark_skipped(skipped)
     return [

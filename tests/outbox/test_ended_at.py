@@ -16,6 +16,7 @@ from salon_jobs.models import InboxMessage
 from salon_jobs.outbox import queries
 from salon_jobs.outbox.marker import MessagePruner
 from tests.outbox.scene import emitted, relay_in_burst
+from tests.outbox.test_backlog import message
 from tests.support import change, seen
 
 OPERATOR = "operator"
@@ -72,10 +73,10 @@ def test_a_failed_message_that_is_retried_has_not_ended_any_more() -> None:
 
 
 def test_a_message_that_arrived_although_it_was_skipped_was_sent() -> None:
-    emitted(event="crossed")
+    message_id = emitted(event="crossed")
     assert skip_messages([id_of("crossed")], using=OPERATOR)[0].changed
     assert times() == {"crossed": ("skipped", False, True)}
-    queries.mark_published([id_of("crossed")])
+    queries.mark_published([message(id_of("crossed"), message_id=message_id)])
     assert times() == {"crossed": ("published", True, False)}
 
 

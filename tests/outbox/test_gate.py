@@ -112,14 +112,14 @@ def test_a_released_savepoint_keeps_the_gate() -> None:
         say(one, "a", 1)
         one.execute("RELEASE SAVEPOINT s")
         say(one, "a", 2)
-        assert queries.gate()[1:] == (0, (one.info.backend_pid,))
+        assert queries.gate()[1:3] == (0, (one.info.backend_pid,))
 
 
 def test_a_transaction_that_was_rolled_back_lets_go() -> None:
     with writer() as one:
         say(one, "a", 1)
         one.rollback()
-        assert queries.gate() == Gate(1, 1, ())
+        assert queries.gate()[:3] == (1, 1, ())
 
 
 def test_twenty_thousand_messages_of_a_transaction_take_one_lock() -> None:
@@ -157,12 +157,12 @@ def test_a_stricter_isolation_changes_nothing(isolation: str) -> None:
 def test_operators_hold_the_gate_by_insert_and_by_copy() -> None:
     with writer(None) as one:
         one.execute(INSERT, (ORDERS, 1, 3))
-        assert queries.gate()[1:] == (0, (one.info.backend_pid,))
+        assert queries.gate()[1:3] == (0, (one.info.backend_pid,))
         one.commit()
         columns = "message_id, aggregate_type, aggregate_id, event, payload"
         with one.cursor().copy(f"COPY salon_jobs_message ({columns}) FROM STDIN") as copy:
             copy.write_row(("7b1c4b8e-4d0e-4f3c-9f38-4a8b7f1f2a11", ORDERS, "a", "e", '{"number": 4}'))
-        assert queries.gate()[1:] == (3, (one.info.backend_pid,))
+        assert queries.gate()[1:3] == (3, (one.info.backend_pid,))
         one.commit()
     assert read(queries.gate()) == [1, 2, 3, 4]
 
@@ -199,9 +199,9 @@ def test_a_lock_of_the_gate_taken_by_hand_for_a_session_holds_nobody() -> None:
         one.execute("SELECT pg_advisory_lock_shared(23117::bigint << 48)")
         one.commit()
         emitted("a", number=1)
-        assert queries.gate() == Gate(1, 1, ())
+        assert queries.gate()[:3] == (1, 1, ())
         say(one, "a", 2)
-        assert queries.gate() == Gate(2, 0, (one.info.backend_pid,))
+        assert queries.gate()[:3] == (2, 0, (one.info.backend_pid,))
         one.commit()
         assert read(queries.gate()) == [1, 2]
 

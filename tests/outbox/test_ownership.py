@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 
 from salon_jobs.core.records import PARTITIONS
 from salon_jobs.outbox import queries
@@ -130,6 +131,75 @@ def test_of_two_that_take_at_once_one_gets_each_partition(clock: Clock) -> None:
     states, _ = queries.partitions()
     first = queries.take_partitions(states, owner=1)
     assert (first, queries.take_partitions(states, owner=2)) == (set(ALL), set())
+
+
+def put(owner: int | None, *, epoch: int, beat: int = 0) -> None:
+    """Have all rows read as at an earlier time, as a server does that lacks the last transactions."""
+    change("UPDATE salon_jobs_partition SET owner = %s, epoch = %s, beat = %s", owner, epoch, beat)
+
+
+def test_rows_that_were_lost_are_made_again(owner: Ownership) -> None:
+    change("DELETE FROM salon_jobs_partition WHERE partition > 9")
+    assert beat(owner) == frozenset(range(10, PARTITIONS))
+    assert owner.mine == ALL
+
+
+def test_a_row_of_an_earlier_time_at_which_it_was_ours_too_stays_ours(owner: Ownership) -> None:
+    owner.release(ALL)
+    beat(owner)
+    owner.doubt()
+    put(1, epoch=1)
+    assert beat(owner) == ALL, "what was read before is forgotten"
+    assert owner.mine == ALL
+
+
+def test_a_row_of_an_earlier_time_that_was_given_up_since_is_another_relays(owner: Ownership, clock: Clock) -> None:
+    owner.release(ALL)
+    other = Ownership(2, clock=clock)
+    beat(other)
+    put(1, epoch=1)
+    owner.doubt()
+    other.doubt()
+    beat(owner)
+    assert not owner.mine, "the other may not have noticed yet"
+    assert beat(other) == ALL
+    clock.now = 9.9
+    beat(owner)
+    assert not owner.mine
+    clock.now = 10
+    beat(owner)
+    assert owner.mine == ALL
+
+
+def test_partitions_whose_answer_was_lost_are_owned(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    take = queries.take_partitions
+
+    def take_and_lose(states: Any, *, owner: int) -> set[int]:
+        take(states, owner=owner)
+        raise OperationalError("the connection is lost")
+
+    owner = Ownership(1, clock=clock)
+    with monkeypatch.context() as patched:
+        patched.setattr(queries, "take_partitions", take_and_lose)
+        with pytest.raises(OperationalError):
+            beat(owner)
+    owner.doubt()
+    beat(owner)
+    assert owner.mine == ALL
+
+
+def test_an_outage_holds_nothing_and_gives_other_relays_their_time_again(owner: Ownership, clock: Clock) -> None:
+    challenger = Ownership(2, clock=clock)
+    beat(challenger)
+    owner.doubt()
+    challenger.doubt()
+    assert not owner.holds
+    assert owner.due_in_s == 0
+    clock.now = 30
+    beat(challenger)
+    assert not challenger.mine
+    assert not beat(owner)
+    assert owner.holds
 
 
 def test_no_failure_is_written_by_a_relay_that_lost_the_partition(owner: Ownership, clock: Clock) -> None:

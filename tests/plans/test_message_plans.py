@@ -57,6 +57,12 @@ def parked_in() -> int:
     return int(partition)
 
 
+def identities(ids: range) -> dict[str, Any]:
+    """Return the parameters by which a relay writes about these messages."""
+    rows = seen("SELECT id, message_id FROM salon_jobs_message WHERE id = ANY (%s)", list(ids))
+    return {"ids": [row[0] for row in rows], "message_ids": [row[1] for row in rows]}
+
+
 def statements() -> dict[str, dict[str, Any]]:
     """Return what a relay asks, at its worst."""
     everywhere = {
@@ -78,10 +84,19 @@ def statements() -> dict[str, dict[str, Any]]:
             "take": 500,
         },
         "message_types": {},
-        "mark_published": {"ids": list(range(1, 60_001, 30))},
+        "mark_published": identities(range(1, 60_001, 30)),
+        "mark_skipped": {**identities(range(1, 60_001, 60)), "reasons": ["skipped"] * 1000},
+        "mark_unpublished": {
+            **identities(range(1, 60_001, 60)),
+            "tries": [1] * 1000,
+            "finals": [False] * 1000,
+            "waits": [1.0] * 1000,
+            "errors": ["refused"] * 1000,
+            "owner": 1,
+        },
         "oldest_message": {"types": [TYPE], "partitions": PARTITIONS},
         "block_unresolvable": {
-            "ids": list(range(1, 60_001, 60)),
+            **identities(range(1, 60_001, 60)),
             "codes": ["TEST.NOWHERE"] * 1000,
             "errors": ["nowhere"] * 1000,
             "owner": 1,
@@ -153,3 +168,14 @@ def test_what_is_read_next_comes_by_its_index_in_order(crowded: str) -> None:
     nodes = explained("fetch_aggregate", asked["fetch_aggregate"], plan="force_generic_plan")
     assert indexes(nodes) == {OPEN}
     assert "Sort" not in {node["Node Type"] for node in nodes}
+
+
+def test_what_was_sent_is_marked_by_the_primary_key_alone(crowded: str) -> None:
+    """The index of message ids has its entries anywhere: each would be a page of its own."""
+    change("ANALYZE salon_jobs_message, salon_jobs_blocked_aggregate")
+    nodes = explained("mark_published", statements()["mark_published"], plan="force_custom_plan")
+    assert {node["Index Name"] for node in nodes if "Index Name" in node} <= {
+        "salon_jobs_message_pkey",
+        "salon_jobs_blocked_aggregate_head_id_key",
+    }
+    assert rows_of(nodes) < 3 * 2000

@@ -2,21 +2,26 @@
 -- Mark messages that the broker has acknowledged, and unblock their aggregates. They were sent, even if the partition
 -- has changed owners or an operator has skipped them meanwhile. Only the rows with these message ids: a primary that
 -- lost its last transactions gives out the ids again.
--- Read by id alone: IS TRUE hides the index of message ids, whose entries lie anywhere. The server keeps the constants
--- in a hash table. The subquery in the DELETE is no join, so it runs for the few rows found by head only.
+-- Read by id alone: IS TRUE makes it no join, so the index of message ids, whose entries lie anywhere, is not used, and
+-- the message ids are kept in a hash table. The planner would estimate each element of an array of constants, which costs
+-- more than to compare them. The subqueries in the DELETE run only for rows found by head.
 -- Locks: the rows, briefly. Role: worker.
-WITH gone AS (
+WITH sent AS MATERIALIZED (
+    SELECT unnest(%(message_ids)s::uuid[]) AS message_id
+), gone AS (
     DELETE FROM salon_jobs_blocked_aggregate b
      WHERE b.head_id = ANY (%(ids)s::bigint[])
-       AND (SELECT m.message_id FROM salon_jobs_message m WHERE m.id = b.head_id) = ANY (%(message_ids)s::uuid[])
+       AND ((SELECT m.message_id FROM salon_jobs_message m WHERE m.id = b.head_id)
+            IN (SELECT s.message_id FROM sent s)) IS TRUE
 )
 UPDATE salon_jobs_message m
    SET status = 'published', sent_at = clock_timestamp(), ended_at = NULL, retry_at = NULL
- WHERE m.id = ANY (%(ids)s::bigint[]) AND (m.message_id = ANY (%(message_ids)s::uuid[])) IS TRUE
+ WHERE m.id = ANY (%(ids)s::bigint[]) AND (m.message_id IN (SELECT s.message_id FROM sent s)) IS TRUE
    AND m.status <> 'published'
 
 -- name: mark_skipped
--- Mark messages that a filter in the settings excludes as skipped, with the reason. Found as in mark_published.
+-- Mark messages that a filter in the settings excludes as skipped, with the reason. Only the rows with these message
+-- ids, as in mark_published.
 -- Locks: the rows, briefly. Role: worker.
 WITH gone AS (
     DELETE FROM salon_jobs_blocked_aggregate b
@@ -26,12 +31,13 @@ WITH gone AS (
 UPDATE salon_jobs_message m
    SET status = 'skipped', ended_at = clock_timestamp(), retry_at = NULL, last_error = s.reason
   FROM unnest(%(ids)s::bigint[], %(reasons)s::text[]) AS s (id, reason)
- WHERE m.id = s.id AND (m.message_id = ANY (%(message_ids)s::uuid[])) IS TRUE AND m.status = 'pending'
+ WHERE m.id = s.id AND m.id = ANY (%(ids)s::bigint[]) AND (m.message_id = ANY (%(message_ids)s::uuid[])) IS TRUE
+   AND m.status = 'pending'
 
 -- name: mark_unpublished
 -- Record messages that could not be published: to be retried, or failed where ``finals`` says so. Only the rows with
 -- these message ids, and only while the relay owns their partition; returns the recorded messages, for the rows that
--- block their aggregates.
+-- block their aggregates. The ids are passed as an array too: a join alone may read the whole table.
 -- Locks: the rows; the relay's partitions FOR SHARE, so that they do not change owners before the commit. Role: worker.
 UPDATE salon_jobs_message m
    SET status = CASE WHEN u.final THEN 'failed' ELSE 'pending' END,
@@ -41,6 +47,7 @@ UPDATE salon_jobs_message m
        last_error = u.error
   FROM unnest(%(ids)s::bigint[], %(tries)s::integer[], %(finals)s::boolean[], %(waits)s::float8[], %(errors)s::text[])
        AS u (id, tries, final, wait_s, error)
- WHERE m.id = u.id AND (m.message_id = ANY (%(message_ids)s::uuid[])) IS TRUE AND m.status = 'pending'
+ WHERE m.id = u.id AND m.id = ANY (%(ids)s::bigint[]) AND (m.message_id = ANY (%(message_ids)s::uuid[])) IS TRUE
+   AND m.status = 'pending'
    AND m.partition IN (SELECT p.partition FROM salon_jobs_partition p WHERE p.owner = %(owner)s FOR SHARE)
 RETURNING m.id
