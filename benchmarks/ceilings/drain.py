@@ -16,10 +16,10 @@ def main() -> None:
         process_id = register(connection)
         finish = statements.load("finish_unlocked").encode()
         while rows := claim(connection, process_id, "bench-noop"):
-            ids, leases = [row[0] for row in rows], [row[_LEASE] for row in rows]
-            lease = leases[0] if len(set(leases)) == 1 else None
-            fence = {"ids": ids, "leases": leases, "lease": lease, "process_id": process_id}
-            connection.execute(finish, fence, prepare=False).fetchall()
+            ids, fences = [row[0] for row in rows], [row[0] ^ row[_LEASE] for row in rows]
+            connection.execute(
+                finish, {"ids": ids, "fences": fences, "process_id": process_id}, prepare=False
+            ).fetchall()
     signal.pause()
 
 

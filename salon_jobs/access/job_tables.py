@@ -157,7 +157,7 @@ _ENQUEUE: Final = (
 )
 _ADD_FOLLOW_UP: Final = "bigint[], text, text, uuid, text, smallint, smallint, text, text, text, text"
 _CLAIM_GROUPS: Final = (
-    "bigint, integer, float8, uuid[], bigint[], integer[], bigint[], bigint[], text[], uuid[], integer[]"
+    "bigint, integer, float8, uuid[], bigint[], integer[], bigint[], bigint[], text[], uuid[], integer[], bigint"
 )
 _EMIT: Final = "text, text, text, json, json, text, uuid, boolean"
 _EMIT_MANY: Final = "uuid[], text[], text[], text[], text[], text[], text"
@@ -172,10 +172,10 @@ _FUNCTIONS: Final[Mapping[str, _JobFunction]] = {
     "salon_jobs_enqueue_follow_up": _JobFunction("bigint", ("worker",)),
     "salon_jobs_get_result": _JobFunction("uuid", ("web", "worker")),
     "salon_jobs_cancel": _JobFunction("bigint[]", ("web", "worker", "operator")),
-    "salon_jobs_claim": _JobFunction("bigint, text[], integer, timestamptz, text[], float8", ("worker",)),
+    "salon_jobs_claim": _JobFunction("bigint, text[], integer, timestamptz, text[], float8, bigint", ("worker",)),
     "salon_jobs_claim_groups": _JobFunction(_CLAIM_GROUPS, ("worker",)),
-    "salon_jobs_finish": _JobFunction("bigint, integer, bigint, boolean", ("worker",)),
-    "salon_jobs_finish_chunk": _JobFunction("bigint[], integer[], bigint, boolean", ("worker",)),
+    "salon_jobs_finish": _JobFunction("bigint, bigint, bigint, boolean", ("worker",)),
+    "salon_jobs_finish_chunk": _JobFunction("bigint[], bigint[], bigint, boolean", ("worker",)),
     "salon_jobs_unheld": _JobFunction("bigint[]", ("worker",)),
     "salon_jobs_emit": _JobFunction(_EMIT, ("web", "worker")),
     "salon_jobs_emit_many": _JobFunction(_EMIT_MANY, ("web", "worker")),
@@ -268,7 +268,7 @@ def fan_out_reads(*, key: str, roles: Roles) -> Right:
 
 
 def _claim_statement(schema: str) -> str:
-    parameters = ("process_id", "tasks", "room", "now", "queues", "clock")
+    parameters = ("process_id", "tasks", "room", "now", "queues", "clock", "lease")
     return re.sub(r"%\((\w+)\)s", lambda name: f"${parameters.index(name[1]) + 1}", statements.load("claim_due"))
 
 

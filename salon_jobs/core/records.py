@@ -121,6 +121,11 @@ class ClaimedJob(NamedTuple):
     trace: str | None = None
 
     @property
+    def fence(self) -> int:
+        """The one number that tells this run from any other: the random lease makes the exclusive or unique as well."""
+        return self.id ^ self.lease
+
+    @property
     def attempt(self) -> int:
         """The number of this run: 1 for the first."""
         return self.attempts + 1

@@ -10,6 +10,7 @@ committed. It waits for that a moment only, and then raises an error of which ``
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -86,7 +87,12 @@ def claim_due(
 
 
 def claim(statement: str, parameters: dict[str, Any], *, prepare: bool = False) -> list[ClaimedJob]:
-    """Run a statement that claims jobs; return them in the order in which they should run."""
+    """Run a statement that claims jobs under a new lease; return them in the order in which they should run.
+
+    The lease is random, since whatever the server counts can go back: after a promotion that loses transactions, a new
+    job gets the id of one that still runs.
+    """
+    parameters["lease"] = secrets.randbits(63) or 1
     run = prepared_rows if prepare else many_hot_rows
     jobs: list[ClaimedJob] = run(statement, parameters, _claimed_job)
     jobs.sort(key=_claim_order)
@@ -118,36 +124,34 @@ def finish_chunk_call(jobs: Sequence[ClaimedJob], process_id: int) -> str:
 
 
 def finish_many(jobs: Sequence[ClaimedJob], process_id: int, contended: bool = False) -> set[int]:
-    """Finish jobs in one or two statements and return the finished ids. The others are locked, or not ours any more.
+    """Finish jobs in one or two statements and return their fences. The others are locked, or not ours any more.
 
     ``contended``: some were locked a moment ago, so that the faster statement would probably fail. In autocommit only.
     """
     finished: set[int] = set()
     if not (conf.keep_succeeded or contended):
-        leases = {job.lease for job in jobs}
-        lease = leases.pop() if len(leases) == 1 else None
         try:
-            finished = _ids("finish_unlocked", {**_fences(jobs, process_id), "lease": lease})
+            finished = _fenced("finish_unlocked", _fences(jobs, process_id))
         except OperationalError as error:
             if not is_held_up(error):
                 raise
         if len(finished) == len(jobs):
             return finished
-        jobs = [job for job in jobs if job.id not in finished]
-    return finished | _ids("finish_many_keep" if conf.keep_succeeded else "finish_many", _fences(jobs, process_id))
+        jobs = [job for job in jobs if job.fence not in finished]
+    return finished | _fenced("finish_many_keep" if conf.keep_succeeded else "finish_many", _fences(jobs, process_id))
 
 
-def _ids(statement: str, parameters: dict[str, Any]) -> set[int]:
+def _fenced(statement: str, parameters: dict[str, Any]) -> set[int]:
     return {row[0] for row in many_hot_rows(statement, parameters)}
 
 
 def owned(jobs: Sequence[ClaimedJob], process_id: int) -> set[int]:
-    """Return the ids of the jobs that this process still owns."""
-    return _ids("owned", _fences(jobs, process_id))
+    """Return the fences of the jobs that this process still owns."""
+    return _fenced("owned", _fences(jobs, process_id))
 
 
 def finish_results(jobs: Sequence[tuple[ClaimedJob, KeptResult]], process_id: int, *, wait: bool = False) -> set[int]:
-    """Finish jobs and keep their results, in one statement; return the finished ids.
+    """Finish jobs and keep their results, in one statement; return their fences.
 
     The others are locked, or their lease is lost; with ``wait``, it waits for the locked ones.
     """
@@ -160,7 +164,7 @@ def finish_results(jobs: Sequence[tuple[ClaimedJob, KeptResult]], process_id: in
         "keep": conf.keep_succeeded,
         "wait": wait,
     }
-    return _ids("finish_results", parameters)
+    return _fenced("finish_results", parameters)
 
 
 def fail(
@@ -226,9 +230,9 @@ def cancel_requests(process_id: int) -> set[tuple[int, int]]:
     return {(row[0], row[1]) for row in hot_rows("cancel_requests", {"process_id": process_id})}
 
 
-def other_leases(process_id: int, leased_ids: Iterable[int]) -> list[tuple[int, int]]:
+def other_leases(process_id: int, known: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return (id, lease) of jobs leased to this process other than these: the reply to their claim never arrived."""
-    parameters = {"process_id": process_id, "leased_ids": list(leased_ids)}
+    parameters = {"process_id": process_id, "fences": [job_id ^ lease for job_id, lease in known]}
     return [(row[0], row[1]) for row in hot_rows("other_leases", parameters)]
 
 
@@ -305,8 +309,8 @@ def _fence(job: ClaimedJob, process_id: int) -> dict[str, Any]:
 
 def _fences(jobs: Sequence[ClaimedJob], process_id: int) -> dict[str, Any]:
     # Arrays as PostgreSQL text: psycopg would convert them element by element.
-    ids, leases = (",".join([str(getattr(job, name)) for job in jobs]) for name in ("id", "lease"))
-    return {"ids": f"{{{ids}}}", "leases": f"{{{leases}}}", "process_id": process_id}
+    ids, fences = ",".join([str(job.id) for job in jobs]), ",".join([str(job.fence) for job in jobs])
+    return {"ids": f"{{{ids}}}", "fences": f"{{{fences}}}", "process_id": process_id}
 
 
 @contextmanager

@@ -58,7 +58,13 @@ class Migration(JobTablesMigration):
                     models.SmallIntegerField(db_default=0, help_text="Runs that started and ended without success"),
                 ),
                 ("max_attempts", models.SmallIntegerField(db_default=25)),
-                ("lease", models.IntegerField(db_default=0, help_text="Grows with every claim; fences every finish")),
+                (
+                    "lease",
+                    models.BigIntegerField(
+                        db_default=0,
+                        help_text="Random token of its last claim, which fences every finish; 0 after a rescue",
+                    ),
+                ),
                 ("leased_by", models.BigIntegerField(help_text="The process that holds the job", null=True)),
                 (
                     "rescues",
@@ -274,7 +280,7 @@ class Migration(JobTablesMigration):
                 ("job_id", models.BigIntegerField(primary_key=True, serialize=False)),
                 (
                     "lease",
-                    models.IntegerField(
+                    models.BigIntegerField(
                         help_text="The lease of the superseded run; later runs of the job are unaffected"
                     ),
                 ),

@@ -65,8 +65,8 @@ class Job(models.Model):
         db_default=0, help_text="Runs that started and ended without success"
     )
     max_attempts: models.SmallIntegerField[int, int] = models.SmallIntegerField(db_default=25)
-    lease: models.IntegerField[int, int] = models.IntegerField(
-        db_default=0, help_text="Grows with every claim; fences every finish"
+    lease: models.BigIntegerField[int, int] = models.BigIntegerField(
+        db_default=0, help_text="Random token of its last claim, which fences every finish; 0 after a rescue"
     )
     leased_by: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
         null=True, help_text="The process that holds the job"
@@ -332,7 +332,7 @@ class SupersededRun(models.Model):
     """
 
     job_id: models.BigIntegerField[int, int] = models.BigIntegerField(primary_key=True)
-    lease: models.IntegerField[int, int] = models.IntegerField(
+    lease: models.BigIntegerField[int, int] = models.BigIntegerField(
         help_text="The lease of the superseded run; later runs of the job are unaffected"
     )
 
@@ -340,7 +340,7 @@ class SupersededRun(models.Model):
         db_table = "salon_jobs_superseded"
 
     def __str__(self) -> str:
-        return f"run {self.lease} of job {self.job_id}"
+        return f"superseded run of job {self.job_id}"
 
 
 class FanOutRecord(models.Model):

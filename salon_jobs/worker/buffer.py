@@ -61,7 +61,7 @@ class JobBuffer:
         self._waiting: deque[tuple[ClaimedJob, float]] = deque()
         # In the order in which the threads took them.
         self._running: dict[Handful, None] = {}
-        self._leases: dict[int, int] = {}
+        self._leases: set[tuple[int, int]] = set()
         self._closed = False
         self._mean_s: float | None = None
         self._refill_at = 0
@@ -181,10 +181,8 @@ class JobBuffer:
     def forget(self, jobs: Iterable[ClaimedJob]) -> None:
         """Remove jobs whose end is written."""
         with self._emptied:
-            for job in jobs:
-                # The job may be back: requeued by its end, and claimed again before this call.
-                if self._leases.get(job.id) == job.lease:
-                    del self._leases[job.id]
+            # The same job may be back under another lease: requeued by its end, and claimed again before this call.
+            self._leases.difference_update(map(_ID_AND_LEASE, jobs))
             if not self._leases:
                 self._emptied.notify_all()
         self._on_ended()
@@ -216,8 +214,7 @@ class JobBuffer:
             withdrawn = [job for job, _ in self._waiting if (job.id, job.lease) in leases]
             if withdrawn:
                 self._waiting = deque(each for each in self._waiting if (each[0].id, each[0].lease) not in leases)
-                for job in withdrawn:
-                    self._leases.pop(job.id, None)
+                self._leases.difference_update(map(_ID_AND_LEASE, withdrawn))
                 if not self._leases:
                     self._emptied.notify_all()
             return withdrawn
@@ -231,8 +228,8 @@ class JobBuffer:
         with self._filled:
             return bool(self._waiting) or self._in_hand() > 0
 
-    def leased_ids(self) -> list[int]:
-        """Return the ids of all jobs whose end is not written yet."""
+    def leases(self) -> list[tuple[int, int]]:
+        """Return (id, lease) of all jobs whose end is not written yet."""
         with self._filled:
             return list(self._leases)
 
@@ -244,8 +241,8 @@ class JobBuffer:
         leases: list[tuple[int, int]] = []
         while self._waiting and self._waiting[0][1] < waiting_since:
             job, _ = self._waiting.popleft()
-            self._leases.pop(job.id, None)
             leases.append((job.id, job.lease))
+        self._leases.difference_update(leases)
         return leases
 
     def _room(self) -> int:

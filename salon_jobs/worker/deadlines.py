@@ -115,7 +115,7 @@ class Cancellations:
         if now < self._poll_at:
             return
         self._poll_at = now + POLL_EVERY_S
-        requested = queries.cancel_requests(self._process_id) if self._jobs.leased_ids() else None
+        requested = queries.cancel_requests(self._process_id) if self._jobs.leases() else None
         if not requested:
             return
         for job_id, lease in requested:

@@ -258,22 +258,24 @@ class Finisher(Loop):
         if batch and not self.stopping.is_set():
             # A row that another transaction has locked, such as one that cancels the job, holds up only that job.
             locked = queries.owned([running.job for running in batch], self._process_id)
-            self._locked += [running for running in batch if running.id in locked]
-            batch[:] = [running for running in batch if running.id not in locked]
+            self._locked += [running for running in batch if running.job.fence in locked]
+            batch[:] = [running for running in batch if running.job.fence not in locked]
         while batch:
             # Either an earlier attempt finished it and the answer was lost, or it is no longer ours: this finds out. In
             # the last round it also waits for locked rows.
             settle(batch[-1], Succeeded(finished=False))
             self._drop([batch.pop()])
 
-    def _report(self, batch: list[RunningJob], ids: set[int]) -> None:
+    def _report(self, batch: list[RunningJob], fences: set[int]) -> None:
         """Remove from the batch what is finished, and report it."""
-        finished = [running for running in batch if running.finished or running.job.id in ids]
+        finished = batch[:]
+        if len(fences) < len(batch):
+            finished = [running for running in batch if running.finished or running.job.fence in fences]
         self._drop(finished)
         if len(finished) == len(batch):
             batch.clear()
         else:
-            batch[:] = [running for running in batch if not (running.finished or running.job.id in ids)]
+            batch[:] = [running for running in batch if not (running.finished or running.job.fence in fences)]
         report_successes(finished, self._progressed)
 
     def _drop(self, runs: Sequence[RunningJob]) -> None:

@@ -380,7 +380,7 @@ class Worker(Loop):
         if not self._chunks.lock.acquire(timeout=PATIENCE_S):
             return  # the next sweep finds them
         try:
-            leases = queries.other_leases(self._process_id, self._jobs.leased_ids())
+            leases = queries.other_leases(self._process_id, self._jobs.leases())
         finally:
             self._chunks.lock.release()
         if leases:

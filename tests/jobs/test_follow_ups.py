@@ -135,7 +135,8 @@ def test_a_worker_waits_its_turn_to_count_them_without_an_error(
             raise
 
     monkeypatch.setattr(queries, "many_hot_rows", many_hot_rows)
-    ids = [*followed(2), tasks.system.enqueue().id]
+    followed(2)
+    tasks.system.enqueue()
     jobs = claim(process_id)
     change(LOCK)
     with ThreadPoolExecutor(1) as pool:
@@ -144,7 +145,7 @@ def test_a_worker_waits_its_turn_to_count_them_without_an_error(
             assert not end.done()
         time.sleep(0.1)
         change(UNLOCK)
-        assert end.result(10) == set(ids)
+        assert end.result(10) == {job.fence for job in jobs}
     assert (raised, remaining(), len(follow_ups())) == ([], [], 1)
 
 

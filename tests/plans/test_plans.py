@@ -43,16 +43,15 @@ def crowded(migrated: None) -> Iterator[int]:
 @pytest.mark.parametrize("statement", ["finish_many", "finish_many_keep"])
 def test_a_batch_of_successes_is_found_by_its_ids(crowded: int, statement: str) -> None:
     rows = [100 * number for number in range(1, 500)]
-    plan = nodes(statement, {"ids": rows, "leases": [1] * len(rows), "process_id": 3})
+    plan = nodes(statement, {"ids": rows, "fences": [row ^ 1 for row in rows], "process_id": 3})
     assert_no_full_scan(plan)
     assert indexes(plan) == {"salon_jobs_job_pkey"}, "that by process holds each job it ran since the last vacuum"
     assert [node["Node Type"] for node in scans(plan)].count("Tid Scan") == 1
 
 
-@pytest.mark.parametrize("lease", [None, 1])
-def test_a_batch_that_nobody_has_locked_is_found_by_its_ids(crowded: int, lease: int | None) -> None:
+def test_a_batch_that_nobody_has_locked_is_found_by_its_ids(crowded: int) -> None:
     rows = [100 * number for number in range(1, 500)]
-    plan = nodes("finish_unlocked", {"ids": rows, "leases": [1] * len(rows), "lease": lease, "process_id": 3})
+    plan = nodes("finish_unlocked", {"ids": rows, "fences": [row ^ 1 for row in rows], "process_id": 3})
     assert_no_full_scan(plan)
     assert indexes(plan) == {"salon_jobs_job_pkey"}
     assert not {node["Node Type"] for node in plan} & {"Nested Loop", "Hash Join", "Merge Join"}
@@ -66,7 +65,7 @@ def test_the_leases_of_a_batch_are_compared_by_hash_where_few_rows_are_expected(
     )
     change("UPDATE pg_class SET reltuples = 100 WHERE relname = 'salon_jobs_job'")
     try:
-        plan = nodes(statement, {"ids": rows, "leases": [1] * len(rows), "process_id": 3})
+        plan = nodes(statement, {"ids": rows, "fences": [row ^ 1 for row in rows], "process_id": 3})
     finally:
         change(
             "UPDATE pg_class c SET reltuples = b.reltuples FROM statistics_before b WHERE c.relname = 'salon_jobs_job'"
@@ -87,7 +86,7 @@ def test_a_batch_of_results_is_found_by_its_ids(crowded: int, keep: bool, wait: 
 
 def test_what_is_still_owned_of_a_batch_is_found_by_its_ids(crowded: int) -> None:
     rows = [100 * number for number in range(1, 500)]
-    plan = nodes("owned", {"ids": rows, "leases": [1] * len(rows), "process_id": 3})
+    plan = nodes("owned", {"ids": rows, "fences": [row ^ 1 for row in rows], "process_id": 3})
     assert_no_full_scan(plan)
     assert indexes(plan) == {"salon_jobs_job_pkey"}
 
@@ -107,6 +106,7 @@ def test_the_claim_walks_the_index_of_due_jobs_in_order(crowded: int) -> None:
         "now": None,
         "queues": None,
         "clock": 0.0,
+        "lease": 5,
     }
     plan = nodes("claim_due", parameters)
     assert_no_full_scan(plan)
@@ -151,7 +151,7 @@ def test_requests_to_cancel_are_found_without_reading_other_leases(crowded: int)
 
 
 def test_what_a_dead_process_held_is_found_by_its_leases(crowded: int) -> None:
-    plan = nodes("other_leases", {"process_id": 2, "leased_ids": [100]})
+    plan = nodes("other_leases", {"process_id": 2, "fences": [100 ^ 1]})
     assert_no_full_scan(plan)
     assert indexes(plan) == {"salon_jobs_job_leased"}
     plan = nodes(

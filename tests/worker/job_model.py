@@ -93,7 +93,7 @@ class Model:
             self.jobs[new.id] = new
 
     def claim(
-        self, process_id: int, tasks: Iterable[str], room: int, queues: Sequence[str] | None, now: datetime
+        self, process_id: int, tasks: Iterable[str], room: int, queues: Sequence[str] | None, now: datetime, lease: int
     ) -> list[Run]:
         """Lease due jobs, in claim order; none for a process that was declared dead."""
         known = set(tasks)
@@ -108,7 +108,7 @@ class Model:
         ]
         due.sort(key=lambda job: (job.priority, instant(job), job.id))
         for job in due[:room]:
-            job.state, job.leased_by, job.lease = RUNNING, process_id, job.lease + 1
+            job.state, job.leased_by, job.lease = RUNNING, process_id, lease
         return [Run(job.id, process_id, job.lease) for job in due[:room]]
 
     def finish(self, run: Run) -> bool:
@@ -191,7 +191,7 @@ class Model:
         theirs = [job for _, job in sorted(self.jobs.items()) if job.state == RUNNING and job.leased_by == process_id]
         for job in theirs:
             superseded, unwanted = self._is_superseded(job), (job.id, job.lease) in self.unwanted
-            job.lease += 1
+            job.lease = 0
             started = charged is None or job.id in charged
             if started:
                 job.rescues += 1

@@ -115,9 +115,9 @@ def test_jobs_come_out_in_claim_order_and_are_known_until_done(clock: Clock) -> 
     first = take(queue)
     assert (first.id, queue.running_count()) == (3, 1)
     assert [take(queue).id, take(queue).id] == [1, 2]
-    assert sorted(queue.leased_ids()) == [1, 2, 3]
+    assert sorted(queue.leases()) == [(1, 1), (2, 1), (3, 1)]
     end(queue, first)
-    assert sorted(queue.leased_ids()) == [1, 2]
+    assert sorted(queue.leases()) == [(1, 1), (2, 1)]
 
 
 def test_a_job_claimed_anew_before_its_first_run_said_done_is_kept_apart(clock: Clock) -> None:
@@ -127,10 +127,10 @@ def test_a_job_claimed_anew_before_its_first_run_said_done_is_kept_apart(clock: 
     queue.put([job(1, lease=2)])
     second = take(queue)
     end(queue, first)
-    assert queue.leased_ids() == [1]
+    assert queue.leases() == [(1, 2)]
     assert not queue.wait_idle(0)
     end(queue, second)
-    assert queue.leased_ids() == []
+    assert queue.leases() == []
     assert queue.wait_idle(0)
 
 
@@ -200,7 +200,7 @@ def test_what_waits_longer_than_a_second_behind_a_long_job_is_handed_back(clock:
     clock.now += 0.2
     assert queue.overdue() == [(2, 7)]
     assert queue.has_waiting()
-    assert sorted(queue.leased_ids()) == [1, 3], "the running one is nobody else's"
+    assert sorted(queue.leases()) == [(1, 1), (3, 1)], "the running one is nobody else's"
     end(queue, running)
     assert take(queue).id == 3
 
@@ -225,9 +225,9 @@ def test_a_job_that_ran_is_ours_until_its_end_is_written(clock: Clock) -> None:
     queue.put([job(1)])
     taken = take(queue)
     ran(queue, taken)
-    assert (queue.running_count(), queue.leased_ids(), queue.wait_idle(0)) == (0, [1], False)
+    assert (queue.running_count(), queue.leases(), queue.wait_idle(0)) == (0, [(1, 1)], False)
     queue.forget([taken])
-    assert (queue.leased_ids(), queue.wait_idle(0)) == ([], True)
+    assert (queue.leases(), queue.wait_idle(0)) == ([], True)
 
 
 def test_it_asks_for_no_more_while_thousands_of_ends_are_not_written(clock: Clock) -> None:
@@ -248,7 +248,7 @@ def test_what_is_withdrawn_does_not_run_and_the_others_keep_their_order(clock: C
     running = take(queue)
     assert queue.withdraw({(1, 1), (2, 7)}) == []
     assert [each.id for each in queue.withdraw({(2, 1), (3, 5)})] == [2, 3]
-    assert queue.leased_ids() == [1, 4]
+    assert sorted(queue.leases()) == [(1, 1), (4, 1)]
     end(queue, running)
     assert take(queue).id == 4
     end(queue, job(4))
@@ -351,6 +351,6 @@ def test_what_a_thread_took_and_has_not_begun_can_be_taken_back(clock: Clock, wa
         return
     clock.now += 1.1
     assert sorted(getattr(queue, way)()) == [(1, 1), (2, 1), (3, 1)]
-    assert queue.leased_ids() == [0]
+    assert [job_id for job_id, _ in queue.leases()] == [0]
     end(queue, job(0))
     assert queue.wait_idle(0)

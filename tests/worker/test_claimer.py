@@ -397,7 +397,7 @@ def test_a_prepared_claim_returns_what_another_does(process_id: int, stores: lis
         ways = (False, True)
         [plain], [prepared] = (queries.claim_due(process_id, tasks, 1, queues=queues, prepare=way) for way in ways)
         assert plain.id != prepared.id
-        assert plain == prepared._replace(id=plain.id, due_at=plain.due_at)
+        assert plain == prepared._replace(id=plain.id, lease=plain.lease, due_at=plain.due_at)
         assert plain.due_at == pytest.approx(prepared.due_at, abs=10)
     with connection.cursor() as cursor:
         cursor.execute("SELECT rtrim(name, '_0123456789') FROM pg_prepared_statements")

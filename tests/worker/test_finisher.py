@@ -27,9 +27,9 @@ def test_only_what_is_still_owned_is_finished(process_id: int, settings: Any, ke
     settings.SALON_JOBS = {**settings.SALON_JOBS, "RETAIN_SUCCEEDED": 60 * kept}
     ids = [tasks.system.enqueue().id for _ in range(4)]
     jobs = claim(process_id)
-    change("UPDATE salon_jobs_job SET lease = lease + 1 WHERE id = %s", ids[1])
+    change("UPDATE salon_jobs_job SET lease = 5 WHERE id = %s", ids[1])
     change("UPDATE salon_jobs_job SET leased_by = %s WHERE id = %s", process_id + 1, ids[2])
-    assert queries.finish_many(jobs, process_id) == {ids[0], ids[3]}
+    assert queries.finish_many(jobs, process_id) == {jobs[0].fence, jobs[3].fence}
     kept_rows = [(ids[0], "succeeded", 1), (ids[3], "succeeded", 1)] if kept else []
     left = [(ids[1], "running", 0), (ids[2], "running", 0)]
     assert seen("SELECT id, state, attempts FROM salon_jobs_job ORDER BY id") == sorted(left + kept_rows)
@@ -41,9 +41,9 @@ def test_a_locked_row_is_left_for_the_next_time_and_holds_up_none(process_id: in
     with connections["owner"].cursor() as cursor:
         cursor.execute("BEGIN")
         cursor.execute("SELECT FROM salon_jobs_job WHERE id = %s FOR UPDATE", [ids[1]])
-        assert queries.finish_many(jobs, process_id) == {ids[0], ids[2]}
+        assert queries.finish_many(jobs, process_id) == {jobs[0].fence, jobs[2].fence}
         cursor.execute("ROLLBACK")
-    assert queries.finish_many(jobs, process_id) == {ids[1]}
+    assert queries.finish_many(jobs, process_id) == {jobs[1].fence}
 
 
 def test_a_deadlock_that_the_server_finds_sooner_leaves_the_locked_rows_too(process_id: int) -> None:
@@ -65,7 +65,7 @@ def test_a_deadlock_that_the_server_finds_sooner_leaves_the_locked_rows_too(proc
 
             with ThreadPoolExecutor(1) as pool:
                 end = pool.submit(lock_crosswise)
-                assert ids[1] not in queries.finish_many(jobs, process_id)
+                assert jobs[1].fence not in queries.finish_many(jobs, process_id)
                 end.result(10)
     finally:
         change("ALTER ROLE worker_runtime RESET deadlock_timeout")
@@ -73,12 +73,12 @@ def test_a_deadlock_that_the_server_finds_sooner_leaves_the_locked_rows_too(proc
 
 
 def test_runs_of_different_leases_are_finished_together(process_id: int) -> None:
-    ids = [tasks.system.enqueue().id for _ in range(4)]
-    change("UPDATE salon_jobs_job SET lease = 6 WHERE id = ANY (%s)", ids[:2])
-    jobs = claim(process_id)
-    assert [job.lease for job in jobs] == [7, 7, 1, 1]
-    change("UPDATE salon_jobs_job SET lease = 7 WHERE id = %s", ids[3])
-    assert queries.finish_many(jobs, process_id) == set(ids[:3])
+    for _ in range(4):
+        tasks.system.enqueue()
+    jobs = [*claim(process_id, 2), *claim(process_id, 2)]
+    assert jobs[0].lease == jobs[1].lease != jobs[2].lease == jobs[3].lease
+    change("UPDATE salon_jobs_job SET lease = %s WHERE id = %s", jobs[0].lease, jobs[3].id)
+    assert queries.finish_many(jobs, process_id) == {job.fence for job in jobs[:3]}
 
 
 def test_rows_that_were_locked_are_not_waited_for_again(
@@ -115,7 +115,7 @@ def test_a_lost_lease_is_logged_among_runs_that_succeeded(
 ) -> None:
     def lose(note: str) -> None:
         if note == "lose":
-            change("UPDATE salon_jobs_job SET lease = lease + 1 WHERE payload->>'note' = 'lose'")
+            change("UPDATE salon_jobs_job SET lease = 5 WHERE payload->>'note' = 'lose'")
 
     caplog.set_level("INFO")
     hooks.system = lose
@@ -172,7 +172,7 @@ def test_the_thread_outlives_what_nobody_foresaw(
             runner._jobs.put(claim(process_id))
             assert runner._jobs.wait_idle(10)
     assert "1 jobs could not be written" in caplog.text
-    assert queries.other_leases(process_id, ()) == [(ids[0], 1)], "a sweep gives it back"
+    assert [job_id for job_id, _ in queries.other_leases(process_id, ())] == ids[:1], "a sweep gives it back"
 
 
 def test_the_line_of_a_success_looks_like_others(process_id: int) -> None:

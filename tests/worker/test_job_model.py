@@ -198,7 +198,7 @@ class Jobs(RuleBasedStateMachine):
     def finish_several(self, some: list[int]) -> None:
         """Finish runs of one process in one statement."""
         process_id, jobs = self.held_by_one(some)
-        expected = {job.id for job in jobs if self.model.finish(Run(job.id, process_id, job.lease))}
+        expected = {job.fence for job in jobs if self.model.finish(Run(job.id, process_id, job.lease))}
         assert queries.finish_many(jobs, process_id) == expected
 
     @rule(some=st.lists(picks, min_size=1, max_size=4), wait=st.one_of(st.none(), waits))
@@ -211,9 +211,9 @@ class Jobs(RuleBasedStateMachine):
     @rule(slot=slots, known=st.lists(picks, max_size=3))
     def find_what_a_lost_answer_left(self, slot: int, known: list[int]) -> None:
         """Compare what the database says a process holds with what the process knows."""
-        ids = {self.held(pick)[1].id for pick in known}
-        found = queries.other_leases(self.slots[slot], ids)
-        assert set(found) == {(id_, lease) for id_, lease in self.model.held_by(self.slots[slot]) if id_ not in ids}
+        leases = {(job.id, job.lease) for _, job in map(self.held, known)}
+        found = queries.other_leases(self.slots[slot], leases)
+        assert set(found) == self.model.held_by(self.slots[slot]) - leases
 
     # Rescue
 
@@ -372,7 +372,9 @@ class Jobs(RuleBasedStateMachine):
             self.every_row_is_as_the_model_says()
         found = queries.claim_due(process_id, some, room, queues=queues, now=now)
         at = now or datetime.now(UTC)
-        expected = self.model.claim(process_id, some, room, queues, at)
+        lease = found[0].lease if found else 0
+        assert lease not in {job.lease for _, job in self.claims}
+        expected = self.model.claim(process_id, some, room, queues, at, lease)
         assert [Run(job.id, process_id, job.lease) for job in found] == expected
         for job in found:
             ours = self.model.jobs[job.id]
@@ -386,7 +388,7 @@ class Jobs(RuleBasedStateMachine):
         run = Run(job.id, process_id, job.lease)
         match how:
             case "finish":
-                done = job.id in queries.finish_many([job], process_id) if final else queries.finish(job, process_id)
+                done = job.fence in queries.finish_many([job], process_id) if final else queries.finish(job, process_id)
                 assert done == self.model.finish(run)
             case "fail":
                 ended = queries.fail(job, process_id, report(ValueError("no")), delay=wait, final=final, reason="spent")

@@ -85,7 +85,7 @@ def test_jobs_of_a_silent_process_are_queued_again_uncharged(
     assert Rescuer().run_once() == RescueCounts(processes=1, queued=1)
     assert seen("SELECT id FROM salon_jobs_process") == [(other,)]
     row = row_of(held.id)
-    assert (row["state"], row["attempts"], row["rescues"], row["lease"], row["leased_by"]) == ("queued", 0, 1, 2, None)
+    assert (row["state"], row["attempts"], row["rescues"], row["lease"], row["leased_by"]) == ("queued", 0, 1, 0, None)
     assert row_of(safe.id)["state"] == "running"
     assert seen("SELECT job_id, attempt, code, error_class, store_id FROM salon_jobs_job_error") == [
         (held.id, 1, "JOB.PROCESS_DIED", "salon_jobs.core.errors.ProcessDied", stores[0])
@@ -192,7 +192,7 @@ def test_of_a_child_that_died_only_jobs_that_had_started_are_charged(stores: lis
         processes=1, queued=2
     )
     rows = seen("SELECT id, state, attempts, rescues, lease, leased_by FROM salon_jobs_job ORDER BY id")
-    assert rows == [(started, "queued", 0, 1, 2, None), (waiting, "queued", 0, 0, 2, None)]
+    assert rows == [(started, "queued", 0, 1, 0, None), (waiting, "queued", 0, 0, 0, None)]
     [(job_id, message)] = seen("SELECT job_id, message FROM salon_jobs_job_error")
     assert job_id == started
     assert message.endswith("was killed by SIGKILL and was declared dead")

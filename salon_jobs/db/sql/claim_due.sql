@@ -7,6 +7,7 @@
 -- The commit does not wait for the disk (this transaction only): whatever a run commits comes later in the log, so a
 -- crash that loses the claim has lost the run as well, and the job is queued as before.
 -- Instants are returned as seconds: parsing a timestamp takes the client longer than the rest of the row.
+-- All jobs of one claim share its %(lease)s, a random number that no other claim has.
 -- Role: worker. Not prepared: planning is a hundredth of a batch.
 -- %(now)s is NULL except in tests; the database's clock decides. %(clock)s is the process's monotonic clock, in
 -- seconds.
@@ -37,7 +38,7 @@ WITH RECURSIVE me AS MATERIALIZED (
      LIMIT %(room)s
 )
 UPDATE salon_jobs_job j
-   SET state = 'running', lease = j.lease + 1, leased_by = %(process_id)s, started_at = clock_timestamp()
+   SET state = 'running', lease = %(lease)s, leased_by = %(process_id)s, started_at = clock_timestamp()
  WHERE j.id = ANY (ARRAY(SELECT id FROM due))
 RETURNING j.id, j.task, j.store_id, j.payload::text, j.queue, j.priority, date_part('epoch', j.run_at), j.attempts,
           j.max_attempts, j.lease, COALESCE(j.expires_at <= COALESCE(%(now)s::timestamptz, now()), false),

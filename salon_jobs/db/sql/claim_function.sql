@@ -4,10 +4,11 @@
 -- Locks: as claim_due.sql. access.job_tables fills in the statement and the schema; owner: the migrator; EXECUTE:
 -- worker.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_claim(
-    process_id bigint, tasks text[], room integer, at_instant timestamptz, queues text[], clock float8
+    process_id bigint, tasks text[], room integer, at_instant timestamptz, queues text[], clock float8,
+    token bigint
 ) RETURNS TABLE (
     id bigint, task varchar, store_id uuid, payload text, queue varchar, priority smallint, run_at_s float8,
-    attempts smallint, max_attempts smallint, lease integer, expired boolean, tick_s float8, created_at_s float8,
+    attempts smallint, max_attempts smallint, lease bigint, expired boolean, tick_s float8, created_at_s float8,
     claim_group bigint, due_at float8, trace text
 )
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_sort = off SET jit = off

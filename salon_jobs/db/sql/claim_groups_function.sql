@@ -14,10 +14,10 @@
 -- migrator; EXECUTE: worker.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_claim_groups(
     process_id bigint, room integer, clock float8, stores uuid[], numbers bigint[], quotas integer[], lows_us bigint[],
-    low_ids bigint[], keys text[], each_store uuid[], store_quotas integer[]
+    low_ids bigint[], keys text[], each_store uuid[], store_quotas integer[], token bigint
 ) RETURNS TABLE (
     id bigint, task varchar, store_id uuid, payload text, queue varchar, priority smallint, run_at_s float8,
-    attempts smallint, max_attempts smallint, lease integer, expired boolean, tick_s float8, created_at_s float8,
+    attempts smallint, max_attempts smallint, lease bigint, expired boolean, tick_s float8, created_at_s float8,
     claim_group bigint, due_at float8, trace text
 )
 LANGUAGE plpgsql
@@ -57,7 +57,7 @@ WITH me AS MATERIALIZED (
      LIMIT $2
 )
 UPDATE __schema__.salon_jobs_job j
-   SET state = 'running', lease = j.lease + 1, leased_by = $1, started_at = clock_timestamp()
+   SET state = 'running', lease = $12, leased_by = $1, started_at = clock_timestamp()
  WHERE j.id = ANY (ARRAY(SELECT id FROM due))
 RETURNING j.id, j.task, j.store_id, j.payload::text, j.queue, j.priority, date_part('epoch', j.run_at), j.attempts,
           j.max_attempts, j.lease, COALESCE(j.expires_at <= now(), false),

@@ -5,7 +5,7 @@
 -- Locks: the rows, in ascending order. Replace it only with a definition that accepts the same arguments.
 -- access.job_tables fills in the schema; owner: the migrator; EXECUTE: worker.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_finish_chunk(
-    ids bigint[], leases integer[], holder bigint, keep boolean
+    ids bigint[], leases bigint[], holder bigint, keep boolean
 ) RETURNS void
 LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off

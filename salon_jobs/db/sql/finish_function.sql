@@ -3,7 +3,7 @@
 -- ending a store's job costs a quarter of a separate DELETE and COMMIT.
 -- enable_seqscan: a plan made while the table is empty would later read all of it.
 -- Locks: the row. access.job_tables fills in the schema; owner: the migrator; EXECUTE: worker.
-CREATE OR REPLACE FUNCTION __schema__.salon_jobs_finish(job_id bigint, held integer, holder bigint, keep boolean)
+CREATE OR REPLACE FUNCTION __schema__.salon_jobs_finish(job_id bigint, held bigint, holder bigint, keep boolean)
 RETURNS void LANGUAGE plpgsql SET enable_seqscan = off
 AS $body$
 BEGIN

@@ -14,7 +14,7 @@ WITH mine AS MATERIALIZED (
                              AND (t.store_id = j.store_id OR (t.store_id IS NULL AND j.store_id IS NULL)))
            ) AS superseded
       FROM salon_jobs_job j
-      JOIN unnest(%(ids)s::bigint[], %(leases)s::int[]) AS l (id, lease) ON j.id = l.id AND j.lease = l.lease
+      JOIN unnest(%(ids)s::bigint[], %(leases)s::bigint[]) AS l (id, lease) ON j.id = l.id AND j.lease = l.lease
      WHERE j.leased_by = %(process_id)s AND j.state = 'running'
      ORDER BY j.id
        FOR UPDATE OF j

@@ -28,7 +28,7 @@ WITH theirs AS MATERIALIZED (
 ), rescued AS (
     UPDATE salon_jobs_job j
        SET rescues = least(j.rescues + t.charged::int, 32767),
-           lease = j.lease + 1,
+           lease = 0,
            state = CASE WHEN t.cancelled THEN 'cancelled' WHEN t.spent THEN 'failed' WHEN t.superseded THEN 'cancelled'
                         ELSE 'queued' END,
            reason = CASE WHEN t.cancelled THEN 'cancelled' WHEN t.spent THEN 'process_died' WHEN t.superseded THEN 'superseded' ELSE '' END,

@@ -60,7 +60,8 @@ SELECT id, task, store_id, payload::text, queue, priority, date_part('epoch', ru
  WHERE id = %(id)s AND lease = %(lease)s AND leased_by = %(process_id)s AND state = 'running'
 
 -- name: other_leases
--- Find jobs leased to this process other than those it has: the reply to their claim never arrived.
+-- Find jobs leased to this process other than those it has: the reply to their claim never arrived. Told apart by their
+-- fences (see finish_many).
 -- Locks: none. Role: worker.
 SELECT id, lease FROM salon_jobs_job
- WHERE leased_by = %(process_id)s AND state = 'running' AND NOT (id = ANY (%(leased_ids)s::bigint[]))
+ WHERE leased_by = %(process_id)s AND state = 'running' AND NOT ((id # lease) = ANY (%(fences)s::bigint[]))

@@ -1,0 +1,148 @@
+"""Shows that a run never ends another job that got its number, as happens when a promotion loses transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from salon_jobs.core.error_report import report
+from salon_jobs.core.errors import Expired, LeaseLost
+from salon_jobs.core.outcomes import Lost, Succeeded
+from salon_jobs.core.records import ClaimedJob, KeptResult
+from salon_jobs.jobs import queries
+from salon_jobs.worker.buffer import JobBuffer
+from salon_jobs.worker.executor import execute, join, settle
+from tests import tasks
+from tests.support import change, claim, job_row, run, running_job, seen
+from tests.tasks import Hooks
+
+ZERO = timedelta(0)
+RESULT = KeptResult('"done"', timedelta(hours=1))
+
+
+def lose(*jobs: ClaimedJob) -> None:
+    """Take back the transactions that added these jobs and all later ones, as a server that never received them."""
+    change("DELETE FROM salon_jobs_job WHERE id = ANY (%s)", [job.id for job in jobs])
+    change("SELECT setval(pg_get_serial_sequence('salon_jobs_job', 'id'), %s, false)", min(job.id for job in jobs))
+
+
+def reused(process_id: int, add: Callable[[], object]) -> tuple[ClaimedJob, ClaimedJob]:
+    """Return a job whose row was lost while it runs, and one that got its number and is claimed by the same process."""
+    add()
+    [old] = claim(process_id)
+    lose(old)
+    add()
+    [new] = claim(process_id)
+    assert old.id == new.id
+    return old, new
+
+
+ENDS: dict[str, Callable[[ClaimedJob, int], object]] = {
+    "finish": queries.finish,
+    "finish with a result": lambda job, process_id: queries.finish(job, process_id, RESULT),
+    "finish many": lambda job, process_id: queries.finish_many([job], process_id),
+    "finish many locked": lambda job, process_id: queries.finish_many([job], process_id, contended=True),
+    "results": lambda job, process_id: queries.finish_results([(job, RESULT)], process_id),
+    "owned": lambda job, process_id: queries.owned([job], process_id),
+    "fail": lambda job, process_id: queries.fail(
+        job, process_id, report(ValueError()), delay=ZERO, final=True, reason="spent"
+    ),
+    "failed by": lambda job, process_id: queries.failed_by(job),
+    "release": lambda job, process_id: queries.requeue([(job.id, job.lease)], process_id),
+    "snooze": lambda job, process_id: queries.requeue([(job.id, job.lease)], process_id, delay=ZERO),
+    "cancel": lambda job, process_id: queries.cancel_run(job, process_id, "cancelled"),
+    "expire": lambda job, process_id: queries.expire_run(job, process_id, report(Expired()), "expired"),
+    "killed": lambda job, process_id: queries.leased_job(process_id, job.id, job.lease),
+}
+
+
+@pytest.mark.parametrize("keep", [None, 60])
+@pytest.mark.parametrize("end", ENDS)
+def test_an_end_of_the_lost_job_leaves_the_new_one(process_id: int, settings: Any, end: str, keep: int | None) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "RETAIN_SUCCEEDED": keep or 0}
+    old, new = reused(process_id, tasks.system.enqueue)
+    before = job_row(new.id)
+    assert not ENDS[end](old, process_id)
+    assert job_row(new.id) == before
+    assert seen("SELECT count(*) FROM salon_jobs_job_error") == [(0,)]
+    assert queries.finish(new, process_id)
+
+
+def test_a_batch_of_several_claims_ends_only_its_own_runs(process_id: int) -> None:
+    """The lost run and others of the claim that holds the new row end at once: no lease of theirs fits its number."""
+    tasks.system.enqueue()
+    [old] = claim(process_id)
+    lose(old)
+    for _ in range(3):
+        tasks.system.enqueue()
+    new, *others = claim(process_id)
+    assert (old.id, others[0].lease) == (new.id, new.lease)
+    for contended in (False, True):
+        assert queries.finish_many([old, others[contended]], process_id, contended) == {others[contended].fence}
+    assert seen("SELECT id, state FROM salon_jobs_job") == [(new.id, "running")]
+    assert queries.finish_many([old, new], process_id) == {new.fence}
+
+
+def test_a_claim_whose_answer_was_lost_is_found_beside_the_old_run(process_id: int) -> None:
+    old, new = reused(process_id, tasks.system.enqueue)
+    assert queries.other_leases(process_id, [(old.id, old.lease)]) == [(new.id, new.lease)]
+    assert queries.other_leases(process_id, [(new.id, new.lease)]) == []
+
+
+def test_the_buffer_keeps_both_apart(process_id: int) -> None:
+    old, new = reused(process_id, tasks.system.enqueue)
+    buffer = JobBuffer(2)
+    buffer.put([old])
+    buffer.put([new])
+    buffer.forget([new])
+    assert buffer.leases() == [(old.id, old.lease)]
+    assert not buffer.wait_idle(0)
+
+
+def test_the_handler_of_the_lost_job_is_rolled_back(stores: list[UUID], process_id: int, hooks: Hooks) -> None:
+    old, new = reused(process_id, lambda: tasks.in_store.enqueue(store_id=stores[0]))
+    assert run(old, process_id) == Lost()
+    assert job_row(new.id)["state"] == "running"  # type: ignore[index]
+    assert run(new, process_id) == Succeeded(finished=True)
+
+
+def test_the_chunk_of_lost_jobs_is_rolled_back(stores: list[UUID], process_id: int, hooks: Hooks) -> None:
+    def add() -> list[ClaimedJob]:
+        for number in range(2):
+            tasks.in_chunks.enqueue(stores[0], tasks.Sale(number))
+        return claim(process_id)
+
+    old = add()
+    lose(*old)
+    new = add()
+    assert [job.id for job in new] == [job.id for job in old]
+    first = running_job(old[0], process_id)
+    join(first, old[1:])
+    settle(first, execute(first))
+    assert seen("SELECT id, state, lease FROM salon_jobs_job ORDER BY id") == [
+        (job.id, "running", job.lease) for job in new
+    ]
+
+
+def test_a_finish_within_the_handler_raises(stores: list[UUID], process_id: int) -> None:
+    old, new = reused(process_id, tasks.system.enqueue)
+    with pytest.raises(LeaseLost):
+        running_job(old, process_id).finish()
+    assert queries.finish(new, process_id)
+
+
+def test_the_mark_of_a_superseded_run_is_not_the_new_jobs(stores: list[UUID], process_id: int) -> None:
+    tasks.keyed.enqueue(store_id=stores[0], number=1)
+    [old] = claim(process_id)
+    tasks.keyed.enqueue(store_id=stores[0], number=1)
+    assert seen("SELECT job_id, lease FROM salon_jobs_superseded") == [(old.id, old.lease)]
+    change("DELETE FROM salon_jobs_job")
+    lose(old)
+    tasks.keyed.enqueue(store_id=stores[0], number=1)
+    [new] = claim(process_id)
+    assert new.id == old.id
+    assert queries.requeue([(new.id, new.lease)], process_id)[new.id].state == "queued"
