@@ -106,7 +106,7 @@ class ClaimedJob(NamedTuple):
     id: int
     task: str
     store_id: UUID | None
-    payload: str
+    payload: str  # empty if it was too large for the claim and the run has not begun
     queue: str
     priority: int
     run_at_s: float

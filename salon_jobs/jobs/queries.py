@@ -250,6 +250,12 @@ def failed_by(job: ClaimedJob) -> bool:
     return bool(hot_rows("failed_by", {"id": job.id, "lease": job.lease}))
 
 
+def with_payload(job: ClaimedJob, process_id: int) -> ClaimedJob:
+    """Return the job with its payload, read now if its claim left it out; without it if the lease is lost."""
+    rows = () if job.payload else hot_rows("large_payload", _fence(job, process_id))
+    return job._replace(payload=rows[0][0]) if rows else job
+
+
 def leased_job(process_id: int, job_id: int, lease: int) -> ClaimedJob | None:
     """Return the job if this process still holds it under this lease."""
     rows = hot_rows("leased_job", {"id": job_id, "lease": lease, "process_id": process_id})

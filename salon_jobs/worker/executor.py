@@ -66,6 +66,13 @@ def execute(running: RunningJob) -> Outcome:
         return _execute_chunk(running)
     if task.timeouts is not None and (why := task.timeouts.expiry(running.waited_s)):
         return NotStarted(Expired(why))
+    if not job.payload:
+        try:
+            job = running.job = queries.with_payload(job, running.process_id)
+        except Error:  # an outage, which the end of this run waits out
+            return Released()
+        if not job.payload:
+            return Lost()
     try:
         arguments = task.payload.decode(job.payload, job.store_id)
     except PayloadInvalid as error:
@@ -101,9 +108,9 @@ def joins_chunk(task: Declaration, job: ClaimedJob) -> bool:
     """Return whether the job may run together with others.
 
     A job that failed, or was in a chunk that failed, runs alone, since it would make the others fail again. So does one
-    that waited too long, which ends without a run.
+    that waited too long, which ends without a run, and one whose payload is so large that its claim left it out.
     """
-    if task.chunk is None or job.attempts or job.expired or job.alone:
+    if task.chunk is None or job.attempts or job.expired or job.alone or not job.payload:
         return False
     return task.timeouts is None or not task.timeouts.expiry(time.monotonic() - job.due_at)
 

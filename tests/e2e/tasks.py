@@ -197,3 +197,14 @@ def hold_finisher() -> None:
 def wait_briefly() -> None:
     """Take a second."""
     time.sleep(1)
+
+
+@task(name="e2e-large-result", keep_result=timedelta(hours=1))
+def large_result(size: int) -> str:
+    """Return a text of this length."""
+    return "x" * size
+
+
+@task(name="e2e-take-large")
+def take_large(text: str) -> None:
+    """Take a large text."""

@@ -8,6 +8,8 @@
 -- crash that loses the claim has lost the run as well, and the job is queued as before.
 -- Instants are returned as seconds: parsing a timestamp takes the client longer than the rest of the row.
 -- All jobs of one claim share its %(lease)s, a random number that no other claim has.
+-- A payload of more than 16,000 bytes is returned as '' and read when its job begins (runs.sql): what a claim returns
+-- has a bound. Its size as stored says so for most; only those between are written as text twice.
 -- Role: worker. Not prepared: planning is a hundredth of a batch.
 -- %(now)s is NULL except in tests; the database's clock decides. %(clock)s is the process's monotonic clock, in
 -- seconds.
@@ -40,7 +42,11 @@ WITH RECURSIVE me AS MATERIALIZED (
 UPDATE salon_jobs_job j
    SET state = 'running', lease = %(lease)s, leased_by = %(process_id)s, started_at = clock_timestamp()
  WHERE j.id = ANY (ARRAY(SELECT id FROM due))
-RETURNING j.id, j.task, j.store_id, j.payload::text, j.queue, j.priority, date_part('epoch', j.run_at), j.attempts,
+RETURNING j.id, j.task, j.store_id,
+          CASE WHEN pg_column_size(j.payload) <= 2048 AND pg_column_compression(j.payload) IS NULL THEN j.payload::text
+               WHEN pg_column_size(j.payload) > 16000 OR octet_length(j.payload::text) > 16000 THEN ''
+               ELSE j.payload::text END,
+          j.queue, j.priority, date_part('epoch', j.run_at), j.attempts,
           j.max_attempts, j.lease, COALESCE(j.expires_at <= COALESCE(%(now)s::timestamptz, now()), false),
           date_part('epoch', j.tick), date_part('epoch', j.created_at), j.claim_group,
           %(clock)s::float8 - date_part('epoch', COALESCE(%(now)s::timestamptz, clock_timestamp()) - j.run_at),

@@ -59,7 +59,11 @@ WITH me AS MATERIALIZED (
 UPDATE __schema__.salon_jobs_job j
    SET state = 'running', lease = $12, leased_by = $1, started_at = clock_timestamp()
  WHERE j.id = ANY (ARRAY(SELECT id FROM due))
-RETURNING j.id, j.task, j.store_id, j.payload::text, j.queue, j.priority, date_part('epoch', j.run_at), j.attempts,
+RETURNING j.id, j.task, j.store_id,
+          CASE WHEN pg_column_size(j.payload) <= 2048 AND pg_column_compression(j.payload) IS NULL THEN j.payload::text
+               WHEN pg_column_size(j.payload) > 16000 OR octet_length(j.payload::text) > 16000 THEN ''
+               ELSE j.payload::text END,
+          j.queue, j.priority, date_part('epoch', j.run_at), j.attempts,
           j.max_attempts, j.lease, COALESCE(j.expires_at <= now(), false),
           date_part('epoch', j.tick), date_part('epoch', j.created_at), j.claim_group,
           $3 - date_part('epoch', clock_timestamp() - j.run_at), j.trace::text;

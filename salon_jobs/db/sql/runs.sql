@@ -59,6 +59,12 @@ SELECT id, task, store_id, payload::text, queue, priority, date_part('epoch', ru
   FROM salon_jobs_job
  WHERE id = %(id)s AND lease = %(lease)s AND leased_by = %(process_id)s AND state = 'running'
 
+-- name: large_payload
+-- Read the payload of one job leased to a process that its claim left out.
+-- Locks: none. Role: worker.
+SELECT payload::text FROM salon_jobs_job
+ WHERE id = %(id)s AND lease = %(lease)s AND leased_by = %(process_id)s AND state = 'running'
+
 -- name: other_leases
 -- Find jobs leased to this process other than those it has: the reply to their claim never arrived. Told apart by their
 -- fences (see finish_many).

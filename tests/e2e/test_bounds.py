@@ -1,0 +1,54 @@
+"""Tests that what jobs take and return in real sizes fits into a worker's memory, and that others are not held up."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import tasks
+from tests.e2e.worker_process import WorkerProcess, eventually
+from tests.settings import url_for
+from tests.support import seen
+
+pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.slow]
+URL = url_for("worker_runtime")
+JOBS = "SELECT count(*) FROM salon_jobs_job"
+
+
+def peak_mb(pid: int) -> int:
+    """Return the most memory that a process has used."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) // 1024
+
+
+@pytest.mark.parametrize(("jobs", "size"), [(150, 9_900_000), (1000, 1_200_000)])
+def test_results_of_more_than_a_gigabyte_are_kept_and_ten_ordinary_jobs_end_once(jobs: int, size: int) -> None:
+    tasks.large_result.enqueue_many([tasks.large_result.call(size=size)] * jobs)
+    ordinary = [handle.id for handle in tasks.nothing.enqueue_many([tasks.nothing.call()] * 10)]
+    with WorkerProcess(url=URL, ready=True) as worker:
+        [child] = worker.children()
+        eventually(lambda: seen(JOBS) == [(0,)], 300, what=worker.output)
+        peak = peak_mb(child["pid"])
+        assert worker.end() == 0
+        ended = Counter(line["job_id"] for line in worker.logged("job_succeeded"))
+    assert seen("SELECT count(*) FROM salon_jobs_job_result") == [(jobs,)]
+    assert len(ended) == jobs + 10
+    assert [ended[job_id] for job_id in ordinary] == [1] * 10
+    assert peak < 900
+
+
+def test_payloads_of_three_gigabytes_are_not_read_at_once() -> None:
+    text = "x" * 990_000
+    for _ in range(30):
+        tasks.take_large.enqueue_many([tasks.take_large.call(text=text)] * 100)
+    with WorkerProcess(url=URL, ready=True) as worker:
+        [child] = worker.children()
+        eventually(lambda: seen(JOBS) == [(0,)], 300, what=worker.output)
+        peak = peak_mb(child["pid"])
+        assert worker.end() == 0
+        assert len(worker.logged("job_succeeded")) == 3000
+    assert peak < 400

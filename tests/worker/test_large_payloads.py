@@ -1,0 +1,74 @@
+"""Shows that a claim brings no large payloads along: a job reads its own when it begins."""
+
+from __future__ import annotations
+
+import secrets
+from uuid import UUID
+
+import pytest
+from django.db import connection
+
+from salon_jobs.core.outcomes import Lost, Released, Succeeded
+from salon_jobs.core.records import ClaimedJob
+from salon_jobs.jobs.limits import Limits
+from salon_jobs.worker.executor import execute, joins_chunk
+from salon_jobs.worker.fair_claim import FairClaim
+from tests import tasks
+from tests.support import change, claim, run, running_job
+from tests.tasks import Hooks
+
+LARGE = "x" * 1_000_000
+
+
+@pytest.mark.parametrize("room", [10, 1000, "groups"])
+def test_what_a_claim_returns_has_a_bound_and_each_job_gets_all_of_its_payload(
+    process_id: int, hooks: Hooks, room: int | str
+) -> None:
+    lengths: list[int] = []
+    hooks.system = lambda note: lengths.append(len(note))
+    notes = ["", "x" * 3000, "x" * 15_900, "x" * 16_100, LARGE, secrets.token_hex(7500), secrets.token_hex(20_000)]
+    for note in notes:
+        tasks.system.enqueue(note=note)
+    jobs = FairClaim(process_id, None).claim(100, Limits({})).jobs if room == "groups" else claim(process_id, int(room))
+    assert [len(job.payload) > 0 for job in jobs] == [True, True, True, False, False, True, False]
+    assert all(isinstance(run(job, process_id), Succeeded) for job in jobs)
+    assert lengths == [len(note) for note in notes]
+
+
+def large(process_id: int) -> ClaimedJob:
+    tasks.system.enqueue(note=LARGE)
+    [job] = claim(process_id)
+    assert job.payload == ""
+    return job
+
+
+def test_a_job_that_was_taken_away_before_its_payload_was_read_does_not_run(process_id: int, hooks: Hooks) -> None:
+    ran: list[str] = []
+    hooks.system = ran.append
+    job = large(process_id)
+    change("UPDATE salon_jobs_job SET leased_by = %s", process_id + 1)
+    assert isinstance(run(job, process_id), Lost)
+    assert ran == []
+
+
+def test_an_outage_while_the_payload_is_read_costs_no_attempt(process_id: int) -> None:
+    running = running_job(large(process_id), process_id)
+    pid = own_backend()
+    change("SELECT pg_terminate_backend(%s, 10000)", pid)
+    assert isinstance(execute(running), Released)
+    connection.close()
+
+
+def own_backend() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        [(pid,)] = cursor.fetchall()
+        return int(pid)
+
+
+def test_a_job_with_a_large_payload_runs_in_no_chunk(process_id: int, stores: list[UUID]) -> None:
+    tasks.in_chunks.enqueue(stores[0], tasks.Sale(1))
+    [job] = claim(process_id)
+    task = running_job(job, process_id).declaration
+    assert joins_chunk(task, job)
+    assert not joins_chunk(task, job._replace(payload=""))
