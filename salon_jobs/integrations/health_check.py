@@ -17,7 +17,7 @@ from salon_jobs.core.errors import ConfigurationError, Late, NotReady, SalonJobs
 from salon_jobs.jobs.waiting import look_at_queue
 from salon_jobs.outbox.queries import oldest_messages
 from salon_jobs.process.preflight import check_tables
-from salon_jobs.process.probe import Probe
+from salon_jobs.process.probe import KEPT_S, Probe
 
 try:
     from health_check.base import HealthCheck
@@ -90,7 +90,7 @@ class RelayLag(_Lag):
 
 @cache
 def _probe(ask: Callable[[str], T], alias: str) -> Probe[T]:
-    return Probe(partial(ask, alias))
+    return Probe(partial(ask, alias), kept_s=KEPT_S)
 
 
 class HealthView(HealthCheckView):

@@ -19,38 +19,71 @@ from salon_jobs.core.metrics import Sample
 from salon_jobs.core.vital import vitally
 from salon_jobs.process.exposition import exposition
 
-_PATIENCE_S = 5
+# How long a client may take to send its request line and headers, and for all of it, the response included.
+_REQUEST_S = 2.0
+_LONGEST_S = 15.0
 # Requests at a time: more than probes and scrapers need, but few enough that a flood or slow clients take few threads.
 _MOST = 32
-_LONGEST_S = 15
+# An answer takes two seconds at most; a client that has not received it after this time gives its place away.
+_ANSWER_S = 3.0
 
 
 class _Server(ThreadingHTTPServer):
+    """Server of at most ``_MOST`` requests at a time.
+
+    When all places are taken, the oldest request gives its place away: first those whose headers have not arrived, so
+    that slow clients never keep a probe out.
+    """
+
     daemon_threads = True
+    # Connections that the kernel accepts while all places are being cleared.
+    request_queue_size = 128
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
-        self._since: dict[Any, float] = {}
+        # In the order in which they came. Both are only read and written under the lock.
+        self._reading: dict[Any, float] = {}
+        self._answering: dict[Any, float] = {}
+        self._changing = threading.Lock()
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if len(self._since) >= _MOST:
-            self.shutdown_request(request)
-            return
-        self._since[request] = time.monotonic()
+        with self._changing:
+            is_full = len(self._reading) + len(self._answering) >= _MOST
+            if is_full and not (self._hang_up(self._reading, 0.0) or self._hang_up(self._answering, _ANSWER_S)):
+                super().shutdown_request(request)
+                return
+            self._reading[request] = time.monotonic()
         super().process_request(request, client_address)
 
+    def begin_answer(self, request: Any) -> None:
+        """Record that the request has been read."""
+        with self._changing:
+            if (since := self._reading.pop(request, None)) is not None:
+                self._answering[request] = since
+
     def shutdown_request(self, request: Any) -> None:
-        self._since.pop(request, None)
+        with self._changing:
+            self._reading.pop(request, None)
+            self._answering.pop(request, None)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Hang up on requests that take too long. Called twice a second."""
-        oldest = time.monotonic() - _LONGEST_S
-        for request, since in list(self._since.items()):
-            if since < oldest:
-                with suppress(OSError):  # already closed
-                    request.shutdown(socket.SHUT_RDWR)
+        """Hang up on requests that take too long. Called before each request, and several times a second."""
+        with self._changing:
+            while self._hang_up(self._reading, _REQUEST_S) or self._hang_up(self._answering, _LONGEST_S):
+                pass
+
+    @staticmethod
+    def _hang_up(requests: dict[Any, float], older_than_s: float) -> bool:
+        """Hang up on the oldest of these requests if it is that old; its thread notices. Return whether it was."""
+        request, since = next(iter(requests.items()), (None, float("inf")))
+        if request is None or time.monotonic() - since < older_than_s:
+            return False
+        del requests[request]
+        with suppress(OSError):  # already closed
+            request.shutdown(socket.SHUT_RDWR)
+        return True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log an error in one request, unless the client hung up."""
@@ -86,9 +119,11 @@ class HealthServer:
         server = self
 
         class Handler(BaseHTTPRequestHandler):
-            timeout = _PATIENCE_S
+            # Of one read; the server bounds the sum of them.
+            timeout = _REQUEST_S
 
             def do_GET(self) -> None:
+                self.connection.settimeout(_LONGEST_S)
                 server.answer(self)
 
             def log_message(self, format: str, *args: Any) -> None:
@@ -122,6 +157,7 @@ class HealthServer:
         self._server.server_close()
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
+        self._server.begin_answer(request.connection)
         path = request.path.partition("?")[0]
         if path == "/healthz":
             self._send(request, 200, {"status": "ok"})

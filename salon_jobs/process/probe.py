@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
+from functools import partial
 from typing import Final, Generic, TypeVar
 
 from django.db import connections
@@ -13,6 +14,8 @@ from django.db import connections
 from salon_jobs.core.errors import NotReady
 
 T = TypeVar("T")
+# How long a late answer about readiness counts while the next is awaited: longer than two probes are apart.
+KEPT_S: Final = 35.0
 # Health probes time out after three to five seconds. Answer before that, with the reason.
 _PATIENCE_S: Final = 2.0
 # The operating system may wait a quarter of an hour for a lost connection; start another probe long before that.
@@ -23,37 +26,58 @@ class Probe(Generic[T]):
     """Query that runs in its own thread, on a connection that is closed afterwards.
 
     Concurrent callers share one attempt. A hanging database therefore neither blocks the caller nor costs another
-    thread and connection for each probe.
+    thread and connection for each probe. An attempt can take longer than its callers wait, as when the first of two
+    hosts does not answer and libpq waits for it until ``connect_timeout``: its answer is kept for those who ask within
+    ``kept_s``. An answer that came in time is not: if the next does not, something has changed.
     """
 
-    def __init__(self, ask: Callable[[], T], *, patience_s: float = _PATIENCE_S) -> None:
+    def __init__(self, ask: Callable[[], T], *, patience_s: float = _PATIENCE_S, kept_s: float = 0.0) -> None:
         self._ask = ask
         self._patience_s = patience_s
+        self._kept_s = kept_s
         self._lock = threading.Lock()
-        self._asked = float("-inf")
-        self._answer: Future[T] | None = None
+        self._asked = self._answered = float("-inf")
+        self._attempt: Future[T] | None = None
+        self._late: Future[T] | None = None
 
     def answer(self) -> T:
         """Return or raise what the query did. Raises NotReady if there is no answer within ``patience_s``."""
-        answer = self._latest()
-        try:
-            return answer.result(self._patience_s)
-        except TimeoutError:
-            silent_s = time.monotonic() - self._asked
-            raise NotReady(f"the database does not answer: asked {silent_s:.0f} s ago") from None
+        attempt = self._latest()
+        wait([attempt], self._patience_s)
+        with self._lock:
+            if not attempt.done():
+                if self._late is None or self.age_s > self._kept_s:
+                    silent_s = time.monotonic() - self._asked
+                    raise NotReady(f"the database does not answer: asked {silent_s:.0f} s ago")
+                attempt = self._late
+        return attempt.result()
+
+    @property
+    def age_s(self) -> float:
+        """Age of the last answer, in seconds; infinite before the first."""
+        return time.monotonic() - self._answered
 
     def _latest(self) -> Future[T]:
         with self._lock:
             now = time.monotonic()
-            if self._answer is None or self._answer.done() or now - self._asked > _LOST_AFTER_S:
-                self._asked, self._answer = now, Future()
-                threading.Thread(target=self._run, args=(self._answer,), name="salon-jobs-probe", daemon=True).start()
-            return self._answer
+            if self._attempt is None or self._attempt.done() or now - self._asked > _LOST_AFTER_S:
+                self._asked, self._attempt = now, Future()
+                threading.Thread(target=self._run, args=(self._attempt,), name="salon-jobs-probe", daemon=True).start()
+            return self._attempt
 
-    def _run(self, answer: Future[T]) -> None:
+    def _run(self, attempt: Future[T]) -> None:
+        asked = time.monotonic()
         try:
-            answer.set_result(self._ask())
+            result = self._ask()
         except BaseException as error:  # raised again in the caller
-            answer.set_exception(error)
+            self._finish(attempt, asked, partial(attempt.set_exception, error))
+        else:
+            self._finish(attempt, asked, partial(attempt.set_result, result))
         finally:
             connections.close_all()
+
+    def _finish(self, attempt: Future[T], asked: float, set_answer: Callable[[], None]) -> None:
+        with self._lock:
+            self._answered = time.monotonic()
+            self._late = attempt if self._answered - asked > self._patience_s else None
+            set_answer()

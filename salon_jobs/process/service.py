@@ -27,7 +27,7 @@ from salon_jobs.core.vital import die_by, vitally
 from salon_jobs.process.health_server import HealthServer
 from salon_jobs.process.heartbeat import Heartbeat
 from salon_jobs.process.preflight import answering, check_schema, check_tables, check_worker
-from salon_jobs.process.probe import Probe
+from salon_jobs.process.probe import KEPT_S, Probe
 from salon_jobs.tenancy.connections import refuse_read_only_servers
 
 _SIGNAL_POLL_S = 0.2
@@ -83,7 +83,9 @@ class Service:
         self._kind = kind
         self._make_loop = make_loop
         self._burst = burst
-        self._database = Probe(lambda: (check_tables if self._schema_checked else check_schema)(conf.database))
+        self._database = Probe(
+            lambda: (check_tables if self._schema_checked else check_schema)(conf.database), kept_s=KEPT_S
+        )
         self._health: HealthServer | None = None
         try:
             self._health = HealthServer(health_address, self._readiness, self._samples)
@@ -201,7 +203,7 @@ class Service:
     def _readiness(self) -> dict[str, object]:
         """Return facts about this process. Raises when it cannot work now. Runs in a health thread."""
         self._database.answer()
-        return {"kind": self._kind, **self._own_facts()}
+        return {"kind": self._kind, "database_answered_s_ago": round(self._database.age_s, 1), **self._own_facts()}
 
     def _own_facts(self) -> dict[str, object]:
         """Return the facts this process knows without the database. Raises NotReady."""

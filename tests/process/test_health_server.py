@@ -8,10 +8,11 @@ import socket
 import struct
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -64,18 +65,45 @@ def test_what_is_not_ready_has_a_code(readiness: Callable[[], dict[str, object]]
         assert ask(address, "/healthz") == (200, {"status": "ok"})
 
 
-def test_who_floods_it_is_hung_up_on_and_so_is_who_drips(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "_MOST", 2)
+def test_slow_clients_keep_no_probe_out() -> None:
+    """As many as there are places: they send a part of the request line, headers without an end, or nothing."""
     with serving(dict) as address, ExitStack() as clients:
-        slow = [clients.enter_context(socket.create_connection(address, timeout=10)) for _ in range(2)]
-        for client in slow:
-            client.sendall(b"GET /hea")
-        with socket.create_connection(address, timeout=10) as one_more:
-            assert one_more.recv(1) == b""
-        monkeypatch.setattr(health, "_LONGEST_S", 0)
-        assert [client.recv(1) for client in slow] == [b"", b""]
-        monkeypatch.setattr(health, "_LONGEST_S", 10)
-        monkeypatch.setattr(health, "_MOST", 10)
+        parts = [b"GET /hea", b"GET /healthz HTTP/1.1\r\nHost: x\r\n", b""]
+        for number in range(health._MOST):
+            client = clients.enter_context(socket.create_connection(address, timeout=10))
+            client.sendall(parts[number % 3])
+        assert [ask(address, "/healthz")[0] for _ in range(20)] == [200] * 20
+
+
+def test_who_drips_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "_REQUEST_S", 0.5)
+    with serving(dict) as address, socket.create_connection(address, timeout=10) as client:
+        began = time.monotonic()
+        with suppress(OSError):
+            while time.monotonic() - began < 10:
+                client.sendall(b"G")
+                time.sleep(0.1)
+        assert time.monotonic() - began < 5
+        assert ask(address, "/healthz")[0] == 200
+
+
+def test_who_does_not_read_its_answer_gives_its_place_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "_MOST", 2)
+    monkeypatch.setattr(health, "_ANSWER_S", 0.2)
+    asked = threading.Semaphore(0)
+
+    def large() -> dict[str, object]:
+        asked.release()
+        return {"large": "x" * 20_000_000}
+
+    with serving(large) as address, ExitStack() as clients:
+        for _ in range(2):
+            client = clients.enter_context(socket.create_connection(address, timeout=10))
+            client.sendall(b"GET /readyz HTTP/1.0\r\n\r\n")
+            assert asked.acquire(timeout=10)
+        with socket.create_connection(address, timeout=10) as too_soon:
+            assert too_soon.recv(1) == b"", "a thread that works on an answer keeps its place for a moment"
+        time.sleep(0.3)
         assert ask(address, "/healthz")[0] == 200
 
 

@@ -1,0 +1,95 @@
+"""Asks a database whose answer comes late: a real server behind a host that never answers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from django.db import Error, connections
+
+from salon_jobs.core.errors import NotReady
+from salon_jobs.process.preflight import check_tables
+from salon_jobs.process.probe import Probe
+from tests.e2e.worker_process import eventually
+from tests.servers.forwarder import Forwarder
+from tests.settings import url_for
+
+CONNECT_TIMEOUT_S = 2
+
+
+@pytest.fixture
+def silent() -> Iterator[Forwarder]:
+    """Listen on a port, accept connections, and never answer."""
+    server = urlsplit(url_for(None)).port
+    assert server is not None
+    forwarder = Forwarder(server)
+    forwarder.open()
+    forwarder.silence()
+    yield forwarder
+    forwarder.answer()
+    forwarder.cut()
+
+
+@pytest.fixture
+def two_hosts(database: None, silent: Forwarder) -> Iterator[None]:
+    """Let the alias name the silent host first, and the server second."""
+    settings: dict[str, Any] = connections.settings["default"]
+    before = settings["HOST"], settings["PORT"]
+    settings["HOST"], settings["PORT"] = "127.0.0.1,127.0.0.1", f"{silent.port},{before[1]}"
+    settings["OPTIONS"]["connect_timeout"] = CONNECT_TIMEOUT_S
+    yield
+    settings["HOST"], settings["PORT"] = before
+    settings["OPTIONS"].pop("connect_timeout")
+
+
+def test_an_answer_that_came_late_is_used_by_the_next_who_ask(two_hosts: None) -> None:
+    probe = Probe(lambda: check_tables("default"), patience_s=0.2, kept_s=60)
+    with pytest.raises(NotReady, match="does not answer: asked"):
+        probe.answer()
+    eventually(lambda: probe.age_s < CONNECT_TIMEOUT_S)
+    asked = time.monotonic()
+    probe.answer()
+    assert time.monotonic() - asked < CONNECT_TIMEOUT_S / 2, "the next attempt is not waited for"
+    assert 0.2 < probe.age_s < 60
+
+
+def test_a_late_answer_counts_for_a_while_only(two_hosts: None) -> None:
+    probe = Probe(lambda: check_tables("default"), patience_s=0.2, kept_s=0.1)
+    with pytest.raises(NotReady):
+        probe.answer()
+    eventually(lambda: probe.age_s < CONNECT_TIMEOUT_S)
+    with pytest.raises(NotReady, match="does not answer: asked"):
+        probe.answer()
+
+
+def test_a_late_error_is_raised_too() -> None:
+    gate = threading.Event()
+
+    def ask() -> None:
+        assert gate.wait(10)
+        raise Error("late")
+
+    probe = Probe(ask, patience_s=0.1, kept_s=60)
+    with pytest.raises(NotReady):
+        probe.answer()
+    gate.set()
+    eventually(lambda: probe.age_s < 60)
+    gate.clear()
+    with pytest.raises(Error, match="late"):
+        probe.answer()
+    gate.set()
+
+
+def test_an_answer_that_came_in_time_says_nothing_about_the_next() -> None:
+    gate = threading.Event()
+    gate.set()
+    probe = Probe(lambda: gate.wait(10), patience_s=0.5, kept_s=60)
+    assert probe.answer()
+    gate.clear()
+    with pytest.raises(NotReady):
+        probe.answer()
+    gate.set()
