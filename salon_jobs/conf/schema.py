@@ -171,6 +171,7 @@ class Settings:
     max_attempts: int = setting(25, count(1, 32767))
     terminate_after_timeouts: int | None = setting(None, optional(count(1, 1_000_000)))
     max_jobs_per_child: int | None = setting(None, optional(count(1, 1_000_000_000)))
+    max_payload: int = setting(1_048_576, count(1, 67_108_864))
     backoff: Backoff = setting(Backoff, _backoff)
     logging: LoggingSettings = _part(LoggingSettings, "LOGGING")
     sentry: bool | None = setting(None, optional(flag))

@@ -220,6 +220,13 @@ def many_hot_rows(
     return list(map(make_row, hot_rows(statement, parameters)))
 
 
+def ping() -> None:
+    """Ask the database for a sign of life, connecting first if needed. Raises database errors as Django's."""
+    connection = connections[conf.database]
+    connection.ensure_connection()
+    in_one_trip(connection, "SELECT 1")
+
+
 def execute_hot(statement: str, parameters: dict[str, Any]) -> int:
     """Run one of our statements and return how many rows it changed. Raises database errors as Django's."""
     connection = connections[conf.database]

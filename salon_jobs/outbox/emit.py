@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
@@ -40,6 +41,8 @@ def operator_changed(*, using: str) -> None:
 
 
 _BATCH: Final = 5000
+# Of payloads and headers in one statement, which is closed with the message that exceeds it.
+_CHARACTERS: Final = 16_000_000
 # An escaped NUL, as opposed to an escaped backslash before "u0000".
 _NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 _ANY_ID: Final = UUID(int=0)
@@ -85,9 +88,9 @@ async def aemit(
 
 
 def emit_many(drafts: Iterable[Draft]) -> list[UUID]:
-    """Write messages in the given order, as ``emit`` does, 5,000 per statement; return their IDs in order.
+    """Write messages in the given order, as ``emit`` does, up to 5,000 per statement; return their IDs in order.
 
-    All messages of a statement are checked before it runs.
+    Of 5,000 at a time, all are checked before the first is written.
     """
     if not connections[conf.database].in_atomic_block:
         raise EmitRefused(
@@ -102,10 +105,11 @@ def emit_many(drafts: Iterable[Draft]) -> list[UUID]:
         with sending(sent):
             trace = current_headers()
             messages = [_message(draft, trace, producer) for draft in batch]
-            columns = dict(zip(OutgoingMessage._fields, map(list, zip(*messages, strict=True)), strict=True))
             try:
                 with named_refusals(conf.database, EmitRefused, "emit as the web or the worker role"):
-                    statements.execute("emit_many", {**columns, "producer": producer})
+                    for part in _statements(messages):
+                        columns = dict(zip(OutgoingMessage._fields, map(list, zip(*part, strict=True)), strict=True))
+                        statements.execute("emit_many", {**columns, "producer": producer})
             except IntegrityError as error:
                 raise EmitRefused(f"the database refused the message: {error}") from error
             if len(batch) == 1:
@@ -114,6 +118,17 @@ def emit_many(drafts: Iterable[Draft]) -> list[UUID]:
     if ids:
         after_commit()
     return ids
+
+
+def _statements(messages: Sequence[OutgoingMessage]) -> Iterator[Sequence[OutgoingMessage]]:
+    """Split messages so that no statement, nor its copy on the server, grows beyond what either can hold."""
+    first = size = 0
+    for number, message in enumerate(messages):
+        if size > _CHARACTERS:
+            yield messages[first:number]
+            first, size = number, 0
+        size += len(message.payload) + len(message.headers)
+    yield messages[first:]
 
 
 def _described(batch: Sequence[Draft]) -> Sent:
@@ -172,9 +187,29 @@ def _checked(headers: Mapping[str, str]) -> Mapping[str, str]:
 
 def _json(name: str, value: object) -> str:
     try:
-        text = _encode(value).decode()
-    except (TypeError, ValueError, RecursionError) as error:
+        encoded = _encode(value)
+        if b"null" in encoded:  # as msgspec writes NaN too
+            _refuse_non_finite(msgspec.to_builtins(value), "$")
+    except Exception as error:  # the caller's own class may raise anything
         raise MessageInvalid(f"{name} cannot be written as JSON: {error}") from error
+    if len(encoded) > conf.outbox.max_payload:
+        raise MessageInvalid(
+            f"{name} is {len(encoded)} bytes long; at most {conf.outbox.max_payload} are allowed "
+            "(SALON_JOBS['OUTBOX']['MAX_PAYLOAD']): send less, or a reference to it"
+        )
+    text = encoded.decode()
     if "\\u0000" in text and _NUL.search(text):
         raise MessageInvalid(f"{name} contains a NUL character, which PostgreSQL's JSON cannot keep; remove it")
     return text
+
+
+def _refuse_non_finite(value: Any, path: str) -> None:
+    """Raise ValueError for a number that JSON cannot represent, with its path."""
+    if type(value) in (dict,):  # keeps type checkers from narrowing it to a dict of unknowns
+        for key, each in value.items():
+            _refuse_non_finite(each, f"{path}.{key}")
+    elif type(value) in (list, tuple):
+        for number, each in enumerate(value):
+            _refuse_non_finite(each, f"{path}[{number}]")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value} is not a number in JSON - at `{path}`")

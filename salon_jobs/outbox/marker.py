@@ -19,6 +19,8 @@ from salon_jobs.outbox.backlog import Backlog
 from salon_jobs.process.loop import Loop
 
 _MOST: Final = 5000
+# On a connection that is idle, nobody notices that the network is gone before the next statement has waited for long.
+_PING_EVERY_S: Final = 5.0
 
 
 @dataclass(slots=True)
@@ -49,8 +51,12 @@ class Marker(Loop):
         self.wake()
 
     def poll(self) -> float:
-        self._write_all()
-        return float("inf")
+        """Write what was settled; when there is nothing, ask the database for a sign of life."""
+        if self._settled:
+            self._write_all()
+        else:
+            statements.ping()
+        return _PING_EVERY_S
 
     def finish(self) -> bool:
         """Write what is left, for at most the time given to ``stop_within``."""

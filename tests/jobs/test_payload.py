@@ -287,3 +287,16 @@ def test_a_refusal_names_the_path_and_quotes_no_value(payload: str, message: str
         PayloadType("pay", pay, with_store=False).decode(payload, None)
     assert str(raised.value) == f"task 'pay': {message}"
     assert raised.value.__cause__ is None
+
+
+def test_arguments_larger_than_the_setting_are_refused_by_their_size(settings: Any) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "MAX_PAYLOAD": 100}
+    payload = PayloadType("t", takes_text, with_store=False)
+    payload.bind((), {"text": "x" * 80})
+    with pytest.raises(
+        PayloadInvalid, match=r"111 bytes of JSON; at most 100 are allowed \(SALON_JOBS\['MAX_PAYLOAD'\]\)"
+    ):
+        payload.bind((), {"text": "x" * 100})
+
+
+def takes_text(text: str) -> None: ...

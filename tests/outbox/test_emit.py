@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from django.db import DatabaseError, IntegrityError, connections, transaction
+from django.test.utils import CaptureQueriesContext
 
 from salon_jobs import emit, emit_many, tenant_context
 from salon_jobs.checks import check_publishers
@@ -34,6 +35,37 @@ def test_a_message_carries_store_producer_and_payload_as_it_was_written(stores: 
     rest = "SELECT status, retry_count, sent_at, last_error FROM salon_jobs_message"
     assert seen(rest) == [("pending", 0, None, "")]
     assert Message.objects.get().payload == {"b": 1, "a": ["1.50", "2026-05-06", str(payload["a"][2])], "ü": "ß"}  # type: ignore[index]
+
+
+NESTED: list[Any] = []
+for _ in range(100_000):
+    NESTED = [NESTED]
+
+
+@pytest.mark.parametrize("value", [None, 1.5, [None, {"a": 0.1}]])
+def test_a_payload_with_null_is_written(value: Any) -> None:
+    with transaction.atomic():
+        emit(ORDERS, event="e", payload=value)
+    assert Message.objects.get().payload == value
+
+
+def test_what_is_larger_than_the_setting_is_refused_and_the_transaction_goes_on(
+    change_settings: Callable[..., None],
+) -> None:
+    change_settings(OUTBOX={"MAX_PAYLOAD": 100})
+    with transaction.atomic():
+        with pytest.raises(MessageInvalid, match=r"payload is 102 bytes long; at most 100 are allowed .*MAX_PAYLOAD"):
+            emit(ORDERS, event="e", payload="x" * 100)
+        emit(ORDERS, event="e", payload="x" * 98)
+    assert Message.objects.count() == 1
+
+
+def test_many_large_messages_are_written_by_several_statements(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("salon_jobs.outbox.emit._CHARACTERS", 1000)
+    with transaction.atomic(), CaptureQueriesContext(connections["default"]) as queries:
+        emit_many(Draft(aggregate_type=ORDERS, event="e", payload=f"{n}" + "x" * 400) for n in range(10))
+    assert [message.payload[0] for message in Message.objects.order_by("pk")] == list("0123456789")
+    assert len([query for query in queries if "emit_many" in query["sql"]]) == 4
 
 
 def test_without_a_transaction_nothing_is_emitted() -> None:
@@ -95,6 +127,13 @@ def test_without_a_producer_the_settings_are_wrong(settings: Any) -> None:
         ({"event": "e\n"}, "characters that cannot be printed"),
         ({"payload": {"a": object()}}, "payload cannot be written as JSON"),
         ({"payload": {"a": "x\0"}}, "payload contains a NUL character"),
+        ({"payload": {"x\0": 1}}, "payload contains a NUL character"),
+        ({"payload": {"a": [None, 1.0, float("nan")]}}, r"payload cannot .*: nan is .* at `\$\.a\[2\]`"),
+        ({"payload": float("-inf")}, r"-inf is not a number in JSON - at `\$`"),
+        ({"payload": {"a": "\ud800"}}, "payload cannot be written as JSON"),
+        ({"payload": {"a": 10**5000}}, "payload cannot be written as JSON"),
+        ({"payload": NESTED}, "payload cannot be written as JSON"),
+        ({"headers": {"a": "x" * 1_048_577}}, "headers is .* at most 1048576 are allowed .*MAX_PAYLOAD"),
         ({"payload": "x" * 1_048_577}, "payload is 1048579 bytes long"),
         ({"headers": {"Event": "x"}}, "'Event' is written by salon_jobs itself"),
         ({"headers": {"a b": "x"}}, "the name 'a b' must be only ASCII"),
