@@ -29,7 +29,10 @@ from salon_jobs.tenancy.connections import refuse_small_pool, tidy_connections
 T = TypeVar("T")
 _WAITS: Final = Backoff(base=timedelta(seconds=0.5), cap=timedelta(seconds=30))
 _COUNT_EVERY_S: Final = 10.0
+# Messages received at a time: few until their size is known, then by the mean of the last batch.
 _BATCH: Final = 100
+_FIRST_BATCH: Final = 10
+_MOST_SIZE: Final = 8_000_000
 _WAIT: Final = timedelta(seconds=1)
 
 
@@ -53,6 +56,7 @@ class Consumer(Loop):
         self._received = self._counted = float("-inf")
         self._rejected = 0
         self._deliveries = 0
+        self._most = _FIRST_BATCH
         self._counts = dict.fromkeys(("enqueued", "duplicate", "rejected", "given_back"), 0)
 
     def run(self) -> bool:
@@ -103,11 +107,13 @@ class Consumer(Loop):
 
     def _process_batch(self) -> int:
         """Receive and process one batch, then retry what operators asked for; return how many messages there were."""
-        deliveries = self._source.receive(_BATCH, wait=_WAIT, visibility=self._source.visibility)
+        deliveries = self._source.receive(self._most, wait=_WAIT, visibility=self._source.visibility)
         now = self._answered = time.monotonic()
         if deliveries:
             self._deliveries += len(deliveries)
             self._received = now
+            mean = sum(len(delivery.raw) for delivery in deliveries) // len(deliveries)
+            self._most = max(1, min(_BATCH, _MOST_SIZE // max(1, mean)))
             with self._hidden(deliveries):
                 result = self._process(deliveries)
             self._answer(result)

@@ -14,6 +14,9 @@ from salon_jobs.outbox.queries import Blocked, Failure, PageRequest
 # An aggregate ID, or the message ID of a message without an aggregate.
 Key = str | int
 _PAGE_GROWTH = 8
+# Characters of payloads in memory, by the mean of what was read last; until something was, by a cautious guess.
+_MOST_SIZE = 64_000_000
+_UNKNOWN_SIZE = 64_000
 
 
 @dataclass(slots=True)
@@ -55,7 +58,7 @@ class Backlog:
     def __init__(self, fetch_limit: int) -> None:
         self.changed = threading.Condition()
         self._most = 4 * fetch_limit
-        self._least_room = max(1, fetch_limit // 4)
+        self._mean_size = _UNKNOWN_SIZE
         self._after: dict[int, int] = {}
         self._first: deque[OutgoingMessage] = deque()
         self._queue: deque[OutgoingMessage] = deque()
@@ -97,9 +100,10 @@ class Backlog:
     def page_requests(self, aggregate_type: str, bound: int) -> list[PageRequest]:
         """Return what to read next, as memory allows, from partitions not yet read up to the gate's bound."""
         with self.changed:
-            room = self._most - len(self._unmarked)
+            most = min(self._most, max(1, _MOST_SIZE // self._mean_size))
+            room = most - len(self._unmarked)
             behind = [(partition, after) for partition, after in self._after.items() if after < bound]
-            if self._draining or room < self._least_room or not behind:
+            if self._draining or room < max(1, most // 16) or not behind:
                 return []
             take = -(-room // len(behind))
             return [PageRequest(aggregate_type, partition, after, take) for partition, after in behind]
@@ -129,6 +133,9 @@ class Backlog:
             for request in requests:
                 full = counts[request.partition] >= request.take
                 self._after[request.partition] = last[request.partition] if full else max(bound, request.after)
+            if messages:
+                mean = sum([len(message.payload) for message in messages]) // len(messages)
+                self._mean_size = max(1, mean, self._mean_size // 2)
             if self._holds or self._unmarked:
                 unmarked, holds = self._unmarked, self._holds
                 messages = [m for m in messages if m.id not in unmarked and (m.aggregate_id or m.id) not in holds]

@@ -12,6 +12,7 @@ import pytest
 from django.db import connections
 
 from salon_jobs.brokers.registry import make_source
+from salon_jobs.brokers.source import Delivery
 from salon_jobs.checks import check_consumers
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import ConfigurationError, NotReady, SourceLost
@@ -280,3 +281,20 @@ def test_a_consumer_counts_what_it_received_and_what_became_of_it() -> None:
         assert value("consumer_up") == 1
         source.down = True
         eventually(lambda: value("consumer_up") == 0)
+
+
+def test_batches_are_bounded_by_the_size_of_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, source = consumer()
+    limits: list[int] = []
+    really = source.receive
+
+    def receive(limit: int, **options: Any) -> list[Delivery]:
+        limits.append(limit)
+        return really(limit, **options)
+
+    monkeypatch.setattr(source, "receive", receive)
+    small, large = (Delivery(count=9, raw="x" * size, handle=0, fault="unreadable") for size in (1000, 1_000_000))
+    source.queue[:] = [small] * 20 + [large] * 100
+    for _ in range(3):
+        loop._process_batch()
+    assert limits == [10, 100, 8]

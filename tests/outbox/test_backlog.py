@@ -392,3 +392,20 @@ class Histories(RuleBasedStateMachine):
 
 TestHistories = Histories.TestCase
 TestHistories.settings = settings(stateful_step_count=60)
+
+
+def test_what_is_read_is_bounded_by_the_size_of_payloads_too() -> None:
+    backlog = Backlog(1000)
+    backlog.own({0})
+    [first] = backlog.page_requests(TYPE, 10_000)
+    assert first.take == 1000, "until a size is known, few are read"
+    large = [message(number)._replace(payload="x" * 1_000_000) for number in range(1, 4)]
+    backlog.accept([first], large, 3)
+    [second] = backlog.page_requests(TYPE, 10_000)
+    assert second.take == 64 - 3
+    backlog.marked(backlog.take(9))
+    for last in range(4, 24):
+        [request] = backlog.page_requests(TYPE, 10_000)
+        backlog.accept([request], [message(last)], last)
+        backlog.marked(backlog.take(9))
+    assert request.take == 4000, "small ones again"
