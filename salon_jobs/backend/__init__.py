@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from django.apps import apps
 from django.core.checks import CheckMessage, Error
@@ -21,19 +21,16 @@ from salon_jobs.backend.framework import (
     Task,
     TaskResult,
     TaskResultDoesNotExist,
-    normalize_json,
     task_enqueued,
 )
-from salon_jobs.backend.results import AnyResult, Call, changes_of, new_result, result_of
+from salon_jobs.backend.results import AnyResult, Call, new_result, result_of
 from salon_jobs.backend.tasks import BACKEND_OPTIONS, AnyTask, JobTask, check_options, job_key
 from salon_jobs.backend.tasks import task as task
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError, OptionInvalid, TaskInvalid, suggest
-from salon_jobs.core.records import NewJob
 from salon_jobs.jobs import enqueue
-from salon_jobs.jobs.options import JobOptions, check_text
+from salon_jobs.jobs.options import check_text
 from salon_jobs.jobs.results import load_result
-from salon_jobs.tenancy.active import current_store_id
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -82,41 +79,21 @@ class SalonJobsBackend(BaseTaskBackend):
     def enqueue(self, task: Task[P, R], args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult[P, R]:
         """Enqueue one job in the caller's transaction, in one query.
 
-        Raises InvalidTask, EnqueueRefused, and TypeError or ValueError for arguments that are not JSON.
+        Raises InvalidTask, EnqueueRefused, and TypeError or ValueError that names an argument that is not JSON.
         """
         super().validate_task(task)
         handler = handlers.handler_of(task)
         handler.check_reach(task)
-        arguments: Any = normalize_json({"args": args, "kwargs": kwargs})
-        call = Call(backend=self.alias, changes=changes_of(task, handler.task), **arguments)
-        kept = handlers.keep_result(task)
-        try:
-            options = JobOptions(
-                max_attempts=handlers.effective(task, "max_attempts") or 1,
-                run_at=task.run_after,
-                job_key=job_key(task, args, kwargs),
-                keep_result=None if kept == handlers.keep_result(handler.task) else kept,
-            )
-        except OptionInvalid as error:
-            raise InvalidTask(f"{task.module_path}: {error}") from error
-        added = enqueue.add(
-            NewJob(
-                task=handler.name,
-                store_id=current_store_id(),
-                payload=call.encode(),
-                queue=task.queue_name,
-                priority=-int(task.priority),  # here, lower comes first
-                max_attempts=options.max_attempts or 1,
-                run_at=options.run_at,
-                job_key=options.job_key,
-                public_id=uuid4(),
-                keep_result=options.keep_result,
-            )
-        )
+        call = handler.call_of(task, args, kwargs)
+        added = enqueue.add(handler.new_job(task, call, job_key(task, args, kwargs)))
         result = new_result(task, call, added.public_id, added.created_at)
         # The job may be committed already, so a failing receiver must not look as if it had prevented it.
         task_enqueued.send_robust(type(self), task_result=result)
         return cast("TaskResult[P, R]", result)
+
+    def declaration_of(self, task: AnyTask) -> handlers.TaskHandler:
+        """Return what workers, cron and test helpers know of a task, registering it. Raises TaskInvalid."""
+        return handlers.handler_of(task)
 
     def get_result(self, result_id: str) -> AnyResult:
         """Read a result of this alias, whatever its store. Raises TaskResultDoesNotExist."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping, Sequence
 from copy import copy
 from datetime import UTC, datetime, timedelta
 from functools import partial, reduce
 from typing import Any, Final
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import msgspec
 
@@ -23,20 +23,21 @@ from salon_jobs.backend.framework import (
     task_finished,
     task_started,
 )
-from salon_jobs.backend.results import STATUS, Call, JobResult, new_result, result_of, update
-from salon_jobs.backend.tasks import AnyTask, import_task, is_task, option
+from salon_jobs.backend.results import STATUS, Call, JobResult, changes_of, new_result, result_of, update
+from salon_jobs.backend.tasks import AnyTask, import_task, is_task, job_key, option
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.error_report import report
-from salon_jobs.core.errors import PayloadInvalid
+from salon_jobs.core.errors import OptionInvalid, PayloadInvalid, suggest
 from salon_jobs.core.events import logger
-from salon_jobs.core.records import JobState
+from salon_jobs.core.records import JobState, NewJob
 from salon_jobs.db import statements
 from salon_jobs.db.instants import to_project
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.current import RunningJob, current_job
 from salon_jobs.jobs.options import DeclaredLimits, ErrorRules, JobOptions, Timeouts
 from salon_jobs.jobs.results import load_result
+from salon_jobs.tenancy.active import current_store_id
 
 _handlers: dict[str, TaskHandler] = {}
 # Options that the worker reads from the declared task, so that one enqueue cannot change them.
@@ -108,6 +109,78 @@ class TaskHandler:
                     f"it there: {self.func.__name__} = {self.func.__name__}.using({name}=…)"
                 )
 
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> Call:
+        """Return the call with these arguments. Raises PayloadInvalid if they do not fit, or are not JSON."""
+        context = (None,) if self.task.takes_context else ()
+        try:
+            inspect.signature(self.func).bind(*context, *args, **kwargs)
+            return self.call_of(self.task, args, kwargs)
+        except (TypeError, ValueError) as error:
+            raise PayloadInvalid(f"task {self.name!r}: {error}") from error
+
+    def call_of(self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+        """Return the call that a task enqueues. Raises TypeError or ValueError that names what is not JSON."""
+        try:
+            arguments: Any = normalize_json({"args": args, "kwargs": kwargs})
+        except (TypeError, ValueError, RecursionError):
+            names = [*inspect.signature(self.func).parameters][1 if task.takes_context else 0 :]
+            for name, value in [*zip(names, args, strict=False), *kwargs.items()]:
+                _as_json(name, value)
+            raise
+        return Call(backend=task.backend, changes=changes_of(task, self.task), **arguments)
+
+    def job_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> NewJob:
+        """Return the job that enqueueing these arguments adds. Raises PayloadInvalid, InvalidTask."""
+        return self.new_job(self.task, self.bind(args, kwargs), job_key(self.task, args, kwargs))
+
+    def new_job(self, task: AnyTask, call: Call, key: str | None) -> NewJob:
+        """Return the job of a call, with the options of the task that was enqueued. Raises InvalidTask, ValueError."""
+        kept = keep_result(task)
+        try:
+            options = JobOptions(
+                max_attempts=effective(task, "max_attempts") or 1,
+                run_at=task.run_after,
+                job_key=key,
+                keep_result=None if kept == keep_result(self.task) else kept,
+            )
+        except OptionInvalid as error:
+            raise InvalidTask(f"{task.module_path}: {error}") from error
+        return NewJob(
+            task=self.name,
+            store_id=current_store_id(),
+            payload=call.encode(),
+            queue=task.queue_name,
+            priority=-int(task.priority),  # here, lower comes first
+            max_attempts=options.max_attempts or 1,
+            run_at=options.run_at,
+            job_key=options.job_key,
+            public_id=uuid4(),
+            keep_result=options.keep_result,
+        )
+
+    def stored(self, name: str, value: object) -> object:
+        """Return one argument as a payload holds it. Raises PayloadInvalid for a name that the function has not."""
+        parameters = inspect.signature(self.func).parameters
+        if name not in parameters and all(each.kind is not each.VAR_KEYWORD for each in parameters.values()):
+            raise PayloadInvalid(f"task {self.name!r} has no argument {name!r}; {suggest(name, parameters)}")
+        return _as_json(name, value)
+
+    def named(self, payload: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments that a payload holds, by name, and what it holds if they do not fit any more."""
+        call = Call.of(payload)
+        if call is None:
+            return payload
+        context = (None,) if self.task.takes_context else ()
+        try:
+            bound = inspect.signature(self.func).bind(*context, *call.args, **call.kwargs)
+        except TypeError:
+            return payload
+        named = dict(bound.arguments)
+        for parameter in bound.signature.parameters.values():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                named |= named.pop(parameter.name, {})
+        return named
+
     def decode(self, payload: str, store_id: UUID | None, /) -> dict[str, Any]:
         """Read a job's payload. Raises PayloadInvalid if this backend did not write it."""
         invalid = f"task {self.name!r}: the payload was not written by django.tasks; enqueue the task itself"
@@ -124,12 +197,25 @@ class TaskHandler:
         running = current_job()
         running.memo = result = _started(running, self, call)
         task_started.send(sender=type(task_backends[call.backend]), task_result=result)
-        context = (TaskContext(task_result=result),) if self.task.takes_context else ()
-        returned = self.func(*context, *call.args, **call.kwargs)
+        returned = self._call(call, result)
         if self.is_async:
             return _awaited(returned, result)
         # The worker refuses a result that should have been awaited.
         return returned if inspect.isawaitable(returned) else _returned(returned, result)
+
+    def perform(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Call the function as a worker does, without a job; for an ``async def`` task, return its coroutine.
+
+        Raises PayloadInvalid.
+        """
+        call = self.bind(args, kwargs)
+        result = new_result(self.task, call, uuid4(), datetime.now(UTC))
+        update(result, **_running(worker_ids=[""]))
+        return self._call(call, result)
+
+    def _call(self, call: Call, result: JobResult) -> Any:
+        context = (TaskContext(task_result=result),) if self.task.takes_context else ()
+        return self.func(*context, *call.args, **call.kwargs)
 
     def on_end(self, job: RunningJob, state: JobState, error: BaseException | None) -> None:
         """Send ``task_finished`` for a job that has ended. Raises nothing: its outcome is committed."""
@@ -179,6 +265,15 @@ def find(path: str) -> TaskHandler | None:
     return _handlers.get(path)
 
 
+def _as_json(name: object, value: object) -> Any:
+    """Return an argument as JSON holds it. Raises TypeError or ValueError that names it."""
+    try:
+        return normalize_json(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"argument {name!r} cannot be JSON: {error}") from error
+
+
 def _returned(value: Any, result: JobResult) -> Any:
     normalized = normalize_json(value)
     update(result, _return_value=normalized)
@@ -197,15 +292,14 @@ def _started(running: RunningJob, handler: TaskHandler, call: Call) -> JobResult
     if record is not None:
         return result_of(record, task, call)
     result = new_result(task, call, job.public_id, job.created_at)
-    now = to_project(datetime.now(UTC))
-    update(
-        result,
-        status=TaskResultStatus.RUNNING,
-        started_at=now,
-        last_attempted_at=now,
-        worker_ids=[str(running.process_id)],
-    )
+    update(result, **_running(worker_ids=[str(running.process_id)]))
     return result
+
+
+def _running(*, worker_ids: list[str]) -> dict[str, Any]:
+    """Return the values of a result whose first attempt begins now."""
+    now = to_project(datetime.now(UTC))
+    return {"status": TaskResultStatus.RUNNING, "started_at": now, "last_attempted_at": now, "worker_ids": worker_ids}
 
 
 def _ended(handler: TaskHandler, running: RunningJob, state: JobState, error: BaseException | None) -> JobResult | None:

@@ -143,6 +143,10 @@ class PayloadType:
         struct = self._convert({name: value}, msgspec.defstruct("Argument", [(name, self._types[name])]))
         return msgspec.json.decode(self._encode({name: getattr(struct, name)}))[name]
 
+    def named(self, payload: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments that a payload holds: it is nothing else."""
+        return payload
+
     def _unknown(self, name: str, free: Collection[str]) -> PayloadInvalid:
         """Return the error for an argument that the task does not have; ``free`` are those it may be meant for."""
         if name in EnqueueOptions.__annotations__:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from uuid import UUID
 
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import TaskInvalid, UnknownTask, did_you_mean
-from salon_jobs.core.records import JobState
+from salon_jobs.core.records import JobState, NewJob
 from salon_jobs.jobs.options import DeclaredLimits, ErrorRules, JobOptions, Timeouts
 
 if TYPE_CHECKING:
@@ -17,7 +17,19 @@ if TYPE_CHECKING:
 
 
 class Payload(Protocol):
-    """Decoder of a job's payload into the arguments of a call."""
+    """What a task's arguments must be, and how a job's payload holds them."""
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> Any:
+        """Check the arguments of a call. Raises PayloadInvalid."""
+        ...
+
+    def stored(self, name: str, value: object, /) -> object:
+        """Return one argument as a payload holds it. Raises PayloadInvalid."""
+        ...
+
+    def named(self, payload: dict[str, Any], /) -> dict[str, Any]:
+        """Return the arguments that a payload holds, by name."""
+        ...
 
     def decode(self, payload: str, store_id: UUID | None, /) -> dict[str, Any]:
         """Return the keyword arguments of the call. Raises PayloadInvalid if the payload does not fit."""
@@ -67,6 +79,10 @@ class Declaration(Protocol):
     def limits(self) -> DeclaredLimits: ...
     @property
     def backoff(self) -> Backoff: ...
+    def job_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> NewJob:
+        """Return the job that enqueueing these arguments adds. Raises PayloadInvalid."""
+        ...
+
     @property
     def on_end(self) -> Callable[[RunningJob, JobState, BaseException | None], None] | None:
         """Function to call after each outcome is committed, with the job's state and the error; raises nothing."""
@@ -110,6 +126,22 @@ def get_task(name: str) -> Task[..., Any]:
             f"{name!r} ({declaration.origin}) is not declared with salon_jobs; enqueue it as its library does"
         )
     return cast("Task[..., Any]", declaration)
+
+
+def declaration_of(target: object) -> Declaration:
+    """Return the declaration of a task: ours, or one of Django's whose backend is ours. Raises TaskInvalid."""
+    name, is_store_task = getattr(target, "name", None), getattr(target, "is_store_task", None)
+    if not isinstance(target, type) and isinstance(name, str) and isinstance(is_store_task, bool):
+        return cast("Declaration", target)
+    get_backend = getattr(target, "get_backend", None)
+    if isinstance(target, type) or not callable(get_backend):
+        raise TaskInvalid(f"{target!r} is not a task; declare it with @task")
+    declare = getattr(backend := get_backend(), "declaration_of", None)
+    if declare is None:
+        raise TaskInvalid(
+            f"{target!r} is a task of {type(backend).__name__}, not of salon_jobs.backend.SalonJobsBackend: see TASKS"
+        )
+    return cast("Declaration", declare(target))
 
 
 _finders: list[Callable[[], bool]] = []

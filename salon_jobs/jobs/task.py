@@ -6,7 +6,7 @@ import inspect
 import re
 import string
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -213,6 +213,10 @@ class Task(BoundTask[P], Generic[P, R_co]):
             or (None if arguments is None else self.concurrency_key_for(arguments.store_id, arguments)),
             keep_result=None if options.keep_result == self.options.keep_result else options.keep_result,
         )
+
+    def job_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> NewJob:
+        """Return the job that enqueueing these arguments adds, with the declared options. Raises PayloadInvalid."""
+        return self.new_job(self.payload.bind(args, kwargs), self.options)
 
     def key_for(self, store: object, arguments: Arguments) -> str | None:
         """Fill in the job key template from the stored arguments. Raises PayloadInvalid if the key is too long."""

@@ -9,7 +9,7 @@ from django.db.models.functions import Cast, Coalesce, Now
 from pgtrigger.compiler import Trigger, UpsertTriggerSql
 from pgtrigger.migrations import AddTrigger
 
-from salon_jobs.access.operations import ForgetTriggerFunctions, JobTablesMigration
+from salon_jobs.access.operations.base import ForgetTriggerFunctions, JobTablesMigration
 from salon_jobs.models.fields import BloomIndex, IntegerArrayField, JSONTextField, ReadableJSONField
 from salon_jobs.models.job import TextHash
 from salon_jobs.models.message import PartitionOf

@@ -2,13 +2,8 @@
 
 from typing import ClassVar
 
-from salon_jobs.access.operations import (
-    InstallFunction,
-    JobTablesMigration,
-    ProtectTables,
-    SetStorageParameters,
-    ShareWithDjango,
-)
+from salon_jobs.access.operations import InstallFunction, ProtectTables, SetStorageParameters, ShareWithDjango
+from salon_jobs.access.operations.base import JobTablesMigration
 
 
 class Migration(JobTablesMigration):

@@ -2,7 +2,8 @@
 
 from typing import ClassVar
 
-from salon_jobs.access.operations import InstallFanOutFunction, JobTablesMigration
+from salon_jobs.access.operations import InstallFanOutFunction
+from salon_jobs.access.operations.base import JobTablesMigration
 from salon_jobs.conf import settings as conf
 
 

@@ -9,11 +9,15 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from salon_jobs.core.errors import CronInvalid, PayloadInvalid
+from salon_jobs.core.errors import CronInvalid, PayloadInvalid, TaskInvalid
 from salon_jobs.core.units import as_utc
+from salon_jobs.jobs import registry
 from salon_jobs.schedule.cron import CronExpression
 
 if TYPE_CHECKING:
+    from django.tasks import Task as DjangoTask
+
+    from salon_jobs.jobs.registry import Declaration
     from salon_jobs.jobs.task import Task
 
 GRACE: Final = timedelta(minutes=5)
@@ -87,21 +91,22 @@ def entries_of_tick(task_name: str, tick: datetime) -> list[CronEntry]:
 
 def cron(
     line: str,
-    target: Task[..., Any],
+    target: Task[..., Any] | DjangoTask[..., Any],
     *,
     payload: Mapping[str, Any] | Callable[[datetime], dict[str, Any]] | None = None,
     timezone: str = "UTC",
     backfill: timedelta | None = None,
     name: str | None = None,
 ) -> CronEntry:
-    """Declare that ``target``, a system task, starts whenever ``line`` is due in ``timezone``.
+    """Declare that ``target``, a system task or one of Django's, starts whenever ``line`` is due in ``timezone``.
 
     ``payload`` is a dict, which is checked here, or a function of the tick, whose result is checked at the tick: derive
     dates and cutoffs from the tick, never from the clock. ``backfill`` is how late a missed tick still fires (at least
     GRACE). ``name`` defaults to the task's name. Does not access the database. Raises CronInvalid for an invalid line,
     zone, target, payload, backfill or name.
     """
-    task_name = _task_name(target)
+    task = _declaration_of(target)
+    task_name = task.name
     name = task_name if name is None else name
     if not isinstance(name, str) or not name.strip() or "\0" in name or len(name) > _NAME_LENGTH:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise CronInvalid(f"the name of a cron entry is a string of 1 to {_NAME_LENGTH} characters, not {name!r}")
@@ -117,22 +122,24 @@ def cron(
     )
     if not callable(payload):
         try:
-            target.payload.bind((), {} if payload is None else payload)
+            task.payload.bind((), {} if payload is None else payload)
         except PayloadInvalid as error:
             raise CronInvalid(f"the payload of cron entry {name!r} does not fit: {error}") from error
     cron_entries.add(entry)
     return entry
 
 
-def _task_name(target: object) -> str:
-    name, is_store_task = getattr(target, "name", None), getattr(target, "is_store_task", None)
-    if isinstance(target, type) or not isinstance(name, str) or not isinstance(is_store_task, bool):
-        raise CronInvalid(f"cron starts registered tasks, and {target!r} is not one; declare it with @task")
-    if is_store_task:
+def _declaration_of(target: object) -> Declaration:
+    try:
+        task = registry.declaration_of(target)
+    except TaskInvalid as error:
+        raise CronInvalid(f"cron starts registered tasks: {error}") from error
+    if task.is_store_task:
         raise CronInvalid(
-            f"{name!r} is a store task; cron starts system tasks: let one call fan_out(…) to start it for every store"
+            f"{task.name!r} is a store task; cron starts system tasks: let one call fan_out(…) to start it for every"
+            " store"
         )
-    return name
+    return task
 
 
 def _payload_builder(payload: object, task_name: str) -> Callable[[datetime], dict[str, Any]] | None:

@@ -166,9 +166,8 @@ class Scheduler(Loop):
 
 def job_of(entry: CronEntry, tick: datetime) -> NewJob:
     """Return the job that a tick enqueues. Raises what the payload function raises, and PayloadInvalid."""
-    task = registry.get_task(entry.task_name)
-    arguments = task.payload.bind((), entry.payload_at(tick))
-    return replace(task.new_job(arguments, task.options), tick=tick)
+    job = registry.get_declaration(entry.task_name).job_of((), entry.payload_at(tick))
+    return replace(job, tick=tick, store_id=None)
 
 
 def run_cron_entry(name: str) -> JobHandle:

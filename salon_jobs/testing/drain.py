@@ -7,7 +7,8 @@ import socket
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ParamSpec, TypeVar, overload
+from functools import partial
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 from uuid import UUID
 
 from django.db import connections
@@ -27,9 +28,12 @@ from salon_jobs.jobs.task import Task
 from salon_jobs.models import Job, Process
 from salon_jobs.outbox import queries as outbox
 from salon_jobs.outbox.queries import PageRequest
-from salon_jobs.tenancy.active import ActiveContext, run_as_system_task
+from salon_jobs.tenancy.active import ActiveContext, current_store_id, run_as_system_task
 from salon_jobs.worker.async_handlers import run_coroutine
 from salon_jobs.worker.executor import execute, join, joins_chunk, settle
+
+if TYPE_CHECKING:
+    from django.tasks import Task as DjangoTask
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -106,35 +110,52 @@ def _claim_others(
 def perform_job(task: Task[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
 @overload
 def perform_job(task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
-def perform_job(task: Task[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Any:
+@overload
+def perform_job(task: DjangoTask[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+def perform_job(task: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Run a task's handler here, with arguments converted and store set as in a worker; its errors propagate.
 
     An ``async def`` handler runs to its end, and its result is returned; in async code, call this with sync_to_async.
-    Nothing is enqueued, and ``current_job()`` is unavailable. Raises PayloadInvalid.
+    Nothing is enqueued, and ``current_job()`` is unavailable. One of Django's tasks runs as the store whose context is
+    open, if one is. Raises PayloadInvalid, TaskInvalid.
     """
-    arguments = task.payload.bind(args, kwargs)
-    converted = task.payload.decode(arguments.json, arguments.store_id)
-    run: Callable[..., Any] = task.function
+    run: Callable[[], Any]
+    if isinstance(task, Task):
+        ours = cast("Task[..., Any]", task)
+        arguments = ours.payload.bind(args, kwargs)
+        store_id, is_async, atomic = arguments.store_id, ours.is_async, ours.atomic
+        run = partial(ours.function, **ours.payload.decode(arguments.json, store_id))
+    else:
+        theirs: Any = registry.declaration_of(task)
+        store_id, is_async, atomic = current_store_id(), theirs.is_async, theirs.atomic
+        run = partial(theirs.perform, args, kwargs)
 
     def call() -> Any:
-        result = run(**converted)
-        return run_coroutine(result, lambda _: None) if task.is_async else result
+        result = run()
+        return run_coroutine(result, lambda _: None) if is_async else result
 
-    if (store_id := arguments.store_id) is None:
+    if store_id is None:
         return run_as_system_task(task.name, call)
-    with ActiveContext(connections[conf.database], store_id, atomic=task.atomic, by_statement=task.is_async):
+    with ActiveContext(connections[conf.database], store_id, atomic=atomic, by_statement=is_async):
         return call()
 
 
-def assert_enqueued(task: Task[..., Any], *, count: int | None = None, **arguments: Any) -> list[int]:
-    """Assert that jobs of ``task`` are queued whose payload has these arguments; return their ids.
+def assert_enqueued(
+    task: Task[..., Any] | DjangoTask[..., Any], /, *, count: int | None = None, **arguments: Any
+) -> list[int]:
+    """Assert that jobs of ``task``, ours or Django's, are queued whose payload has these arguments; return their ids.
 
-    ``count`` None means one or more. The AssertionError shows what is queued instead.
+    ``count`` None means one or more. The AssertionError shows what is queued instead. Raises TaskInvalid for a task of
+    another backend, and PayloadInvalid for an argument that the task has not.
     """
-    queued = Job.objects.using(conf.database).filter(task=task.name, state=JobState.QUEUED).order_by("id")
-    store_id = arguments.pop(STORE_ARGUMENT, None)
-    wanted = {name: task.payload.stored(name, value) for name, value in arguments.items()}
-    rows: list[tuple[int, UUID | None, dict[str, Any]]] = list(queued.values_list("pk", "store_id", "payload"))
+    declared = registry.declaration_of(task)
+    queued = Job.objects.using(conf.database).filter(task=declared.name, state=JobState.QUEUED).order_by("id")
+    store_id = arguments.pop(STORE_ARGUMENT, None) if declared.is_store_task else None
+    wanted = {name: declared.payload.stored(name, value) for name, value in arguments.items()}
+    rows: list[tuple[int, UUID | None, dict[str, Any]]] = [
+        (pk, store, declared.payload.named(payload))
+        for pk, store, payload in queued.values_list("pk", "store_id", "payload")
+    ]
     ids = [
         pk
         for pk, store, payload in rows
@@ -144,7 +165,7 @@ def assert_enqueued(task: Task[..., Any], *, count: int | None = None, **argumen
         shown = [(str(store), payload) for _, store, payload in rows[:10]]
         expected = "at least 1" if count is None else str(count)
         raise AssertionError(
-            f"{len(ids)} jobs of {task.name!r} with {wanted} are queued, not {expected}; queued are {shown}"
+            f"{len(ids)} jobs of {declared.name!r} with {wanted} are queued, not {expected}; queued are {shown}"
         )
     return ids
 

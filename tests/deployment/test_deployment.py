@@ -14,6 +14,7 @@ import yaml
 from django.core.management import load_command_class
 
 from tests.deployment.test_compose import RUNTIMES, SERVICES
+from tests.docs.markdown import blocks, read
 from tests.interpreter import ROOT, run_command
 
 KUBERNETES = sorted((ROOT / "docker" / "kubernetes").glob("*.yaml"))
@@ -153,3 +154,20 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
     done = run_command("systemd-analyze", "verify", "--man=no", *(str(tmp_path / path.name) for path in UNITS))
     said = [line for line in done.stderr.splitlines() if "salon-jobs" in line]
     assert said == [], done.stderr
+
+
+@pytest.mark.system
+def test_systemd_takes_the_short_unit(tmp_path: Path) -> None:
+    [block] = [block for block in blocks(read("docs/how-to/deploy.md")) if block.action == "unit"]
+    assert f"manage.py {short_command(block.text)}" in block.text
+    path = tmp_path / "shop-jobs.service"
+    path.write_text(block.text.replace("/srv/shop/venv/bin/python", sys.executable))
+    done = run_command("systemd-analyze", "verify", "--man=no", str(path))
+    assert "shop-jobs" not in done.stderr, done.stderr
+
+
+def short_command(unit: str) -> str:
+    """Return the command of a unit, which must exist and have these options."""
+    name, *words = unit.partition("manage.py ")[2].partition("\n")[0].split()
+    load_command_class("salon_jobs", name).create_parser("manage.py", name).parse_args(words)
+    return " ".join([name, *words])

@@ -43,7 +43,7 @@ def steps(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("steps", ["docs/how-to/django-tasks.md"], indirect=True)
 def test_djangos_tasks(steps: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
-    enqueue, look = steps
+    enqueue, look, helpers = steps
     exec(enqueue, names)
     catalogue = importlib.import_module("shop.tasks").import_catalogue
     first, second = catalogue.enqueue("acme"), catalogue.enqueue(supplier="acme")
@@ -53,6 +53,7 @@ def test_djangos_tasks(steps: list[str], capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out == "SUCCESSFUL receipt of order 7\n"
     assert names["same"] == names["result"]
     assert catalogue.get_result(first.id).return_value == {"supplier": "acme", "attempt": 1}
+    exec(helpers, names)
 
 
 @pytest.mark.usefixtures("database")

@@ -12,8 +12,6 @@ from salon_jobs.access.operations.access import ProtectTables as ProtectTables
 from salon_jobs.access.operations.access import ReleaseModel as ReleaseModel
 from salon_jobs.access.operations.access import ShareWithDjango as ShareWithDjango
 from salon_jobs.access.operations.base import DropForeignKey as DropForeignKey
-from salon_jobs.access.operations.base import ForgetTriggerFunctions as ForgetTriggerFunctions
-from salon_jobs.access.operations.base import JobTablesMigration as JobTablesMigration
 from salon_jobs.access.operations.base import LocksBriefly as LocksBriefly
 from salon_jobs.access.operations.base import SetStorageParameters as SetStorageParameters
 from salon_jobs.access.operations.stores import RunForEachStore as RunForEachStore

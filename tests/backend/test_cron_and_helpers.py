@@ -1,0 +1,164 @@
+"""Starts Django's tasks by cron, and asserts and performs them by the test helpers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, cast
+from uuid import UUID, uuid4
+
+import pytest
+from django.db import transaction
+from django.test import override_settings
+
+from project.salon.models import Customer
+from salon_jobs import cron, tenant_context
+from salon_jobs.core.errors import CronInvalid, PayloadInvalid, TaskInvalid
+from salon_jobs.schedule.entries import cron_entries
+from salon_jobs.schedule.scheduler import Scheduler, run_cron_entry
+from salon_jobs.testing import assert_enqueued, drain_jobs, perform_job
+from tests.backend import calls
+from tests.backend.django_tasks_api import PACKAGE, task
+from tests.support import change, seen
+
+TICK = datetime(2026, 5, 5, 18, tzinfo=UTC)
+add: Any = calls.add
+describe: Any = calls.describe
+echo: Any = calls.echo
+fail: Any = calls.fail
+mail: Any = calls.mail
+
+
+@task
+async def halve(number: int) -> float:
+    """Return half the number."""
+    return number / 2
+
+
+@task
+def count_customers() -> int:
+    """Return how many customers it sees outside of a transaction, times ten, and how many in one."""
+    outside = Customer.objects.count()
+    with transaction.atomic():
+        return 10 * outside + Customer.objects.count()
+
+
+with override_settings(TASKS={"default": {"BACKEND": f"{PACKAGE}.backends.dummy.DummyBackend"}}):
+
+    @task
+    def elsewhere() -> None:
+        """Belong to another backend."""
+
+
+@pytest.fixture
+def own_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the test an empty crontab."""
+    monkeypatch.setattr(cron_entries, "_by_name", {})
+
+
+@pytest.mark.usefixtures("database", "own_entries")
+class TestCron:
+    """Entries of a crontab whose tasks are Django's."""
+
+    def test_a_tick_starts_the_task_with_its_options_and_its_result_can_be_read(self) -> None:
+        cron("0 18 * * *", add, payload=lambda tick: {"left": tick.hour, "right": 2}, name="sum")
+        cron("0 18 * * *", mail, payload={"address": "a@b.example"})
+        cron("0 18 * * *", describe, name="with-context")
+        assert Scheduler().run_at(TICK) == 3
+        jobs = seen("SELECT task, queue, priority, max_attempts, tick FROM salon_jobs_job ORDER BY id")
+        assert jobs == [
+            ("tests.backend.calls.add", "default", 0, 1, TICK),
+            ("tests.backend.calls.mail", "mail", -7, 1, TICK),
+            ("tests.backend.calls.describe", "default", 0, 1, TICK),
+        ]
+        [(result_id,)] = seen("SELECT public_id FROM salon_jobs_job WHERE task LIKE '%%add'")
+        assert len(drain_jobs()) == 3
+        assert add.get_result(str(result_id)).return_value == 20
+
+    def test_an_entry_started_by_hand_is_a_system_job_in_a_store_too(self, stores: list[UUID]) -> None:
+        cron("0 18 * * *", add, payload={"left": 1}, name="sum")
+        with tenant_context(stores[0]):
+            run_cron_entry("sum")
+        assert seen("SELECT store_id FROM salon_jobs_job") == [(None,)]
+
+    @pytest.mark.parametrize(
+        ("target", "payload", "message"),
+        [
+            (add, None, "task 'tests.backend.calls.add': missing a required argument: 'left'"),
+            (add, {"left": 1, "wrong": 2}, "got an unexpected keyword argument 'wrong'"),
+            (echo, {"x": {1, 2}}, "argument 'x' cannot be JSON: Unsupported type: <class 'set'>"),
+        ],
+    )
+    def test_a_payload_that_does_not_fit_is_refused_when_it_is_declared(
+        self, target: Any, payload: Any, message: str
+    ) -> None:
+        with pytest.raises(CronInvalid, match=re.escape(message)):
+            cron("0 18 * * *", target, payload=payload, name="nightly")
+
+
+@override_settings(TASKS={"default": {"BACKEND": f"{PACKAGE}.backends.dummy.DummyBackend"}})
+@pytest.mark.parametrize("use", [partial(cron, "0 18 * * *"), assert_enqueued, perform_job])
+def test_a_task_of_another_backend_is_refused_by_the_name_of_that(use: Callable[[Any], object]) -> None:
+    with pytest.raises((CronInvalid, TaskInvalid), match=r"is a task of DummyBackend, not of salon_jobs\.backend"):
+        use(elsewhere)
+
+
+@pytest.mark.usefixtures("database")
+class TestHelpers:
+    """``assert_enqueued`` and ``perform_job``."""
+
+    def test_what_is_queued_is_found_by_the_names_of_the_arguments(self) -> None:
+        with pytest.raises(
+            AssertionError, match=r"0 jobs of 'tests.backend.calls.add' with {} are queued, not at least"
+        ):
+            assert_enqueued(add)
+        assert assert_enqueued(add, count=0) == []
+        add.enqueue(1, right=2)
+        add.enqueue(left=1, right=3)
+        mail.enqueue("a@b.example")
+        assert len(assert_enqueued(add, count=2, left=1)) == 2
+        assert len(assert_enqueued(add, right=3)) == 1
+        assert assert_enqueued(mail, address="a@b.example")
+        with pytest.raises(AssertionError, match=r"2 jobs of .* are queued, not 0; queued are .*'left': 1, 'right': 2"):
+            assert_enqueued(add, count=0)
+        with pytest.raises(PayloadInvalid, match=r"'tests.backend.calls.add' has no argument 'letf'.*left"):
+            assert_enqueued(add, letf=1)
+        echo.enqueue("first", name=(1, 2))
+        assert assert_enqueued(echo, name=[1, 2], count=1)
+
+    def test_a_task_is_performed_as_a_worker_calls_it(self) -> None:
+        assert perform_job(add, 1, right=2) == 3
+        assert perform_job(cast("Any", halve), 5) == 2.5
+        performed = perform_job(describe, note="x")
+        assert performed["attempt"] == 1
+        assert str(UUID(performed["id"])) == performed["id"]
+        assert perform_job(echo, (1, 2), k=(3,)) == [[[1, 2]], {"k": [3]}], "as JSON brings them"
+        with pytest.raises(ValueError, match=r"^no$"):
+            perform_job(fail)
+        with pytest.raises(PayloadInvalid, match="missing a required argument: 'left'"):
+            perform_job(add)
+        assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
+
+    def test_the_store_of_an_open_context_is_that_of_the_task(self, stores: list[UUID]) -> None:
+        for store in stores[:2]:
+            change("INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, 'x', '')", uuid4(), store)
+        task: Any = count_customers
+        assert perform_job(task) == 0
+        with tenant_context(stores[0], atomic=False):
+            assert perform_job(task) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named", "error", "message"),
+    [
+        (({1},), {}, TypeError, "argument 'left' cannot be JSON: Unsupported type: <class 'set'>"),
+        ((1,), {"right": object()}, TypeError, "argument 'right' cannot be JSON"),
+    ],
+)
+def test_an_argument_that_cannot_be_json_is_named(
+    database: None, arguments: tuple[Any, ...], named: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=re.escape(message)):
+        add.enqueue(*arguments, **named)
