@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db import connections
+from psycopg import IsolationLevel
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
@@ -31,10 +32,14 @@ def application_name(process_id: int) -> str:
 def name_connections(process_id: int) -> None:
     """Name all connections opened from now on after the process, by a connection parameter, which poolers preserve.
 
-    Closes this thread's own connection, and the pool, so that none without the name is left.
+    Their transactions are READ COMMITTED, whatever the server's default: limits are counted after waiting for a lock,
+    and must include what was committed meanwhile. Closes this thread's own connection, and the pool, so that none
+    without the name is left.
     """
     connection: Any = connections[conf.database]
-    connections.settings[conf.database].setdefault("OPTIONS", {})["application_name"] = application_name(process_id)
+    options = connections.settings[conf.database].setdefault("OPTIONS", {})
+    options["application_name"] = application_name(process_id)
+    options.setdefault("isolation_level", IsolationLevel.READ_COMMITTED)
     connection.close()
     if connection.settings_dict["OPTIONS"].get("pool"):
         connection.close_pool()

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final
 from weakref import WeakSet
 
 from django.db import Error, connections
+from psycopg.errors import DeadlockDetected, SerializationFailure
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
@@ -21,13 +22,17 @@ from salon_jobs.tenancy.connections import remember_connections, tidy_connection
 
 OUTAGE_WAITS: Final = Backoff(base=timedelta(seconds=0.1), cap=timedelta(seconds=2))
 _LOG_EVERY_S: Final = 30.0
+# A conflict with another transaction is tried again soon, and is no outage unless it goes on.
+_CONFLICT_WAITS: Final = Backoff(base=timedelta(milliseconds=5), cap=timedelta(milliseconds=200), jitter=0.5)
+_MOST_CONFLICTS: Final = 20
 _woken_after_outages: WeakSet[Loop] = WeakSet()
 
 
 class Outage:
     """Outage of the database, as one loop sees it. Not thread-safe.
 
-    Retries after 0.1 s, doubling to 2 s. Logs its start, that it lasts (every 30 s), and its end.
+    Retries after 0.1 s, doubling to 2 s. Logs its start, that it lasts (every 30 s), and its end. A serialization
+    failure or a deadlock is retried within milliseconds, without a record unless it happens 20 times in a row.
     """
 
     def __init__(self, loop: str, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -40,6 +45,8 @@ class Outage:
     def lost(self, error: BaseException, **fields: Any) -> float:
         """Record a failure, have the connections checked before the next use, and return the seconds until a retry."""
         self._failures += 1
+        if _is_conflict(error) and self._failures <= _MOST_CONFLICTS:
+            return _CONFLICT_WAITS.delay(self._failures).total_seconds()
         if self._clock() >= self._log_at:
             self._log_at = self._clock() + _LOG_EVERY_S
             log_event(logging.WARNING, events.DATABASE_LOST, loop=self._loop, error=str(error).strip(), **fields)
@@ -48,8 +55,8 @@ class Outage:
         return OUTAGE_WAITS.delay(self._failures).total_seconds()
 
     def over(self) -> None:
-        if self._failures:
-            self._failures, self._log_at = 0, float("-inf")
+        was_lost, self._failures, self._log_at = self._log_at > float("-inf"), 0, float("-inf")
+        if was_lost:
             log_event(logging.INFO, events.DATABASE_BACK, loop=self._loop)
             for loop in tuple(_woken_after_outages):
                 loop.wake()
@@ -73,6 +80,10 @@ class Outage:
             else:
                 self.over()
                 return True
+
+
+def _is_conflict(error: BaseException) -> bool:
+    return isinstance(error.__cause__, SerializationFailure | DeadlockDetected)
 
 
 class Loop:

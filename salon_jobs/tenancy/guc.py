@@ -6,7 +6,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.db.backends.base.base import BaseDatabaseWrapper
-from psycopg import Connection
+from psycopg import Connection, IsolationLevel
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import TenantContextError
@@ -31,6 +31,9 @@ SET_SESSION: Final = "SELECT CASE WHEN pg_backend_pid() = %s THEN set_config(%s,
 CLEAR_SESSION: Final = "SELECT set_config(%s, '', false)"
 
 
+_BEGINS: Final = {None: "BEGIN", IsolationLevel.READ_COMMITTED: "BEGIN ISOLATION LEVEL READ COMMITTED"}
+
+
 def begin_as(connection: BaseDatabaseWrapper, store_id: UUID, expression: str, *, afresh: bool = False) -> bool:
     """Begin a transaction as the store on an idle connection without autocommit; return a boolean SQL expression.
 
@@ -44,8 +47,8 @@ def begin_as(connection: BaseDatabaseWrapper, store_id: UUID, expression: str, *
     # Nested, since SQL guarantees no order of evaluation among arguments.
     value = f"'{store_id}' || set_config('{guc}', '', false)" if afresh else f"'{store_id}'"
     statement = f"SELECT set_config('{guc}', {value}, true), {expression}"
-    if raw.isolation_level is raw.read_only is raw.deferrable is None:
-        statement = f"BEGIN; {statement}"
+    if raw.isolation_level in _BEGINS and raw.read_only is raw.deferrable is None:
+        statement = f"{_BEGINS[raw.isolation_level]}; {statement}"
     else:
         with connection.wrap_database_errors:
             plain_cursor(connection).execute("SELECT")

@@ -39,7 +39,8 @@ def heartbeat(outbox: None, change_settings: Callable[..., None]) -> Iterator[La
     yield heartbeat
     heartbeat.stop()
     assert heartbeat.join(10)
-    connections.settings["default"]["OPTIONS"].pop("application_name")  # this process is no worker
+    for option in ("application_name", "isolation_level"):  # this process is no worker
+        connections.settings["default"]["OPTIONS"].pop(option)
     connections["default"].close()
 
 

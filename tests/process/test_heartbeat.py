@@ -5,17 +5,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
-from django.db import connections
+from django.db import connections, transaction
 
+from salon_jobs import tenant_context
 from salon_jobs.models.process import new_process_id
 from salon_jobs.process import heartbeat as heartbeats
 from salon_jobs.process.heartbeat import Heartbeat
 from salon_jobs.process.loop import Outage
 from tests.e2e.worker_process import eventually
 from tests.support import change, seen
+from tests.tenancy.probe import ask
 
 ROWS = (
     "SELECT id, kind, hostname, pid, supervisor_id, queues, concurrency, started_at FROM salon_jobs_process ORDER BY 1"
@@ -31,7 +34,8 @@ def heartbeat(database: None, settings: Any) -> Iterator[Heartbeat]:
     yield heartbeat
     heartbeat.stop()
     assert heartbeat.join(10)
-    connections.settings["default"]["OPTIONS"].pop("application_name")  # this process is no worker
+    for option in ("application_name", "isolation_level"):  # this process is no worker
+        connections.settings["default"]["OPTIONS"].pop(option)
     connections["default"].close()
 
 
@@ -94,3 +98,17 @@ def test_a_row_that_was_dropped_stays_away(heartbeat: Heartbeat) -> None:
     change("DELETE FROM salon_jobs_process")
     heartbeat.wake()
     eventually(lambda: seen("SELECT id FROM salon_jobs_process") == [(heartbeat.process_id,)])
+
+
+def test_transactions_of_a_process_are_read_committed_whatever_the_default(
+    stores: list[UUID], heartbeat: Heartbeat
+) -> None:
+    change("ALTER ROLE worker_runtime SET default_transaction_isolation = 'serializable'")
+    try:
+        connections["default"].close()
+        with transaction.atomic():
+            assert ask("SHOW transaction_isolation") == "read committed"
+        with tenant_context(stores[0]):
+            assert ask("SHOW transaction_isolation") == "read committed"
+    finally:
+        change("ALTER ROLE worker_runtime RESET default_transaction_isolation")

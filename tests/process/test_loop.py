@@ -173,3 +173,30 @@ def test_a_thread_can_be_stopped_before_it_polls() -> None:
     loop.start()
     assert loop.join(10)
     assert loop.finished
+
+
+class Conflict(OperationalError):
+    """Error as Django raises it for a serialization failure or a deadlock."""
+
+    def __init__(self, cause: psycopg.Error) -> None:
+        super().__init__("could not serialize access")
+        self.__cause__ = cause
+
+
+@pytest.mark.parametrize("cause", [psycopg.errors.SerializationFailure(), psycopg.errors.DeadlockDetected()])
+def test_a_conflict_is_tried_again_soon_and_is_no_outage(
+    clock: Clock, caplog: pytest.LogCaptureFixture, cause: psycopg.Error
+) -> None:
+    loop = Rounds(clock, Conflict(cause), Conflict(cause), 5.0)
+    assert loop.run()
+    assert clock.waits[-1] == 5.0
+    assert len(clock.waits) == 3
+    assert sum(clock.waits[:2]) < 0.1
+    assert events(caplog) == []
+
+
+def test_conflicts_that_go_on_are_an_outage(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "salon_jobs")
+    conflicts = [Conflict(psycopg.errors.DeadlockDetected()) for _ in range(25)]
+    assert Rounds(clock, *conflicts, 5.0).run()
+    assert events(caplog) == ["database_lost", "database_back"]
