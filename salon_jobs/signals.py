@@ -72,6 +72,7 @@ job_finished: Final = _JobSignal()
 """The end of an attempt is committed.
 
 ``job`` is as in ``job_started``, ``state`` the job's new state (queued, if it runs again), and ``error`` what its
-handler raised, or None. For a success it is sent on the thread that records successes, so a slow receiver delays those
-of other jobs. An attempt that ends with its process sends no such signal.
+handler raised, or None. If a promotion of the database leaves open whether it is committed, ``state`` is None and
+``error`` an ``OutcomeUnknown``. For a success it is sent on the thread that records successes, so a slow receiver
+delays those of other jobs. An attempt that ends with its process sends no such signal.
 """

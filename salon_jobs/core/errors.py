@@ -182,6 +182,15 @@ class LeaseLost(SalonJobsError):
     code = "JOB.LEASE_LOST"
 
 
+class OutcomeUnknown(SalonJobsError):
+    """The database was promoted while a run waited for the answer to its COMMIT, and the job's row is gone.
+
+    Either the run was committed, or the job was lost with the last transactions of the old server.
+    """
+
+    code = "JOB.OUTCOME_UNKNOWN"
+
+
 class TransactionBroken(SalonJobsError):
     """The handler swallowed a database error, so its transaction can only be rolled back."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from salon_jobs.core.errors import Expired
+from salon_jobs.core.errors import Expired, OutcomeUnknown
 
 DISCARDED: Final = "discarded"
 CANCELLED: Final = "cancelled"
@@ -85,7 +85,14 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Another run owns the job by now; there is nothing to write."""
+    """Another run owns the job by now, or its row is gone; there is nothing to write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The server was promoted before it answered the COMMIT: whether the run took effect cannot be known."""
+
+    error: OutcomeUnknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,4 +103,4 @@ class Split:
     alone: bool = True
 
 
-Outcome = Succeeded | Snoozed | Cancelled | NotStarted | Errored | Released | Lost | Split
+Outcome = Succeeded | Snoozed | Cancelled | NotStarted | Errored | Released | Lost | Unknown | Split

@@ -82,6 +82,8 @@ class RunningJob:
     resets_session: bool = False
     started: float = field(default_factory=time.monotonic)
     finished: bool = field(default=False, init=False)
+    # A statement that may have ended the job was sent, or its COMMIT, and what became of it is not known for sure.
+    is_unclear: bool = field(default=False, init=False)
     ended: float | None = field(default=None, init=False)
     # Written by other threads of the worker: what interrupted this run first, and when to interrupt it (monotonic
     # seconds).
@@ -233,6 +235,7 @@ class RunningJob:
     def end(self) -> None:
         """Finish the job in the current transaction, as ``finish`` does, with the result kept so far."""
         self.check_end()
+        self.is_unclear = True
         if not queries.finish(self.job, self.process_id, self.result) and not (
             self.finished and queries.committed(self.job, self.process_id)
         ):

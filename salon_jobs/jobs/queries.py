@@ -31,6 +31,7 @@ from salon_jobs.core.outcomes import CANCEL_CLASS, DISCARD_CLASS, DISCARDED
 from salon_jobs.core.records import ClaimedJob, JobState, KeptResult
 from salon_jobs.db.statements import execute_hot, hot_rows, many_hot_rows, prepared_rows
 from salon_jobs.jobs import registry
+from salon_jobs.jobs.timeline import is_same_timeline
 
 T = TypeVar("T")
 LEASE_LOST = "SJ001"  # error code raised in sql/finish_function.sql
@@ -236,12 +237,16 @@ def other_leases(process_id: int, known: Iterable[tuple[int, int]]) -> list[tupl
     return [(row[0], row[1]) for row in hot_rows("other_leases", parameters)]
 
 
-def committed(job: ClaimedJob, process_id: int) -> bool:
+def committed(job: ClaimedJob, process_id: int, *, began: float | None = None) -> bool | None:
     """Return whether this run's COMMIT took effect, after an unclear end: row gone, or succeeded under this lease.
 
-    False for a process that was declared dead: the row may be gone because another run of the job succeeded.
+    False for a process that was declared dead: the row may be gone because another run of the job succeeded. With
+    ``began``, when the run began (monotonic seconds), None if the row is gone and the server was promoted since: its
+    COMMIT may have been lost, or the row.
     """
-    [(took_effect,)] = hot_rows("lease_state", _fence(job, process_id))
+    [(took_effect, is_gone)] = hot_rows("lease_state", _fence(job, process_id))
+    if took_effect and is_gone and began is not None and not is_same_timeline(began):
+        return None
     return bool(took_effect)
 
 

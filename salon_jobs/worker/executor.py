@@ -20,7 +20,16 @@ from psycopg import sql as compose
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.error_report import report
-from salon_jobs.core.errors import EndRefused, Expired, LeaseLost, PayloadInvalid, ResultInvalid, TaskInvalid, TimedOut
+from salon_jobs.core.errors import (
+    EndRefused,
+    Expired,
+    LeaseLost,
+    OutcomeUnknown,
+    PayloadInvalid,
+    ResultInvalid,
+    TaskInvalid,
+    TimedOut,
+)
 from salon_jobs.core.events import contained, log_batch, log_event
 from salon_jobs.core.outcomes import (
     CANCELLED,
@@ -36,6 +45,7 @@ from salon_jobs.core.outcomes import (
     Snoozed,
     Split,
     Succeeded,
+    Unknown,
 )
 from salon_jobs.core.records import ClaimedJob, JobState
 from salon_jobs.core.redaction import redacted_text
@@ -188,7 +198,10 @@ def settle(running: RunningJob, outcome: Outcome) -> Outcome:
         error = outcome.error if isinstance(outcome, (Errored, NotStarted)) else None
         _announce(running, state, error)
         return outcome
-    if not isinstance(outcome, Lost) and queries.committed(running.job, running.process_id):
+    is_committed = not isinstance(outcome, Lost) and _committed(running)
+    if is_committed is None:
+        return _report_unknown(running)
+    if is_committed:
         # Without an interrupt, only an on_commit callback can have failed.
         error = outcome.error if isinstance(outcome, Errored) and running.interrupted_by is None else None
         if error is not None:
@@ -210,7 +223,10 @@ def _split(running: RunningJob, outcome: Split) -> Outcome:
         delay=_delay_of_release(running),
         alone=outcome.alone,
     )
-    if not ended and queries.committed(running.job, running.process_id):
+    is_committed = False if ended else _committed(running)
+    if is_committed is None:
+        return _report_unknown(running)
+    if is_committed:
         if own_error is not None:
             _log(logging.ERROR, events.JOB_CALLBACK_FAILED, running, exc_info=own_error)
         for run in runs:
@@ -245,18 +261,34 @@ def _split(running: RunningJob, outcome: Split) -> Outcome:
     return outcome
 
 
+def _committed(running: RunningJob) -> bool | None:
+    """Return whether a run that owns no row was committed; None if that cannot be known. Raises database errors.
+
+    Only a run that sent its end without a clear answer can have been: other rows are gone for other reasons.
+    """
+    return running.is_unclear and queries.committed(running.job, running.process_id, began=running.started)
+
+
+def _report_unknown(running: RunningJob) -> Unknown:
+    error = OutcomeUnknown("the database was promoted before it answered the COMMIT: the job has ended, or is lost")
+    for run in running.runs:
+        _log(logging.WARNING, events.JOB_OUTCOME_UNKNOWN, run, code=error.code, error=str(error))
+        _announce(run, None, error)
+    return Unknown(error)
+
+
 def _delay_of_release(running: RunningJob) -> timedelta | None:
     """Return zero if the task has a wait timeout, which its run must not count towards; None keeps ``run_at``."""
     timeouts = running.declaration.timeouts
     return timedelta(0) if timeouts is not None and timeouts.wait_timeout is not None else None
 
 
-def _announce(running: RunningJob, state: JobState, error: BaseException | None = None) -> None:
+def _announce(running: RunningJob, state: JobState | None, error: BaseException | None = None) -> None:
     """Tell receivers and the task of an end that is written, whatever they raise."""
     if job_finished.receivers:
         with contained("receivers of job_finished raised for job %s", running.id):
             job_finished.send_robust(running.declaration, job=running, state=state, error=error)
-    if running.declaration.on_end is not None:
+    if state is not None and running.declaration.on_end is not None:
         with contained("the end of job %s could not be announced", running.id):
             running.declaration.on_end(running, state, error)
 
@@ -266,8 +298,12 @@ def _write(running: RunningJob, outcome: Outcome) -> JobState | None:
     job, process_id = running.job, running.process_id
     match outcome:
         case Succeeded(finished=finished):
-            if not finished and not queries.finish(job, process_id, running.result):
-                return None
+            if not finished:
+                # An earlier try, whose answer was lost, may have finished it. This one is unclear until it is answered.
+                was_unclear, running.is_unclear = running.is_unclear, True
+                if not queries.finish(job, process_id, running.result):
+                    running.is_unclear = was_unclear
+                    return None
             _log(logging.INFO, events.JOB_SUCCEEDED, running)
             return JobState.SUCCEEDED
         case Snoozed(delay=delay):
@@ -292,7 +328,7 @@ def _write(running: RunningJob, outcome: Outcome) -> JobState | None:
             return _write_expiry(running, error)
         case Errored():
             return _write_error(running, outcome)
-        case Lost() | Split():
+        case Lost() | Unknown() | Split():
             return None
 
 
@@ -381,6 +417,7 @@ def _run_in_transaction(arguments: dict[str, Any], running: RunningJob) -> None:
 def _commit_finished(own: JobContext, running: RunningJob) -> bool:
     """Finish and commit in one round trip; return False, having done nothing, if a block is open. Raises LeaseLost."""
     running.check_end()
+    running.is_unclear = True
     with _lease_lost(running):
         running.finished = own.commit_after(queries.finish_call(running.job, running.process_id))
     return running.finished
@@ -389,6 +426,7 @@ def _commit_finished(own: JobContext, running: RunningJob) -> bool:
 def _finish_chunk(own: JobContext | None, running: RunningJob) -> None:
     """Finish all jobs of a chunk, and commit if nothing else is open. Raises LeaseLost."""
     running.check_end()
+    running.is_unclear = True
     results = [(run.job, run.result) for run in running.runs if run.result is not None]
     finished = [
         queries.finish_results(some, running.process_id, wait=True)

@@ -218,6 +218,8 @@ class Finisher(Loop):
                     self._settle(batch[-1], failure)
                     batch.pop()
             except (Error, MemoryError) as error:
+                for running in batch:
+                    running.is_unclear = True
                 refusals += not _is_outage(error) and self._answers()
                 is_alone = len(batch) == 1
                 if isinstance(error, _REFUSALS) or (isinstance(error.__cause__ or error, _TOO_MUCH) and not is_alone):

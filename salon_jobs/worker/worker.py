@@ -18,6 +18,7 @@ from salon_jobs.core.events import log_event
 from salon_jobs.db.notify import MORE, SECOND_POLL
 from salon_jobs.jobs import enqueue, queries, registry
 from salon_jobs.jobs.statistics import ended_runs
+from salon_jobs.jobs.timeline import record_timeline
 from salon_jobs.process.listener import Listener, ListenerEvent
 from salon_jobs.process.loop import Loop
 from salon_jobs.tenancy.connections import refuse_small_pool
@@ -106,7 +107,7 @@ class Worker(Loop):
             process_id, options.queues, excluded=options.excluded, is_direct=lambda: self._listener.is_direct
         )
         self._last_claim = Claim([], None)
-        self._stop_requested = self._draining = False
+        self._stop_requested = self._draining = self._knows_timeline = False
         self._forced = threading.Event()
         self._abandon = threading.Event()
         self._limit_may_be_free = False
@@ -180,6 +181,9 @@ class Worker(Loop):
             self.stopping.wait(max(0.0, self._claim_asked + _DENSE_S - time.monotonic()))
         self._give_back_overdue()
         self._cancellations.poll()
+        if not self._knows_timeline:
+            record_timeline()
+            self._knows_timeline = True
         room = min(self._jobs.room(), self._left())
         if room:
             self._claim(room)
@@ -201,6 +205,7 @@ class Worker(Loop):
     def on_outage(self) -> None:
         """Sweep soon: a claim may have been committed although its answer never arrived."""
         self._swept = float("-inf")
+        self._knows_timeline = False
         self._answer_no_wake_ups()
 
     def finish(self) -> bool:

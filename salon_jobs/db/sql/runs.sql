@@ -44,11 +44,17 @@ SELECT id FROM expired
 -- name: lease_state
 -- Return whether this run's COMMIT arrived, after an unclear end: the job succeeded under this lease, or its row is gone
 -- while the process is not declared dead. Once it is, the row may be gone because another run of the job succeeded.
+-- Return also whether the row is gone.
 -- Locks: none. Role: worker.
-SELECT CASE WHEN j.id IS NULL THEN p.id IS NOT NULL ELSE j.lease = %(lease)s AND j.state = 'succeeded' END
+SELECT CASE WHEN j.id IS NULL THEN p.id IS NOT NULL ELSE j.lease = %(lease)s AND j.state = 'succeeded' END, j.id IS NULL
   FROM (SELECT) AS one
   LEFT JOIN salon_jobs_job j ON j.id = %(id)s
   LEFT JOIN salon_jobs_process p ON p.id = %(process_id)s
+
+-- name: timeline
+-- Return the timeline of the write-ahead log, which a promotion changes. On a standby, that is an error.
+-- Locks: none. Role: any.
+SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
 
 -- name: leased_job
 -- Read one job leased by a process, in the columns of claim_due.sql: a supervisor ends the runs of a dead child.

@@ -1,0 +1,159 @@
+"""Tests of runs whose row is gone: a success only if they sent their COMMIT, and no promotion came between."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import OperationalError
+
+from salon_jobs.core.outcomes import Errored, Lost, Outcome, Released, Split, Succeeded, Unknown
+from salon_jobs.jobs import queries, timeline
+from salon_jobs.jobs.current import RunningJob
+from salon_jobs.signals import job_finished
+from salon_jobs.tenancy.context import JobContext
+from salon_jobs.worker.executor import execute, join, settle
+from tests import tasks
+from tests.support import change, claim, running_job, running_on_a_thread
+from tests.worker.effects import job_events
+
+EARLIER = (0.0, "00000000")
+
+
+@pytest.fixture(autouse=True)
+def readings(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, str]]:
+    """What the process has read of the timeline: nothing yet."""
+    found: list[tuple[float, str]] = []
+    monkeypatch.setattr(timeline, "_readings", found)
+    return found
+
+
+def one_run(process_id: int) -> RunningJob:
+    tasks.system.enqueue()
+    return running_job(claim(process_id)[0], process_id)
+
+
+@pytest.mark.parametrize("outcome", [Errored(OSError()), Released(), Succeeded(finished=False), Split(OSError())])
+def test_a_row_that_is_gone_is_no_success_of_a_run_that_sent_nothing(
+    process_id: int, outcome: Outcome, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    running = one_run(process_id)
+    change("DELETE FROM salon_jobs_job")
+    assert not isinstance(settle(running, outcome), Succeeded)
+    assert set(job_events(caplog)) & {"job_succeeded", "job_callback_failed"} == set()
+    assert "job_lease_lost" in job_events(caplog)
+
+
+def test_a_commit_without_an_answer_succeeded_on_the_same_timeline(
+    process_id: int, readings: list[tuple[float, str]]
+) -> None:
+    timeline.record_timeline()
+    timeline.record_timeline()
+    assert [known for _, known in readings] == ["00000001"]
+    running = one_run(process_id)
+    running.end()
+    assert isinstance(settle(running, Errored(OperationalError())), Succeeded)
+
+
+@pytest.mark.parametrize("outcome", [Errored(OperationalError()), Split(OperationalError())])
+def test_after_a_promotion_it_is_reported_as_unknown(
+    process_id: int, readings: list[tuple[float, str]], outcome: Outcome, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[tuple[object, str]] = []
+
+    def receive(state: object, error: Any, **_: object) -> None:
+        told.append((state, error.code))
+
+    caplog.set_level("INFO")
+    readings.append(EARLIER)
+    running = one_run(process_id)
+    running.end()
+    job_finished.connect(receive)
+    try:
+        assert isinstance(settle(running, outcome), Unknown)
+    finally:
+        job_finished.disconnect(receive)
+    assert job_events(caplog) == ["job_outcome_unknown"]
+    assert told == [(None, "JOB.OUTCOME_UNKNOWN")]
+
+
+def test_a_kept_row_is_a_success_on_any_timeline(
+    process_id: int, readings: list[tuple[float, str]], settings: Any
+) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "RETAIN_SUCCEEDED": 60}
+    readings.append(EARLIER)
+    running = one_run(process_id)
+    running.end()
+    assert isinstance(settle(running, Errored(OperationalError())), Succeeded)
+
+
+@pytest.mark.parametrize("is_promoted", [False, True])
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_transaction_whose_commit_was_not_answered(
+    stores: list[UUID],
+    process_id: int,
+    readings: list[tuple[float, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    is_promoted: bool,
+    jobs: int,
+) -> None:
+    caplog.set_level("INFO")
+    readings.extend([EARLIER] * is_promoted)
+    really = JobContext.commit_after
+
+    def commit_after(own: JobContext, statement: str) -> bool:
+        really(own, statement)
+        raise OperationalError("server closed the connection")
+
+    if jobs > 1:
+        for number in range(jobs):
+            tasks.in_chunks.enqueue(stores[0], tasks.Sale(number))
+    else:
+        tasks.in_store.enqueue(store_id=stores[0])
+    claimed = claim(process_id)
+    running = running_job(claimed[0], process_id)
+    if jobs > 1:
+        join(running, claimed[1:])
+    with monkeypatch.context() as patched:
+        patched.setattr(JobContext, "commit_after", commit_after)
+        outcome = execute(running)
+    assert isinstance(settle(running, outcome), Unknown if is_promoted else Succeeded)
+    last = "job_outcome_unknown" if is_promoted else "job_succeeded"
+    assert job_events(caplog)[-jobs:] == [last] * jobs
+
+
+@pytest.mark.parametrize("ending", ["lost", "answer lost", "promoted"])
+def test_a_batch_says_what_became_of_a_run_without_a_row(
+    process_id: int,
+    ending: str,
+    readings: list[tuple[float, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    really, tries = queries.finish_many, list[int]()
+
+    def finish_many(jobs: Any, *arguments: Any) -> set[int]:
+        tries.append(len(jobs))
+        if ending == "lost":
+            change("DELETE FROM salon_jobs_job")
+        elif len(tries) == 1:
+            really(jobs, *arguments)
+            readings.extend([EARLIER] * (ending == "promoted"))
+            raise OperationalError("the connection is closed")
+        return really(jobs, *arguments)
+
+    monkeypatch.setattr(queries, "finish_many", finish_many)
+    with running_on_a_thread(process_id, []) as runner:
+        tasks.system.enqueue()
+        runner._jobs.put(claim(process_id))
+        assert runner._jobs.wait_idle(10)
+    expected = {"lost": "job_lease_lost", "answer lost": "job_succeeded", "promoted": "job_outcome_unknown"}
+    assert job_events(caplog) == [expected[ending]]
+
+
+def test_a_lost_run_stays_lost(process_id: int) -> None:
+    assert settle(one_run(process_id), Lost()) == Lost()
