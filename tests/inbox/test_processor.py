@@ -110,6 +110,7 @@ def test_equal_payloads_are_different_messages_and_another_consumer_takes_its_ow
         (message("[" * 100_000), "JOB.PAYLOAD_INVALID"),
         (message('{"note": "\\u0000"}'), "JOB.PAYLOAD_INVALID"),
         (message('{"note": "\\ud800"}'), "JOB.PAYLOAD_INVALID"),
+        (message(f'{{"note": "{"x" * 1_048_577}"}}'), "JOB.PAYLOAD_INVALID"),
         (message(event="placed"), "JOB.PAYLOAD_INVALID"),
         (message(event="placed", store_id="no uuid"), "JOB.PAYLOAD_INVALID"),
         (message(f'{{"store_id": "{uuid4()}"}}', "placed", store_id=str(uuid4())), "JOB.PAYLOAD_INVALID"),
