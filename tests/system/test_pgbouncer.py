@@ -258,6 +258,7 @@ def test_a_worker_stopped_for_a_while_finishes_nothing_afterwards(
             for pid in pids:
                 os.kill(pid, signal.SIGCONT)
             victim.wait_for("child_killed", process_id=child["process_id"])
+            eventually(lambda: len(victim.logged("process_started", kind="worker")) == 2, what="for another child")
             victim.wait_until_ready()
             assert victim.end() == 0
     assert not victim.logged("job_succeeded")
