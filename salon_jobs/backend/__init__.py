@@ -27,9 +27,9 @@ from salon_jobs.backend.results import AnyResult, Call, new_result, result_of
 from salon_jobs.backend.tasks import BACKEND_OPTIONS, AnyTask, JobTask, check_options, job_key
 from salon_jobs.backend.tasks import task as task
 from salon_jobs.conf import settings as conf
+from salon_jobs.core.arguments import check_text
 from salon_jobs.core.errors import ConfigurationError, OptionInvalid, TaskInvalid, suggest
 from salon_jobs.jobs import enqueue
-from salon_jobs.jobs.options import check_text
 from salon_jobs.jobs.results import load_result
 
 P = ParamSpec("P")

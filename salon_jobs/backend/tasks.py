@@ -26,6 +26,7 @@ from salon_jobs.backend.framework import InvalidTask, Task, TaskContext
 from salon_jobs.backend.framework import task as django_task
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import OptionInvalid, suggest
+from salon_jobs.core.text import shown
 from salon_jobs.jobs.options import JobOptions, Timeouts, no_attribute, other_word
 
 P = ParamSpec("P")
@@ -155,7 +156,7 @@ def _refuse_unknown(options: Mapping[str, Any], known: Collection[str]) -> None:
     for name in options:
         if name not in known:
             word = "run_after=…" if name in _DUE and "run_after" in known else other_word(name, known)
-            raise TypeError(f"a task has no option {name!r}; {f'use {word}' if word else suggest(name, known)}")
+            raise TypeError(f"a task has no option {shown(name)}; {f'use {word}' if word else suggest(name, known)}")
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -163,7 +164,7 @@ def check_options(options: Mapping[str, Any]) -> None:
     JobOptions(max_attempts=options.get("max_attempts"), keep_result=options.get("keep_result"))
     Timeouts(timeout=options.get("timeout"))
     if not isinstance(backoff := options.get("backoff"), Backoff | None):
-        raise OptionInvalid(f"backoff must be a salon_jobs.Backoff, not {backoff!r}")
+        raise OptionInvalid(f"backoff must be a salon_jobs.Backoff, not {shown(backoff)}")
 
 
 def option(task: AnyTask, name: str, default: Any = None) -> Any:
@@ -193,9 +194,9 @@ def import_task(path: str) -> AnyTask:
     try:
         found = pkgutil.resolve_name(path)
     except (ImportError, AttributeError) as error:
-        raise ValueError(f"{path!r} cannot be imported: {error}") from error
+        raise ValueError(f"{shown(path)} cannot be imported: {error}") from error
     if not is_task(found):
-        raise ValueError(f"{path!r} is not a task")
+        raise ValueError(f"{shown(path)} is not a task")
     return found
 
 

@@ -11,7 +11,7 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
-from salon_jobs.core import lazy_names
+from salon_jobs.core import lazy_names, redaction
 
 try:
     import psycopg  # noqa: F401  # pyright: ignore[reportUnusedImport]
@@ -94,3 +94,4 @@ if TYPE_CHECKING:
 else:
     settings = _LazySettings()
     setting_changed.connect(settings.reset)
+redaction.hide_by(lambda: settings.redact)

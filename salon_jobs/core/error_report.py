@@ -1,20 +1,29 @@
-"""Description of an exception for its row, safe whatever the exception's own methods do."""
+"""Description of an exception for rows, logs and reports, safe whatever the exception's own methods do."""
 
 from __future__ import annotations
 
 import re
 import sysconfig
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from types import TracebackType
+from typing import Any, Final, cast
 
 from salon_jobs.core.errors import Interrupted, SalonJobsError
+from salon_jobs.core.redaction import without_secrets
+from salon_jobs.core.text import LONGEST_MESSAGE, visible_lines
 
-_LONGEST_MESSAGE = 4_000
 _LONGEST_TRACEBACK = 20_000
 _LONGEST_ALIKE = 200
+_LONGEST_NOTE: Final = 1_000
+# How much of an exception with very many parts is shown.
+_MOST_NOTES: Final = 10
+_MOST_CHAINED: Final = 10
+_MOST_GROUPED: Final = 10
+_MOST_FRAMES: Final = 60
+_DEEPEST_GROUP: Final = 5
 # The parts that vary between errors of one kind: quoted text, uuids, addresses and hashes, numbers.
 _VARIES: Final = re.compile(
     r"'[^']*'|\"[^\"]*\"|\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b0x[0-9a-f]+\b|\b[0-9a-f]{16,}\b|\d+",
@@ -27,11 +36,13 @@ _OTHERS: Final = tuple(
         *(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")),
     }
 )
+_CAUSED: Final = "\nThe above exception was the direct cause of the following exception:\n\n"
+_FOLLOWED: Final = "\nDuring handling of the above exception, another exception occurred:\n\n"
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorReport:
-    """Contents of an error row; every field fits its column and PostgreSQL's text.
+    """Contents of an error row; every field fits its column and PostgreSQL's text, and hides what REDACT names.
 
     ``alike`` is equal for errors of one kind: same class, innermost function of the host's own code, and message
     without its varying parts.
@@ -46,22 +57,93 @@ class ErrorReport:
 
 def report(error: BaseException) -> ErrorReport:
     """Describe an error, keeping the end of a long traceback. Never raises, whatever the error's own methods do."""
-    kind = type(error)
-    error_class = _text(lambda: f"{kind.__module__}.{kind.__qualname__}")[:255]
+    message = message_of(error)
     return ErrorReport(
-        error_class=error_class,
+        error_class=_class_of(error),
         code=_text(lambda: str(error.code))[:64] if isinstance(error, SalonJobsError | Interrupted) else "",
-        message=_text(lambda: str(error))[:_LONGEST_MESSAGE],
-        traceback=_text(lambda: "".join(traceback.format_exception(error)))[-_LONGEST_TRACEBACK:],
-        alike="\x1f".join(
-            (error_class, _text(lambda: _raised_in(error)), _text(lambda: _without_variables(str(error))))
-        ),
+        message=message,
+        traceback=traceback_of(error),
+        alike="\x1f".join((_class_of(error), _text(lambda: _raised_in(error)), _without_variables(message))),
     )
+
+
+def message_of(error: BaseException) -> str:
+    """Return the text of an error: bounded, printable, and without secrets. Never raises."""
+    return _text(lambda: shown_message(str(error)))
+
+
+def shown_message(text: str) -> str:
+    """Return the text of an error as it may be shown: the beginning of a long one, without secrets."""
+    shown = visible_lines(without_secrets(text[: 2 * LONGEST_MESSAGE]))
+    if len(text) <= 2 * LONGEST_MESSAGE and len(shown) <= LONGEST_MESSAGE:
+        return shown
+    end = f"… ({len(text):,} characters)"
+    return shown[: LONGEST_MESSAGE - len(end)] + end
+
+
+def traceback_of(error: BaseException, frames: TracebackType | None = None) -> str:
+    """Format a traceback as Python does, with messages as ``message_of`` returns them; keep the end of a long one.
+
+    ``frames`` replaces those of the error itself. Never raises.
+    """
+    return _text(lambda: "".join(_chain(error, frames or error.__traceback__, 0)).rstrip("\n"))[-_LONGEST_TRACEBACK:]
 
 
 def storable(text: str) -> str:
     """Escape what PostgreSQL's text cannot hold: NUL, and lone surrogates (a file name that is not UTF-8)."""
     return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
+
+
+def _chain(error: BaseException, frames: TracebackType | None, depth: int) -> Iterator[str]:
+    """Yield the lines of an error and of those that led to it, the first of them first."""
+    chained = [(error, frames, "")]
+    known = {id(error)}
+    while len(chained) < _MOST_CHAINED:
+        last = chained[-1][0]
+        before, why = last.__cause__, _CAUSED
+        if before is None and not last.__suppress_context__:
+            before, why = last.__context__, _FOLLOWED
+        if before is None or id(before) in known:
+            break
+        known.add(id(before))
+        chained.append((before, before.__traceback__, why))
+    for each, its_frames, why in reversed(chained):
+        yield from _one(each, its_frames, depth)
+        yield why
+
+
+def _one(error: BaseException, frames: TracebackType | None, depth: int) -> Iterator[str]:
+    if frames is not None:
+        yield "Traceback (most recent call last):\n"
+        for frame in traceback.format_list(traceback.extract_tb(frames, -_MOST_FRAMES)):
+            yield visible_lines(without_secrets(frame, code=True))
+    name = _class_of(error).removeprefix("builtins.").removeprefix("__main__.")
+    message = message_of(error)
+    yield f"{name}: {message}\n" if message else f"{name}\n"
+    for note in _notes(error):
+        yield f"{note}\n"
+    if isinstance(error, BaseExceptionGroup):
+        grouped = cast("tuple[BaseException, ...]", error.exceptions)
+        shown = grouped[:_MOST_GROUPED] if depth < _DEEPEST_GROUP else ()
+        for number, each in enumerate(shown, 1):
+            yield f"  +---------------- {number} ----------------\n"
+            text = "".join(_chain(each, each.__traceback__, depth + 1)).rstrip("\n")
+            yield "".join(f"  | {line}\n" for line in text.split("\n"))
+        if len(grouped) > len(shown):
+            yield f"  +---------------- and {len(grouped) - len(shown):,} more\n"
+
+
+def _notes(error: BaseException) -> list[str]:
+    notes: Any = getattr(error, "__notes__", ())
+    if not isinstance(notes, list):
+        return []
+    listed = cast("list[Any]", notes)[:_MOST_NOTES]
+    return [_text(lambda note=note: shown_message(str(note))[:_LONGEST_NOTE]) for note in listed]
+
+
+def _class_of(error: BaseException) -> str:
+    kind = type(error)
+    return _text(lambda: visible_lines(f"{kind.__module__}.{kind.__qualname__}"))[:255]
 
 
 def _raised_in(error: BaseException) -> str:
@@ -73,8 +155,7 @@ def _raised_in(error: BaseException) -> str:
 
 
 def _without_variables(message: str) -> str:
-    # Cut first: a message can quote long text and contain very many numbers.
-    return _VARIES.sub("*", message[:_LONGEST_MESSAGE].partition("\n")[0])[:_LONGEST_ALIKE]
+    return _VARIES.sub("*", message.partition("\n")[0])[:_LONGEST_ALIKE]
 
 
 def _text(describe: Callable[[], str]) -> str:

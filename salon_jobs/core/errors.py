@@ -7,13 +7,21 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import ClassVar, Final
+
+from salon_jobs.core.text import bounded, visible_lines
+
+# No known name is longer.
+_LONGEST_NAME: Final = 512
 
 
 class SalonJobsError(Exception):
-    """Base class of all errors of salon_jobs."""
+    """Base class of all errors of salon_jobs. Their texts are bounded, however long what they quote is."""
 
     code: ClassVar[str] = "SALON_JOBS.ERROR"
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*[visible_lines(bounded(each)) if isinstance(each, str) else each for each in args])
 
 
 class ConfigurationError(SalonJobsError):
@@ -236,7 +244,7 @@ class TimedOut(Interrupted):
     code = "JOB.TIMED_OUT"
 
 
-def suggest(name: str, known: Iterable[str]) -> str:
+def suggest(name: object, known: Iterable[str]) -> str:
     """Return the end of a message about an unknown name: the closest known one, or else all of them."""
     names = list(known)
     if close := _closest(name, names):
@@ -244,13 +252,15 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f"choose one of {', '.join(names)}" if names else "there are none"
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: object, known: Iterable[str]) -> str:
     """Return "; did you mean …?" with the known name closest to an unknown one, or "" if none is close."""
     close = _closest(name, known)
     return f"; did you mean {close!r}?" if close else ""
 
 
-def _closest(name: str, known: Iterable[str]) -> str:
+def _closest(name: object, known: Iterable[str]) -> str:
+    if not isinstance(name, str) or len(name) > _LONGEST_NAME:
+        return ""
     return next(iter(difflib.get_close_matches(name, list(known), n=1)), "")
 
 

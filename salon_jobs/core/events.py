@@ -13,10 +13,12 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO, TypeVar
 from uuid import UUID
 
+from salon_jobs.core.error_report import shown_message, traceback_of
+from salon_jobs.core.errors import Interrupted
+from salon_jobs.core.text import LONGEST_MESSAGE, bounded, visible, visible_json
+
 if TYPE_CHECKING:
     from msgspec.json import Encoder
-
-from salon_jobs.core.errors import Interrupted
 
 R = TypeVar("R")
 
@@ -161,17 +163,32 @@ current_run: ContextVar[LoggedRun | None] = ContextVar("salon_jobs_current_run",
 
 # Bound to every record of a run, in addition to the record's own fields.
 BOUND: Final = ("task_name", "job_id", "store_id", "attempt", "trace_id")
+# The longest line of a record, in bytes. Longer ones, such as one that a handler logs, lose the middles of their texts,
+# first of the longest, so that the event and the job stay readable.
+LONGEST_RECORD: Final = 1 << 16
+_OF_ERRORS: Final = ("error", "detail", "reason")
 
 
 def log_event(level: int, event: str, /, *, exc_info: BaseException | None = None, **fields: Any) -> None:
-    """Log ``event`` with its fields, which plain formatters show too. Never raises, whatever ``exc_info`` does."""
+    """Log ``event`` with its fields, which plain formatters show too. Never raises, whatever ``exc_info`` does.
+
+    The texts of errors, and the traceback, are bounded and without secrets here, for whatever handler there is.
+    """
     if not logger.isEnabledFor(level):
         return
     try:
-        text = " ".join(f"{name}={value}" for name, value in fields.items())
-        logger.logger.log(
-            level, "%s %s", event, text, exc_info=exc_info, extra={"event": event, "event_fields": fields}
-        )
+        for name, value in fields.items():
+            if isinstance(value, str) and (name in _OF_ERRORS or len(value) > LONGEST_MESSAGE):
+                fields[name] = shown_message(value)
+        text = visible(" ".join(f"{name}={value}" for name, value in fields.items()))
+        extra = {"event": event, "event_fields": fields}
+        if exc_info is None:
+            logger.logger.log(level, "%s %s", event, text, extra=extra)
+            return
+        raised = (type(exc_info), exc_info, exc_info.__traceback__)
+        record = logger.logger.makeRecord(logger.name, level, __file__, 0, "%s %s", (event, text), raised, extra=extra)
+        record.exc_text = traceback_of(exc_info)
+        logger.logger.handle(record)
     except Interrupted:
         raise
     except BaseException as fault:  # formatting a job's exception may raise anything, even SystemExit
@@ -255,9 +272,9 @@ class JsonLinesHandler(LinesHandler):
                     if line is None
                     else [line(record, when, name, source, event) for record in records]
                 )
-                text = _encoder().encode_lines(lines).decode()
+                text = _as_text(_encoder().encode_lines(lines))
             except ValueError:
-                text = "".join(f"{_storable_json(head | fields(record))}\n" for record in records)
+                text = "".join(f"{_json_line(head | fields(record))}\n" for record in records)
             if records:
                 with self.lock or nullcontext():
                     self.stream.write(text)
@@ -275,13 +292,17 @@ class JsonFormatter(logging.Formatter):
         line.update((name, bound[name]) for name in BOUND if name in bound)
         event = getattr(record, "event", None)
         if event is None:
-            line["message"] = record.getMessage()
+            line["message"] = bounded(record.getMessage(), LONGEST_RECORD)
         else:
             line["event"] = event
             line.update(getattr(record, "event_fields", {}))
         if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return _storable_json(line)
+            of_ours = event is not None and record.exc_text
+            line["traceback"] = of_ours or self.formatException(record.exc_info)
+        return _json_line(line)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - the base class names it
+        return "" if ei[1] is None else traceback_of(ei[1], ei[2])
 
     @staticmethod
     def head(created: float, level: int, name: str) -> dict[str, Any]:
@@ -300,10 +321,35 @@ def _encoder() -> Encoder:
     return Encoder(enc_hook=str)
 
 
-def _storable_json(line: dict[str, Any]) -> str:
+def _json_line(line: dict[str, Any]) -> str:
+    text = _as_json(line)
+    # A character takes up to four bytes; only a long line is measured.
+    if len(text) <= LONGEST_RECORD // 4 or len(text.encode()) <= LONGEST_RECORD:
+        return text
+    for most in (10_000, 3_000, 1_000, 100):
+        shortened = {bounded(name, most): _shortened(value, most) for name, value in line.items()}
+        if len((text := _as_json(shortened)).encode()) <= LONGEST_RECORD:
+            return text
+    return _as_json({name: shortened[name] for name in _KEPT if name in shortened})
+
+
+_KEPT: Final = ("time", "level", "logger", *BOUND, "event", "message", "code", "error_class", "error")
+
+
+def _shortened(value: Any, most: int) -> Any:
+    if value is None or isinstance(value, float | UUID) or (isinstance(value, int) and value.bit_length() < 64):
+        return value
+    return bounded(value if isinstance(value, str) else _as_json(value), most)
+
+
+def _as_json(line: Any) -> str:
     try:
-        return _encoder().encode(line).decode()
+        return _as_text(_encoder().encode(line))
     except ValueError:
         # A lone surrogate (from undecodable bytes) would break the stream that the line is written to.
-        text = json.dumps(line, default=str, ensure_ascii=False)
-        return text.encode("utf-8", "backslashreplace").decode()
+        return visible_json(json.dumps(line, default=str, ensure_ascii=False))
+
+
+def _as_text(lines: bytes) -> str:
+    # Nearly all lines are plain ASCII, which takes no time to see.
+    return lines.decode() if lines.isascii() and b"\x7f" not in lines else visible_json(lines.decode())

@@ -1,10 +1,10 @@
-"""Redaction of payload values whose keys mark them as secret."""
+"""Redaction of payload values whose keys mark them as secret, and of secrets in the texts of errors."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import translate
 from functools import lru_cache
 from typing import Any, Final
@@ -17,20 +17,47 @@ SENSITIVE: Final = (
     "*password*",
     "*passwd*",
     "*passphrase*",
+    "*passcode*",
+    "*pwd",
     "*secret*",
     "*token*",
+    "*jwt",
+    "bearer",
     "authorization",
+    "proxy_authorization",
+    "http_authorization",
     "*api_key*",
     "*private_key*",
+    "*access_key*",
+    "*account_key*",
+    "*signing_key*",
+    "*encryption_key*",
     "*credential*",
     "cookie",
+    "cookies",
     "set_cookie",
+    "http_cookie",
     "*session_key*",
+    "*session_id*",
+    "*dsn",
+    "*database_url*",
+    "*db_url*",
+    "*connection_string*",
+    "*otp",
+    "*one_time_code*",
     "*card_number*",
     "cvv",
     "cvc",
 )
 _JOINTS: Final = str.maketrans("", "", "-_ ")
+
+# Where ``without_secrets`` finds its patterns: core knows no settings.
+_sources: Final[list[Callable[[], Sequence[str]]]] = []
+
+
+def hide_by(read_patterns: Callable[[], Sequence[str]]) -> None:
+    """Have the patterns of ``without_secrets`` read from the settings."""
+    _sources[:] = [read_patterns]
 
 
 def redacted(value: Any, patterns: Sequence[str]) -> Any:
@@ -47,9 +74,91 @@ def redacted_text(text: str, patterns: Sequence[str]) -> Any:
     try:
         return redacted(json.loads(text), patterns)
     except (ValueError, RecursionError):
-        names = (max(re.split(r"[*?\[\]]", _bare(pattern)), key=len) for pattern in patterns)
-        bare_text = _bare(text)
-        return UNREADABLE if any(name in bare_text for name in names) else text
+        return text if next(_named(text, _compiled(tuple(patterns))), None) is None else UNREADABLE
+
+
+def without_secrets(text: str, *, code: bool = False) -> str:
+    """Return the text of an error without the values that it gives to names that REDACT hides.
+
+    Whatever their names, it also hides passwords in URLs, bearer tokens and JWTs. ``code`` is source code, in which
+    only literals have values.
+    """
+    try:
+        patterns = tuple(_sources[0]()) if _sources else SENSITIVE
+    except Exception:  # settings that cannot be read are reported elsewhere
+        patterns = SENSITIVE
+    if not patterns:
+        return text
+    if code:
+        text = _IN_QUOTES.sub(lambda found: without_secrets(found[0]), text)
+    text = _BY_SHAPE.sub(lambda found: f"{found['url'] or found['scheme'] or ''}{HIDDEN}{found['at'] or ''}", text)
+    parts: list[str] = []
+    end = 0
+    for at in _named(text, _compiled(patterns)):
+        first, last = _value_of(text, at, code=code) if at >= end else (0, 0)
+        if first < last:
+            parts += [text[end:first], HIDDEN]
+            end = last
+    return "".join((*parts, text[end:]))
+
+
+_BY_SHAPE: Final = re.compile(
+    r"""(?P<url>\b[a-z][a-z0-9+.-]*://[^\s:/@]*:)(?!\d{1,5}(?:[/?\s]|$))\S*(?P<at>@)
+    |(?P<scheme>\bbearer\s+)(?!(?:token|auth\w*|scheme|header|is|was|has|not)\b)[^\s"'`,;)\]}]{3,}
+    |\beyJ[\w-]{8,}\.[\w.-]+""",
+    re.VERBOSE | re.IGNORECASE,
+)
+_WORD: Final = re.compile(r"[^\W_][\w-]*")
+_JOINED: Final = re.compile(r"""["'`\])}\\]{0,4}[ \t]{0,3}(?P<by>=>|->|[=:]{1,2}|>|,|\b(?:is|was)\b)?\s{0,3}""")
+_LITERAL: Final = re.compile(r"""[bruf]{0,2}(?P<quote>\\?["'`])(?P<value>(?:(?!(?P=quote))(?:\\.|.))*)""", re.I | re.S)
+_IN_QUOTES: Final = re.compile(r"""(?P<quote>["'])(?:(?!(?P=quote))(?:\\.|[^\n]))*""")
+_REST_OF_LINE: Final = re.compile(r"[^\n]+")
+_UNQUOTED: Final = re.compile(r"(?:(?:bearer|basic|digest)\s+)?\S+", re.I)
+# Without a sign between them, the word after a name is a value if it is long or has a digit.
+_UNMISTAKABLE: Final = re.compile(r"(?=\S*\d)\S{4,}(?: \d[\d-]*)*|\S{24,}")
+
+
+def _value_of(text: str, at: int, *, code: bool) -> tuple[int, int]:
+    """Return where the value of the name that ends at this place begins and ends; the same place twice if it has none.
+
+    It is quoted, up to the quote that ends it; or it is the rest of the line, after a colon or if it begins with a
+    bracket; or after another sign, it ends at white space.
+    """
+    joined = _JOINED.match(text, at)
+    assert joined is not None  # noqa: S101 - all its parts are optional
+    by, at = joined["by"], joined.end()
+    if joined.end() == joined.start() or (code and by in (None, ",")):
+        return at, at
+    if literal := _LITERAL.match(text, at):
+        return literal.span("value")
+    if code or by == ",":
+        return at, at
+    if by in (None, "is", "was"):
+        kind = _UNMISTAKABLE
+    elif by == ":" or text[at : at + 1] in ("[", "(", "{", "<"):
+        kind = _REST_OF_LINE
+    else:
+        kind = _UNQUOTED
+    found = kind.match(text, at)
+    return (at, at) if found is None else found.span()
+
+
+def _named(text: str, sensitive: re.Pattern[str]) -> Iterator[int]:
+    """Yield where each name to hide ends in the text; a name is one word or two."""
+    before = None
+    for word in _WORD.finditer(text):
+        if sensitive.match(_bare(word[0])):
+            yield word.end()
+            before = None
+            continue
+        if (
+            before is not None
+            and word.start() == before.end() + 1
+            and text[before.end()] == " "
+            and sensitive.match(_bare(text[before.start() : word.end()]))
+        ):
+            yield word.end()
+        before = word
 
 
 def _redacted(value: Any, sensitive: re.Pattern[str], depth: int) -> Any:

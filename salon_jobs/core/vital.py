@@ -10,6 +10,7 @@ from threading import current_thread
 from typing import ParamSpec
 
 from salon_jobs.core import events
+from salon_jobs.core.error_report import message_of
 from salon_jobs.core.events import log_event
 
 P = ParamSpec("P")
@@ -32,7 +33,7 @@ def vital() -> Generator[None]:
         yield
     except BaseException as error:
         name = current_thread().name
-        log_event(logging.CRITICAL, events.THREAD_DIED, exc_info=error, thread=name, error=str(error)[:500])
+        log_event(logging.CRITICAL, events.THREAD_DIED, exc_info=error, thread=name, error=message_of(error)[:500])
         if _on_death is None:
             raise
         _on_death(name, error)

@@ -18,6 +18,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.conf.sections import ConsumerSettings
 from salon_jobs.core import events, metrics
 from salon_jobs.core.backoff import Backoff
+from salon_jobs.core.error_report import message_of
 from salon_jobs.core.errors import ConfigurationError, NotReady, SalonJobsError, SourceLost, suggest
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
@@ -201,7 +202,7 @@ class Consumer(Loop):
 
 def _fields(error: Exception) -> dict[str, Any]:
     code = {"code": error.code} if isinstance(error, SalonJobsError) else {}
-    return {**code, "error": str(error).strip()}
+    return {**code, "error": message_of(error).strip()}
 
 
 _CHECK_EVERY_S: Final = 0.2

@@ -14,7 +14,7 @@ from django.db.models.functions import Now
 
 from salon_jobs.brokers.source import Envelope
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.error_report import storable
+from salon_jobs.core.error_report import shown_message, storable
 from salon_jobs.core.records import ActionResult
 from salon_jobs.core.redaction import redacted, redacted_text
 from salon_jobs.db import statements
@@ -133,8 +133,8 @@ def shown_text(text: str) -> str:
 
 
 def short(reason: str) -> str:
-    """Bound a reason, and escape what PostgreSQL's text cannot store."""
-    return storable(reason)[:_LONGEST_REASON]
+    """Bound a reason, without secrets and what nobody sees."""
+    return shown_message(reason)[:_LONGEST_REASON]
 
 
 def _decide(

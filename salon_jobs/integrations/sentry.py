@@ -26,8 +26,9 @@ from sentry_sdk.utils import capture_internal_exceptions
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
+from salon_jobs.core.error_report import shown_message
 from salon_jobs.core.events import REPORTED_OTHERWISE, ROUTINE, logger
-from salon_jobs.core.redaction import redacted, redacted_text
+from salon_jobs.core.redaction import redacted, redacted_text, without_secrets
 from salon_jobs.core.tracing import (
     SYSTEM,
     FinalFailure,
@@ -66,7 +67,7 @@ def _capture_job(failure: FinalFailure) -> None:
     """Capture a job's failure, with the payload only if SENTRY_PAYLOAD is set, redacted as REDACT says.
 
     The same applies to local variables of frames, since a handler's arguments are the payload; those of our own frames,
-    which hold it as text, are never sent.
+    which hold it as text, are never sent. The text of the error is that of the error row.
     """
     with sentry_sdk.new_scope() as scope:
         scope.set_tags(
@@ -107,12 +108,22 @@ def _capture_message(failure: MessageFailure) -> None:
 def _without_secrets(event: Event, _hint: Hint) -> Event:
     exceptions: Any = event.get("exception", {}).get("values", [])
     for exception in exceptions:
+        exception["value"] = shown_message(str(exception.get("value") or ""))
         stacktrace: Any = exception.get("stacktrace")
         for frame in stacktrace["frames"] if stacktrace else ():
+            for name in ("pre_context", "context_line", "post_context"):
+                if lines := frame.get(name):
+                    frame[name] = _shown_code(lines)
             variables = frame.pop("vars", None)
             if variables and conf.sentry_payload and not str(frame.get("module")).startswith("salon_jobs."):
                 frame["vars"] = redacted(variables, conf.redact)
     return event
+
+
+def _shown_code(lines: Any) -> Any:
+    if isinstance(lines, str):
+        return without_secrets(lines, code=True)
+    return [_shown_code(line) for line in lines]
 
 
 _OVER_S: Final = 300.0

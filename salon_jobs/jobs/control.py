@@ -11,8 +11,10 @@ from django.db import IntegrityError, connections, transaction
 from psycopg.errors import UniqueViolation
 
 from salon_jobs.conf import settings as conf
+from salon_jobs.core.arguments import LAST_ID
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.records import ActionResult, JobState
+from salon_jobs.core.text import shown
 from salon_jobs.db import statements
 from salon_jobs.jobs import enqueue
 from salon_jobs.jobs.options import JobOptions, check_instant
@@ -102,12 +104,12 @@ def _ask_to_end(ids: Sequence[int], using: str) -> None:
 def _ids(jobs: Jobs) -> list[int]:
     several: Any = [jobs] if isinstance(jobs, int | str) or hasattr(jobs, "id") else jobs
     if not isinstance(several, Iterable):
-        raise OptionInvalid(f"jobs are handles or IDs; {several!r} is neither")
+        raise OptionInvalid(f"jobs are handles or IDs; {shown(several)} is neither")
     ids: list[int] = []
     for job in several:  # pyright: ignore[reportUnknownVariableType]
         id_: object = getattr(job, "id", job)  # pyright: ignore[reportUnknownArgumentType]
-        if not isinstance(id_, int) or isinstance(id_, bool):
-            raise OptionInvalid(f"jobs are handles or IDs; {job!r} is neither")
+        if not isinstance(id_, int) or isinstance(id_, bool) or not 0 <= id_ <= LAST_ID:
+            raise OptionInvalid(f"jobs are handles or IDs; {shown(job)} is neither")
         ids.append(id_)
     return ids
 

@@ -11,6 +11,7 @@ from django.db import transaction
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError, PayloadInvalid, UnknownFanOut
 from salon_jobs.core.records import FanOutProgress, FanOutResult, NewJob
+from salon_jobs.core.text import shown
 from salon_jobs.core.tracing import SYSTEM, Sent, current_trace, sending
 from salon_jobs.db import statements
 from salon_jobs.jobs.current import running
@@ -39,7 +40,7 @@ def fan_out(task: BoundTask[P], options: FanOut = _EVERY_STORE, /, **arguments: 
     if conf.store_model is None:
         raise ConfigurationError("fan_out needs SALON_JOBS['STORE_MODEL']")
     if not isinstance(task, BoundTask) or not task.task.is_store_task:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise PayloadInvalid(f"fan_out needs a store task; {task!r} is not one")
+        raise PayloadInvalid(f"fan_out needs a store task; {shown(task)} is not one")
     job, parameters = _parameters(task, options, arguments)
     then = None if options.then is None else follow_up(options.then)
     sent = Sent(emitted=False, system=SYSTEM, destination=task.options.queue, name=task.task.name)

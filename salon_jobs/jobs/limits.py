@@ -13,10 +13,11 @@ from uuid import UUID
 from django.db.models.functions import Now
 
 from salon_jobs.conf import settings as conf
+from salon_jobs.core.arguments import check_text
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.records import NO_STORE
+from salon_jobs.core.text import shown
 from salon_jobs.jobs import enqueue, registry
-from salon_jobs.jobs.options import check_text
 from salon_jobs.models import Limit
 
 # Value that lifts a declared limit: that many jobs never run at once.
@@ -189,8 +190,7 @@ def pause(
     ``by`` says who pauses it, and is shown with the jobs that wait; pausing again does not change it. Takes effect
     within a second. Raises OptionInvalid unless exactly one is named, and if ``by`` is longer than 255 characters.
     """
-    if by:
-        check_text("by", by, 255)
+    check_text("by", by, 255, least=0)
     set_paused(*_scope(queue, task, store_id), paused=True, by=by, using=using)
 
 
@@ -244,11 +244,11 @@ def limit(
         values["max_concurrency"] = LIFTED
     elif max_concurrency is not _Kept.KEPT:
         if max_concurrency is not None and (type(max_concurrency) is not int or not 0 <= max_concurrency < LIFTED):
-            raise OptionInvalid(f"max_concurrency must be a whole number from 0, not {max_concurrency!r}")
+            raise OptionInvalid(f"max_concurrency must be a whole number from 0, not {shown(max_concurrency)}")
         values["max_concurrency"] = max_concurrency
     if rate is not _Kept.KEPT:
         if rate is not None and not (isinstance(rate, (int, float)) and 0 < rate <= 1_000_000):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise OptionInvalid(f"rate must be a number of jobs per second above 0, not {rate!r}")
+            raise OptionInvalid(f"rate must be a number of jobs per second above 0, not {shown(rate)}")
         values["rate"] = rate
     if not values:
         raise OptionInvalid("pass max_concurrency, rate or lift; None removes a limit")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
@@ -10,10 +9,12 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 from uuid import UUID
 
+from salon_jobs.core.arguments import check_text
 from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import OptionInvalid, TaskInvalid, suggest
 from salon_jobs.core.outcomes import DISCARDED, Cancelled, Errored
 from salon_jobs.core.records import JobKeyMode
+from salon_jobs.core.text import shown
 from salon_jobs.core.units import EARLIEST, LATEST
 from salon_jobs.db.instants import from_project
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from salon_jobs.jobs.task import Call
 
 # A lone surrogate stands for a byte that is not UTF-8, for example in a file name.
-_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 KeyMode = Literal["replace", "preserve_run_at", "unsafe_dedupe"]
 LONGEST_DAYS: Final = 36_500
 LONGEST: Final = {"job_key": 512, "concurrency_key": 255}
@@ -122,16 +122,16 @@ class JobOptions:
         if self.run_in is not None and self.run_at is not None:
             raise OptionInvalid("run_in and run_at both say when the job is due: pass one of them")
         if self.job_key_mode not in tuple(JobKeyMode):
-            raise OptionInvalid(f"job_key_mode must be one of {', '.join(JobKeyMode)}, not {self.job_key_mode!r}")
+            raise OptionInvalid(f"job_key_mode must be one of {', '.join(JobKeyMode)}, not {shown(self.job_key_mode)}")
 
 
 def check_instant(name: str, value: object) -> datetime:
     """Return an aware datetime, or with ``USE_TZ = False`` a naive one made aware. Raises OptionInvalid for others."""
     instant = from_project(value) if isinstance(value, datetime) else None
     if instant is None or instant.tzinfo is None:
-        raise OptionInvalid(f"{name} must be an aware datetime, not {value!r}; give it a time zone")
+        raise OptionInvalid(f"{name} must be an aware datetime, not {shown(value)}; give it a time zone")
     if not EARLIEST <= instant <= LATEST:
-        raise OptionInvalid(f"{name} must lie between {EARLIEST} and {LATEST}, not at {value!r}")
+        raise OptionInvalid(f"{name} must lie between {EARLIEST} and {LATEST}, not at {shown(value)}")
     return instant
 
 
@@ -178,24 +178,16 @@ class FanOut:
             check_text("label", self.label, 255)
 
 
-def check_text(name: str, value: object, longest: int) -> None:
-    """Reject text that the database cannot store. Raises OptionInvalid naming the field."""
-    if not isinstance(value, str) or not value or len(value) > longest or _UNSTORABLE.search(value):
-        raise OptionInvalid(
-            f"{name} must be a string of 1 to {longest} characters without NUL or lone surrogates, not {value!r}"
-        )
-
-
 def check_number(name: str, value: object, least: int, most: int) -> None:
     """Reject anything but a whole number in this range. Raises OptionInvalid naming the field."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise OptionInvalid(f"{name} must be a whole number from {least} to {most}, not {value!r}")
+        raise OptionInvalid(f"{name} must be a whole number from {least} to {most}, not {shown(value)}")
 
 
 def check_duration(name: str, value: object, most_days: int) -> None:
     """Reject anything but a timedelta from zero to so many days. Raises OptionInvalid naming the field."""
     if not isinstance(value, timedelta) or not timedelta(0) <= value <= timedelta(days=most_days):
-        raise OptionInvalid(f"{name} must be a timedelta from zero to {most_days:,} days, not {value!r}")
+        raise OptionInvalid(f"{name} must be a timedelta from zero to {most_days:,} days, not {shown(value)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +204,7 @@ class ErrorRules:
         for name in ("retry_on", "discard_on"):
             kinds: object = getattr(self, name)
             if kinds is not None and not (isinstance(kinds, tuple) and all(map(_is_error, kinds))):  # pyright: ignore[reportUnknownArgumentType]
-                raise OptionInvalid(f"{name} must be a tuple of exception classes, not {kinds!r}")
+                raise OptionInvalid(f"{name} must be a tuple of exception classes, not {shown(kinds)}")
         for retried, discarded in product(self.retry_on or (), self.discard_on or ()):
             if issubclass(retried, discarded) or issubclass(discarded, retried):
                 raise TaskInvalid(
@@ -252,10 +244,10 @@ class Timeouts:
         for name in ("timeout", "wait_timeout", "wait_overtime"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, timedelta) and value > timedelta(0)):
-                raise OptionInvalid(f"{name} must be a timedelta above zero, not {value!r}")
+                raise OptionInvalid(f"{name} must be a timedelta above zero, not {shown(value)}")
         if not isinstance(self.waiting_shortens_timeout, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise OptionInvalid(
-                f"waiting_shortens_timeout must be True or False, not {self.waiting_shortens_timeout!r}"
+                f"waiting_shortens_timeout must be True or False, not {shown(self.waiting_shortens_timeout)}"
             )
         if self.wait_overtime is not None and self.wait_timeout is None:
             raise OptionInvalid("wait_overtime adds to a wait_timeout: pass that too")

@@ -25,7 +25,7 @@ from psycopg.errors import DeadlockDetected, LockNotAvailable
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
-from salon_jobs.core.error_report import ErrorReport, storable
+from salon_jobs.core.error_report import ErrorReport, shown_message
 from salon_jobs.core.events import log_event
 from salon_jobs.core.outcomes import CANCEL_CLASS, DISCARD_CLASS, DISCARDED
 from salon_jobs.core.records import ClaimedJob, JobState, KeptResult
@@ -183,7 +183,7 @@ def fail(
 def cancel_run(job: ClaimedJob, process_id: int, reason: str) -> bool:
     """End a run as cancelled and count the attempt. Return False if the lease is lost. Can be held up."""
     error_class = DISCARD_CLASS if reason.startswith(DISCARDED) else CANCEL_CLASS
-    parameters = {**_fence(job, process_id), "reason": storable(reason)[:255], "error_class": error_class}
+    parameters = {**_fence(job, process_id), "reason": shown_message(reason)[:255], "error_class": error_class}
     with briefly():
         return bool(hot_rows("cancel_run", parameters))
 

@@ -9,6 +9,7 @@ from uuid import UUID
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import TaskInvalid, UnknownTask, did_you_mean
 from salon_jobs.core.records import JobState, NewJob
+from salon_jobs.core.text import shown
 from salon_jobs.jobs.options import DeclaredLimits, ErrorRules, JobOptions, Timeouts
 
 if TYPE_CHECKING:
@@ -112,7 +113,9 @@ def get_declaration(name: str) -> Declaration:
     """Return the task with this name. Raises UnknownTask suggesting the closest registered name."""
     try:
         return _declarations[name]
-    except KeyError:
+    except (KeyError, TypeError):
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UnknownTask(f"the name of a task is a string, not {shown(name)}") from None
         raise UnknownTask(f"no task is named {name!r}{did_you_mean(name, _declarations)}") from None
 
 

@@ -22,6 +22,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import OptionInvalid, PayloadInvalid, TaskInvalid
 from salon_jobs.core.records import JobKeyMode, NewJob
+from salon_jobs.core.text import shown
 from salon_jobs.jobs import enqueue, registry
 from salon_jobs.jobs.enqueue import JobContent
 from salon_jobs.jobs.options import (
@@ -63,7 +64,7 @@ class Call(Struct, Generic[P], frozen=True, gc=False):
 def follow_up(then: Call[...]) -> NewJob:
     """Return the job to enqueue for this call, with its task's own options. Raises PayloadInvalid."""
     if not isinstance(then, Call):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise PayloadInvalid(f"then is the call of a task, such as summarize.call(day=day), not {then!r}")
+        raise PayloadInvalid(f"then is the call of a task, such as summarize.call(day=day), not {shown(then)}")
     task = registry.get_task(then.task)
     return replace(task.new_job(then.arguments, task.options), trace=then.trace)
 
@@ -107,7 +108,7 @@ class BoundTask(Generic[P]):
         limited = concurrency_key is None and task.limits.concurrency_key is not None
         for call in calls:
             if not isinstance(call, Call) or call.task != name:  # pyright: ignore[reportUnnecessaryIsInstance]
-                other = f"a call of {call.task!r}" if isinstance(call, Call) else repr(call)  # pyright: ignore[reportUnnecessaryIsInstance]
+                other = f"a call of {call.task!r}" if isinstance(call, Call) else shown(call)  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise PayloadInvalid(f"task {name!r}: enqueue_many got {other}; use its own call(...)")
             arguments = call.arguments
             key = task.key_for(arguments.store_id, arguments) if keyed else job_key
@@ -147,7 +148,7 @@ class Task(BoundTask[P], Generic[P, R_co]):
                 "awaits; declare it with atomic=False, or with def"
             )
         if backoff is not None and not isinstance(backoff, Backoff):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TaskInvalid(f"task {name!r}: backoff must be a salon_jobs.Backoff, not {backoff!r}")
+            raise TaskInvalid(f"task {name!r}: backoff must be a salon_jobs.Backoff, not {shown(backoff)}")
         super().__init__(self, options)
         self.name = name
         self.function = function
@@ -405,6 +406,8 @@ def _check_function(name: str | None, function: object) -> None:
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TaskInvalid(f"{label}: the handler is a generator, so calling it would run nothing; remove the yield")
     if isinstance(function, str) and name is None:
-        raise TaskInvalid(f"pass a task's name as a keyword: name={function!r}")
+        raise TaskInvalid(f"pass a task's name as a keyword: name={shown(function)}")
     if not inspect.isfunction(function):
-        raise TaskInvalid(f"{label}: only a function declared with def or async def can be a task, not {function!r}")
+        raise TaskInvalid(
+            f"{label}: only a function declared with def or async def can be a task, not {shown(function)}"
+        )

@@ -8,11 +8,14 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Protocol
+from typing import Any, Final, NoReturn, Protocol
 from uuid import UUID
+
+from django.core.management.base import CommandParser
 
 from salon_jobs.conf.reader import log_level as read_log_level
 from salon_jobs.core.errors import did_you_mean
+from salon_jobs.core.text import bounded, shown, visible
 from salon_jobs.jobs import registry
 from salon_jobs.process.health_server import parse_address
 
@@ -40,7 +43,7 @@ def log_level(text: str) -> str:
     try:
         level: str = read_log_level(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"must be {error}, not {text!r}") from error
+        raise argparse.ArgumentTypeError(f"must be {error}, not {shown(text)}") from error
     return level
 
 
@@ -63,7 +66,7 @@ def duration(text: str) -> timedelta:
         age = timedelta(**{_UNITS[unit]: int(number)})
         if age <= _LONGEST:
             return age
-    raise argparse.ArgumentTypeError(f"{text!r} is not a duration; write 90s, 30m, 12h, 7d or 2w, 36500d at most")
+    raise argparse.ArgumentTypeError(f"{shown(text)} is not a duration; write 90s, 30m, 12h, 7d or 2w, 36500d at most")
 
 
 def instant(text: str) -> datetime:
@@ -84,7 +87,7 @@ def _instant(text: str, direction: int) -> datetime:
         if at.tzinfo is not None:
             return at
     example = "12 hours ago" if direction < 0 else "in 12 hours"
-    raise argparse.ArgumentTypeError(f"{text!r} is not a time; write 12h for {example}, or 2026-05-06T03:00+09:00")
+    raise argparse.ArgumentTypeError(f"{shown(text)} is not a time; write 12h for {example}, or 2026-05-06T03:00+09:00")
 
 
 _HAS: Final = {"task": "has that name", "queue": "names that queue"}
@@ -100,7 +103,17 @@ def unknown_names(options: Mapping[str, Any]) -> Iterator[str]:
         for name in [value] if isinstance(value, str) else value or ():
             if name not in names:
                 hint = did_you_mean(name, names)
-                yield f"note: --{kind} {name!r}: no task of this release {_HAS[kind]}{hint}"
+                yield f"note: --{kind} {shown(name)}: no task of this release {_HAS[kind]}{hint}"
+
+
+class ShortParser(CommandParser):
+    """Parser whose errors are short and visible, whatever was given."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(visible(bounded(message, _LONGEST_ERROR)))
+
+
+_LONGEST_ERROR: Final = 2_000
 
 
 class TakesArguments(Protocol):

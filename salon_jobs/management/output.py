@@ -22,6 +22,7 @@ from psycopg.errors import UndefinedTable
 from salon_jobs.core.errors import ConfigurationError, NotReady, SalonJobsError, SchemaMissing
 from salon_jobs.core.records import ActionResult, IdT
 from salon_jobs.core.terminal import Painted, Screen
+from salon_jobs.core.text import visible, visible_lines
 from salon_jobs.core.units import distance, with_noun
 from salon_jobs.db.read_only import ServerReadOnly, failed_read_only
 
@@ -55,13 +56,13 @@ def instant(at: datetime) -> str:
 
 
 def printable(text: str) -> str:
-    """Return the text on one line, with a question mark for each character that could control the terminal."""
-    return printable_lines(" ".join(text.split()))
+    """Return the text on one line, in which characters that control a terminal, or nobody sees, are escaped."""
+    return visible(" ".join(text.split()))
 
 
 def printable_lines(text: str) -> str:
     """Return the text as ``printable`` does, but keep its lines and their indentation."""
-    return "".join(each if each.isprintable() or each == "\n" else "?" for each in text.expandtabs())
+    return visible_lines(text.expandtabs())
 
 
 # Headings of columns in tables; JSON has the columns' names.

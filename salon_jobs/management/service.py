@@ -15,7 +15,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.conf.reader import LEVELS
 from salon_jobs.conf.sections import FORMATS
 from salon_jobs.core.terminal import Screen
-from salon_jobs.management.arguments import address, log_level
+from salon_jobs.management.arguments import ShortParser, address, log_level
 from salon_jobs.management.output import as_command_error, plain_notes, printable
 from salon_jobs.process.logs import configure_logging, is_on_terminal
 from salon_jobs.process.reloader import Reloader
@@ -40,6 +40,7 @@ class ServiceCommand(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options that all services have."""
+        parser.__class__ = ShortParser  # Django names its own class; those of subcommands follow this one
         parser.add_argument("--burst", action="store_true", help=f"{self.burst_help}, then exit with 0")
         parser.add_argument(
             "--reload",

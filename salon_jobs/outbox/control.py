@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final, TypeVar
@@ -12,9 +12,11 @@ from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.destinations import parse_destination
-from salon_jobs.core.errors import OptionInvalid
+from salon_jobs.core.arguments import check_text, checked_ids
+from salon_jobs.core.destinations import LONGEST, parse_destination
+from salon_jobs.core.errors import MessageInvalid, OptionInvalid
 from salon_jobs.core.records import ActionResult, MessageStatus
+from salon_jobs.core.text import shown
 from salon_jobs.db import statements
 from salon_jobs.db.instants import from_project
 from salon_jobs.models import BlockedAggregate, DestinationState, Message, Replay
@@ -112,7 +114,9 @@ def unpark(
     ended, the aggregate simply continues. Role: operator, worker. Raises OptionInvalid unless exactly one of the two is
     given.
     """
-    named = list(dict.fromkeys(aggregates))
+    named = _checked_aggregates(aggregates)
+    if aggregate_type is not None:
+        check_text("aggregate_type", aggregate_type, LONGEST)
     if bool(named) == bool(aggregate_type):
         raise OptionInvalid("pass aggregates, or aggregate_type for all of a destination")
     alias = using or conf.database
@@ -129,6 +133,22 @@ def unpark(
     results = [ActionResult(heads[each.id], each.changed, each.detail) for each in retry_heads(heads, using=alias)]
     blocked = set(heads.values())
     return [*results, *(ActionResult(pair, False, "it is not blocked") for pair in named if pair not in blocked)]
+
+
+def _checked_aggregates(aggregates: Iterable[object]) -> list[tuple[str, str]]:
+    """Return the pairs, each once. Raises OptionInvalid for anything else."""
+    if not isinstance(aggregates, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise OptionInvalid(f"aggregates are pairs of aggregate type and aggregate ID, not {shown(aggregates)}")
+    pairs: dict[tuple[str, str], None] = {}
+    for each in aggregates:
+        match each:
+            case (str(type_), str(id_)):
+                check_text("aggregate_type", type_, LONGEST)
+                check_text("aggregate_id", id_, LONGEST, least=0)
+                pairs[type_, id_] = None
+            case _:
+                raise OptionInvalid(f"an aggregate is a pair of aggregate type and aggregate ID, not {shown(each)}")
+    return list(pairs)
 
 
 def retry_heads(heads: Iterable[int], *, using: str | None = None) -> list[ActionResult[int]]:
@@ -157,7 +177,7 @@ def _change_in_batches(
 
     ``change`` changes one batch in a transaction; it returns, by ID, why messages were refused.
     """
-    alias, wanted = using or conf.database, list(ids)
+    alias, wanted = using or conf.database, checked_ids("ids", ids)
     refused: dict[int, str] = {}
     for batch in split(sorted(set(wanted)), alias):
         with transaction.atomic(using=alias):
@@ -230,8 +250,7 @@ def pause_destination(aggregate_type: str, *, by: str = "", using: str | None = 
     Messages are still written, and wait. ``by`` says who pauses it; if it is already paused, the earlier ``by`` stays.
     Raises MessageInvalid for an invalid name, OptionInvalid for ``by`` longer than 255 characters.
     """
-    if len(by) > 255 or "\0" in by:
-        raise OptionInvalid("by must be a string of at most 255 characters, without NUL")
+    check_text("by", by, 255, least=0)
     _set_paused(aggregate_type, True, by, using)
 
 
@@ -241,6 +260,8 @@ def resume_destination(aggregate_type: str, *, using: str | None = None) -> None
 
 
 def _set_paused(aggregate_type: str, paused: bool, by: str, using: str | None) -> None:
+    if not isinstance(aggregate_type, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise MessageInvalid(f"aggregate_type must be a string, not {shown(aggregate_type)}")
     parse_destination(aggregate_type)
     alias = using or conf.database
     with transaction.atomic(using=alias):
@@ -276,6 +297,11 @@ class MessageCriteria:
 
     def check(self) -> None:
         """Raise OptionInvalid for criteria that select nothing, everything, or by two means at once."""
+        checked_ids("ids", self.ids)
+        checked_ids("from_id and to_id", [each for each in (self.from_id, self.to_id) if each is not None])
+        for name in ("aggregate_type", "aggregate_id", "event"):
+            if (text := getattr(self, name)) is not None:
+                check_text(name, text, LONGEST, least=0)
         ends = (self.from_id, self.to_id, self.since, self.until)
         if bool(self.ids) == any(each is not None for each in (self.aggregate_type, *ends)):
             raise OptionInvalid("select the messages by ids, or by aggregate_type with a range of ids or times")
@@ -284,10 +310,11 @@ class MessageCriteria:
         if self.ids and (self.aggregate_id is not None or self.event is not None):
             raise OptionInvalid("ids already select the messages: omit aggregate_id and event")
         for name in ("since", "until"):
-            instant: datetime | None = getattr(self, name)
-            if instant is not None and instant.tzinfo is None:
-                raise OptionInvalid(f"{name} must have a time zone")
-        if not self.statuses or set(self.statuses) - set(_ENDED):
+            instant: object = getattr(self, name)
+            if instant is not None and (not isinstance(instant, datetime) or instant.tzinfo is None):
+                raise OptionInvalid(f"{name} must be a datetime with a time zone, not {shown(instant)}")
+        statuses: object = self.statuses
+        if not isinstance(statuses, Collection) or not statuses or set(map(str, self.statuses)) - set(_ENDED):
             raise OptionInvalid("statuses must be some of published, failed and skipped")
 
     def described(self) -> dict[str, Any]:
@@ -328,9 +355,14 @@ def replay_messages(
     ``dry_run`` counts and writes nothing. Raises OptionInvalid for more messages, for invalid criteria, and without
     ``requested_by`` and ``reason``.
     """
+    if not isinstance(criteria, MessageCriteria):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise OptionInvalid(f"pass a MessageCriteria, not {shown(criteria)}")
     criteria.check()
-    if not dry_run and not (requested_by and reason and len(reason) <= _LONGEST_REASON):
-        raise OptionInvalid("pass requested_by, and a reason of 1 to 1,000 characters")
+    if not dry_run:
+        if not (requested_by and reason):
+            raise OptionInvalid("pass requested_by, and a reason")
+        check_text("requested_by", requested_by, 255)
+        check_text("reason", reason, _LONGEST_REASON)
     alias = using or conf.database
     with transaction.atomic(using=alias):
         # One more than allowed shows that more match.

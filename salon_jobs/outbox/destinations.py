@@ -16,6 +16,7 @@ from salon_jobs.brokers.registry import make_publisher
 from salon_jobs.conf import given_keys
 from salon_jobs.core import events, metrics
 from salon_jobs.core.destinations import parse_destination
+from salon_jobs.core.error_report import message_of
 from salon_jobs.core.errors import MessageInvalid, NotReady, SalonJobsError, require_within
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
@@ -349,7 +350,7 @@ class BrokerPing:
         except SalonJobsError as error:
             trouble = str(error)
         except Exception as error:  # a custom publisher may raise anything; readiness reports it
-            trouble = f"{type(error).__name__}: {error}"
+            trouble = f"{type(error).__name__}: {message_of(error)}"
         finally:
             connections.close_all()
         with self._lock:

@@ -19,6 +19,7 @@ from salon_jobs.brokers.registry import checker_for
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.destinations import LONGEST, RESERVED, parse_destination, place_of
 from salon_jobs.core.errors import EmitRefused, MessageInvalid
+from salon_jobs.core.text import shown
 from salon_jobs.core.tracing import Sent, active_tracers, current_headers, sending
 from salon_jobs.db import statements
 from salon_jobs.db.connections import named_refusals
@@ -173,9 +174,11 @@ def _check_text(name: str, value: object) -> None:
 
 
 def _checked(headers: Mapping[str, str]) -> Mapping[str, str]:
+    if not isinstance(headers, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise MessageInvalid(f"headers must be a dict of strings to strings, not {shown(headers)}")
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise MessageInvalid(f"headers must be a dict of strings to strings; {name!r} is not")
+            raise MessageInvalid(f"headers must be a dict of strings to strings; {shown(name)} is not")
         if not name or not name.isascii() or not name.replace("-", "").replace("_", "").isalnum():
             raise MessageInvalid(f"headers: the name {name!r} must be only ASCII letters, digits, '-' and '_'")
         if name.lower() in RESERVED:

@@ -15,7 +15,7 @@ from django.db.models.functions import Coalesce, Now
 
 from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.error_report import storable
+from salon_jobs.core.error_report import shown_message
 from salon_jobs.core.records import PARTITIONS, MessageStatus
 from salon_jobs.db import statements
 from salon_jobs.db.statements import execute_hot, hot_rows, many_hot_rows
@@ -272,7 +272,7 @@ def write_outage(aggregate_type: str, outage: PublishFailure | None) -> None:
         row.update(outage_since=None, outage_code="", outage="")
     else:
         since, code = Coalesce("outage_since", Now()), outage.code[:_LONGEST_CODE]
-        row.update(outage_since=since, outage_code=code, outage=storable(outage.detail)[:_LONGEST_ERROR])
+        row.update(outage_since=since, outage_code=code, outage=shown_message(outage.detail)[:_LONGEST_ERROR])
 
 
 def oldest_messages(types: Iterable[str] | None = None, *, using: str | None = None) -> dict[str, float]:
@@ -290,7 +290,7 @@ def _messages(statement: str, parameters: dict[str, Any]) -> list[OutgoingMessag
 
 
 def _error(answer: PublishFailure) -> str:
-    return storable(str(answer))[:_LONGEST_ERROR]
+    return shown_message(str(answer))[:_LONGEST_ERROR]
 
 
 @dataclass(frozen=True, slots=True)

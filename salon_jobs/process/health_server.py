@@ -13,9 +13,11 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from salon_jobs.core.error_report import message_of
 from salon_jobs.core.errors import ConfigurationError, NotReady, SalonJobsError
 from salon_jobs.core.events import logger
 from salon_jobs.core.metrics import Sample
+from salon_jobs.core.text import shown
 from salon_jobs.core.vital import vitally
 from salon_jobs.process.exposition import exposition
 
@@ -96,7 +98,7 @@ def parse_address(text: str) -> tuple[str, int]:
     """Parse ``HOST:PORT`` (``[::1]:8080`` too). Raises ValueError naming the expected form."""
     host, separator, port = text.rpartition(":")
     if not separator or not host or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"expected HOST:PORT, such as 127.0.0.1:8080, not {text!r}")
+        raise ValueError(f"expected HOST:PORT, such as 127.0.0.1:8080, not {shown(text)}")
     return host.strip("[]"), int(port)
 
 
@@ -175,7 +177,7 @@ class HealthServer:
             return 503, {"status": "not ready", "code": error.code, "detail": str(error)}
         except Exception as error:
             logger.log(logging.ERROR, "readiness could not be computed", exc_info=error)
-            detail = f"{type(error).__name__}: {error}"
+            detail = f"{type(error).__name__}: {message_of(error)}"
             return 503, {"status": "not ready", "code": NotReady.code, "detail": detail}
 
     def _send_metrics(self, request: BaseHTTPRequestHandler) -> None:

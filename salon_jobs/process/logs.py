@@ -14,9 +14,11 @@ from typing import Any, Final, TextIO
 from salon_jobs.conf import has_logging
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
-from salon_jobs.core.events import BOUND, JsonLinesHandler, LinesHandler, current_run, logger
+from salon_jobs.core.error_report import traceback_of
+from salon_jobs.core.events import BOUND, LONGEST_RECORD, JsonLinesHandler, LinesHandler, current_run, logger
 from salon_jobs.core.records import PARTITIONS
 from salon_jobs.core.terminal import Screen
+from salon_jobs.core.text import bounded, visible
 from salon_jobs.core.tracing import current_trace_id
 from salon_jobs.core.units import duration, with_noun
 
@@ -39,18 +41,29 @@ class JobContext(logging.Filter):
         return True
 
 
+# In characters, each of which takes up to four bytes.
+_LONGEST_TEXT: Final = LONGEST_RECORD // 4
+
+
 class TextFormatter(logging.Formatter):
     """Formatter that writes one line of text per record: time, level, logger, event, and the fields with a value.
 
     A message stays on its line and tracebacks are indented, so that no record can imitate another.
     """
 
+    def format(self, record: logging.LogRecord) -> str:
+        if record.exc_text:  # another handler's
+            record = copy(record)
+            record.exc_text = None
+        return bounded(super().format(record), _LONGEST_TEXT)
+
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class names it
         at = datetime.fromtimestamp(record.created).astimezone().isoformat(sep=" ", timespec="milliseconds")
-        return _visible(f"{at} {record.levelname:<7} {record.name} {_text(record)}")
+        return visible(f"{at} {record.levelname:<7} {record.name} {_text(record)}")
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - as above
-        return "\n".join(f"  {_visible(line)}" for line in super().formatException(ei).splitlines())
+        shown = "" if ei[1] is None else traceback_of(ei[1], ei[2])
+        return "\n".join(f"  {visible(line)}" for line in shown.split("\n"))
 
 
 def _text(record: logging.LogRecord) -> str:
@@ -98,18 +111,18 @@ class TerminalFormatter(TextFormatter):
         event: str | None = getattr(record, "event", None)
         fields: dict[str, Any] = getattr(record, "event_fields", {})
         if event is None:
-            parts = [self._screen.paint(_visible(f"{record.name}: {record.message}"), colour), *_of_run(vars(record))]
+            parts = [self._screen.paint(visible(f"{record.name}: {record.message}"), colour), *_of_run(vars(record))]
             return f"{at} {' '.join(parts)}"
         if sentence := _sentence(event, fields):
-            return f"{at} {self._screen.paint(_visible(sentence), colour or 'bold')}"
+            return f"{at} {self._screen.paint(visible(sentence), colour or 'bold')}"
         parts = [
-            self._screen.paint(event, colour or ("green" if event == events.JOB_SUCCEEDED else "cyan")),
+            self._screen.paint(visible(event), colour or ("green" if event == events.JOB_SUCCEEDED else "cyan")),
             *_of_run({**vars(record), **fields}),
-            *(_visible(f"{name}={value}") for name, value in fields.items() if _is_shown(name, value)),
+            *(visible(f"{name}={value}") for name, value in fields.items() if _is_shown(name, value)),
         ]
         lines = [f"{at} {' '.join(parts)}"]
         if error := _error(fields):
-            lines.append(self._screen.paint(f"         {_visible(error)}", colour))
+            lines.append(self._screen.paint(f"         {visible(error)}", colour))
         return "\n".join(lines)
 
 
@@ -138,7 +151,7 @@ def _of_run(fields: Mapping[str, Any]) -> list[str]:
         parts.append(f"in {duration(took_ms / 1000)}")
     if store := fields.get("store_id"):
         parts.append(f"store {str(store)[:8]}…")
-    return [_visible(part) for part in parts]
+    return [visible(part) for part in parts]
 
 
 def _error(fields: Mapping[str, Any]) -> str:
@@ -185,13 +198,6 @@ class _NewsOnly(logging.Filter):
         if event == events.PROCESS_STOPPING:
             return bool(fields["running"])
         return event not in (events.WORKER_STARTING, events.HEALTH_LISTENING)
-
-
-def _visible(text: str) -> str:
-    """Escape characters that control a terminal or end a line."""
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def _drop_console_of_django() -> None:

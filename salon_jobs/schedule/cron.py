@@ -17,6 +17,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from croniter import CroniterError, croniter
 
 from salon_jobs.core.errors import CronInvalid
+from salon_jobs.core.text import shown
 from salon_jobs.core.units import as_utc
 
 _MINUTE: Final = timedelta(minutes=1)
@@ -187,7 +188,7 @@ _FIELDS: Final = (
 def _checked_fields(line: object) -> list[str]:
     """Split ``line`` into its five fields and check each. Raises CronInvalid naming field and remedy."""
     if not isinstance(line, str):
-        raise CronInvalid(f"a cron line is a string such as '0 18 * * *', not {line!r}")
+        raise CronInvalid(f"a cron line is a string such as '0 18 * * *', not {shown(line)}")
     texts = line.split()
     if plain := _ALIASES.get(line.strip().lower()):
         raise CronInvalid(f"cron line {line!r} is an alias; write {plain!r}")
@@ -211,7 +212,7 @@ def _checked_fields(line: object) -> list[str]:
 
 def _find_zone(name: object) -> ZoneInfo:
     if not isinstance(name, str):
-        raise CronInvalid(f"a time zone is given by its IANA name such as 'Asia/Tokyo', not {name!r}")
+        raise CronInvalid(f"a time zone is given by its IANA name such as 'Asia/Tokyo', not {shown(name)}")
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:  # unknown; malformed or outside the database; a directory

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from salon_jobs.core.errors import CronInvalid, PayloadInvalid, TaskInvalid
+from salon_jobs.core.text import shown
 from salon_jobs.core.units import as_utc
 from salon_jobs.jobs import registry
 from salon_jobs.schedule.cron import CronExpression
@@ -55,7 +56,7 @@ class CronEntry:
         """
         payload: dict[str, Any] = {} if self.payload is None else self.payload(tick)
         if not isinstance(payload, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise CronInvalid(f"cron entry {self.name!r}: payload must return a dict, not {payload!r}")
+            raise CronInvalid(f"cron entry {self.name!r}: payload must return a dict, not {shown(payload)}")
         return payload
 
 
@@ -109,10 +110,12 @@ def cron(
     task_name = task.name
     name = task_name if name is None else name
     if not isinstance(name, str) or not name.strip() or "\0" in name or len(name) > _NAME_LENGTH:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise CronInvalid(f"the name of a cron entry is a string of 1 to {_NAME_LENGTH} characters, not {name!r}")
+        raise CronInvalid(f"the name of a cron entry is a string of 1 to {_NAME_LENGTH} characters, not {shown(name)}")
     backfill = timedelta() if backfill is None else backfill
     if not isinstance(backfill, timedelta) or backfill < timedelta():  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise CronInvalid(f"cron entry for {task_name!r}: backfill is a timedelta of zero or more, not {backfill!r}")
+        raise CronInvalid(
+            f"cron entry for {task_name!r}: backfill is a timedelta of zero or more, not {shown(backfill)}"
+        )
     entry = CronEntry(
         name=name,
         expression=CronExpression(line, timezone),
@@ -150,7 +153,9 @@ def _payload_builder(payload: object, task_name: str) -> Callable[[datetime], di
         return lambda _tick: copy.deepcopy(fixed)
     if callable(payload):
         return cast("Callable[[datetime], dict[str, Any]]", payload)
-    raise CronInvalid(f"cron entry for {task_name!r}: payload is a dict or a function of the tick, not {payload!r}")
+    raise CronInvalid(
+        f"cron entry for {task_name!r}: payload is a dict or a function of the tick, not {shown(payload)}"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,12 @@ from django.db.models.functions import Greatest
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events, metrics
+from salon_jobs.core.error_report import message_of
 from salon_jobs.core.errors import CronInvalid, SalonJobsError, did_you_mean, require_within
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
 from salon_jobs.core.records import NewJob
+from salon_jobs.core.text import shown
 from salon_jobs.db import statements
 from salon_jobs.db.read_only import failed_read_only
 from salon_jobs.jobs import enqueue, registry
@@ -178,14 +180,14 @@ def run_cron_entry(name: str) -> JobHandle:
     its payload function raises.
     """
     entries = {entry.name: entry for entry in cron_entries.all()}
-    if name not in entries:
-        raise CronInvalid(f"no cron entry {name!r} is declared in this process{did_you_mean(str(name), entries)}")
+    if not isinstance(name, str) or name not in entries:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise CronInvalid(f"no cron entry {shown(name)} is declared in this process{did_you_mean(name, entries)}")
     try:
         job = job_of(entries[name], datetime.now(UTC))
     except SalonJobsError:
         raise
     except Exception as error:  # the project's own function
-        cause = f"{type(error).__name__}: {error}"
+        cause = f"{type(error).__name__}: {message_of(error)}"
         raise CronInvalid(f"the payload function of cron entry {name!r} raised {cause}") from error
     return enqueue.add(job)
 

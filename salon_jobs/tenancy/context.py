@@ -19,6 +19,7 @@ from psycopg import Connection
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import TenantContextError
+from salon_jobs.core.text import shown
 from salon_jobs.db.connections import in_transaction
 from salon_jobs.db.statements import in_one_trip
 from salon_jobs.tenancy import active, guc
@@ -245,7 +246,7 @@ def tenant_context(
             raise TenantContextError("scope='session' holds no transaction: pass atomic=False")
         return TenantContext(partial(SessionContext, store=store, switch=switch), using)
     if scope != "transaction":
-        raise TenantContextError(f"scope must be 'transaction' or 'session', not {scope!r}")
+        raise TenantContextError(f"scope must be 'transaction' or 'session', not {shown(scope)}")
     return TenantContext(partial(ActiveContext, store=store, atomic=atomic, switch=switch), using)
 
 

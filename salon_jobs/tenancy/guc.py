@@ -10,6 +10,7 @@ from psycopg import Connection, IsolationLevel
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import TenantContextError
+from salon_jobs.core.text import shown
 from salon_jobs.db.connections import at_transaction_start, in_transaction, plain_cursor
 from salon_jobs.db.statements import in_one_trip
 
@@ -21,7 +22,7 @@ def as_uuid(store_id: object) -> UUID:
     try:
         return UUID(str(store_id))
     except ValueError:
-        raise TenantContextError(f"store_id must be a UUID, not {store_id!r}") from None
+        raise TenantContextError(f"store_id must be a UUID, not {shown(store_id)}") from None
 
 
 SET_LOCAL: Final = "SELECT set_config(%s, %s, true)"
@@ -41,7 +42,7 @@ def begin_as(connection: BaseDatabaseWrapper, store_id: UUID, expression: str, *
     the whole session, which would reappear between transactions. Raises Django's database errors.
     """
     if not isinstance(store_id, UUID):  # pyright: ignore[reportUnnecessaryIsInstance] - it becomes a literal
-        raise TenantContextError(f"store_id must be a UUID, not {store_id!r}")
+        raise TenantContextError(f"store_id must be a UUID, not {shown(store_id)}")
     raw: Any = connection.connection
     guc = conf.store_guc
     # Nested, since SQL guarantees no order of evaluation among arguments.

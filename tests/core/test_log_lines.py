@@ -84,3 +84,65 @@ def test_a_batch_that_can_not_be_written_is_told_and_raises_nothing(capsys: pyte
 
     JsonLinesHandler(Full()).write_batch(logging.INFO, "job_succeeded", [{"job_id": 1}], fields=dict)
     assert "no space left" in capsys.readouterr().err
+
+
+UNSEEN = "\x7f\x9b\x85\u2028\u2029\u202e\u2066\u2069\x1b"
+
+
+def test_characters_that_nobody_sees_are_escaped_in_single_and_in_many_lines() -> None:
+    fields = [{"task_name": f"a{UNSEEN}b", "job_id": number} for number in range(2)]
+    with only_handler() as stream:
+        log_batch(logging.INFO, events.JOB_SUCCEEDED, fields, fields=dict)
+        log_event(logging.INFO, events.JOB_SUCCEEDED, **fields[0])
+        logging.getLogger("host").info("said %s", UNSEEN)
+        written = stream.getvalue()
+    assert not any(each in written for each in UNSEEN)
+    assert [json.loads(line).get("task_name") for line in written.split("\n")[:3]] == [f"a{UNSEEN}b"] * 3
+    assert json.loads(written.split("\n")[3])["message"] == f"said {UNSEEN}"
+
+
+def test_plain_formatters_show_one_line_without_control_characters(caplog: pytest.LogCaptureFixture) -> None:
+    log_event(logging.WARNING, events.JOB_RETRIED, error=f"a{UNSEEN}\nb")
+    [record] = caplog.records
+    assert not any(each in record.getMessage() for each in (*UNSEEN, "\n"))
+
+
+@pytest.mark.parametrize("text", ["x" * 5_000_000, "\0" * 10_000_000, "カ" * 1_000_000, "\x9b" * 1_000_000])
+def test_a_record_of_any_size_keeps_its_event_its_job_and_its_code(text: str) -> None:
+    def fail() -> BaseException:
+        try:
+            raise ValueError(text) from KeyError(text)
+        except ValueError as error:
+            return error
+
+    with only_handler() as stream:
+        fields: dict[str, Any] = {
+            "task_name": "t",
+            "job_id": 7,
+            "code": "JOB.X",
+            "error": text,
+            "more": [text],
+            text: 1,
+        }
+        log_event(logging.ERROR, events.JOB_FAILED, exc_info=fail(), **fields)
+        logging.getLogger("host").error("%s", text, exc_info=fail())
+        lines = stream.getvalue().splitlines()
+    assert max(len(line.encode()) for line in lines) <= events.LONGEST_RECORD
+    ours, theirs = map(json.loads, lines)
+    assert (ours["event"], ours["task_name"], ours["job_id"], ours["code"]) == (events.JOB_FAILED, "t", 7, "JOB.X")
+    assert ours["error"]
+    assert theirs["message"]
+    assert ours["traceback"]
+    assert theirs["traceback"]
+
+
+def test_another_handler_gets_the_bounded_traceback_too() -> None:
+    other = Counted()
+    handler = logging.StreamHandler(other)
+    events.logger.logger.addHandler(handler)
+    try:
+        log_event(logging.ERROR, events.JOB_FAILED, exc_info=ValueError("password=hunter2" + "x" * 5_000_000))
+    finally:
+        events.logger.logger.removeHandler(handler)
+    assert "ValueError: password=***" in other.getvalue()
+    assert len(other.getvalue()) < 10_000

@@ -8,7 +8,7 @@ import pytest
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
-from salon_jobs.core.redaction import SENSITIVE, UNREADABLE, redacted, redacted_text
+from salon_jobs.core.redaction import SENSITIVE, UNREADABLE, redacted, redacted_text, without_secrets
 
 
 def test_sensitive_keys_are_hidden_at_any_depth_and_nothing_else() -> None:
@@ -54,3 +54,114 @@ def test_a_setting_that_names_no_keys_is_refused(settings: Any, wrong: object) -
     settings.SALON_JOBS = {**settings.SALON_JOBS, "REDACT": wrong}
     with pytest.raises(ConfigurationError, match="REDACT"):
         _ = conf.redact
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "pwd",
+        "db_pwd",
+        "jwt",
+        "bearer",
+        "session_id",
+        "sessionId",
+        "dsn",
+        "SENTRY_DSN",
+        "database_url",
+        "connectionString",
+        "cookies",
+        "credentials",
+        "private-key",
+        "passphrase",
+        "otp",
+        "totp",
+        "SharedAccessKey",
+        "AccountKey",
+        "proxy-authorization",
+        "aws_secret_access_key",
+    ],
+)
+def test_the_default_hides_the_usual_names(key: str) -> None:
+    assert redacted({key: "x"}, SENSITIVE) == {key: "***"}
+    assert without_secrets(f"{key}=abc") == f"{key}=***"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "author",
+        "description",
+        "session",
+        "cookie_consent",
+        "bear",
+        "records",
+        "passed",
+        "pin",
+        "hotel",
+        "option",
+        "connection",
+        "url",
+        "adsn_count",
+    ],
+)
+def test_the_default_hides_no_ordinary_names(key: str) -> None:
+    assert redacted({key: "x"}, SENSITIVE) == {key: "x"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "password=hunter2",
+        "login with password 'hunter2' failed",
+        "cannot log in with token hunter2",
+        "the session id is hunter2",
+        "{'user': 1, 'password': 'hunter2'}",
+        '{"user": 1, "passwords": ["hunter2"]}',
+        r'"{\"apiKey\": \"hunter2\"}"',
+        "[(b'authorization', b'Basic hunter2')]",
+        "Authorization: Bearer hunter2",
+        "got Bearer hunter2",
+        "Cookie: a=hunter2; b=hunter2",
+        "Key (token)=(hunter2) already exists.",
+        "postgresql://user:hunter2@host/database",
+        "amqp://:hunter2@host",
+        "DATABASE_URL=postgres://u:hunter2@h",
+        "host=x password=hunter2 dbname=y",
+        "Config(user='x', api_key='hunter2')",
+        "<api_key>hunter2</api_key>",
+        "password: it's hunter2",
+        "password = 'cut off hunter2",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJodW50ZXIyIn0.hunter2",
+        "Endpoint=sb://x;SharedAccessKey=hunter2",
+    ],
+)
+def test_values_are_hidden_in_any_text(text: str) -> None:
+    shown = without_secrets(text)
+    assert "hunter2" not in shown
+    assert "***" in shown
+    assert without_secrets(shown) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'password authentication failed for user "worker"',
+        "KeyError: 'password'",
+        "the password is required",
+        "Invalid token",
+        "bearer authentication is required",
+        "f() got an unexpected keyword argument 'token'",
+        'duplicate key value violates unique constraint "users_token_key"',
+        "http://host:8000/path?mail=a@b",
+        "records now passed snapshots",
+    ],
+)
+def test_texts_without_values_stay(text: str) -> None:
+    assert without_secrets(text) == text
+
+
+def test_code_shows_names_and_hides_literals() -> None:
+    assert without_secrets('raise Failed("password=x")', code=True) == 'raise Failed("password=***")'
+    assert without_secrets('connect(password="x", user="y")', code=True) == 'connect(password="***", user="y")'
+    for line in ("token = read(token, 'name')", "raise Failed(token=token1234)", 'headers["Authorization"]'):
+        assert without_secrets(line, code=True) == line

@@ -91,8 +91,8 @@ def test_show_prints_everything(waiting: list[int]) -> None:
 def test_what_came_commands_no_terminal(waiting: list[int]) -> None:
     change("UPDATE salon_jobs_inbox SET event = E'\\x1b[2J', reason = E'a\\x1b]0;b\\nc', raw = E'\\x1b[1m'")
     shown = run()[0] + run("show", str(waiting[0]))[0]
-    assert "?[2J" in shown
-    assert "reason: a?]0;b\nc" in shown
+    assert r"\x1b[2J" in shown
+    assert "reason: a\\x1b]0;b\nc" in shown
     assert "\x1b" not in shown
 
 

@@ -43,7 +43,7 @@ def test_one_page_shows_what_waits_runs_and_fails(process_id: int) -> None:
     assert "waiting 1, due 0, paused 1, oldest due" in page
     assert "paused: queue night" in page
     assert "running longest" in page
-    assert "KeyError: ?[2Jno such card" in page
+    assert r"KeyError: \x1b[2Jno such card" in page
     assert "\x1b" not in page, "what jobs say commands no terminal"
     assert len(captured.captured_queries) <= 12
 

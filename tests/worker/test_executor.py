@@ -169,7 +169,7 @@ def test_an_error_that_names_what_is_redacted_is_not_quoted_in_the_log(
     tasks.system.using(max_attempts=2).enqueue()
     run_due(process_id)
     [record] = [record for record in caplog.records if getattr(record, "event", "") == "job_retried"]
-    assert getattr(record, "event_fields", {})["error"] == "{'card_number': '***', 'amount': 7}"
+    assert getattr(record, "event_fields", {})["error"] == '{"card_number": "***", "amount": 7}'
 
 
 class Unshowable(Exception):
@@ -206,7 +206,7 @@ Miscoded.__module__ = "tests\0.\udce9"
         (SystemExit(3), "3"),
         (KeyboardInterrupt(), ""),
         (GeneratorExit(), ""),
-        (RuntimeError("a\0b"), "a\\0b"),
+        (RuntimeError("a\0b"), "a\\x00b"),
         (RuntimeError("caf\udce9"), "caf\\udce9"),
         (Unshowable(), "(cannot be shown: ValueError)"),
         (Exits(), "(cannot be shown: SystemExit)"),
@@ -244,7 +244,7 @@ def test_discard_cancels_with_its_reason(stores: list[UUID], hooks: tasks.Hooks,
     assert (row["state"], row["attempts"], row["reason"]) == (
         "cancelled",
         1,
-        "discarded: the invitation was withdrawn\\0",
+        "discarded: the invitation was withdrawn\\x00",
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
+from salon_jobs.core.text import shown
 from salon_jobs.core.units import with_noun
 from salon_jobs.management.service import ServiceCommand
 from salon_jobs.process.preflight import check_worker
@@ -20,9 +21,11 @@ def instant(text: str) -> datetime:
     try:
         value = datetime.fromisoformat(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an ISO 8601 instant; write 2026-05-05T18:00:00Z") from None
+        raise argparse.ArgumentTypeError(
+            f"{shown(text)} is not an ISO 8601 instant; write 2026-05-05T18:00:00Z"
+        ) from None
     if value.tzinfo is None:
-        raise argparse.ArgumentTypeError(f"{text!r} has no time zone; write 2026-05-05T18:00:00Z")
+        raise argparse.ArgumentTypeError(f"{shown(text)} has no time zone; write 2026-05-05T18:00:00Z")
     return value
 
 

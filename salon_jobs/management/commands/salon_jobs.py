@@ -10,7 +10,7 @@ from typing import Any, Final
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.management.arguments import unknown_names
+from salon_jobs.management.arguments import ShortParser, unknown_names
 from salon_jobs.management.commands import consume_queue, relay_outbox, runscheduler, runworker
 from salon_jobs.management.output import as_command_error, plain_notes
 from salon_jobs.management.service import ServiceCommand
@@ -73,6 +73,7 @@ class Command(BaseCommand):
             super().run_from_argv(argv)
 
     def add_arguments(self, parser: CommandParser) -> None:
+        parser.__class__ = ShortParser  # Django names its own class; those of subcommands follow this one
         self._show_help = parser.print_help
         chosen = parser.add_subparsers(dest="subcommand", title="subcommands", metavar="SUBCOMMAND")
         for name, service in _SERVICES.items():

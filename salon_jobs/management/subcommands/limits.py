@@ -16,7 +16,7 @@ from salon_jobs.dashboard.labels import pause_of, store_names
 from salon_jobs.jobs import limits
 from salon_jobs.jobs.limits import ListedLimit, list_limits
 from salon_jobs.management.arguments import add_options, os_user, unknown_names
-from salon_jobs.management.output import write_table
+from salon_jobs.management.output import printable, write_table
 from salon_jobs.management.subcommands import Subcommand
 from salon_jobs.models import Job
 
@@ -108,7 +108,7 @@ class Pause(Subcommand):
         self.change(queue=options["queue"], task=options["task"], store_id=options["store"])
         scope = {name: str(options[name]) for name in ("queue", "task", "store") if options[name] is not None}
         text = ", ".join(f"{name} {value}" for name, value in scope.items())
-        out.write(json.dumps({self.done: scope}) if options["json"] else f"{self.done}: {text}")
+        out.write(json.dumps({self.done: scope}) if options["json"] else printable(f"{self.done}: {text}"))
 
     def change(self, **scope: Any) -> None:
         """Pause the scope in the name of the operating system's user."""

@@ -17,10 +17,20 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import EVENT_SKIPPED, TOPIC_DENIED, ActionResult, MessageStatus
 from salon_jobs.core.redaction import redacted
 from salon_jobs.core.terminal import Screen
+from salon_jobs.core.text import shown
 from salon_jobs.core.units import with_noun
 from salon_jobs.dashboard.relays import why_not_sent
 from salon_jobs.management.arguments import add_options, os_user
-from salon_jobs.management.output import ask, change_rows, instant, table, write_list, write_page, write_results
+from salon_jobs.management.output import (
+    ask,
+    change_rows,
+    instant,
+    printable,
+    table,
+    write_list,
+    write_page,
+    write_results,
+)
 from salon_jobs.management.subcommands import Subcommand
 from salon_jobs.models import BlockedAggregate, Message
 from salon_jobs.outbox.control import (
@@ -46,7 +56,7 @@ def _message_id(text: str) -> int | UUID:
     try:
         return UUID(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a message ID: neither a number nor a UUID") from error
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a message ID: neither a number nor a UUID") from error
 
 
 def _add_selection(parser: CommandParser) -> None:
@@ -298,7 +308,7 @@ class ReplayMessages(Subcommand):
             out.write(json.dumps({"dry_run": options["dry_run"], **asdict(replayed)}))
             return
         for each in replayed.refused:
-            out.write(f"{each.id}: {each.detail}")
+            out.write(printable(f"{each.id}: {each.detail}"))
         out.write(f"{done}: {replayed.messages:,} ({_range(replayed)})")
 
 
@@ -371,7 +381,7 @@ class PauseDestination(Subcommand):
         """Do it and report it. Raises MessageInvalid."""
         name = options["aggregate_type"]
         self.change(name)
-        out.write(json.dumps({self.done: name}) if options["json"] else f"{self.done}: {name}")
+        out.write(json.dumps({self.done: name}) if options["json"] else printable(f"{self.done}: {name}"))
 
     def change(self, name: str) -> None:
         """Pause the destination in the name of the operating system's user."""

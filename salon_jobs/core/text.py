@@ -1,0 +1,65 @@
+"""Text of others in messages, logs and terminals: bounded, with characters that nobody sees made visible."""
+
+from __future__ import annotations
+
+import re
+from reprlib import Repr
+from typing import Final
+
+# The longest text of one error.
+LONGEST_MESSAGE: Final = 4_000
+# What controls a terminal, ends a line or changes the direction of text, and what cannot be encoded. Joiners stay:
+# emoji and several scripts need them.
+_BEYOND_ASCII: Final = (
+    "\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\U000e0000-\U000e007f\ud800-\udfff"
+)
+_UNSEEN: Final = re.compile(f"[\x00-\x1f{_BEYOND_ASCII}]")
+_UNSEEN_IN_LINES: Final = re.compile(f"[\x00-\x08\x0b-\x1f{_BEYOND_ASCII}]")
+_UNSEEN_IN_JSON: Final = re.compile(f"[{_BEYOND_ASCII}]")
+_SHOWN: Final = 200
+
+
+def visible(text: str) -> str:
+    """Escape, as Python does, what controls a terminal, ends a line, or changes the direction of text."""
+    return text if text.isprintable() else _UNSEEN.sub(_escape, text)
+
+
+def visible_lines(text: str) -> str:
+    """Escape as ``visible`` does, but keep line feeds and tabs."""
+    return text if text.isprintable() else _UNSEEN_IN_LINES.sub(_escape, text)
+
+
+def visible_json(text: str) -> str:
+    r"""Write the same characters as ``\u`` escapes, in JSON that has escaped those below U+0020."""
+    return _UNSEEN_IN_JSON.sub(_escape_json, text)
+
+
+def bounded(text: str, most: int = LONGEST_MESSAGE) -> str:
+    """Return the text, without its middle if it is longer: our errors end with the remedy."""
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]} … ({len(text) - 2 * half:,} characters left out) … {text[-half:]}"
+
+
+def shown(value: object) -> str:
+    """Return how a foreign value is written in an error: like its ``repr``, but short, and whatever that raises."""
+    try:
+        text = _REPR.repr(value)
+    except Exception as fault:  # the value's own class may raise anything
+        return f"<{type(value).__name__}, whose repr raises {type(fault).__name__}>"
+    return visible(bounded(text, _SHOWN))
+
+
+_REPR: Final = Repr()
+_REPR.maxstring = _REPR.maxother = _SHOWN
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
+
+
+def _escape_json(found: re.Match[str]) -> str:
+    units = found[0].encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))

@@ -1,0 +1,102 @@
+"""Shows how text of others appears in messages: short, and with nothing that nobody sees."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from salon_jobs.core.backoff import Backoff
+from salon_jobs.core.errors import ConfigurationError, LeaseLost, SalonJobsError, StoreRefused, did_you_mean, suggest
+from salon_jobs.core.text import bounded, shown, visible, visible_json, visible_lines
+
+# ESC, DEL, the C1 CSI, NEL, both separators, and what changes the direction of text.
+UNSEEN = "\x1b\x7f\x9b\x85\u2028\u2029\u202a\u202e\u2066\u2069\u200b\ufeff\U000e0041\ud800"
+
+
+class Unshowable:
+    """Has no repr."""
+
+    def __repr__(self) -> str:
+        raise ZeroDivisionError
+
+
+class Endless:
+    """Has a long repr."""
+
+    def __repr__(self) -> str:
+        return "x" * 1_000_000
+
+
+def test_what_nobody_sees_is_escaped_as_python_does() -> None:
+    assert visible("a\x9bb\u202ec\nd\te") == r"a\x9bb\u202ec\nd\te"
+    assert visible_lines("a\x9bb\nc\td\r") == "a\\x9bb\nc\td\\r"
+    for each in UNSEEN:
+        assert visible(each) == visible_lines(each) == ascii(each)[1:-1]
+
+
+@pytest.mark.parametrize("text", ["plain", "カット\u3000予約", "Zoë", "👩\u200d🔬", "می\u200cخواهم", "10\xa0000 ¥"])
+def test_ordinary_text_stays_as_it_is(text: str) -> None:
+    assert visible(text) == visible_lines(text) == visible_json(text) == text
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_json_keeps_its_meaning(text: str) -> None:
+    written = visible_json(json.dumps({"a": text}, ensure_ascii=False))
+    assert json.loads(written) == {"a": text}
+    assert not any(each in written for each in UNSEEN)
+
+
+def test_a_long_text_keeps_its_beginning_and_its_end() -> None:
+    text = bounded("begin" + "x" * 10_000_000 + "remedy")
+    assert len(text) < 4100
+    assert text.startswith("begin")
+    assert text.endswith("remedy")
+    assert "characters left out" in text
+    assert bounded("short") == "short"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "x" * 10_000_000,
+        b"x" * 1_000_000,
+        10**10_000,
+        Endless(),
+        ["x" * 1000] * 1000,
+        {str(number): "x" * 1000 for number in range(1000)},
+        "\x1b\u202e" * 1000,
+    ],
+    ids=["str", "bytes", "int", "object", "list", "dict", "unseen"],
+)
+def test_any_value_is_shown_short(value: object) -> None:
+    text = shown(value)
+    assert text
+    assert len(text) < 2000
+    assert not any(each in text for each in UNSEEN)
+
+
+def test_a_value_without_a_repr_is_named_by_its_class() -> None:
+    assert shown(Unshowable()).startswith("<Unshowable instance at ")
+
+
+def test_the_texts_of_our_errors_are_bounded_and_visible() -> None:
+    for error in (SalonJobsError("x" * 10_000_000), StoreRefused("x" * 10_000_000), LeaseLost("\x1b[2J" + "x" * 5000)):
+        assert len(str(error)) < 4200
+    assert str(ConfigurationError("a\u202eb\nc")) == "a\\u202eb\nc"
+    assert ConfigurationError().args == ()
+
+
+@pytest.mark.parametrize("name", [None, 5, b"x", "x" * 10_000_000])
+def test_no_known_name_is_close_to_what_can_be_none(name: Any) -> None:
+    assert did_you_mean(name, ["xyz"]) == ""
+    assert suggest(name, ["xyz"]) == "choose one of xyz"
+
+
+def test_a_backoff_shows_a_number_that_python_does_not_write() -> None:
+    with pytest.raises(ValueError, match="timedelta") as caught:
+        Backoff(base=10**10_000)  # type: ignore[arg-type]
+    assert len(str(caught.value)) < 1000
