@@ -17,13 +17,14 @@ from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
 from asgiref.sync import AsyncToSync, SyncToAsync, ThreadSensitiveContext
 
 from salon_jobs.core.vital import vitally
 from salon_jobs.tenancy.connections import finish_resets, reset_sessions, tidy_connections
+from salon_jobs.worker.forks import end_copy
 
 R = TypeVar("R")
 
@@ -119,8 +120,10 @@ class _WaitingThread(Executor):
             try:
                 result = call()
             except BaseException as error:  # it belongs to the coroutine that awaits the call
+                end_copy(error)
                 future.set_exception(error)
             else:
+                end_copy()
                 future.set_result(result)
             # Keep nothing of this call alive while waiting for the next.
             del future, call, work
@@ -137,6 +140,7 @@ def _call_cleanly(call: Callable[[], R]) -> R:
     try:
         return call()
     finally:
+        end_copy()
         tidy_connections()
         reset_sessions()
         finish_resets()
@@ -158,6 +162,7 @@ def _thread_sensitive(executor: Executor) -> ThreadSensitiveContext:
 
 
 _run: ContextVar[_Run | None] = ContextVar("salon_jobs_async_run", default=None)
+_LOOP: Final = "salon-jobs-event-loop"
 _starting = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
 
@@ -169,10 +174,8 @@ def _running_loop() -> asyncio.AbstractEventLoop:
         if _loop is None:
             _loop = asyncio.new_event_loop()
             _loop.set_task_factory(_new_task)
-            _loop.set_default_executor(_CleanThreads(thread_name_prefix="salon-jobs-event-loop"))
-            threading.Thread(
-                target=vitally(_run_for_ever), args=(_loop,), name="salon-jobs-event-loop", daemon=True
-            ).start()
+            _loop.set_default_executor(_CleanThreads(thread_name_prefix=_LOOP))
+            threading.Thread(target=vitally(_run_for_ever), args=(_loop,), name=_LOOP, daemon=True).start()
         return _loop
 
 
@@ -183,6 +186,13 @@ def _run_for_ever(loop: asyncio.AbstractEventLoop) -> None:
         # asyncio raises these two in whatever awaits the task that raised them, and here: they end only that job.
         with suppress(SystemExit, KeyboardInterrupt):
             loop.run_forever()
+        end_copy()
+
+
+def stop_copied_loop() -> None:
+    """Stop the loop in a copy of the process that a coroutine forked, after which the copy ends."""
+    if _loop is not None and threading.current_thread().name == _LOOP:
+        _loop.stop()
 
 
 def _end_generators_where_they_began(loop: asyncio.AbstractEventLoop) -> None:

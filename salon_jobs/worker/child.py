@@ -23,6 +23,8 @@ from salon_jobs.process.heartbeat import name_connections
 from salon_jobs.process.loop import Loop
 from salon_jobs.process.service import DEAD_EXIT, die_with_parent, exit_at_once
 from salon_jobs.tenancy.connections import refuse_read_only_servers
+from salon_jobs.worker.async_handlers import stop_copied_loop
+from salon_jobs.worker.forks import guard_copies
 from salon_jobs.worker.in_flight import IdleTable, InFlightTable
 from salon_jobs.worker.worker import Worker, WorkerOptions
 
@@ -72,6 +74,8 @@ def run_child(descriptors: str) -> NoReturn:
         # A service manager may signal every process of a group; only the supervisor decides. Not SIG_IGN: processes
         # that a handler starts would inherit that.
         signal.signal(signalled, _ignore)
+    guard_copies()
+    os.register_at_fork(after_in_child=stop_copied_loop)
     die_with_parent()
     is_clean = _Child(ControlChannel(socket.socket(fileno=channel_end)), in_flight, table).run()
     if is_clean:  # otherwise a job has outlived its grace, and so has this process

@@ -105,6 +105,8 @@ class ChildProcess:
                 pass_fds=inherited,
                 start_new_session=True,
             )
+        self._ending = threading.Lock()
+        self._has_ended = False
         self._channel = ControlChannel(ours)
         self._options = plan.options
         self._on_counted = plan.on_counted
@@ -146,16 +148,35 @@ class ChildProcess:
         self._channel.send(stop=True)
 
     def kill(self) -> None:
-        self._process.kill()
+        """Kill it, and what its handlers started in its process group."""
+        with self._ending:
+            if not self._has_ended:
+                self._kill_group()
 
     def wait(self) -> int:
-        """Wait until it has ended; return its exit status, or minus the number of the signal that killed it."""
+        """Wait until it has ended; return its exit status, or minus the number of the signal that killed it.
+
+        Then ends what its handlers have left running in its process group.
+        """
+        if not self._has_ended:
+            if hasattr(os, "waitid"):  # macOS has it from Python 3.13
+                # Not reaped yet, its number can be no other group's.
+                os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+            else:
+                self._process.wait()
+            with self._ending:
+                self._kill_group()
+                self._has_ended = True
         status = self._process.wait()
         self._threads[0].join(_LAST_LINES_S)  # its last report
         return status
 
+    def _kill_group(self) -> None:
+        with suppress(ProcessLookupError, PermissionError):  # macOS refuses when all of it have ended
+            os.killpg(self.pid, signal.SIGKILL)
+
     def close(self) -> None:
-        """Forward the last lines of an ended child, for a limited time: a handler's leftovers may hold the pipe."""
+        """Forward the last lines of an ended child, for a limited time: a daemon of a handler may hold the pipe."""
         for thread in self._threads:
             thread.join(_LAST_LINES_S)
         self._channel.close()

@@ -48,7 +48,6 @@ from salon_jobs.core.outcomes import (
     Unknown,
 )
 from salon_jobs.core.records import ClaimedJob, JobState
-from salon_jobs.core.redaction import redacted_text
 from salon_jobs.core.tracing import FinalFailure, report_failure
 from salon_jobs.db.read_only import failed_read_only, refuses_writes
 from salon_jobs.db.statements import in_one_trip
@@ -62,6 +61,7 @@ from salon_jobs.signals import job_finished, job_started
 from salon_jobs.tenancy.active import ActiveContext, run_as_system_task
 from salon_jobs.tenancy.context import JobContext, tenant_context
 from salon_jobs.worker.async_handlers import run_coroutine
+from salon_jobs.worker.forks import end_copy
 
 # By whether the handler's own transaction finished the job.
 _SUCCEEDED: Final = {finished: Succeeded(finished=finished) for finished in (False, True)}
@@ -246,7 +246,7 @@ def _split(running: RunningJob, outcome: Split) -> Outcome:
         queue=running.job.queue,
         error_class=described.error_class,
         code=described.code,
-        error=str(redacted_text(described.message[:_LONGEST_LOGGED], conf.redact)),
+        error=described.message[:_LONGEST_LOGGED],
     )
     for run in runs:
         end = ended.get(run.id)
@@ -366,7 +366,7 @@ def _write_error(running: RunningJob, outcome: Errored) -> JobState | None:
     fields: dict[str, Any] = {
         "error_class": described.error_class,
         "code": described.code,
-        "error": str(redacted_text(described.message[:_LONGEST_LOGGED], conf.redact)),
+        "error": described.message[:_LONGEST_LOGGED],
     }
     match state:
         case JobState.FAILED:
@@ -469,7 +469,12 @@ def _run_outside(arguments: dict[str, Any], running: RunningJob) -> None:
 def _call(arguments: dict[str, Any], running: RunningJob) -> None:
     """Call the handler. Raises TaskInvalid if it returned an awaitable, since nothing has run then."""
     task = running.declaration
-    result = task.function(**arguments)
+    try:
+        result = task.function(**arguments)
+    except BaseException as error:
+        end_copy(error)
+        raise
+    end_copy()
     if task.is_async:
         result = run_coroutine(result, partial(_allow_interrupt, running))
     elif result is not None and inspect.isawaitable(result):

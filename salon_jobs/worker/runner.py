@@ -41,6 +41,7 @@ from salon_jobs.worker.buffer import Handful, JobBuffer
 from salon_jobs.worker.deadlines import DeadlineWatcher
 from salon_jobs.worker.executor import ended_by, execute, identify, join, joins_chunk, refused, settle
 from salon_jobs.worker.finisher import Finisher
+from salon_jobs.worker.forks import end_copy
 from salon_jobs.worker.in_flight import NEVER, InFlightTable
 
 if TYPE_CHECKING:
@@ -256,6 +257,7 @@ class Runner:
             except Interrupted as error:
                 # It hit code around the handler. The fence shows whether the handler's transaction had committed.
                 outcome = outcome or ended_by(running, error)
+        end_copy()  # of a callback after the commit, or of a receiver
         self._end(running, outcome)
         # Both agree whether the row is finished: the finisher writes the success, or only reports it.
         if isinstance(outcome, Succeeded) and outcome.finished is running.finished:

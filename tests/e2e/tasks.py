@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
 
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 
 from project.salon.models import Customer
 from salon_jobs import current_job, emit, store_task, task
@@ -151,9 +152,59 @@ def die(status: int = 9) -> None:
 
 
 @task(name="e2e-leave-behind")
-def leave_behind(pid: str) -> None:
-    """Start a process that outlives this one and holds its standard output."""
-    Path(pid).write_text(str(subprocess.Popen(["sleep", "60"]).pid))
+def leave_behind(pid: str, *, own_session: bool = False) -> None:
+    """Start a process that holds our standard output, and outlives this process if it has a session of its own."""
+    Path(pid).write_text(str(subprocess.Popen(["sleep", "60"], start_new_session=own_session).pid))
+
+
+@store_task(name="e2e-fork")
+def fork(store_id: UUID, pid: str, ends_by: str = "return") -> None:
+    """Go on twice, in this process and in a copy of it, and write a row in this one."""
+    copy = os.fork()
+    if copy:
+        _write(store_id)
+        status = os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])
+        Path(pid).write_text(f"{copy} {status}")
+    elif ends_by == "error":
+        raise ValueError("in the copy")
+    elif ends_by == "exit":
+        sys.exit(7)
+    elif ends_by == "close":
+        connections.close_all()
+
+
+@task(name="e2e-fork-and-stay")
+def fork_and_stay(pid: str) -> None:
+    """Leave a copy behind that waits."""
+    if copy := os.fork():
+        Path(pid).write_text(str(copy))
+    else:
+        time.sleep(60)
+
+
+@task(name="e2e-fork-in-coroutine")
+async def fork_in_coroutine(pid: str) -> None:
+    """Go on twice, in a coroutine."""
+    if copy := os.fork():
+        status = os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])
+        Path(pid).write_text(f"{copy} {status}")
+
+
+def _backend() -> str:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        return str(cursor.fetchone())
+
+
+@store_task(name="e2e-multiprocess")
+def multiprocess(store_id: UUID, done: str) -> None:
+    """Write a row while a process of its own, forked by multiprocessing, uses the database."""
+    _write(store_id)
+    started = multiprocessing.get_context("fork").Process(target=lambda: Path(done).write_text(_backend()))
+    started.start()
+    started.join()
+    assert started.exitcode == 0
+    assert Path(done).read_text() != _backend()
 
 
 @task(name="e2e-close-output")

@@ -127,7 +127,7 @@ def test_what_a_handler_left_behind_holds_up_neither_the_rescue_nor_the_replacem
     started, gate, left = tmp_path / "started", tmp_path / "gate", tmp_path / "pid"
     with WorkerProcess(url=URL) as worker:
         process_id, pid = child_of(worker)
-        worker.wait_for("job_succeeded", job_id=tasks.leave_behind.enqueue(pid=str(left)).id)
+        worker.wait_for("job_succeeded", job_id=tasks.leave_behind.enqueue(pid=str(left), own_session=True).id)
         try:
             tasks.wait_for_file.enqueue(store_id=stores[0], started=str(started), gate=str(gate))
             eventually(started.exists)
@@ -136,6 +136,7 @@ def test_what_a_handler_left_behind_holds_up_neither_the_rescue_nor_the_replacem
             gate.touch()
             worker.wait_for("job_succeeded", task_name="e2e-wait-for-file")
             assert worker.end() == 0
+            assert not gone(int(left.read_text())), "a daemon with a session of its own stays"
         finally:
             os.kill(int(left.read_text()), signal.SIGKILL)
 
