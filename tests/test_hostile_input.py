@@ -43,12 +43,21 @@ def enqueue_with(**options: Any) -> object:
     return tasks.system.using(**options).enqueue()
 
 
+def enqueue_with_option(name: str) -> Callable[[Any], object]:
+    return lambda value: enqueue_with(**{name: value})
+
+
+def emit_with(name: str) -> Callable[[Any], object]:
+    valid: dict[str, Any] = {"aggregate_type": "rn::jobs:::test-system", "event": "e", "payload": {}}
+    return lambda value: emit(**(valid | {name: value}))
+
+
 DOORS: dict[str, Callable[[Any], object]] = {
     "enqueue_job": lambda value: enqueue_job(value, {}),
     "payload": lambda value: enqueue_job("test-system", value),
     "argument": lambda value: enqueue_job("test-system", {str(value)[:100_000]: value}),
     **{
-        name: lambda value, name=name: enqueue_with(**{name: value})
+        name: enqueue_with_option(name)
         for name in (
             "queue",
             "priority",
@@ -88,12 +97,7 @@ DOORS: dict[str, Callable[[Any], object]] = {
     "discard_jobs": lambda value: control.discard_jobs([value]),
     "change priority": lambda value: control.change_jobs([1], priority=value),
     "change queue": lambda value: control.change_jobs([1], queue=value),
-    **{
-        f"emit {name}": lambda value, name=name: emit(
-            **{"aggregate_type": "rn::jobs:::test-system", "event": "e", "payload": {}, name: value}
-        )
-        for name in ("aggregate_type", "aggregate_id", "event", "headers")
-    },
+    **{f"emit {name}": emit_with(name) for name in ("aggregate_type", "aggregate_id", "event", "headers")},
     "pause_destination": control.pause_destination,
     "pause_destination by": lambda value: control.pause_destination("rn::jobs:::test-system", by=value),
     "retry_messages": control.retry_messages,

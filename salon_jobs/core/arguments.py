@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any, Final, cast
+from typing import Final
 
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.text import shown
@@ -27,8 +27,9 @@ def checked_ids(name: str, values: object) -> list[int]:
     if not isinstance(values, Iterable) or isinstance(values, (str, bytes)):
         raise OptionInvalid(f"{name} must be whole numbers, not {shown(values)}")
     ids: list[int] = []
-    for each in cast("Iterable[Any]", values):
+    each: object
+    for each in values:  # pyright: ignore[reportUnknownVariableType]
         if not isinstance(each, int) or isinstance(each, bool) or not 0 <= each <= LAST_ID:
-            raise OptionInvalid(f"{name} must be whole numbers from 0 to {LAST_ID}; {shown(each)} is not")
+            raise OptionInvalid(f"{name} must be whole numbers from 0 to {LAST_ID}; {shown(each)} is not")  # pyright: ignore[reportUnknownArgumentType]
         ids.append(each)
     return ids

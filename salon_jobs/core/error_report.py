@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from salon_jobs.core.errors import Interrupted, SalonJobsError
 from salon_jobs.core.redaction import without_secrets
@@ -123,7 +123,7 @@ def _one(error: BaseException, frames: TracebackType | None, depth: int) -> Iter
     for note in _notes(error):
         yield f"{note}\n"
     if isinstance(error, BaseExceptionGroup):
-        grouped = cast("tuple[BaseException, ...]", error.exceptions)
+        grouped: tuple[BaseException, ...] = error.exceptions  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         shown = grouped[:_MOST_GROUPED] if depth < _DEEPEST_GROUP else ()
         for number, each in enumerate(shown, 1):
             yield f"  +---------------- {number} ----------------\n"
@@ -135,10 +135,11 @@ def _one(error: BaseException, frames: TracebackType | None, depth: int) -> Iter
 
 def _notes(error: BaseException) -> list[str]:
     notes: Any = getattr(error, "__notes__", ())
-    if not isinstance(notes, list):
-        return []
-    listed = cast("list[Any]", notes)[:_MOST_NOTES]
-    return [_text(lambda note=note: shown_message(str(note))[:_LONGEST_NOTE]) for note in listed]
+    return list(map(_shown_note, notes[:_MOST_NOTES])) if type(notes) is list else []  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+
+
+def _shown_note(note: object) -> str:
+    return _text(lambda: shown_message(str(note))[:_LONGEST_NOTE])
 
 
 def _class_of(error: BaseException) -> str:

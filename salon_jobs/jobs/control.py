@@ -109,7 +109,7 @@ def _ids(jobs: Jobs) -> list[int]:
     for job in several:  # pyright: ignore[reportUnknownVariableType]
         id_: object = getattr(job, "id", job)  # pyright: ignore[reportUnknownArgumentType]
         if not isinstance(id_, int) or isinstance(id_, bool) or not 0 <= id_ <= LAST_ID:
-            raise OptionInvalid(f"jobs are handles or IDs; {shown(job)} is neither")
+            raise OptionInvalid(f"jobs are handles or IDs; {shown(id_)} is neither")
         ids.append(id_)
     return ids
 

@@ -204,7 +204,7 @@ class ErrorRules:
         for name in ("retry_on", "discard_on"):
             kinds: object = getattr(self, name)
             if kinds is not None and not (isinstance(kinds, tuple) and all(map(_is_error, kinds))):  # pyright: ignore[reportUnknownArgumentType]
-                raise OptionInvalid(f"{name} must be a tuple of exception classes, not {shown(kinds)}")
+                raise OptionInvalid(f"{name} must be a tuple of exception classes, not {shown(getattr(self, name))}")
         for retried, discarded in product(self.retry_on or (), self.discard_on or ()):
             if issubclass(retried, discarded) or issubclass(discarded, retried):
                 raise TaskInvalid(

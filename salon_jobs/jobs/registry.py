@@ -138,11 +138,12 @@ def declaration_of(target: object) -> Declaration:
         return cast("Declaration", target)
     get_backend = getattr(target, "get_backend", None)
     if isinstance(target, type) or not callable(get_backend):
-        raise TaskInvalid(f"{target!r} is not a task; declare it with @task")
+        raise TaskInvalid(f"{shown(target)} is not a task; declare it with @task")
     declare = getattr(backend := get_backend(), "declaration_of", None)
     if declare is None:
         raise TaskInvalid(
-            f"{target!r} is a task of {type(backend).__name__}, not of salon_jobs.backend.SalonJobsBackend: see TASKS"
+            f"{shown(target)} is a task of {type(backend).__name__}, not of salon_jobs.backend.SalonJobsBackend: see "
+            "TASKS"
         )
     return cast("Declaration", declare(target))
 

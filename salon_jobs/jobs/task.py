@@ -19,6 +19,7 @@ from django.core.exceptions import AppRegistryNotReady
 from msgspec import Struct
 
 from salon_jobs.conf import settings as conf
+from salon_jobs.core.arguments import check_text
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import OptionInvalid, PayloadInvalid, TaskInvalid
 from salon_jobs.core.records import JobKeyMode, NewJob
@@ -34,7 +35,6 @@ from salon_jobs.jobs.options import (
     KeyMode,
     Timeouts,
     check_number,
-    check_text,
     no_attribute,
     unknown_option,
 )

@@ -111,6 +111,7 @@ class ShortParser(CommandParser):
 
     def error(self, message: str) -> NoReturn:
         super().error(visible(bounded(message, _LONGEST_ERROR)))
+        raise AssertionError  # it has raised or exited
 
 
 _LONGEST_ERROR: Final = 2_000

@@ -313,7 +313,7 @@ class MessageCriteria:
             instant: object = getattr(self, name)
             if instant is not None and (not isinstance(instant, datetime) or instant.tzinfo is None):
                 raise OptionInvalid(f"{name} must be a datetime with a time zone, not {shown(instant)}")
-        statuses: object = self.statuses
+        statuses: Any = self.statuses
         if not isinstance(statuses, Collection) or not statuses or set(map(str, self.statuses)) - set(_ENDED):
             raise OptionInvalid("statuses must be some of published, failed and skipped")
 

@@ -41,8 +41,8 @@ def end_copy(error: BaseException | None = None) -> None:
 
 
 def _remember(connection: Any, **_: object) -> None:
-    if isinstance(raw := connection.connection, Connection):
-        _opened.add(raw)
+    if connection.vendor == "postgresql":
+        _opened.add(connection.connection)
 
 
 def _become_copy() -> None:

@@ -90,7 +90,7 @@ UNSEEN = "\x7f\x9b\x85\u2028\u2029\u202e\u2066\u2069\x1b"
 
 
 def test_characters_that_nobody_sees_are_escaped_in_single_and_in_many_lines() -> None:
-    fields = [{"task_name": f"a{UNSEEN}b", "job_id": number} for number in range(2)]
+    fields: list[dict[str, Any]] = [{"task_name": f"a{UNSEEN}b", "job_id": number} for number in range(2)]
     with only_handler() as stream:
         log_batch(logging.INFO, events.JOB_SUCCEEDED, fields, fields=dict)
         log_event(logging.INFO, events.JOB_SUCCEEDED, **fields[0])
