@@ -173,7 +173,15 @@ def test_giving_back_and_ending_runs_find_their_rows(crowded: int) -> None:
     plan = nodes("silent_processes", {"silent_after": timedelta(seconds=15)})
     assert_no_full_scan(plan)
     assert "salon_jobs_job_leased" in indexes(plan)
-    operated = {"ids": [10, 20, 30], "running": True, "reason": "cancelled", "at": None, "priority": 1, "queue": None}
+    operated = {
+        "ids": [10, 20, 30],
+        "running": True,
+        "unowned": False,
+        "reason": "cancelled",
+        "at": None,
+        "priority": 1,
+        "queue": None,
+    }
     for statement in ("operator_retry", "operator_cancel", "operator_change"):
         assert_no_full_scan(nodes(statement, operated))
     assert_no_full_scan(nodes("waiting_twin", {"ids": [10]}))
