@@ -14,6 +14,7 @@ from sentry_sdk.integrations.django import DjangoIntegration
 from sentry_sdk.transport import Transport
 
 from salon_jobs import Discard, current_job
+from salon_jobs.integrations import sentry
 from salon_jobs.worker import maintenance as rescuer
 from tests import tasks
 from tests.support import change, claim, run_due, running_on_a_thread
@@ -154,3 +155,13 @@ def test_what_one_stores_job_left_behind_is_not_told_with_anothers_failure(
     [event] = events
     assert str(stores[0]) not in json.dumps(event, default=str)
     assert f"worked on {stores[1]}" in [crumb.get("message") for crumb in event["breadcrumbs"]["values"]]
+
+
+def test_texts_and_lines_of_code_hide_what_they_give_away() -> None:
+    frame: dict[str, Any] = {"context_line": 'login(password="hunter2")', "pre_context": ['"token=hunter2"']}
+    values = [{"value": "password=hunter2" + "x" * 5_000_000, "stacktrace": {"frames": [frame]}}, {"value": None}]
+    event: Any = {"exception": {"values": values}}
+    shown = str(sentry._without_secrets(event, {}))  # pyright: ignore[reportPrivateUsage]
+    assert "hunter2" not in shown
+    assert "password=***" in shown
+    assert len(shown) < 5000
