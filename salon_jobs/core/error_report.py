@@ -62,7 +62,7 @@ def report(error: BaseException) -> ErrorReport:
         error_class=_class_of(error),
         code=_text(lambda: str(error.code))[:64] if isinstance(error, SalonJobsError | Interrupted) else "",
         message=message,
-        traceback=traceback_of(error),
+        traceback=f"{traceback_of(error)}\n"[-_LONGEST_TRACEBACK:],
         alike="\x1f".join((_class_of(error), _text(lambda: _raised_in(error)), _without_variables(message))),
     )
 
