@@ -21,13 +21,12 @@ def connect() -> psycopg.Connection[Any]:
 
 def register(connection: psycopg.Connection[Any]) -> int:
     """Insert the row of a process, without which nothing can be claimed; returns its id."""
-    row = connection.execute(
-        "INSERT INTO salon_jobs_process (kind, hostname, pid, concurrency) VALUES ('worker', 'ceiling', 1, 1)"
-        " RETURNING id"
-    ).fetchone()
-    if row is None:
-        raise LookupError("no row of a process was inserted")
-    return int(row[0])
+    process_id = secrets.randbits(52)
+    insert = (
+        "INSERT INTO salon_jobs_process (id, kind, hostname, pid, concurrency) VALUES (%s, 'worker', 'ceiling', 1, 1)"
+    )
+    connection.execute(insert, [process_id])
+    return process_id
 
 
 def claim(connection: psycopg.Connection[Any], process_id: int, task: str) -> list[tuple[Any, ...]]:

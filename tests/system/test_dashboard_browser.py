@@ -25,15 +25,17 @@ CRUMBS = "rgb(38, 75, 93)"
 def shop(stores: list[UUID]) -> list[UUID]:
     """Have a week of statistics, processes at work, failures, an outage, a parked aggregate and a paused queue."""
     [(supervisor,)] = seen(
-        "INSERT INTO salon_jobs_process (kind, hostname, pid) VALUES ('supervisor', 'shop-1', 10) RETURNING id"
+        "INSERT INTO salon_jobs_process (id, kind, hostname, pid) VALUES (1, 'supervisor', 'shop-1', 10) RETURNING id"
     )
     [(worker,)] = seen(
-        "INSERT INTO salon_jobs_process (kind, hostname, pid, supervisor_id, concurrency)"
-        " VALUES ('worker', 'shop-1', 11, %s, 8) RETURNING id",
+        "INSERT INTO salon_jobs_process (id, kind, hostname, pid, supervisor_id, concurrency)"
+        " VALUES (2, 'worker', 'shop-1', 11, %s, 8) RETURNING id",
         supervisor,
     )
-    [(relay,)] = seen("INSERT INTO salon_jobs_process (kind, hostname, pid) VALUES ('relay', 'shop-2', 9) RETURNING id")
-    change("INSERT INTO salon_jobs_process (kind, hostname, pid) VALUES ('scheduler', 'shop-2', 12)")
+    [(relay,)] = seen(
+        "INSERT INTO salon_jobs_process (id, kind, hostname, pid) VALUES (3, 'relay', 'shop-2', 9) RETURNING id"
+    )
+    change("INSERT INTO salon_jobs_process (id, kind, hostname, pid) VALUES (4, 'scheduler', 'shop-2', 12)")
     change("INSERT INTO salon_jobs_partition (partition, owner) SELECT n, %s FROM generate_series(0, 15) AS n", relay)
     change(
         "INSERT INTO salon_jobs_job (task, queue, store_id, run_at)"

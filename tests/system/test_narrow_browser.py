@@ -96,7 +96,7 @@ def long_rows(stores: list[UUID]) -> dict[str, int]:
         "x" * 500,
     )
     change("INSERT INTO salon_jobs_limit (kind, name) VALUES ('key', %s)", f"{LONG}:{LONG}")
-    change("INSERT INTO salon_jobs_process (kind, hostname, pid) VALUES ('worker', %s, 1)", LONG)
+    change("INSERT INTO salon_jobs_process (id, kind, hostname, pid) VALUES (1, 'worker', %s, 1)", LONG)
     change("INSERT INTO salon_jobs_partition (partition) VALUES (0)")
     change("INSERT INTO salon_jobs_fan_out (task, digest, label) VALUES (%s, 'x', %s)", LONG, LONG)
     change("INSERT INTO salon_jobs_cron_tick (entry, tick_at, job_id) VALUES (%s, now(), 1)", LONG)
