@@ -344,8 +344,8 @@ def _write(running: RunningJob, outcome: Outcome) -> JobState | None:
             _log(logging.INFO, events.JOB_SNOOZED, running, delay_s=delay.total_seconds())
             return ended[job.id].state
         case Released(begun=begun):
-            delay = _delay_of_release(running)
-            ended = queries.requeue([(job.id, job.lease)], process_id, delay=delay, unbegun=not begun)
+            wait = _delay_of_release(running)
+            ended = queries.requeue([(job.id, job.lease)], process_id, delay=wait, unbegun=not begun)
             if not ended:
                 return None
             _log(logging.WARNING, events.JOB_RELEASED, running)
