@@ -26,7 +26,7 @@ PROCESS_TESTS := tests/demo tests/e2e tests/process
 BROKER_TESTS := tests/access tests/brokers tests/deployment/test_create_queues.py
 OUTBOX_TESTS := tests/admin tests/inbox tests/integrations tests/outbox tests/plans
 PARTS = $(if $(PYTEST_ARGS),tests-chosen,tests-of-processes tests-of-brokers tests-of-the-outbox tests-of-the-rest)
-CHAOS_TESTS := tests/system/test_chaos.py
+CHAOS_TESTS := tests/system/test_chaos.py tests/system/test_failover.py
 
 .PHONY: help
 help: ## list the targets
@@ -98,8 +98,13 @@ test-matrix: venv ## run the quick tests on each Python, Django and PostgreSQL; 
 	@$(BIN)/python -m project.local.matrix $(TESTS)
 
 .PHONY: chaos
-chaos: venv ## kill, stop, crash and starve workers and server for ten minutes, and count every job
+chaos: venv ## kill, stop and starve workers and server for ten minutes, then fail over for ten; count every job
 	@$(BIN)/python -m tests.chaos --seconds $(CHAOS_SECONDS)
+	@$(MAKE) chaos-failover
+
+.PHONY: chaos-failover
+chaos-failover: venv ## promote a standby again and again, with and without loss; count every job and message
+	@$(BIN)/python -m tests.chaos.failover --seconds $(CHAOS_SECONDS)
 
 .PHONY: chaos-outbox
 chaos-outbox: venv ## kill, freeze and starve relays, broker and database for ten minutes, and count every message

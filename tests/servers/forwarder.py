@@ -78,11 +78,11 @@ class Forwarder:
                     return
                 self._ends |= {client, target}
             for source, sink in ((client, target), (target, client)):
-                source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 threading.Thread(target=self._pass_on, args=(source, sink), daemon=True).start()
 
     def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):
+            sink.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             while chunk := source.recv(65536):
                 with self.held:
                     pass  # not during the send: a connection that nobody reads would hold up all others

@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
                 work.mkdir()
                 rig = stack.enter_context(Rig(work, hosts=scene.hosts, silent_after_s=silent_after_s))
             started = time.monotonic()
-            verdict = Round(rig, scene, number, dice).run()
+            verdict = Round(rig, scene, number, dice, disturbed=number > len(scenes)).run()
             found[name if name not in found else f"{name} #{number}"] = verdict
             console.print(f"{name}: {time.monotonic() - started:.1f} s, {len(verdict.faults)} faults")
             for fault in verdict.faults[:_SHOWN]:

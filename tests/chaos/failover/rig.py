@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import signal
 import subprocess
@@ -21,7 +22,7 @@ from nats.js.errors import NotFoundError
 
 from benchmarks import queue
 from benchmarks.bench import prepare
-from benchmarks.processes import ROOT, environment, manage
+from benchmarks.processes import ROOT, descendants, environment, manage
 from benchmarks.server import Database
 from project.local.nats import NatsServer
 from project.local.ports import free_port
@@ -144,6 +145,18 @@ class Rig(ExitStack):
     def connect(self) -> psycopg.Connection[Any]:
         """Connect to the database on the current primary as the superuser, outside any transaction."""
         return psycopg.connect(self._on(self.servers.primary.url), autocommit=True)
+
+    def kill_child(self) -> None:
+        """Kill the process that runs the worker's jobs; its supervisor replaces it."""
+        for child in descendants(self._processes["worker"].pid):
+            os.kill(child, signal.SIGKILL)
+        self.wait_ready()
+
+    def end_connections(self) -> None:
+        """End every connection of our processes."""
+        with self.connect() as connection:
+            query = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename IN ('app', 'worker_runtime')"
+            connection.execute(query)
 
     def runs(self) -> list[str]:
         """Return the markers of all runs, as their handlers wrote them to a file."""

@@ -18,16 +18,16 @@ from tests.chaos.failover.rig import PATIENCE_S, STORES, Rig, wait_for
 from tests.chaos.failover.verdict import Verdict, examine
 from tests.servers.standby import port_of
 
-_CALM_S: Final = 1.0
+_CALM_S: Final = 0.7
 # A sequence logs 32 values ahead, so fewer lost rows would leave their numbers unused.
 _BEYOND: Final = 40
 _HELD: Final = ("held-outside", "held-outside", "held-system", "held-store")
 # What is done by these is lost with their row.
 _REUSING: Final = ("held-store", "held-system")
 _SENT: Final = 20
-_FROZEN_S: Final = 3.0
-_BEHIND_S: Final = 3.0
-_HEALING_S: Final = 75.0
+_FROZEN_S: Final = 2.0
+_BEHIND_S: Final = 2.0
+_HEALING_S: Final = 60.0
 _TASK_OF: Final = {
     "held-outside": "failover-held-outside",
     "held-system": "failover-held-system",
@@ -39,10 +39,11 @@ _TASK_OF: Final = {
 class Scene:
     """One failover.
 
-    ``end`` is what becomes of the primary: ``killed``; ``read-only``, with its connections kept; ``frozen``, and killed
-    some seconds after the promotion; ``behind``: restarted as a standby at the address, which moves some seconds later.
-    ``silent``: a killed primary's host answers nothing afterwards, instead of refusing connections. ``newcomers``: a
-    worker whose row is in what is lost.
+    ``end`` is what becomes of the primary: ``killed``; ``read-only``, with its connections kept (with synchronous
+    replication it is stopped some seconds after the promotion); ``frozen``, and killed some seconds after the
+    promotion; ``behind``: restarted as a standby at the address, which moves some seconds later. ``silent``: a killed
+    primary's host answers nothing afterwards, instead of refusing connections. ``newcomers``: a worker whose row is in
+    what is lost.
     """
 
     synchronous: bool
@@ -70,8 +71,8 @@ SCENES: Final = {
 class Round:
     """One scene in a rig that lasts: load, failover, healing, examination, and a new standby."""
 
-    def __init__(self, rig: Rig, scene: Scene, number: int, dice: random.Random) -> None:
-        self._rig, self._scene, self._number, self._dice = rig, scene, number, dice
+    def __init__(self, rig: Rig, scene: Scene, number: int, dice: random.Random, *, disturbed: bool = False) -> None:
+        self._rig, self._scene, self._number, self._dice, self._disturbed = rig, scene, number, dice, disturbed
         self._aggregates = [f"r{number}a{n}" for n in range(12)]
         self._orders = [("orders", f"r{number}held")]
         self._fresh = (f"fresh{number}", f"r{number}fresh")
@@ -90,6 +91,8 @@ class Round:
         try:
             load.resume()
             time.sleep(_CALM_S)
+            if self._disturbed:
+                self._dice.choice((rig.kill_child, rig.end_connections))()
             self._fail_over(load)
             time.sleep(_CALM_S)
         except (TimeoutError, AssertionError, psycopg.Error) as error:
@@ -99,8 +102,6 @@ class Round:
                 rig.open_gate(gate)
             load.pause()
             load.stop()
-        if self._scene.end == "read-only":
-            servers.standby.stop()  # those who wait there for the standby's acknowledgement have waited long enough
         self._noting(self._drain)
         acknowledged = [write for client in (*load.clients, *self._clients) for write in client.acknowledged]
         examine(rig, verdict, acknowledged, self._all, synchronous=self._scene.synchronous)
@@ -149,6 +150,11 @@ class Round:
         if scene.end == "frozen":
             time.sleep(_FROZEN_S)
             servers.fence()
+            since = time.monotonic()
+        elif scene.end == "read-only" and scene.synchronous:
+            # There a commit waits for a standby that is gone, as long as the server lives.
+            time.sleep(_FROZEN_S)
+            servers.standby.stop()
             since = time.monotonic()
         load.resume()
         self._heal(since)
@@ -228,8 +234,9 @@ class Round:
             thread.join()
         # The old runs end while the new ones with their numbers are running.
         self._rig.open_gate(self._gates[0])
-        self._rig.wait_ready()
-        verdict.ready_s = self._rig.readiness.healed_s(since)
+        if not self._rig.ended():
+            self._rig.wait_ready()
+            verdict.ready_s = self._rig.readiness.healed_s(since)
 
     def _noting(self, work: Callable[[], None]) -> None:
         try:

@@ -28,7 +28,13 @@ SELECT aggregate_id, message_id::text, status FROM salon_jobs_message WHERE aggr
 
 @dataclass(slots=True)
 class Verdict:
-    """One scene's figures. Times in seconds, from the end of the failover; None: never, in the time there was."""
+    """One scene's figures.
+
+    ``acknowledged`` writes, those of them that are ``lost``, those that ``survived``, those written ``after`` the
+    promotion; jobs ``undone``, ``doubled`` or ``repeated`` as documented; ``messages`` in the table, those ``unsent``,
+    out of order, ``sent_again`` as documented, and ``sent_but_lost``; numbers of running jobs that were ``reused``.
+    Times in seconds, from the end of the failover; None: never, in the time there was.
+    """
 
     acknowledged: int = 0
     lost: int = 0
@@ -160,28 +166,9 @@ def _number(marker: str) -> int:
 def table(verdicts: Mapping[str, Verdict]) -> Table:
     """Return one row for each scene."""
     shown = Table(title="Failovers; seconds count from the moment the new primary can be reached")
-    titles = (
-        "scene",
-        "acknowledged",
-        "lost",
-        "written after",
-        "not done",
-        "done twice",
-        "repeated",
-        "messages",
-        "unsent",
-        "out of order",
-        "sent again",
-        "sent, then lost",
-        "numbers reused",
-        "requests s",
-        "jobs s",
-        "messages s",
-        "/readyz s",
-        "faults",
-    )
-    for title in titles:
-        shown.add_column(title, justify="left" if title == "scene" else "right")
+    titles = ("scene", "acked", "lost", "after", "undone", "twice", "again", "msgs", "unsent", "disorder", "resent")
+    for title in (*titles, "sent+lost", "reused", "requests", "jobs", "messages", "/readyz", "faults"):
+        shown.add_column(title, justify="left" if title == "scene" else "right", no_wrap=True)
     for name, v in verdicts.items():
         counts = (v.acknowledged, v.lost, v.after, v.undone, v.doubled, v.repeated, v.messages, v.unsent, v.disorder)
         times = (v.requests_s, v.jobs_s, v.messages_s, v.ready_s)

@@ -1,0 +1,31 @@
+"""Every failover once: a real primary, its standby, and all that a deployment runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from project.settings import INHERITED_ENVIRONMENT
+from tests.interpreter import run_command
+
+# It needs no system package: it takes a minute or two and both cores.
+pytestmark = pytest.mark.system
+
+
+def test_a_failover_loses_nothing_but_what_replication_lost(tmp_path: Path) -> None:
+    path = tmp_path / "failover.json"
+    words = (sys.executable, "-m", "tests.chaos.failover", "--seconds", "1", "--seed", "1", "--json", str(path))
+    done = run_command(*words, environment=INHERITED_ENVIRONMENT, timeout_s=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+    scenes = json.loads(path.read_text())["scenes"]
+    assert len(scenes) == 11
+    for name, verdict in scenes.items():
+        assert verdict["faults"] == []
+        assert verdict["acknowledged"] > 0
+        assert verdict["messages"] > 0
+        assert (verdict["lost"] > 0) == name.startswith("async")
+        if name.startswith("async") and "frozen" not in name:
+            assert verdict["reused"] > 0
