@@ -80,12 +80,7 @@ class Errored:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Shutdown interrupted the run: the job is requeued, and the attempt is not counted.
-
-    Not ``begun``: the handler was not called, since the database failed before.
-    """
-
-    begun: bool = True
+    """Shutdown interrupted the run: the job is requeued, and the attempt is not counted."""
 
 
 @dataclass(frozen=True, slots=True)
