@@ -40,6 +40,30 @@ def system(note: str = "") -> None:
     hooks.system(note=note)
 
 
+@task(name="test-once", at_most_once=True)
+def once(note: str = "") -> None:
+    """Run the test's hook, at most once."""
+    hooks.system(note=note)
+
+
+@store_task(name="test-once-in-store", at_most_once=True)
+def once_in_store(store_id: UUID, number: int = 0) -> None:
+    """Run the test's hook inside the store's transaction, at most once."""
+    hooks.store(store_id=store_id, number=number)
+
+
+@store_task(name="test-once-outside", at_most_once=True, atomic=False)
+def once_outside(store_id: UUID, number: int = 0) -> None:
+    """Run the test's hook without a transaction around it, at most once."""
+    hooks.store(store_id=store_id, number=number)
+
+
+@task(name="test-once-async", at_most_once=True, job_key="once")
+async def once_async() -> None:
+    """Run the test's hook, at most once."""
+    await hooks.coroutine()
+
+
 @task(name="test-keyed-system", job_key="k:{note}")
 def keyed_system(note: str) -> None:
     """Run the test's hook."""

@@ -83,6 +83,7 @@ _WEB_UPDATES: Final = (
     "concurrency_key",
     "cancel_requested_at",
     "trace",
+    "begun_once_at",
 )
 
 

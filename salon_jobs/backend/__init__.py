@@ -40,7 +40,7 @@ class SalonJobsBackend(BaseTaskBackend):
     """Backend that stores tasks as jobs, enqueued in the caller's transaction and run by ``runworker``.
 
     A task enqueued inside ``tenant_context`` is a job of that store and runs with it set. ``OPTIONS`` can have defaults
-    for ``max_attempts`` (1), ``backoff``, ``timeout`` and ``keep_result``.
+    for ``max_attempts`` (1), ``backoff``, ``timeout``, ``keep_result`` and ``at_most_once``.
     """
 
     task_class = JobTask

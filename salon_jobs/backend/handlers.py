@@ -41,12 +41,17 @@ from salon_jobs.tenancy.active import current_store_id
 
 _handlers: dict[str, TaskHandler] = {}
 # Options that the worker reads from the declared task, so that one enqueue cannot change them.
-_OF_THE_WORKER: Final = ("timeout", "backoff")
+_OF_THE_WORKER: Final = ("timeout", "backoff", "at_most_once")
 
 
 def effective(task: AnyTask, name: str) -> Any:
     """Return an option of a task, by default that of its backend's OPTIONS."""
     return option(task, name, task.get_backend().options.get(name))
+
+
+def max_attempts(task: AnyTask) -> int:
+    """Return how often a job of the task may run, by default once."""
+    return 1 if effective(task, "at_most_once") else effective(task, "max_attempts") or 1
 
 
 class TaskHandler:
@@ -81,9 +86,13 @@ class TaskHandler:
         return JobOptions(
             queue=self.task.queue_name,
             priority=-int(self.task.priority),
-            max_attempts=effective(self.task, "max_attempts") or 1,
+            max_attempts=max_attempts(self.task),
             keep_result=keep_result(self.task),
         )
+
+    @property
+    def at_most_once(self) -> bool:
+        return bool(effective(self.task, "at_most_once"))
 
     @property
     def timeouts(self) -> Timeouts | None:
@@ -138,7 +147,7 @@ class TaskHandler:
         kept = keep_result(task)
         try:
             options = JobOptions(
-                max_attempts=effective(task, "max_attempts") or 1,
+                max_attempts=max_attempts(task),
                 run_at=task.run_after,
                 job_key=key,
                 keep_result=None if kept == keep_result(self.task) else kept,

@@ -27,7 +27,7 @@ from salon_jobs.backend.framework import task as django_task
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import OptionInvalid, suggest
 from salon_jobs.core.text import shown
-from salon_jobs.jobs.options import JobOptions, Timeouts, no_attribute, other_word
+from salon_jobs.jobs.options import JobOptions, Timeouts, check_flag, no_attribute, other_word, refuse_repetition
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -51,6 +51,7 @@ class JobTask(AnyTask):
     timeout: timedelta | None = None
     job_key: str | None = None
     keep_result: timedelta | None = None
+    at_most_once: bool | None = None
 
     if not TYPE_CHECKING:
         __getattr__ = no_attribute
@@ -95,6 +96,7 @@ if TYPE_CHECKING:
             timeout: timedelta | None = None,
             job_key: str | None = None,
             keep_result: timedelta | None = None,
+            at_most_once: bool | None = None,
         ) -> TypedTask[P, R]: ...
 
 
@@ -109,6 +111,7 @@ class TaskOptions(TypedDict, total=False):
     timeout: timedelta
     job_key: str
     keep_result: timedelta
+    at_most_once: bool
 
 
 @overload
@@ -146,7 +149,7 @@ def task(function: Any = None, /, *, takes_context: bool = False, **options: Unp
     return declare if function is None else declare(function)
 
 
-BACKEND_OPTIONS: Final = ("max_attempts", "backoff", "timeout", "keep_result")
+BACKEND_OPTIONS: Final = ("max_attempts", "backoff", "timeout", "keep_result", "at_most_once")
 # Names of ``run_after`` in native tasks and other libraries.
 _DUE: Final = frozenset({"run_at", "run_in", "eta", "countdown", "schedule_at"})
 _USING: Final = ("priority", "queue_name", "run_after", "backend", "job_key", *BACKEND_OPTIONS)
@@ -165,6 +168,8 @@ def check_options(options: Mapping[str, Any]) -> None:
     Timeouts(timeout=options.get("timeout"))
     if not isinstance(backoff := options.get("backoff"), Backoff | None):
         raise OptionInvalid(f"backoff must be a salon_jobs.Backoff, not {shown(backoff)}")
+    if (once := options.get("at_most_once")) is not None and check_flag("at_most_once", once):
+        refuse_repetition(options)
 
 
 def option(task: AnyTask, name: str, default: Any = None) -> Any:

@@ -217,6 +217,12 @@ class ProcessDied(SalonJobsError):
     code = "JOB.PROCESS_DIED"
 
 
+class NotRepeated(SalonJobsError):
+    """The only run of a task declared ``at_most_once`` was cut short; how far it got is unknown."""
+
+    code = "JOB.NOT_REPEATED"
+
+
 class Expired(SalonJobsError):
     """The job waited past its task's wait timeout or its ``expires_at`` and was not started."""
 

@@ -80,7 +80,12 @@ class Errored:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Shutdown interrupted the run: the job is requeued, and the attempt is not counted."""
+    """Shutdown interrupted the run: the job is requeued, and the attempt is not counted.
+
+    Not ``begun``: the handler was not called, since the database failed before.
+    """
+
+    begun: bool = True
 
 
 @dataclass(frozen=True, slots=True)

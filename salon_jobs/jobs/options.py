@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from itertools import product
@@ -21,7 +21,6 @@ from salon_jobs.db.instants import from_project
 if TYPE_CHECKING:
     from salon_jobs.jobs.task import Call
 
-# A lone surrogate stands for a byte that is not UTF-8, for example in a file name.
 KeyMode = Literal["replace", "preserve_run_at", "unsafe_dedupe"]
 LONGEST_DAYS: Final = 36_500
 LONGEST: Final = {"job_key": 512, "concurrency_key": 255}
@@ -184,6 +183,30 @@ def check_number(name: str, value: object, least: int, most: int) -> None:
         raise OptionInvalid(f"{name} must be a whole number from {least} to {most}, not {shown(value)}")
 
 
+def check_flag(name: str, value: object) -> bool:
+    """Return True or False; refuse anything else. Raises OptionInvalid naming the field."""
+    if not isinstance(value, bool):
+        raise OptionInvalid(f"{name} must be True or False, not {shown(value)}")
+    return value
+
+
+# Options that a task declared at_most_once cannot have, and why.
+_REPEATING: Final = {
+    "max_attempts": "which is always 1",
+    "retry_on": "since no error is retried; discard_on is possible",
+    "backoff": "since nothing is retried",
+    "chunk": "whose jobs run one by one after an error",
+}
+
+
+def refuse_repetition(options: Mapping[str, object]) -> None:
+    """Refuse options that contradict ``at_most_once``. Raises OptionInvalid naming the field."""
+    for name, why in _REPEATING.items():
+        value = options.get(name)
+        if value is not None and not (name == "max_attempts" and value == 1):
+            raise OptionInvalid(f"at_most_once does not go with {name}={shown(value)}, {why}: leave one of them out")
+
+
 def check_duration(name: str, value: object, most_days: int) -> None:
     """Reject anything but a timedelta from zero to so many days. Raises OptionInvalid naming the field."""
     if not isinstance(value, timedelta) or not timedelta(0) <= value <= timedelta(days=most_days):
@@ -245,10 +268,7 @@ class Timeouts:
             value = getattr(self, name)
             if value is not None and not (isinstance(value, timedelta) and value > timedelta(0)):
                 raise OptionInvalid(f"{name} must be a timedelta above zero, not {shown(value)}")
-        if not isinstance(self.waiting_shortens_timeout, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise OptionInvalid(
-                f"waiting_shortens_timeout must be True or False, not {shown(self.waiting_shortens_timeout)}"
-            )
+        check_flag("waiting_shortens_timeout", self.waiting_shortens_timeout)
         if self.wait_overtime is not None and self.wait_timeout is None:
             raise OptionInvalid("wait_overtime adds to a wait_timeout: pass that too")
         if self.waiting_shortens_timeout and self.timeout is None:

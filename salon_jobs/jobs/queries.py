@@ -58,6 +58,7 @@ class Rescued(NamedTuple):
     task: str
     store_id: Any
     state: JobState
+    reason: str
     attempts: int
     charged: bool
     queue: str
@@ -197,32 +198,64 @@ def expire_run(job: ClaimedJob, process_id: int, error: ErrorReport, reason: str
         return bool(hot_rows("expire_run", {**_fence(job, process_id), "reason": reason, **asdict(error)}))
 
 
+def begin_once(job: ClaimedJob, process_id: int) -> bool:
+    """Record durably that the job's only run begins. Return False if it may not: the lease is lost, or it has begun.
+
+    Until it is requeued as ``unbegun``, or an operator retries it, nothing queues the job again. Can be held up.
+    """
+    with briefly():
+        return execute_hot("begin_once", _fence(job, process_id)) == 1
+
+
+def begun_once(process_id: int) -> set[tuple[int, int]]:
+    """Return (id, lease) of jobs leased to this process that have begun their only run."""
+    return {(row[0], row[1]) for row in hot_rows("begun_once", {"process_id": process_id})}
+
+
 def requeue(
-    jobs: Iterable[tuple[int, int]], process_id: int, *, delay: timedelta | None = None, alone: bool = False
+    jobs: Iterable[tuple[int, int]],
+    process_id: int,
+    *,
+    delay: timedelta | None = None,
+    alone: bool = False,
+    unbegun: bool = False,
 ) -> dict[int, Ended]:
     """Requeue (id, lease) pairs without counting an attempt; return the results of those still owned, by id.
 
-    With ``alone``, they join no chunk any more. Can be held up, and has requeued none then.
+    With ``alone``, they join no chunk any more. ``unbegun``: their handlers were certainly not called, so that even a
+    job that runs at most once may. Can be held up, and has requeued none then.
     """
     pairs = list(jobs)
-    return dict(_despite_twins(partial(_requeue, pairs, process_id, delay=delay, alone=alone))) if pairs else {}
+    run = partial(_requeue, pairs, process_id, delay=delay, alone=alone, unbegun=unbegun)
+    return dict(_despite_twins(run)) if pairs else {}
 
 
 def give_back(jobs: Iterable[tuple[int, int]], process_id: int) -> dict[int, Ended]:
-    """Requeue (id, lease) pairs as ``requeue`` does, but leave those that are held up leased to this process."""
+    """Requeue (id, lease) pairs as ``requeue`` does, but leave those that are held up, or have begun their only run."""
     leases = dict(jobs)
 
     def run(ids: Sequence[int]) -> list[tuple[int, Ended]]:
-        return _requeue([(job_id, leases[job_id]) for job_id in ids], process_id, delay=None, alone=False)
+        return _requeue([(job_id, leases[job_id]) for job_id in ids], process_id)
 
     return dict(_requeue_free(run, list(leases)))
 
 
 def _requeue(
-    pairs: Sequence[tuple[int, int]], process_id: int, *, delay: timedelta | None, alone: bool
+    pairs: Sequence[tuple[int, int]],
+    process_id: int,
+    *,
+    delay: timedelta | None = None,
+    alone: bool = False,
+    unbegun: bool = False,
 ) -> list[tuple[int, Ended]]:
-    ids, leases = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    parameters = {"ids": ids, "leases": leases, "process_id": process_id, "wait": delay, "alone": alone}
+    parameters = {
+        "ids": [pair[0] for pair in pairs],
+        "leases": [pair[1] for pair in pairs],
+        "process_id": process_id,
+        "wait": delay,
+        "alone": alone,
+        "unbegun": unbegun,
+    }
     return [(job_id, Ended(JobState(state), reason)) for job_id, state, reason in hot_rows("requeue", parameters)]
 
 
@@ -285,6 +318,7 @@ def rescue(
             "message": message,
             "charged": None if charged is None else list(charged),
             "chunked": [task.name for task in registry.tasks() if task.chunk is not None],
+            "once": [task.name for task in registry.tasks() if task.at_most_once],
             "limited": [task.name for task in registry.tasks() if task.timeouts and task.timeouts.wait_timeout],
         }
         rows = hot_rows("rescue", parameters)

@@ -64,6 +64,11 @@ class Declaration(Protocol):
     @property
     def atomic(self) -> bool: ...
     @property
+    def at_most_once(self) -> bool:
+        """Whether a run that was cut short is never repeated."""
+        ...
+
+    @property
     def chunk(self) -> int | None:
         """The most jobs of one store that a call takes; None if it takes the arguments of one job."""
         ...

@@ -34,8 +34,10 @@ from salon_jobs.jobs.options import (
     JobOptions,
     KeyMode,
     Timeouts,
+    check_flag,
     check_number,
     no_attribute,
+    refuse_repetition,
     unknown_option,
 )
 from salon_jobs.jobs.payload import STORE_ARGUMENT, Arguments, ChunkPayload, PayloadType
@@ -132,6 +134,7 @@ class Task(BoundTask[P], Generic[P, R_co]):
         errors: ErrorRules,
         timeouts: Timeouts,
         limits: DeclaredLimits,
+        at_most_once: bool,
         chunk: int | None,
     ) -> None:
         _check_function(name, function)
@@ -161,6 +164,7 @@ class Task(BoundTask[P], Generic[P, R_co]):
         self.on_end = None
         self.timeouts = timeouts if timeouts.any else None
         self.limits = limits
+        self.at_most_once = at_most_once
         self.chunk = chunk
         self.payload: PayloadType
         if chunk is None:
@@ -193,6 +197,8 @@ class Task(BoundTask[P], Generic[P, R_co]):
             if name not in EnqueueOptions.__annotations__:
                 raise unknown_option(name, EnqueueOptions.__annotations__)
         changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        if self.at_most_once:
+            refuse_repetition({"max_attempts": changes.get("max_attempts")})
         return BoundTask(self, replace(self.options, **changes))
 
     def new_job(self, arguments: Arguments | None, options: JobOptions) -> NewJob:
@@ -204,7 +210,7 @@ class Task(BoundTask[P], Generic[P, R_co]):
             queue=options.queue,
             priority=options.priority,
             # Read the default now, not at import: a system check can then report an invalid setting.
-            max_attempts=conf.max_attempts if options.max_attempts is None else options.max_attempts,
+            max_attempts=self._max_attempts if options.max_attempts is None else options.max_attempts,
             run_at=options.run_at,
             run_in=options.run_in,
             expires_at=options.expires_at,
@@ -238,6 +244,10 @@ class Task(BoundTask[P], Generic[P, R_co]):
     def origin(self) -> str:
         """The dotted path of the function."""
         return f"{self.function.__module__}.{self.function.__qualname__}"
+
+    @property
+    def _max_attempts(self) -> int:
+        return 1 if self.at_most_once else conf.max_attempts
 
     @property
     def backoff(self) -> Backoff:
@@ -275,10 +285,11 @@ class TaskOptions(TypedDict, total=False):
     ``job_key`` is a template over the arguments. ``max_attempts`` defaults to the setting (25). Errors in ``retry_on``
     are retried, by default all; those in ``discard_on`` discard the job; see
     docs/how-to/retries-snooze-discard.md. ``timeout`` limits a run, ``wait_timeout`` the wait before it; see
-    docs/how-to/timeouts-and-cancellation.md. At most ``max_concurrency`` of its jobs run at once across all processes,
-    and at most ``key_concurrency`` (1) of those that share a ``concurrency_key``, a template over the arguments; see
-    docs/how-to/pause-and-limit.md. What the handler returns is kept for ``keep_result`` after a success; by default it
-    is ignored.
+    docs/how-to/timeouts-and-cancellation.md. With ``at_most_once``, a run that was cut short is never repeated, and its
+    job fails; see docs/how-to/how-often-it-runs.md. At most ``max_concurrency`` of its jobs run at once across all
+    processes, and at most ``key_concurrency`` (1) of those that share a ``concurrency_key``, a template over the
+    arguments; see docs/how-to/pause-and-limit.md. What the handler returns is kept for ``keep_result`` after a success;
+    by default it is ignored.
     """
 
     queue: str
@@ -297,6 +308,7 @@ class TaskOptions(TypedDict, total=False):
     concurrency_key: str | None
     key_concurrency: int | None
     keep_result: timedelta | None
+    at_most_once: bool
 
 
 @overload
@@ -356,6 +368,8 @@ def _declare(
 ) -> Any:
     """Declare the task, or without a function return the decorator. Raises OptionInvalid for an unknown option."""
     given: dict[str, Any] = {**options}
+    if check_flag("at_most_once", given.get("at_most_once", False)):
+        refuse_repetition({**given, "chunk": chunk})
     for option in given:
         if option in EnqueueOptions.__annotations__ and option not in TaskOptions.__annotations__:
             raise OptionInvalid(f"no option {option!r} of a task; give it to each enqueue: using({option}=…)")
@@ -376,6 +390,7 @@ def _declare(
         errors=ErrorRules(**take("retry_on", "discard_on")),
         timeouts=Timeouts(**take("timeout", "wait_timeout", "wait_overtime", "waiting_shortens_timeout")),
         limits=DeclaredLimits(**take("max_concurrency", "concurrency_key", "key_concurrency")),
+        at_most_once=given.get("at_most_once", False),
         chunk=chunk,
     )
     return declare if function is None else declare(function)

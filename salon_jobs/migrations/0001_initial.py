@@ -75,6 +75,12 @@ class Migration(JobTablesMigration):
                 ("reason", models.CharField(db_default="", help_text="Why it was cancelled or failed", max_length=255)),
                 ("created_at", models.DateTimeField(db_default=Now())),
                 ("started_at", models.DateTimeField(help_text="When it was claimed last", null=True)),
+                (
+                    "begun_once_at",
+                    models.DateTimeField(
+                        help_text="When the only run of a task declared at_most_once began", null=True
+                    ),
+                ),
                 ("finished_at", models.DateTimeField(null=True)),
                 ("cancel_requested_at", models.DateTimeField(help_text="When cancellation was requested", null=True)),
                 ("expires_at", models.DateTimeField(null=True)),
@@ -216,6 +222,10 @@ class Migration(JobTablesMigration):
                     models.CheckConstraint(
                         condition=models.Q(("max_attempts__gte", 1), ("attempts__gte", 0)),
                         name="salon_jobs_job_attempts",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("begun_once_at__isnull", True), ~models.Q(state="queued"), _connector="OR"),
+                        name="salon_jobs_job_begun_once",
                     ),
                     models.CheckConstraint(
                         condition=models.Q(

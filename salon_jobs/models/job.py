@@ -83,6 +83,9 @@ class Job(models.Model):
     started_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(
         null=True, help_text="When it was claimed last"
     )
+    begun_once_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(
+        null=True, help_text="When the only run of a task declared at_most_once began"
+    )
     finished_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
     cancel_requested_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(
         null=True, help_text="When cancellation was requested"
@@ -143,6 +146,11 @@ class Job(models.Model):
             ),
             models.CheckConstraint(
                 condition=models.Q(max_attempts__gte=1) & models.Q(attempts__gte=0), name="salon_jobs_job_attempts"
+            ),
+            # Whatever a statement or a person does: what began its only run is not claimed again.
+            models.CheckConstraint(
+                condition=models.Q(begun_once_at__isnull=True) | ~models.Q(state="queued"),
+                name="salon_jobs_job_begun_once",
             ),
             models.CheckConstraint(
                 condition=models.Q(

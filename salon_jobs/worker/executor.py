@@ -24,6 +24,7 @@ from salon_jobs.core.errors import (
     EndRefused,
     Expired,
     LeaseLost,
+    NotRepeated,
     OutcomeUnknown,
     PayloadInvalid,
     ResultInvalid,
@@ -51,7 +52,7 @@ from salon_jobs.core.records import ClaimedJob, JobState
 from salon_jobs.core.tracing import FinalFailure, report_failure
 from salon_jobs.db.read_only import failed_read_only, refuses_writes
 from salon_jobs.db.statements import in_one_trip
-from salon_jobs.jobs import current, queries
+from salon_jobs.jobs import current, queries, registry
 from salon_jobs.jobs.current import RunningJob, refuse_open_transaction
 from salon_jobs.jobs.payload import ChunkPayload
 from salon_jobs.jobs.registry import Declaration
@@ -87,6 +88,8 @@ def execute(running: RunningJob) -> Outcome:
         arguments = task.payload.decode(job.payload, job.store_id)
     except PayloadInvalid as error:
         return Errored(error, retryable=False)
+    if task.at_most_once and (unbegun := _begin_once(running)) is not None:
+        return unbegun
     in_transaction = running.connection.in_atomic_block
     token = current.running.set(running)
     try:
@@ -105,13 +108,32 @@ def execute(running: RunningJob) -> Outcome:
     except LeaseLost:
         return Lost()
     except Snooze as snooze:
-        return Cancelled(CANCELLED, CANCELLED) if running.cancelled() else Snoozed(snooze.delay)
+        if running.cancelled():
+            return Cancelled(CANCELLED, CANCELLED)
+        return _not_repeated("its handler raised Snooze") if task.at_most_once else Snoozed(snooze.delay)
     except Discard as discard:
         return Cancelled(DISCARDED, discard.reason)
     except BaseException as error:  # a handler may raise anything, even SystemExit; only the job fails
         return ended_by(running, error)
     finally:
         current.running.reset(token)
+
+
+def _begin_once(running: RunningJob) -> Outcome | None:
+    """Record that the only run of a job begins; return an outcome if the handler must not be called."""
+    try:
+        return None if queries.begin_once(running.job, running.process_id) else Lost()
+    except Error:  # it may have been recorded, but the handler was not called
+        return Released(begun=False)
+
+
+def _released(running: RunningJob, why: str) -> Released | Errored:
+    """Return the outcome of a run that was cut short through no fault of its own."""
+    return _not_repeated(why) if running.declaration.at_most_once else Released()
+
+
+def _not_repeated(why: str) -> Errored:
+    return Errored(NotRepeated(f"{why}, and the task runs at most once"), retryable=False)
 
 
 def joins_chunk(task: Declaration, job: ClaimedJob) -> bool:
@@ -165,9 +187,11 @@ def ended_by(running: RunningJob, error: BaseException) -> Outcome:
     if running.others:
         return Split(error, alone=not blameless and running.interrupted_by in (None, TimedOut))
     if running.interrupted_by is None:
-        return Released() if blameless else rules.outcome(error)
+        return _released(running, "the server accepted no writes") if blameless else rules.outcome(error)
     if running.interrupted_by is not TimedOut:
-        return Cancelled(CANCELLED, CANCELLED) if running.cancelled() else Released()
+        if running.cancelled():
+            return Cancelled(CANCELLED, CANCELLED)
+        return _released(running, "the run was interrupted when its process stopped")
     took_s = time.monotonic() - running.started
     timed_out = TimedOut(f"timed out after {took_s:.3g} s").with_traceback(error.__traceback__)
     timed_out.__cause__ = None if isinstance(error, TimedOut) else error
@@ -211,6 +235,13 @@ def settle(running: RunningJob, outcome: Outcome) -> Outcome:
         return Succeeded(finished=True, callback_error=error)
     _log(logging.WARNING, events.JOB_LEASE_LOST, running)
     return Lost()
+
+
+def end_begun(job_id: int, lease: int, process_id: int) -> None:
+    """Fail a job of this process whose only run has begun, and whose end nobody will write. Raises database errors."""
+    if (job := queries.leased_job(process_id, job_id, lease)) is not None:
+        running = RunningJob(job, registry.get_declaration(job.task), process_id)
+        settle(running, _not_repeated("the end of the run could not be written"))
 
 
 def _split(running: RunningJob, outcome: Split) -> Outcome:
@@ -312,8 +343,9 @@ def _write(running: RunningJob, outcome: Outcome) -> JobState | None:
                 return None
             _log(logging.INFO, events.JOB_SNOOZED, running, delay_s=delay.total_seconds())
             return ended[job.id].state
-        case Released():
-            ended = queries.requeue([(job.id, job.lease)], process_id, delay=_delay_of_release(running))
+        case Released(begun=begun):
+            wait = _delay_of_release(running)
+            ended = queries.requeue([(job.id, job.lease)], process_id, delay=wait, unbegun=not begun)
             if not ended:
                 return None
             _log(logging.WARNING, events.JOB_RELEASED, running)

@@ -13,7 +13,7 @@ from django.db import DatabaseError, OperationalError
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events, metrics
-from salon_jobs.core.errors import ProcessDied, TimedOut, require_within
+from salon_jobs.core.errors import NotRepeated, ProcessDied, SalonJobsError, TimedOut, require_within
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
 from salon_jobs.core.outcomes import Errored
@@ -193,7 +193,9 @@ def _log_rescued(job: queries.Rescued, label: str) -> None:
     fields = identify(job)
     log_event(logging.WARNING, events.JOB_RESCUED, state=job.state.value, charged=job.charged, **fields)
     if job.state is JobState.FAILED:
-        error = ProcessDied(f"{label} died running it, too often")
+        error: SalonJobsError = ProcessDied(f"{label} died running it, too often")
+        if job.reason == NotRepeated.code:
+            error = NotRepeated(f"{label} died running it, and the task runs at most once")
         log_event(logging.ERROR, events.JOB_FAILED, code=error.code, **fields)
         report_failure(FinalFailure(job.id, job.task, job.store_id, job.attempts + 1, error, None))
 

@@ -79,6 +79,14 @@ def wait_for_file(store_id: UUID, started: str, gate: str) -> None:
         time.sleep(0.01)
 
 
+@task(name="e2e-once", at_most_once=True)
+def once(started: str, gate: str) -> None:
+    """Say that it runs, then wait for a file; its effect is outside of the database."""
+    _announce(started)
+    while not Path(gate).exists():
+        time.sleep(0.01)
+
+
 @store_task(name="e2e-await-for-ever", max_attempts=3, atomic=False)
 async def await_for_ever(store_id: UUID, started: str) -> None:
     """Query, then await something that never happens."""

@@ -155,7 +155,8 @@ def test_what_a_dead_process_held_is_found_by_its_leases(crowded: int) -> None:
     assert_no_full_scan(plan)
     assert indexes(plan) == {"salon_jobs_job_leased"}
     plan = nodes(
-        "rescue", {"process_id": 2, "ids": [100, 800], "message": "", "charged": None, "limited": [], "chunked": []}
+        "rescue",
+        {"process_id": 2, "ids": [100, 800], "message": "", "charged": None, "limited": [], "chunked": [], "once": []},
     )
     assert_no_full_scan(plan)
 
@@ -163,12 +164,17 @@ def test_what_a_dead_process_held_is_found_by_its_leases(crowded: int) -> None:
 def test_giving_back_and_ending_runs_find_their_rows(crowded: int) -> None:
     fence = {"id": 100, "process_id": 2, "lease": 1}
     assert_no_full_scan(
-        nodes("requeue", {"ids": [100, 800], "leases": [1, 1], "process_id": 2, "wait": None, "alone": False})
+        nodes(
+            "requeue",
+            {"ids": [100, 800], "leases": [1, 1], "process_id": 2, "wait": None, "alone": False, "unbegun": False},
+        )
     )
     assert_no_full_scan(nodes("cancel_run", {**fence, "reason": "discarded", "error_class": "Discard"}))
     error = {"error_class": "Expired", "code": "JOB.EXPIRED", "message": "", "traceback": ""}
     assert_no_full_scan(nodes("expire_run", {**fence, "reason": "expired", **error}))
     assert_no_full_scan(nodes("finish_keep", fence))
+    assert_no_full_scan(nodes("begin_once", fence))
+    assert_no_full_scan(nodes("begun_once", {"process_id": 2}))
     assert "salon_jobs_job_pkey" in indexes(nodes("lease_state", fence))
     plan = nodes("silent_processes", {"silent_after": timedelta(seconds=15)})
     assert_no_full_scan(plan)

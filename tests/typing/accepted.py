@@ -118,6 +118,10 @@ def system(reason: str = "cron") -> int:
     return len(reason)
 
 
+@task(name="typing-once", at_most_once=True, discard_on=(LookupError,))
+def once() -> None: ...
+
+
 @store_task(name="typing-store", job_key="k:{store_id}:{day}", job_key_mode="preserve_run_at")
 def of_store(store_id: UUID, day: date, note: str | None = None) -> None:
     """Use the names meant for handlers."""
@@ -448,6 +452,7 @@ def of_django_with_options(number: int) -> str:
     return str(number)
 
 
+of_django.using(at_most_once=True).enqueue(1)
 of_django.enqueue(1)
 assert_type(of_django.using(max_attempts=3, keep_result=timedelta(hours=1)).enqueue(number=1).return_value, str)
 of_django_with_options.using(job_key="{number}", run_after=datetime.now(UTC)).using(backend="other").enqueue(number=1)

@@ -381,4 +381,5 @@ backend_task(timeout=5)  # E
 of_django.enqueue("one")  # E
 of_django.using(max_atempts=5)  # E
 of_django.using(max_attempts="5")  # E
+of_django.using(at_most_once="yes")  # E
 of_django.using(max_attempts=5).enqueue("one")  # E

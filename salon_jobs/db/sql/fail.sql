@@ -1,13 +1,14 @@
 -- End a failed run: cancel the job when that was requested; otherwise requeue it after a wait, fail it when its
--- attempts are exhausted (or it can never succeed), or cancel it when a newer job waits under its key or has taken the
--- key since it began (supersede_function.sql). Writes the attempt's error row in the same statement.
+-- attempts are exhausted (or it can never succeed, or has begun its only run), or cancel it when a newer job waits
+-- under its key or has taken the key since it began (supersede_function.sql). Writes the attempt's error row in the
+-- same statement.
 -- Locks: the row, and waits for a transaction that has enqueued under its key: run it with wait_briefly. A twin committed
 -- meanwhile raises a unique violation: run it again.
 -- Role: worker.
 WITH mine AS MATERIALIZED (
     SELECT j.id,
            j.cancel_requested_at IS NOT NULL AS cancelled,
-           %(final)s::boolean OR j.attempts + 1 >= j.max_attempts AS spent,
+           %(final)s::boolean OR j.attempts + 1 >= j.max_attempts OR j.begun_once_at IS NOT NULL AS spent,
            j.job_key IS NOT NULL AND (
                EXISTS (SELECT FROM salon_jobs_superseded s WHERE s.job_id = j.id AND s.lease = j.lease)
                OR EXISTS (SELECT FROM salon_jobs_job t

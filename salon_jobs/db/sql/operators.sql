@@ -1,6 +1,7 @@
 -- name: operator_retry
 -- Requeue ended jobs for an operator, and return their ids: due at %(at)s (NULL: now), with one more attempt if they
--- were exhausted, and without an expiry that will have passed by then, which would cancel them when claimed.
+-- were exhausted, and without an expiry that will have passed by then, which would cancel them when claimed. One that
+-- has begun its only run may begin another: a person decides that.
 -- A job whose key a waiting job holds is left alone, and so are all but the first of %(ids)s with the same key: jobs
 -- that fail day after day under one key are common, and must not force an operator to retry a thousand one by one.
 -- Locks: the rows, in id order. A key given to another job concurrently raises a unique violation.
@@ -17,6 +18,7 @@ WITH chosen AS MATERIALIZED (
 )
 UPDATE salon_jobs_job j
    SET state = 'queued', reason = '', run_at = COALESCE(%(at)s::timestamptz, now()), finished_at = NULL, cancel_requested_at = NULL,
+       begun_once_at = NULL,
        expires_at = CASE WHEN j.expires_at > greatest(%(at)s::timestamptz, now()) THEN j.expires_at END,
        max_attempts = greatest(j.max_attempts, least(j.attempts + 1, 32767))
   FROM first f

@@ -1,7 +1,8 @@
 -- Requeue jobs without counting an attempt: a snooze (after a wait) or a release (wait NULL keeps run_at).
 -- With %(alone)s they are marked in ``trace`` (NewJob.travelling) to run alone, as those of a failed chunk are. A job
 -- whose cancellation was requested ends as cancelled; one whose key a newer job took while it ran, or under which a
--- newer job waits, ends as superseded.
+-- newer job waits, ends as superseded. One that has begun its only run (begin_once) is left alone, unless its process
+-- knows that the handler was not called (%(unbegun)s).
 -- Locks: as rescue.sql.
 -- Role: worker.
 WITH mine AS MATERIALIZED (
@@ -16,6 +17,7 @@ WITH mine AS MATERIALIZED (
       FROM salon_jobs_job j
       JOIN unnest(%(ids)s::bigint[], %(leases)s::bigint[]) AS l (id, lease) ON j.id = l.id AND j.lease = l.lease
      WHERE j.leased_by = %(process_id)s AND j.state = 'running'
+       AND (j.begun_once_at IS NULL OR %(unbegun)s)
      ORDER BY j.id
        FOR UPDATE OF j
 )
@@ -31,6 +33,7 @@ UPDATE salon_jobs_job j
                                                CASE WHEN jsonb_typeof(j.trace -> 'salon_jobs') = 'object'
                                                     THEN j.trace -> 'salon_jobs' ELSE '{}' END || '{"alone": true}')
                     ELSE j.trace END,
+       begun_once_at = NULL,
        leased_by = NULL
   FROM mine m
  WHERE j.id = m.id

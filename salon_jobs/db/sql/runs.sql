@@ -4,6 +4,23 @@
 SELECT id, lease FROM salon_jobs_job
  WHERE leased_by = %(process_id)s AND state = 'running' AND cancel_requested_at IS NOT NULL
 
+-- name: begin_once
+-- Record that the only run of a job begins, before its handler is called. No row: the lease is lost, or it has begun.
+-- A transaction of its own, whose commit waits for the disk, and for standbys where the server's settings say so, even
+-- if the session would not: a crash that loses the claim, which does not wait, must not lose this.
+-- Locks: the row. Role: worker.
+UPDATE salon_jobs_job
+   SET begun_once_at = clock_timestamp()
+ WHERE id = %(id)s AND leased_by = %(process_id)s AND lease = %(lease)s AND state = 'running' AND begun_once_at IS NULL
+   AND (SELECT CASE WHEN current_setting('synchronous_commit') IN ('off', 'local')
+                    THEN set_config('synchronous_commit', 'on', true) END) IS DISTINCT FROM 'off'
+
+-- name: begun_once
+-- Find the jobs leased to this process that have begun their only run.
+-- Locks: none. Role: worker.
+SELECT id, lease FROM salon_jobs_job
+ WHERE leased_by = %(process_id)s AND state = 'running' AND begun_once_at IS NOT NULL
+
 -- name: cancel_run
 -- End a run as cancelled: its handler discarded the job, or cancellation was requested. For a job with a public id,
 -- whose result names the process of every attempt, also write an error row.

@@ -1,0 +1,331 @@
+"""Tests that a run of a task declared at_most_once is never repeated, however it is cut short."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import IntegrityError, OperationalError, connection
+
+from salon_jobs import Discard, Snooze, current_job, enqueue_job, fan_out, store_task, task, tenant_context
+from salon_jobs.core.errors import Interrupted, OptionInvalid, TimedOut
+from salon_jobs.core.outcomes import Errored, Lost, Released, Succeeded
+from salon_jobs.core.records import ClaimedJob
+from salon_jobs.jobs import control, queries, registry
+from salon_jobs.models import Process
+from salon_jobs.testing import drain_jobs
+from salon_jobs.worker.executor import end_begun, execute, settle
+from salon_jobs.worker.in_flight import InFlightRun
+from salon_jobs.worker.maintenance import RescueCounts, Rescuer, rescue_process
+from tests import tasks
+from tests.support import change, claim, job_row, run_due, running_job, running_on_a_thread, seen
+from tests.worker.effects import write, written
+
+KINDS = ["system", "store", "outside", "async"]
+
+
+@pytest.fixture(params=KINDS)
+def enqueued(request: pytest.FixtureRequest, stores: list[UUID]) -> int:
+    """Return the id of a job of each kind of task that runs at most once."""
+    ways: dict[str, Callable[[], Any]] = {
+        "system": tasks.once.enqueue,
+        "store": lambda: tasks.once_in_store.enqueue(store_id=stores[0]),
+        "outside": lambda: tasks.once_outside.enqueue(store_id=stores[0]),
+        "async": tasks.once_async.enqueue,
+    }
+    return int(ways[request.param]().id)
+
+
+def begin(process_id: int) -> ClaimedJob:
+    """Claim the only job and begin its run, as a process does that dies in it."""
+    [job] = claim(process_id)
+    assert queries.begin_once(job, process_id)
+    return job
+
+
+def row_of(job_id: int) -> tuple[Any, ...]:
+    [row] = seen(
+        "SELECT state, reason, attempts, rescues, leased_by, error_class FROM salon_jobs_job WHERE id = %s", job_id
+    )
+    return row
+
+
+def errors() -> list[tuple[Any, ...]]:
+    return seen("SELECT job_id, attempt, code, error_class FROM salon_jobs_job_error ORDER BY id")
+
+
+NOT_REPEATED = "salon_jobs.core.errors.NotRepeated"
+FAILED = ("failed", "JOB.NOT_REPEATED", 1, 0, None, NOT_REPEATED)
+
+
+def test_a_run_that_ends_by_itself_leaves_nothing(enqueued: int, process_id: int) -> None:
+    assert [type(outcome) for outcome in run_due(process_id)] == [Succeeded]
+    assert job_row(enqueued) is None
+
+
+def test_it_begins_durably_before_the_handler_and_only_once(
+    stores: list[UUID], process_id: int, hooks: tasks.Hooks
+) -> None:
+    settings: list[Any] = []
+
+    def look(**_: object) -> None:
+        # From another session: what it sees is committed.
+        settings.extend(seen("SELECT begun_once_at IS NOT NULL FROM salon_jobs_job"))
+
+    hooks.store = look
+    handle = tasks.once_in_store.enqueue(store_id=stores[0])
+    [job] = claim(process_id)
+    first = running_job(job, process_id)
+    assert isinstance(execute(first), Succeeded)
+    assert settings == [(True,)]
+    assert job_row(handle.id) is None
+    tasks.once.enqueue()
+    job = begin(process_id)
+    assert isinstance(execute(running_job(job, process_id)), Lost), "the answer to a second beginning"
+
+
+@pytest.mark.parametrize(("session", "at_commit"), [("off", "on"), ("local", "on"), ("remote_apply", "remote_apply")])
+def test_the_beginning_waits_for_the_disk_whatever_the_session_says(
+    process_id: int, session: str, at_commit: str
+) -> None:
+    tasks.once.enqueue()
+    [job] = claim(process_id)
+    change(
+        "CREATE FUNCTION show_commit() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN RAISE EXCEPTION 'commits %%', current_setting('synchronous_commit'); END $$"
+    )
+    change(
+        "CREATE CONSTRAINT TRIGGER show_commit AFTER UPDATE ON salon_jobs_job DEFERRABLE INITIALLY DEFERRED"
+        " FOR EACH ROW EXECUTE FUNCTION show_commit()"
+    )
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT set_config('synchronous_commit', %s, false)", [session])
+    try:
+        with pytest.raises(Exception, match=f"commits {at_commit}$|commits {at_commit}\n"):
+            queries.begin_once(job, process_id)
+    finally:
+        connection.close()
+        change("DROP FUNCTION show_commit CASCADE")
+
+
+def test_jobs_of_other_tasks_run_no_further_statement(stores: list[UUID], process_id: int) -> None:
+    handle = tasks.outside.enqueue(store_id=stores[0])
+    [job] = claim(process_id)
+    execute(running_job(job, process_id))
+    row = job_row(handle.id)
+    assert row is not None
+    assert row["begun_once_at"] is None
+
+
+@pytest.mark.parametrize("charged", [None, "it", "none"])
+def test_a_run_whose_process_died_fails_and_is_not_repeated(
+    enqueued: int, process_id: int, charged: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    begin(process_id)
+    known = None if charged is None else [enqueued] * (charged == "it")
+    assert rescue_process(process_id, None, end="was killed by SIGKILL", charged=known) == RescueCounts(1, 0, 1)
+    rescues = 0 if charged == "none" else 1
+    assert row_of(enqueued) == ("failed", "JOB.NOT_REPEATED", 1, rescues, None, NOT_REPEATED)
+    assert errors() == [(enqueued, 1, "JOB.NOT_REPEATED", NOT_REPEATED)]
+    [failed] = [record.event_fields for record in caplog.records if getattr(record, "event", "") == "job_failed"]  # type: ignore[attr-defined]
+    assert (failed["code"], failed["attempt"]) == ("JOB.NOT_REPEATED", 1)
+    assert Rescuer().run_once() == RescueCounts()
+
+
+def test_a_run_of_a_silent_host_fails_too(enqueued: int, process_id: int) -> None:
+    begin(process_id)
+    change("UPDATE salon_jobs_process SET heartbeat_at = now() - interval '1 min'")
+    assert Rescuer().run_once() == RescueCounts(1, 0, 1)
+    assert row_of(enqueued)[:2] == ("failed", "JOB.NOT_REPEATED")
+
+
+def test_a_job_that_had_not_begun_is_queued_again_however_often_its_processes_die(enqueued: int) -> None:
+    for _ in range(4):
+        process = int(Process.objects.create(kind="worker", hostname="test", pid=2).pk)
+        assert len(claim(process)) == 1
+        assert rescue_process(process, None) == RescueCounts(1, 1, 0)
+    assert row_of(enqueued) == ("queued", "", 0, 0, None, None)
+    assert errors() == []
+
+
+def test_a_job_that_was_only_prefetched_is_given_back(enqueued: int, process_id: int) -> None:
+    [job] = claim(process_id)
+    assert enqueued in queries.give_back([(job.id, job.lease)], process_id)
+    assert row_of(enqueued)[0] == "queued"
+
+
+@pytest.mark.parametrize("error", [OSError, lambda: Snooze(timedelta(minutes=1))], ids=["error", "snooze"])
+def test_an_error_or_a_snooze_is_the_end(
+    process_id: int, hooks: tasks.Hooks, error: Callable[[], BaseException]
+) -> None:
+    def end(**_: object) -> None:
+        raise error()
+
+    hooks.system = end
+    handle = tasks.once.enqueue()
+    [outcome] = run_due(process_id)
+    assert isinstance(outcome, Errored)
+    expected = "attempts_exhausted" if error is OSError else "JOB.NOT_REPEATED"
+    assert row_of(handle.id)[:3] == ("failed", expected, 1)
+
+
+def test_a_discard_is_the_end_as_ever(process_id: int, hooks: tasks.Hooks) -> None:
+    def end(**_: object) -> None:
+        raise Discard("no need")
+
+    hooks.system = end
+    handle = tasks.once.enqueue()
+    run_due(process_id)
+    assert row_of(handle.id)[:2] == ("cancelled", "discarded: no need")
+
+
+@pytest.mark.parametrize(("kind", "reason"), [(Interrupted, "JOB.NOT_REPEATED"), (TimedOut, "JOB.TIMED_OUT")])
+def test_an_interrupt_is_the_end_and_effects_in_the_transaction_are_rolled_back(
+    stores: list[UUID], process_id: int, hooks: tasks.Hooks, kind: type[Interrupted], reason: str
+) -> None:
+    def interrupted(store_id: UUID, number: int) -> None:
+        write()
+        current_job().interrupted_by = kind
+        raise kind
+
+    hooks.store = interrupted
+    handle = tasks.once_in_store.enqueue(store_id=stores[0])
+    run_due(process_id)
+    assert row_of(handle.id)[:3] == ("failed", reason, 1)
+    assert written() == []
+
+
+def test_a_run_for_which_its_process_was_killed_has_timed_out(enqueued: int, process_id: int) -> None:
+    job = begin(process_id)
+    overdue = [InFlightRun(0, job.id, job.lease, 100.0, 101.5)]
+    rescue_process(process_id, None, charged=[], overdue=overdue)
+    assert row_of(enqueued)[:3] == ("failed", "JOB.TIMED_OUT", 1)
+
+
+def test_a_cancelled_run_is_cancelled(enqueued: int, process_id: int) -> None:
+    begin(process_id)
+    control.cancel_jobs([enqueued], using="default")
+    rescue_process(process_id, None)
+    assert row_of(enqueued)[:2] == ("cancelled", "cancelled")
+
+
+def test_a_beginning_that_the_database_refused_is_no_beginning(
+    process_id: int, hooks: tasks.Hooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even one that was committed, and whose answer was lost."""
+    began: list[str] = []
+    hooks.system = lambda **arguments: began.append(arguments["note"])
+    handle = tasks.once.enqueue(note="ran")
+    begin_once = queries.begin_once
+
+    def lose_the_answer(job: ClaimedJob, process: int) -> bool:
+        begin_once(job, process)
+        raise OperationalError("server closed the connection unexpectedly")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(queries, "begin_once", lose_the_answer)
+        [outcome] = run_due(process_id)
+    assert outcome == Released(begun=False)
+    assert row_of(handle.id) == ("queued", "", 0, 0, None, None)
+    assert began == []
+    run_due(process_id)
+    assert began == ["ran"]
+
+
+def test_no_statement_queues_again_what_has_begun(enqueued: int, process_id: int) -> None:
+    job = begin(process_id)
+    assert queries.requeue([(job.id, job.lease)], process_id) == {}
+    assert queries.give_back([(job.id, job.lease)], process_id) == {}
+    with pytest.raises(IntegrityError, match="salon_jobs_job_begun_once"):
+        change("UPDATE salon_jobs_job SET state = 'queued', leased_by = NULL")
+
+
+def test_an_operator_may_have_it_run_again(enqueued: int, process_id: int) -> None:
+    begin(process_id)
+    rescue_process(process_id, None)
+    assert control.retry_jobs([enqueued], using="default")[0].changed
+    again = int(Process.objects.create(kind="worker", hostname="test", pid=2).pk)
+    begin(again)
+    rescue_process(again, None)
+    assert row_of(enqueued)[:3] == ("failed", "JOB.NOT_REPEATED", 2)
+
+
+def test_a_store_may_have_its_own_run_again(stores: list[UUID], process_id: int) -> None:
+    handle = tasks.once_in_store.enqueue(store_id=stores[0])
+    begin(process_id)
+    rescue_process(process_id, None)
+    with tenant_context(stores[0], using="web"):
+        assert control.retry_jobs([handle.id], using="web")[0].changed
+
+
+def test_every_way_to_enqueue_gives_it_one_attempt(stores: list[UUID], process_id: int) -> None:
+    tasks.once.enqueue()
+    tasks.once.enqueue_many([tasks.once.call(note="many")])
+    enqueue_job("test-once", {"note": "by name"})
+    fan_out(tasks.once_in_store)
+    tasks.system.enqueue_many([tasks.system.call()], then=tasks.once.call(note="then"))
+    assert seen("SELECT DISTINCT max_attempts FROM salon_jobs_job WHERE task LIKE 'test-once%%'") == [(1,)]
+    assert seen("SELECT max_attempts FROM salon_jobs_follow_up") == [(1,)]
+
+
+def test_a_row_that_says_otherwise_is_not_repeated_either(process_id: int, hooks: tasks.Hooks) -> None:
+    """It was enqueued by an older release, which did not declare it."""
+
+    def end(**_: object) -> None:
+        raise OSError
+
+    hooks.system = end
+    handle = tasks.once.enqueue()
+    change("UPDATE salon_jobs_job SET max_attempts = 25")
+    run_due(process_id)
+    assert row_of(handle.id)[:3] == ("failed", "attempts_exhausted", 1)
+
+
+def test_it_drains_in_a_test(stores: list[UUID]) -> None:
+    tasks.once.enqueue()
+    tasks.once_in_store.enqueue(store_id=stores[0])
+    assert [type(job.outcome) for job in drain_jobs()] == [Succeeded, Succeeded]
+
+
+def test_on_a_workers_thread_it_runs_and_is_gone(process_id: int, hooks: tasks.Hooks) -> None:
+    runs: list[str] = []
+    hooks.system = lambda **arguments: runs.append(arguments["note"])
+    for note in "ab":
+        tasks.once.enqueue(note=note)
+    with running_on_a_thread(process_id, claim(process_id)):
+        pass
+    assert runs == ["a", "b"]
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"max_attempts": 2}, {"retry_on": (OSError,)}, {"backoff": object()}, {"at_most_once": 1}, {"at_most_once": None}],
+)
+def test_what_contradicts_it_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(OptionInvalid, match=next(iter(options))):
+        task(name="test-refused", **{"at_most_once": True, **options})
+
+
+def test_chunks_and_another_number_of_attempts_for_one_enqueue_are_refused() -> None:
+    with pytest.raises(OptionInvalid, match="chunk=10"):
+        store_task(name="test-refused", chunk=10, at_most_once=True)
+    with pytest.raises(OptionInvalid, match="max_attempts=3"):
+        tasks.once.using(max_attempts=3)
+    with pytest.raises(OptionInvalid, match="declare the task with it"):
+        tasks.system.using(at_most_once=True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    assert tasks.once.using(max_attempts=1, queue="mail").options.queue == "mail"
+    assert "test-refused" not in registry.task_names()
+
+
+def test_an_end_that_nobody_writes_is_written_by_the_sweep(process_id: int) -> None:
+    handle = tasks.once.enqueue()
+    job = begin(process_id)
+    assert queries.begun_once(process_id) == {(job.id, job.lease)}
+    end_begun(job.id, job.lease, process_id)
+    assert row_of(handle.id)[:3] == ("failed", "JOB.NOT_REPEATED", 1)
+    settle(running_job(job, process_id), Succeeded(finished=False))
+    assert row_of(handle.id)[0] == "failed"
