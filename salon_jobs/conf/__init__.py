@@ -5,7 +5,7 @@ Its keys are in ``schema.py``, which loads when the first one is read.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
@@ -47,6 +47,10 @@ def task_backends() -> set[str]:
     given: dict[str, dict[str, Any]] = getattr(django_settings, "TASKS", {})
     paths = (parameters.get("BACKEND", "") for parameters in given.values())
     return {path for path in paths if not path.startswith(("django.tasks.", "django_tasks."))}
+
+
+# What MAX_PAYLOAD is at least: smaller payloads need not be compared with it.
+LEAST_BOUND: Final = 1024
 
 
 def is_given(key: str) -> bool:

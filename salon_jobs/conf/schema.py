@@ -13,7 +13,7 @@ from django.db import DEFAULT_DB_ALIAS
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
-from salon_jobs.conf import REQUEST_STORES
+from salon_jobs.conf import LEAST_BOUND, REQUEST_STORES
 from salon_jobs.conf.reader import (
     count,
     duration,
@@ -171,7 +171,7 @@ class Settings:
     max_attempts: int = setting(25, count(1, 32767))
     terminate_after_timeouts: int | None = setting(None, optional(count(1, 1_000_000)))
     max_jobs_per_child: int | None = setting(None, optional(count(1, 1_000_000_000)))
-    max_payload: int = setting(1_048_576, count(1, 67_108_864))
+    max_payload: int = setting(1_048_576, count(LEAST_BOUND, 67_108_864))
     backoff: Backoff = setting(Backoff, _backoff)
     logging: LoggingSettings = _part(LoggingSettings, "LOGGING")
     sentry: bool | None = setting(None, optional(flag))

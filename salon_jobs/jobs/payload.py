@@ -18,8 +18,8 @@ import msgspec
 import msgspec.inspect
 import msgspec.structs
 
+from salon_jobs.conf import LEAST_BOUND, uses_time_zones
 from salon_jobs.conf import settings as conf
-from salon_jobs.conf import uses_time_zones
 from salon_jobs.core.errors import PayloadInvalid, TaskInvalid, suggest
 from salon_jobs.jobs.options import EnqueueOptions
 
@@ -188,7 +188,9 @@ class PayloadType:
             encoded = encode(values, plain=plain)
         except Exception as error:  # the caller's own class may raise anything
             raise PayloadInvalid(f"task {self.task_name!r}: an argument cannot be written as JSON: {error}") from error
-        if len(encoded) > conf.max_payload:
+        # Most payloads are smaller than any bound, and those of cron entries are bound at import: without the settings,
+        # whose mistakes a check reports later.
+        if len(encoded) > LEAST_BOUND and len(encoded) > conf.max_payload:
             raise PayloadInvalid(
                 f"task {self.task_name!r}: the arguments are {len(encoded):,} bytes of JSON; at most "
                 f"{conf.max_payload:,} are allowed (SALON_JOBS['MAX_PAYLOAD']): store the content and pass what "

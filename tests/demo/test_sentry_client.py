@@ -78,6 +78,9 @@ EACH = {
     "tasks_unknown": WARNING,
     "partitions_lost": WARNING,
     "rescue_held_up": WARNING,
+    "thread_died": CRITICAL,
+    "job_outcome_unknown": WARNING,
+    "log_lost": WARNING,
     "messages_passed_over": WARNING,
     "process_draining": WARNING,
     "process_stopped": WARNING,
@@ -163,7 +166,7 @@ def test_what_needs_a_person_reaches_sentry_once_each_grouped_by_event() -> None
     ("environment", "expected"),
     [
         ({"SENTRY_LEVEL": "error"}, {name for name, level in (ONCE | EACH).items() if level >= ERROR}),
-        ({"SENTRY_LEVEL": "critical"}, set[str]()),
+        ({"SENTRY_LEVEL": "critical"}, {"thread_died"}),
         ({"SENTRY_SAMPLE_RATE": "0"}, set[str]()),
         # What is written to the output is another question.
         (

@@ -290,13 +290,13 @@ def test_a_refusal_names_the_path_and_quotes_no_value(payload: str, message: str
 
 
 def test_arguments_larger_than_the_setting_are_refused_by_their_size(settings: Any) -> None:
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "MAX_PAYLOAD": 100}
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "MAX_PAYLOAD": 1024}
     payload = PayloadType("t", takes_text, with_store=False)
-    payload.bind((), {"text": "x" * 80})
+    payload.bind((), {"text": "x" * 1000})
     with pytest.raises(
-        PayloadInvalid, match=r"111 bytes of JSON; at most 100 are allowed \(SALON_JOBS\['MAX_PAYLOAD'\]\)"
+        PayloadInvalid, match=r"1,031 bytes of JSON; at most 1,024 are allowed \(SALON_JOBS\['MAX_PAYLOAD'\]\)"
     ):
-        payload.bind((), {"text": "x" * 100})
+        payload.bind((), {"text": "x" * 1020})
 
 
 def takes_text(text: str) -> None: ...

@@ -32,7 +32,7 @@ def ended(state: str, age: timedelta, number: int = 1) -> list[int]:
     """Insert jobs that ended so long ago, each with an error row; returns their ids."""
     rows = seen(
         "WITH job AS (INSERT INTO salon_jobs_job (task, state, attempts, max_attempts, finished_at)"
-        "  SELECT 'ping', %s, 1, 1, now() - %s FROM generate_series(1, %s) RETURNING id),"
+        "  SELECT 'ping', %s, 1, 1, now() - %s + n * interval '1 us' FROM generate_series(1, %s) AS n RETURNING id),"
         " error AS (INSERT INTO salon_jobs_job_error (job_id, attempt, error_class, occurred_at)"
         "  SELECT id, 1, 'X', now() - %s FROM job)"
         " SELECT id FROM job ORDER BY id",

@@ -404,6 +404,7 @@ def test_what_is_read_is_bounded_by_the_size_of_payloads_too() -> None:
     [second] = backlog.page_requests(TYPE, 10_000)
     assert second.take == 64 - 3
     backlog.marked(backlog.take(9))
+    request = second
     for last in range(4, 24):
         [request] = backlog.page_requests(TYPE, 10_000)
         backlog.accept([request], [message(last)], last)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -307,7 +307,7 @@ def test_on_a_workers_thread_it_runs_and_is_gone(process_id: int, hooks: tasks.H
 )
 def test_what_contradicts_it_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(OptionInvalid, match=next(iter(options))):
-        task(name="test-refused", **{"at_most_once": True, **options})
+        task(**cast("Any", {"name": "test-refused", "at_most_once": True, **options}))
 
 
 def test_chunks_and_another_number_of_attempts_for_one_enqueue_are_refused() -> None:

@@ -6,6 +6,7 @@ a key that is full, or thousands of them, keeping others from their jobs.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -78,8 +79,12 @@ def by_key(jobs: list[ClaimedJob]) -> Counter[str | None]:
     return Counter(keys[job.id] for job in jobs)
 
 
+_ids = itertools.count(1)
+
+
 def another_process() -> int:
-    return int(Process.objects.create(kind="worker", hostname="test", pid=2).pk)
+    """Insert the row of one more process. Drawn in the same millisecond, two of its ids might conflict."""
+    return int(Process.objects.create(id=next(_ids), kind="worker", hostname="test", pid=2).pk)
 
 
 def most_at_once(scope: str) -> int:
