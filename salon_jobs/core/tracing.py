@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -42,7 +42,10 @@ class Sent:
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """One run of a job. ``ended``, the name of the log event of its end, is final when the context exits."""
+    """One run of a job. ``ended``, the name of the log event of its end, is final when the context exits.
+
+    ``reported`` are the errors that the handler itself has reported, which a tracer that knows them sets.
+    """
 
     task: str
     job_id: int
@@ -56,6 +59,7 @@ class Run:
     ended: str = JOB_SUCCEEDED
     error: BaseException | None = None
     trace_id: str | None = None
+    reported: Container[BaseException] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,7 +261,10 @@ def _as_text(headers: Mapping[str, str]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class FinalFailure:
-    """A job that will not be retried. ``payload`` is for observers that are configured to include it."""
+    """A job that will not be retried. ``payload`` is for observers that are configured to include it.
+
+    ``reported`` says whether the handler itself has already reported the error.
+    """
 
     job_id: int
     task: str
@@ -265,6 +272,7 @@ class FinalFailure:
     attempt: int
     error: BaseException
     payload: str | None
+    reported: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import json
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ import sentry_sdk
 from django.utils.text import slugify
 from sentry_sdk.crons import capture_checkin
 from sentry_sdk.integrations.logging import ignore_logger
+from sentry_sdk.scope import use_isolation_scope
 from sentry_sdk.tracing import Span, Transaction
 from sentry_sdk.tracing_utils import has_tracing_enabled
 from sentry_sdk.utils import capture_internal_exceptions
@@ -64,26 +66,66 @@ def capture(failure: FinalFailure | MessageFailure) -> None:
 
 
 def _capture_job(failure: FinalFailure) -> None:
-    """Capture a job's failure, with the payload only if SENTRY_PAYLOAD is set, redacted as REDACT says.
+    """Capture a job's failure, unless its run has: then that event has the tags of the run.
 
-    The same applies to local variables of frames, since a handler's arguments are the payload; those of our own frames,
-    which hold it as text, are never sent. The text of the error is that of the error row.
+    The payload goes along only if SENTRY_PAYLOAD is set, redacted as REDACT says. The same applies to local variables
+    of frames, since a handler's arguments are the payload; those of our own frames, which hold it as text, are never
+    sent. The text of the error is that of the error row.
     """
+    if failure.reported:
+        return
     with sentry_sdk.new_scope() as scope:
-        scope.set_tags(
-            {
-                "task_name": failure.task,
-                "store_id": "" if failure.store_id is None else str(failure.store_id),
-                "attempt": failure.attempt,
-                "job_id": failure.job_id,
-            }
-        )
+        scope.set_tags(_tags(failure))
         scope.set_transaction_name(failure.task)
         if conf.sentry_payload and failure.payload is not None:
             shown = json.dumps(redacted_text(failure.payload, conf.redact), ensure_ascii=False)
             scope.set_context("job", {"payload": shown})
         scope.add_event_processor(_without_secrets)
         scope.capture_exception(failure.error)
+
+
+def _tags(job: FinalFailure | Run) -> dict[str, str | int]:
+    return {
+        "task_name": job.task,
+        "store_id": "" if job.store_id is None else str(job.store_id),
+        "attempt": job.attempt,
+        "job_id": job.job_id,
+    }
+
+
+class _Reported:
+    """The errors of which a run itself has sent an event: a container, and the processor of the run's events.
+
+    Only the last few are kept, since a handler may report each of many thousands that it survives. The SDK tells the
+    id of the last event that was sent, so whether one was is looked up before the next one.
+    """
+
+    def __init__(self) -> None:
+        self._sent: deque[BaseException] = deque(maxlen=_MOST_REPORTED)
+        self._last: tuple[sentry_sdk.Scope, str, BaseException] | None = None
+
+    def __contains__(self, error: object) -> bool:
+        self._look_up()
+        return any(error is each for each in self._sent)
+
+    def __call__(self, event: Event, hint: Hint) -> Event:
+        self._look_up()
+        _, error, _ = hint.get("exc_info") or (None, None, None)
+        if error is not None:
+            self._last = sentry_sdk.get_isolation_scope(), event["event_id"], error
+        return event
+
+    def _look_up(self) -> None:
+        last, self._last = self._last, None
+        if last is None:
+            return
+        scope, event_id, error = last
+        with use_isolation_scope(scope):
+            if sentry_sdk.last_event_id() == event_id:
+                self._sent.append(error)
+
+
+_MOST_REPORTED: Final = 10
 
 
 def _capture_message(failure: MessageFailure) -> None:
@@ -313,6 +355,9 @@ class SentryTracer:
         """Give a run its own breadcrumbs, tags and transaction, since a thread runs jobs of one store after another."""
         monitors = _begin_check_ins(run) if conf.sentry_monitors else ()
         with sentry_sdk.isolation_scope() as scope:
+            scope.set_tags(_tags(run))
+            run.reported = reported = _Reported()
+            scope.add_event_processor(reported)
             if _makes_spans():
                 with _run_span(_continued(run.headers, "queue.task", run.task), run):
                     yield

@@ -403,7 +403,8 @@ def _write_error(running: RunningJob, outcome: Errored) -> JobState | None:
     match state:
         case JobState.FAILED:
             _log(logging.ERROR, events.JOB_FAILED, running, exc_info=error, **fields)
-            report_failure(FinalFailure(job.id, job.task, job.store_id, job.attempt, error, job.payload))
+            reported = running.trace is not None and error in running.trace.reported
+            report_failure(FinalFailure(job.id, job.task, job.store_id, job.attempt, error, job.payload, reported))
         case JobState.CANCELLED:
             _log(logging.WARNING, events.JOB_CANCELLED, running, reason=ended.reason if ended else "", **fields)
         case _:

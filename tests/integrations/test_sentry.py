@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import UUID
 
@@ -130,6 +131,70 @@ def test_a_job_that_kills_its_processes_is_one_event(stores: list[UUID], process
         rescuer.Rescuer().run_once()
     [event] = events
     assert event["exception"]["values"][-1]["type"] == "ProcessDied"
+    assert event["tags"]["job_id"] == handle.id
+
+
+def log(error: Exception) -> None:
+    logging.getLogger("host").error("could not open the till", exc_info=error)
+
+
+def capture_and_more(error: Exception) -> None:
+    sentry_sdk.capture_exception(error)
+    sentry_sdk.capture_exception(KeyError("key"))
+
+
+def capture_elsewhere(error: Exception) -> None:
+    with sentry_sdk.isolation_scope():
+        sentry_sdk.capture_exception(error)
+
+
+@pytest.mark.parametrize("tell", [log, sentry_sdk.capture_exception, capture_and_more, capture_elsewhere])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_failure_that_its_handler_reports_is_one_event_with_the_tags(
+    database: None,
+    hooks: tasks.Hooks,
+    process_id: int,
+    events: Events,
+    tell: Callable[[Exception], object],
+    *,
+    is_async: bool,
+) -> None:
+    def body(**_: object) -> None:
+        try:
+            raise RuntimeError("the till is closed")
+        except RuntimeError as error:
+            tell(error)
+            raise
+
+    async def coroutine(**_: object) -> None:
+        body()
+
+    hooks.system, hooks.coroutine = body, coroutine
+    declared = tasks.async_system if is_async else tasks.system
+    handle = declared.using(max_attempts=1).enqueue()
+    with running_on_a_thread(process_id, claim(process_id)):
+        pass
+    [event] = [event for event in events if event["exception"]["values"][-1]["type"] == "RuntimeError"]
+    assert event["tags"] == {"task_name": declared.name, "store_id": "", "attempt": 1, "job_id": handle.id}
+
+
+def test_an_event_of_the_handler_that_is_not_sent_counts_for_nothing(
+    database: None, hooks: tasks.Hooks, process_id: int, events: Events
+) -> None:
+    def body(**_: object) -> None:
+        try:
+            raise RuntimeError("the till is closed")
+        except RuntimeError as error:
+            log(error)
+            raise
+
+    options = sentry_sdk.get_client().options
+    options["before_send"] = lambda event, _: None if event.get("logger") == "host" else event
+    hooks.system = body
+    handle = tasks.system.using(max_attempts=1).enqueue()
+    with running_on_a_thread(process_id, claim(process_id)):
+        pass
+    [event] = events
     assert event["tags"]["job_id"] == handle.id
 
 
