@@ -11,6 +11,7 @@ import django
 from django.core.exceptions import ImproperlyConfigured
 
 __all__ = [
+    "LOGGER",
     "BaseTaskBackend",
     "InvalidTask",
     "Task",
@@ -34,6 +35,8 @@ if TYPE_CHECKING or django.VERSION >= (6, 0):
     from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
     from django.tasks.signals import task_enqueued, task_finished, task_started
     from django.utils.json import normalize_json
+
+    LOGGER = "django.tasks"
 else:
     try:
         from django_tasks import TaskContext, TaskResult, TaskResultStatus, task, task_backends
@@ -50,3 +53,5 @@ else:
     from django_tasks.exceptions import TaskResultDoesNotExist
     from django_tasks.signals import task_enqueued, task_finished, task_started
     from django_tasks.utils import normalize_json
+
+    LOGGER = "django_tasks"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import sys
 from collections.abc import Coroutine, Mapping, Sequence
+from contextvars import ContextVar
 from copy import copy
 from datetime import UTC, datetime, timedelta
 from functools import partial, reduce
@@ -14,6 +16,7 @@ from uuid import UUID, uuid4
 import msgspec
 
 from salon_jobs.backend.framework import (
+    LOGGER,
     InvalidTask,
     TaskContext,
     TaskError,
@@ -242,8 +245,24 @@ class TaskHandler:
             return
         try:
             raise error
-        except BaseException:  # Django logs the exception that is being handled
-            send()
+        except BaseException:  # receivers find the exception being handled
+            told = _is_logged.set(True)
+            try:
+                send()
+            finally:
+                _is_logged.reset(told)
+
+
+# While receivers are told of a failure, which the record ``job_failed`` has described.
+_is_logged: ContextVar[bool] = ContextVar("salon_jobs_failure_is_logged", default=False)
+
+
+def _is_first(record: logging.LogRecord) -> bool:
+    return record.levelno < logging.ERROR or not _is_logged.get()
+
+
+# One failure is one record: Django's own says less.
+logging.getLogger(LOGGER).addFilter(_is_first)
 
 
 def keep_result(task: AnyTask) -> timedelta:

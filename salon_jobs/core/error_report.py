@@ -36,6 +36,8 @@ _OTHERS: Final = tuple(
         *(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")),
     }
 )
+# The modules of ours, and of the event loop, that call a handler.
+_CALLERS: Final = frozenset({"salon_jobs", "asyncio", "concurrent"})
 _CAUSED: Final = "\nThe above exception was the direct cause of the following exception:\n\n"
 _FOLLOWED: Final = "\nDuring handling of the above exception, another exception occurred:\n\n"
 
@@ -84,7 +86,8 @@ def shown_message(text: str) -> str:
 def traceback_of(error: BaseException, frames: TracebackType | None = None) -> str:
     """Format a traceback as Python does, with messages as ``message_of`` returns them; keep the end of a long one.
 
-    ``frames`` replaces those of the error itself. Never raises.
+    Where the host's own code failed, the frames of ours that called it are left out. ``frames`` replaces those of the
+    error itself. Never raises.
     """
     return _text(lambda: "".join(_chain(error, frames or error.__traceback__, 0)).rstrip("\n"))[-_LONGEST_TRACEBACK:]
 
@@ -112,7 +115,17 @@ def _chain(error: BaseException, frames: TracebackType | None, depth: int) -> It
         yield why
 
 
+def _below_callers(frames: TracebackType | None) -> TracebackType | None:
+    """Return the frames without those of ours that called the host's code; all of them if none is the host's."""
+    first = frames
+    while first is not None and first.tb_frame.f_globals.get("__name__", "").partition(".")[0] in _CALLERS:
+        first = first.tb_next
+    is_of_host = any(not frame.f_code.co_filename.startswith(_OTHERS) for frame, _ in traceback.walk_tb(first))
+    return first if is_of_host else frames
+
+
 def _one(error: BaseException, frames: TracebackType | None, depth: int) -> Iterator[str]:
+    frames = _below_callers(frames)
     if frames is not None:
         yield "Traceback (most recent call last):\n"
         for frame in traceback.format_list(traceback.extract_tb(frames, -_MOST_FRAMES)):

@@ -112,7 +112,7 @@ class _Reported:
         self._look_up()
         _, error, _ = hint.get("exc_info") or (None, None, None)
         if error is not None:
-            self._last = sentry_sdk.get_isolation_scope(), event["event_id"], error
+            self._last = sentry_sdk.get_isolation_scope(), event.get("event_id", ""), error
         return event
 
     def _look_up(self) -> None:

@@ -7,8 +7,6 @@ import sys
 from collections.abc import Mapping
 from copy import copy
 from datetime import datetime
-from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, TextIO
 
 from salon_jobs.conf import has_logging
@@ -90,21 +88,6 @@ class TerminalFormatter(TextFormatter):
         super().__init__()
         self._screen = screen
 
-    def format(self, record: logging.LogRecord) -> str:
-        if record.exc_info and record.name in _LOGGERS_OF_TASKS:
-            # ``job_failed`` shows the traceback.
-            record = copy(record)
-            record.exc_info = record.exc_text = None
-        return super().format(record)
-
-    def formatException(self, ei: Any) -> str:  # noqa: N802 - as above
-        """Format a traceback without our frames above those of the project."""
-        kind, error, frames = ei
-        while frames is not None and frames.tb_next is not None and _is_in(_PACKAGE, frames):
-            frames = frames.tb_next
-        is_of_project = frames is not None and not _is_in(_PACKAGE, frames) and not _is_in(_INSTALLED, frames)
-        return super().formatException((kind, error, frames) if is_of_project else ei)
-
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - as above
         colour = "red" if record.levelno >= logging.ERROR else "yellow" if record.levelno >= logging.WARNING else ""
         at = self._screen.paint(f"{datetime.fromtimestamp(record.created).astimezone():%H:%M:%S}", "dim")
@@ -124,16 +107,6 @@ class TerminalFormatter(TextFormatter):
         if error := _error(fields):
             lines.append(self._screen.paint(f"         {visible(error)}", colour))
         return "\n".join(lines)
-
-
-# Django's logger of its tasks, and that of the backport.
-_LOGGERS_OF_TASKS: Final = frozenset({"django.tasks", "django_tasks"})
-_PACKAGE: Final = str(Path(__file__).parents[1])
-_INSTALLED: Final = "site-packages"
-
-
-def _is_in(folder: str, frames: TracebackType) -> bool:
-    return folder in frames.tb_frame.f_code.co_filename
 
 
 def _is_shown(name: str, value: object) -> bool:

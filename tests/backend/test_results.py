@@ -407,8 +407,8 @@ def test_the_end_is_announced_after_its_commit() -> None:
     assert states == [[("2",)], [("failed",)]]
 
 
-def test_logging_is_djangos(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, LOGGER):
+def test_the_log_is_djangos_but_one_failure_is_one_record_without_our_frames(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
         done = run(calls.add, 1)
         failed = run(calls.fail)
     records = [record for record in caplog.records if record.name == LOGGER]
@@ -416,9 +416,13 @@ def test_logging_is_djangos(caplog: pytest.LogCaptureFixture) -> None:
         ("INFO", f"Task id={done.id} path=tests.backend.calls.add state=RUNNING"),
         ("INFO", f"Task id={done.id} path=tests.backend.calls.add state=SUCCESSFUL"),
         ("INFO", f"Task id={failed.id} path=tests.backend.calls.fail state=RUNNING"),
-        ("ERROR", f"Task id={failed.id} path=tests.backend.calls.fail state=FAILED"),
     ]
-    assert [record.exc_info and record.exc_info[0] for record in records] == [None, None, None, ValueError]
+    [record] = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    [(traceback,)] = seen("SELECT traceback FROM salon_jobs_job_error")
+    shown = calls.fail.get_result(failed.id).errors[0].traceback
+    for text in (traceback, record.exc_text or "", shown):
+        assert text.count("  File ") == 1
+        assert "tests/backend/calls.py" in text
 
 
 def test_a_receiver_that_fails_at_the_start_fails_the_run() -> None:
