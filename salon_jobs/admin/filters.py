@@ -140,7 +140,7 @@ class DestinationStateFilter(admin.SimpleListFilter):
     _states: Final = {
         "down": Q(paused=False, outage_since__isnull=False),
         "paused": Q(paused=True),
-        "reachable": Q(paused=False, outage_since=None),
+        "no outage": Q(paused=False, outage_since=None),
     }
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:

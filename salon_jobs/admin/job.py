@@ -184,7 +184,7 @@ class JobAdmin(ActionAdmin):
     )
     enqueued_at = time_of("created_at", "enqueued")
     due_at = time_of("run_at", "due")
-    started = time_of("started_at", "last started")
+    started = time_of("started_at", "last claimed")
     ended = time_of("finished_at", "ended")
     asked_to_end = time_of("cancel_requested_at", "cancellation requested")
     expires = time_of("expires_at", "expires")
@@ -232,11 +232,12 @@ class JobAdmin(ActionAdmin):
         return super().changelist_view(request, context)
 
     def _states(self, request: HttpRequest) -> list[tuple[str, str]]:
-        """Return each state with its number of jobs, up to 10,000; for staff of one store without the numbers.
+        """Return each state with its number of jobs, up to 10,000; without it in a filtered list, or one of a store.
 
-        No index has a store's jobs by state.
+        The numbers are those of the whole table, and no index has a store's jobs by state.
         """
-        if not sees_all_stores(request):
+        is_filtered = any(value for name, value in request.GET.items() if name not in ("state__exact", "p", "o"))
+        if is_filtered or not sees_all_stores(request):
             return [(state.value, "") for state in JobState]
         rows = Job.objects.using(reader(request)).order_by()
         numbers = [(state.value, rows.filter(state=state.value)[: MOST + 1].count()) for state in JobState]
@@ -333,7 +334,11 @@ class JobAdmin(ActionAdmin):
 
     @admin.display(description="ended because")
     def outcome(self, job: Any) -> str:
-        """Show the recorded reason of the end."""
+        """Show the recorded reason of the end, in words."""
+        if job.state == str(JobState.FAILED) and job.reason == "attempts_exhausted":
+            return (
+                f"failed after {'its only attempt' if job.max_attempts == 1 else f'all {job.max_attempts:,} attempts'}"
+            )
         return job.reason if job.state in (JobState.FAILED, JobState.CANCELLED) else ""
 
     @admin.display(description="enqueued")

@@ -59,12 +59,9 @@ class PauseForm(ActionForm):
     """Form for what to pause or resume. A scope is written ``kind:name``."""
 
     verb = forms.ChoiceField(
-        label="What to do",
-        choices=[("paused", "Pause"), ("resumed", "Resume")],
-        widget=forms.RadioSelect,
-        initial="paused",
+        label="Action", choices=[("paused", "Pause"), ("resumed", "Resume")], widget=forms.RadioSelect, initial="paused"
     )
-    scopes = forms.MultipleChoiceField(label="Of what", widget=forms.CheckboxSelectMultiple)
+    scopes = forms.MultipleChoiceField(label="Apply to", widget=forms.CheckboxSelectMultiple)
 
     def __init__(
         self,
@@ -136,7 +133,7 @@ _CANCEL: Final = RowAction(
     ("cancel_job",),
     cancel_jobs,
     "cancelled",
-    question="Queued and failed jobs in this selection become cancelled now, running ones when their handler stops.",
+    question="Queued and failed jobs are cancelled now; running ones when their handler stops.",
     for_stores=True,
     offered_in=("queued", "running"),
     in_rows=True,
@@ -147,7 +144,7 @@ _DISCARD: Final = RowAction(
     ("discard_job",),
     discard_jobs,
     "discarded",
-    question="Queued and failed jobs in this selection become cancelled as discarded; they run again only if retried.",
+    question="Discards the queued and failed jobs selected. They will not run again unless someone retries them.",
     for_stores=True,
     offered_in=("queued", "failed"),
 )

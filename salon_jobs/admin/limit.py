@@ -47,7 +47,7 @@ class LimitForm(ModelForm):
     """Form for one limit, validated against the database as the operator."""
 
     unlimited = forms.BooleanField(
-        required=False, label="No limit of running jobs", help_text="Even if the code declares one"
+        required=False, label="No limit on running jobs", help_text="Even if the code declares one"
     )
 
     class Meta:
@@ -55,7 +55,7 @@ class LimitForm(ModelForm):
         help_texts: ClassVar = {
             "paused": "No job starts while this is set; running jobs continue",
             "max_concurrency": "How many jobs may run at once, in all processes; empty: as the code declares",
-            "rate": "How many jobs may start per second; empty: no limit",
+            "rate": "Maximum starts per second; empty for no limit",
         }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -168,7 +168,7 @@ class LimitAdmin(ReaderAdmin):
         """Show how many jobs may start."""
         return "-" if row.rate is None else rate_text(row.rate)
 
-    @admin.display(description="no limit of running jobs", boolean=True)
+    @admin.display(description="no limit on running jobs", boolean=True)
     def unlimited(self, row: Limit) -> bool:
         """Return whether "no limit" was set, for users who may only look."""
         return row.max_concurrency == LIFTED

@@ -112,8 +112,8 @@ def destination_of(row: Message | BlockedAggregate) -> SafeString:
 
 
 def retries(count: int) -> str:
-    """Format how often a message was retried; "" if never."""
-    return with_noun(count, "retry", "retries") if count else ""
+    """Format how many attempts to send a message failed; "" if none."""
+    return with_noun(count, "failed attempt") if count else ""
 
 
 class MessageList(OrderedList):
@@ -413,7 +413,7 @@ class DestinationAdmin(ActionAdmin):
         """Show whether messages are sent."""
         if row.paused:
             return badge("paused", "warn")
-        return badge("reachable", "good") if row.outage_since is None else badge("down", "bad")
+        return badge("no outage", "good") if row.outage_since is None else badge("down", "bad")
 
     @admin.display(description="state")
     def progress(self, row: DestinationState) -> SafeString:

@@ -73,7 +73,8 @@ class ProcessAdmin(ReadOnlyAdmin):
         """Show which queues a worker serves, on how many threads."""
         if row.kind != "worker":
             return "-"
-        return f"{served_in_words(row.queues)} on {with_noun(row.concurrency, 'thread')}"
+        served = served_in_words(row.queues)
+        return f"{'all queues' if served == 'all' else served}, {with_noun(row.concurrency, 'thread')}"
 
     @admin.display(description="running")
     def running(self, row: Any) -> SafeString | str:
@@ -219,7 +220,7 @@ class CronEntryAdmin(ActionAdmin):
     @admin.display(description="missed ticks")
     def backfill(self, row: Any) -> str:
         """Show how late a missed tick still fires."""
-        return f"fire up to {duration(row.declared.window.total_seconds())} late" if row.declared else "-"
+        return f"still run for up to {duration(row.declared.window.total_seconds())}" if row.declared else "-"
 
     @admin.display(description="next")
     def next(self, row: Any) -> SafeString | str:
@@ -270,7 +271,7 @@ class CronEntryAdmin(ActionAdmin):
 
 
 _NOT_DECLARED = "not declared in this process"
-_GONE = "succeeded, or deleted since"
+_GONE = "no longer recorded"
 _TICKS_AHEAD = 5
 _TICKS_BACK = 10
 
@@ -315,7 +316,7 @@ class FanOutAdmin(ReadOnlyAdmin):
     def added(self, record: FanOutRecord) -> int:
         return record.inserted
 
-    @admin.display(description="had one waiting")
+    @admin.display(description="already queued")
     def waiting(self, record: FanOutRecord) -> int:
         """Show how many stores already had a waiting job with the key."""
         return record.kept

@@ -34,6 +34,17 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.2g}"
 
 
+def estimate(value: float) -> str:
+    """Format an estimate: two digits, marked as approximate. Zero and single digits stay as they are."""
+    rounded = int(float(f"{value:.2g}"))
+    return f"≈{rounded:,}" if rounded else "0"
+
+
+def about(seconds: float | None) -> str:
+    """Format a duration read from a histogram, which is accurate to half a doubling."""
+    return duration(seconds) if not seconds else f"≈{duration(seconds)}"
+
+
 def counted(value: int, most: int) -> str:
     """Format a count that stops at ``most``, with a plus if it did."""
     return f"{value:,}" if value < most else f"{most - 1:,}+"

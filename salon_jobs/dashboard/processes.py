@@ -104,10 +104,8 @@ def _entry(name: str, next_at: datetime | None, last: tuple[Any, ...]) -> CronAt
     elif state is None and job_id is None:
         result = "found a waiting job"
     elif state is None:
-        kept = [age for age in (conf.retain_failed, conf.retain_cancelled) if age is not None]
-        # The row of a succeeded job is deleted; that of any other is pruned after its retention.
-        pruned = bool(kept) and fired_at is not None and datetime.now(UTC) - fired_at >= min(kept)
-        result = "succeeded, or pruned since" if pruned else "succeeded"
+        # A success deletes the row, but an operator or the retention may have deleted a failure as well.
+        result = "no longer recorded"
     else:
         result = f"{state}: {reason}" if reason else state
     return CronAtWork(name, next_at, tick, fired_at, job_id if state else None, result)

@@ -71,7 +71,7 @@ _HEADS: Final = {
     "aggregate_id": "aggregate",
     "head_id": "message",
     "message_id": "message",
-    "retry_count": "retries",
+    "retry_count": "failed attempts",
 }
 
 
@@ -279,13 +279,15 @@ def change_rows(
     action: str,
     noun: str,
     done: str,
+    known: int | None = None,
 ) -> None:
-    """Ask unless ``--yes``, change a thousand rows at a time, and report.
+    """Ask unless ``--yes`` or none of the rows is ``known``, change a thousand rows at a time, and report.
 
     Writes the progress of several batches, and an early end, to ``err``. Raises CommandError without a terminal.
     """
-    if ids and not options["yes"]:
-        ask(f"{action} {with_noun(len(ids), noun)}?", err, otherwise="nothing was changed")
+    asked = len(ids) if known is None else known
+    if asked and not options["yes"]:
+        ask(f"{action} {with_noun(asked, noun)}?", err, otherwise="nothing was changed")
     results: list[ActionResult[int]] = []
     try:
         for start in range(0, len(ids), _BATCH):

@@ -416,7 +416,7 @@ class Migration(JobTablesMigration):
                 ),
                 (
                     "rate",
-                    models.FloatField(blank=True, help_text="How many may start a second; empty: no limit", null=True),
+                    models.FloatField(blank=True, help_text="Maximum starts per second; empty for no limit", null=True),
                 ),
                 ("tokens", models.FloatField(db_default=0.0, default=0.0, editable=False)),
                 ("refilled_at", models.DateTimeField(db_default=Now(), editable=False)),

@@ -84,7 +84,7 @@ class Limit(models.Model):
         help_text="How many may run at once, in all processes; empty: as declared; 2147483647: no limit",
     )
     rate: models.FloatField[float | None, float | None] = models.FloatField(
-        null=True, blank=True, help_text="How many may start a second; empty: no limit"
+        null=True, blank=True, help_text="Maximum starts per second; empty for no limit"
     )
     tokens: models.FloatField[float, float] = models.FloatField(db_default=0.0, default=0.0, editable=False)
     refilled_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now(), editable=False)

@@ -39,15 +39,21 @@ def name_of_store(store: object) -> str:
 
 
 @register.filter
+def estimated(value: float | None, exact: bool) -> str:
+    """Format a number; unless it is exact, as an estimate of two digits."""
+    return units.number(value) if exact or value is None else units.estimate(value)
+
+
+@register.filter
 def p50(totals: TaskTotals) -> str:
     """Format the median duration of the runs."""
-    return units.duration(totals.duration(0.5))
+    return units.about(totals.duration(0.5))
 
 
 @register.filter
 def p95(totals: TaskTotals) -> str:
     """Format the 95th percentile of the runs' durations."""
-    return units.duration(totals.duration(0.95))
+    return units.about(totals.duration(0.95))
 
 
 @register.simple_tag(takes_context=True)

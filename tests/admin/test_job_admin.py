@@ -272,8 +272,8 @@ def test_the_page_of_a_job_that_is_gone_says_why(client: Client) -> None:
     assert answer.status_code == 404
     text = re.sub(r"<[^>]+>", "", answer.content.decode())
     assert f"Job {job_id} does not exist, or has ended and been deleted: succeeded jobs are deleted at once" in text
-    assert "Failed jobs are deleted 90 d after they ended." in text
-    assert "Cancelled jobs are deleted 7 d after they ended." in text
+    assert "Failed jobs are kept for 90 d." in text
+    assert "Cancelled jobs are kept for 7 d." in text
     assert re.search(r"What was done to it here\s+(now|[\d.]+ m?s ago) by boss: retried", text)
     assert "That job does not exist" in client.get(f"{JOBS}rubbish/change/").content.decode()
 
@@ -339,7 +339,7 @@ def test_a_message_knows_why_its_destination_takes_none(client: Client) -> None:
     listed = client.get("/admin/salon_jobs/destinationstate/").content.decode()
     assert '<span class="salon-jobs-badge warn">paused</span>' in listed
     assert "destination paused" in client.get("/admin/salon_jobs/message/").content.decode()
-    counts = {"paused": "1 destination", "down": "0 destinations", "reachable": "0 destinations"}
+    counts = {"paused": "1 destination", "down": "0 destinations", "no outage": "0 destinations"}
     for state, count in counts.items():
         assert count in client.get(f"/admin/salon_jobs/destinationstate/?state={state}").content.decode(), state
 
@@ -349,7 +349,7 @@ def test_limits_that_only_the_code_declares_are_listed(client: Client, settings:
     task(name="test-one-at-a-time", max_concurrency=1, concurrency_key="{card}", key_concurrency=2)(_charge)
     try:
         text = client.get(LIMITS).content.decode()
-        declared = "Declared in the code, without a limit here: each key of task test-one-at-a-time, 2 at once; "
+        declared = "Limits declared in code: each key of task test-one-at-a-time, 2 at once; "
         assert f"{declared}each store, 3 at once; task test-one-at-a-time, 1 at once." in text
         limits.limit(task="test-one-at-a-time", max_concurrency=4)
         text = client.get(LIMITS).content.decode()

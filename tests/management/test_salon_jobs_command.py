@@ -135,14 +135,16 @@ def test_stats_adds_up_each_task_over_the_time_asked_for(database: None) -> None
 
 
 def test_stats_of_nothing_and_of_runs_that_took_no_time_of_their_own(database: None) -> None:
-    assert run("stats") == ("", "no job ran in this period\n")
+    assert run("stats") == ("", "no run is counted in this period yet; workers add theirs every few seconds\n")
     change(
         "INSERT INTO salon_jobs_task_minute VALUES (now(), 'ping', 'default', 0, 0, 0, 0, 0, 0, 1, 0, %s, 0, %s)",
         [0] * BUCKETS,
         [0] * BUCKETS,
     )
     assert run("stats")[0].splitlines()[1].split() == ["ping", "0", "0", "0", "0", *("–" * 6)]
-    assert run("stats", "--task", "other")[1].endswith("\nno job ran in this period\n")
+    assert run("stats", "--task", "other")[1].endswith(
+        "\nno run is counted in this period yet; workers add theirs every few seconds\n"
+    )
 
 
 def test_cancel_takes_ids_or_all_that_are_named(stores: list[UUID], process_id: int) -> None:
@@ -169,7 +171,7 @@ def test_cancel_refuses_what_names_no_job_or_two_ways(database: None) -> None:
 
 
 def test_pause_and_resume(stores: list[UUID]) -> None:
-    with pytest.raises(CommandError, match="nothing was paused; pass --yes for a name that is not known here"):
+    with pytest.raises(CommandError, match=r"Unknown queue 'unheard-of'; nothing was paused\. Pass --yes to pause it"):
         run("pause", "--queue", "unheard-of")
     assert run("pause", "--queue", "unheard-of", "--yes")[0] == "paused: queue unheard-of\n"
     tasks.in_store.using(queue="bulk").enqueue(store_id=stores[0])
@@ -225,7 +227,7 @@ def test_limit_sets_a_rule_and_lists_what_is_in_force(stores: list[UUID], settin
         out, _ = run("limit", "--task", "test-limited", "--max-concurrency", "1000")
         [(at,)] = seen("SELECT to_char(paused_at, 'YYYY-MM-DD HH24:MI TZ') FROM salon_jobs_limit WHERE paused")
         assert [line.split() for line in out.splitlines()] == [
-            ["limit", "paused", "at", "once", "a", "second", "declared", "why"],
+            ["limit", "paused", "at", "once", "per", "second", "declared", "why"],
             ["key", "test-limited:*", "-", "1", "-", "1", "-"],
             ["key", "test-limited:a:b", "-", "-", "-", "1", "-"],
             ["queue", "mail", "-", "-", "2.5", "-", "-"],

@@ -29,7 +29,7 @@ def run(*arguments: str) -> tuple[str, str]:
 
 
 def test_without_an_action_it_names_them() -> None:
-    with pytest.raises(CommandError, match="name an action: list, show, retry, skip, send-skipped, parked, unpark"):
+    with pytest.raises(CommandError, match="Choose an action: list, show, retry, skip, send-skipped, parked, unpark"):
         run()
 
 

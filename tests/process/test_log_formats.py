@@ -86,7 +86,7 @@ def test_a_terminal_shows_a_banner_and_short_lines_of_the_children_too() -> None
     assert lines[0].endswith(" worker")
     banner = dict(line.split(maxsplit=1) for line in lines[1:7])
     assert list(banner) == ["tasks", "queues", "runs", "takes", "database", "health"]
-    assert re.fullmatch(r"about [\d,]+ MB of memory to begin with, up to \d+ connections", banner["takes"])
+    assert re.fullmatch(r"memory about [\d,]+ MB at start; up to \d+ database connections", banner["takes"])
     assert banner["database"].endswith(" as worker_runtime")
     assert banner["health"].endswith("/readyz")
     assert lines[7] == "Runs until nothing is due."

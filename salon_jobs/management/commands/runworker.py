@@ -113,7 +113,7 @@ class Command(ServiceCommand):
             "queues": queues,
             "runs": f"{with_noun(at_once, 'job')} at once"
             + (f" in each of {processes:,} processes" if processes > 1 else ""),
-            "takes": f"about {memory_mb:,} MB of memory to begin with, up to {with_noun(connections, 'connection')}",
+            "takes": f"memory about {memory_mb:,} MB at start; up to {with_noun(connections, 'database connection')}",
             **({"also": ", ".join(also)} if also else {}),
         }
         if not registry.task_names():

@@ -90,7 +90,7 @@ class List(Subcommand):
         if options["json"]:
             rows = [
                 {name: getattr(job, name) for name in _COLUMNS}
-                | {"error": errors.get(job.pk), "waiting": waiting.get(job.pk)}
+                | {"error": errors.get(job.pk, (None, None))[1], "waiting": waiting.get(job.pk)}
                 for job in listed
             ]
             out.write(json.dumps(rows, indent=2, default=str))
@@ -140,22 +140,24 @@ def _when(job: Any, now: datetime) -> str:
     return when(job.finished_at or job.created_at, now)
 
 
-def _why(job: Any, waiting: Mapping[int, str], errors: Mapping[int, str], now: datetime) -> str:
+def _why(job: Any, waiting: Mapping[int, str], errors: Mapping[int, tuple[str, str]], now: datetime) -> str:
     """Return why the job waits or failed, beyond what the columns show."""
     waits = waiting.get(job.pk, "")
     parts = [f"waiting: {waits}"] if waits and waits != due_in(job, now) else []
     if job.state == JobState.CANCELLED and job.reason:
         parts.append(job.reason)
-    elif job.error_class and job.state != JobState.SUCCEEDED:
-        name, message = job.error_class.rpartition(".")[2], errors.get(job.pk, "")
+    elif (job.error_class or job.pk in errors) and job.state != JobState.SUCCEEDED:
+        error_class, message = errors.get(job.pk, (job.error_class, ""))
+        name = error_class.rpartition(".")[2]
         parts.append(f"{name}: {message}" if message else name)
     return "; ".join(parts)
 
 
-def _last_errors(jobs: Sequence[Job]) -> dict[int, str]:
-    """Return the message of each job's last error."""
+def _last_errors(jobs: Sequence[Job]) -> dict[int, tuple[str, str]]:
+    """Return the class and message of each job's last error."""
     rows = JobError.objects.using(conf.reader_database).filter(job_id__in=[job.pk for job in jobs])
-    return dict(rows.order_by("job_id", "-pk").distinct("job_id").values_list("job_id", "message"))
+    newest = rows.order_by("job_id", "-pk").distinct("job_id")
+    return {job_id: (name, message) for job_id, name, message in newest.values_list("job_id", "error_class", "message")}
 
 
 class Show(Subcommand):
@@ -221,10 +223,13 @@ class Show(Subcommand):
             screen=screen,
             out=out,
         )
+        shown_before = ""
         for error in reversed(errors):
             head = f"attempt {error['attempt']} at {instant(error['occurred_at'])}: {_named_error(error)}"
             out.write(f"\n{screen.paint(printable(head), 'bold')}")
-            out.write(printable_lines(error["traceback"] or error["message"]))
+            text = error["traceback"] or error["message"]
+            out.write("the same error as above" if text == shown_before else printable_lines(text))
+            shown_before = text
 
 
 def _notes(job: Any, waits: str | None, error: Mapping[str, Any] | None) -> Iterator[tuple[str, str, str]]:
@@ -289,8 +294,11 @@ class ChangeJobs(Subcommand):
             raise CommandError("name the jobs by IDs, or by --task, --store and --queue")
         jobs = Job.objects.using(conf.reader_database).filter(state__in=self.states, **criteria).order_by("pk")
         ids: list[int] = list(dict.fromkeys(options["id"]) or jobs.values_list("pk", flat=True))
+        known = jobs.model.objects.using(conf.reader_database).filter(pk__in=ids).count() if options["id"] else len(ids)
         verb = partial(self.verb, using=conf.reader_database, **self.arguments(options))
-        change_rows(ids, verb, options, out, err, action=self.name.capitalize(), noun="job", done=self.done)
+        change_rows(
+            ids, verb, options, out, err, action=self.name.capitalize(), noun="job", done=self.done, known=known
+        )
 
     def arguments(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return further arguments of the verb."""

@@ -20,7 +20,7 @@ from salon_jobs.management.output import printable, write_table
 from salon_jobs.management.subcommands import Subcommand
 from salon_jobs.models import Job
 
-_HEAD = ("limit", "paused", "at once", "a second", "declared")
+_HEAD = ("limit", "paused", "at once", "per second", "declared")
 
 
 class Limit(Subcommand):
@@ -39,8 +39,8 @@ class Limit(Subcommand):
         most.add_argument(
             "--max-concurrency", type=int, metavar="N", help="at most this many at once, whatever is declared"
         )
-        most.add_argument("--lift", action="store_true", help="any number at once, whatever is declared")
-        most.add_argument("--as-declared", action="store_true", help="as many at once as declared")
+        most.add_argument("--lift", action="store_true", help="remove the concurrency limit, even one declared in code")
+        most.add_argument("--as-declared", action="store_true", help="restore the limit declared in code")
         rate = parser.add_mutually_exclusive_group()
         rate.add_argument("--rate", type=float, metavar="R", help="at most this many start per second")
         rate.add_argument("--no-rate", action="store_true", help="any number start per second")
@@ -104,7 +104,8 @@ class Pause(Subcommand):
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         """Do it and report it. Raises CommandError for a name that no task and no waiting job has: perhaps a typo."""
         if not options.get("yes", True) and list(unknown_names(options)) and not _has_jobs(options):
-            raise CommandError(f"nothing was {self.done}; pass --yes for a name that is not known here")
+            [(kind, name)] = [(kind, options[kind]) for kind in ("queue", "task") if options[kind] is not None]
+            raise CommandError(f"Unknown {kind} {name!r}; nothing was {self.done}. Pass --yes to pause it anyway.")
         self.change(queue=options["queue"], task=options["task"], store_id=options["store"])
         scope = {name: str(options[name]) for name in ("queue", "task", "store") if options[name] is not None}
         text = ", ".join(f"{name} {value}" for name, value in scope.items())

@@ -461,5 +461,5 @@ class Messages(Subcommand):
         """Run the action. Raises CommandError when none is named."""
         named = {each.name: each for each in ACTIONS}
         if options["action"] is None:
-            raise CommandError(f"name an action: {', '.join(named)}")
+            raise CommandError(f"Choose an action: {', '.join(named)}")
         named[options["action"]].run(options, out, err)

@@ -54,7 +54,7 @@ class Stats(Subcommand):
             shown = [n for n, name in enumerate(_HEAD) if not (screen.is_narrow and name in _ONLY_WIDE)]
             out.write(table([[cells[n] for n in shown] for cells in (_HEAD, *map(_cells, rows))], screen))
         else:
-            err.write("no job ran in this period")
+            err.write("no run is counted in this period yet; workers add theirs every few seconds")
 
 
 def described(row: TaskTotals) -> dict[str, Any]:
@@ -70,8 +70,9 @@ def described(row: TaskTotals) -> dict[str, Any]:
 
 def _cells(row: TaskTotals) -> tuple[str, ...]:
     counts = (row.runs, *(row.outcomes[name] for name in ("succeeded", "retried", "failed")))
-    times = (row.mean_duration_s, row.duration(0.5), row.duration(0.95), row.mean_wait_s, row.wait(0.5), row.wait(0.95))
-    return (row.task, *(f"{count:,}" for count in counts), *map(units.duration, times))
+    run = (units.duration(row.mean_duration_s), units.about(row.duration(0.5)), units.about(row.duration(0.95)))
+    wait = (units.duration(row.mean_wait_s), units.about(row.wait(0.5)), units.about(row.wait(0.95)))
+    return (row.task, *(f"{count:,}" for count in counts), *run, *wait)
 
 
 class Prune(Subcommand):

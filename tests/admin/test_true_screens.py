@@ -1,0 +1,91 @@
+"""Compares what the admin and the terminal say with what the tables hold."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.core.management import CommandError
+
+from salon_jobs.core.units import about, estimate
+from salon_jobs.dashboard.processes import cron
+from tests.admin.test_admin_readers import staff, two, web
+from tests.admin.test_other_pages import text_of
+from tests.management.operator import add, run
+from tests.outbox.test_operate_messages import ORDERS
+from tests.support import change
+
+__all__ = ["two", "web"]  # fixtures
+
+pytestmark = pytest.mark.usefixtures("two")
+
+
+def test_a_failed_run_does_not_become_a_success_when_its_job_is_pruned() -> None:
+    tick = datetime.now(UTC) - timedelta(hours=2)
+    failed = add(state="failed", reason="attempts_exhausted", tick=tick, finished_at=tick)
+    change("INSERT INTO salon_jobs_cron_entry (name) VALUES ('nightly')")
+    change("INSERT INTO salon_jobs_cron_tick (entry, tick_at, job_id) VALUES ('nightly', %s, %s)", tick, failed)
+    assert "failed: attempts_exhausted" in [each.result for each in cron(using="operator")]
+    run("prune", "--state", "failed", "--older-than", "1h", "--yes")
+    assert "no longer recorded" in [each.result for each in cron(using="operator")]
+    assert "nightly" in (shown := text_of(staff(everything=True), "cronentrystate/"))
+    assert "succeeded" not in shown
+    assert "no longer recorded" in text_of(staff(everything=True), "cronentrystate/nightly/change/")
+
+
+def test_the_states_of_a_filtered_list_have_no_numbers_of_the_whole_table() -> None:
+    add(state="running")
+    client = staff(everything=True)
+    assert re.search(r"running \d", text_of(client, "job/"))
+    for query in ("task=nothing-has-it", "q=nothing-has-it"):
+        assert not re.search(r"running \d", text_of(client, f"job/?{query}")), query
+
+
+def test_estimates_are_marked_and_rounded() -> None:
+    assert [estimate(value) for value in (0, 7, 450_871)] == ["0", "≈7", "≈450,000"]
+    assert [about(value) for value in (None, 0.0, 0.431)] == ["–", "0 s", "≈431 ms"]
+
+
+def test_a_job_that_failed_says_after_how_many_attempts() -> None:
+    client = staff(everything=True)
+    for attempts, words in (5, "failed after all 5 attempts"), (1, "failed after its only attempt"):
+        job_id = add(state="failed", reason="attempts_exhausted", attempts=attempts, max_attempts=attempts)
+        assert words in text_of(client, f"job/{job_id}/change/")
+
+
+def test_a_destination_without_an_outage_is_not_called_reachable() -> None:
+    change("INSERT INTO salon_jobs_destination (aggregate_type) VALUES (%s) ON CONFLICT DO NOTHING", ORDERS)
+    change("UPDATE salon_jobs_destination SET paused = false, outage_since = NULL")
+    shown = text_of(staff(everything=True), "destinationstate/")
+    assert "no outage" in shown
+    assert "reachable" not in shown
+
+
+def test_the_list_has_the_error_of_a_job_that_is_retried() -> None:
+    job_id = add(task="retried", attempts=1, max_attempts=3)
+    change(
+        "INSERT INTO salon_jobs_job_error (job_id, attempt, error_class, message) VALUES (%s, 1, 'Empty', 'no tea')",
+        job_id,
+    )
+    assert "Empty: no tea" in run("list", "--task", "retried")[0]
+
+
+def test_a_job_that_does_not_exist_is_not_asked_about() -> None:
+    assert "there is no such job" in run("cancel", "999999999")[0]
+    with pytest.raises(CommandError, match=r"Cancel 1 job\?"):
+        run("cancel", str(add()), "999999999")
+
+
+def test_show_writes_the_same_traceback_once() -> None:
+    job_id = add(attempts=3, max_attempts=5)
+    for attempt in (1, 2, 3):
+        change(
+            "INSERT INTO salon_jobs_job_error (job_id, attempt, error_class, traceback) VALUES (%s, %s, 'Empty', %s)",
+            job_id,
+            attempt,
+            "Traceback: line 7\n",
+        )
+    out = run("show", str(job_id))[0]
+    assert out.count("Traceback: line 7") == 1
+    assert out.count("the same error as above") == 2
