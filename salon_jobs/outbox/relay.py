@@ -49,6 +49,10 @@ class Relay(Loop):
     RuntimeError when one of the relay's threads has died: another process must take over.
     """
 
+    # By when it was started (``_is_another``). Otherwise CONN_MAX_AGE would have everything read again each time, and
+    # no relay that died would seem silent for long enough.
+    knows_server = True
+
     def __init__(self, owner: Callable[[], int], *, burst: bool = False) -> None:
         super().__init__("relay")
         self._owner = owner

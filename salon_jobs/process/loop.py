@@ -18,7 +18,7 @@ from salon_jobs.core import events
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.events import log_event
 from salon_jobs.core.vital import vitally
-from salon_jobs.tenancy.connections import remember_connections, tidy_connections
+from salon_jobs.tenancy.connections import is_only_old, remember_connections, tidy_connections
 
 OUTAGE_WAITS: Final = Backoff(base=timedelta(seconds=0.1), cap=timedelta(seconds=2))
 _LOG_EVERY_S: Final = 30.0
@@ -96,6 +96,8 @@ class Loop:
 
     # Whether to poll at once when any loop of this process finds the database back.
     wakes_after_outage: ClassVar[bool] = False
+    # Whether ``poll`` itself notices another server, so that a connection replaced for its age is no outage.
+    knows_server: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -130,7 +132,7 @@ class Loop:
         """Drop what a failed round or a lost connection may have made out of date; it may be called for both.
 
         Called on the loop's thread: after a round that failed, before it waits; and before a round that will not have
-        the last one's connection, which the server ended in the meantime (or CONN_MAX_AGE).
+        the last one's connection, which the server ended in the meantime (or CONN_MAX_AGE, unless ``knows_server``).
         """
 
     def finish(self) -> bool:
@@ -190,8 +192,9 @@ class Loop:
             if self.stopping.is_set():
                 return
             try:
+                was_old = self.knows_server and is_only_old(connections[conf.database])
                 tidy_connections()
-                if self._connection not in (None, connections[conf.database].connection):
+                if self._connection not in (None, connections[conf.database].connection) and not was_old:
                     self.on_outage()
                 wait_s = self.poll()
             except Error as error:

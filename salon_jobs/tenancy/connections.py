@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import select
 import threading
+import time
 from functools import cached_property
 from typing import Any, Final
 from weakref import ref
@@ -371,6 +372,14 @@ def tidy_connections(*, after_idling: bool = False) -> bool:
         connection.close_if_unusable_or_obsolete()
         connection.health_check_done = not after_idling
     return bool(found)
+
+
+def is_only_old(connection: BaseDatabaseWrapper) -> bool:
+    """Return whether ``tidy_connections`` will close this connection for its age alone: its server still keeps it."""
+    close_at: float | None = connection.close_at
+    if close_at is None or connection.settings_dict["CONN_MAX_AGE"] == 0 or connection.errors_occurred:
+        return False
+    return time.monotonic() >= close_at and not _was_hung_up(connection)
 
 
 def reset_sessions() -> None:

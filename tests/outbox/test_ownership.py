@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connections
 
 from salon_jobs.core.records import PARTITIONS
 from salon_jobs.outbox import queries
 from salon_jobs.outbox.partitions import Ownership
-from tests.outbox.scene import ORDERS, emitted
+from tests.outbox.scene import ORDERS, emitted, relaying
 from tests.outbox.test_backlog import failure
 from tests.support import change, seen
 
@@ -212,3 +212,14 @@ def test_no_failure_is_written_by_a_relay_that_lost_the_partition(owner: Ownersh
     beat(other)
     assert queries.write_failures([unpublished], owner=1) == set()
     assert queries.write_failures([unpublished], owner=2) == {message.id}
+
+
+def test_a_relay_whose_connections_age_takes_over_what_another_left(
+    outbox: None, change_settings: Callable[..., None], monkeypatch: Any
+) -> None:
+    change_settings(PROCESS_SILENT_AFTER=5)
+    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 1)
+    queries.make_partitions()
+    change("UPDATE salon_jobs_partition SET owner = 99, epoch = 7")
+    with relaying() as relay:
+        relay.wait_for_partitions()
