@@ -43,6 +43,8 @@ _REFUSALS: Final = (DataError, IntegrityError)
 _TOO_MUCH: Final = (errors.ProgramLimitExceeded, errors.OutOfMemory, errors.InternalError_, MemoryError)
 # ... and SQLSTATEs that say nothing about what is written: connections, read-only servers, locks, a full disk, rights.
 _OUTAGES: Final = ("08", "25", "40", "42", "53100", "53300", "55", "57P", "58")
+# What a statement lacks for its size, or because others have it: locks that outlast statement_timeout, or memory.
+_TIMEOUT, _RESOURCES = "57014", "53"
 # Any other error counts as a refusal once it has come back so often, each time from a database that answers.
 _TRIES: Final = 3
 
@@ -220,8 +222,9 @@ class Finisher(Loop):
             except (Error, MemoryError) as error:
                 for running in batch:
                     running.is_unclear = True
-                refusals += not _is_outage(error) and self._answers()
                 is_alone = len(batch) == 1
+                is_outage = _is_outage(error) or (is_alone and _lacks(error, batch[0], failure))
+                refusals += not is_outage and self._answers()
                 if isinstance(error, _REFUSALS) or (isinstance(error.__cause__ or error, _TOO_MUCH) and not is_alone):
                     needed = 1
                 else:
@@ -300,4 +303,19 @@ def _size(running: RunningJob) -> int:
 
 
 def _is_outage(error: Exception) -> bool:
-    return (getattr(error.__cause__, "sqlstate", None) or "").startswith(_OUTAGES)
+    return _sqlstate(error).startswith(_OUTAGES)
+
+
+def _lacks(error: Exception, running: RunningJob, failure: Outcome | None) -> bool:
+    """Return whether one end met a server without time or resources, which is no fault of an end of this size.
+
+    The end of a run without a result, and a failure, are as small as ends can be.
+    """
+    is_least = failure is not None or running.result is None
+    if _sqlstate(error) == _TIMEOUT:
+        return is_least or not _size(running)
+    return is_least and _sqlstate(error).startswith(_RESOURCES)
+
+
+def _sqlstate(error: Exception) -> str:
+    return getattr(error.__cause__, "sqlstate", None) or ""

@@ -86,7 +86,9 @@ def test_what_the_server_refuses_fails_alone_with_its_size(process_id: int, ran:
     assert sorted(ran) == sorted(["300"] * 4 + ["2000"] + [f"ordinary {number}" for number in range(10)])
 
 
-@pytest.mark.parametrize("sqlstate", ["25006", "53100", "57P03"], ids=["read-only", "disk full", "starting up"])
+@pytest.mark.parametrize(
+    "sqlstate", ["25006", "53100", "57P03", "57014"], ids=["read-only", "disk full", "starting up", "timeout"]
+)
 def test_an_outage_is_waited_out_however_often_it_repeats(
     process_id: int, ran: list[str], caplog: pytest.LogCaptureFixture, sqlstate: str
 ) -> None:
@@ -101,6 +103,29 @@ def test_an_outage_is_waited_out_however_often_it_repeats(
     assert job.result() == "x" * 300
     assert ran == ["300"]
     assert job_events(caplog) == ["job_succeeded"]
+
+
+def test_an_end_that_a_lock_holds_beyond_the_statement_timeout_is_waited_out(
+    process_id: int, ran: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    for number in range(3):
+        tasks.system.enqueue(note=f"ordinary {number}")
+    jobs = claim(process_id)
+    change("ALTER ROLE worker_runtime SET statement_timeout = '50ms'")
+    try:
+        with psycopg.connect(url_for(None)) as holder:
+            holder.execute("LOCK TABLE salon_jobs_job IN SHARE MODE")
+            end = threading.Timer(4.0, holder.rollback)
+            end.start()
+            with running_on_a_thread(process_id, jobs):
+                pass
+            end.join()
+    finally:
+        change("ALTER ROLE worker_runtime RESET statement_timeout")
+    assert len(ran) == 3
+    assert job_events(caplog) == ["job_succeeded"] * 3
+    assert seen("SELECT state FROM salon_jobs_job") == []
 
 
 def test_results_are_written_in_statements_of_bounded_size(
