@@ -14,9 +14,10 @@ SELECT m.aggregate_type, m.aggregate_id, m.partition, m.id, m.store_id,
 -- Block the aggregates of messages that nothing at their destination accepts now, or keep them blocked; no attempt is
 -- charged. The next attempt comes after the time that the message has been blocked so far, between 1 s and 30 s
 -- (``since`` stays while the code does), but not before ``wait_s``, which spreads thousands of them. Only the rows with
--- these message ids, and only while the relay owns their partition. If another message blocks the aggregate by now, the row goes to the earlier of the two
--- (operators retry earlier ones, and send later ones that were skipped). Returns the messages that were not blocked for
--- this reason before. The ids are passed as an array too: a join alone may read the whole table.
+-- these message ids, and only while the relay owns their partition. If another message blocks the aggregate by now, the
+-- row goes to the earlier of the two (operators retry earlier ones, and send later ones that were skipped). Returns the
+-- messages that were not blocked for this reason before. The ids are passed as an array too: a join alone may read the
+-- whole table.
 -- Locks: the messages and the rows; the relay's partitions FOR SHARE, as mark_unpublished. Role: worker.
 WITH ours AS MATERIALIZED (
     SELECT m.id, m.aggregate_type, m.aggregate_id, m.partition, m.store_id, m.retry_count, u.code, u.error

@@ -2,8 +2,8 @@
 -- attempts are exhausted (or it can never succeed, or has begun its only run), or cancel it when a newer job waits
 -- under its key or has taken the key since it began (supersede_function.sql). Writes the attempt's error row in the
 -- same statement.
--- Locks: the row, and waits for a transaction that has enqueued under its key: run it with wait_briefly. A twin committed
--- meanwhile raises a unique violation: run it again.
+-- Locks: the row, and waits for a transaction that has enqueued under its key: run it with wait_briefly. A twin
+-- committed meanwhile raises a unique violation: run it again.
 -- Role: worker.
 WITH mine AS MATERIALIZED (
     SELECT j.id,

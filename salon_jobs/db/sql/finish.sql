@@ -37,9 +37,10 @@ RETURNING id # lease
 -- name: finish_unlocked
 -- Variant of finish_many that takes two thirds to four fifths of its time: it does not lock the rows beforehand. If
 -- another transaction holds a row, it fails after 20 ms with PostgreSQL's error 55P03 and has changed nothing;
--- finish_many then skips that row. So two unordered batches give up before they deadlock, unless the server's deadlock_timeout is even shorter: then with
--- 40P01. A row that was changed meanwhile and is still ours is deleted. Jobs with a follow-up are left to finish_many
--- too: at the commit their trigger waits for the lock of all follow-ups, often longer than 20 ms.
+-- finish_many then skips that row. So two unordered batches give up before they deadlock, unless the server's
+-- deadlock_timeout is even shorter: then with 40P01. A row that was changed meanwhile and is still ours is deleted. Jobs
+-- with a follow-up are left to finish_many too: at the commit their trigger waits for the lock of all follow-ups, often
+-- longer than 20 ms.
 -- Locks: the rows, in no order; waits for each for 20 ms at most. Role: worker. Not prepared either.
 DELETE FROM salon_jobs_job j
  WHERE j.id = ANY (%(ids)s::bigint[]) AND j.leased_by + 0 = %(process_id)s AND j.state || '' = 'running'

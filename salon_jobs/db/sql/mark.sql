@@ -3,8 +3,8 @@
 -- has changed owners or an operator has skipped them meanwhile. Only the rows with these message ids: a primary that
 -- lost its last transactions gives out the ids again.
 -- Read by id alone: IS TRUE makes it no join, so the index of message ids, whose entries lie anywhere, is not used, and
--- the message ids are kept in a hash table. The planner would estimate each element of an array of constants, which costs
--- more than to compare them. The subqueries in the DELETE run only for rows found by head.
+-- the message ids are kept in a hash table. The planner would estimate each element of an array of constants, which
+-- costs more than comparing them. The subqueries in the DELETE run only for rows found by head.
 -- Locks: the rows, briefly. Role: worker.
 WITH sent AS MATERIALIZED (
     SELECT unnest(%(message_ids)s::uuid[]) AS message_id

@@ -39,7 +39,8 @@ RETURNING j.id
 WITH chosen AS MATERIALIZED (
     SELECT id, state = 'running' AND leased_by IS NOT NULL AS runs FROM salon_jobs_job
      WHERE id = ANY (%(ids)s)
-       AND (state IN ('queued', 'failed') OR (state = 'running' AND (%(running)s OR (%(unowned)s AND leased_by IS NULL))))
+       AND (state IN ('queued', 'failed')
+            OR (state = 'running' AND (%(running)s OR (%(unowned)s AND leased_by IS NULL))))
      ORDER BY id
        FOR UPDATE
 )

@@ -45,7 +45,8 @@ WITH theirs AS MATERIALIZED (
                          WHEN t.superseded THEN 'superseded' ELSE '' END,
            finished_at = CASE WHEN t.cancelled OR t.failed OR t.superseded THEN clock_timestamp() END,
            error_class = CASE WHEN t.failed THEN t.error_class ELSE j.error_class END,
-           fingerprint = CASE WHEN t.failed THEN hashtextextended(j.task || chr(31) || t.alike, 0) ELSE j.fingerprint END,
+           fingerprint = CASE WHEN t.failed THEN hashtextextended(j.task || chr(31) || t.alike, 0)
+                              ELSE j.fingerprint END,
            run_at = CASE WHEN t.charged AND NOT (t.cancelled OR t.failed OR t.superseded)
                               AND j.task = ANY (%(limited)s::text[]) THEN clock_timestamp() ELSE j.run_at END,
            trace = CASE WHEN j.task = ANY (%(chunked)s::text[])

@@ -74,8 +74,8 @@ SELECT CASE WHEN j.id IS NULL THEN p.id IS NOT NULL ELSE j.lease = %(lease)s AND
 SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
 
 -- name: mark_unowned
--- Give running jobs that no process owns to process 1, which never has a row: the sweep for dead processes finds them as
--- its jobs, and does with them what it does with all. No statement of ours leaves such a row.
+-- Give running jobs that no process owns to process 1, which never has a row: the sweep for dead processes finds them
+-- as its jobs, and does with them what it does with all. No statement of ours leaves such a row.
 -- Locks: the rows, in ascending order, SKIP LOCKED. Role: worker.
 WITH unowned AS MATERIALIZED (
     SELECT id FROM salon_jobs_job

@@ -4,6 +4,7 @@
 SELECT salon_jobs_unheld(%(ids)s::bigint[])
 
 -- name: wait_briefly
--- Have the rest of this transaction wait for %(patience)s at most for each lock, then fail with PostgreSQL's error 55P03.
--- That includes the wait for a transaction that has added an equal entry to a unique index. Locks: none. Role: any.
+-- Have the rest of this transaction wait for %(patience)s at most for each lock, then fail with PostgreSQL's error
+-- 55P03. That includes the wait for a transaction that has added an equal entry to a unique index.
+-- Locks: none. Role: any.
 SELECT set_config('lock_timeout', %(patience)s, true)

@@ -1,9 +1,9 @@
--- Define salon_jobs_unheld: of some running jobs, return those that could be queued again at once. The others are held up
--- by another transaction, which has the row, or has enqueued under the job's key and neither committed nor rolled back:
--- the unique index of waiting keys makes every statement wait for it, and no query can see it. So each job is queued in
--- a subtransaction that waits for a millisecond and is rolled back; a server error other than that of a lock is left to
--- the statement that does it in earnest. In any order and for a second at most, since each job that is held up takes a
--- millisecond, and the caller has others to serve.
+-- Define salon_jobs_unheld: of some running jobs, return those that could be queued again at once. The others are held
+-- up by another transaction, which has the row, or has enqueued under the job's key and neither committed nor rolled
+-- back: the unique index of waiting keys makes every statement wait for it, and no query can see it. So each job is
+-- queued in a subtransaction that waits for a millisecond and is rolled back; a server error other than that of a lock
+-- is left to the statement that does it in earnest. In any order and for a second at most, since each job that is held
+-- up takes a millisecond, and the caller has others to serve.
 -- enable_seqscan: a plan made while the table is empty would later read all of it.
 -- Locks: each row for a moment, waiting for it for 1 ms. access.job_tables fills in the schema; owner: the migrator;
 -- EXECUTE: worker.
