@@ -306,8 +306,8 @@ def rescue(
     """Requeue the jobs of a process whose row is deleted, except those that are held up.
 
     ``charged`` are the ids that count a rescue and get an error with ``message``; None charges all, if it is unknown
-    which had started. ``again``: these were held up when the process was buried, so it is asked first which still are.
-    A job that collides with a twin is tried again; one that the database rejects is logged and left.
+    which had started. ``again``: these were held up by an earlier rescue, so it is asked first which still are. A job
+    that collides with a twin is tried again; one that the database rejects is logged and left.
     """
     ids = [pair[0] for pair in other_leases(process_id, ())]
 

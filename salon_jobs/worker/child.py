@@ -32,8 +32,8 @@ KIND: Final = "worker"
 _REPORT_EVERY_S = 1.0
 _ORPHANED = 1
 _FLUSH_S = 2.0
-# After so long without progress in writing the ends of runs, the supervisor learns which they are.
-_STUCK_S = 5.0
+# After so long without progress in writing the ends of runs, a report names them.
+_NAMED_AFTER_S = 5.0
 
 
 class ControlChannel:
@@ -147,7 +147,7 @@ class _Reporter(Loop):
 
     def poll(self) -> float:
         report: dict[str, Any] = {"facts": self._worker.facts()}
-        if (stuck_s := self._worker.stuck_s) > _STUCK_S:
+        if (stuck_s := self._worker.stuck_s) > _NAMED_AFTER_S:
             report |= {"stuck_s": stuck_s, "unwritten": self._worker.unwritten_ids()}
         if logger.lost:
             report["log_lost"] = logger.lost

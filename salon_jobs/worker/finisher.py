@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from django.db import DataError, Error, IntegrityError, OperationalError, connections
+from django.db import DataError, Error, IntegrityError, OperationalError
 from psycopg import errors
 
-from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.events import log_event, logger
 from salon_jobs.core.outcomes import Outcome, Succeeded
 from salon_jobs.core.records import ClaimedJob
+from salon_jobs.db import statements
 from salon_jobs.jobs import queries
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.results import MOST_PER_STATEMENT, in_statements
@@ -248,8 +248,7 @@ class Finisher(Loop):
         """Return whether the database answers: then an error that repeats is no outage."""
         try:
             tidy_connections()
-            with connections[conf.database].cursor() as cursor:
-                cursor.execute("SELECT 1")
+            statements.ping()
         except Error:
             return False
         return True

@@ -123,7 +123,7 @@ def rescue_process(
     and then it is unknown which had started. Raises database errors; then call it again. If the row itself is held up,
     that is an error too (``queries.is_held_up``).
     """
-    is_silent, label = _bury(process_id, silence)
+    is_silent, label = _declare_dead(process_id, silence)
     if not is_silent:
         return RescueCounts()
     for run in overdue:
@@ -146,7 +146,7 @@ def rescue_process(
     return RescueCounts(1, len(rescued) - failed, failed)
 
 
-def _bury(process_id: int, silence: timedelta | None) -> tuple[bool, str | None]:
+def _declare_dead(process_id: int, silence: timedelta | None) -> tuple[bool, str | None]:
     """Delete a process's row and end its backends, in one transaction.
 
     Return whether it is dead, and what it was; None if its row was gone already.
