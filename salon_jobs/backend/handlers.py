@@ -53,7 +53,7 @@ def effective(task: AnyTask, name: str) -> Any:
 
 
 def max_attempts(task: AnyTask) -> int:
-    """Return how often a job of the task may run, by default once."""
+    """Return how many attempts a job of the task has, by default one."""
     return 1 if effective(task, "at_most_once") else effective(task, "max_attempts") or 1
 
 

@@ -36,8 +36,6 @@ _MARGIN_S = 0.25
 # Time to send the last spans and errors: normally, and within the margin.
 _EXPORT_S = 2.0
 _LAST_EXPORT_S = 0.1
-# Exit status of a process that runs jobs when one of its vital threads has died.
-DEAD_EXIT = 70
 _PR_SET_PDEATHSIG = 1
 
 

@@ -21,7 +21,7 @@ from salon_jobs.core.events import log_event, logger
 from salon_jobs.core.vital import die_by, vital, vitally
 from salon_jobs.process.heartbeat import name_connections
 from salon_jobs.process.loop import Loop
-from salon_jobs.process.service import DEAD_EXIT, die_with_parent, exit_at_once
+from salon_jobs.process.service import die_with_parent, exit_at_once
 from salon_jobs.tenancy.connections import refuse_read_only_servers
 from salon_jobs.worker.async_handlers import stop_copied_loop
 from salon_jobs.worker.forks import guard_copies
@@ -29,6 +29,8 @@ from salon_jobs.worker.in_flight import IdleTable, InFlightTable
 from salon_jobs.worker.worker import Worker, WorkerOptions
 
 KIND: Final = "worker"
+# Exit status when a vital thread has died.
+DEAD_EXIT: Final = 70
 _REPORT_EVERY_S = 1.0
 _ORPHANED = 1
 _FLUSH_S = 2.0

@@ -30,8 +30,7 @@ from salon_jobs.jobs.queries import is_held_up
 from salon_jobs.process.heartbeat import Heartbeat, application_name, delete_row
 from salon_jobs.process.loop import Loop
 from salon_jobs.process.probe import Probe
-from salon_jobs.process.service import DEAD_EXIT
-from salon_jobs.worker.child import KIND, ControlChannel
+from salon_jobs.worker.child import DEAD_EXIT, KIND, ControlChannel
 from salon_jobs.worker.in_flight import InFlightRun, InFlightTable
 from salon_jobs.worker.maintenance import log_held_up, rescue_process
 from salon_jobs.worker.worker import WorkerOptions
