@@ -45,6 +45,8 @@ _TOO_MUCH: Final = (errors.ProgramLimitExceeded, errors.OutOfMemory, errors.Inte
 _OUTAGES: Final = ("08", "25", "40", "42", "53100", "53300", "55", "57P", "58")
 # What a statement lacks for its size, or because others have it: locks that outlast statement_timeout, or memory.
 _TIMEOUT, _RESOURCES = "57014", "53"
+# After these a statement has waited, for a lock on the whole table most likely: any other process would wait as well.
+_WAITED: Final = ("55P03", _TIMEOUT)
 # Any other error counts as a refusal once it has come back so often, each time from a database that answers.
 _TRIES: Final = 3
 
@@ -97,7 +99,7 @@ class Finisher(Loop):
     def stuck_s(self) -> float:
         """How long no end was written, nor a receiver told, although some wait; 0 if none does.
 
-        An end whose row is locked by others does not count.
+        An end whose row or table is locked by others does not count.
         """
         since = self._writing_since
         with suppress(IndexError):
@@ -222,6 +224,8 @@ class Finisher(Loop):
             except (Error, MemoryError) as error:
                 for running in batch:
                     running.is_unclear = True
+                if _sqlstate(error) in _WAITED:
+                    self._progressed()
                 is_alone = len(batch) == 1
                 is_outage = _is_outage(error) or (is_alone and _lacks(error, batch[0], failure))
                 refusals += not is_outage and self._answers()

@@ -128,6 +128,28 @@ def test_an_end_that_a_lock_holds_beyond_the_statement_timeout_is_waited_out(
     assert seen("SELECT state FROM salon_jobs_job") == []
 
 
+@pytest.mark.parametrize("setting", ["statement_timeout", "lock_timeout"])
+def test_a_process_whose_ends_wait_for_a_lock_on_the_table_is_not_stuck(
+    process_id: int, ran: list[str], setting: str
+) -> None:
+    tasks.system.enqueue(note="ordinary")
+    change(f"ALTER ROLE worker_runtime SET {setting} = '50ms'")
+    try:
+        with running_on_a_thread(process_id, []) as runner, psycopg.connect(url_for(None)) as holder:
+            jobs = claim(process_id)
+            holder.execute("LOCK TABLE salon_jobs_job IN SHARE MODE")
+            runner._jobs.put(jobs)
+            time.sleep(4.5)
+            assert runner._finisher.behind_s > 4
+            assert runner._finisher.stuck_s < 3
+            holder.rollback()
+            assert runner._jobs.wait_idle(10)
+    finally:
+        change(f"ALTER ROLE worker_runtime RESET {setting}")
+    assert ran == ["ordinary"]
+    assert seen("SELECT state FROM salon_jobs_job") == []
+
+
 def test_results_are_written_in_statements_of_bounded_size(
     process_id: int, ran: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
