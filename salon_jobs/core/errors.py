@@ -200,9 +200,9 @@ class OutcomeUnknown(SalonJobsError):
 
 
 class TransactionBroken(SalonJobsError):
-    """The handler swallowed a database error, so its transaction can only be rolled back."""
+    """A database error was swallowed, so the transaction can only be rolled back."""
 
-    code = "JOB.TRANSACTION_BROKEN"
+    code = "DATABASE.TRANSACTION_BROKEN"
 
 
 class NoCurrentJob(SalonJobsError):

@@ -15,7 +15,7 @@ from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.errors import ConfigurationError, SalonJobsError, SchemaMissing
+from salon_jobs.core.errors import ConfigurationError, SalonJobsError, SchemaMissing, TransactionBroken
 from salon_jobs.db.instants import UtcLoader
 
 # The remedy in every message about a database that is not PostgreSQL.
@@ -130,6 +130,21 @@ def can_run(connection: BaseDatabaseWrapper) -> bool:
 def can_run_in_transaction(connection: BaseDatabaseWrapper) -> bool:
     """Return whether there is an open transaction that still accepts statements."""
     return in_transaction(connection) and can_run(connection)
+
+
+def is_lost(connection: BaseDatabaseWrapper) -> bool:
+    """Return whether the open block can only roll back: the server would answer its COMMIT with ROLLBACK."""
+    closed_inside: bool = connection.closed_in_transaction
+    return closed_inside or (connection.connection is not None and not can_run(connection))
+
+
+def refuse_lost_transaction(connection: BaseDatabaseWrapper) -> None:
+    """Raise TransactionBroken if the open block can only roll back, before its COMMIT would look like success."""
+    if is_lost(connection):
+        raise TransactionBroken(
+            "the transaction is aborted or its connection was closed, and the error was swallowed: nothing can be "
+            "committed; let the error pass, or put what may fail into a transaction.atomic() of its own"
+        )
 
 
 def plain_cursor(connection: BaseDatabaseWrapper) -> Any:

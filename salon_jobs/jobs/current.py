@@ -20,7 +20,7 @@ from salon_jobs.core.errors import CancelRequested, Interrupted, LeaseLost, NoCu
 from salon_jobs.core.events import current_run
 from salon_jobs.core.records import ClaimedJob, KeptResult
 from salon_jobs.core.tracing import Run, headers_of
-from salon_jobs.db.connections import can_run, in_transaction
+from salon_jobs.db.connections import in_transaction, refuse_lost_transaction
 from salon_jobs.db.instants import to_project
 from salon_jobs.jobs import queries
 from salon_jobs.jobs.options import LONGEST_DAYS, check_duration
@@ -40,8 +40,7 @@ def refuse_broken_transaction(connection: BaseDatabaseWrapper) -> None:
         connection.validate_no_broken_transaction()
     except TransactionManagementError as error:
         raise TransactionBroken("the handler swallowed a database error or asked for a rollback") from error
-    if connection.connection is not None and not can_run(connection):
-        raise TransactionBroken("the handler left its transaction aborted or its connection closed")
+    refuse_lost_transaction(connection)
 
 
 def refuse_open_transaction(connection: BaseDatabaseWrapper) -> None:

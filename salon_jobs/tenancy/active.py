@@ -12,7 +12,13 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from salon_jobs.core.errors import TenantContextError
-from salon_jobs.db.connections import StatementGuard, at_transaction_start, can_run_in_transaction, in_transaction
+from salon_jobs.db.connections import (
+    StatementGuard,
+    at_transaction_start,
+    can_run_in_transaction,
+    in_transaction,
+    refuse_lost_transaction,
+)
 from salon_jobs.tenancy import guc
 
 R = TypeVar("R")
@@ -60,6 +66,7 @@ class ActiveContext(StatementGuard):
             # and the end of our savepoint ends those made inside, one of which could bring the store back.
             if self.atomic or (changes and connection.in_atomic_block):
                 exits.enter_context(transaction.atomic(using=connection.alias))
+                exits.push(self._refuse_to_lose)
             if self.atomic or changes or self.by_statement:
                 self.holds = (self.atomic or changes) and (
                     in_transaction(connection) or not connection.get_autocommit()
@@ -144,6 +151,11 @@ class ActiveContext(StatementGuard):
         """Set the store if the next statement begins a transaction."""
         if not self.in_session and at_transaction_start(self.connection):
             guc.set_local(self.connection, self.store)
+
+    def _refuse_to_lose(self, kind: Any, *_: object) -> None:
+        """Raise TransactionBroken if the block seems to have ended well and nothing of it would be committed."""
+        if kind is None:
+            refuse_lost_transaction(self.connection)
 
     def _restore(self, outer: ActiveContext | None) -> None:
         """Restore the outer store, or none, in a transaction that continues outside.

@@ -30,6 +30,7 @@ from salon_jobs.core.errors import ConfigurationError, TenantContextError
 from salon_jobs.core.events import log_event
 from salon_jobs.db.connections import in_transaction
 from salon_jobs.db.read_only import ServerReadOnly, refuses_writes, reports_read_only
+from salon_jobs.db.server_cursors import ServerCursors
 from salon_jobs.db.statements import in_one_trip, rows_in_one_trip, run_statements, succeeded
 from salon_jobs.tenancy.active import open_store, session_context
 
@@ -58,6 +59,8 @@ _CHANGES_NOTHING: Final = frozenset({"_commit_gen", "_rollback_gen", "_set_autoc
 # Attributes of psycopg connections: a pool gave it to somebody before; its server accepts writes, whatever it reported.
 _HANDED_OUT: Final = "salon_jobs_handed_out"
 _ACCEPTS_WRITES: Final = "salon_jobs_accepts_writes"
+_ENDS_TRANSACTION: Final = frozenset({"_commit_gen", "_rollback_gen"})
+_OF_SERVER_CURSOR: Final = frozenset({"_declare_gen", "_close_gen"})
 _CLIENT_CHANGED: Final = "attributes of the psycopg connection were changed"
 _keep_all = _refuse_read_only = False
 
@@ -66,16 +69,18 @@ class WatchedSession:
     """Session of one psycopg connection: the statements that reset it, and whether it has been used.
 
     Replaces the connection's ``wait``, through which psycopg makes every statement, including Django's. ``used`` is
-    True once a statement ran since the last reset; our own statements that bypass psycopg do not count.
+    True once a statement ran since the last reset; our own statements that bypass psycopg do not count. ``cursors`` are
+    the server-side cursors, which none of these may close once the session is another's.
     """
 
-    __slots__ = ("_client_state", "_raw", "_wait", "before_end", "reset", "used")
+    __slots__ = ("_client_state", "_raw", "_wait", "before_end", "cursors", "reset", "used")
 
     def __init__(self, raw: Connection[Any], as_connected: dict[str, str]) -> None:
         self._raw = ref(raw)
         self._wait = type(raw).wait
         self._client_state = _client_state(raw)
         self.used = False
+        self.cursors = ServerCursors(raw)
         role = as_connected.pop("role")
         set_role = f"SET ROLE {'NONE' if role == 'none' else sql.Identifier(role).as_string(raw)}"
         sets = {name: _set_config(raw, name, value) for name, value in as_connected.items()}
@@ -102,9 +107,17 @@ class WatchedSession:
 
     def __call__(self, steps: Any, *args: Any, **kwargs: Any) -> Any:
         """Wait as the connection does, and record that it was used."""
-        if steps.__name__ not in _CHANGES_NOTHING:
+        name = steps.__name__
+        if name not in _CHANGES_NOTHING:
             self.used = True
-        raw: Any = self._raw()  # it calls us, so it is alive
+            if name in _OF_SERVER_CURSOR:
+                self.cursors.follow(steps)
+        elif name in _ENDS_TRANSACTION:
+            self.cursors.end_with_transaction()
+        raw: Any = self._raw()
+        if raw is None:  # collected, together with a cursor that closes itself
+            steps.close()
+            return None
         return self._wait(raw, steps, *args, **kwargs)
 
     @property
@@ -207,6 +220,7 @@ def reset(connection: BaseDatabaseWrapper, *, wait: bool = True) -> bool:
             raise TenantContextError("it is not known how its session was connected")
         if changed:
             raise TenantContextError(_CLIENT_CHANGED)
+        session.cursors.end_all()
         if wait:
             in_one_trip(connection, session.reset)
             session.used = False
@@ -243,6 +257,7 @@ def reset_raw(raw: Connection[Any]) -> bool:
         return False
     if session.client_changed:
         raise TenantContextError(_CLIENT_CHANGED)
+    session.cursors.end_all()
     run_statements(raw, session.reset)
     session.used = False
     return True

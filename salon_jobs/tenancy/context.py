@@ -20,7 +20,7 @@ from psycopg import Connection
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import TenantContextError
 from salon_jobs.core.text import shown
-from salon_jobs.db.connections import in_transaction
+from salon_jobs.db.connections import in_transaction, is_lost
 from salon_jobs.db.statements import in_one_trip
 from salon_jobs.tenancy import active, guc
 from salon_jobs.tenancy.active import ActiveContext, carry_to_callbacks, current_store_id, open_store, session_context
@@ -168,11 +168,19 @@ class JobContext(ActiveContext):
         """
         if self.connection.atomic_blocks != [self._transaction]:
             return False
-        session = watched(self.connection.connection) if self._resets else None
+        session = watched(self.connection.connection)
+        if session is not None:
+            session.cursors.end_with_transaction()
         # Callbacks run before a reset, and a connection whose attributes were changed is discarded, not reset.
-        if session is None or not session.used or session.client_changed or self.connection.run_on_commit:
+        if (
+            session is None
+            or not (self._resets and session.used)
+            or session.client_changed
+            or self.connection.run_on_commit
+        ):
             in_one_trip(self.connection, f"{statement}; COMMIT")
         else:
+            session.cursors.end_all()
             in_one_trip(self.connection, f"{session.before_end}; {statement}; COMMIT; {session.reset}")
             session.used = False
         self._committed = True
@@ -275,6 +283,11 @@ class TenantContext:
         if context is not None:
             context.__exit__(kind, error, traceback)
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether its transaction can only roll back."""
+        return self._active is not None and is_lost(self._active.connection)
+
     async def __aenter__(self) -> Self:
         try:
             await sync_step(partial(self._enter, by_statement=True))
@@ -299,6 +312,20 @@ class TenantContext:
     async def aroll_back(self) -> None:
         """Do the same in a coroutine."""
         await self.__aexit__(_RolledBack, _RolledBack(), None)
+
+    def abandon(self) -> None:
+        """Discard the connection on which the context was left open for good, in any thread."""
+        context, self._active = self._active, None
+        if context is None:
+            return
+        connection: Any = context.connection
+        connection.inc_thread_sharing()
+        try:
+            connection.in_atomic_block = False  # or Django would keep the wrapper, unusable
+            discard(connection, "a streamed body was neither ended nor closed")
+        finally:
+            connection.dec_thread_sharing()
+            context.close()
 
     def _enter(self, *, by_statement: bool) -> None:
         if self.is_open:

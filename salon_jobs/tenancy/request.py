@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextvars import ContextVar, copy_context
 from functools import partial
 from io import BytesIO
+from threading import Thread
 from typing import Any, ClassVar, TypeAlias, TypeVar, cast
 from uuid import UUID
 
@@ -22,27 +24,28 @@ from django.utils.cache import patch_vary_headers
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import StoreRefused, TenantContextError
 from salon_jobs.core.events import REQUEST_REFUSED, log_event
-from salon_jobs.tenancy.active import ActiveContext, surrounding
+from salon_jobs.tenancy.active import ActiveContext, forget_closed, surrounding
 from salon_jobs.tenancy.connections import discard, reset_after_request, watch_sessions
-from salon_jobs.tenancy.context import TenantContext, tenant_context
+from salon_jobs.tenancy.context import TenantContext, sync_step, tenant_context
 from salon_jobs.tenancy.resolvers import make_resolver
 
 Closers: TypeAlias = tuple[Callable[[], object], ...]
 
 
-def stream_as(context: TenantContext, response: HttpResponseBase) -> None:
+def stream_as(context: TenantContext, response: HttpResponseBase) -> _StreamedBody | None:
     """Produce a streaming response's body as the request's store, in its own transaction if the view had one.
 
     The transaction begins with the first part. It commits when the body has ended, and rolls back when the body raises
-    or the response is closed before that. A plain file, which makes no queries, is left for the server to send. Raises
-    TenantContextError for a response whose body cannot be reached.
+    or the response is closed before that. A plain file, which makes no queries, is left for the server to send: then,
+    and if the response does not stream, there is no body to return. Raises TenantContextError for a response whose body
+    cannot be reached.
     """
     if not getattr(response, "streaming", False):
-        return
+        return None
     if not isinstance(response, StreamingHttpResponse):
         raise TenantContextError(f"{type(response).__name__} streams in its own way: use StreamingHttpResponse")
     if _is_plain_file(response):
-        return
+        return None
     # Whatever closes the parts, including a generator's own close, must run before our end and inside the context.
     closers: list[Callable[[], object]] = cast("Any", response)._resource_closers
     body = _AsyncBody if response.is_async else _Body
@@ -50,6 +53,7 @@ def stream_as(context: TenantContext, response: HttpResponseBase) -> None:
     wrapped: Any = body(aiter(parts) if response.is_async else iter(parts), context, tuple(closers))
     closers.clear()
     response.streaming_content = wrapped
+    return cast("_StreamedBody", wrapped)
 
 
 def _is_plain_file(response: StreamingHttpResponse) -> bool:
@@ -75,12 +79,37 @@ class _StreamedBody:
         self._ended = True
         self._variables.run(self._close)
 
+    def watch(self, request: asyncio.Task[Any]) -> None:
+        """Discard the connection if this task fails in the midst of the body, which Django then does not close."""
+        request.add_done_callback(
+            lambda task: None if task.cancelled() or task.exception() is None else self._abandon()
+        )
+
+    def __del__(self) -> None:
+        self._abandon()
+
+    def _abandon(self) -> None:
+        """Discard the connection of a body that is neither ended nor closed, and that nobody will end or close."""
+        if self._as_store.is_open and not sys.is_finalizing():
+            # Django closes none beside an event loop; a finalizer that runs inside the pool would wait for its lock.
+            Thread(target=self._as_store.abandon, daemon=True).start()
+
     def _close(self) -> None:
         try:
             for close in self._closers:
                 close()
         finally:
             self._as_store.roll_back()
+
+    def _fail(self) -> None:
+        """Roll back, and end with the connections as a request does: Django's ASGI handler ends no failed response."""
+        self._ended = True
+        try:
+            self._as_store.roll_back()
+        finally:
+            for connection in connections.all(initialized_only=True):
+                if not connection.in_atomic_block:  # other work's, such as a test's around its client
+                    connection.close_if_unusable_or_obsolete()
 
 
 class _Body(_StreamedBody, Iterator[bytes]):
@@ -93,14 +122,14 @@ class _Body(_StreamedBody, Iterator[bytes]):
         try:
             if not self._as_store.is_open:
                 self._as_store.__enter__()
-            return cast("bytes", next(self._parts))
-        except BaseException as error:
+            if (part := next(self._parts, None)) is not None:
+                return cast("bytes", part)
             self._ended = True
-            if isinstance(error, StopIteration):
-                self._as_store.__exit__(None, None, None)
-            else:
-                self._as_store.roll_back()
+            self._as_store.__exit__(None, None, None)
+        except BaseException:
+            self._fail()
             raise
+        raise StopIteration
 
 
 class _AsyncBody(_StreamedBody, AsyncIterator[bytes]):
@@ -117,14 +146,16 @@ class _AsyncBody(_StreamedBody, AsyncIterator[bytes]):
         try:
             if not self._as_store.is_open:
                 await self._as_store.__aenter__()
-            return cast("bytes", await anext(self._parts))
-        except StopAsyncIteration:
+            if (part := await anext(self._parts, None)) is not None:
+                return cast("bytes", part)
             self._ended = True
             await self._as_store.__aexit__(None, None, None)
             return None
         except BaseException:
-            self._ended = True
-            await self._as_store.aroll_back()
+            try:
+                await sync_step(self._fail)
+            finally:
+                forget_closed()
             raise
 
 
@@ -171,7 +202,8 @@ class TenantMiddleware:
             make = _context_maker(view, store)
             with _attach(make(), request) as context:
                 response = self.get_response(request)
-                if _finish(context, make, response):
+                _stream(context, make, response)
+                if _rolls_back(context, response):
                     context.roll_back()
         elif response is None:
             response = self.get_response(request)
@@ -184,7 +216,9 @@ class TenantMiddleware:
             make = _context_maker(view, store)
             async with _attach(make(), request) as context:
                 response = await self.get_response(request)
-                if _finish(context, make, response):
+                if (body := _stream(context, make, response)) and (task := asyncio.current_task()):
+                    body.watch(task)
+                if _rolls_back(context, response):
                     await context.aroll_back()
         elif response is None:
             response = await self.get_response(request)
@@ -241,11 +275,15 @@ def _context_maker(view: Callable[..., Any], store: UUID) -> Callable[[], Tenant
     return partial(tenant_context, store, atomic=conf.database not in getattr(view, "_non_atomic_requests", ()))
 
 
-def _finish(context: TenantContext, make: Callable[[], TenantContext], response: HttpResponseBase) -> bool:
-    """Have a streaming body run as the store; return whether the response rolls back."""
-    if context.is_open:
-        stream_as(make(), response)
-    return response.status_code >= 500
+def _stream(
+    context: TenantContext, make: Callable[[], TenantContext], response: HttpResponseBase
+) -> _StreamedBody | None:
+    """Have a streaming body run as the store, unless an exception has left the view."""
+    return stream_as(make(), response) if context.is_open else None
+
+
+def _rolls_back(context: TenantContext, response: HttpResponseBase) -> bool:
+    return response.status_code >= 500 or (response.status_code >= 400 and context.is_lost)
 
 
 def _attach(context: TenantContext, request: HttpRequest) -> TenantContext:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import connection, connections, transaction
+from django.db import DatabaseError, connection, connections, transaction
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
 
@@ -249,3 +251,40 @@ def test_a_request_costs_one_round_trip_more_than_with_a_plain_transaction(two: 
     # The same without user and session: the free view needs neither. Then BEGIN and COMMIT, and the memberships.
     user_and_session = 2
     assert trips["/hooked/"] == trips["/free/"] + user_and_session + 2 + 1
+
+
+def swallow() -> None:
+    """Write a row, and swallow the error that aborts the transaction."""
+    write()
+    with suppress(DatabaseError):
+        execute("SELECT 1 / 0")
+
+
+def close_inside() -> None:
+    write()
+    connection.close()
+
+
+@both_handlers
+@pytest.mark.parametrize("lose", [swallow, close_inside])
+@pytest.mark.parametrize(("status", "answered"), [(200, 500), (302, 500), (409, 409)])
+def test_what_can_not_be_committed_is_never_answered_with_success(
+    two: list[UUID], path: str, lose: Callable[[], None], status: int, answered: int
+) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        lose()
+        return HttpResponse(status=status)
+
+    assert send(two[0], path, view).status_code == answered
+    assert written() == 0
+    assert send(two[0], path, look).json() == expected(two, 0)
+
+
+def test_what_is_rolled_back_on_request_is_no_error(two: list[UUID]) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        write()
+        transaction.set_rollback(True)
+        return HttpResponse()
+
+    assert send(two[0], "/hooked/", view).status_code == 200
+    assert written() == 0

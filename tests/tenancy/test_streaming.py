@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager, suppress
 from io import BytesIO, RawIOBase
 from pathlib import Path
 from typing import Any
@@ -13,18 +16,19 @@ from wsgiref.util import FileWrapper
 import pytest
 from asgiref.sync import sync_to_async
 from django.core.handlers.wsgi import WSGIHandler
-from django.db import connection
+from django.db import DatabaseError, connection, connections
 from django.http import FileResponse, HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.test import Client, RequestFactory
 
 from project.salon.models import Customer
 from salon_jobs import current_store_id, tenant_context
-from salon_jobs.core.errors import TenantContextError
-from salon_jobs.tenancy.request import stream_as
+from salon_jobs.core.errors import TenantContextError, TransactionBroken
+from salon_jobs.tenancy.request import TenantMiddleware, stream_as
 from tests.support import change
 from tests.tenancy.asgi import cookies_of, serve
-from tests.tenancy.web import Hook, canaries, member_of, signed_in, write, written
+from tests.tenancy.probe import execute, in_thread
+from tests.tenancy.web import Hook, canaries, look, member_of, signed_in, write, written
 
 CLEAN: tuple[list[str], bool] = ([], False)
 
@@ -124,6 +128,99 @@ def test_a_body_that_fails_rolls_back(two: list[UUID]) -> None:
     with pytest.raises(ZeroDivisionError):
         list(stream(two[0], lambda: writing("fail")).streaming_content)
     assert (written(), connection_state()) == (0, CLEAN)
+
+
+def swallowing(then: list[bytes]) -> Iterator[bytes]:
+    """Write a row, swallow the error that aborts the transaction, and end."""
+    write()
+    yield b"begun"
+    with suppress(DatabaseError):
+        execute("SELECT 1 / 0")
+    yield from then
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_body_that_can_not_be_committed_does_not_end_well(two: list[UUID], is_async: bool) -> None:
+    async def abody() -> AsyncIterator[bytes]:
+        parts = swallowing([b"ended"])
+        while part := await sync_to_async(lambda: next(parts, b""))():
+            yield part
+
+    with failed_response(), pytest.raises(TransactionBroken):
+        astream([two[0]], abody) if is_async else list(stream(two[0], lambda: swallowing([])).streaming_content)
+    assert (written(), connection_state()) == (0, CLEAN)
+
+
+@contextmanager
+def failed_response() -> Iterator[None]:
+    """Collect what Django's ASGI handler leaves of a response that fails, such as the open file of the request."""
+    yield
+    with warnings.catch_warnings(action="ignore"):
+        gc.collect()
+
+
+@pytest.fixture
+def pooled(two: list[UUID]) -> Iterator[list[UUID]]:
+    """Give the web role's requests a pool of one connection."""
+    default = connections.settings["default"]
+    pool = {"min_size": 1, "max_size": 1, "timeout": 5}
+    default.update(CONN_MAX_AGE=0, CONN_HEALTH_CHECKS=False, OPTIONS={**default["OPTIONS"], "pool": pool})
+    connection.close()
+    del connections["default"]
+    yield two
+    connection.close()
+    pooled: Any = connections["default"]
+    pooled.close_pool()
+
+
+def assert_given_back(store: UUID) -> None:
+    """Assert that a request gets the one connection of the pool, clean."""
+    Hook.view = look
+    assert in_thread(lambda: signed_in(member_of(store)).get("/hooked/").json()["seen"]) == ["canary 0"]
+    assert written() == 0
+
+
+def test_a_body_that_nobody_ends_or_closes_gives_its_connection_back(pooled: list[UUID]) -> None:
+    def begin() -> None:
+        response = StreamingHttpResponse(writing())
+        stream_as(tenant_context(pooled[0]), response)
+        parts = iter(response)
+        assert [next(parts), next(parts)] == [b"begun", b"written"]
+
+    in_thread(begin)
+    assert_given_back(pooled[0])
+
+
+@pytest.mark.parametrize("by", ["the body", "a middleware around it"])
+def test_a_body_that_fails_under_asgi_gives_its_connection_back(
+    pooled: list[UUID], monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """Django closes no response that failed, and the thread that holds the connection ends."""
+
+    async def failing(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for part in parts:
+            yield part
+            raise ZeroDivisionError
+
+    async def body() -> AsyncIterator[bytes]:
+        await sync_to_async(write)()
+        yield b"written"
+
+    async def process(self: TenantMiddleware, request: HttpRequest, view: Callable[..., Any]) -> Any:
+        response: Any = await run(self, request, view)
+        response.streaming_content = failing(response.streaming_content)
+        return response
+
+    run = TenantMiddleware._run_async
+    if by == "a middleware around it":
+        monkeypatch.setattr(TenantMiddleware, "_run_async", process)
+    with failed_response():
+        with pytest.raises(ZeroDivisionError) as failed:
+            astream([pooled[0]], body if by == "a middleware around it" else lambda: failing(body()))
+        monkeypatch.undo()
+        assert_given_back(pooled[0])
+        assert failed.value.__traceback__ is not None, "what it holds need not be collected before"
+        del failed
 
 
 def test_a_client_that_goes_away_rolls_back_and_leaves_a_clean_connection(two: list[UUID]) -> None:

@@ -20,7 +20,7 @@ from psycopg import IsolationLevel
 
 from project.salon.models import Store
 from salon_jobs import current_job, current_store_id, tenant_context
-from salon_jobs.core.errors import TenantContextError
+from salon_jobs.core.errors import TenantContextError, TransactionBroken
 from salon_jobs.core.outcomes import Succeeded
 from salon_jobs.models import Limit
 from salon_jobs.tenancy import active, guc
@@ -464,3 +464,21 @@ def test_a_job_of_a_store_takes_fewer_than_one_without(stores: list[UUID], proce
             assert isinstance(run(job, process_id), Succeeded)
         counts += counted
     assert counts == [3, 4]
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_what_can_not_be_committed_is_an_error(stores: list[UUID], nested: bool) -> None:
+    """Django would send COMMIT, which the server answers with ROLLBACK, and no error."""
+
+    def swallow() -> None:
+        with tenant_context(stores[0]):
+            Store.objects.update(name="renamed")
+            with suppress(DatabaseError):
+                fail_in_the_database()
+
+    with tenant_context(stores[0]) if nested else nullcontext():
+        with pytest.raises(TransactionBroken):
+            swallow()
+        if nested:
+            assert visible() == [stores[0]], "only the inner savepoint is rolled back"
+    assert seen("SELECT count(*) FROM store WHERE name = 'renamed'") == [(0,)]

@@ -161,11 +161,11 @@ def leave_a_block_open(**_: object) -> None:
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        (swallow_without_savepoint, "JOB.TRANSACTION_BROKEN"),
-        (ask_for_rollback, "JOB.TRANSACTION_BROKEN"),
-        (swallow_a_database_error, "JOB.TRANSACTION_BROKEN"),
-        (close_the_connection, "JOB.TRANSACTION_BROKEN"),
-        (close_old, "JOB.TRANSACTION_BROKEN"),
+        (swallow_without_savepoint, "DATABASE.TRANSACTION_BROKEN"),
+        (ask_for_rollback, "DATABASE.TRANSACTION_BROKEN"),
+        (swallow_a_database_error, "DATABASE.TRANSACTION_BROKEN"),
+        (close_the_connection, "DATABASE.TRANSACTION_BROKEN"),
+        (close_old, "DATABASE.TRANSACTION_BROKEN"),
         (be_durable, "RuntimeError"),
         (lose_the_backend, "OperationalError"),
     ],
@@ -194,7 +194,7 @@ def test_a_literal_begin_left_open_fails_the_job_and_not_the_next_one(
     [claimed] = claim(process_id)
     running = running_job(claimed, process_id)
     outcome = execute(running)
-    assert error_of(outcome) == "JOB.TRANSACTION_BROKEN"
+    assert error_of(outcome) == "DATABASE.TRANSACTION_BROKEN"
     tidy_connections()
     settle(running, outcome)
     assert waits_for_a_retry()
@@ -225,7 +225,7 @@ def test_a_transaction_left_open_fails_the_job_and_not_the_next_one(
     [claimed] = claim(process_id)
     running = running_job(claimed, process_id)
     outcome = execute(running)
-    assert error_of(outcome) == "JOB.TRANSACTION_BROKEN"
+    assert error_of(outcome) == "DATABASE.TRANSACTION_BROKEN"
     tidy_connections()
     settle(running, outcome)
     assert written() == []

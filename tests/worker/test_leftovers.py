@@ -65,7 +65,7 @@ def test_a_tenant_context_in_a_generator_that_nobody_ends(
         declared.using(priority=number).enqueue(store_id=filled[1])
     with running_on_a_thread(process_id, claim(process_id)):
         assert found == [[filled[1]]] * 2
-    assert seen(ERRORS) == [("JOB.TRANSACTION_BROKEN", LEFT_OPEN)]
+    assert seen(ERRORS) == [("DATABASE.TRANSACTION_BROKEN", LEFT_OPEN)]
     left[0].close()
     assert own_rows() == []
 

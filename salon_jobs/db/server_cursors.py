@@ -1,0 +1,71 @@
+"""Server-side cursors that outlive the transaction they were declared in.
+
+Python's garbage collector closes an abandoned one late: in any thread, in the middle of another statement on the
+connection, in a transaction of whoever has the connection by then. There psycopg's CLOSE fails, since the server closed
+the cursor long ago, and the COMMIT becomes a ROLLBACK; or it waits for ever for the lock that its own thread holds.
+
+Relies on private parts of psycopg, read in 3.2 and 3.3: a server-side cursor reaches its connection by ``_conn`` alone,
+takes the connection's lock before it looks whether it is closed, and gives the generators ``_declare_gen`` and
+``_close_gen`` to the connection's ``wait``. ``tests/db/test_server_cursors.py`` fails if that changes.
+"""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import nullcontext
+from threading import RLock
+from typing import Any, NoReturn
+
+from psycopg.errors import InvalidCursorName
+
+
+class ServerCursors:
+    """Server-side cursors that are open on one psycopg connection, whose lock it replaces.
+
+    It holds them strongly, because the garbage collector clears weak references before it calls finalizers.
+    """
+
+    __slots__ = ("_lock", "_open")
+
+    def __init__(self, raw: Any) -> None:
+        self._open: set[Any] = set()
+        # A cursor that is collected inside a statement of its own thread would wait for psycopg's lock for ever. With
+        # this one it closes before or after the statement's exchange with the server; within that, psycopg leaves it.
+        self._lock = raw.lock = RLock()
+
+    def follow(self, steps: Any) -> None:
+        """Note which cursor psycopg is about to declare or close; it holds the lock."""
+        note = self._open.add if steps.__name__ == "_declare_gen" else self._open.discard
+        note(inspect.getgeneratorlocals(steps)["self"])
+
+    def end_with_transaction(self) -> None:
+        """Detach from the connection the cursors that the end of its transaction closes."""
+        self._end(with_hold=False)
+
+    def end_all(self) -> None:
+        """Detach all cursors from the connection, whose session is about to be reset."""
+        self._end(with_hold=True)
+
+    def _end(self, *, with_hold: bool) -> None:
+        if not self._open:
+            return
+        with self._lock:
+            for cursor in tuple(self._open):
+                if with_hold or not cursor.withhold:
+                    cursor._conn = _ENDED
+                    self._open.discard(cursor)
+
+
+class _Ended:
+    """Stand-in for the connection of a cursor that the server has closed."""
+
+    lock = nullcontext()
+    closed = True
+
+    def wait(self, steps: Any, *_args: Any, **_kwargs: Any) -> NoReturn:
+        """Refuse what a cursor asks of its connection."""
+        steps.close()
+        raise InvalidCursorName("this server-side cursor ended with the transaction it was declared in")
+
+
+_ENDED = _Ended()
