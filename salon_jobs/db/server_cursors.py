@@ -4,9 +4,9 @@ Python's garbage collector closes an abandoned one late: in any thread, in the m
 connection, in a transaction of whoever has the connection by then. There psycopg's CLOSE fails, since the server closed
 the cursor long ago, and the COMMIT becomes a ROLLBACK; or it waits for ever for the lock that its own thread holds.
 
-Relies on private parts of psycopg, read in 3.2 and 3.3: a server-side cursor reaches its connection by ``_conn`` alone,
+Relies on private parts of psycopg, read in 3.3.9: a server-side cursor reaches its connection by ``_conn`` alone,
 takes the connection's lock before it looks whether it is closed, and gives the generators ``_declare_gen`` and
-``_close_gen`` to the connection's ``wait``. ``tests/db/test_server_cursors.py`` fails if that changes.
+``_close_gen`` to the connection's ``wait``. ``tests/tenancy/test_abandoned_cursors.py`` fails if that changes.
 """
 
 from __future__ import annotations
