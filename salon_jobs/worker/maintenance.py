@@ -74,6 +74,7 @@ class Rescuer:
             return RescueCounts()
         try:
             dead = [row[0] for row in statements.rows("silent_processes", {"silent_after": silence})]
+            self._held_up.intersection_update(dead)
             if self._clock() - asked > conf.heartbeat_interval.total_seconds():
                 self._blind_until = self._clock() + silence.total_seconds()
                 return RescueCounts()
@@ -92,7 +93,7 @@ class Rescuer:
         if self._clock() > until:
             return RescueCounts()
         try:
-            counts = rescue_process(process_id, silence)
+            return rescue_process(process_id, silence)
         except OperationalError as error:
             if not queries.is_held_up(error):
                 raise
@@ -100,8 +101,6 @@ class Rescuer:
                 self._held_up.add(process_id)
                 log_held_up(process_id, error)
             return RescueCounts()
-        self._held_up.discard(process_id)
-        return counts
 
 
 def rescue_process(
