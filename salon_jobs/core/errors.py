@@ -162,6 +162,12 @@ class CatalogueDrift(SalonJobsError):
     code = "DATABASE.DRIFT"
 
 
+class DangerousSetting(SalonJobsError):
+    """Sessions of this role start with a setting under which no process may run, whatever its source."""
+
+    code = "DATABASE.SETTING"
+
+
 class FixIncomplete(SalonJobsError):
     """A finding could not be fixed, or is still there afterwards; nothing was changed."""
 

@@ -14,6 +14,7 @@ from psycopg import Error as PsycopgError
 
 from salon_jobs.access.doctor.catalogue import by_alias
 from salon_jobs.access.doctor.examination import examine_tables
+from salon_jobs.access.policies import DEMAND_GUC
 from salon_jobs.access.roles import named_roles
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
@@ -21,6 +22,7 @@ from salon_jobs.core.errors import (
     BootstrapMissing,
     CatalogueDrift,
     ConversionMissing,
+    DangerousSetting,
     ForbiddenRole,
     NotReady,
     SchemaMissing,
@@ -96,6 +98,34 @@ def check_schema(alias: str) -> None:
         raise SchemaMissing(f"{len(pending)} migrations are pending ({names} …); run: python manage.py migrate")
 
 
+# A read-only server is not refused but left, until there is a primary.
+_SETTINGS = """
+SELECT name, reset_val, source FROM pg_catalog.pg_settings
+ WHERE (name = 'row_security' AND reset_val <> 'on')
+    OR (name = 'session_replication_role' AND reset_val <> 'origin')
+ UNION ALL
+SELECT name, pg_catalog.current_setting(name, true), 'no setting of the server''s own'
+  FROM pg_catalog.unnest(ARRAY['pgtrigger.ignore', %s]) AS name
+ WHERE pg_catalog.current_setting(name, true) <> ''
+ ORDER BY 1
+"""
+
+
+def check_settings(alias: str) -> None:
+    """Refuse the settings with which jobs fail or guards do not fire, wherever they come from.
+
+    Asks for what a session starts with. Raises DangerousSetting; NotReady if the database does not answer.
+    """
+    with answering(), connections[alias].cursor() as cursor:
+        cursor.execute(_SETTINGS, [DEMAND_GUC])
+        found = cursor.fetchall()
+    if found:
+        texts = [f"{name} = {value} (source: {source})" for name, value, source in found]
+        raise DangerousSetting(
+            f"sessions start with {', '.join(texts)}; remove it there; python manage.py salon_jobs doctor says where"
+        )
+
+
 def check_drift(alias: str) -> None:
     """Compare row-level security and policies with the declared ones, and act as ON_DRIFT says.
 
@@ -144,8 +174,9 @@ def check_connections(alias: str, needed: int) -> None:
 
 
 def check_worker() -> None:
-    """Check role, schema and drift for a process that runs as the worker. Raises what these checks raise."""
+    """Check role, settings, schema and drift for a process that runs as the worker. Raises what these checks raise."""
     check_role(conf.database, None if conf.roles is None else conf.roles.worker)
+    check_settings(conf.database)
     check_schema(conf.database)
     check_drift(conf.database)
 

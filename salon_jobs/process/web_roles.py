@@ -8,8 +8,8 @@ from django.db import connections
 from django.db.backends.signals import connection_created
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.errors import CatalogueDrift, ForbiddenRole, NotReady
-from salon_jobs.process.preflight import check_drift, check_role
+from salon_jobs.core.errors import CatalogueDrift, DangerousSetting, ForbiddenRole, NotReady
+from salon_jobs.process.preflight import check_drift, check_role, check_settings
 
 
 def guard_web_roles() -> None:
@@ -18,7 +18,7 @@ def guard_web_roles() -> None:
     Checks the jobs' alias (the web role) and OPERATOR_DATABASE (the operator role) now, or at the first connection if
     the database is not available yet; a refused connection is closed. Raises ForbiddenRole; with one database user (no
     ROLES), only logs a warning about a superuser or BYPASSRLS. Also compares row-level security and policies with the
-    declared ones, as ON_DRIFT says; raises CatalogueDrift.
+    declared ones, as ON_DRIFT says; raises CatalogueDrift, and DangerousSetting for row_security = off and the like.
     """
     roles = conf.roles
     unchecked: dict[str, str | None] = {conf.database: None if roles is None else roles.web}
@@ -30,9 +30,10 @@ def guard_web_roles() -> None:
             return
         try:
             check_role(connection.alias, unchecked[connection.alias])
+            check_settings(connection.alias)
             if connection.alias == conf.database:
                 check_drift(connection.alias)
-        except (ForbiddenRole, CatalogueDrift):
+        except (ForbiddenRole, DangerousSetting, CatalogueDrift):
             connection.close()
             raise
         unchecked.pop(connection.alias, None)

@@ -90,3 +90,23 @@ def test_a_check_that_finds_no_database_says_so(on_drift: Any) -> None:
     nowhere = "postgresql://app:p@127.0.0.1:1/x"
     done = manage("shell", "-v", "0", "-c", code, DATABASE_URL=nowhere, **on_drift("warn"))
     assert done.stdout.strip() == "salon_jobs.W021 []", done.stderr
+
+
+@pytest.mark.parametrize("command", [BURST, FIRE], ids=lambda command: command[0])
+@pytest.mark.parametrize(
+    "setting", ["row_security = off", "session_replication_role = replica", "salon_jobs.no_store = 'x'"]
+)
+def test_a_process_refuses_a_setting_under_which_no_job_can_run(
+    superuser: Superuser, on_drift: Any, command: tuple[str, ...], setting: str
+) -> None:
+    superuser.execute(f"ALTER ROLE worker_runtime SET {setting}".encode())
+    done = manage(*command, **on_drift("ignore"))
+    assert done.returncode != 0
+    assert f"DATABASE.SETTING: sessions start with {setting.partition(' ')[0]} = " in done.stdout + done.stderr
+
+
+def test_a_web_process_refuses_them_too(superuser: Superuser, on_drift: Any) -> None:
+    superuser.execute("ALTER ROLE app SET row_security = off")
+    done = serve(**on_drift("ignore"))
+    assert "DangerousSetting" in done.stderr
+    assert "served" not in done.stdout

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import psycopg
 
-from salon_jobs.access.doctor import objects, roles
+from salon_jobs.access.doctor import objects, roles, shape
 from salon_jobs.access.doctor.catalogue import Catalogue, Drift, Relation
 from salon_jobs.access.doctor.declaration import Declaration, declare, declare_tables
 from salon_jobs.core.errors import FixIncomplete
@@ -83,11 +83,15 @@ def _compare(
         yield from roles.compare_containers(catalogue.objects, declared)
         yield from roles.compare_default_privileges(catalogue, declared)
     yield from roles.compare_settings(catalogue, declared)
+    yield from roles.find_server_settings(catalogue)
     yield from objects.compare_security(relations, declared)
     yield from objects.compare_policies(catalogue, relations, declared)
     yield from objects.compare_tables(catalogue.objects, relations, declared)
     yield from objects.compare_triggers_and_rules(catalogue, relations, declared)
+    yield from shape.compare_shape(catalogue, relations)
     yield from objects.compare_store_keys(catalogue, keyed, declared)
+    yield from objects.find_publications(catalogue, relations, declared)
+    yield from objects.find_server_functions(catalogue, declared)
     yield from objects.compare_functions(catalogue, declared)
     if declared.roles is not None:
         expected = {table.oid for table in (*relations.values(), *of_django)}

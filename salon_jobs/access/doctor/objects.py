@@ -128,7 +128,7 @@ def compare_tables(objects: Iterable[CatalogueObject], relations: Relations, dec
 
 
 def compare_triggers_and_rules(catalogue: Catalogue, relations: Relations, declared: Declaration) -> Iterable[Drift]:
-    """Yield triggers (those of foreign keys included) that are missing, different or disabled, and rewrite rules."""
+    """Yield triggers (those of foreign keys included) that are missing, different, disabled or undeclared; rules."""
     tables = {table.oid: table for table in relations.values()}
     declared_triggers = {
         (relations[trigger.table].oid, trigger.name): (function, trigger)
@@ -141,7 +141,7 @@ def compare_triggers_and_rules(catalogue: Catalogue, relations: Relations, decla
         for model, trigger in pgtrigger.registered()
         if model._meta.db_table in relations
     }
-    for kind, oid, name, definition, state in catalogue.rows("triggers_and_rules", tables=list(tables)):
+    for kind, oid, name, definition, state, is_internal in catalogue.rows("triggers_and_rules", tables=list(tables)):
         table = tables[oid]
         where = f"{kind} {name} of {table.where}"
         if kind == "rule":
@@ -149,8 +149,14 @@ def compare_triggers_and_rules(catalogue: Catalogue, relations: Relations, decla
             drop = f"DROP RULE {identifier(name)} ON {table.sql}"
             yield Drift(kind, where, "none", " ".join(definition.split()), (drop,), True, hint)
             continue
-        guards.pop((oid, name), None)  # pgtrigger has its own command for those that differ
+        # pgtrigger has its own command for those that differ.
+        is_declared = is_internal or guards.pop((oid, name), None) is not None
         function, trigger = declared_triggers.pop((oid, name), (None, None))
+        if trigger is None and not is_declared:
+            drop = f"DROP TRIGGER {identifier(name)} ON {table.sql}"
+            hint = "it can change or drop rows unseen; declare it with pgtrigger if it is yours"
+            yield Drift(kind, where, "none", definition, (drop,), True, hint)
+            continue
         if function is not None and trigger is not None:
             create = function.create_trigger(trigger)
             if normal_form(create.replace(" OR REPLACE", "", 1)) != normal_form(definition):
@@ -385,6 +391,33 @@ def _find_undeclared_routines(
                 needs_decision=name != PUBLIC,
                 hint="" if name == PUBLIC else hint,
             )
+
+
+def find_publications(catalogue: Catalogue, relations: Relations, declared: Declaration) -> Iterable[Drift]:
+    """Yield publications of protected tables: their subscribers get the rows of all stores, without policies."""
+    protected = {
+        relations[each.table].oid: relations[each.table]
+        for each in declared.tables
+        if each.is_protected and each.table in relations
+    }
+    for name, publishes_all, oid in catalogue.rows("publications", tables=list(protected)):
+        table = protected[oid]
+        verb = f"DROP PUBLICATION {identifier(name)}" if publishes_all else ""
+        fix = verb or f"ALTER PUBLICATION {identifier(name)} DROP TABLE {table.sql}"
+        hint = "subscribers get the rows of all stores, without policies"
+        where = f"publication {name} of {table.where}"
+        yield Drift(
+            "publication", where, "none", "FOR ALL TABLES" if publishes_all else "published", (fix,), True, hint
+        )
+
+
+def find_server_functions(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
+    """Yield EXECUTE on functions that the server or an extension withholds from PUBLIC, such as pg_read_file."""
+    roles = list(declared.names or (declared.owner,))
+    for function, name in catalogue.rows("server_functions", roles=roles):
+        fix = f"REVOKE EXECUTE ON FUNCTION {function} FROM {grantee(name)}"
+        hint = "the server withholds it from everyone but superusers, as it reaches past all policies"
+        yield Drift("server function", f"function {function}, role {name}", "no EXECUTE", "EXECUTE", (fix,), hint=hint)
 
 
 def _find_leakproof(

@@ -164,6 +164,25 @@ def compare_settings(catalogue: Catalogue, declared: Declaration) -> Iterable[Dr
         )
 
 
+# Those of the dangerous settings with which a server may not be configured, whatever a role or database stores.
+_OF_SERVER: Final = (
+    "search_path",
+    "row_security",
+    "session_replication_role",
+    "pgtrigger.ignore",
+    DEMAND_GUC,
+    "default_transaction_read_only",
+    "standard_conforming_strings",
+)
+
+
+def find_server_settings(catalogue: Catalogue) -> Iterable[Drift]:
+    """Yield dangerous settings in the server's configuration or on its command line."""
+    for name, value, source in catalogue.rows("server_settings", names=list(_OF_SERVER)):
+        hint = f"{_DANGEROUS[name.lower()]}; remove it from {source}, then SELECT pg_reload_conf()"
+        yield Drift("setting", "server", f"no {name}", f"{name} = {value}", (), True, hint)
+
+
 # What ALTER DEFAULT PRIVILEGES calls a pg_default_acl.defaclobjtype.
 KINDS: Final = {"r": "TABLES", "S": "SEQUENCES", "f": "FUNCTIONS", "T": "TYPES", "n": "SCHEMAS", "L": "LARGE OBJECTS"}
 # Built-in privileges of PUBLIC on new objects.

@@ -1,3 +1,22 @@
+-- name: doctor_columns
+-- Return the columns of these tables: type, whether NOT NULL, and whether a default, identity or expression fills them.
+-- Locks: none. Role: any.
+SELECT attrelid::bigint, attname, format_type(atttypid, atttypmod), attnotnull,
+       atthasdef OR attidentity <> '' OR attgenerated <> ''
+  FROM pg_attribute
+ WHERE attrelid = ANY (%(tables)s::bigint[]::oid[]) AND attnum > 0 AND NOT attisdropped
+ ORDER BY attrelid, attnum
+
+-- name: doctor_constraints
+-- Return the constraints of these tables, except those of primary keys, of columns that are NOT NULL and of triggers.
+-- Locks: none. Role: any.
+SELECT k.conrelid::bigint, k.conname, k.contype::text, k.convalidated,
+       ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = k.conrelid AND attnum = ANY (k.conkey)),
+       pg_get_constraintdef(k.oid)
+  FROM pg_constraint k
+ WHERE k.conrelid = ANY (%(tables)s::bigint[]::oid[]) AND k.contype IN ('c', 'f', 'u', 'x')
+ ORDER BY 1, 2
+
 -- name: doctor_default_privileges
 -- Return other roles' default privileges on what these roles create, each with the schema that it is limited to. If none
 -- are stored, PUBLIC has those that the server gives it on functions and types.
@@ -70,6 +89,19 @@ SELECT d.signature, p.oid::bigint,
               FROM unnest(string_to_array(d.arguments, ', ')) WITH ORDINALITY AS u (t, at)), '')
  WHERE p.prokind IN ('f', 'p')
    AND (n.nspname, p.proname) IN (SELECT * FROM unnest(%(schemas)s::text[], %(names)s::text[]))
+ ORDER BY 1, 2
+
+-- name: doctor_indexes
+-- Return the indexes of these tables: columns with those included last, condition, and whether a constraint owns each.
+-- Locks: none. Role: any.
+SELECT i.indrelid::bigint, c.relname, i.indisunique, i.indisvalid AND i.indisready,
+       ARRAY(SELECT coalesce(a.attname::text, '') FROM unnest(i.indkey) WITH ORDINALITY AS u (number, at)
+               LEFT JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = u.number ORDER BY u.at),
+       i.indnullsnotdistinct, pg_get_expr(i.indpred, i.indrelid), pg_get_indexdef(i.indexrelid),
+       EXISTS (SELECT FROM pg_constraint k WHERE k.conindid = i.indexrelid AND k.contype IN ('p', 'u', 'x'))
+  FROM pg_index i
+  JOIN pg_class c ON c.oid = i.indexrelid
+ WHERE i.indrelid = ANY (%(tables)s::bigint[]::oid[])
  ORDER BY 1, 2
 
 -- name: doctor_leakproof
@@ -188,6 +220,16 @@ SELECT granted.rolname, own.rolname, own.rolsuper OR own.rolbypassrls
    AND (own.rolsuper OR (NOT granted.rolsuper AND (own.rolbypassrls OR own.rolname = ANY (%(powers)s::text[]))))
  ORDER BY 1, 2
 
+-- name: doctor_publications
+-- Return the publications of these tables: name, whether it publishes all tables, and the table.
+-- Locks: none. Role: any.
+SELECT p.pubname, p.puballtables, c.oid::bigint
+  FROM pg_publication p
+ CROSS JOIN LATERAL pg_get_publication_tables(p.pubname) t
+  JOIN pg_class c ON c.oid = t.relid
+ WHERE c.oid = ANY (%(tables)s::bigint[]::oid[])
+ ORDER BY 1, 3
+
 -- name: doctor_relations
 -- Return the tables with these names: those in the search path, or else in the schema public, which a search path stored
 -- for the database would hide. By name, because to_regclass fails without USAGE on the schema.
@@ -206,6 +248,30 @@ SELECT rolname, oid = 10,
        ARRAY[rolcanlogin, rolinherit, rolbypassrls, rolsuper, rolcreatedb, rolcreaterole, rolreplication]
   FROM pg_roles
  WHERE rolname = ANY (%(names)s::text[])
+
+-- name: doctor_server_functions
+-- Return the functions that the server or an extension withholds from PUBLIC, such as pg_read_file, on which these roles
+-- or PUBLIC have EXECUTE by a grant that it did not make itself: signature, grantee.
+-- Locks: none. Role: any.
+SELECT i.objoid::regprocedure::text, coalesce(g.rolname, 'PUBLIC')
+  FROM pg_init_privs i
+  JOIN pg_proc p ON p.oid = i.objoid AND i.classoid = 'pg_proc'::regclass AND i.objsubid = 0
+ CROSS JOIN LATERAL aclexplode(p.proacl) a
+  LEFT JOIN pg_roles g ON g.oid = a.grantee
+ WHERE a.grantee <> p.proowner
+   AND NOT EXISTS (SELECT FROM aclexplode(i.initprivs) w WHERE w.grantee IN (0, a.grantee))
+   AND (a.grantee = 0 OR EXISTS (SELECT FROM pg_roles r WHERE r.rolname = ANY (%(roles)s::text[]) AND NOT r.rolsuper
+                                    AND pg_has_role(r.oid, a.grantee, 'MEMBER')))
+ ORDER BY 1, 2
+
+-- name: doctor_server_settings
+-- Return these settings where the server's configuration or its command line gives them another value.
+-- Locks: none. Role: any.
+SELECT name, reset_val, coalesce(sourcefile || ', line ' || sourceline, source)
+  FROM pg_settings
+ WHERE lower(name) = ANY (%(names)s::text[]) AND reset_val IS DISTINCT FROM boot_val AND reset_val <> ''
+   AND source IN ('configuration file', 'command line', 'environment variable', 'global')
+ ORDER BY 1
 
 -- name: doctor_settings
 -- Return the settings stored for a role, for this database or for a role in it: those in for_anyone for any role, those
@@ -226,11 +292,11 @@ SELECT r.rolname, d.datname, split_part(setting, '=', 1), substr(setting, strpos
 -- their rewrite rules.
 -- Locks: none. Role: any.
 SELECT 'trigger', tgrelid::bigint, tgname, pg_get_triggerdef(oid),
-       CASE tgenabled WHEN 'D' THEN 'DISABLE' WHEN 'R' THEN 'ENABLE REPLICA' ELSE 'ENABLE' END
+       CASE tgenabled WHEN 'D' THEN 'DISABLE' WHEN 'R' THEN 'ENABLE REPLICA' ELSE 'ENABLE' END, tgisinternal
   FROM pg_trigger
  WHERE tgrelid = ANY (%(tables)s::bigint[]::oid[]) AND (NOT tgisinternal OR tgenabled IN ('D', 'R'))
  UNION ALL
-SELECT 'rule', ev_class::bigint, rulename, pg_get_ruledef(oid), 'ENABLE'
+SELECT 'rule', ev_class::bigint, rulename, pg_get_ruledef(oid), 'ENABLE', false
   FROM pg_rewrite WHERE ev_class = ANY (%(tables)s::bigint[]::oid[])
  ORDER BY 1 DESC, 2, 3
 

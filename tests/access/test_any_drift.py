@@ -1,0 +1,102 @@
+"""Drops, adds and alters objects of each kind at random: the doctor finds each, and nothing before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import psycopg
+import pytest
+from django.apps import apps
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from salon_jobs.access.doctor.examination import examine
+from salon_jobs.access.job_tables import TABLES
+
+Superuser = psycopg.Connection[Any]
+Draw: TypeAlias = Callable[[list[Any]], Any]
+MUTE: Final = "CREATE FUNCTION mute() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
+# Each query returns the statements that break one object each; $1 are the tables, $2 the declared indexes.
+BREAK: Final = {
+    "drop a constraint": "SELECT format('ALTER TABLE %s DROP CONSTRAINT %I CASCADE', conrelid::regclass, conname)"
+    " FROM pg_constraint WHERE conrelid = ANY ($1::text[]::regclass[]) AND contype IN ('c', 'u', 'p')",
+    "devalidate a check": "SELECT format('ALTER TABLE %1$s DROP CONSTRAINT %2$I; ALTER TABLE %1$s"
+    " ADD CONSTRAINT %2$I %3$s NOT VALID', conrelid::regclass, conname, pg_get_constraintdef(oid)) FROM pg_constraint"
+    " WHERE conrelid = ANY ($1::text[]::regclass[]) AND contype = 'c' AND conname NOT LIKE '%_check'",
+    "drop an index": "SELECT format('DROP INDEX %s', indexrelid::regclass) FROM pg_index i"
+    " JOIN pg_class c ON c.oid = indexrelid WHERE indrelid = ANY ($1::text[]::regclass[])"
+    " AND NOT EXISTS (SELECT FROM pg_constraint WHERE conindid = indexrelid)"
+    " AND c.relname = ANY ($2::text[])",
+    "invalidate an index": "SELECT format('UPDATE pg_index SET indisvalid = false WHERE indexrelid = %s', indexrelid)"
+    " FROM pg_index i JOIN pg_class c ON c.oid = indexrelid WHERE indrelid = ANY ($1::text[]::regclass[])"
+    " AND (indisunique OR c.relname = ANY ($2::text[]))",
+    "drop a column": "SELECT format('ALTER TABLE %s DROP COLUMN %I CASCADE', attrelid::regclass, attname)"
+    " FROM pg_attribute WHERE attrelid = ANY ($1::text[]::regclass[]) AND attnum > 0",
+    "let a column be null": "SELECT format('ALTER TABLE %s ALTER %I DROP NOT NULL', attrelid::regclass, attname)"
+    " FROM pg_attribute a WHERE attrelid = ANY ($1::text[]::regclass[]) AND attnum > 0 AND attnotnull"
+    " AND attidentity = ''"
+    " AND NOT EXISTS (SELECT FROM pg_index WHERE indrelid = attrelid AND indisprimary AND attnum = ANY (indkey))",
+    "drop a default": "SELECT format('ALTER TABLE %s ALTER %I DROP DEFAULT', attrelid::regclass, attname)"
+    " FROM pg_attribute WHERE attrelid = ANY ($1::text[]::regclass[]) AND atthasdef AND attgenerated = ''",
+    "drop a trigger": "SELECT format('DROP TRIGGER %I ON %s', tgname, tgrelid::regclass) FROM pg_trigger"
+    " WHERE tgrelid = ANY ($1::text[]::regclass[]) AND NOT tgisinternal",
+    "disable a trigger": "SELECT format('ALTER TABLE %s DISABLE TRIGGER %I', tgrelid::regclass, tgname) FROM pg_trigger"
+    " WHERE tgrelid = ANY ($1::text[]::regclass[]) AND NOT tgisinternal",
+    "drop a policy": "SELECT format('DROP POLICY %I ON %s', polname, polrelid::regclass) FROM pg_policy"
+    " WHERE polrelid = ANY ($1::text[]::regclass[])",
+    "drop a function": "SELECT format('DROP FUNCTION %s CASCADE', oid::regprocedure) FROM pg_proc"
+    " WHERE proname LIKE 'salon\\_jobs\\_%'",
+    "flip a function's security": "SELECT format('ALTER FUNCTION %s SECURITY %s', oid::regprocedure,"
+    " CASE WHEN prosecdef THEN 'INVOKER' ELSE 'DEFINER' END) FROM pg_proc WHERE proname LIKE 'salon\\_jobs\\_%'",
+}
+ADD: Final = {
+    "add a trigger": f"{MUTE}; CREATE TRIGGER muted BEFORE INSERT ON {{}} FOR EACH ROW EXECUTE FUNCTION mute()",
+    "add a rule": "CREATE RULE kept AS ON DELETE TO {} DO INSTEAD NOTHING",
+    "add a check": "ALTER TABLE {} ADD CONSTRAINT narrow CHECK (false) NOT VALID",
+    "add a unique index": "CREATE UNIQUE INDEX narrow ON {} ((1))",
+    "add a column": "ALTER TABLE {} ADD COLUMN narrow integer",
+    "add a policy": "CREATE POLICY wide ON {} USING (true)",
+    "publish": "CREATE PUBLICATION copied FOR TABLE {}",
+    "publish all": "CREATE PUBLICATION copied FOR ALL TABLES",
+    "grant": "GRANT TRUNCATE ON {} TO app",
+    "switch off row-level security": "ALTER TABLE {} DISABLE ROW LEVEL SECURITY",
+    "own": "ALTER TABLE {} OWNER TO app",
+}
+READERS: Final = ("pg_read_file(text)", "pg_ls_dir(text)", "lo_import(text)", "pg_read_binary_file(text)")
+GRANTEES: Final = ("PUBLIC", "app", "worker_runtime", "jobs_operator", "worker_fanout_owner")
+KINDS: Final = (*BREAK, *ADD, "grant a function of the server")
+
+
+def declared_indexes() -> list[str]:
+    metas = [model._meta for model in apps.get_app_config("salon_jobs").get_models()]
+    return [each.name for meta in metas for each in (*meta.indexes, *meta.constraints)]
+
+
+def statement_of(superuser: Superuser, kind: str, draw: Draw) -> str:
+    if kind in ADD:
+        return ADD[kind].format(draw(sorted(TABLES)))
+    if kind not in BREAK:
+        return f"GRANT EXECUTE ON FUNCTION {draw([*READERS])} TO {draw([*GRANTEES])}"
+    query = BREAK[kind]
+    values = (list(TABLES), declared_indexes())
+    cursor = psycopg.RawCursor(superuser)
+    cursor.execute(query.encode(), values[: ("$1::" in query) + ("$2::" in query)])
+    found = sorted(row[0] for row in cursor.fetchall())
+    assert found, kind
+    return str(draw(found))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whatever_is_dropped_added_or_altered_is_found(superuser: Superuser, kind: str) -> None:
+    assert examine(superuser, with_orphans=False).drifts == ()
+
+    @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @given(st.data())
+    def breaks(data: st.DataObject) -> None:
+        with superuser.transaction(force_rollback=True):
+            broken = statement_of(superuser, kind, lambda choices: data.draw(st.sampled_from(choices)))
+            superuser.execute(broken.encode())
+            assert examine(superuser, with_orphans=False).drifts, broken
+
+    breaks()
