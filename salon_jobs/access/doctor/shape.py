@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from django.apps import apps
 from django.db import connections, models
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from salon_jobs.access.doctor.catalogue import Catalogue, Drift, Relation
 from salon_jobs.access.doctor.objects import Relations
@@ -32,24 +33,29 @@ def compare_shape(catalogue: Catalogue, relations: Relations) -> Iterable[Drift]
         if model._meta.managed and not model._meta.proxy and model._meta.db_table in relations
     }
     oids = [table.oid for table in tables]
+    # Django writes them without connecting, since it knows the server's version: the alias's user may not log in.
+    db: Any = connections[conf.database].copy()
+    db.pg_version = catalogue.version
     columns = catalogue.rows("columns", tables=oids)
     constraints = catalogue.rows("constraints", tables=oids)
     indexes = catalogue.rows("indexes", tables=oids)
     for table, model in tables.items():
-        yield from _compare_columns(table, model, {row[1]: row[2:] for row in columns if row[0] == table.oid})
-        yield from _compare_constraints(table, model, {row[1]: row[2:] for row in constraints if row[0] == table.oid})
-        yield from _compare_indexes(table, model, {row[1]: row[2:] for row in indexes if row[0] == table.oid})
+        yield from _compare_columns(table, model, {row[1]: row[2:] for row in columns if row[0] == table.oid}, db)
+        yield from _compare_constraints(
+            table, model, {row[1]: row[2:] for row in constraints if row[0] == table.oid}, db
+        )
+        yield from _compare_indexes(table, model, {row[1]: row[2:] for row in indexes if row[0] == table.oid}, db)
 
 
 def _compare_columns(
-    table: Relation, model: type[models.Model], present: dict[str, tuple[Any, ...]]
+    table: Relation, model: type[models.Model], present: dict[str, tuple[Any, ...]], db: BaseDatabaseWrapper
 ) -> Iterable[Drift]:
     for field in model._meta.local_concrete_fields:
         where, name = f"column {field.column} of {table.where}", identifier(str(field.column))
-        declared = field.db_type(connections[conf.database]) or ""
+        declared = field.db_type(db) or ""
         kind = re.sub(r"^\w+", lambda word: _TYPES.get(word[0], word[0]), declared)
         is_generated = isinstance(field, models.GeneratedField)  # Django makes these without NOT NULL
-        is_identity = field.db_type_suffix(connections[conf.database]) is not None
+        is_identity = field.db_type_suffix(db) is not None
         must_be = not field.null and not is_generated
         expected = _column(kind, must_be, is_generated or is_identity or field.has_db_default())
         if (column := present.pop(str(field.column), None)) is None:
@@ -77,12 +83,12 @@ def _column(kind: str, is_required: bool, fills_itself: bool) -> str:
 
 
 def _compare_constraints(
-    table: Relation, model: type[models.Model], present: dict[str, tuple[Any, ...]]
+    table: Relation, model: type[models.Model], present: dict[str, tuple[Any, ...]], db: BaseDatabaseWrapper
 ) -> Iterable[Drift]:
     for constraint in model._meta.constraints:
         if not isinstance(constraint, models.CheckConstraint):
             continue
-        with_sql = _created(constraint, model)
+        with_sql = _created(constraint, model, db)
         condition = with_sql.partition(" CHECK ")[2]
         where = f"check constraint {constraint.name} of {table.where}"
         found = present.pop(constraint.name, None)
@@ -100,7 +106,7 @@ def _compare_constraints(
             yield Drift("constraint", where, "validated", "NOT VALID", (fix,), True, _REBUILD)
     fields = model._meta.local_concrete_fields
     related = {str(field.column) for field in fields if field.is_relation}
-    checked = {str(field.column) for field in fields if field.db_check(connections[conf.database])}
+    checked = {str(field.column) for field in fields if field.db_check(db)}
     for name, (kind, _, columns, definition) in present.items():
         if kind == "c" and len(columns) == 1 and checked & {*columns}:
             checked.difference_update(columns)
@@ -111,14 +117,14 @@ def _compare_constraints(
             drop = f"ALTER TABLE {table.sql} DROP CONSTRAINT {identifier(name)}"
             yield Drift("constraint", where, "none", definition, (drop,), True, _UNDECLARED)
     for column in checked:
-        condition = next(each for each in fields if each.column == column).db_check(connections[conf.database]) or ""
+        condition = next(each for each in fields if each.column == column).db_check(db) or ""
         add = f"ALTER TABLE {table.sql} ADD CHECK ({condition})"
         where = f"check of column {column} of {table.where}"
         yield Drift("constraint", where, f"CHECK ({condition})", "none", (add,), True, _REBUILD)
 
 
 def _compare_indexes(
-    table: Relation, model: type[models.Model], present: dict[str, tuple[Any, ...]]
+    table: Relation, model: type[models.Model], present: dict[str, tuple[Any, ...]], db: BaseDatabaseWrapper
 ) -> Iterable[Drift]:
     declared = [
         *((index, False) for index in model._meta.indexes),
@@ -126,7 +132,7 @@ def _compare_indexes(
     ]
     for index, is_unique in declared:
         where = f"{'unique ' if is_unique else ''}index {index.name} of {table.where}"
-        create, row = _created(index, model), present.pop(index.name, None)
+        create, row = _created(index, model, db), present.pop(index.name, None)
         if row is None:
             yield Drift("index", where, create, "none", (create,), True, _REBUILD)
             continue
@@ -169,9 +175,9 @@ def _compare_indexes(
         yield Drift("index", where, "an index", "none", (add,), True, _REBUILD)
 
 
-def _created(what: models.BaseConstraint | models.Index, model: type[models.Model]) -> str:
+def _created(what: models.BaseConstraint | models.Index, model: type[models.Model], db: BaseDatabaseWrapper) -> str:
     # Never entered, so that it runs nothing.
-    return str(what.create_sql(model, connections[conf.database].schema_editor(collect_sql=True)))
+    return str(what.create_sql(model, db.schema_editor(collect_sql=True)))
 
 
 def _columns(index: Any, model: type[models.Model]) -> list[str]:
