@@ -91,7 +91,12 @@ def statement_of(superuser: Superuser, kind: str, draw: Draw) -> str:
 def test_whatever_is_dropped_added_or_altered_is_found(superuser: Superuser, kind: str) -> None:
     assert examine(superuser, with_orphans=False).drifts == ()
 
-    @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @settings(
+        max_examples=6,
+        deadline=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+        database=None,
+    )
     @given(st.data())
     def breaks(data: st.DataObject) -> None:
         with superuser.transaction(force_rollback=True):

@@ -66,7 +66,7 @@ def _compare_columns(
         if found == expected:
             continue
         alter = f"ALTER TABLE {table.sql} ALTER COLUMN {name}"
-        fix = []
+        fix: list[str] = []
         if found_kind != kind:
             fix.append(f"{alter} TYPE {kind}")
         if is_required != must_be:
