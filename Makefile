@@ -159,7 +159,7 @@ lock: ## resolve the requirements again; UPGRADE=--upgrade takes newer versions
 	@$(COMPILE) --group serve --constraint requirements.lock --output-file requirements-runtime.lock
 
 .PHONY: bootstrap-sql
-bootstrap-sql: venv ## write bootstrap_sql/ from the declaration of the roles
+bootstrap-sql: venv ## write bootstrap_sql/roles.sql from the declaration of the roles
 	@$(BIN)/python -m project.local.bootstrap_files
 
 .PHONY: clean

@@ -169,7 +169,7 @@ def bootstrap(
     worker, operator) to passwords, which are hashed here and never sent.
 
     A role used by other databases is never altered, and is rejected unless ``share_roles`` is set or this database
-    already uses it; the files in ``bootstrap_sql`` explain what that means. Existing passwords are kept unless
+    already uses it; ``bootstrap_sql/roles.sql`` explains what that means. Existing passwords are kept unless
     ``change_passwords`` is given, which is first called with the roles whose password would change. With
     ``takes_over``, the database may belong to a role that is none of ``roles``.
 
@@ -374,16 +374,12 @@ def _execute(connection: Connection, *texts: str) -> None:
 
 
 _HEADER: Final = """\
--- Role __name__: __purpose__.
--- Idempotent. Run it as superuser, connected to the application's database, before `migrate`:
+-- The database roles __names__.
+-- Idempotent, in one transaction. Run it as superuser, connected to the application's database, before `migrate`:
 --     __environment__psql -d DATABASE -f THIS_FILE
 -- A role that other databases use is refused unless you give -v share_roles=on, and is never altered.
-"""
-_HEADER_OF_LOGIN: Final = """\
 -- An existing password is kept unless you give -v change_passwords=on.
--- psql before version 15 cannot read the environment: give -v __password__=… instead.
-"""
-_BEGIN: Final = """\
+-- psql before version 15 cannot read the environment: give -v migrator_password=… and so on instead.
 -- `manage.py bootstrap_roles` runs the same statements, and `--print` prints them for other names.
 \\set ON_ERROR_STOP on
 BEGIN;
@@ -401,12 +397,7 @@ _READ_VARIABLE: Final = """\
     \\set __password__ ''
     \\getenv __password__ __variable__
 \\endif
-SELECT :'__password__' = '' AS password_is_missing \\gset
-\\if :password_is_missing
-    DO $bootstrap$ BEGIN
-        RAISE EXCEPTION '__variable__ is not set: give the password in the environment or by -v __password__=…';
-    END $bootstrap$;
-\\endif
+CALL pg_temp.require_password('__variable__', '__password__', :'__password__' = '');
 """
 _SET_VARIABLE: Final = """\
 SELECT pg_temp.sets_password(__literal__) AS sets_password \\gset
@@ -418,35 +409,43 @@ SELECT pg_temp.sets_password(__literal__) AS sets_password \\gset
 """
 
 
-def render_psql(script: RoleScript) -> str:
-    """Render one script as a psql file, to be run by a superuser connected to the application's database."""
-    variable, name = script.spec.variable, script.name
-    words = {
-        "name": name,
-        "purpose": script.spec.purpose,
-        "environment": "" if variable is None else f"{variable}=… ",
-        "literal": literal(name),
-        "identifier": identifier(name),
-        "echo": name.replace("'", ""),
-        "variable": variable or "",
-        "password": re.sub(r"\W", "_", (variable or "").lower()),
-    }
-    has_password = variable is not None
-    # The command runs all guards before it creates anything; psql runs the next file even if one was refused.
-    of_migrator = [_call("refuse_role_of_others", literal(script.migrator))] if script.spec.owns_functions else []
+def render_psql(scripts: Sequence[RoleScript]) -> str:
+    """Render the scripts as one file for psql, to be run by a superuser connected to the application's database."""
+    variables = [script.spec.variable for script in scripts if script.spec.variable is not None]
     parts = [
-        _fill(_HEADER + (_HEADER_OF_LOGIN if has_password else "") + _BEGIN, words),
+        _fill(
+            _HEADER,
+            {
+                "names": ", ".join(script.name for script in scripts),
+                "environment": "".join(f"{variable}=… " for variable in variables),
+            },
+        ),
         f"{statements.load('bootstrap_prelude')}\n",
         *(_fill(_FLAG, {"flag": flag}) for flag in ("share_roles", "change_passwords")),
-        _fill(_READ_VARIABLE, words) if has_password else "",
-        "\n-- The cluster\n",
-        _lines(*of_migrator, script.guard(), script.guard_database(), script.create),
-        _fill(_SET_VARIABLE, words) if has_password else "",
-        _lines(*script.cluster),
-        "\n-- The database\n",
-        _lines(*script.database, "COMMIT"),
+        *(_fill(_READ_VARIABLE, {"variable": each, "password": _psql_variable(each)}) for each in variables),
+        "\n",
+        _lines(*(script.guard() for script in scripts), scripts[0].guard_database()),
+        *map(_render_role, scripts),
+        "\nCOMMIT;\n",
     ]
     return "".join(parts)
+
+
+def _render_role(script: RoleScript) -> str:
+    variable, name = script.spec.variable, script.name
+    words = {"literal": literal(name), "identifier": identifier(name), "echo": name.replace("'", "")}
+    return "".join(
+        (
+            f"\n-- Role {name}: {script.spec.purpose}.\n",
+            _lines(script.create),
+            "" if variable is None else _fill(_SET_VARIABLE, {**words, "password": _psql_variable(variable)}),
+            _lines(*script.cluster, *script.database),
+        )
+    )
+
+
+def _psql_variable(variable: str) -> str:
+    return re.sub(r"\W", "_", variable.lower())
 
 
 def _fill(template: str, words: dict[str, str]) -> str:

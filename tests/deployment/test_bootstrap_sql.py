@@ -1,4 +1,4 @@
-"""Holds the files of bootstrap_sql/ to the declaration of the roles they are built from."""
+"""Holds bootstrap_sql/roles.sql to the declaration of the roles it is built from."""
 
 from __future__ import annotations
 
@@ -6,39 +6,26 @@ import re
 
 import pytest
 
-from project.local.bootstrap_files import DEMO_OWNER_ROLES, FOLDER, bootstrap_files
+from project.local.bootstrap_files import DEMO_OWNER_ROLES, FILE, bootstrap_file
 from salon_jobs.access.bootstrap import build_scripts, render_psql
 from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 
-NAMES = [
-    "001_migrator_role.sql",
-    "002_worker_runtime_role.sql",
-    "003_worker_fanout_owner_role.sql",
-    "004_app_role.sql",
-    "005_jobs_operator_role.sql",
-    "101_demo_invitation_cleanup_owner_role.sql",
-]
+
+def test_the_file_is_what_the_declaration_says() -> None:
+    assert FILE.read_text(encoding="utf-8") == bootstrap_file(), "run `make bootstrap-sql`"
+    assert [path.name for path in FILE.parent.iterdir()] == ["roles.sql"]
 
 
-def test_the_folder_holds_exactly_the_declared_files() -> None:
-    assert sorted(path.name for path in FOLDER.iterdir()) == NAMES == sorted(bootstrap_files())
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_file_is_what_the_declaration_says(name: str) -> None:
-    assert (FOLDER / name).read_text(encoding="utf-8") == bootstrap_files()[name], "run `make bootstrap-sql`"
-
-
-def test_the_demo_files_are_those_of_the_demo_settings() -> None:
+def test_the_owner_roles_are_those_of_the_demo_settings() -> None:
     assert conf.extra_owner_roles == DEMO_OWNER_ROLES
     assert conf.roles == Roles(extra_owners=DEMO_OWNER_ROLES)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_no_file_holds_a_password(name: str) -> None:
-    values = re.findall(r"PASSWORD (?!is\b|in\b)(\S+)", (FOLDER / name).read_text(encoding="utf-8"))
+def test_the_file_holds_no_password() -> None:
+    values = re.findall(r" PASSWORD (?!is\b|in\b)(\S+)", FILE.read_text(encoding="utf-8"))
+    assert values
     assert all(re.fullmatch(r"NULL'\);|:'\w+_password';", value) for value in values)
 
 
@@ -52,7 +39,7 @@ def test_every_login_role_refuses_superuser_and_bypassrls_and_only_owners_bypass
 
 def test_a_hostile_name_stays_a_name() -> None:
     name = "o'; DROP ROLE \"x"
-    text = render_psql(build_scripts(Roles(), [name])[-1])
+    text = render_psql(build_scripts(Roles(), [name]))
     assert "CALL pg_temp.create_role('o''; DROP ROLE \"x');" in text
     assert 'GRANT USAGE ON SCHEMA public TO "o\'; DROP ROLE ""x";' in text
 

@@ -45,6 +45,15 @@ RETURNS boolean LANGUAGE sql STABLE SET search_path = pg_catalog AS $sql$
             AND NOT EXISTS (SELECT FROM pg_authid WHERE rolname = name_of_role AND rolpassword IS NOT NULL))
 $sql$;
 
+CREATE OR REPLACE PROCEDURE pg_temp.require_password(variable text, psql_variable text, is_missing boolean)
+LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
+BEGIN
+    IF is_missing THEN
+        RAISE EXCEPTION '% is not set: give the password in the environment or by -v %=…', variable, psql_variable;
+    END IF;
+END
+$sql$;
+
 CREATE OR REPLACE PROCEDURE pg_temp.refuse_role(message text, otherwise text)
 LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
 BEGIN

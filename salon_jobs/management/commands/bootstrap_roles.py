@@ -33,8 +33,7 @@ class Command(BaseCommand):
         if conf.roles is None:
             raise CommandError("SALON_JOBS['ROLES'] is not set: with one database user there is nothing to bootstrap.")
         if options["print_only"]:
-            scripts = build_scripts(conf.roles, conf.extra_owner_roles)
-            self.stdout.write("\n".join(render_psql(script) for script in scripts), ending="")
+            self.stdout.write(render_psql(build_scripts(conf.roles, conf.extra_owner_roles)), ending="")
             return
         if conf.bootstrap_url is None:
             raise CommandError("SALON_JOBS['BOOTSTRAP_URL'] is not set: name a superuser's URL")

@@ -1,7 +1,9 @@
--- Role invitation_cleanup_owner: owns one narrow function; nobody logs in as it.
--- Idempotent. Run it as superuser, connected to the application's database, before `migrate`:
---     psql -d DATABASE -f THIS_FILE
+-- The database roles migrator, worker_runtime, worker_fanout_owner, app, jobs_operator, invitation_cleanup_owner.
+-- Idempotent, in one transaction. Run it as superuser, connected to the application's database, before `migrate`:
+--     MIGRATOR_PASSWORD=… WORKER_RUNTIME_PASSWORD=… APP_PASSWORD=… JOBS_OPERATOR_PASSWORD=… psql -d DATABASE -f THIS_FILE
 -- A role that other databases use is refused unless you give -v share_roles=on, and is never altered.
+-- An existing password is kept unless you give -v change_passwords=on.
+-- psql before version 15 cannot read the environment: give -v migrator_password=… and so on instead.
 -- `manage.py bootstrap_roles` runs the same statements, and `--print` prints them for other names.
 \set ON_ERROR_STOP on
 BEGIN;
@@ -48,6 +50,15 @@ RETURNS boolean LANGUAGE sql STABLE SET search_path = pg_catalog AS $sql$
     SELECT current_setting('salon_jobs.change_passwords', true) IS NOT DISTINCT FROM 'on'
         OR (pg_temp.other_databases(name_of_role) IS NULL
             AND NOT EXISTS (SELECT FROM pg_authid WHERE rolname = name_of_role AND rolpassword IS NOT NULL))
+$sql$;
+
+CREATE OR REPLACE PROCEDURE pg_temp.require_password(variable text, psql_variable text, is_missing boolean)
+LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
+BEGIN
+    IF is_missing THEN
+        RAISE EXCEPTION '% is not set: give the password in the environment or by -v %=…', variable, psql_variable;
+    END IF;
+END
 $sql$;
 
 CREATE OR REPLACE PROCEDURE pg_temp.refuse_role(message text, otherwise text)
@@ -182,16 +193,122 @@ SET LOCAL salon_jobs.share_roles = :'share_roles';
     \set change_passwords off
 \endif
 SET LOCAL salon_jobs.change_passwords = :'change_passwords';
+\if :{?migrator_password}
+\else
+    \set migrator_password ''
+    \getenv migrator_password MIGRATOR_PASSWORD
+\endif
+CALL pg_temp.require_password('MIGRATOR_PASSWORD', 'migrator_password', :'migrator_password' = '');
+\if :{?worker_runtime_password}
+\else
+    \set worker_runtime_password ''
+    \getenv worker_runtime_password WORKER_RUNTIME_PASSWORD
+\endif
+CALL pg_temp.require_password('WORKER_RUNTIME_PASSWORD', 'worker_runtime_password', :'worker_runtime_password' = '');
+\if :{?app_password}
+\else
+    \set app_password ''
+    \getenv app_password APP_PASSWORD
+\endif
+CALL pg_temp.require_password('APP_PASSWORD', 'app_password', :'app_password' = '');
+\if :{?jobs_operator_password}
+\else
+    \set jobs_operator_password ''
+    \getenv jobs_operator_password JOBS_OPERATOR_PASSWORD
+\endif
+CALL pg_temp.require_password('JOBS_OPERATOR_PASSWORD', 'jobs_operator_password', :'jobs_operator_password' = '');
 
--- The cluster
-CALL pg_temp.refuse_role_of_others('migrator');
+CALL pg_temp.guard_role('migrator', 'LOGIN NOINHERIT NOBYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION', ARRAY[]::name[]);
+CALL pg_temp.guard_role('worker_runtime', 'LOGIN INHERIT NOBYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION', ARRAY['migrator', 'worker_fanout_owner', 'invitation_cleanup_owner']::name[]);
+CALL pg_temp.guard_role('worker_fanout_owner', 'NOLOGIN BYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION', ARRAY[]::name[]);
+CALL pg_temp.guard_role('app', 'LOGIN INHERIT NOBYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION', ARRAY['migrator', 'worker_fanout_owner', 'invitation_cleanup_owner']::name[]);
+CALL pg_temp.guard_role('jobs_operator', 'LOGIN INHERIT NOBYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION', ARRAY['migrator', 'worker_fanout_owner', 'invitation_cleanup_owner']::name[]);
 CALL pg_temp.guard_role('invitation_cleanup_owner', 'NOLOGIN BYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION', ARRAY[]::name[]);
 CALL pg_temp.guard_database(ARRAY['migrator', 'worker_runtime', 'worker_fanout_owner', 'app', 'jobs_operator', 'invitation_cleanup_owner']::name[]);
+
+-- Role migrator: owns the schema; runs migrations and nothing else.
+CALL pg_temp.create_role('migrator');
+SELECT pg_temp.sets_password('migrator') AS sets_password \gset
+\if :sets_password
+    ALTER ROLE "migrator" PASSWORD :'migrator_password';
+\else
+    \echo 'kept the password of role migrator; -v change_passwords=on changes it'
+\endif
+CALL pg_temp.alter_role_unless_shared('migrator', 'LOGIN NOINHERIT NOBYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION');
+CREATE SCHEMA IF NOT EXISTS public;
+ALTER SCHEMA public OWNER TO "migrator";
+REVOKE ALL ON SCHEMA public FROM PUBLIC;
+CALL pg_temp.on_database('REVOKE ALL ON', 'FROM PUBLIC');
+ALTER DEFAULT PRIVILEGES FOR ROLE "migrator" REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC;
+ALTER DEFAULT PRIVILEGES FOR ROLE "migrator" REVOKE USAGE ON TYPES FROM PUBLIC;
+CALL pg_temp.on_database('GRANT CONNECT ON', 'TO "migrator"');
+
+-- Role worker_runtime: worker, scheduler, relay and consumer; business rows under row-level security, owns nothing.
+CALL pg_temp.create_role('worker_runtime');
+SELECT pg_temp.sets_password('worker_runtime') AS sets_password \gset
+\if :sets_password
+    ALTER ROLE "worker_runtime" PASSWORD :'worker_runtime_password';
+\else
+    \echo 'kept the password of role worker_runtime; -v change_passwords=on changes it'
+\endif
+CALL pg_temp.alter_role_unless_shared('worker_runtime', 'LOGIN INHERIT NOBYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION');
+CALL pg_temp.revoke_memberships('worker_runtime', ARRAY['migrator', 'worker_fanout_owner', 'invitation_cleanup_owner']::name[]);
+CALL pg_temp.on_database('REVOKE ALL ON', 'FROM "worker_runtime"');
+CALL pg_temp.on_database('GRANT CONNECT ON', 'TO "worker_runtime"');
+REVOKE ALL ON SCHEMA public FROM "worker_runtime";
+GRANT USAGE ON SCHEMA public TO "worker_runtime";
+ALTER DEFAULT PRIVILEGES FOR ROLE "migrator" IN SCHEMA "public"
+    GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO "worker_runtime";
+ALTER DEFAULT PRIVILEGES FOR ROLE "migrator" IN SCHEMA "public"
+    GRANT USAGE, SELECT ON SEQUENCES TO "worker_runtime";
+
+-- Role worker_fanout_owner: owns the function that lists the stores; nobody logs in as it.
+CALL pg_temp.create_role('worker_fanout_owner');
+CALL pg_temp.alter_role_unless_shared('worker_fanout_owner', 'NOLOGIN BYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION PASSWORD NULL');
+CALL pg_temp.grant_owner('worker_fanout_owner', 'migrator');
+GRANT USAGE ON SCHEMA public TO "worker_fanout_owner";
+ALTER DEFAULT PRIVILEGES FOR ROLE "worker_fanout_owner" REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC;
+
+-- Role app: the web application; business rows under row-level security, owns nothing.
+CALL pg_temp.create_role('app');
+SELECT pg_temp.sets_password('app') AS sets_password \gset
+\if :sets_password
+    ALTER ROLE "app" PASSWORD :'app_password';
+\else
+    \echo 'kept the password of role app; -v change_passwords=on changes it'
+\endif
+CALL pg_temp.alter_role_unless_shared('app', 'LOGIN INHERIT NOBYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION');
+CALL pg_temp.revoke_memberships('app', ARRAY['migrator', 'worker_fanout_owner', 'invitation_cleanup_owner']::name[]);
+CALL pg_temp.on_database('REVOKE ALL ON', 'FROM "app"');
+CALL pg_temp.on_database('GRANT CONNECT ON', 'TO "app"');
+REVOKE ALL ON SCHEMA public FROM "app";
+GRANT USAGE ON SCHEMA public TO "app";
+ALTER DEFAULT PRIVILEGES FOR ROLE "migrator" IN SCHEMA "public"
+    GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO "app";
+ALTER DEFAULT PRIVILEGES FOR ROLE "migrator" IN SCHEMA "public"
+    GRANT USAGE, SELECT ON SEQUENCES TO "app";
+
+-- Role jobs_operator: operators see and change the jobs and messages of all stores; no business table.
+CALL pg_temp.create_role('jobs_operator');
+SELECT pg_temp.sets_password('jobs_operator') AS sets_password \gset
+\if :sets_password
+    ALTER ROLE "jobs_operator" PASSWORD :'jobs_operator_password';
+\else
+    \echo 'kept the password of role jobs_operator; -v change_passwords=on changes it'
+\endif
+CALL pg_temp.alter_role_unless_shared('jobs_operator', 'LOGIN INHERIT NOBYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION');
+CALL pg_temp.revoke_memberships('jobs_operator', ARRAY['migrator', 'worker_fanout_owner', 'invitation_cleanup_owner']::name[]);
+CALL pg_temp.on_database('REVOKE ALL ON', 'FROM "jobs_operator"');
+CALL pg_temp.on_database('ALTER ROLE "jobs_operator" IN', 'SET random_page_cost = 1.1');
+CALL pg_temp.on_database('GRANT CONNECT ON', 'TO "jobs_operator"');
+REVOKE ALL ON SCHEMA public FROM "jobs_operator";
+GRANT USAGE ON SCHEMA public TO "jobs_operator";
+
+-- Role invitation_cleanup_owner: owns one narrow function; nobody logs in as it.
 CALL pg_temp.create_role('invitation_cleanup_owner');
 CALL pg_temp.alter_role_unless_shared('invitation_cleanup_owner', 'NOLOGIN BYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION PASSWORD NULL');
 CALL pg_temp.grant_owner('invitation_cleanup_owner', 'migrator');
-
--- The database
 GRANT USAGE ON SCHEMA public TO "invitation_cleanup_owner";
 ALTER DEFAULT PRIVILEGES FOR ROLE "invitation_cleanup_owner" REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC;
+
 COMMIT;
