@@ -27,7 +27,7 @@ PAGE: Final = 10_000
 BATCH: Final = 1000
 
 
-class StoreTable(NamedTuple):
+class ErasedTable(NamedTuple):
     """A table with rows of stores, and its JSON columns that may hold secrets."""
 
     name: str
@@ -36,24 +36,24 @@ class StoreTable(NamedTuple):
     secret: tuple[str, ...] = ()
 
 
-_FOLLOW_UPS: Final = StoreTable("follow_ups", FollowUp, False, secret=("payload",))
-MESSAGES: Final = StoreTable("messages", Message, False, secret=("payload", "headers"))
+_FOLLOW_UPS: Final = ErasedTable("follow_ups", FollowUp, False, secret=("payload",))
+MESSAGES: Final = ErasedTable("messages", Message, False, secret=("payload", "headers"))
 STORE_TABLES: Final = (
-    StoreTable("jobs", Job, True, secret=("payload",)),
-    StoreTable("errors", JobError, False),
-    StoreTable("results", JobResult, False, secret=("payload", "value")),
+    ErasedTable("jobs", Job, True, secret=("payload",)),
+    ErasedTable("errors", JobError, False),
+    ErasedTable("results", JobResult, False, secret=("payload", "value")),
     _FOLLOW_UPS,
     MESSAGES,
-    StoreTable("blocked_aggregates", BlockedAggregate, True),
-    StoreTable("inbox", InboxMessage, False),
+    ErasedTable("blocked_aggregates", BlockedAggregate, True),
+    ErasedTable("inbox", InboxMessage, False),
 )
 
 
-def _rows(table: StoreTable, using: str) -> Any:
+def _rows(table: ErasedTable, using: str) -> Any:
     return table.model._default_manager.using(using)  # pyright: ignore[reportPrivateUsage]
 
 
-def pages(table: StoreTable, store_id: UUID, *, using: str) -> Iterator[QuerySet[Any]]:
+def pages(table: ErasedTable, store_id: UUID, *, using: str) -> Iterator[QuerySet[Any]]:
     """Yield the store's rows in pages of ascending ids. If no index covers the store, this reads every row.
 
     Leaves out rows written meanwhile in pages already read. A page can be empty.
@@ -108,7 +108,7 @@ def erase_store(
     skip_messages(unsent, using=using)
     counts = {table.name: 0 for table in STORE_TABLES}
 
-    def erase(table: StoreTable) -> None:
+    def erase(table: ErasedTable) -> None:
         for page in pages(table, store_id, using=using):
             sent = {"status__in": [MessageStatus.PUBLISHED, MessageStatus.SKIPPED]} if table is MESSAGES else {}
             ids = list(page.filter(**sent).values_list("pk", flat=True))
@@ -153,7 +153,7 @@ def export_store(
     return counts
 
 
-def _line(table: StoreTable, row: dict[str, Any], unredacted: bool) -> str:
+def _line(table: ErasedTable, row: dict[str, Any], unredacted: bool) -> str:
     if not unredacted:
         row |= {column: redacted(row[column], conf.redact) for column in table.secret}
         if table.model is InboxMessage:

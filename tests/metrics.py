@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from salon_jobs.core.metrics import METRICS, Kind, Sample
+from salon_jobs.core.metrics import METRICS, MetricType, Sample
 from salon_jobs.process.exposition import exposition
 
 Shown = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -15,7 +15,7 @@ Shown = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 # Every series that there is, by name, with the labels it has.
 SERIES: dict[str, set[str]] = {}
 for _metric in METRICS:
-    if _metric.kind is Kind.HISTOGRAM:
+    if _metric.kind is MetricType.HISTOGRAM:
         SERIES[f"{_metric.name}_bucket"] = {*_metric.labels, "le"}
         SERIES[f"{_metric.name}_sum"] = SERIES[f"{_metric.name}_count"] = set(_metric.labels)
     else:

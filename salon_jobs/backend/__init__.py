@@ -23,7 +23,7 @@ from salon_jobs.backend.framework import (
     TaskResultDoesNotExist,
     task_enqueued,
 )
-from salon_jobs.backend.results import AnyResult, Call, new_result, result_of
+from salon_jobs.backend.results import AnyResult, TaskCall, new_result, result_of
 from salon_jobs.backend.tasks import BACKEND_OPTIONS, AnyTask, JobTask, check_options, job_key
 from salon_jobs.backend.tasks import task as task
 from salon_jobs.conf import settings as conf
@@ -102,7 +102,7 @@ class SalonJobsBackend(BaseTaskBackend):
         except ValueError:
             raise TaskResultDoesNotExist(result_id) from None
         record = load_result(public_id, using=conf.database)
-        call = None if record is None else Call.of(record.payload)
+        call = None if record is None else TaskCall.of(record.payload)
         if record is None or call is None or call.backend != self.alias:
             raise TaskResultDoesNotExist(result_id)
         if (handler := handlers.find(record.task)) is None:

@@ -26,7 +26,7 @@ from salon_jobs.backend.framework import (
     task_finished,
     task_started,
 )
-from salon_jobs.backend.results import STATUS, Call, JobResult, changes_of, new_result, result_of, update
+from salon_jobs.backend.results import STATUS, BackendResult, TaskCall, changes_of, new_result, result_of, update
 from salon_jobs.backend.tasks import AnyTask, import_task, is_task, job_key, option
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.backoff import Backoff
@@ -121,7 +121,7 @@ class TaskHandler:
                     f"it there: {self.func.__name__} = {self.func.__name__}.using({name}=…)"
                 )
 
-    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> Call:
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> TaskCall:
         """Return the call with these arguments. Raises PayloadInvalid if they do not fit, or are not JSON."""
         context = (None,) if self.task.takes_context else ()
         try:
@@ -130,7 +130,7 @@ class TaskHandler:
         except (TypeError, ValueError) as error:
             raise PayloadInvalid(f"task {self.name!r}: {error}") from error
 
-    def call_of(self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+    def call_of(self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskCall:
         """Return the call that a task enqueues. Raises TypeError or ValueError that names what is not JSON."""
         try:
             arguments: Any = normalize_json({"args": args, "kwargs": kwargs})
@@ -139,13 +139,13 @@ class TaskHandler:
             for name, value in [*zip(names, args, strict=False), *kwargs.items()]:
                 _as_json(name, value)
             raise
-        return Call(backend=task.backend, changes=changes_of(task, self.task), **arguments)
+        return TaskCall(backend=task.backend, changes=changes_of(task, self.task), **arguments)
 
     def job_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> NewJob:
         """Return the job that enqueueing these arguments adds. Raises PayloadInvalid, InvalidTask."""
         return self.new_job(self.task, self.bind(args, kwargs), job_key(self.task, args, kwargs))
 
-    def new_job(self, task: AnyTask, call: Call, key: str | None) -> NewJob:
+    def new_job(self, task: AnyTask, call: TaskCall, key: str | None) -> NewJob:
         """Return the job of a call, with the options of the task that was enqueued. Raises InvalidTask, ValueError."""
         kept = keep_result(task)
         try:
@@ -179,7 +179,7 @@ class TaskHandler:
 
     def named(self, payload: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments that a payload holds, by name, and what it holds if they do not fit any more."""
-        call = Call.of(payload)
+        call = TaskCall.of(payload)
         if call is None:
             return payload
         context = (None,) if self.task.takes_context else ()
@@ -197,14 +197,14 @@ class TaskHandler:
         """Read a job's payload. Raises PayloadInvalid if this backend did not write it."""
         invalid = f"task {self.name!r}: the payload was not written by django.tasks; enqueue the task itself"
         try:
-            call = Call.of(msgspec.json.decode(payload))
+            call = TaskCall.of(msgspec.json.decode(payload))
         except Exception as error:  # rows written by hand can be nested too deep, of other types, out of range
             raise PayloadInvalid(f"{invalid}: {error}") from error
         if call is None:
             raise PayloadInvalid(invalid)
         return {"call": call}
 
-    def function(self, call: Call) -> Any:
+    def function(self, call: TaskCall) -> Any:
         """Run the task as the current job; for an ``async def`` task, return its coroutine."""
         running = current_job()
         running.memo = result = _started(running, self, call)
@@ -225,7 +225,7 @@ class TaskHandler:
         update(result, **_running(worker_ids=[""]))
         return self._call(call, result)
 
-    def _call(self, call: Call, result: JobResult) -> Any:
+    def _call(self, call: TaskCall, result: BackendResult) -> Any:
         context = (TaskContext(task_result=result),) if self.task.takes_context else ()
         return self.func(*context, *call.args, **call.kwargs)
 
@@ -302,17 +302,17 @@ def _as_json(name: object, value: object) -> Any:
         raise kind(f"argument {name!r} cannot be JSON: {error}") from error
 
 
-def _returned(value: Any, result: JobResult) -> Any:
+def _returned(value: Any, result: BackendResult) -> Any:
     normalized = normalize_json(value)
     update(result, _return_value=normalized)
     return normalized
 
 
-async def _awaited(coroutine: Coroutine[Any, Any, Any], result: JobResult) -> Any:
+async def _awaited(coroutine: Coroutine[Any, Any, Any], result: BackendResult) -> Any:
     return _returned(await coroutine, result)
 
 
-def _started(running: RunningJob, handler: TaskHandler, call: Call) -> JobResult:
+def _started(running: RunningJob, handler: TaskHandler, call: TaskCall) -> BackendResult:
     """Return the result of a job at the start of an attempt; it is read from the database only after a failure."""
     job = running.job
     task = call.task(handler.task)
@@ -330,13 +330,15 @@ def _running(*, worker_ids: list[str]) -> dict[str, Any]:
     return {"status": TaskResultStatus.RUNNING, "started_at": now, "last_attempted_at": now, "worker_ids": worker_ids}
 
 
-def _ended(handler: TaskHandler, running: RunningJob, state: JobState, error: BaseException | None) -> JobResult | None:
+def _ended(
+    handler: TaskHandler, running: RunningJob, state: JobState, error: BaseException | None
+) -> BackendResult | None:
     """Return the result of a job that has ended; it is read only if this run does not know all of it."""
-    started: JobResult | None = running.memo
+    started: BackendResult | None = running.memo
     if started is None or state is JobState.CANCELLED:
         public_id = running.job.public_id
         record = None if public_id is None else load_result(public_id)
-        call = None if record is None else Call.of(record.payload)
+        call = None if record is None else TaskCall.of(record.payload)
         return None if record is None or call is None else result_of(record, call.task(handler.task), call)
     result = copy(started)
     update(result, status=STATUS[state], finished_at=to_project(datetime.now(UTC)))

@@ -37,7 +37,7 @@ STATUS: Final = {
 _ENDS: Final = {DISCARD_CLASS, CANCEL_CLASS, "salon_jobs.core.errors.Expired"}
 
 
-class JobResult(AnyResult):
+class BackendResult(AnyResult):
     """Result of one job. Unlike Django's, which holds lists, it can be a member of a set."""
 
     __slots__ = ()
@@ -47,7 +47,7 @@ class JobResult(AnyResult):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class TaskCall:
     """One call of a task as its job's payload holds it: the arguments, and how it was enqueued.
 
     ``changes`` are the options in which the enqueued task differs from the declared one.
@@ -70,7 +70,7 @@ class Call:
         return text
 
     @classmethod
-    def of(cls, payload: dict[str, Any]) -> Call | None:
+    def of(cls, payload: dict[str, Any]) -> TaskCall | None:
         """Read a payload. Return None if this backend did not write it."""
         found: tuple[Any, ...] = tuple(map(payload.get, ("args", "kwargs", "backend")))
         if tuple(map(type, found)) != (list, dict, str):
@@ -95,9 +95,9 @@ def changes_of(task: AnyTask, declared: AnyTask) -> dict[str, Any]:
     return {name: option(task, name) for name in _ENQUEUED if option(task, name) != option(declared, name)}
 
 
-def new_result(task: AnyTask, call: Call, public_id: UUID | None, enqueued_at: datetime | None) -> JobResult:
+def new_result(task: AnyTask, call: TaskCall, public_id: UUID | None, enqueued_at: datetime | None) -> BackendResult:
     """Return the result of a job that has not begun."""
-    return JobResult(
+    return BackendResult(
         task=task,
         id=str(public_id),
         status=TaskResultStatus.READY,
@@ -113,7 +113,7 @@ def new_result(task: AnyTask, call: Call, public_id: UUID | None, enqueued_at: d
     )
 
 
-def result_of(record: JobRecord, task: AnyTask, call: Call) -> JobResult:
+def result_of(record: JobRecord, task: AnyTask, call: TaskCall) -> BackendResult:
     """Return the result of a job that was read."""
     result = new_result(task, call, record.public_id, record.created_at)
     update(
@@ -129,7 +129,7 @@ def result_of(record: JobRecord, task: AnyTask, call: Call) -> JobResult:
     return result
 
 
-def update(result: JobResult, **values: Any) -> None:
+def update(result: BackendResult, **values: Any) -> None:
     """Change a result in place, as Django's own backends do with their frozen ones."""
     for name, value in values.items():
         object.__setattr__(result, name, value)

@@ -100,7 +100,7 @@ if TYPE_CHECKING:
         ) -> TypedTask[P, R]: ...
 
 
-class TaskOptions(TypedDict, total=False):
+class DjangoTaskOptions(TypedDict, total=False):
     """Options of ``task``: Django's, and those of a ``JobTask``."""
 
     priority: int
@@ -118,18 +118,18 @@ class TaskOptions(TypedDict, total=False):
 def task(function: Callable[P, R], /) -> TypedTask[P, R]: ...
 @overload
 def task(
-    *, takes_context: Literal[True], **options: Unpack[TaskOptions]
+    *, takes_context: Literal[True], **options: Unpack[DjangoTaskOptions]
 ) -> Callable[[Callable[Concatenate[TaskContext[Any, Any], P], R]], TypedTask[P, R]]: ...
 @overload
 def task(
-    *, takes_context: Literal[False] = False, **options: Unpack[TaskOptions]
+    *, takes_context: Literal[False] = False, **options: Unpack[DjangoTaskOptions]
 ) -> Callable[[Callable[P, R]], TypedTask[P, R]]: ...
-def task(function: Any = None, /, *, takes_context: bool = False, **options: Unpack[TaskOptions]) -> Any:
+def task(function: Any = None, /, *, takes_context: bool = False, **options: Unpack[DjangoTaskOptions]) -> Any:
     """Declare a task as Django's ``task`` does, with the options of this backend, on every version of Django.
 
     Raises InvalidTask, or TypeError for an unknown option.
     """
-    _refuse_unknown(options, TaskOptions.__annotations__)
+    _refuse_unknown(options, DjangoTaskOptions.__annotations__)
     given: dict[str, Any] = dict(options)
     ours = {name: given.pop(name) for name in (*BACKEND_OPTIONS, "job_key") if name in given}
 

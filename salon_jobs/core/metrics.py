@@ -16,7 +16,7 @@ MOST_VALUES: Final = 100
 OTHER: Final = "other"
 
 
-class Kind(StrEnum):
+class MetricType(StrEnum):
     """Prometheus type of a metric."""
 
     COUNTER = "counter"
@@ -32,7 +32,7 @@ class Metric:
     """
 
     name: str
-    kind: Kind
+    kind: MetricType
     help: str
     labels: tuple[str, ...] = ()
     worst: bool = False
@@ -54,15 +54,15 @@ class Sample(NamedTuple):
 
 
 def _counter(name: str, help: str, *labels: str) -> Metric:
-    return Metric(f"salon_jobs_{name}_total", Kind.COUNTER, help, labels)
+    return Metric(f"salon_jobs_{name}_total", MetricType.COUNTER, help, labels)
 
 
 def _gauge(name: str, help: str, *labels: str, worst: bool = True) -> Metric:
-    return Metric(f"salon_jobs_{name}", Kind.GAUGE, help, labels, worst)
+    return Metric(f"salon_jobs_{name}", MetricType.GAUGE, help, labels, worst)
 
 
 def _histogram(name: str, help: str, *labels: str) -> Metric:
-    return Metric(f"salon_jobs_{name}_seconds", Kind.HISTOGRAM, help, labels)
+    return Metric(f"salon_jobs_{name}_seconds", MetricType.HISTOGRAM, help, labels)
 
 
 PROCESS_INFO: Final = _gauge("process_info", "1, for the kind of the process and its release", "kind", "version")

@@ -41,7 +41,7 @@ class DestinationAtWork:
 
 
 @dataclass(frozen=True, slots=True)
-class Parked:
+class ParkedAggregate:
     """One aggregate that waits for an operator."""
 
     id: int
@@ -102,7 +102,7 @@ def why_not_sent(destinations: Iterable[str], *, using: str) -> dict[str, str]:
     return reasons
 
 
-def parked(*, using: str) -> tuple[Parked, ...]:
+def parked(*, using: str) -> tuple[ParkedAggregate, ...]:
     """List the ten aggregates parked last, among the newest 10,000 blocked ones.
 
     Role: operator, worker; web: its current store's.
@@ -111,7 +111,7 @@ def parked(*, using: str) -> tuple[Parked, ...]:
     oldest = Coalesce(Subquery(rows.order_by("-pk").values("pk")[9_999:10_000]), 0)
     parked = rows.filter(pk__gte=oldest, status=BlockedAggregate.Status.PARKED).order_by("-pk")
     columns = ("pk", "aggregate_type", "aggregate_id", "head_id", "store_id", "since", "code")
-    return tuple(Parked(*row) for row in parked.values_list(*columns)[:10])
+    return tuple(ParkedAggregate(*row) for row in parked.values_list(*columns)[:10])
 
 
 def totals(*, using: str) -> Totals:

@@ -28,7 +28,7 @@ from salon_jobs.jobs.results import encode_result
 from salon_jobs.tenancy.active import open_store
 
 if TYPE_CHECKING:
-    from salon_jobs.jobs.registry import Declaration
+    from salon_jobs.jobs.registry import TaskDeclaration
 
 
 def refuse_broken_transaction(connection: BaseDatabaseWrapper) -> None:
@@ -73,7 +73,7 @@ class RunningJob:
 
     job: ClaimedJob
     # Kept here so that it is looked up by name only once.
-    declaration: Declaration
+    declaration: TaskDeclaration
     process_id: int
     # The thread's connection, looked up once: Django's lookup costs as much as a claim.
     connection: BaseDatabaseWrapper = field(default_factory=lambda: connections[conf.database], repr=False)

@@ -37,7 +37,7 @@ class Payload(Protocol):
         ...
 
 
-class Declaration(Protocol):
+class TaskDeclaration(Protocol):
     """What workers, limits and statistics read of a registered task: a ``Task``, or another library's.
 
     A run calls ``function(**payload.decode(job.payload, job.store_id))``; ``current_job()`` is the run. If the job has
@@ -95,10 +95,10 @@ class Declaration(Protocol):
         ...
 
 
-_declarations: dict[str, Declaration] = {}
+_declarations: dict[str, TaskDeclaration] = {}
 
 
-def register(declaration: Declaration) -> None:
+def register(declaration: TaskDeclaration) -> None:
     """Register a task. Raises TaskInvalid if one of another origin has its name."""
     known = _declarations.get(declaration.name)
     if known is not None and known.origin != declaration.origin:
@@ -114,7 +114,7 @@ def unregister(name: str) -> None:
     _declarations.pop(name, None)
 
 
-def get_declaration(name: str) -> Declaration:
+def get_declaration(name: str) -> TaskDeclaration:
     """Return the task with this name. Raises UnknownTask suggesting the closest registered name."""
     try:
         return _declarations[name]
@@ -136,11 +136,11 @@ def get_task(name: str) -> Task[..., Any]:
     return cast("Task[..., Any]", declaration)
 
 
-def declaration_of(target: object) -> Declaration:
+def declaration_of(target: object) -> TaskDeclaration:
     """Return the declaration of a task: ours, or one of Django's whose backend is ours. Raises TaskInvalid."""
     name, is_store_task = getattr(target, "name", None), getattr(target, "is_store_task", None)
     if not isinstance(target, type) and isinstance(name, str) and isinstance(is_store_task, bool):
-        return cast("Declaration", target)
+        return cast("TaskDeclaration", target)
     get_backend = getattr(target, "get_backend", None)
     if isinstance(target, type) or not callable(get_backend):
         raise TaskInvalid(f"{shown(target)} is not a task; declare it with @task")
@@ -150,7 +150,7 @@ def declaration_of(target: object) -> Declaration:
             f"{shown(target)} is a task of {type(backend).__name__}, not of salon_jobs.backend.SalonJobsBackend: see "
             "TASKS"
         )
-    return cast("Declaration", declare(target))
+    return cast("TaskDeclaration", declare(target))
 
 
 _finders: list[Callable[[], bool]] = []
@@ -170,7 +170,7 @@ def find_waiting() -> bool:
     return any(registered)
 
 
-def tasks() -> list[Declaration]:
+def tasks() -> list[TaskDeclaration]:
     """Return the registered tasks."""
     return list(_declarations.values())
 

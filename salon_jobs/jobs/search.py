@@ -90,7 +90,7 @@ SHOWN: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
+class NextAttempt:
     """An attempt, and the earliest and latest time it becomes due, if every attempt before it fails at once."""
 
     attempt: int
@@ -98,7 +98,7 @@ class Retry:
     latest: datetime
 
 
-def retries_ahead(job: Job, now: datetime) -> list[Retry]:
+def retries_ahead(job: Job, now: datetime) -> list[NextAttempt]:
     """Return the next attempts of a queued or running job, at most ``SHOWN``; none for one that has ended or is to end.
 
     The next attempt of a queued job is due exactly at its ``run_at``. Run times and waits for a free worker are not
@@ -108,12 +108,12 @@ def retries_ahead(job: Job, now: datetime) -> list[Retry]:
         return []
     backoff = registry.get_declaration(job.task).backoff if job.task in registry.task_names() else conf.backoff
     earliest = latest = job.run_at if job.state == JobState.QUEUED else now
-    ahead = [Retry(job.attempts + 1, earliest, latest)] if job.state == JobState.QUEUED else []
+    ahead = [NextAttempt(job.attempts + 1, earliest, latest)] if job.state == JobState.QUEUED else []
     for failed in range(job.attempts + 1, min(job.max_attempts, job.attempts + SHOWN + 1)):
         shortest, longest = backoff.bounds(failed)
         # A job that is already due runs now, whenever it became due.
         earliest, latest = max(earliest, now) + shortest, max(latest, now) + longest
-        ahead.append(Retry(failed + 1, earliest, latest))
+        ahead.append(NextAttempt(failed + 1, earliest, latest))
     return ahead[:SHOWN]
 
 

@@ -361,7 +361,7 @@ class BrokerPing:
 _PROGRESS_EVERY_S: Final = 10.0
 
 
-class Progress:
+class RelayProgress:
     """Progress of the relay, logged every ten seconds while something is being relayed."""
 
     def __init__(self, marker: Marker, destinations: Destinations) -> None:

@@ -18,7 +18,7 @@ from salon_jobs.core.tracing import MessageFailure, report_failure
 from salon_jobs.db.notify import SECOND_POLL
 from salon_jobs.outbox import emit, queries
 from salon_jobs.outbox.destination_worker import DestinationWorker
-from salon_jobs.outbox.destinations import Destinations, Progress
+from salon_jobs.outbox.destinations import Destinations, RelayProgress
 from salon_jobs.outbox.marker import Marker, MessagePruner
 from salon_jobs.outbox.partitions import Ownership
 from salon_jobs.outbox.queries import Failure, Gate
@@ -70,7 +70,7 @@ class Relay(Loop):
         self._marker = Marker(self.wake)
         self._destinations = Destinations(self._marker, owns=self._owns, on_change=self.wake)
         self._listener = Listener(emit.CHANNEL, self._hear)
-        self._progress = Progress(self._marker, self._destinations)
+        self._progress = RelayProgress(self._marker, self._destinations)
         self._pruner = MessagePruner()
         self._process_id = 0
 

@@ -183,7 +183,7 @@ def check_worker() -> None:
 
 _OLDEST_POSTGRESQL = 150000
 _BOOTSTRAP = (
-    "before migrate, run python manage.py bootstrap_roles (or the files in bootstrap_sql with psql) as a superuser"
+    "before migrate, run python manage.py bootstrap_roles (or bootstrap_sql/roles.sql with psql) as a superuser"
 )
 
 

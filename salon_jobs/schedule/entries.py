@@ -18,7 +18,7 @@ from salon_jobs.schedule.cron import CronExpression
 if TYPE_CHECKING:
     from django.tasks import Task as DjangoTask
 
-    from salon_jobs.jobs.registry import Declaration
+    from salon_jobs.jobs.registry import TaskDeclaration
     from salon_jobs.jobs.task import Task
 
 GRACE: Final = timedelta(minutes=5)
@@ -132,7 +132,7 @@ def cron(
     return entry
 
 
-def _declaration_of(target: object) -> Declaration:
+def _declaration_of(target: object) -> TaskDeclaration:
     try:
         task = registry.declaration_of(target)
     except TaskInvalid as error:

@@ -32,7 +32,7 @@ class ActiveContext(StatementGuard):
 
     Modes: with ``atomic`` it holds a transaction or a savepoint; without, the store is set in every transaction that
     the block begins, and with ``by_statement`` a statement between them gets its own. ``SessionContext`` holds the
-    session instead, and ``JobContext`` a worker's idle connection.
+    session instead, and ``StoreJobContext`` a worker's idle connection.
     """
 
     __slots__ = ("_exits", "_switch", "atomic", "by_statement", "connection", "holds", "is_open", "store")

@@ -117,7 +117,7 @@ def _put_on_when_acquired(connection: BaseDatabaseWrapper, **_: object) -> None:
 connection_created.connect(_put_on_when_acquired, dispatch_uid="salon_jobs.session")
 
 
-class JobContext(ActiveContext):
+class StoreJobContext(ActiveContext):
     """Context of a job, from BEGIN to COMMIT on an idle connection, equivalent to ``tenant_context(store)``.
 
     Takes the same steps without the branches for nesting, and in two round trips, where a store's job spends most of

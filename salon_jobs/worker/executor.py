@@ -55,12 +55,12 @@ from salon_jobs.db.statements import in_one_trip
 from salon_jobs.jobs import current, queries, registry
 from salon_jobs.jobs.current import RunningJob, refuse_open_transaction
 from salon_jobs.jobs.payload import ChunkPayload
-from salon_jobs.jobs.registry import Declaration
+from salon_jobs.jobs.registry import TaskDeclaration
 from salon_jobs.jobs.results import MOST_PER_STATEMENT, in_statements
 from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.signals import job_finished, job_started
 from salon_jobs.tenancy.active import ActiveContext, run_as_system_task
-from salon_jobs.tenancy.context import JobContext, tenant_context
+from salon_jobs.tenancy.context import StoreJobContext, tenant_context
 from salon_jobs.worker.async_handlers import run_coroutine
 from salon_jobs.worker.forks import end_copy
 
@@ -136,7 +136,7 @@ def _not_repeated(why: str) -> Errored:
     return Errored(NotRepeated(f"{why}, and the task runs at most once"), retryable=False)
 
 
-def joins_chunk(task: Declaration, job: ClaimedJob) -> bool:
+def joins_chunk(task: TaskDeclaration, job: ClaimedJob) -> bool:
     """Return whether the job may run together with others.
 
     A job that failed, or was in a chunk that failed, runs alone, since it would make the others fail again. So does one
@@ -447,7 +447,7 @@ def _run_in_transaction(arguments: dict[str, Any], running: RunningJob) -> None:
             running.end()
 
 
-def _commit_finished(own: JobContext, running: RunningJob) -> bool:
+def _commit_finished(own: StoreJobContext, running: RunningJob) -> bool:
     """Finish and commit in one round trip; return False, having done nothing, if a block is open. Raises LeaseLost."""
     running.check_end()
     running.is_unclear = True
@@ -456,7 +456,7 @@ def _commit_finished(own: JobContext, running: RunningJob) -> bool:
     return running.finished
 
 
-def _finish_chunk(own: JobContext | None, running: RunningJob) -> None:
+def _finish_chunk(own: StoreJobContext | None, running: RunningJob) -> None:
     """Finish all jobs of a chunk, and commit if nothing else is open. Raises LeaseLost."""
     running.check_end()
     running.is_unclear = True
@@ -544,13 +544,13 @@ def _allow_interrupt(running: RunningJob, cancel: Callable[[], None]) -> None:
 
 
 @contextmanager
-def _store_transaction(running: RunningJob, *, afresh: bool = False) -> Generator[JobContext | None]:
+def _store_transaction(running: RunningJob, *, afresh: bool = False) -> Generator[StoreJobContext | None]:
     """Open a transaction as the job's store. Raises Discard if the store's row is gone."""
     connection, store_id = running.connection, running.store_id
     assert store_id is not None  # noqa: S101 - decode refused a store task without one
     exists = _store_exists(conf.store_model, store_id)
-    if JobContext.fits(connection):
-        with JobContext(connection, store_id, exists, afresh=afresh, resets=running.resets_session) as own:
+    if StoreJobContext.fits(connection):
+        with StoreJobContext(connection, store_id, exists, afresh=afresh, resets=running.resets_session) as own:
             # Nothing guarantees that the one statement set the store before it looked the store up, so a store that
             # seems to be gone is looked up again.
             if not own.answer:

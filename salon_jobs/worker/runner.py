@@ -27,7 +27,7 @@ from salon_jobs.core.tracing import active_tracers, tracing_run
 from salon_jobs.core.vital import vitally
 from salon_jobs.jobs import queries, registry
 from salon_jobs.jobs.current import RunningJob
-from salon_jobs.jobs.registry import Declaration
+from salon_jobs.jobs.registry import TaskDeclaration
 from salon_jobs.process.loop import Outage
 from salon_jobs.tenancy.connections import (
     drop_connections,
@@ -224,7 +224,7 @@ class Runner:
         self._connection = None
         self._jobs.drop(self._handful, jobs)
 
-    def _gather(self, task: Declaration, jobs: list[ClaimedJob]) -> None:
+    def _gather(self, task: TaskDeclaration, jobs: list[ClaimedJob]) -> None:
         """Add the jobs that run in one chunk with the first."""
         [first] = jobs
         most = task.chunk or 1

@@ -9,7 +9,7 @@ import pytest
 
 from salon_jobs.core import metrics
 from salon_jobs.core.errors import ConfigurationError
-from salon_jobs.core.metrics import BUCKETS, METRICS, MOST_VALUES, Kind, Sample, Timings, bucket_of
+from salon_jobs.core.metrics import BUCKETS, METRICS, MOST_VALUES, MetricType, Sample, Timings, bucket_of
 from salon_jobs.process.exposition import exposition
 from tests.metrics import of, shown
 
@@ -18,8 +18,8 @@ def test_names_follow_the_conventions() -> None:
     assert len({metric.name for metric in METRICS}) == len(METRICS) > 20
     for metric in METRICS:
         assert re.fullmatch(r"salon_jobs_[a-z_]+", metric.name)
-        assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER)
-        assert metric.kind is not Kind.HISTOGRAM or metric.name.endswith("_seconds")
+        assert metric.name.endswith("_total") == (metric.kind is MetricType.COUNTER)
+        assert metric.kind is not MetricType.HISTOGRAM or metric.name.endswith("_seconds")
         assert not {"id", "job", "store", "store_id", "message_id", "le"} & set(metric.labels), metric.name
 
 

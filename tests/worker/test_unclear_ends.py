@@ -12,7 +12,7 @@ from salon_jobs.core.outcomes import Errored, Lost, Outcome, Released, Split, Su
 from salon_jobs.jobs import queries, timeline
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.signals import job_finished
-from salon_jobs.tenancy.context import JobContext
+from salon_jobs.tenancy.context import StoreJobContext
 from salon_jobs.worker.executor import execute, join, settle
 from tests import tasks
 from tests.support import change, claim, running_job, running_on_a_thread
@@ -102,9 +102,9 @@ def test_a_transaction_whose_commit_was_not_answered(
 ) -> None:
     caplog.set_level("INFO")
     readings.extend([EARLIER] * is_promoted)
-    really = JobContext.commit_after
+    really = StoreJobContext.commit_after
 
-    def commit_after(own: JobContext, statement: str) -> bool:
+    def commit_after(own: StoreJobContext, statement: str) -> bool:
         really(own, statement)
         raise OperationalError("server closed the connection")
 
@@ -118,7 +118,7 @@ def test_a_transaction_whose_commit_was_not_answered(
     if jobs > 1:
         join(running, claimed[1:])
     with monkeypatch.context() as patched:
-        patched.setattr(JobContext, "commit_after", commit_after)
+        patched.setattr(StoreJobContext, "commit_after", commit_after)
         outcome = execute(running)
     assert isinstance(settle(running, outcome), Unknown if is_promoted else Succeeded)
     last = "job_outcome_unknown" if is_promoted else "job_succeeded"

@@ -63,7 +63,7 @@ class NotOurs(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class AzureMessage:
     """One message as received."""
 
     id: str
@@ -107,14 +107,14 @@ class AzureAccount:
         with _failures(queue):
             self._queue(queue).send_message(text, time_to_live=FOR_EVER)
 
-    def receive(self, queue: str, limit: int, *, visibility: timedelta) -> Sequence[Received]:
+    def receive(self, queue: str, limit: int, *, visibility: timedelta) -> Sequence[AzureMessage]:
         """Receive up to ``limit`` messages (at most PAGE) without waiting."""
         with _failures(queue):
             pages = self._queue(queue).receive_messages(
                 messages_per_page=min(limit, PAGE), visibility_timeout=_seconds(visibility, least=1)
             )
             return [
-                Received(str(each.id), str(each.pop_receipt), each.dequeue_count or 1, str(each.content))
+                AzureMessage(str(each.id), str(each.pop_receipt), each.dequeue_count or 1, str(each.content))
                 for each in next(pages.by_page(), ())
             ]
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, cast
 
 import msgspec
 
-from salon_jobs.brokers.azure.account import PAGE, AzureAccount, NotOurs, Received
+from salon_jobs.brokers.azure.account import PAGE, AzureAccount, AzureMessage, NotOurs
 from salon_jobs.brokers.publisher import OnFirstUse
 from salon_jobs.brokers.source import Delivery, Envelope, Source
 from salon_jobs.conf import settings as conf
@@ -110,7 +110,7 @@ class _Handle:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-class _Body(msgspec.Struct):
+class _Envelope(msgspec.Struct):
     """Fields of a body (``OutgoingMessage.fields``, headers and payload); the payload stays as written."""
 
     envelope: str
@@ -125,10 +125,10 @@ class _Body(msgspec.Struct):
     headers: dict[str, str] = {}
 
 
-_DECODER: Final = msgspec.json.Decoder(_Body)
+_DECODER: Final = msgspec.json.Decoder(_Envelope)
 
 
-def _delivery(received: Received) -> Delivery:
+def _delivery(received: AzureMessage) -> Delivery:
     handle, raw = _Handle(received.id, received.receipt), received.text
     envelope, fault = None, ""
     try:

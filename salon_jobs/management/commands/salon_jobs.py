@@ -18,8 +18,8 @@ from salon_jobs.management.subcommands import Subcommand
 from salon_jobs.management.subcommands.cron import Cron
 from salon_jobs.management.subcommands.database import Convert, Doctor
 from salon_jobs.management.subcommands.inbox import Inbox
-from salon_jobs.management.subcommands.jobs import Cancel, List, Retry, Show
-from salon_jobs.management.subcommands.limits import Limit, Pause, Resume
+from salon_jobs.management.subcommands.jobs import CancelJobs, ListJobs, RetryJobs, ShowJob
+from salon_jobs.management.subcommands.limits import Pause, Resume, SetLimits
 from salon_jobs.management.subcommands.messages import Messages
 from salon_jobs.management.subcommands.statistics import Prune, Stats
 from salon_jobs.management.subcommands.stores import EraseStore, ExportStore
@@ -27,13 +27,13 @@ from salon_jobs.management.subcommands.top import Top
 from salon_jobs.process.preflight import check_role
 
 SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (
-    List(),
-    Show(),
-    Cancel(),
-    Retry(),
+    ListJobs(),
+    ShowJob(),
+    CancelJobs(),
+    RetryJobs(),
     Pause(),
     Resume(),
-    Limit(),
+    SetLimits(),
     Cron(),
     Messages(),
     Inbox(),

@@ -57,7 +57,7 @@ _COLUMNS: Final = (
 )
 
 
-class List(Subcommand):
+class ListJobs(Subcommand):
     """Subcommand that lists the newest matching jobs."""
 
     name = "list"
@@ -160,7 +160,7 @@ def _last_errors(jobs: Sequence[Job]) -> dict[int, tuple[str, str]]:
     return {job_id: (name, message) for job_id, name, message in newest.values_list("job_id", "error_class", "message")}
 
 
-class Show(Subcommand):
+class ShowJob(Subcommand):
     """Subcommand that shows everything known about one job."""
 
     name = "show"
@@ -305,7 +305,7 @@ class ChangeJobs(Subcommand):
         return {}
 
 
-class Cancel(ChangeJobs):
+class CancelJobs(ChangeJobs):
     """Subcommand that cancels jobs by ID, or all queued and running ones of a task, a store or a queue."""
 
     name = "cancel"
@@ -315,7 +315,7 @@ class Cancel(ChangeJobs):
     verb = staticmethod(cancel_jobs)
 
 
-class Retry(ChangeJobs):
+class RetryJobs(ChangeJobs):
     """Subcommand that retries failed and cancelled jobs by ID, or all failed ones of a task, a store or a queue."""
 
     name = "retry"

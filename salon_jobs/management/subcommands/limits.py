@@ -23,7 +23,7 @@ from salon_jobs.models import Job
 _HEAD = ("limit", "paused", "at once", "per second", "declared")
 
 
-class Limit(Subcommand):
+class SetLimits(Subcommand):
     """Subcommand that sets the limits of one queue, task, store or key; without options it lists all limits."""
 
     name = "limit"

@@ -84,7 +84,7 @@ _COLUMNS: Final = ("id", "status", "aggregate_type", "aggregate_id", "event", "r
 _ONLY_IN_JSON: Final = ("store_id", "sent_at", "ended_at")
 
 
-class List(Subcommand):
+class ListMessages(Subcommand):
     """Subcommand that lists the newest matching messages."""
 
     name = "list"
@@ -121,7 +121,7 @@ def _waiting(messages: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-class Show(Subcommand):
+class ShowMessage(Subcommand):
     """Subcommand that shows everything known about one message, and what it waits for."""
 
     name = "show"
@@ -319,7 +319,7 @@ def _range(replayed: Replayed) -> str:
 _PARKED_COLUMNS: Final = ("aggregate_type", "aggregate_id", "status", "head_id", "retry_at", "since", "code", "error")
 
 
-class Parked(Subcommand):
+class ListParked(Subcommand):
     """Subcommand that lists parked aggregates, and on request those that wait for a retry."""
 
     name = "parked"
@@ -399,7 +399,7 @@ class ResumeDestination(PauseDestination):
         resume_destination(name, using=conf.reader_database)
 
 
-class Gate(Subcommand):
+class ShowGate(Subcommand):
     """Subcommand that shows the open transactions that wrote messages, and how many messages wait for them to end."""
 
     name = "gate"
@@ -432,17 +432,17 @@ class Gate(Subcommand):
 
 
 ACTIONS: Final[tuple[Subcommand, ...]] = (
-    List(),
-    Show(),
+    ListMessages(),
+    ShowMessage(),
     RetryMessages(),
     SkipMessages(),
     SendSkipped(),
-    Parked(),
+    ListParked(),
     Unpark(),
     ReplayMessages(),
     PauseDestination(),
     ResumeDestination(),
-    Gate(),
+    ShowGate(),
 )
 
 
