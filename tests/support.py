@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
+import os
+import signal
 import socket
 import threading
 from collections.abc import Callable, Generator, Sequence
@@ -136,6 +138,17 @@ def plan_nodes(plan: Any) -> list[dict[str, Any]]:
 
     walk((json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"])
     return found
+
+
+def freeze(pid: int) -> None:
+    """Stop a process, and wait until each of its threads has stopped. SIGCONT lets it go on."""
+    os.kill(pid, signal.SIGSTOP)
+    while not all(_stopped(thread) for thread in Path(f"/proc/{pid}/task").iterdir()):
+        os.sched_yield()
+
+
+def _stopped(thread: Path) -> bool:
+    return (thread / "stat").read_text().rpartition(") ")[2].startswith("T")
 
 
 @contextmanager

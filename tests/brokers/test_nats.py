@@ -15,7 +15,6 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -32,6 +31,7 @@ from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import MessageInvalid, NotReady
 from tests.brokers.messages import HELD, draft, ids, make, publish, results
 from tests.servers.nats import NatsBroker
+from tests.support import freeze
 
 pytestmark = pytest.mark.parametrize("running", ["nats"], indirect=True)
 Publishers = Callable[[], NatsPublisher]
@@ -272,17 +272,11 @@ def test_a_server_that_is_away_is_an_outage(configure: Configure, publisher: Nat
 @contextmanager
 def frozen(broker: NatsBroker) -> Generator[None]:
     """Have a server keep its connections and say nothing."""
-    os.kill(broker.pid, signal.SIGSTOP)
+    freeze(broker.pid)
     try:
-        while not all(_stopped(thread) for thread in Path(f"/proc/{broker.pid}/task").iterdir()):
-            os.sched_yield()
         yield
     finally:
         os.kill(broker.pid, signal.SIGCONT)
-
-
-def _stopped(thread: Path) -> bool:
-    return (thread / "stat").read_text().rpartition(") ")[2].startswith("T")
 
 
 def test_a_server_that_is_silent_is_an_outage_and_what_it_took_is_not_doubled(

@@ -20,7 +20,7 @@ from tests.e2e.stubborn import spare_database
 from tests.e2e.worker_process import WorkerProcess, eventually
 from tests.metrics import of, scraped
 from tests.settings import PASSWORD, url_for
-from tests.support import change, job_row, seen
+from tests.support import change, freeze, job_row, seen
 
 pytestmark = pytest.mark.usefixtures("stubborn")
 WORKER = "worker_runtime"
@@ -95,7 +95,7 @@ def test_a_database_that_hangs_is_reported_at_once_by_all_that_need_it(migrated:
         eventually(lambda: "no heartbeat was written" in worker.ask("/readyz")[1].get("detail", ""))
         owner.rollback()
         [child] = worker.wait_until_ready().children()
-        os.kill(child["pid"], signal.SIGSTOP)
+        freeze(child["pid"])
         eventually(lambda: "runs nothing and says nothing" in worker.ask("/readyz")[1].get("detail", ""))
         os.kill(child["pid"], signal.SIGCONT)
         worker.wait_until_ready()

@@ -25,7 +25,7 @@ from tests.e2e.worker_process import WorkerProcess, eventually
 from tests.interpreter import run_command
 from tests.servers.nats import NatsBroker
 from tests.settings import url_for
-from tests.support import job_row, seen
+from tests.support import freeze, job_row, seen
 from tests.system.pgbouncer import pgbouncer
 
 pytestmark = pytest.mark.system
@@ -247,7 +247,7 @@ def test_a_worker_stopped_for_a_while_finishes_nothing_afterwards(
         [child] = victim.children()
         pids = [victim.pid, child["pid"]]
         for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
+            freeze(pid)
         gate.touch()
         with WorkerProcess("--concurrency", "1", url=pooled, **QUICK) as other:
             other.wait_for("process_dead", process_id=child["process_id"])
