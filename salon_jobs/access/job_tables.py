@@ -183,7 +183,8 @@ _FUNCTIONS: Final[Mapping[str, _JobFunction]] = {
     "salon_jobs_gate": _JobFunction("", ("worker", "operator")),
     "salon_jobs_skip_messages": _JobFunction("bigint[]", ("web",)),
     # Trigger functions, which need no EXECUTE. Writing messages holds the relay's gate; a new job supersedes the runs
-    # under its key (jobs without a key call nothing); jobs of a follow-up are counted at the commit.
+    # under its key (jobs without a key call nothing); a tick records the end of its job, whose row goes; jobs of a
+    # follow-up are counted at the commit.
     "salon_jobs_hold_gate": _JobFunction(
         triggers=(Trigger("salon_jobs_hold_gate", "BEFORE INSERT", "salon_jobs_message", "FOR EACH STATEMENT"),)
     ),
@@ -197,6 +198,16 @@ _FUNCTIONS: Final[Mapping[str, _JobFunction]] = {
                 "AFTER UPDATE OF state",
                 "salon_jobs_job",
                 "FOR EACH ROW WHEN (OLD.state = 'running' AND NEW.state = 'queued' AND NEW.job_key IS NOT NULL)",
+            ),
+        )
+    ),
+    "salon_jobs_record_tick": _JobFunction(
+        triggers=(
+            Trigger(
+                "salon_jobs_record_tick",
+                "AFTER DELETE",
+                "salon_jobs_job",
+                "FOR EACH ROW WHEN (OLD.tick IS NOT NULL AND OLD.fan_out_id IS NULL)",
             ),
         )
     ),

@@ -260,7 +260,7 @@ class CronEntryAdmin(ActionAdmin):
         lines: list[tuple[SafeString | str]] = []
         for tick in ticks:
             job = jobs.get(tick.job_id or 0)
-            became = f"{job.state}: {job.reason}" if job and job.reason else job.state if job else _GONE
+            became = f"{job.state}: {job.reason}" if job and job.reason else job.state if job else tick.outcome or _GONE
             line: SafeString | str = f"{instant(tick.tick_at)}: {became}"
             if job is not None:
                 line = format_html(

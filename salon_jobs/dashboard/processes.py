@@ -56,7 +56,7 @@ class ProcessAtWork:
 
 @dataclass(frozen=True, slots=True)
 class CronAtWork:
-    """One cron entry; ``next_at`` is None if this process does not declare it. ``result``: the end of its last job."""
+    """One cron entry; ``next_at`` None: this process does not declare it. ``result``: what became of its last job."""
 
     name: str
     next_at: datetime | None
@@ -82,7 +82,7 @@ def cron(*, using: str) -> tuple[CronAtWork, ...]:
     results = {row[0]: row[1:] for row in rows("cron_results", using=using)}
     next_at = {entry.name: entry.expression.next_after(now) for entry in cron_entries.all()}
     return tuple(
-        _entry(name, next_at.get(name), results.get(name, (None,) * 5)) for name in sorted({*results, *next_at})
+        _entry(name, next_at.get(name), results.get(name, (None,) * 4)) for name in sorted({*results, *next_at})
     )
 
 
@@ -98,14 +98,6 @@ def _process(row: tuple[Any, ...]) -> ProcessAtWork:
 
 
 def _entry(name: str, next_at: datetime | None, last: tuple[Any, ...]) -> CronAtWork:
-    tick, fired_at, job_id, state, reason = last
-    if tick is None:
-        result = "never fired"
-    elif state is None and job_id is None:
-        result = "found a waiting job"
-    elif state is None:
-        # A success deletes the row, but an operator or the retention may have deleted a failure as well.
-        result = "no longer recorded"
-    else:
-        result = f"{state}: {reason}" if reason else state
-    return CronAtWork(name, next_at, tick, fired_at, job_id if state else None, result)
+    tick, fired_at, job_id, outcome = last
+    result = "never fired" if tick is None else outcome or "no longer recorded"
+    return CronAtWork(name, next_at, tick, fired_at, job_id, result)

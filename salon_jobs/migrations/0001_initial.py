@@ -468,9 +468,16 @@ class Migration(JobTablesMigration):
                 ("tick_at", models.DateTimeField()),
                 ("fired_at", models.DateTimeField(db_default=Now())),
                 ("job_id", models.BigIntegerField(null=True)),
+                (
+                    "outcome",
+                    models.TextField(
+                        db_default="", default="", help_text="What became of the job, written when its row is deleted"
+                    ),
+                ),
             ],
             options={
                 "db_table": "salon_jobs_cron_tick",
+                "indexes": [models.Index(fields=["job_id"], name="salon_jobs_cron_tick_job")],
                 "constraints": [models.UniqueConstraint(fields=("entry", "tick_at"), name="salon_jobs_cron_tick_once")],
             },
         ),

@@ -136,10 +136,14 @@ class CronTick(models.Model):
     tick_at: models.DateTimeField[datetime, datetime] = InstantField()
     fired_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
     job_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
+    outcome: models.TextField[str, str] = models.TextField(
+        db_default="", default="", help_text="What became of the job, written when its row is deleted"
+    )
 
     class Meta:
         db_table = "salon_jobs_cron_tick"
         constraints: ClassVar = [models.UniqueConstraint(fields=["entry", "tick_at"], name="salon_jobs_cron_tick_once")]
+        indexes: ClassVar = [models.Index(fields=["job_id"], name="salon_jobs_cron_tick_job")]
 
     def __str__(self) -> str:
         return f"{self.entry} at {self.tick_at:%Y-%m-%d %H:%M}"

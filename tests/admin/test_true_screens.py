@@ -14,7 +14,7 @@ from tests.admin.test_admin_readers import staff, two, web
 from tests.admin.test_other_pages import text_of
 from tests.management.operator import add, run
 from tests.outbox.test_operate_messages import ORDERS
-from tests.support import change
+from tests.support import change, seen
 
 __all__ = ["two", "web"]  # fixtures
 
@@ -28,10 +28,25 @@ def test_a_failed_run_does_not_become_a_success_when_its_job_is_pruned() -> None
     change("INSERT INTO salon_jobs_cron_tick (entry, tick_at, job_id) VALUES ('nightly', %s, %s)", tick, failed)
     assert "failed: attempts_exhausted" in [each.result for each in cron(using="operator")]
     run("prune", "--state", "failed", "--older-than", "1h", "--yes")
-    assert "no longer recorded" in [each.result for each in cron(using="operator")]
-    assert "nightly" in (shown := text_of(staff(everything=True), "cronentrystate/"))
-    assert "succeeded" not in shown
-    assert "no longer recorded" in text_of(staff(everything=True), "cronentrystate/nightly/change/")
+    assert "failed: attempts_exhausted" in [each.result for each in cron(using="operator")]
+    assert "failed: attempts_exhausted" in run("cron", "list")[0]
+    client = staff(everything=True)
+    for page in ("cronentrystate/", "cronentrystate/nightly/change/", "dashboard/"):
+        assert "failed: attempts_exhausted" in text_of(client, page), page
+        assert "succeeded" not in text_of(client, page).partition("nightly")[2][:80], page
+
+
+def test_a_tick_keeps_what_became_of_its_job() -> None:
+    tick = datetime.now(UTC) - timedelta(hours=2)
+    for entry, state, became in (
+        ("succeeds", "running", "succeeded"),
+        ("is-deleted", "queued", "deleted"),
+        ("is-cancelled", "cancelled", "cancelled"),
+    ):
+        job_id = add(state=state, tick=tick)
+        change("INSERT INTO salon_jobs_cron_tick (entry, tick_at, job_id) VALUES (%s, %s, %s)", entry, tick, job_id)
+        change("DELETE FROM salon_jobs_job WHERE id = %s", job_id)
+        assert seen("SELECT outcome FROM salon_jobs_cron_tick WHERE entry = %s", entry) == [(became,)]
 
 
 def test_the_states_of_a_filtered_list_have_no_numbers_of_the_whole_table() -> None:
