@@ -75,7 +75,7 @@ RUNNING: Final = _gauge("running_jobs", "Jobs that the processes of this worker 
 CLAIMED: Final = _counter("claimed", "Jobs claimed by the processes of this worker")
 FINISHED: Final = _counter(
     "finished",
-    "Runs that ended: succeeded, retried, failed, cancelled, snoozed, released, rescued or expired",
+    "Runs that ended: succeeded, retried, failed, cancelled, snoozed, released, rescued, expired or unknown",
     "task",
     "outcome",
 )

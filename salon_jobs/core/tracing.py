@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar, cast
 from uuid import UUID
 
+from salon_jobs.core import events
 from salon_jobs.core.events import JOB_SUCCEEDED, contained
 
 T = TypeVar("T")
@@ -22,6 +23,14 @@ SYSTEM: Final = "salon_jobs"
 # The number of characters W3C asks everyone to propagate. More would be stored with each job and sent with each
 # message, or make a message too large for its broker.
 _LONGEST_HEADER: Final = 8192
+_FAILED: Final = (
+    events.JOB_FAILED,
+    events.JOB_RETRIED,
+    events.JOB_EXPIRED,
+    events.JOB_LEASE_LOST,
+    events.JOB_RELEASED,
+    events.JOB_OUTCOME_UNKNOWN,
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,6 +69,11 @@ class Run:
     error: BaseException | None = None
     trace_id: str | None = None
     reported: Container[BaseException] = ()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the run ended without success, neither by its handler's wish nor by an operator's."""
+        return self.ended in _FAILED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

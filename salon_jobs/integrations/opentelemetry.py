@@ -18,12 +18,10 @@ from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core import events
 from salon_jobs.core.tracing import SYSTEM, Published, Received, Run, Sent, trace_by
 
 # Names that the conventions give to brokers; the others keep their own.
 _SYSTEMS: Final = {"sns": "aws_sns", "sqs": "aws_sqs"}
-_FAILED: Final = (events.JOB_FAILED, events.JOB_RETRIED, events.JOB_EXPIRED, events.JOB_LEASE_LOST, events.JOB_RELEASED)
 Attributes = dict[str, AttributeValue]
 
 
@@ -97,7 +95,7 @@ class OpenTelemetryTracer:
                     _fail(span, type(error).__qualname__)
                     raise
                 span.set_attribute("salon_jobs.ended", run.ended)
-                if run.ended in _FAILED:
+                if run.has_failed:
                     _fail(span, run.ended if run.error is None else type(run.error).__qualname__)
         finally:
             contexts.detach(token)

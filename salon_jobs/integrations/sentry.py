@@ -281,7 +281,7 @@ _LONGEST_SLUG: Final = 50
 _MARGIN_MINUTES: Final = 5
 # How a job ends for good; after any other outcome it runs again, and its check-in stays open.
 _OK: Final = (events.JOB_SUCCEEDED,)
-_ERROR: Final = (events.JOB_FAILED, events.JOB_CANCELLED, events.JOB_EXPIRED)
+_ERROR: Final = (events.JOB_FAILED, events.JOB_CANCELLED, events.JOB_EXPIRED, events.JOB_OUTCOME_UNKNOWN)
 
 
 def _begin_check_ins(run: Run) -> Sequence[CronEntry]:
@@ -322,7 +322,6 @@ def slug_of(name: str) -> str:
 
 _TRACE: Final = "sentry-trace"
 _BAGGAGE: Final = "baggage"
-_FAILED: Final = (events.JOB_EXPIRED, events.JOB_FAILED, events.JOB_RETRIED, events.JOB_LEASE_LOST, events.JOB_RELEASED)
 
 
 class SentryTracer:
@@ -468,6 +467,6 @@ def _run_span(transaction: Transaction, run: Run) -> Generator[None]:
         span.set_data("messaging.message.receive.latency", round(run.waited_s * 1000, 3))
         span.set_data("messaging.message.retry.count", run.attempt - 1)
         for each in (span, started):
-            each.set_status("internal_error" if run.ended in _FAILED else "ok")
+            each.set_status("internal_error" if run.has_failed else "ok")
         started.set_tag("store_id", "" if run.store_id is None else str(run.store_id))
         started.set_tag("job_ended", run.ended)

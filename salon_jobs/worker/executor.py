@@ -302,6 +302,8 @@ def _committed(running: RunningJob) -> bool | None:
 
 def _report_unknown(running: RunningJob) -> Unknown:
     error = OutcomeUnknown("the database was promoted before it answered the COMMIT: the job has ended, or is lost")
+    if running.trace is not None:
+        running.trace.error = error
     for run in running.runs:
         _log(logging.WARNING, events.JOB_OUTCOME_UNKNOWN, run, code=error.code, error=str(error))
         _announce(run, None, error)

@@ -22,7 +22,8 @@ from salon_jobs import emit, emit_many, fan_out, tenant_context
 from salon_jobs.brokers.memory import MemoryPublisher
 from salon_jobs.brokers.publisher import Verdict
 from salon_jobs.core import tracing
-from salon_jobs.core.errors import EnqueueRefused
+from salon_jobs.core.errors import EnqueueRefused, OutcomeUnknown
+from salon_jobs.core.events import JOB_OUTCOME_UNKNOWN
 from salon_jobs.integrations import opentelemetry
 from salon_jobs.outbox import Draft
 from tests import tasks
@@ -195,6 +196,17 @@ def test_each_attempt_is_a_span_with_no_more_of_an_error_than_its_class(spans: S
         raise OSError(SECRET)
     assert attributes(spans["run unsettled"])["error.type"] == "OSError"
     assert SECRET not in "".join(span.to_json() for span in _exporter.get_finished_spans())
+
+
+def test_a_run_whose_outcome_is_unknown_is_an_error(spans: Spans) -> None:
+    nothing: dict[str, Any] = {"store_id": None, "headers": {}, "tick": None, "waited_s": 0.0, "body_size": 0}
+    run = tracing.Run(task="promoted", job_id=1, queue="q", attempt=1, **nothing)
+    with tracing.tracing_run(run):
+        run.ended, run.error = JOB_OUTCOME_UNKNOWN, OutcomeUnknown()
+    span = spans["run promoted"]
+    assert span.status.status_code is StatusCode.ERROR
+    assert attributes(span)["salon_jobs.ended"] == "job_outcome_unknown"
+    assert attributes(span)["error.type"] == "OutcomeUnknown"
 
 
 def test_an_enqueue_that_is_refused_is_an_error(stores: list[UUID], settings: Any, spans: Spans) -> None:

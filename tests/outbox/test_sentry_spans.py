@@ -21,6 +21,8 @@ from sentry_sdk.transport import Transport
 from salon_jobs import Snooze, cron, emit, fan_out, tenant_context
 from salon_jobs.brokers.memory import MemoryPublisher
 from salon_jobs.brokers.publisher import Verdict
+from salon_jobs.core import tracing
+from salon_jobs.core.events import JOB_OUTCOME_UNKNOWN
 from salon_jobs.integrations.sentry import slug_of
 from salon_jobs.schedule.entries import cron_entries
 from salon_jobs.schedule.scheduler import Scheduler
@@ -162,6 +164,19 @@ def test_a_failing_run_is_an_error_and_its_event_belongs_to_the_trace(stores: li
     [event] = sent.of("event")
     assert trace_ids(event, *runs) == trace_ids(sent.transaction("request", "http.server"))
     assert (event["release"], event["environment"]) == ("salon@1.2", "prod")
+
+
+def test_a_run_whose_outcome_is_unknown_is_an_error_and_ends_its_check_in(
+    entry: None, sent: Sent, change_settings: Callable[..., None]
+) -> None:
+    change_settings(SENTRY_MONITORS=True)
+    nothing: dict[str, Any] = {"store_id": None, "headers": {}, "waited_s": 0.0, "body_size": 0}
+    run = tracing.Run(task="test-system", job_id=1, queue="q", attempt=1, tick=TICK, **nothing)
+    with tracing.tracing_run(run):
+        run.ended = JOB_OUTCOME_UNKNOWN
+    [ran] = sent.of("transaction")
+    assert (ran["contexts"]["trace"]["status"], ran["tags"]["job_ended"]) == ("internal_error", "job_outcome_unknown")
+    assert check_ins(sent) == ["in_progress", "error"], "nobody runs it again"
 
 
 @pytest.mark.parametrize("sent", [None], indirect=True)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connections
 
+from salon_jobs.core.errors import OutcomeUnknown
 from salon_jobs.core.outcomes import Errored, Lost, Outcome, Released, Split, Succeeded, Unknown
-from salon_jobs.jobs import queries, timeline
+from salon_jobs.jobs import queries, statistics, timeline
 from salon_jobs.jobs.current import RunningJob
+from salon_jobs.jobs.statistics import OUTCOMES, TaskStatistics
 from salon_jobs.signals import job_finished
 from salon_jobs.tenancy.context import StoreJobContext
+from salon_jobs.worker import executor
 from salon_jobs.worker.executor import execute, join, settle
 from tests import tasks
-from tests.support import change, claim, running_job, running_on_a_thread
+from tests.e2e.worker_process import eventually
+from tests.support import change, claim, running_job, running_on_a_thread, working
 from tests.worker.effects import job_events
 
 EARLIER = (0.0, "00000000")
@@ -59,8 +64,14 @@ def test_a_commit_without_an_answer_succeeded_on_the_same_timeline(
 
 @pytest.mark.parametrize("outcome", [Errored(OperationalError()), Split(OperationalError())])
 def test_after_a_promotion_it_is_reported_as_unknown(
-    process_id: int, readings: list[tuple[float, str]], outcome: Outcome, caplog: pytest.LogCaptureFixture
+    process_id: int,
+    readings: list[tuple[float, str]],
+    outcome: Outcome,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    counts = TaskStatistics()
+    monkeypatch.setattr(executor, "ended_runs", counts)
     told: list[tuple[object, str]] = []
 
     def receive(state: object, error: Any, **_: object) -> None:
@@ -69,6 +80,7 @@ def test_after_a_promotion_it_is_reported_as_unknown(
     caplog.set_level("INFO")
     readings.append(EARLIER)
     running = one_run(process_id)
+    run = running.start_trace()
     running.end()
     job_finished.connect(receive)
     try:
@@ -77,6 +89,13 @@ def test_after_a_promotion_it_is_reported_as_unknown(
         job_finished.disconnect(receive)
     assert job_events(caplog) == ["job_outcome_unknown"]
     assert told == [(None, "JOB.OUTCOME_UNKNOWN")]
+    [counted] = counts.take_report()
+    assert {name: counted[name] for name in OUTCOMES if counted[name]} == {"unknown": 1}
+    assert isinstance(run.error, OutcomeUnknown)
+    assert run.has_failed
+    counts.flush()
+    [totals] = statistics.totals(timedelta(hours=1), using="operator")
+    assert (totals.runs, any(totals.outcomes.values())) == (0, False), "the table has no column for it"
 
 
 def test_a_kept_row_is_a_success_on_any_timeline(
@@ -87,6 +106,25 @@ def test_a_kept_row_is_a_success_on_any_timeline(
     running = one_run(process_id)
     running.end()
     assert isinstance(settle(running, Errored(OperationalError())), Succeeded)
+
+
+def test_a_worker_reads_the_timeline_before_it_claims_and_again_after_an_outage(
+    process_id: int, readings: list[tuple[float, str]], hooks: tasks.Hooks
+) -> None:
+    known: list[list[str]] = []
+    hooks.system = lambda **_: known.append([timeline for _, timeline in readings])
+    with working(process_id):
+        tasks.system.enqueue()
+        eventually(lambda: known)
+        readings[:] = [EARLIER]  # it was promoted in the meantime
+        change(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+        )
+        connections.close_all()
+        tasks.system.enqueue()
+        eventually(lambda: len(known) == 2)
+    assert known == [["00000001"], ["00000000", "00000001"]]
 
 
 @pytest.mark.parametrize("is_promoted", [False, True])
