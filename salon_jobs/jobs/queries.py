@@ -51,8 +51,11 @@ class Ended(NamedTuple):
     reason: str
 
 
-class Rescued(NamedTuple):
-    """Job rescued from a dead process, in the column order of ``sql/rescue.sql``."""
+class Requeued(NamedTuple):
+    """Job that its process gave back, or that was rescued from a dead one, as ``requeue.sql`` and ``rescue.sql`` say.
+
+    It is queued again unless ``state`` says otherwise; ``charged``: it counts as a rescue.
+    """
 
     id: int
     task: str
@@ -219,7 +222,7 @@ def requeue(
     delay: timedelta | None = None,
     alone: bool = False,
     unbegun: bool = False,
-) -> dict[int, Ended]:
+) -> dict[int, Requeued]:
     """Requeue (id, lease) pairs without counting an attempt; return the results of those still owned, by id.
 
     With ``alone``, they join no chunk any more. ``unbegun``: their handlers were certainly not called, so that even a
@@ -227,17 +230,17 @@ def requeue(
     """
     pairs = list(jobs)
     run = partial(_requeue, pairs, process_id, delay=delay, alone=alone, unbegun=unbegun)
-    return dict(_despite_twins(run)) if pairs else {}
+    return {job.id: job for job in _despite_twins(run)} if pairs else {}
 
 
-def give_back(jobs: Iterable[tuple[int, int]], process_id: int) -> dict[int, Ended]:
+def give_back(jobs: Iterable[tuple[int, int]], process_id: int) -> list[Requeued]:
     """Requeue (id, lease) pairs as ``requeue`` does, but leave those that are held up, or have begun their only run."""
     leases = dict(jobs)
 
-    def run(ids: Sequence[int]) -> list[tuple[int, Ended]]:
+    def run(ids: Sequence[int]) -> list[Requeued]:
         return _requeue([(job_id, leases[job_id]) for job_id in ids], process_id)
 
-    return dict(_requeue_free(run, list(leases)))
+    return _requeue_free(run, list(leases))
 
 
 def _requeue(
@@ -247,7 +250,7 @@ def _requeue(
     delay: timedelta | None = None,
     alone: bool = False,
     unbegun: bool = False,
-) -> list[tuple[int, Ended]]:
+) -> list[Requeued]:
     parameters = {
         "ids": [pair[0] for pair in pairs],
         "leases": [pair[1] for pair in pairs],
@@ -256,7 +259,11 @@ def _requeue(
         "alone": alone,
         "unbegun": unbegun,
     }
-    return [(job_id, Ended(JobState(state), reason)) for job_id, state, reason in hot_rows("requeue", parameters)]
+    return _requeued(hot_rows("requeue", parameters))
+
+
+def _requeued(rows: Iterable[Sequence[Any]]) -> list[Requeued]:
+    return [Requeued._make([*row[:3], JobState(row[3]), *row[4:]]) for row in rows]
 
 
 def cancel_requests(process_id: int) -> set[tuple[int, int]]:
@@ -302,7 +309,7 @@ def leased_job(process_id: int, job_id: int, lease: int) -> ClaimedJob | None:
 
 def rescue(
     process_id: int, message: str, *, charged: Collection[int] | None = None, again: bool = False
-) -> list[Rescued]:
+) -> list[Requeued]:
     """Requeue the jobs of a process whose row is deleted, except those that are held up.
 
     ``charged`` are the ids that count a rescue and get an error with ``message``; None charges all, if it is unknown
@@ -311,7 +318,7 @@ def rescue(
     """
     ids = [pair[0] for pair in other_leases(process_id, ())]
 
-    def run(some: Sequence[int]) -> list[Rescued]:
+    def run(some: Sequence[int]) -> list[Requeued]:
         parameters = {
             "ids": list(some),
             "process_id": process_id,
@@ -321,8 +328,7 @@ def rescue(
             "once": [task.name for task in registry.tasks() if task.at_most_once],
             "limited": [task.name for task in registry.tasks() if task.timeouts and task.timeouts.wait_timeout],
         }
-        rows = hot_rows("rescue", parameters)
-        return [Rescued._make([*row[:3], JobState(row[3]), *row[4:]]) for row in rows]
+        return _requeued(hot_rows("rescue", parameters))
 
     return _requeue_free(run, unheld(ids) if again else ids)
 
@@ -380,7 +386,7 @@ def _despite_twins(run: Callable[[], T]) -> T:
     raise AssertionError  # the last try returns or raises
 
 
-def _requeue_free(run: Callable[[Sequence[int]], list[T]], ids: Sequence[int]) -> list[T]:
+def _requeue_free(run: Callable[[Sequence[int]], list[Requeued]], ids: Sequence[int]) -> list[Requeued]:
     """Run a statement that requeues jobs for those that nothing holds up; log and leave what the database rejects."""
     for _ in range(_HELD_TRIES):
         if not ids:
@@ -389,7 +395,9 @@ def _requeue_free(run: Callable[[Sequence[int]], list[T]], ids: Sequence[int]) -
             return _despite_twins(partial(run, ids))
         except (DataError, IntegrityError) as error:
             if len(ids) == 1:
-                log_event(logging.ERROR, events.JOB_NOT_RESCUED, job_id=ids[0], error=str(error).strip())
+                for row in hot_rows("identify", {"id": ids[0]}):
+                    fields = dict(zip(("task_name", "job_id", "store_id", "attempt"), row, strict=True))
+                    log_event(logging.ERROR, events.JOB_NOT_RESCUED, **fields, error=str(error).strip())
                 break
             ids = unheld(ids)
             half = len(ids) // 2

@@ -389,8 +389,15 @@ class RelayProgress:
         self._lags = {**dict.fromkeys(names, 0.0), **queries.oldest_messages(names)}
         self._blocked = queries.count_blocked()
         if sent or self.lag_s:
-            rate: dict[str, Any] = {"published": sent, "per_s": round(sent / took_s, 1), "lag_s": round(self.lag_s, 3)}
-            log_event(logging.INFO, events.RELAYED, **rate, in_memory=self._destinations.in_memory)
+            log_event(
+                logging.INFO,
+                events.RELAYED,
+                published=sent,
+                per_s=round(sent / took_s, 1),
+                lag_s=round(self.lag_s, 3),
+                in_memory=self._destinations.in_memory,
+                waiting_for_retry=sum(n for (_, status), n in self._blocked.items() if status == "waiting"),
+            )
 
     def facts(self) -> dict[str, object]:
         counts = {"published": self._marker.published, "skipped": self._marker.skipped}

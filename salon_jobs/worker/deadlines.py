@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING
 from salon_jobs.core import events
 from salon_jobs.core.errors import Interrupted, TimedOut
 from salon_jobs.core.events import log_event
-from salon_jobs.core.records import JobState
 from salon_jobs.jobs import queries
 from salon_jobs.jobs.current import RunningJob
-from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.process.loop import Loop
 from salon_jobs.worker.buffer import JobBuffer
-from salon_jobs.worker.executor import identify
+from salon_jobs.worker.executor import identify, report_given_back
 
 if TYPE_CHECKING:
     from salon_jobs.worker.runner import Runner
@@ -126,12 +124,5 @@ class Cancellations:
     def _end_unstarted(self, requested: set[tuple[int, int]]) -> None:
         """End jobs that had not started: giving back a job whose cancellation was requested cancels it."""
         jobs = self._jobs.withdraw(requested)
-        ends = queries.give_back([(job.id, job.lease) for job in jobs], self._process_id)
-        for job in jobs:
-            end = ends.get(job.id)
-            # A rescue may have taken it from us, an operator's retry withdrawn the request, or it is held up.
-            if end is None or end.state is not JobState.CANCELLED:
-                continue
-            ended_runs.count_untimed(events.JOB_CANCELLED, job.task, job.queue)
-            level = logging.INFO if end.reason == "cancelled" else logging.WARNING
-            log_event(level, events.JOB_CANCELLED, **identify(job), queue=job.queue, reason=end.reason)
+        given_back = queries.give_back([(job.id, job.lease) for job in jobs], self._process_id)
+        report_given_back(given_back, "cancellation withdrawn", level=logging.INFO)

@@ -266,13 +266,12 @@ def _split(running: RunningJob, outcome: Split) -> Outcome:
         return Succeeded(finished=True, callback_error=own_error)
     described = report(error)
     if running.trace is not None:
-        running.trace.error, running.trace.ended = error, events.CHUNK_SPLIT
+        running.trace.error = error
     log_event(
         logging.WARNING,
         events.CHUNK_SPLIT,
         exc_info=own_error,
-        task_name=running.task,
-        store_id=running.store_id,
+        **identify(running.job),
         jobs=len(runs),
         queue=running.job.queue,
         error_class=described.error_class,
@@ -287,7 +286,7 @@ def _split(running: RunningJob, outcome: Split) -> Outcome:
         if end.state is JobState.CANCELLED:
             _log(logging.INFO, events.JOB_CANCELLED, run, reason=end.reason)
         else:
-            ended_runs.count(events.JOB_RELEASED, (run,))
+            _log(logging.INFO, events.JOB_RELEASED, run, reason="chunk split")
         _announce(run, end.state)
     return outcome
 
@@ -581,9 +580,24 @@ def _store_look_up(store_model: str) -> str:
     return compose.SQL("EXISTS (SELECT FROM {} WHERE {} = ").format(table, key).as_string(None)
 
 
-def identify(job: ClaimedJob | queries.Rescued) -> dict[str, Any]:
+def identify(job: ClaimedJob | queries.Requeued) -> dict[str, Any]:
     """Return the fields that every log record of a run has."""
     return {"task_name": job.task, "job_id": job.id, "store_id": job.store_id, "attempt": job.attempts + 1}
+
+
+def report_given_back(jobs: Sequence[queries.Requeued], reason: str, *, level: int = logging.WARNING) -> None:
+    """Log jobs that this process had claimed and has given back unstarted: queued again, or cancelled on request."""
+    released = [job for job in jobs if job.state is JobState.QUEUED]
+    log_batch(level, events.JOB_RELEASED, released, fields=lambda job: _unstarted(job, reason))
+    for job in jobs:
+        if job.state is JobState.CANCELLED:
+            ended_runs.count_untimed(events.JOB_CANCELLED, job.task, job.queue)
+            severity = logging.INFO if job.reason == CANCELLED else logging.WARNING
+            log_event(severity, events.JOB_CANCELLED, **_unstarted(job, job.reason))
+
+
+def _unstarted(job: queries.Requeued, reason: str) -> dict[str, Any]:
+    return {**identify(job), "queue": job.queue, "reason": reason}
 
 
 def _log(

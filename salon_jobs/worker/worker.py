@@ -27,7 +27,7 @@ from salon_jobs.worker.buffer import OVERDUE_S, JobBuffer
 from salon_jobs.worker.chunks import PATIENCE_S, ChunkClaimer
 from salon_jobs.worker.claim import Claimer
 from salon_jobs.worker.deadlines import Cancellations, DeadlineWatcher
-from salon_jobs.worker.executor import end_begun
+from salon_jobs.worker.executor import end_begun, report_given_back
 from salon_jobs.worker.fair_claim import LIMIT_WAIT_S, Claim
 from salon_jobs.worker.finisher import Finisher
 from salon_jobs.worker.in_flight import IdleTable, InFlightTable
@@ -399,8 +399,8 @@ class Worker(Loop):
             self._give_back(leases, "shutdown")
 
     def _give_back(self, leases: list[tuple[int, int]], reason: str, *, level: int = logging.WARNING) -> None:
-        if given_back := queries.give_back(leases, self._process_id):
-            log_event(level, events.JOB_RELEASED, jobs=len(given_back), reason=reason)
+        given_back = queries.give_back(leases, self._process_id)
+        report_given_back(given_back, reason, level=level)
         if len(given_back) < len(leases):
             for job_id, lease in queries.begun_once(self._process_id).intersection(leases):
                 end_begun(job_id, lease, self._process_id)

@@ -197,7 +197,9 @@ def test_jobs_whose_claim_was_committed_and_never_answered_are_given_back_at_onc
         proxy.arm_reply(b"unanswered")
         job_id = tasks.write.enqueue(store_id=stores[0], note="unanswered").id
         assert proxy.severed.wait(30)
-        worker.wait_for("job_released", reason="claim answer lost", jobs=1)
+        released = worker.wait_for("job_released", reason="claim answer lost")
+        assert (released["task_name"], released["job_id"]) == ("e2e-write", job_id)
+        assert (released["store_id"], released["attempt"]) == (str(stores[0]), 1)
         worker.wait_for("job_succeeded", job_id=job_id, attempt=1)
         assert len(worker.logged("job_succeeded")) == 1
     assert seen("SELECT count(*) FROM customer") == [(1,)]

@@ -77,7 +77,10 @@ def test_what_a_worker_holds_behind_a_long_job_is_left_to_an_idle_one(stores: li
         with WorkerProcess("--concurrency", "1", url=URL) as idle:
             idle.wait_for("process_started", kind="worker")
             eventually(lambda: ids <= {record["job_id"] for record in idle.logged("job_succeeded")})
-        assert busy.logged("job_released", reason="waited behind a long job")
+        released = busy.logged("job_released", reason="waited behind a long job")
+        assert released
+        assert {record["job_id"] for record in released} <= ids
+        assert all(record["attempt"] == 1 and record["task_name"] == "e2e-nothing" for record in released)
         gate.touch()
         busy.wait_for("job_succeeded", task_name="e2e-wait-for-file")
 

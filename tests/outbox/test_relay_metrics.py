@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,7 @@ from salon_jobs.outbox import destinations
 from salon_jobs.outbox.destinations import BrokerPing
 from tests.e2e.worker_process import eventually
 from tests.metrics import of, shown
-from tests.outbox.scene import ORDERS, RunningRelay, emitted, open_writer, relaying, statuses
+from tests.outbox.scene import ORDERS, RunningRelay, answer_with, emitted, open_writer, relaying, statuses
 from tests.support import change
 
 
@@ -48,6 +49,23 @@ def test_a_relay_reports_its_destinations(
         emitted("away", event="away")
         eventually(lambda: value(running, "relay_breaker_open", destination=ORDERS) == 1)
         eventually(lambda: value(running, "relay_lag_seconds", destination=ORDERS) > 0.01)
+
+
+def test_a_relay_logs_that_messages_wait_for_a_retry(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(destinations, "_PROGRESS_EVERY_S", 0.0)
+    caplog.set_level(logging.INFO, "salon_jobs")
+    answer_with(Verdict.RETRY)
+    emitted("a")
+    emitted("b")
+
+    def waiting() -> set[int]:
+        records: list[Any] = caplog.records
+        return {record.event_fields["waiting_for_retry"] for record in records if record.event == "relayed"}
+
+    with relaying():
+        eventually(lambda: 2 in waiting())
 
 
 def test_a_relay_reports_for_how_long_a_writer_has_held_the_gate() -> None:

@@ -153,7 +153,7 @@ def test_a_job_that_had_not_begun_is_queued_again_however_often_its_processes_di
 
 def test_a_job_that_was_only_prefetched_is_given_back(enqueued: int, process_id: int) -> None:
     [job] = claim(process_id)
-    assert enqueued in queries.give_back([(job.id, job.lease)], process_id)
+    assert [each.id for each in queries.give_back([(job.id, job.lease)], process_id)] == [enqueued]
     assert row_of(enqueued)[0] == "queued"
 
 
@@ -238,7 +238,7 @@ def test_a_beginning_that_the_database_refused_is_no_beginning(
 def test_no_statement_queues_again_what_has_begun(enqueued: int, process_id: int) -> None:
     job = begin(process_id)
     assert queries.requeue([(job.id, job.lease)], process_id) == {}
-    assert queries.give_back([(job.id, job.lease)], process_id) == {}
+    assert queries.give_back([(job.id, job.lease)], process_id) == []
     with pytest.raises(IntegrityError, match="salon_jobs_job_begun_once"):
         change("UPDATE salon_jobs_job SET state = 'queued', leased_by = NULL")
 

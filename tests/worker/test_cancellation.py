@@ -168,7 +168,7 @@ def test_only_what_was_really_cancelled_is_logged_and_counted(
     stores: list[UUID], process_id: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted = TaskStatistics()
-    monkeypatch.setattr("salon_jobs.worker.deadlines.ended_runs", counted)
+    monkeypatch.setattr("salon_jobs.worker.executor.ended_runs", counted)
     caplog.set_level("INFO")
     handles = [tasks.in_store.enqueue(store_id=stores[0]) for _ in range(3)]
     wanted, rescued, retried = jobs = claim(process_id)
@@ -193,8 +193,9 @@ def test_only_what_was_really_cancelled_is_logged_and_counted(
         ("running", ""),
         ("queued", ""),
     ]
-    assert job_events(caplog) == ["job_cancelled"]
-    assert f"job_id={wanted.id} " in caplog.text
+    assert job_events(caplog) == ["job_released", "job_cancelled"]
+    assert f"job_id={wanted.id} " in caplog.messages[1]
+    assert f"job_id={retried.id} " in caplog.messages[0]
     counted.flush()
     assert seen("SELECT task, cancelled FROM salon_jobs_task_minute") == [("test-store", 1)]
 

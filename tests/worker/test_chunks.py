@@ -122,7 +122,9 @@ def test_one_bad_job_costs_the_others_no_attempt(
     [split] = [record for record in caplog.records if getattr(record, "event", "") == "chunk_split"]
     assert split.event_fields == {  # type: ignore[attr-defined]
         "task_name": "test-chunk",
+        "job_id": ids[0],
         "store_id": stores[0],
+        "attempt": 1,
         "jobs": 4,
         "queue": "default",
         "error_class": "builtins.ValueError",
@@ -131,6 +133,10 @@ def test_one_bad_job_costs_the_others_no_attempt(
     }
     assert split.exc_info is not None
     assert split.exc_info[1] is calls.error
+    released = [record.event_fields for record in caplog.records if getattr(record, "event", "") == "job_released"]  # type: ignore[attr-defined]
+    assert [(fields["job_id"], fields["reason"]) for fields in released] == [(each, "chunk split") for each in ids]
+    assert all(fields["task_name"] == "test-chunk" and fields["store_id"] == stores[0] for fields in released)
+    assert all(fields["attempt"] == 1 for fields in released)
 
 
 def test_a_job_that_failed_joins_no_chunk(stores: list[UUID], hooks: Hooks, process_id: int) -> None:

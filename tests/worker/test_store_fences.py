@@ -236,7 +236,9 @@ def test_one_row_that_can_not_be_changed_holds_up_no_rescue(
         change("ALTER TABLE salon_jobs_job DROP CONSTRAINT refused")
     assert states() == ["queued", "running", "cancelled", "queued", "queued"]
     [record] = [record for record in caplog.records if getattr(record, "event", "") == "job_not_rescued"]
-    assert record.event_fields["job_id"] == handles[1].id  # type: ignore[attr-defined]
+    fields = record.event_fields  # type: ignore[attr-defined]
+    assert (fields["task_name"], fields["job_id"]) == ("test-keyed", handles[1].id)
+    assert (fields["store_id"], fields["attempt"]) == (stores[0], 1)
 
 
 @pytest.mark.parametrize("verb", ["fail", "cancel_run", "expire_run", "rescue", "finish_keep"])

@@ -37,4 +37,4 @@ UPDATE salon_jobs_job j
        leased_by = NULL
   FROM mine m
  WHERE j.id = m.id
-RETURNING j.id, j.state, j.reason
+RETURNING j.id, j.task, j.store_id, j.state, j.reason, j.attempts, false, j.queue

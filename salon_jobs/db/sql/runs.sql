@@ -95,6 +95,11 @@ SELECT id, task, store_id, payload::text, queue, priority, date_part('epoch', ru
   FROM salon_jobs_job
  WHERE id = %(id)s AND lease = %(lease)s AND leased_by = %(process_id)s AND state = 'running'
 
+-- name: identify
+-- Read what a log record says of a running job.
+-- Locks: none. Role: worker.
+SELECT task, id, store_id, attempts + 1 FROM salon_jobs_job WHERE id = %(id)s
+
 -- name: large_payload
 -- Read the payload of one job leased to a process that its claim left out.
 -- Locks: none. Role: worker.
