@@ -104,6 +104,7 @@ RELAY_UNMARKED: Final = "relay_unmarked"
 CRON_FIRED: Final = "cron_fired"
 CRON_MISSED: Final = "cron_missed"
 CRON_FAILED: Final = "cron_failed"
+CRON_HELD_UP: Final = "cron_held_up"
 ROLE_NOTICED: Final = "role_noticed"
 CATALOGUE_DRIFT: Final = "catalogue_drift"
 REQUEST_REFUSED: Final = "request_refused"
@@ -134,6 +135,7 @@ ROUTINE: Final = frozenset(
         JOB_HELD_UP,
         JOB_RESCUED,
         CHUNK_SPLIT,
+        CRON_HELD_UP,
         MESSAGE_RETRIED,
         CHILD_KILLED,
         PROCESS_DEAD,

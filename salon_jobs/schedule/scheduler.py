@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import Any
 
-from django.db import InterfaceError, OperationalError, transaction
+from django.db import InterfaceError, OperationalError
 from django.db.models import Value
 from django.db.models.functions import Greatest
 
@@ -25,6 +26,7 @@ from salon_jobs.core.text import shown
 from salon_jobs.db import statements
 from salon_jobs.db.read_only import failed_read_only
 from salon_jobs.jobs import enqueue, registry
+from salon_jobs.jobs.queries import briefly, is_held_up
 from salon_jobs.jobs.results import JobHandle
 from salon_jobs.models import CronEntryState, CronTick, Job
 from salon_jobs.process.loop import Loop
@@ -39,7 +41,8 @@ class Scheduler(Loop):
 
     def __init__(self) -> None:
         super().__init__("scheduler")
-        self._last_failed_tick: dict[str, datetime] = {}
+        # By entry and event, so that each is logged once a tick.
+        self._last_reported: dict[tuple[str, str], datetime] = {}
         # The database's time at the last poll, and up to when each entry's ticks had fired or were given up then.
         self._now: datetime | None = None
         self._now_at = 0.0
@@ -131,7 +134,7 @@ class Scheduler(Loop):
     def _try_to_fire(self, entry: CronEntry, tick: datetime, *, advance: bool = True) -> bool | None:
         """Fire one tick; return whether this added its job, or None if it failed, which is logged once per tick.
 
-        Raises the error if the database is lost.
+        It fails, too, while another transaction holds the job's key. Raises the error if the database is lost.
         """
         try:
             job = job_of(entry, tick)
@@ -141,6 +144,9 @@ class Scheduler(Loop):
         try:
             handle = fire(entry.name, tick, partial(enqueue.add, job), advance=advance)
         except Exception as error:
+            if is_held_up(error):
+                self._report(logging.WARNING, events.CRON_HELD_UP, entry, tick, error=str(error).strip())
+                return None
             if isinstance(error, (OperationalError, InterfaceError)) or failed_read_only(error):
                 raise
             self._report_failure(entry, tick, error)
@@ -161,9 +167,12 @@ class Scheduler(Loop):
 
     def _report_failure(self, entry: CronEntry, tick: datetime, error: Exception) -> None:
         self._ticks[entry.name, "failed"] += 1
-        if self._last_failed_tick.get(entry.name) != tick:
-            self._last_failed_tick[entry.name] = tick
-            log_event(logging.ERROR, events.CRON_FAILED, exc_info=error, entry=entry.name, tick=tick)
+        self._report(logging.ERROR, events.CRON_FAILED, entry, tick, exc_info=error)
+
+    def _report(self, level: int, event: str, entry: CronEntry, tick: datetime, **fields: Any) -> None:
+        if self._last_reported.get((entry.name, event)) != tick:
+            self._last_reported[entry.name, event] = tick
+            log_event(level, event, entry=entry.name, tick=tick, **fields)
 
 
 def job_of(entry: CronEntry, tick: datetime) -> NewJob:
@@ -207,9 +216,10 @@ def handled_until() -> tuple[datetime, dict[str, datetime]]:
 def fire(entry: str, tick: datetime, add_job: Callable[[], JobHandle], *, advance: bool = True) -> JobHandle | None:
     """Insert the tick and add its job in one transaction; return None if another scheduler was first.
 
-    ``advance`` moves the entry's last tick, and only forwards: nothing fires again if a clock steps back.
+    ``advance`` moves the entry's last tick, and only forwards: nothing fires again if a clock steps back. Raises an
+    error of which ``is_held_up`` is true if another transaction has enqueued under the job's key.
     """
-    with transaction.atomic(using=conf.database):
+    with briefly():
         fired = statements.rows("cron_tick", {"entry": entry, "tick_at": tick})
         if not fired:
             return None

@@ -43,6 +43,7 @@ ROUTINE = {
     "job_released": WARNING,
     "job_lease_lost": WARNING,
     "job_held_up": WARNING,
+    "cron_held_up": WARNING,
     "job_rescued": WARNING,
     "message_retried": WARNING,
     "child_killed": WARNING,

@@ -6,6 +6,7 @@ import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
 from django.db import OperationalError, connections
 
@@ -16,6 +17,7 @@ from salon_jobs.schedule.scheduler import Scheduler, fire, register
 from tests import tasks
 from tests.conftest import manage
 from tests.metrics import of, shown
+from tests.settings import url_for
 from tests.support import change, seen
 
 TICK = datetime(2026, 5, 5, 18, tzinfo=UTC)
@@ -159,6 +161,31 @@ def test_a_payload_whose_database_fails_stops_no_other_entry(
     assert {entry for entry, _ in _fired()} == {"b-fine"}
     [complaint, *_] = [r for r in caplog.records if getattr(r, "event", "") == "cron_failed"]
     assert error in str(complaint.exc_info)
+
+
+def test_a_key_that_an_open_transaction_holds_delays_only_its_own_entry(
+    crontab: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    cron("* * * * *", tasks.keyed_system, payload={"note": "held"}, name="a-held")
+    cron("* * * * *", tasks.system, name="b-free")
+    _known_for(timedelta(minutes=1))
+    scheduler = Scheduler()
+    # It ends by itself only so that a scheduler that waits for it does not do so for ever.
+    with psycopg.connect(url_for(None), options="-c idle_in_transaction_session_timeout=20s") as other:
+        other.execute("INSERT INTO salon_jobs_job (task, job_key) VALUES ('test-keyed-system', 'k:held')")
+        for _ in range(2):
+            scheduler.poll()
+            assert {entry for entry, _ in _fired()} == {"b-free"}
+        with pytest.raises(CronInvalid, match=r"a-held$"):
+            scheduler.run_at(TICK)
+    held: list[Any] = [record for record in caplog.records if getattr(record, "event", "") == "cron_held_up"]
+    ticks = [record.event_fields["tick"] for record in held if record.event_fields["entry"] == "a-held"]
+    assert ticks
+    assert len({*ticks}) == len(held), "once a tick"
+    assert "cron_failed" not in caplog.text
+    scheduler.poll()
+    assert {entry for entry, _ in _fired()} == {"a-held", "b-free"}
+    assert of(shown(scheduler.samples()), "cron_ticks_total", entry="a-held", outcome="failed") == 0
 
 
 def test_missed_ticks_are_reported_once_while_the_first_due_one_fails(
