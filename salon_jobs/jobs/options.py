@@ -246,7 +246,7 @@ def _is_error(kind: object) -> bool:
     return isinstance(kind, type) and issubclass(kind, BaseException)
 
 
-# A run keeps at least this much of its timeout, however long the job waited.
+# A run gets at least this much of its timeout, however little is left of the wait timeout.
 _LEAST_RUN_S = 1.0
 
 
@@ -254,7 +254,8 @@ _LEAST_RUN_S = 1.0
 class Timeouts:
     """Timeouts of a task. Raises OptionInvalid naming the field.
 
-    ``timeout`` limits a run, ``wait_timeout`` the wait since the job became due; ``wait_overtime`` is added to the wait
+    ``timeout`` limits a run, ``wait_timeout`` the wait since the job became due. ``wait_overtime`` is extra grace
+    before the wait timeout counts. With ``waiting_shortens_timeout``, a run gets no more than is left of the wait
     timeout.
     """
 
@@ -270,9 +271,11 @@ class Timeouts:
                 raise OptionInvalid(f"{name} must be a timedelta above zero, not {shown(value)}")
         check_flag("waiting_shortens_timeout", self.waiting_shortens_timeout)
         if self.wait_overtime is not None and self.wait_timeout is None:
-            raise OptionInvalid("wait_overtime adds to a wait_timeout: pass that too")
-        if self.waiting_shortens_timeout and self.timeout is None:
-            raise OptionInvalid("waiting_shortens_timeout shortens a timeout: pass that too")
+            raise OptionInvalid("wait_overtime is grace before a wait_timeout counts: pass that too")
+        if self.waiting_shortens_timeout and (self.timeout is None or self.wait_timeout is None):
+            raise OptionInvalid(
+                "waiting_shortens_timeout shortens the timeout to what is left of the wait_timeout: pass both"
+            )
 
     @property
     def any(self) -> bool:
@@ -283,16 +286,22 @@ class Timeouts:
         """Return why a job that waited this long is no longer started, or None if it is started."""
         if self.wait_timeout is None:
             return None
-        limit_s = self.wait_timeout.total_seconds()
-        if self.wait_overtime is not None:
-            limit_s += self.wait_overtime.total_seconds()
-        return f"waited {waited_s:.3g} s, longer than {limit_s:.3g} s" if waited_s > limit_s else None
+        limit_s, counted_s = self.wait_timeout.total_seconds(), self._counted_s(waited_s)
+        if counted_s <= limit_s:
+            return None
+        counted = "" if self.wait_overtime is None else f" {counted_s:.3g} s of it after the overtime,"
+        return f"waited {waited_s:.3g} s,{counted} longer than {limit_s:.3g} s"
 
     def run_s(self, waited_s: float) -> float | None:
         """Return how long a run may take after this wait, in seconds; None without a timeout."""
         if self.timeout is None:
             return None
         whole_s = self.timeout.total_seconds()
-        if not self.waiting_shortens_timeout:
+        if not self.waiting_shortens_timeout or self.wait_timeout is None:
             return whole_s
-        return max(whole_s - waited_s, min(whole_s, _LEAST_RUN_S))
+        left_s = self.wait_timeout.total_seconds() - self._counted_s(waited_s)
+        return min(whole_s, max(left_s, _LEAST_RUN_S))
+
+    def _counted_s(self, waited_s: float) -> float:
+        """Return how much of a wait counts towards the wait timeout."""
+        return waited_s if self.wait_overtime is None else max(0.0, waited_s - self.wait_overtime.total_seconds())
