@@ -109,6 +109,11 @@ _BY_SHAPE: Final = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 _WORD: Final = re.compile(r"[^\W_][\w-]*")
+# The name of an exception's class before its message. It is told by its end, since ``AccessToken: x`` is a secret.
+_CLASS: Final = re.compile(
+    r"[A-Z]\w*(?:Error|Exception|Warning|Expired|Invalid|Missing|Mismatch|NotFound|DoesNotExist|Required|Refused"
+    r"|Rejected|Revoked|Denied|Unauthorized|Failed|Failure|Exceeded|Unavailable)(?=:\s)"
+)
 _JOINED: Final = re.compile(r"""["'`\])}\\]{0,4}[ \t]{0,3}(?P<by>=>|->|[=:]{1,2}|>|,|\b(?:is|was)\b)?\s{0,3}""")
 _LITERAL: Final = re.compile(r"""[bruf]{0,2}(?P<quote>\\?["'`])(?P<value>(?:(?!(?P=quote))(?:\\.|.))*)""", re.I | re.S)
 _IN_QUOTES: Final = re.compile(r"""(?P<quote>["'])(?:(?!(?P=quote))(?:\\.|[^\n]))*""")
@@ -148,7 +153,8 @@ def _named(text: str, sensitive: re.Pattern[str]) -> Iterator[int]:
     before = None
     for word in _WORD.finditer(text):
         if sensitive.match(_bare(word[0])):
-            yield word.end()
+            if not _CLASS.match(text, word.start()):
+                yield word.end()
             before = None
             continue
         if (

@@ -133,6 +133,14 @@ def test_the_default_hides_no_ordinary_names(key: str) -> None:
         "password = 'cut off hunter2",
         "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJodW50ZXIyIn0.hunter2",
         "Endpoint=sb://x;SharedAccessKey=hunter2",
+        "AccessToken: hunter2",
+        "AccessKeyId: hunter2",
+        "SecretString: hunter2",
+        "TokenExpired: the token hunter2 is too old",
+        "shop.errors.InvalidPasswordError: password=hunter2",
+        "{'TokenError': 'hunter2'}",
+        "TokenError=hunter2",
+        "tokenError: hunter2",
     ],
 )
 def test_values_are_hidden_in_any_text(text: str) -> None:
@@ -154,6 +162,11 @@ def test_values_are_hidden_in_any_text(text: str) -> None:
         'duplicate key value violates unique constraint "users_token_key"',
         "http://host:8000/path?mail=a@b",
         "records now passed snapshots",
+        "TokenExpired: the customer signed in too long ago",
+        "the call raised TokenExpired: the customer signed in too long ago",
+        "shop.errors.CredentialsMissing: sign in first",
+        "InvalidPasswordError: at least eight characters",
+        "JwtSecretException: rotated (see the runbook)",
     ],
 )
 def test_texts_without_values_stay(text: str) -> None:
