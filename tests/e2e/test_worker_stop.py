@@ -176,5 +176,5 @@ def test_a_stubborn_job_ends_the_process_within_thirty_seconds_by_default(
     assert end.one("SELECT count(*) FROM customer") == (0,)
     assert end.one("SELECT count(*) FROM salon_jobs_process") == (0,)
     [released] = end.worker.logged("job_released")
-    assert (released["jobs"], released["reason"]) == (1, "shutdown")
+    assert (released["task_name"], released["reason"]) == ("e2e-stubborn", "shutdown")
     assert end.worker.logged("process_stopped", clean=False)
