@@ -110,10 +110,15 @@ class Plot:
         return [(index, line.label, self.shown(line.newest), self.shown(line.maximum)) for index, line in lines]
 
     @property
+    def newest_at(self) -> str:
+        """The time of the last step."""
+        return f"{timezone.localtime(self.times[-1]):%H:%M}"
+
+    @property
     def words(self) -> str:
         """A description of the plot in words."""
-        lines = "; ".join(f"{label}: now {newest}, at most {most}" for _, label, newest, most in self.legend)
-        return f"{self.title}. {lines}."
+        lines = "; ".join(f"{label}: {newest}, at most {most}" for _, label, newest, most in self.legend)
+        return f"{self.title} at {self.newest_at}. {lines}."
 
     @property
     def svg(self) -> SafeString:
@@ -264,6 +269,7 @@ def _now(request: HttpRequest) -> dict[str, Any]:
         "unowned": _ranges(relaying.unowned),
         "parked": relays.parked(using=using),
         "updated_at": datetime.now(UTC),
+        "counted_until": statistics.counted_until(),
     }
 
 

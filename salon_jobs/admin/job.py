@@ -60,8 +60,12 @@ _TRACE_ID = re.compile(r"\b[0-9a-f]{32}\b")
 
 
 def format_errors(job: Job) -> SafeString | str:
-    """Format the newest fifty errors with their tracebacks, the newest one open."""
-    rows = JobError.objects.using(job._state.db).filter(job_id=job.pk).order_by("-id")[:_SHOWN]
+    """Format the newest fifty errors with their tracebacks, the newest one open.
+
+    Those of a running attempt, which has ended since the job was read, are left out: the state would contradict them.
+    """
+    rows = JobError.objects.using(job._state.db).filter(job_id=job.pk).order_by("-id")
+    rows = (rows.filter(attempt__lte=job.attempts) if job.state == str(JobState.RUNNING) else rows)[:_SHOWN]
     blocks = [
         (
             SafeString("" if number else " open"),
@@ -111,6 +115,13 @@ def described(jobs: Iterable[Job], request: HttpRequest) -> list[Any]:
     return rows
 
 
+# Reasons of ended jobs, in words; those of operators with what the admin's log says.
+_BY_OPERATORS = {"cancelled": "cancelled", "discarded: by an operator": "discarded"}
+_OUTCOMES = {
+    "not_retried": "failed with an error that is not retried",
+    "process_died": "failed, since its processes died",
+    "superseded": "cancelled, since a newer job has its key",
+}
 _BADGES = {
     "queued": "waiting",
     "scheduled": "waiting",
@@ -155,9 +166,9 @@ class JobAdmin(ActionAdmin):
     search_help_text = _searched()
     actions = JOB_ACTIONS
     fieldsets = (
-        (None, {"fields": ("status", "waiting", "failure", "outcome", "attempt_count", "process")}),
-        (None, {"fields": ("shown_payload", "errors", "retries_ahead")}),
-        (None, {"fields": ("task_link", "queue_link", "store_link", "origin")}),
+        ("State", {"fields": ("status", "waiting", "failure", "outcome", "attempt_count", "process")}),
+        ("Task", {"fields": ("task_link", "queue_link", "store_link", "origin")}),
+        ("Payload and errors", {"fields": ("shown_payload", "errors", "retries_ahead")}),
         (
             "Times",
             {"fields": ("enqueued_at", "due_at", "started", "ended", "took", "asked_to_end", "expires", "of_tick")},
@@ -332,14 +343,20 @@ class JobAdmin(ActionAdmin):
         name = error_class.rpartition(".")[2]
         return f"{name}: {error.message}" if error is not None and error.message else name
 
-    @admin.display(description="ended because")
+    @admin.display(description="outcome")
     def outcome(self, job: Any) -> str:
-        """Show the recorded reason of the end, in words."""
-        if job.state == str(JobState.FAILED) and job.reason == "attempts_exhausted":
+        """Show the recorded reason of the end, in words; if it was ended in the admin, by whom."""
+        if job.state not in (JobState.FAILED, JobState.CANCELLED):
+            return ""
+        if job.reason == "attempts_exhausted":
             return (
                 f"failed after {'its only attempt' if job.max_attempts == 1 else f'all {job.max_attempts:,} attempts'}"
             )
-        return job.reason if job.state in (JobState.FAILED, JobState.CANCELLED) else ""
+        if job.reason in _BY_OPERATORS:
+            done = _BY_OPERATORS[job.reason]
+            by: str = next((f" by {user}" for _, user, what in self._log_of(str(job.pk)) if what == done), "")
+            return f"{done}{by}, {instant(job.finished_at)}" if job.finished_at else f"{done}{by}"
+        return str(_OUTCOMES.get(job.reason, job.reason))
 
     @admin.display(description="enqueued")
     def enqueued(self, job: Any) -> SafeString:
@@ -357,8 +374,11 @@ class JobAdmin(ActionAdmin):
 
     @admin.display(description="attempts")
     def attempt_count(self, job: Job) -> str:
-        """Show how many of its attempts the job has used, and how often a worker that held it died."""
-        shown = f"{job.attempts} of {with_noun(job.max_attempts, 'attempt')}"
+        """Show how many of its attempts the job has used, or which one runs, and how often a worker of it died."""
+        if job.state == str(JobState.RUNNING):
+            shown = f"attempt {job.attempts + 1:,} of {job.max_attempts:,}"
+        else:
+            shown = f"{job.attempts:,} of {with_noun(job.max_attempts, 'attempt')}"
         times = "once" if job.rescues == 1 else f"{job.rescues:,} times"
         return f"{shown}, rescued {times}" if job.rescues else shown
 

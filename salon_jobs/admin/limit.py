@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -100,17 +101,19 @@ class LimitList(ChangeList):
         self.result_list = rows
         stored = set(Limit.objects.using(using).values_list("kind", "name"))
         is_whole = not self.query and not self.get_filters_params()
-        self.declared = [_declared(each) for key, each in limits.items() if is_whole and key not in stored]
+        self.declared = [_declared(each, running) for key, each in limits.items() if is_whole and key not in stored]
 
 
-def _declared(limit: ListedLimit) -> str:
-    """Format a limit that only the code declares."""
-    if limit.name == "*":
-        what = "each store"
+def _declared(limit: ListedLimit, running: Mapping[str, int]) -> str:
+    """Format a limit that only the code declares, with how many jobs run under it; for many, under the busiest."""
+    scope = f"{limit.kind}:{limit.name}"
+    if scope.endswith("*"):
+        what = "each store" if limit.name == "*" else f"each key of task {limit.name.removesuffix(':*')}"
+        busiest = max((count for each, count in running.items() if each.startswith(scope[:-1])), default=0)
+        usage = f"busiest runs {busiest:,}"
     else:
-        task, _, key = limit.name.rpartition(":")
-        what = f"each key of task {task}" if key == "*" else scope_name(limit.kind, limit.name)
-    return f"{what}, {limit.declared:,} at once"
+        what, usage = scope_name(limit.kind, limit.name), f"{running[scope]:,} running"
+    return f"{what}, {limit.declared:,} at once ({usage})"
 
 
 class KindFilter(admin.ChoicesFieldListFilter):

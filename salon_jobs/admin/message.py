@@ -37,9 +37,9 @@ from salon_jobs.admin.filters import (
 )
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import ActionResult, MessageStatus
-from salon_jobs.core.units import with_noun
+from salon_jobs.core.units import counted, with_noun
 from salon_jobs.dashboard.labels import ago, instant, pause_of, who_paused
-from salon_jobs.dashboard.relays import why_not_sent
+from salon_jobs.dashboard.relays import COUNTED, why_not_sent
 from salon_jobs.models import BlockedAggregate, DestinationState, Message, Process, RelayPartition, Replay
 from salon_jobs.outbox.control import (
     MOST,
@@ -428,8 +428,14 @@ class DestinationAdmin(ActionAdmin):
     @admin.display(description="messages")
     def sent_there(self, row: DestinationState) -> SafeString:
         """Link to the messages that wait for the destination."""
-        query = urlencode({"destination": row.pk, "status__exact": MessageStatus.PENDING.value})
-        return format_html('<a href="{}?{}">pending ones</a>', address_of_list(Message, self.admin_site), query)
+        pending = MessageStatus.PENDING.value
+        found = Message.objects.using(row._state.db).filter(aggregate_type=row.pk, status=pending).order_by()
+        return format_html(
+            '<a href="{}?{}">Pending messages ({})</a>',
+            address_of_list(Message, self.admin_site),
+            urlencode({"destination": row.pk, "status__exact": pending}),
+            counted(found[:COUNTED].count(), COUNTED),
+        )
 
     @admin.display(description="paused")
     def pause(self, row: DestinationState) -> str:

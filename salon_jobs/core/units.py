@@ -40,6 +40,11 @@ def estimate(value: float) -> str:
     return f"≈{rounded:,}" if rounded else "0"
 
 
+def estimated(value: float | None, exact: bool) -> str:
+    """Format a number; unless it is exact, as an estimate."""
+    return number(value) if exact or value is None else estimate(value)
+
+
 def about(seconds: float | None) -> str:
     """Format a duration read from a histogram, which is accurate to half a doubling."""
     return duration(seconds) if not seconds else f"≈{duration(seconds)}"

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from salon_jobs.core import events
@@ -18,7 +18,7 @@ from salon_jobs.core.metrics import BUCKETS, bucket_of, percentile
 from salon_jobs.db import statements
 from salon_jobs.jobs.current import RunningJob
 
-_FLUSH_EVERY_S = 5.0
+FLUSH_EVERY_S: Final = 5.0
 # Log event that ends a run, and the outcome it counts as; in the order of the columns.
 _OUTCOMES: Final[Mapping[str, str]] = {
     events.JOB_SUCCEEDED: "succeeded",
@@ -104,7 +104,7 @@ class TaskStatistics:
 
     def flush_when_due(self) -> None:
         """Flush if the last flush was five seconds ago. Raises database errors, but keeps the counts."""
-        if time.monotonic() - self._flushed >= _FLUSH_EVERY_S:
+        if time.monotonic() - self._flushed >= FLUSH_EVERY_S:
             self.flush()
 
     def flush(self) -> None:
@@ -206,6 +206,11 @@ class TaskTotals:
     def wait(self, share: float) -> float | None:
         """Return the wait that this share (0 to 1) of the runs did not exceed, accurate to half a doubling."""
         return percentile(self.waits, share)
+
+
+def counted_until() -> datetime:
+    """Return up to when workers that are connected have added their runs."""
+    return datetime.now(UTC) - timedelta(seconds=FLUSH_EVERY_S)
 
 
 def totals(last: timedelta, *, using: str) -> list[TaskTotals]:

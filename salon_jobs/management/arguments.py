@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import getpass
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -110,6 +111,10 @@ class ShortParser(CommandParser):
     """Parser whose errors are short and visible, whatever was given."""
 
     def error(self, message: str) -> NoReturn:
+        """Exit with the message; of an invalid choice that is close to a valid one, name only that one."""
+        what, invalid, choices = message.partition(" (choose from ")
+        if invalid and (hint := did_you_mean(what.rpartition(": ")[2].strip("'"), re.findall(r"[\w-]+", choices))):
+            message = f"{what}{hint}"
         super().error(visible(bounded(message, _LONGEST_ERROR)))
         raise AssertionError  # it has raised or exited
 

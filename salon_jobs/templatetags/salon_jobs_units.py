@@ -23,6 +23,7 @@ register: Final = template.Library()
 register.filter("duration", units.duration)
 register.filter("number", units.number)
 register.filter("counted", units.counted)
+register.filter("estimated", units.estimated)
 register.filter("error_name", units.error_name)
 
 
@@ -36,12 +37,6 @@ def when(at: datetime | None) -> str:
 def name_of_store(store: object) -> str:
     """Return the name of a store."""
     return store_name(UUID(str(store)))
-
-
-@register.filter
-def estimated(value: float | None, exact: bool) -> str:
-    """Format a number; unless it is exact, as an estimate of two digits."""
-    return units.number(value) if exact or value is None else units.estimate(value)
 
 
 @register.filter

@@ -11,9 +11,10 @@ from typing import Any
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events, metrics
-from salon_jobs.core.errors import NotReady
+from salon_jobs.core.errors import NotReady, did_you_mean
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import OTHER, Sample, Timings
+from salon_jobs.core.text import shown
 from salon_jobs.core.vital import vitally
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.statistics import OUTCOMES, RunCounts, ended_runs
@@ -45,6 +46,12 @@ class RunTotals:
                 outcomes = [row[name] for name in OUTCOMES]
                 counts = RunCounts(outcomes, row["duration_s"], row["durations"], row["wait_s"], row["waits"])
                 self._by_task.setdefault(task, RunCounts()).add(counts)
+
+    @property
+    def runs(self) -> int:
+        """How many runs have ended."""
+        with self._lock:
+            return sum(sum(counts.outcomes) for counts in self._by_task.values())
 
     def samples(self) -> list[Sample]:
         with self._lock:
@@ -98,6 +105,7 @@ class Supervisor:
         """
         refuse_small_pool(max(_THREADS + len(embedded) + processes, options.concurrency + OTHER_THREADS))
         self._connections = connections_of(processes, options)
+        self._burst, self._queues = options.burst, options.queues or ()
         self._totals = RunTotals()
         self._maintenance = Maintenance(burst=options.burst)
         self._embedded = tuple(embedded)
@@ -114,7 +122,10 @@ class Supervisor:
             child.start()
 
     def run(self) -> bool:
-        """Supervise until the last child has ended; return True if every job ended or was given back in time."""
+        """Supervise until the last child has ended; return True if every job ended or was given back in time.
+
+        A burst logs how many jobs it ran.
+        """
         # Only a warning: fewer may be enough, and a database error here must not end the worker.
         Outage("connections").attempt(lambda: check_connections(conf.database, self._connections))
         self._maintenance.start()
@@ -134,6 +145,8 @@ class Supervisor:
                         child.kill_if_overdue()
                         child.kill_if_stuck()
                 time.sleep(_POLL_S)
+            if self._burst:
+                self._report_burst()
             return all(child.is_clean for child in self._children)
         finally:
             if not self._stopping.is_set():  # a second call would force them to end
@@ -219,6 +232,16 @@ class Supervisor:
         for loop in self._embedded:
             samples += loop.samples()
         return samples
+
+    def _report_burst(self) -> None:
+        """Log how many runs ended, and for none the queues that no task names: their names may be misspelt."""
+        runs, known = self._totals.runs, registry.queue_names()
+        unknown = [f"{shown(name)}{did_you_mean(name, known)}" for name in self._queues if name not in known]
+        if runs or not unknown:
+            log_event(logging.INFO, events.BURST_ENDED, runs=runs)
+        else:
+            detail = f"no task of this release names queue {', '.join(unknown)}; its queues: {', '.join(sorted(known))}"
+            log_event(logging.WARNING, events.BURST_ENDED, runs=runs, detail=detail)
 
     def _stop_embedded(self) -> None:
         for loop in self._embedded:

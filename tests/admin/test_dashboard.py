@@ -287,9 +287,9 @@ def test_a_page_is_shown_without_a_single_row(two: tuple[Rows, Rows]) -> None:
 def test_a_plot_says_in_words_what_it_shows_and_breaks_where_nothing_is_known() -> None:
     times = tuple(datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=n) for n in range(4))
     plot = Plot("x", "Jobs <that> wait", (Line("all", [1, None, 4, 2]), Line("due", [3, 1, 0, None])), times, number)
-    assert plot.words == "Jobs <that> wait. all: now 2, at most 4; due: now –, at most 3."
+    assert plot.words == "Jobs <that> wait at 00:03. all: 2, at most 4; due: –, at most 3."
     svg = str(plot.svg)
-    assert 'aria-label="Jobs &lt;that&gt; wait. all: now 2' in svg
+    assert 'aria-label="Jobs &lt;that&gt; wait at 00:03. all: 2' in svg
     assert plot.axis == ["4", "2", "0"]
     assert json.loads(plot.points)[:2] == [["Jan 01 00:00", "1", "3"], ["Jan 01 00:01", "–", "1"]]
     assert svg.count("M") == 3 + 2 + 1, "three lines of the grid, two parts of the first line and one of the second"

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
@@ -348,13 +348,18 @@ def test_limits_that_only_the_code_declares_are_listed(client: Client, settings:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "STORE_CONCURRENCY": 3}
     task(name="test-one-at-a-time", max_concurrency=1, concurrency_key="{card}", key_concurrency=2)(_charge)
     try:
+        add(task="test-one-at-a-time", state="running", concurrency_key="visa", store_id=uuid4())
         text = client.get(LIMITS).content.decode()
-        declared = "Limits declared in code: each key of task test-one-at-a-time, 2 at once; "
-        assert f"{declared}each store, 3 at once; task test-one-at-a-time, 1 at once." in text
+        assert "No limits" not in text
+        declared = (
+            "Limits declared in code: each key of task test-one-at-a-time, 2 at once (busiest runs 1); "
+            "each store, 3 at once (busiest runs 1)"
+        )
+        assert f"{declared}; task test-one-at-a-time, 1 at once (1 running)." in text
         limits.limit(task="test-one-at-a-time", max_concurrency=4)
         text = client.get(LIMITS).content.decode()
-        assert f"{declared}each store, 3 at once." in text
-        assert "0 of 4 (declared: 1)" in text
+        assert f"{declared}." in text
+        assert "1 of 4 (declared: 1)" in text
     finally:
         registry.unregister("test-one-at-a-time")
 
@@ -382,7 +387,7 @@ def test_no_limit_is_a_choice_and_no_number(client: Client) -> None:
 def test_a_job_that_is_asked_to_end_is_not_offered_to_be_asked_again(client: Client) -> None:
     job_id = add(state="running", attempts=2, rescues=1, cancel_requested_at=datetime.now(UTC))
     page = client.get(f"{JOBS}{job_id}/change/").content.decode()
-    assert "2 of 25 attempts, rescued once" in page
+    assert "attempt 3 of 25, rescued once" in page
     assert "Upcoming retries" not in page
     assert 'value="cancel"' not in page
     assert f'value="cancel:{job_id}"' not in client.get(JOBS).content.decode()

@@ -6,6 +6,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.contrib.admin.utils import quote
 from django.core.management import CommandError
 
 from salon_jobs.core.units import about, estimate
@@ -92,6 +93,12 @@ def test_a_job_that_does_not_exist_is_not_asked_about() -> None:
         run("cancel", str(add()), "999999999")
 
 
+def test_a_misspelt_subcommand_or_choice_gets_a_suggestion() -> None:
+    for arguments, meant in (("lst",), "list"), (("list", "--state", "faild"), "failed"):
+        with pytest.raises(CommandError, match=rf"invalid choice: '\w+'; did you mean '{meant}'\?$"):
+            run(*arguments)
+
+
 def test_show_writes_the_same_traceback_once() -> None:
     job_id = add(attempts=3, max_attempts=5)
     for attempt in (1, 2, 3):
@@ -104,3 +111,37 @@ def test_show_writes_the_same_traceback_once() -> None:
     out = run("show", str(job_id))[0]
     assert out.count("Traceback: line 7") == 1
     assert out.count("the same error as above") == 2
+
+
+def test_a_running_job_shows_its_attempt_and_no_error_of_an_attempt_that_it_has_not_ended() -> None:
+    job_id = add(state="running", attempts=1, max_attempts=2)
+    for attempt in (1, 2):
+        change(
+            "INSERT INTO salon_jobs_job_error (job_id, attempt, error_class) VALUES (%s, %s, 'Empty')", job_id, attempt
+        )
+    page = text_of(staff(everything=True), f"job/{job_id}/change/")
+    assert "attempt 2 of 2" in page
+    assert "Attempt 1" in page
+    assert "Attempt 2 ·" not in page
+
+
+def test_a_job_cancelled_in_the_admin_says_by_whom_and_when() -> None:
+    job_id = add()
+    client = staff(everything=True)
+    form = {"action": "cancel", "_selected_action": str(job_id), "confirmed": "1"}
+    client.post("/admin/salon_jobs/job/", {**form, "index": "0", "select_across": "0"})
+    page = text_of(client, f"job/{job_id}/change/")
+    assert re.search(r"Outcome: cancelled by user [\w-]+, \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", page), page
+    superseded = add(state="cancelled", reason="superseded")
+    assert "cancelled, since a newer job has its key" in text_of(client, f"job/{superseded}/change/")
+
+
+def test_a_jobs_page_names_its_task_and_queue_before_its_payload() -> None:
+    page = text_of(staff(everything=True), f"job/{add()}/change/")
+    places = [page.index(heading) for heading in (" State ", " Task ", "Queue:", " Payload and errors ", " Times ")]
+    assert places == sorted(places)
+
+
+def test_a_destinations_page_counts_its_pending_messages() -> None:
+    change("INSERT INTO salon_jobs_destination (aggregate_type) VALUES (%s) ON CONFLICT DO NOTHING", ORDERS)
+    assert "Pending messages (0)" in text_of(staff(everything=True), f"destinationstate/{quote(ORDERS)}/change/")

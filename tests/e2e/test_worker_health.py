@@ -15,6 +15,7 @@ import pytest
 from project.local.ports import free_port
 from project.local.postgres import EmbeddedPostgres
 from tests.conftest import manage
+from tests.e2e import tasks
 from tests.e2e.severing_proxy import SeveringProxy
 from tests.e2e.stubborn import spare_database
 from tests.e2e.worker_process import WorkerProcess, eventually
@@ -189,6 +190,16 @@ def test_a_burst_says_which_due_jobs_it_left(database: None) -> None:
     row = job_row(job_id)
     assert row is not None
     assert row["state"] == "queued"
+
+
+def test_a_burst_says_how_many_jobs_it_ran_and_names_a_queue_that_no_task_has(database: None) -> None:
+    tasks.nothing.enqueue()
+    for arguments, runs in (("--queue", "defaul"), 0), ((), 1):
+        with WorkerProcess("--burst", *arguments, url=url_for(WORKER)) as worker:
+            assert worker.wait() == 0
+            [ended] = worker.logged("burst_ended")
+        assert ended["runs"] == runs
+        assert ("queue 'defaul'; did you mean 'default'?; its queues: " in ended.get("detail", "")) == (runs == 0)
 
 
 def test_health_is_bound_to_loopback_and_knows_three_paths(database: None) -> None:

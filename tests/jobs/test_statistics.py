@@ -141,7 +141,7 @@ def test_a_flush_waits_its_time(process_id: int, counted: TaskStatistics, monkey
     counted.count(events.JOB_SUCCEEDED, [ended_run(process_id, took_s=1, waited_s=1)])
     counted.flush_when_due()
     assert outcomes() == {}
-    monkeypatch.setattr(statistics, "_FLUSH_EVERY_S", 0.0)
+    monkeypatch.setattr(statistics, "FLUSH_EVERY_S", 0.0)
     counted.flush_when_due()
     assert outcomes() == {"test-system": {"succeeded": 1}}
 

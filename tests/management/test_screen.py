@@ -135,8 +135,8 @@ def test_show_begins_with_why_and_hides_what_is_internal(process_id: int, stores
     failed = fill(process_id, stores[0])
     shown = COLOUR.sub("", on_a_terminal("show", str(failed)))
     assert shown.splitlines()[0] == f"job {failed} charge-card failed"
-    assert shown.splitlines()[1].startswith("error: CardError: カード会社が注文3")
-    assert shown.index("attempt 3 at") < shown.index("attempt 2 at") < shown.index("attempt 1 at")
+    assert shown.splitlines()[1] == "error: CardError"
+    assert shown.index("attempt 3 failed at") < shown.index("attempt 2 failed at") < shown.index("attempt 1 failed at")
     assert "3 of 3" in shown
     assert "2 h ago" in shown
     for internal in ("fingerprint", "lease", "claim_group", "trace:", "retries_ahead", "None", "+00:00"):

@@ -40,7 +40,7 @@ def test_one_page_shows_what_waits_runs_and_fails(process_id: int) -> None:
     with CaptureQueriesContext(connections["operator"]) as captured:
         call_command("salon_jobs", "top", stdout=out)
     page = out.getvalue()
-    assert "waiting 1, due 0, paused 1, oldest due" in page
+    assert "queued 1, due 0, paused 1, oldest due" in page
     assert "paused: queue night" in page
     assert "running longest" in page
     assert r"KeyError: \x1b[2Jno such card" in page

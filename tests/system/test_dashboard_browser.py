@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Literal
 from uuid import UUID
 
@@ -123,7 +124,8 @@ def test_it_is_read_at_a_glance_and_reached_from_the_index(
     expect(page.locator("ol.breadcrumbs")).to_have_css("background-color", CRUMBS)
     expect(page.locator("svg.plot")).to_have_count(4)
     label = page.locator("#plot-throughput svg.plot").get_attribute("aria-label") or ""
-    assert label.startswith("Succeeded per minute. succeeded: now ")
+    assert re.match(r"Succeeded per minute at \d\d:\d\d\. succeeded: ", label)
+    expect(page.locator("#plot-depth .legend")).to_contain_text(re.compile(r"^\d\d:\d\d\s*all"))
     for expected in ("12", "reports paused", "django.db.utils.OperationalError", "BROKER.UNREACHABLE", "shop-1/11"):
         expect(page.locator("#salon-jobs-dashboard")).to_contain_text(expected)
     page.hover("#plot-throughput svg.plot")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
@@ -199,7 +199,12 @@ class ShowJob(Subcommand):
         write_page(
             f"job {job.pk} {job.task}",
             job.state,
-            notes=list(_notes(job, waits, errors[-1] if errors else None)),
+            notes=[
+                ("waiting", waits or "", "yellow"),
+                ("reason", job.reason if job.state == JobState.CANCELLED else "", "yellow"),
+                # Only its name: the error itself follows below.
+                ("error", errors[-1]["error_class"].rpartition(".")[2] if errors else "", "red"),
+            ],
             facts={
                 "queue": job.queue,
                 "store": None if store is None else _named(store, store_names({store})),
@@ -225,20 +230,12 @@ class ShowJob(Subcommand):
         )
         shown_before = ""
         for error in reversed(errors):
-            head = f"attempt {error['attempt']} at {instant(error['occurred_at'])}: {_named_error(error)}"
+            code = f" ({error['code']})" if error["code"] else ""
+            head = f"attempt {error['attempt']} failed at {instant(error['occurred_at'])}{code}"
             out.write(f"\n{screen.paint(printable(head), 'bold')}")
-            text = error["traceback"] or error["message"]
+            text = error["traceback"] or ": ".join((error["error_class"].rpartition(".")[2], error["message"]))
             out.write("the same error as above" if text == shown_before else printable_lines(text))
             shown_before = text
-
-
-def _notes(job: Any, waits: str | None, error: Mapping[str, Any] | None) -> Iterator[tuple[str, str, str]]:
-    """Yield why the job is in its state, for ``write_page``."""
-    yield "waiting", waits or "", "yellow"
-    if job.state == JobState.CANCELLED:
-        yield "reason", job.reason, "yellow"
-    if error is not None and job.state != JobState.SUCCEEDED:
-        yield "error", f"{_named_error(error)}: {error['message']}", "red"
 
 
 def _then(follow_up: Mapping[str, Any] | None) -> str:
@@ -253,11 +250,6 @@ def _name(store: UUID) -> str:
 def _named(store: UUID, names: Mapping[UUID, str]) -> str:
     name = names[store]
     return name if name == str(store) else f"{name} ({store})"
-
-
-def _named_error(error: Mapping[str, Any]) -> str:
-    name = error["error_class"].rpartition(".")[2]
-    return f"{name} ({error['code']})" if error["code"] else name
 
 
 _NEXT: Final = 3

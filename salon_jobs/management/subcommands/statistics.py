@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
+from django.utils import timezone
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import units
@@ -15,7 +16,7 @@ from salon_jobs.core.records import JobState
 from salon_jobs.core.terminal import Screen
 from salon_jobs.core.units import with_noun
 from salon_jobs.jobs.pruning import BATCH, count_prunable, prune_jobs, retained
-from salon_jobs.jobs.statistics import TaskTotals, totals
+from salon_jobs.jobs.statistics import FLUSH_EVERY_S, TaskTotals, counted_until, totals
 from salon_jobs.management.arguments import add_options, duration
 from salon_jobs.management.output import Progress, ask, listed_counts, table
 from salon_jobs.management.subcommands import Subcommand
@@ -54,7 +55,10 @@ class Stats(Subcommand):
             shown = [n for n, name in enumerate(_HEAD) if not (screen.is_narrow and name in _ONLY_WIDE)]
             out.write(table([[cells[n] for n in shown] for cells in (_HEAD, *map(_cells, rows))], screen))
         else:
-            err.write("no run is counted in this period yet; workers add theirs every few seconds")
+            err.write("no run is counted in this period")
+        if not options["json"]:
+            counted = timezone.localtime(counted_until())
+            err.write(f"counted up to {counted:%H:%M:%S %Z}: workers add their runs every {FLUSH_EVERY_S:g} s")
 
 
 def described(row: TaskTotals) -> dict[str, Any]:

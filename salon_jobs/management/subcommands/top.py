@@ -23,7 +23,7 @@ from django.utils import timezone
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import NotReady
 from salon_jobs.core.terminal import Painted, Screen
-from salon_jobs.core.units import duration, number, with_noun
+from salon_jobs.core.units import about, duration, estimated, number, with_noun
 from salon_jobs.dashboard.labels import store_names
 from salon_jobs.dashboard.processes import ProcessAtWork, processes
 from salon_jobs.dashboard.queues import Waiting, waiting
@@ -194,13 +194,12 @@ def _painted(cell: object) -> Painted:
 
 
 def _summary(queued: Waiting, live: tuple[ProcessAtWork, ...], screen: Screen) -> list[str]:
-    about = "" if queued.exact else "about "
     workers = [each for each in live if each.kind == "worker"]
     running = sum(each.held for each in workers)
     lines = [
         (
-            f"{_clock()}  waiting {about}{queued.waiting:,}, due {queued.due:,}, "
-            + (f"paused {queued.paused_jobs:,}, " if queued.paused_jobs else "")
+            f"{_clock()}  queued {estimated(queued.waiting, queued.exact)}, due {estimated(queued.due, queued.exact)}, "
+            + (f"paused {estimated(queued.paused_jobs, queued.exact)}, " if queued.paused_jobs else "")
             + f"oldest due {duration(queued.oldest_due_s)}"
         ),
         f"{with_noun(len(workers), 'worker')}, {with_noun(running, 'job')} running",
@@ -218,12 +217,12 @@ def _summary(queued: Waiting, live: tuple[ProcessAtWork, ...], screen: Screen) -
 
 
 def _queues(queued: Waiting) -> Section:
-    head = ("queue", "waiting", "due", "oldest", "in/min", "out/min", "failed/h", "retried/h")
+    head = ("queue", "queued", "due", "oldest", "enqueued/min", "processed/min", "failed/h", "retried/h")
     return head, (
         (
             Painted(printable(queue.name), "yellow" if queue.paused else ""),
-            number(queue.depth.waiting),
-            number(queue.depth.due),
+            estimated(queue.depth.waiting, queued.exact),
+            estimated(queue.depth.due, queued.exact),
             duration(queue.depth.oldest_due_s),
             number(queue.in_a_minute),
             number(queue.out_a_minute),
@@ -245,7 +244,7 @@ def _tasks(what: str, tasks: Iterable[TaskTotals]) -> Section:
             number(each.runs),
             _bad(each.outcomes["failed"]),
             number(each.outcomes["retried"]),
-            *map(duration, (each.duration(0.5), each.duration(0.95), each.wait(0.95))),
+            *map(about, (each.duration(0.5), each.duration(0.95), each.wait(0.95))),
         )
         for each in tasks
     )

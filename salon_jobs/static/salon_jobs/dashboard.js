@@ -78,7 +78,7 @@
         if (!svg) return;
         const figure = svg.closest("figure");
         const points = JSON.parse(svg.parentElement.dataset.points);
-        const labels = Array.from(figure.querySelectorAll(".legend li"), (each) => each.dataset.label);
+        const labels = Array.from(figure.querySelectorAll(".legend [data-label]"), (each) => each.dataset.label);
         const box = svg.getBoundingClientRect();
         const place = Math.round((event.clientX - box.left) / box.width * (points.length - 1));
         const [at, ...values] = points[Math.min(points.length - 1, Math.max(0, place))];
