@@ -36,7 +36,7 @@ class SalonJobsConfig(AppConfig):
 
         Raises ConfigurationError if messages are configured without the name that they carry.
         """
-        from salon_jobs.tenancy import request  # noqa: PLC0415
+        from salon_jobs.db.read_only import leave_read_only_servers  # noqa: PLC0415
 
         keys = given_keys("OUTBOX")
         if keys - {"SOURCES", "RETAIN_INBOX"} and "PRODUCER" not in keys:  # consumers need only these two
@@ -47,7 +47,11 @@ class SalonJobsConfig(AppConfig):
         register(_late("checks.check_catalogue"), Tags.database)
         _install_sentry()
         _install_tracing()
-        request.watch_requests()
+        leave_read_only_servers()
+        if is_given("STORE_MODEL"):
+            from salon_jobs.tenancy.request import watch_requests  # noqa: PLC0415
+
+            watch_requests()
         pre_migrate.connect(_late("process.preflight.require_roles"), sender=self, weak=False)
         # A worker imports their tasks by name, so the backends must be loaded even if no module has imported them.
         for path in task_backends():

@@ -191,7 +191,7 @@ def test_a_process_that_starts_with_the_app_loads_little_more_than_its_models() 
         "assert sum(model.__module__.startswith('salon_jobs.') for model in admin.site._registry) == 14"
     )
     ours = {name for name in loaded if name.startswith("salon_jobs.")}
-    assert {folder_of(name) for name in ours} == {"admin", "apps", "conf", "core", "db", "models", "tenancy"}
+    assert {folder_of(name) for name in ours} == {"admin", "apps", "conf", "core", "db", "models"}
     assert {name for name in ours if folder_of(name) in ("admin", "conf")} == {"salon_jobs.admin", "salon_jobs.conf"}
     assert not {"croniter", "msgspec", "sentry_sdk", "health_check", "nats", "boto3", "azure", "opentelemetry"} & loaded
 

@@ -54,8 +54,8 @@ LEAST_BOUND: Final = 1024
 
 
 def is_given(key: str) -> bool:
-    """Return whether the settings contain a key, without reading the others."""
-    return key in getattr(django_settings, "SALON_JOBS", ())
+    """Return whether the settings contain a key that is not None, without reading the others."""
+    return getattr(django_settings, "SALON_JOBS", {}).get(key) is not None
 
 
 def given_keys(section: str) -> set[str]:

@@ -1,18 +1,24 @@
 """Servers that accept no writes: standbys, demoted primaries, and those that are read-only by their settings.
 
 Such a server answers ``SELECT 1``, so Django keeps a connection to it for ever. A long-running process refuses it when
-it connects (``tenancy.connections.refuse_read_only_servers``); any other leaves it between two pieces of work.
+it connects (``refuse_read_only_servers``); any other leaves it between two pieces of work. Only the alias of the job
+tables is meant to lead to the primary.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from django.db import OperationalError
+from django.core.signals import request_finished
+from django.db import Error, OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
+from psycopg import Connection
 from psycopg.errors import ReadOnlySqlTransaction
 from psycopg.pq.abc import PGconn
 
+from salon_jobs.conf import settings as conf
+from salon_jobs.db.connections import in_transaction
 from salon_jobs.db.statements import in_one_trip
 
 
@@ -34,6 +40,10 @@ _REFUSES_WRITES: Final = (
     "SELECT pg_catalog.pg_is_in_recovery() OR reset_val::boolean"
     " FROM pg_catalog.pg_settings WHERE name = 'default_transaction_read_only'"
 )
+# Attributes of psycopg connections: a pool gave it to somebody before; its server accepts writes, whatever it reported.
+_HANDED_OUT: Final = "salon_jobs_handed_out"
+_ACCEPTS_WRITES: Final = "salon_jobs_accepts_writes"
+_refuse = False
 # A handler's own exceptions can be chained in a circle.
 _LONGEST_CHAIN: Final = 20
 
@@ -70,3 +80,63 @@ def failed_read_only(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def leave_read_only_servers() -> None:
+    """Have this process leave such servers when a request ends, and when a pool hands out a connection again."""
+    connection_created.connect(_examine, dispatch_uid="salon_jobs.read_only")
+    request_finished.connect(_leave_after_request, dispatch_uid="salon_jobs.read_only")
+
+
+def refuse_read_only_servers() -> None:
+    """Have this process refuse each new connection to a read-only server with ServerReadOnly, as it would an outage.
+
+    Call it in processes that are of no use without the primary. Idempotent.
+    """
+    global _refuse  # noqa: PLW0603 - one a process
+    _refuse = True
+
+
+def _examine(connection: BaseDatabaseWrapper, **_: object) -> None:
+    """Close a connection that was just made, or came from a pool, if this process should not use its server."""
+    raw: Any = connection.connection
+    if connection.alias != conf.database or not isinstance(raw, Connection):
+        return
+    # A web process may read from a standby; but a pool must not give it the same connection for ever.
+    if (_refuse or _HANDED_OUT in vars(raw)) and close_if_read_only(connection):
+        if _refuse:
+            raise ServerReadOnly
+        connection.connect()
+    elif connection.settings_dict["OPTIONS"].get("pool"):
+        vars(raw)[_HANDED_OUT] = True
+
+
+def _leave_after_request(**_: object) -> None:
+    connection = connections[conf.database]
+    if not connection.in_atomic_block:
+        close_if_read_only(connection)
+
+
+def close_if_read_only(connection: BaseDatabaseWrapper) -> bool:
+    """Close an idle connection whose server accepts no writes, so that the next may lead to another; return whether.
+
+    Otherwise a standby, or a primary that was demoted, would be kept for ever. The server is asked if it reported to be
+    read-only, or after an error, in place of Django's health check; so a connection without either costs no round trip.
+    """
+    raw: Any = connection.connection
+    if connection.alias != conf.database or not isinstance(raw, Connection) or raw.closed:
+        return False
+    if not connection.errors_occurred and (_ACCEPTS_WRITES in vars(raw) or not reports_read_only(raw.pgconn)):
+        return False
+    if in_transaction(connection):
+        return False
+    try:
+        if not refuses_writes(connection):
+            vars(raw)[_ACCEPTS_WRITES] = True
+            connection.errors_occurred = False
+            return False
+    except Error:
+        pass  # it is of no use either
+    raw.close()
+    connection.close()
+    return True

@@ -13,11 +13,14 @@ import logging
 import select
 import threading
 import time
+from collections import defaultdict
+from collections.abc import Iterable
 from functools import cached_property
+from itertools import chain
 from typing import Any, Final
 from weakref import ref
 
-from django.db import DatabaseError, Error, connections
+from django.db import DatabaseError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from psycopg import Connection, sql
@@ -29,40 +32,62 @@ from salon_jobs.core import events
 from salon_jobs.core.errors import ConfigurationError, TenantContextError
 from salon_jobs.core.events import log_event
 from salon_jobs.db.connections import in_transaction
-from salon_jobs.db.read_only import ServerReadOnly, refuses_writes, reports_read_only
+from salon_jobs.db.read_only import close_if_read_only
 from salon_jobs.db.server_cursors import ServerCursors
 from salon_jobs.db.statements import in_one_trip, rows_in_one_trip, run_statements, succeeded
 from salon_jobs.tenancy.active import open_store, session_context
 
-# Settings made since the server accepted the connection, except those with a custom name, which the server does not
-# list. Behind a pooler, the process that answers is not the one given to the connection: only the settings that a
-# pooler carries over from one server connection to the next are ours.
-AS_CONNECTED: Final = """
-    SELECT 'role', CASE WHEN pg_catalog.pg_backend_pid() = {pid} THEN pg_catalog.current_setting('role') ELSE 'none' END
+# The session's advisory locks, each as the call that releases it.
+_LOCKS: Final = """
+    SELECT pg_catalog.format('SELECT pg_catalog.pg_advisory_unlock%s(%s)',
+           CASE mode WHEN 'ShareLock' THEN '_shared' ELSE '' END,
+           CASE objsubid WHEN 1 THEN (classid::bigint << 32 | objid::bigint)::text
+           ELSE pg_catalog.format('%s, %s', classid::int, objid::int) END) AS release
+      FROM pg_catalog.pg_locks WHERE locktype = 'advisory' AND pid = pg_catalog.pg_backend_pid()
+"""
+# What was set since the server accepted the connection: the kind, or the name of a setting, and the statement that sets
+# it again; for a prepared statement its name, and for a lock the call that releases it. Settings with a custom name are
+# missing, which the server does not list. Behind a pooler, the process that answers is not the one given to the
+# connection: only the settings that a pooler carries over from one server connection to the next are ours.
+AS_CONNECTED: Final = f"""
+    SELECT 'role', 'SET ROLE ' || CASE
+           WHEN pg_catalog.pg_backend_pid() <> {{pid}} OR pg_catalog.current_setting('role') = 'none' THEN 'NONE'
+           ELSE pg_catalog.quote_ident(pg_catalog.current_setting('role')) END
     UNION ALL
-    SELECT name, setting FROM pg_catalog.pg_settings
+    SELECT name, pg_catalog.format('SELECT pg_catalog.set_config(%L, %L, false)', name, setting)
+      FROM pg_catalog.pg_settings
      WHERE source = 'session'
-       AND (pg_catalog.pg_backend_pid() = {pid} OR name IN (
+       AND (pg_catalog.pg_backend_pid() = {{pid}} OR name IN (
            'TimeZone', 'DateStyle', 'client_encoding', 'standard_conforming_strings', 'application_name'))
        AND name NOT IN ('role', 'transaction_isolation', 'transaction_read_only', 'transaction_deferrable')
-"""
+    UNION ALL
+    SELECT 'LISTEN', pg_catalog.format('LISTEN %I', channel) FROM pg_catalog.pg_listening_channels() channel
+     WHERE pg_catalog.pg_backend_pid() = {{pid}}
+    UNION ALL
+    SELECT 'PREPARE', name FROM pg_catalog.pg_prepared_statements
+     WHERE pg_catalog.pg_backend_pid() = {{pid}} AND pg_catalog.left(name, 5) <> '_pg3_'
+    UNION ALL
+    SELECT 'lock', release FROM ({_LOCKS}) held WHERE pg_catalog.pg_backend_pid() = {{pid}}
+"""  # noqa: S608 - constants
 # Settings that decide whether the statements that end a job find their tables and may change them.
 _DECISIVE: Final = ("search_path", "row_security")
-_DEALLOCATE_BUT_PSYCOPGS: Final = (
-    "DO $$ DECLARE prepared text; BEGIN FOR prepared IN SELECT name FROM pg_catalog.pg_prepared_statements "
-    "WHERE pg_catalog.left(name, 5) <> '_pg3_' LOOP EXECUTE pg_catalog.format('DEALLOCATE %I', prepared); "
-    "END LOOP; END $$"
+_DEALLOCATE: Final = (
+    "DO $reset$ DECLARE prepared text; BEGIN FOR prepared IN SELECT name FROM pg_catalog.pg_prepared_statements "
+    "WHERE pg_catalog.left(name, 5) <> '_pg3_' AND name <> ALL ({kept}) "
+    "LOOP EXECUTE pg_catalog.format('DEALLOCATE %I', prepared); END LOOP; END $reset$"
+)
+# Each as often as it was taken.
+_RELEASE: Final = (
+    f"DO $reset$ DECLARE statement text; BEGIN LOOP SELECT release INTO statement FROM ({_LOCKS}) held "  # noqa: S608
+    "WHERE release <> ALL ({kept}) LIMIT 1; EXIT WHEN NOT FOUND; EXECUTE statement; END LOOP; END $reset$"
 )
 # psycopg's names for the ends of transactions, and for the autocommit switch that Django makes around each. Any other
 # name counts as a use.
 _CHANGES_NOTHING: Final = frozenset({"_commit_gen", "_rollback_gen", "_set_autocommit_gen"})
-# Attributes of psycopg connections: a pool gave it to somebody before; its server accepts writes, whatever it reported.
-_HANDED_OUT: Final = "salon_jobs_handed_out"
-_ACCEPTS_WRITES: Final = "salon_jobs_accepts_writes"
 _ENDS_TRANSACTION: Final = frozenset({"_commit_gen", "_rollback_gen"})
 _OF_SERVER_CURSOR: Final = frozenset({"_declare_gen", "_close_gen"})
 _CLIENT_CHANGED: Final = "attributes of the psycopg connection were changed"
-_keep_all = _refuse_read_only = False
+_keep_all = False
 
 
 class WatchedSession:
@@ -75,18 +100,21 @@ class WatchedSession:
 
     __slots__ = ("_client_state", "_raw", "_wait", "before_end", "cursors", "reset", "used")
 
-    def __init__(self, raw: Connection[Any], as_connected: dict[str, str]) -> None:
+    def __init__(self, raw: Connection[Any], as_connected: Iterable[tuple[str, str]]) -> None:
         self._raw = ref(raw)
         self._wait = type(raw).wait
         self._client_state = _client_state(raw)
         self.used = False
         self.cursors = ServerCursors(raw)
-        role = as_connected.pop("role")
-        set_role = f"SET ROLE {'NONE' if role == 'none' else sql.Identifier(role).as_string(raw)}"
-        sets = {name: _set_config(raw, name, value) for name, value in as_connected.items()}
+        again: defaultdict[str, list[str]] = defaultdict(list)
+        for kind, text in as_connected:
+            again[kind].append(text)
+        [set_role] = again.pop("role")
+        channels, prepared, locks = (again.pop(kind, []) for kind in ("LISTEN", "PREPARE", "lock"))
         # Before the statement that ends a job, in its transaction.
-        decisive = (sets.get(name, f"RESET {name}") for name in _DECISIVE)
+        decisive = (again[name][0] if name in again else f"RESET {name}" for name in _DECISIVE)
         self.before_end = "; ".join(("RESET SESSION AUTHORIZATION", set_role, *decisive))
+        deallocates_all = raw.prepare_threshold is None and not prepared
         # Afterwards. The transaction names its modes, since a default that is still set could make it wait.
         self.reset = "; ".join(
             (
@@ -95,10 +123,11 @@ class WatchedSession:
                 "RESET SESSION AUTHORIZATION",
                 set_role,
                 "RESET ALL",
-                *sets.values(),
-                "DEALLOCATE ALL" if raw.prepare_threshold is None else _DEALLOCATE_BUT_PSYCOPGS,
+                *chain.from_iterable(again.values()),
+                "DEALLOCATE ALL" if deallocates_all else _all_but(raw, prepared, _DEALLOCATE),
                 "UNLISTEN *",
-                "SELECT pg_catalog.pg_advisory_unlock_all()",
+                *channels,
+                _all_but(raw, locks, _RELEASE) if locks else "SELECT pg_catalog.pg_advisory_unlock_all()",
                 "DISCARD TEMP",
                 "DISCARD SEQUENCES",
                 "COMMIT",
@@ -132,9 +161,8 @@ def _client_state(raw: Connection[Any]) -> tuple[object, ...]:
     return *modes, raw.row_factory, raw.cursor_factory, raw.prepare_threshold
 
 
-def _set_config(raw: Connection[Any], name: str, value: str) -> str:
-    call = sql.SQL("SELECT pg_catalog.set_config({}, {}, false)").format(sql.Literal(name), sql.Literal(value))
-    return call.as_string(raw)
+def _all_but(raw: Connection[Any], kept: list[str], statement: str) -> str:
+    return statement.replace("{kept}", f"{sql.Literal(kept).as_string(raw)}::text[]")
 
 
 def watch_sessions(*, keep_all: bool = False) -> None:
@@ -145,18 +173,8 @@ def watch_sessions(*, keep_all: bool = False) -> None:
     """
     global _keep_all  # noqa: PLW0603 - one a process
     _keep_all = _keep_all or keep_all
-    connection_created.connect(_leave_read_only_server, dispatch_uid="salon_jobs.read_only")
     connection_created.disconnect(dispatch_uid="salon_jobs.session_reset")
     connection_created.connect(_watch, dispatch_uid="salon_jobs.session_reset")
-
-
-def refuse_read_only_servers() -> None:
-    """Have this process refuse each new connection to a read-only server with ServerReadOnly, as it would an outage.
-
-    Call it in processes that are of no use without the primary. Idempotent.
-    """
-    global _refuse_read_only  # noqa: PLW0603 - one a process
-    _refuse_read_only = True
 
 
 def watched(raw: Any) -> WatchedSession | None:
@@ -174,27 +192,13 @@ def _outlives(connection: BaseDatabaseWrapper) -> bool:
     return _keep_all or settings["CONN_MAX_AGE"] != 0 or bool(settings["OPTIONS"].get("pool"))
 
 
-def _leave_read_only_server(connection: BaseDatabaseWrapper, **_: object) -> None:
-    """Close a connection that was just made, or came from a pool, if this process should not use its server."""
-    raw: Any = connection.connection
-    if connection.alias != conf.database or not _is_psycopg(raw):
-        return
-    # A web process may read from a standby; but a pool must not give it the same connection for ever.
-    if (_refuse_read_only or _HANDED_OUT in vars(raw)) and close_if_read_only(connection):
-        if _refuse_read_only:
-            raise ServerReadOnly
-        connection.connect()
-    elif connection.settings_dict["OPTIONS"].get("pool"):
-        vars(raw)[_HANDED_OUT] = True
-
-
 def _watch(connection: BaseDatabaseWrapper, **_: object) -> None:
     raw: Any = connection.connection
     if not _is_psycopg(raw) or not _outlives(connection):
         return
     session = watched(raw)
     if session is None:
-        as_connected = dict(rows_in_one_trip(connection, AS_CONNECTED.format(pid=raw.info.backend_pid)))
+        as_connected = rows_in_one_trip(connection, AS_CONNECTED.format(pid=raw.info.backend_pid))
         # psycopg calls it only by this name; an instance attribute keeps the connection free of a reference cycle.
         vars(raw)["wait"] = WatchedSession(raw, as_connected)
     elif session.used and session_context(connection) is None:
@@ -267,7 +271,7 @@ def reset_after_request(connection: BaseDatabaseWrapper) -> None:
     """Reset a connection that outlives the request, unless other work continues on it.
 
     Discard it if the request left a transaction open that it began behind Django's back: the next request would be in
-    it. Close it if its server turned out to be read-only.
+    it.
     """
     if (
         not _is_psycopg(connection.connection)
@@ -277,34 +281,9 @@ def reset_after_request(connection: BaseDatabaseWrapper) -> None:
     ):
         return
     if not in_transaction(connection):
-        if not close_if_read_only(connection):
-            reset(connection)
+        reset(connection)
     elif connection.autocommit:
         discard(connection, "a request left a transaction open")
-
-
-def close_if_read_only(connection: BaseDatabaseWrapper) -> bool:
-    """Close an idle connection whose server accepts no writes, so that the next may lead to another; return whether.
-
-    Otherwise a standby, or a primary that was demoted, would be kept for ever: it answers ``SELECT 1``. Only the alias
-    of the job tables is meant to lead to the primary. The server is asked if it reported to be read-only, or after an
-    error, in place of Django's health check; so a connection without either costs no round trip.
-    """
-    raw: Any = connection.connection
-    if connection.alias != conf.database or not _is_psycopg(raw) or raw.closed:
-        return False
-    if not connection.errors_occurred and (_ACCEPTS_WRITES in vars(raw) or not reports_read_only(raw.pgconn)):
-        return False
-    try:
-        if not refuses_writes(connection):
-            vars(raw)[_ACCEPTS_WRITES] = True
-            connection.errors_occurred = False
-            return False
-    except Error:
-        pass  # it is of no use either
-    raw.close()
-    connection.close()
-    return True
 
 
 def discard(connection: BaseDatabaseWrapper, why: object) -> None:

@@ -184,6 +184,7 @@ class TenantMiddleware:
     async_capable: ClassVar[bool] = True
 
     def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
+        watch_requests()  # a resolver of the project's own needs no STORE_MODEL
         self.get_response = get_response
         self.resolver = make_resolver()
         self.is_async = iscoroutinefunction(get_response)  # pyright: ignore[reportDeprecated] - inspect's does not know marks, in Python 3.11
@@ -297,7 +298,7 @@ _around: ContextVar[tuple[ActiveContext, ...]] = ContextVar("salon_jobs_around_r
 
 
 def watch_requests() -> None:
-    """Connect to the start and the end of each request of this process."""
+    """Connect to the start and the end of each request of this process. Idempotent."""
     watch_sessions()
     request_started.connect(_watch_from_now_on, dispatch_uid="salon_jobs.session_reset")
     request_started.connect(_note_surrounding, dispatch_uid="salon_jobs.request_guard")

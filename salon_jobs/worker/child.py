@@ -19,10 +19,10 @@ from salon_jobs.core import events, tracing
 from salon_jobs.core.errors import NotReady
 from salon_jobs.core.events import log_event, logger
 from salon_jobs.core.vital import die_by, vital, vitally
+from salon_jobs.db.read_only import refuse_read_only_servers
 from salon_jobs.process.heartbeat import name_connections
 from salon_jobs.process.loop import Loop
 from salon_jobs.process.service import die_with_parent, exit_at_once
-from salon_jobs.tenancy.connections import refuse_read_only_servers
 from salon_jobs.worker.async_handlers import stop_copied_loop
 from salon_jobs.worker.forks import guard_copies
 from salon_jobs.worker.in_flight import IdleTable, InFlightTable

@@ -14,12 +14,11 @@ from django.core.signals import request_finished
 from django.db import InternalError, connections, transaction
 
 from salon_jobs.core.outcomes import Errored, Released
-from salon_jobs.db.read_only import ServerReadOnly
+from salon_jobs.db import read_only as servers
+from salon_jobs.db.read_only import ServerReadOnly, close_if_read_only
 from salon_jobs.jobs import enqueue
 from salon_jobs.process.listener import Listener
 from salon_jobs.process.loop import Loop
-from salon_jobs.tenancy import connections as cleaned
-from salon_jobs.tenancy.connections import close_if_read_only
 from salon_jobs.worker.executor import execute, settle
 from tests import tasks
 from tests.conftest import manage
@@ -47,7 +46,7 @@ def read_only(database: None) -> Iterator[None]:
 @pytest.fixture
 def refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Refuse read-only servers, as a long-running process does."""
-    monkeypatch.setattr(cleaned, "_refuse_read_only", True)
+    monkeypatch.setattr(servers, "_refuse", True)
 
 
 def write() -> None:
@@ -168,7 +167,7 @@ def test_a_run_that_a_read_only_server_ended_costs_no_attempt(
     change(READ_ONLY)
     try:
         connections["default"].close()
-        monkeypatch.setattr(cleaned, "_refuse_read_only", is_refused)
+        monkeypatch.setattr(servers, "_refuse", is_refused)
         running = running_job(job, process_id)
         outcome = execute(running)
         assert outcome == Released()
@@ -260,7 +259,7 @@ def test_a_standby_is_refused_by_what_it_reports(
     address: int, replicated: Replicated, monkeypatch: pytest.MonkeyPatch, refuse: bool
 ) -> None:
     replicated.address.target_port = port_of(replicated.standby)
-    monkeypatch.setattr(cleaned, "_refuse_read_only", refuse)
+    monkeypatch.setattr(servers, "_refuse", refuse)
     try:
         if refuse:
             with pytest.raises(ServerReadOnly):
