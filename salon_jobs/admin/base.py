@@ -23,6 +23,7 @@ from django.template.response import SimpleTemplateResponse, TemplateResponse
 from django.urls import URLPattern, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import get_language, get_language_bidi
 
 from salon_jobs.access.roles import FEW_ROWS
 from salon_jobs.admin.store_choice import CHOICE, choose_store
@@ -31,6 +32,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.error_report import storable
 from salon_jobs.core.errors import StoreRefused
 from salon_jobs.core.redaction import redacted
+from salon_jobs.core.text import visible_html
 from salon_jobs.dashboard.labels import exact, store_name
 from salon_jobs.db.connections import schema_missing
 from salon_jobs.models import Job, Limit
@@ -81,28 +83,42 @@ def as_reader(view: View, site: AdminSite) -> View:
 
 
 def explained(view: View, model_admin: ReaderAdmin) -> View:
-    """Return a view that shows the reason of a refusal, and what to run if the tables are missing."""
+    """Return a view that shows the reason of a refusal, what to run if the tables are missing, and what nobody sees."""
     site = model_admin.admin_site
 
     @wraps(view)
     def explain(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         try:
-            return view(request, *args, **kwargs)
+            response = view(request, *args, **kwargs)
         except PermissionDenied as refused:
             if not site.has_permission(request):
                 raise
             reason = str(refused) or model_admin.reason_to_refuse(request)
             context = {**site.each_context(request), "title": "403 Forbidden", "reason": reason}
-            return TemplateResponse(request, "admin/salon_jobs/refused.html", context, status=403)
+            response = TemplateResponse(request, "admin/salon_jobs/refused.html", context, status=403)
         except ProgrammingError as error:
             missing = schema_missing(error)
             if missing is None or "salon_jobs_" not in str(error):
                 raise
             # The request's transaction may be broken, so no query from here on, and no list of apps.
             context = {"title": "503 Service Unavailable", "reason": f"{missing.code}: {missing}"}
-            return TemplateResponse(request, "admin/salon_jobs/refused.html", context, status=503)
+            response = TemplateResponse(request, "admin/salon_jobs/refused.html", context, status=503)
+        if isinstance(response, SimpleTemplateResponse):
+            response.add_post_render_callback(_show_unseen)
+        return response
 
     return explain
+
+
+# Django's own words in Khmer, and in languages from right to left, are written with these.
+_MARKS: Final = "\u200b\u200e\u200f"
+
+
+def _show_unseen(response: SimpleTemplateResponse) -> None:
+    """Escape in a page what controls terminals or changes the direction of text, wherever a name or a text has it."""
+    is_written_with_marks = get_language_bidi() or (get_language() or "").startswith("km")
+    page = visible_html(response.content.decode(response.charset), _MARKS if is_written_with_marks else "")
+    response.content = page.encode(response.charset)
 
 
 def store_of_staff(request: HttpRequest) -> UUID | None:

@@ -17,6 +17,7 @@ _BEYOND_ASCII: Final = (
 _UNSEEN: Final = re.compile(f"[\x00-\x1f{_BEYOND_ASCII}]")
 _UNSEEN_IN_LINES: Final = re.compile(f"[\x00-\x08\x0b-\x1f{_BEYOND_ASCII}]")
 _UNSEEN_IN_JSON: Final = re.compile(f"[{_BEYOND_ASCII}]")
+_UNSEEN_IN_HTML: Final = re.compile(f'\\bvalue="[^"]*"|[\x00-\x08\x0b\x0e-\x1f{_BEYOND_ASCII}]')
 _SHOWN: Final = 200
 
 
@@ -33,6 +34,13 @@ def visible_lines(text: str) -> str:
 def visible_json(text: str) -> str:
     r"""Write the same characters as ``\u`` escapes, in JSON that has escaped those below U+0020."""
     return _UNSEEN_IN_JSON.sub(_escape_json, text)
+
+
+def visible_html(page: str, kept: str = "") -> str:
+    """Escape as ``visible`` does in a whole page, except white space, ``kept`` and what its forms send back."""
+    return _UNSEEN_IN_HTML.sub(
+        lambda found: found[0] if found[0] in kept or len(found[0]) > 1 else _escape(found), page
+    )
 
 
 def bounded(text: str, most: int = LONGEST_MESSAGE) -> str:

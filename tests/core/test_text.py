@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import ConfigurationError, LeaseLost, SalonJobsError, StoreRefused, did_you_mean, suggest
-from salon_jobs.core.text import bounded, shown, visible, visible_json, visible_lines
+from salon_jobs.core.text import bounded, shown, visible, visible_html, visible_json, visible_lines
 
 # ESC, DEL, the C1 CSI, NEL, both separators, and what changes the direction of text.
 UNSEEN = "\x1b\x7f\x9b\x85\u2028\u2029\u202a\u202e\u2066\u2069\u200b\ufeff\U000e0041\ud800"
@@ -36,6 +36,13 @@ def test_what_nobody_sees_is_escaped_as_python_does() -> None:
     assert visible_lines("a\x9bb\nc\td\r") == "a\\x9bb\nc\td\\r"
     for each in UNSEEN:
         assert visible(each) == visible_lines(each) == ascii(each)[1:-1]
+
+
+def test_a_page_keeps_its_lines_and_what_its_forms_send_back() -> None:
+    page = '<p title="a\u202eb">\r\n\tc\x9bd\u200f</p><input value="e\u202ef">'
+    shown = '<p title="a\\u202eb">\r\n\tc\\x9bd\\u200f</p><input value="e\u202ef">'
+    assert visible_html(page) == shown
+    assert visible_html(page, "\u200f") == shown.replace("\\u200f", "\u200f")
 
 
 @pytest.mark.parametrize("text", ["plain", "カット\u3000予約", "Zoë", "👩\u200d🔬", "می\u200cخواهم", "10\xa0000 ¥"])
