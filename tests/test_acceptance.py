@@ -19,6 +19,7 @@ from salon_jobs.jobs import Task, queries
 from salon_jobs.schedule.scheduler import Scheduler
 from tests import tasks
 from tests.conftest import manage
+from tests.e2e import tasks as e2e_tasks
 from tests.sentry_server import SentryServer
 from tests.support import change, claim, closed_port, job_row, run, run_due, running_on_a_thread, seen
 from tests.worker.effects import write, written
@@ -40,19 +41,30 @@ def test_gwt_05_a_system_task_fans_out_to_every_store(stores: list[UUID], proces
 
 
 def test_gwt_06_running_it_again_adds_no_duplicates(stores: list[UUID], process_id: int) -> None:
-    """One store's job has failed once and waits for its retry, the others have not been tried."""
+    """One store's job has failed once and waits for its retry, one has not been tried, and one is running.
+
+    What a running job does not see any more needs a job after it; only that one is new.
+    """
     expire_tentative_reservations.enqueue(reason="cron")
     run_due(process_id)
-    failing, *others = claim(process_id)
+    failing, other, running = claim(process_id)
     error = report(RuntimeError("the first attempt"))
     queries.fail(failing, process_id, error, delay=timedelta(hours=1), final=False, reason="attempts_exhausted")
-    queries.requeue([(job.id, job.lease) for job in others], process_id, delay=timedelta(minutes=5))
-    waiting = "SELECT id, store_id, task, state, run_at, attempts FROM salon_jobs_job ORDER BY store_id"
-    before = seen(waiting)
-    assert [(row[0] == failing.id, row[-1]) for row in before] == [(True, 1), (False, 0), (False, 0)]
-    expire_tentative_reservations.enqueue(reason="cron")
-    assert [type(outcome) for outcome in run_due(process_id)] == [Succeeded]
-    assert seen(waiting) == before, "the same jobs, due when they were, with the attempts they had"
+    queries.requeue([(other.id, other.lease)], process_id, delay=timedelta(minutes=5))
+    jobs = "SELECT id, store_id, task, state, run_at, attempts FROM salon_jobs_job ORDER BY id"
+    before = seen(jobs)
+    assert [(row[0], *row[3:][::2]) for row in before] == [
+        (failing.id, "queued", 1),
+        (other.id, "queued", 0),
+        (running.id, "running", 0),
+    ]
+    for _ in range(2):
+        expire_tentative_reservations.enqueue(reason="cron")
+        [fan_out_job] = queries.claim_due(process_id, ["expire-tentative-reservations"], 1)
+        assert type(run(fan_out_job, process_id)) is Succeeded
+        *same, following = seen(jobs)
+        assert same == before, "the same jobs, due when they were, with the attempts they had"
+        assert following[1:4] == (running.store_id, "expire-tentative-for-store", "queued")
 
 
 def test_gwt_07_the_tick_of_three_in_the_morning_aggregates_the_day_before(stores: list[UUID], process_id: int) -> None:
@@ -182,6 +194,28 @@ def test_gwt_10_exhausted_attempts_are_exactly_one_sentry_event(stores: list[UUI
     assert "a@example.com" not in json.dumps(event), "no personal data"
 
 
+@pytest.mark.parametrize("captures", [False, True])
+def test_gwt_10_a_final_failure_that_its_handler_reports_is_exactly_one_event(
+    stores: list[UUID], *, captures: bool
+) -> None:
+    """The SDK drops a second event of one exception, so the event of the handler has the fields."""
+    handle = e2e_tasks.report_and_fail.enqueue(store_id=stores[0], captures=captures)
+    sentry = SentryServer()
+    with sentry.serving():
+        for attempt in (1, 2):
+            change("UPDATE salon_jobs_job SET run_at = now()")
+            settings = {"DJANGO_SETTINGS_MODULE": "tests.e2e.worker_settings", "SENTRY_DSN": sentry.dsn}
+            done = manage("runworker", "--burst", **settings)
+            assert done.returncode == 0, done.stderr
+            assert len(sentry.events) == attempt, "each failed attempt is the one event of its handler"
+    assert seen("SELECT state FROM salon_jobs_job") == [("failed",)]
+    for attempt, event in enumerate(sentry.events, 1):
+        assert event["exception"]["values"][-1]["value"] == "the till is closed"
+        tags = event["tags"]
+        assert (tags["task_name"], tags["store_id"]) == ("e2e-report-and-fail", str(stores[0]))
+        assert (int(tags["attempt"]), int(tags["job_id"])) == (attempt, handle.id)
+
+
 def test_gwt_13_a_store_task_sees_and_changes_its_own_store_alone(
     stores: list[UUID], process_id: int, hooks: tasks.Hooks
 ) -> None:
@@ -209,3 +243,6 @@ def test_gwt_13_a_store_task_sees_and_changes_its_own_store_alone(
         stores[1]: str(stores[1]),
         stores[2]: str(stores[2]),
     }
+    with connections["default"].cursor() as cursor:
+        cursor.execute("SELECT current_setting('app.current_store_id', true), count(*) FROM customer")
+        assert cursor.fetchone() == ("", 0), "the store was set for the transaction alone"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+import logging
 import multiprocessing
 import os
 import subprocess
@@ -14,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
 
+import sentry_sdk
 from django.db import connection, connections, transaction
 
 from project.salon.models import Customer
@@ -68,6 +70,19 @@ def write_outside(store_id: UUID) -> None:
 def fail(note: str) -> None:
     """Fail for good."""
     raise RuntimeError("the till is closed")
+
+
+@store_task(name="e2e-report-and-fail", max_attempts=2)
+def report_and_fail(store_id: UUID, *, captures: bool) -> None:
+    """Report each failure before it is raised, as handlers do."""
+    try:
+        raise RuntimeError("the till is closed")
+    except RuntimeError as error:
+        if captures:
+            sentry_sdk.capture_exception(error)
+        else:
+            logging.getLogger("till").exception("the till did not open")
+        raise
 
 
 @store_task(name="e2e-wait-for-file", max_attempts=3)

@@ -35,7 +35,6 @@ def enqueue(url: str, task: str) -> int:
         return int(row[0])
 
 
-@pytest.mark.slow
 def test_gwt_03_a_database_that_goes_away_and_comes_back(migrated: None) -> None:
     with EmbeddedPostgres(fsync=False) as server:
         host = server.url.rpartition("@")[2].partition("/")[0]

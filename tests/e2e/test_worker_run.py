@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -14,13 +15,14 @@ from uuid import UUID
 import pytest
 from django.db import connections, transaction
 
+from project.salon.tasks.reservation import expire_tentative_reservations
 from salon_jobs import tenant_context
 from tests.conftest import manage
 from tests.e2e import tasks
 from tests.e2e.stubborn import StubbornEnd
 from tests.e2e.worker_process import WorkerProcess, end_worker_connections, eventually
 from tests.settings import url_for
-from tests.support import job_row, seen
+from tests.support import change, job_row, seen
 
 pytestmark = pytest.mark.usefixtures("stubborn")
 URL = url_for("worker_runtime")
@@ -39,6 +41,27 @@ def test_gwt_12_ping_is_picked_up_by_a_worker_that_is_ready_within_ten_seconds(d
         assert worker.wait() == 0
     assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
     assert seen("SELECT count(*) FROM salon_jobs_process") == [(0,)]
+
+
+def test_gwt_12_without_notifications_a_job_is_picked_up_within_five_seconds(database: None) -> None:
+    """It is enqueued when a claim has just found nothing, so that a whole poll interval, the default, lies ahead."""
+    claimed_at = "SELECT query_start FROM pg_stat_activity WHERE state = 'idle' AND query LIKE '%%salon_jobs_claim(%%'"
+    with WorkerProcess(url=URL, LISTEN=False, ready=True) as worker:
+        eventually(lambda: seen(claimed_at))
+        before = seen(claimed_at)
+        eventually(lambda: seen(claimed_at) not in (before, []))
+        job_id = tasks.nothing.enqueue().id
+        worker.wait_for("job_succeeded", patience_s=5, job_id=job_id)
+
+
+def test_a_fan_out_to_a_hundred_stores_is_done_within_sixty_seconds(database: None) -> None:
+    change("INSERT INTO store (id, name) SELECT gen_random_uuid(), 'Salon' FROM generate_series(1, 100)")
+    with WorkerProcess(url=URL, ready=True) as worker:
+        fan_out_job = expire_tentative_reservations.enqueue(reason="cron")
+        done = partial(worker.logged, "job_succeeded", task_name="expire-tentative-for-store")
+        eventually(lambda: len(done()) == 100, patience_s=60)
+        assert len({record["store_id"] for record in done()}) == 100
+        assert worker.logged("job_succeeded", job_id=fan_out_job.id)
 
 
 def test_a_notification_wakes_the_worker_and_none_left_out_is_missed(database: None) -> None:

@@ -56,7 +56,6 @@ UNION ALL SELECT 'index', indexname, indexdef, '', '' FROM pg_indexes WHERE sche
 ORDER BY 1, 2"""
 
 
-@pytest.mark.slow
 def test_gwt_04_an_empty_database_gets_the_job_tables_and_twice_changes_nothing(
     fresh: str, bootstrapped: dict[str, str]
 ) -> None:
