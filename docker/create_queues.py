@@ -1,4 +1,4 @@
-"""Create the stream and the queue that the relay and the consumer of compose.yaml need. Idempotent.
+"""Create the stream and the queue that the relay and the consumer of compose.yaml use. Idempotent.
 
 salon_jobs itself creates neither, so that a process that writes messages does not need the right to create queues.
 """
@@ -15,7 +15,7 @@ from nats.js.api import StreamConfig
 from nats.js.errors import BadRequestError
 
 _STREAM = "reservations"
-_QUEUE = "pings"
+_QUEUE = "parse-tasks"
 _DUPLICATES_S = 120
 _ALREADY_THERE = 10058
 
@@ -34,7 +34,7 @@ async def create_stream(server: str) -> None:
 
 
 def create_queue(connection_string: str) -> None:
-    """Create the queue that the consumer reads."""
+    """Create the queue in which uploaded files wait to be parsed."""
     with QueueClient.from_connection_string(connection_string, _QUEUE) as queue:
         try:
             queue.create_queue()

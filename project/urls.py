@@ -14,6 +14,8 @@ urlpatterns = [
     path("admin/", admin.site.urls),
     path("health/", HealthView.as_view(checks=[JobTables])),
     path("stores/", views.stores),
+    path("files/", views.upload_file),
+    path("files/tasks/<uuid:task_id>/", views.parse_task),
     path("reservations/", views.reservations_today),
     path("reservations/<uuid:reservation_id>/confirm/", views.confirm_reservation),
     path("", without_store(RedirectView.as_view(pattern_name="admin:index"))),

@@ -14,7 +14,8 @@ TABLES: Final[tuple[LiteralString, ...]] = (
     "operator",
     "operator_session",
     "operator_invitation",
-    "uploaded_file",
+    "source_file",
+    "parse_task",
 )
 
 # Computed from the raw rows before any task runs; parameters are the ticks. Ordered by dependency.
@@ -68,9 +69,12 @@ EXPECTED: Final[dict[LiteralString, LiteralString]] = {
         FROM public.operator_invitation WHERE NOT expires_at < %(operators_tick)s
     """,
     # One file per store, parsed, except those whose upload is rolled back.
-    "uploaded_file": """
-        SELECT s.id AS store_id, 'sales.txt' AS name, count(v.id)::integer AS lines,
-               coalesce(sum(v.amount), 0)::bigint AS total
+    "source_file": """
+        SELECT s.id AS store_id, 'sales.txt' AS name FROM public.store AS s WHERE right(s.id::text, 1) NOT IN ('0', '8')
+    """,
+    "parse_task": """
+        SELECT s.id AS store_id, 'SUCCEEDED' AS status, count(v.id)::integer AS lines,
+               coalesce(sum(v.amount), 0)::bigint AS total, '' AS error
         FROM public.store AS s LEFT JOIN public.sale AS v ON v.store_id = s.id
         WHERE right(s.id::text, 1) NOT IN ('0', '8')
         GROUP BY s.id
@@ -87,7 +91,6 @@ ACTUAL: Final[dict[LiteralString, LiteralString]] = {
         FROM public.reservation AS r LEFT JOIN demo_expected.reservation AS e USING (id)
     """,
     "daily_sales": "SELECT store_id, business_date, total, count FROM public.daily_sales",
-    "uploaded_file": "SELECT store_id, name, lines, total FROM public.uploaded_file",
     "operator_invitation": """
         SELECT i.store_id, i.email, CASE WHEN b.id IS NULL THEN 'new' ELSE i.token END AS token,
                CASE WHEN b.id IS NOT NULL THEN i.expires_at END AS expires_at, i.sent_at IS NOT NULL AS sent
@@ -134,7 +137,7 @@ CHANGED: Final[dict[LiteralString, LiteralString]] = {
         SELECT count(*) FROM public.customer_note AS n WHERE NOT EXISTS (
             SELECT FROM demo_before.customer_note AS b WHERE b.id = n.id)
     """,
-    "parse-upload": "SELECT count(*) FROM public.uploaded_file WHERE lines IS NOT NULL",
+    "parse-upload": "SELECT count(*) FROM public.parse_task WHERE status = 'SUCCEEDED'",
     "cleanup-expired-operator-sessions": """
         SELECT count(*) FROM demo_before.operator_session AS b
         WHERE NOT EXISTS (SELECT FROM public.operator_session AS s WHERE s.id = b.id)

@@ -73,7 +73,7 @@ def print_verdict(console: Console, problems: Sequence[Problem], *, stores: int,
         console.print(
             f"[bold green]Verified[/]: in {stores} stores and {rows:,} rows, exactly what had to change changed;\n"
             "each store's messages arrived in order, each once, and none of what rolled back;\n"
-            "each uploaded file was parsed once, by a message without an envelope."
+            "each uploaded file was parsed once."
         )
         return
     console.print(f"[bold red]Not verified[/]: {len(problems)} differences.")

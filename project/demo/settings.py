@@ -10,13 +10,11 @@ from project.settings import SALON_JOBS as PROJECT_JOBS
 INSTALLED_APPS = [*PROJECT_APPS, "project.demo"]
 SALON_JOBS = {
     **PROJECT_JOBS,
-    # The parser plays the part of a program that does not know the envelope.
-    "AZURE": {**PROJECT_JOBS["AZURE"], "PLAIN_QUEUES": [UPLOADS_DESTINATION.rpartition(":")[2]]},
     "CONSUMERS": {
         "confirmations": {
             "SOURCE": RESERVATIONS_DESTINATION,
             "TASKS": {"reservation.confirmed": "record-confirmation"},
         },
-        "uploads": {"SOURCE": UPLOADS_DESTINATION, "ENVELOPE": "none", "TASKS": {"*": "parse-upload"}},
+        "uploads": {"SOURCE": UPLOADS_DESTINATION, "TASKS": {"file.uploaded": "parse-upload"}},
     },
 }

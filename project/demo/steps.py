@@ -35,7 +35,7 @@ _IDLE_TIMEOUT_S: Final = 60.0
 _RETRY_TIMEOUT_S: Final = 15.0
 _SERVICES: Final = ("runscheduler", "relay_outbox", "consume_queue", "runworker")
 # Jobs, and messages that are not jobs yet: unpublished, or not received.
-_WAITING: Final = """
+WAITING: Final = """
     SELECT (SELECT count(*) FROM public.salon_jobs_job WHERE state IN ('queued', 'running'))
          + (SELECT count(*) FROM public.salon_jobs_message) - (SELECT count(*) FROM public.salon_jobs_inbox)
 """
@@ -275,7 +275,7 @@ class _Run:
         bar = self._progress.add_task("run the jobs", total=None)
         while True:
             self._processes.check()
-            waiting: int = self._connection.execute(_WAITING).fetchall()[0][0]
+            waiting: int = self._connection.execute(WAITING).fetchall()[0][0]
             self.log.read()
             ended = self.log.ended()
             self._progress.update(bar, completed=ended, total=ended + waiting)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
+from typing import Final
 from uuid import UUID
 
 from project.salon.business_day import JST
-from project.salon.models import CustomerNote, Reservation, UploadedFile
-from salon_jobs import store_task
+from project.salon.models import CustomerNote, ParseTask, Reservation, SourceFile
+from project.salon.models.source_file import ParseStatus
+from salon_jobs import current_job, store_task, tenant_context
 
 
 @store_task(name="record-confirmation")
@@ -24,13 +27,31 @@ def record_confirmation(store_id: UUID, reservation_id: UUID, starts_at: datetim
     )
 
 
-@store_task(name="parse-upload")
-def parse_upload(store_id: UUID, task_id: UUID) -> None:
-    """Count the lines of an uploaded file and add up their amounts. Idempotent."""
-    file = UploadedFile.objects.get(pk=task_id)
-    amounts = [int(line) for line in file.content.splitlines()]
-    file.lines, file.total = len(amounts), sum(amounts)
-    file.save(update_fields=["lines", "total"])
+_AMOUNT: Final = re.compile("[0-9]{1,9}")
+
+
+@store_task(name="parse-upload", atomic=False)
+def parse_upload(store_id: UUID, task_id: UUID, source_file_id: UUID) -> None:
+    """Count the lines of a source file and add up their amounts.
+
+    Its task is ``RUNNING`` for everybody to see while that lasts, then ``SUCCEEDED``, or ``FAILED`` if a line is no
+    amount. Idempotent: a task that has ended stays as it is.
+    """
+    unfinished = ParseTask.objects.filter(pk=task_id, status__in=[ParseStatus.PENDING, ParseStatus.RUNNING])
+    with tenant_context(store_id):
+        if not unfinished.update(status=ParseStatus.RUNNING):
+            return
+        content = SourceFile.objects.values_list("content", flat=True).get(pk=source_file_id)
+    lines = content.splitlines()
+    wrong = next((place for place, line in enumerate(lines, 1) if not _AMOUNT.fullmatch(line)), None)
+    outcome = (
+        {"status": ParseStatus.SUCCEEDED, "lines": len(lines), "total": sum(map(int, lines))}
+        if wrong is None
+        else {"status": ParseStatus.FAILED, "error": f"line {wrong} is no amount of yen below 1,000,000,000"}
+    )
+    with tenant_context(store_id):
+        unfinished.update(**outcome)
+        current_job().finish()
 
 
 class CardRefusedError(Exception):

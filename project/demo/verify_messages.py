@@ -50,15 +50,17 @@ _EMITTED: Final = "SELECT message_id FROM public.salon_jobs_message WHERE event 
 _TAKEN_IN: Final = "SELECT message_id FROM public.salon_jobs_inbox WHERE consumer = %(consumer)s"
 _UPLOADS: Final = """
     WITH said AS (
-        SELECT store_id::text AS store, payload ->> 'store_id' AS said, payload ->> 'task_id' AS id
+        SELECT store_id::text AS store, payload ->> 'task_id' AS task, payload ->> 'source_file_id' AS file
         FROM public.salon_jobs_message WHERE event = 'file.uploaded'
+    ), task AS (
+        SELECT t.store_id::text AS store, t.id::text AS task, f.id::text AS file FROM public.parse_task AS t
+        FULL JOIN public.source_file AS f ON f.store_id = t.store_id AND f.id = t.source_file_id
     )
-    SELECT coalesce(f.store_id::text, s.store), 'file ' || coalesce(f.id::text, s.id) || ': ' || count(s.id)
-           || ' messages for ' || count(DISTINCT f.id) || ' rows'
-    FROM public.uploaded_file AS f
-    FULL JOIN said AS s ON s.id = f.id::text AND s.store = f.store_id::text AND s.said = f.store_id::text
-    GROUP BY f.id, f.store_id, s.id, s.store
-    HAVING count(s.id) <> 1 OR count(DISTINCT f.id) <> 1
+    SELECT coalesce(t.store, s.store), 'parse task ' || coalesce(t.task, s.task, 'of file ' || t.file) || ': '
+           || count(s.task) || ' messages for ' || count(DISTINCT t.task) || ' rows'
+    FROM task AS t FULL JOIN said AS s USING (store, task, file)
+    GROUP BY t.store, s.store, t.task, s.task, t.file
+    HAVING count(s.task) <> 1 OR count(DISTINCT t.task) <> 1
 """
 
 
@@ -107,8 +109,7 @@ class MessageVerifier:
             "NATS": Counter(headers["Nats-Msg-Id"] for _, headers, _ in self._stored),
             "the inbox": self._ids(_TAKEN_IN),
         }.items():
-            for message_id in sorted((emitted - ids) | (ids - emitted)):
-                yield Problem(place, f"message {message_id}: {ids[message_id]} times instead of {emitted[message_id]}")
+            yield from _strays(place, emitted, ids)
 
     def _once(self) -> Iterator[Problem]:
         jobs, succeeded = len(self._jobs.jobs), self._jobs.outcomes["succeeded"]
@@ -120,10 +121,7 @@ class MessageVerifier:
 
 
 class UploadVerifier:
-    """Verifier of the uploads, after everything is done; ``left`` is the number of messages that Azure still holds.
-
-    Azure gives messages its own IDs, and forgets those that were received.
-    """
+    """Verifier of the uploads, after everything is done; ``left`` is the number of messages that Azure still holds."""
 
     def __init__(self, connection: psycopg.Connection[Any], jobs: TaskFigures, *, left: int) -> None:
         self._connection = connection
@@ -145,10 +143,7 @@ class UploadVerifier:
 
     def _once(self) -> Iterator[Problem]:
         emitted, taken = self._ids(_EMITTED), self._ids(_TAKEN_IN)
-        for message_id in sorted(emitted & taken):
-            yield Problem(
-                "the inbox", f"message {message_id} has the id under which it was emitted, not one of Azure's"
-            )
+        yield from _strays("the inbox", emitted, taken)
         if not len(emitted) == len(taken) == len(self._jobs.jobs) == self._jobs.outcomes["succeeded"]:
             yield Problem(
                 "the worker",
@@ -164,6 +159,12 @@ class UploadVerifier:
 
 def _ids(connection: psycopg.Connection[Any], query: LiteralString, **parameters: str) -> Counter[str]:
     return Counter(str(row[0]) for row in connection.execute(query, parameters).fetchall())
+
+
+def _strays(place: str, emitted: Counter[str], ids: Counter[str]) -> Iterator[Problem]:
+    """Compare the IDs that arrived at a place with those that were emitted."""
+    for message_id in sorted((emitted - ids) | (ids - emitted)):
+        yield Problem(place, f"message {message_id}: {ids[message_id]} times instead of {emitted[message_id]}")
 
 
 def _differences(expected: Sequence[str], arrived: Sequence[str]) -> Iterator[str]:

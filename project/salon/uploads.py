@@ -1,4 +1,4 @@
-"""Uploads of files: the row and the message that has it parsed are written in one transaction."""
+"""Uploads: the file, the task of parsing it and the message about it are written in one transaction."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from uuid import UUID
 
 from django.conf import settings
 
-from project.salon.models.uploaded_file import UploadedFile
+from project.salon.models import ParseTask, SourceFile
 from salon_jobs import emit
 
 UPLOADED: Final = "file.uploaded"
 
 
-def upload(store_id: UUID, *, name: str, content: str) -> UploadedFile:
-    """Store a file and emit ``file.uploaded``, both or neither. Call this in the store's context.
+def upload(store_id: UUID, *, name: str, content: str) -> ParseTask:
+    """Store a file and its pending task, and emit ``file.uploaded``, all or nothing. Call this in the store's context.
 
-    The payload has all that a parser that does not know the envelope needs: which file, and whose.
+    Returns the task, whose row tells how far the parsing is.
     """
-    kept = UploadedFile.objects.create(store_id=store_id, name=name, content=content)
+    file = SourceFile.objects.create(store_id=store_id, name=name, content=content)
+    task = ParseTask.objects.create(store_id=store_id, source_file=file)
     emit(
         settings.UPLOADS_DESTINATION,
-        aggregate_id=str(kept.pk),
+        aggregate_id=str(task.pk),
         event=UPLOADED,
-        payload={"task_id": kept.pk, "store_id": store_id},
+        payload={"task_id": task.pk, "source_file_id": file.pk},
     )
-    return kept
+    return task

@@ -1,9 +1,11 @@
-"""Views of the reservations of the request's store; no query here names a store."""
+"""Views of the reservations and files of the request's store; no query here names a store."""
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
+from django import forms
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponseBadRequest, JsonResponse
 from django.http.response import HttpResponseBase
@@ -12,10 +14,58 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
 from project.salon.business_day import business_day_bounds, jst_date
-from project.salon.models import Reservation
+from project.salon.models import ParseTask, Reservation, Store
 from project.salon.models.reservation import ReservationStatus
 from project.salon.reservations import confirm
+from project.salon.uploads import upload
 from salon_jobs.tenancy import stores_of, without_store
+
+
+class UploadForm(forms.Form):
+    """One text file of at most a megabyte."""
+
+    file = forms.FileField(max_length=120)
+
+    def clean_file(self) -> dict[str, str]:
+        """Return name and content."""
+        file = self.cleaned_data["file"]
+        if file.size > 1_000_000:
+            raise forms.ValidationError("must be at most 1,000,000 bytes")
+        try:
+            content = file.read().decode()
+        except UnicodeDecodeError:
+            raise forms.ValidationError("must be a text in UTF-8") from None
+        if "\0" in content:
+            raise forms.ValidationError("must be a text without NUL characters")
+        return {"name": file.name, "content": content}
+
+
+@require_POST
+def upload_file(request: HttpRequest) -> HttpResponseBase:
+    """Take a file to be parsed; 202 with its pending task, 400 if it is no such file."""
+    form = UploadForm(request.POST, request.FILES)
+    if not form.is_valid():
+        return JsonResponse({"errors": form.errors}, status=400)
+    # The request's store is the only one that is visible.
+    task = upload(Store.objects.get().pk, **form.cleaned_data["file"])
+    return JsonResponse(_shown(task), status=202)
+
+
+@require_GET
+def parse_task(request: HttpRequest, task_id: UUID) -> HttpResponseBase:
+    """Tell how far the parsing of a file is; 404 if the store has no such task."""
+    return JsonResponse(_shown(get_object_or_404(ParseTask, pk=task_id)))
+
+
+def _shown(task: ParseTask) -> dict[str, Any]:
+    return {
+        "task_id": task.pk,
+        "source_file_id": task.source_file_id,  # pyright: ignore[reportAttributeAccessIssue]
+        "status": task.status,
+        "lines": task.lines,
+        "total": task.total,
+        "error": task.error,
+    }
 
 
 @require_GET

@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from django.contrib.auth.models import User
+from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client, override_settings
 from django.utils import timezone
 
@@ -65,6 +66,50 @@ def test_a_store_sees_and_confirms_its_own_reservations(two: list[UUID], booked:
         "SELECT event, store_id, aggregate_id, payload ->> 'reservation_id' FROM salon_jobs_message"
     )
     assert (event, store, aggregate_id, UUID(payload)) == ("reservation.confirmed", two[0], str(two[0]), booked[0])
+
+
+def test_a_store_uploads_a_file_and_sees_how_far_its_parsing_is(two: list[UUID], booked: list[UUID]) -> None:
+    client, other = signed_in(member_of(two[0])), signed_in(member_of(two[1]))
+    response = client.post("/files/", {"file": SimpleUploadedFile("sales.txt", b"100\n20\n")})
+    assert response.status_code == 202
+    task = response.json()
+    assert task == {**task, "status": "PENDING", "lines": None, "total": None, "error": ""}
+    # File, task and message are there together, from the same transaction.
+    [(file, name, content)] = seen("SELECT id, name, content FROM source_file WHERE store_id = %s", two[0])
+    assert (str(file), name, content) == (task["source_file_id"], "sales.txt", "100\n20\n")
+    assert seen("SELECT event, store_id, aggregate_id, payload FROM salon_jobs_message") == [
+        (
+            "file.uploaded",
+            two[0],
+            task["task_id"],
+            {"task_id": task["task_id"], "source_file_id": task["source_file_id"]},
+        )
+    ]
+
+    change("UPDATE parse_task SET status = 'SUCCEEDED', lines = 2, total = 120")
+    page = f"/files/tasks/{task['task_id']}/"
+    assert client.get(page).json() == {**task, "status": "SUCCEEDED", "lines": 2, "total": 120}
+    assert other.get(page).status_code == 404, "another store's"
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "The submitted file is empty."),
+        (b"1" * 1_000_001, "must be at most 1,000,000 bytes"),
+        (b"\xff", "must be a text in UTF-8"),
+        (b"1\0", "must be a text without NUL characters"),
+        (None, "This field is required."),
+    ],
+)
+def test_what_is_no_file_of_text_is_refused_by_name_and_leaves_nothing(
+    two: list[UUID], booked: list[UUID], content: bytes | None, why: str
+) -> None:
+    sent = {} if content is None else {"file": SimpleUploadedFile("sales.txt", content)}
+    response = signed_in(member_of(two[0])).post("/files/", sent)
+    assert (response.status_code, response.json()) == (400, {"errors": {"file": [why]}})
+    for table in ("source_file", "parse_task", "salon_jobs_message"):
+        assert seen(f"SELECT count(*) FROM {table}") == [(0,)]
 
 
 def test_who_works_for_several_stores_chooses_one(two: list[UUID], booked: list[UUID]) -> None:

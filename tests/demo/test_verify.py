@@ -50,9 +50,13 @@ AS_SPECIFIED: tuple[LiteralString, ...] = (
     GROUP BY s.id
     """,
     """
-    INSERT INTO uploaded_file (id, store_id, name, content, lines, total)
-    SELECT gen_random_uuid(), s.id, 'sales.txt', '', count(v.id), coalesce(sum(v.amount), 0)
-    FROM store AS s LEFT JOIN sale AS v ON v.store_id = s.id WHERE s.id::text !~ '[08]$' GROUP BY s.id
+    WITH file AS (
+        INSERT INTO source_file (id, store_id, name, content)
+        SELECT gen_random_uuid(), id, 'sales.txt', '' FROM store WHERE id::text !~ '[08]$' RETURNING *
+    )
+    INSERT INTO parse_task (id, store_id, source_file_id, status, lines, total, error)
+    SELECT gen_random_uuid(), f.store_id, f.id, 'SUCCEEDED', count(v.id), coalesce(sum(v.amount), 0), ''
+    FROM file AS f LEFT JOIN sale AS v ON v.store_id = f.store_id GROUP BY f.store_id, f.id
     """,
 )
 
@@ -84,7 +88,8 @@ def test_what_is_as_specified_is_verified(connection: Connection, tmp_path: Path
     ("mistake", "table"),
     [
         ("UPDATE store SET name = 'x' WHERE name LIKE 'Salon Hana Ginza'", "store"),
-        ("UPDATE uploaded_file SET total = 0 WHERE id = (SELECT id FROM uploaded_file LIMIT 1)", "uploaded_file"),
+        ("UPDATE source_file SET name = 'x' WHERE id = (SELECT id FROM source_file LIMIT 1)", "source_file"),
+        ("UPDATE parse_task SET status = 'RUNNING' WHERE id = (SELECT id FROM parse_task LIMIT 1)", "parse_task"),
         ("DELETE FROM sale WHERE id = (SELECT id FROM sale LIMIT 1)", "sale"),
         ("UPDATE daily_sales SET total = total + 1 WHERE id = (SELECT id FROM daily_sales LIMIT 1)", "daily_sales"),
         ("DELETE FROM customer_note WHERE id = (SELECT id FROM customer_note LIMIT 1)", "customer_note"),

@@ -13,19 +13,20 @@ ROOT = Path(__file__).resolve().parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 
+BROKERS = {"NATS_SERVER": "nats", "AZURE_STORAGE_CONNECTION_STRING": "azurite"}
 #: service -> the URLs it gets: variable and the role inside it, or the host of a broker
 URLS = {
     "postgres": {},
     "nats": {},
     "azurite": {},
-    "queues": {"NATS_SERVER": "nats", "AZURE_STORAGE_CONNECTION_STRING": "azurite"},
+    "queues": BROKERS,
     "bootstrap": {"DATABASE_URL_BOOTSTRAP": "postgres"},
     "migrate": {"DATABASE_URL_MIGRATOR": "migrator"},
     "web": {"DATABASE_URL": "app", "OPERATOR_DATABASE_URL": "jobs_operator"},
     "worker": {"WORKER_DATABASE_URL": "worker_runtime"},
     "scheduler": {"WORKER_DATABASE_URL": "worker_runtime"},
-    "relay": {"WORKER_DATABASE_URL": "worker_runtime", "NATS_SERVER": "nats"},
-    "consumer": {"WORKER_DATABASE_URL": "worker_runtime", "AZURE_STORAGE_CONNECTION_STRING": "azurite"},
+    "relay": {"WORKER_DATABASE_URL": "worker_runtime", **BROKERS},
+    "consumer": {"WORKER_DATABASE_URL": "worker_runtime", **BROKERS},
 }
 #: what each process reports about itself, and where to
 OBSERVED = {"LOG_LEVEL", "LOG_FORMAT", "SENTRY_DSN", "SENTRY_LEVEL", "SENTRY_SAMPLE_RATE", "TRACING", "TRACING_AGENT"}
@@ -51,7 +52,7 @@ VARIABLES = {
         *OBSERVED,
     },
     "scheduler": {"WORKER_RUNTIME_PASSWORD", *OBSERVED},
-    "relay": {"WORKER_RUNTIME_PASSWORD", *OBSERVED},
+    "relay": {"WORKER_RUNTIME_PASSWORD", "AZURITE_KEY", *OBSERVED},
     "consumer": {"WORKER_RUNTIME_PASSWORD", "AZURITE_KEY", *OBSERVED},
     "nats": set(),
     "azurite": {"AZURITE_KEY"},

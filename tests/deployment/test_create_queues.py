@@ -25,4 +25,4 @@ def test_the_stream_and_the_queue_are_there_afterwards() -> None:
             assert done.returncode == 0, done.stderr
         assert nats.look(subjects) == ["reservations", "reservations.>"]
         with QueueServiceClient.from_connection_string(azure.connection_string) as service:
-            assert [queue.name for queue in service.list_queues()] == ["pings"]
+            assert [queue.name for queue in service.list_queues()] == ["parse-tasks"]

@@ -20,8 +20,7 @@ from tests.interpreter import run_command
 from tests.servers.azure import AzureBroker
 from tests.settings import PASSWORD, url_for
 
-# As somebody else's program may write it.
-_ENVELOPE = '{"envelope": "1", "message_id": "m-1", "event": "ping", "payload": {}}'
+_STORE = "00000000-0000-4000-8000-000000000001"
 
 
 class Service(WorkerProcess):
@@ -42,7 +41,7 @@ def name() -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_every_service_works_with_what_it_is_given_and_a_message_becomes_a_job(name: str) -> None:
+def test_every_service_works_with_what_it_is_given_and_a_file_is_parsed(name: str) -> None:
     with ExitStack() as stack:
         nats, azure = stack.enter_context(NatsServer()), stack.enter_context(closing(AzureBroker()))
         azure.start()
@@ -77,9 +76,12 @@ def test_every_service_works_with_what_it_is_given_and_a_message_becomes_a_job(n
             running[service] = stack.enter_context(Service(words, environment(service)))
         for process in running.values():
             process.wait_until_ready()
-        azure.spoil("rn::azurequeue:::pings", _ENVELOPE)
+        with psycopg.connect(url_for(None, name)) as connection:
+            connection.execute("INSERT INTO store (id, name) VALUES (%s, 'Salon')", [_STORE])
+        web = {**environment("web"), "DJANGO_SETTINGS_MODULE": "project.demo.settings"}
+        _run([sys.executable, "manage.py", "upload_files", "--store", _STORE], web)
         running["consumer"].wait_for("messages_taken", enqueued=1)
-        running["worker"].wait_for("job_succeeded", task_name="ping")
+        running["worker"].wait_for("job_succeeded", task_name="parse-upload")
         for process in running.values():
             process.stop()
         assert {service: process.wait() for service, process in running.items()} == dict.fromkeys(running, 0)

@@ -39,6 +39,7 @@ _VALUES: Final[dict[str, Callable[[], Any]]] = {
 }
 # Values that constraints and other columns require.
 _DEMANDED: Final = {
+    ("parse_task", "status"): "PENDING",
     ("reservation", "status"): "confirmed",
     ("salon_jobs_blocked_aggregate", "status"): "parked",
     ("salon_jobs_inbox", "status"): "enqueued",

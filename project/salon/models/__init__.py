@@ -5,8 +5,8 @@ from project.salon.models.membership import Membership
 from project.salon.models.operator import Operator, OperatorInvitation, OperatorSession
 from project.salon.models.register import DailySales, Sale
 from project.salon.models.reservation import Reservation
+from project.salon.models.source_file import ParseTask, SourceFile
 from project.salon.models.store import Store, StoreOwned
-from project.salon.models.uploaded_file import UploadedFile
 
 __all__ = [
     "Customer",
@@ -16,9 +16,10 @@ __all__ = [
     "Operator",
     "OperatorInvitation",
     "OperatorSession",
+    "ParseTask",
     "Reservation",
     "Sale",
+    "SourceFile",
     "Store",
     "StoreOwned",
-    "UploadedFile",
 ]
