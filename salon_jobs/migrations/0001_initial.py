@@ -182,7 +182,7 @@ class Migration(JobTablesMigration):
                         condition=_QUEUED,
                         fields=["task", "queue"],
                         name="salon_jobs_job_queued_task",
-                        opclasses=2 * ["text_bloom_ops(n_distinct_per_range=128)"],
+                        opclasses=2 * ["text_bloom_ops(n_distinct_per_range='128')"],
                     ),
                     models.Index(condition=_ENDED, fields=["state", "id"], name="salon_jobs_job_ended_state"),
                     models.Index(condition=_ENDED, fields=["task", "id"], name="salon_jobs_job_ended_task"),

@@ -94,7 +94,7 @@ class BloomIndex(models.Index):
     def create_sql(self, model: Any, schema_editor: Any, using: str = "", **kwargs: Any) -> Any:
         """Return the statement, with the method and its parameters."""
         statement: Any = super().create_sql(model, schema_editor, using=using or " USING brin", **kwargs)
-        statement.parts["extra"] = f" WITH (pages_per_range = 32, autosummarize = on){statement.parts['extra']}"
+        statement.parts["extra"] = f" WITH (pages_per_range='32', autosummarize='on'){statement.parts['extra']}"
         return statement
 
 

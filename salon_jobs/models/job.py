@@ -202,7 +202,7 @@ class Job(models.Model):
             # A b-tree, even of equal entries, would cost an enqueue a tenth of its time.
             BloomIndex(
                 fields=["task", "queue"],
-                opclasses=2 * ["text_bloom_ops(n_distinct_per_range=128)"],
+                opclasses=2 * ["text_bloom_ops(n_distinct_per_range='128')"],
                 condition=models.Q(state="queued"),
                 name="salon_jobs_job_queued_task",
             ),

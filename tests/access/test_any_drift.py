@@ -17,6 +17,50 @@ from salon_jobs.access.job_tables import TABLES
 Superuser = psycopg.Connection[Any]
 Draw: TypeAlias = Callable[[list[Any]], Any]
 MUTE: Final = "CREATE FUNCTION mute() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
+# What shadows the server's own operators and casts: made first, as whoever gets rows past a condition would.
+SHADOWS: Final = "; ".join(
+    (
+        "CREATE SCHEMA elsewhere",
+        *(
+            f"CREATE FUNCTION elsewhere.always({kind}, {kind}) RETURNS boolean IMMUTABLE LANGUAGE sql AS 'SELECT true';"
+            f" CREATE OPERATOR elsewhere.= (LEFTARG = {kind}, RIGHTARG = {kind}, FUNCTION = elsewhere.always)"
+            for kind in ("text", "uuid")
+        ),
+        "CREATE FUNCTION elsewhere.uuid(text) RETURNS uuid IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN $1; END'",
+        "CREATE CAST (text AS uuid) WITH FUNCTION elsewhere.uuid(text)",
+    )
+)
+SHADOWED: Final = "regexp_replace(shown, '::text = ', '::text OPERATOR(elsewhere.=) ')"
+NEGATED: Final = "replace(replace(shown, ' = ', ' <> '), ' >= ', ' > ')"
+
+
+def another_check(definition: str) -> str:
+    return (
+        "SELECT format('ALTER TABLE %1$s DROP CONSTRAINT %2$I; ALTER TABLE %1$s ADD CONSTRAINT %2$I %3$s',"
+        f" conrelid::regclass, conname, {definition}) FROM (SELECT *, pg_get_constraintdef(oid) AS shown"
+        " FROM pg_constraint) AS c WHERE conrelid = ANY ($1::text[]::regclass[]) AND contype = 'c'"
+        f" AND {definition} <> shown"
+    )
+
+
+def another_index(definition: str) -> str:
+    return (
+        f"SELECT format('DROP INDEX %s; %s', indexrelid::regclass, {definition})"
+        " FROM (SELECT *, pg_get_indexdef(indexrelid) AS shown FROM pg_index) AS i"
+        " JOIN pg_class c ON c.oid = indexrelid WHERE indrelid = ANY ($1::text[]::regclass[])"
+        f" AND c.relname = ANY ($2::text[]) AND {definition} <> shown"
+        " AND NOT EXISTS (SELECT FROM pg_constraint WHERE conindid = indexrelid)"
+    )
+
+
+def another_policy(condition: str) -> str:
+    return (
+        f"SELECT format('ALTER POLICY %I ON %s USING (%s)', polname, polrelid::regclass, {condition})"
+        " FROM (SELECT *, pg_get_expr(polqual, polrelid) AS shown FROM pg_policy) AS p"
+        " WHERE polrelid = ANY ($1::text[]::regclass[]) AND shown LIKE '%::uuid%'"
+    )
+
+
 # Each query returns the statements that break one object each; $1 are the tables, $2 the declared indexes.
 BREAK: Final = {
     "drop a constraint": "SELECT format('ALTER TABLE %s DROP CONSTRAINT %I CASCADE', conrelid::regclass, conname)"
@@ -39,6 +83,18 @@ BREAK: Final = {
     " AND NOT EXISTS (SELECT FROM pg_index WHERE indrelid = attrelid AND indisprimary AND attnum = ANY (indkey))",
     "drop a default": "SELECT format('ALTER TABLE %s ALTER %I DROP DEFAULT', attrelid::regclass, attname)"
     " FROM pg_attribute WHERE attrelid = ANY ($1::text[]::regclass[]) AND atthasdef AND attgenerated = ''",
+    "alter a default": "SELECT format('ALTER TABLE %s ALTER %I SET DEFAULT %s', attrelid::regclass, attname,"
+    " CASE typcategory WHEN 'N' THEN shown || ' + 1' WHEN 'S' THEN shown || ' || ''x''' WHEN 'B' THEN 'NOT ' || shown"
+    " WHEN 'D' THEN 'clock_timestamp()' ELSE '''[]''' END) FROM (SELECT *, pg_get_expr(adbin, adrelid) AS shown"
+    " FROM pg_attrdef) AS d JOIN pg_attribute ON attrelid = adrelid AND attnum = adnum"
+    " JOIN pg_type t ON t.oid = atttypid WHERE attrelid = ANY ($1::text[]::regclass[]) AND attgenerated = ''",
+    "another comparison in a check": another_check(NEGATED),
+    "another operator of the same name in a check": another_check(SHADOWED),
+    "another comparison in an index": another_index(NEGATED),
+    "another operator of the same name in an index": another_index(SHADOWED),
+    "another order in an index": another_index("replace(shown, ', id)', ', id DESC)')"),
+    "another operator of the same name in a policy": another_policy("replace(shown, ' = ', ' OPERATOR(elsewhere.=) ')"),
+    "the same policy with another cast": another_policy("shown"),
     "drop a trigger": "SELECT format('DROP TRIGGER %I ON %s', tgname, tgrelid::regclass) FROM pg_trigger"
     " WHERE tgrelid = ANY ($1::text[]::regclass[]) AND NOT tgisinternal",
     "disable a trigger": "SELECT format('ALTER TABLE %s DISABLE TRIGGER %I', tgrelid::regclass, tgname) FROM pg_trigger"
@@ -51,6 +107,8 @@ BREAK: Final = {
     " CASE WHEN prosecdef THEN 'INVOKER' ELSE 'DEFINER' END) FROM pg_proc WHERE proname LIKE 'salon\\_jobs\\_%'",
 }
 ADD: Final = {
+    "regroup a check": "ALTER TABLE salon_jobs_limit DROP CONSTRAINT salon_jobs_limit_rate, ADD CONSTRAINT"
+    " salon_jobs_limit_rate CHECK ((rate IS NULL OR rate > 0.0) AND rate <= 1000000.0)",
     "add a trigger": f"{MUTE}; CREATE TRIGGER muted BEFORE INSERT ON {{}} FOR EACH ROW EXECUTE FUNCTION mute()",
     "add a rule": "CREATE RULE kept AS ON DELETE TO {} DO INSTEAD NOTHING",
     "add a check": "ALTER TABLE {} ADD CONSTRAINT narrow CHECK (false) NOT VALID",
@@ -101,7 +159,7 @@ def test_whatever_is_dropped_added_or_altered_is_found(superuser: Superuser, kin
     def breaks(data: st.DataObject) -> None:
         with superuser.transaction(force_rollback=True):
             broken = statement_of(superuser, kind, lambda choices: data.draw(st.sampled_from(choices)))
-            superuser.execute(broken.encode())
+            superuser.execute(f"{SHADOWS}; {broken}".encode())
             assert examine(superuser, with_orphans=False).drifts, broken
 
     breaks()

@@ -14,7 +14,7 @@ from salon_jobs.access.doctor import declaration
 from salon_jobs.access.doctor.catalogue import Drift, as_superuser
 from salon_jobs.access.doctor.examination import examine
 from salon_jobs.access.doctor.examination import fix as fix_all
-from salon_jobs.access.doctor.objects import normal_form
+from salon_jobs.access.doctor.expressions import normal_form
 from salon_jobs.access.operations.access import declarations
 from salon_jobs.access.policies import user_condition
 from tests.settings import TEST_DATABASE

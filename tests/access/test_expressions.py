@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
 from salon_jobs.access.doctor.objects import is_same
@@ -33,6 +35,16 @@ STATES = "((state)::text = ANY ((ARRAY['queued'::character varying, 'failed'::ch
         (store_condition("Shop Id"), SHOWN.replace("store_id =", '"Shop Id" =')),
         ("state IN ('queued')", "((state)::text = 'queued'::text)"),
         ("a = b AND c = true AND d", "((a = b) AND (c = true) AND d)"),
+        (
+            "a IS NULL OR a > 0.0 AND a <= 10",
+            "((a IS NULL) OR ((a > (0.0)::double precision) AND (a <= (10)::numeric)))",
+        ),
+        ("NOT a OR b OR c", "((NOT a) OR (b OR c))"),
+        ("a BETWEEN 1 AND 2 AND b", "((a >= 1) AND (a <= 2) AND b)"),
+        ("NOT (a = 'x' OR b != 1)", "(NOT (((a)::text = 'x'::text) OR (b <> 1)))"),
+        ("a || b || c = d", "(((a || b) || c) = d)"),
+        ("a > '2020-01-02 00:00:00+00:00'::timestamptz", "(a > '2020-01-02 00:00:00+00'::timestamp with time zone)"),
+        (f"a = '{UUID(int=1).hex}'::uuid", f"(a = '{UUID(int=1)}'::uuid)"),
     ],
 )
 def test_the_same_condition(declared: str | None, shown: str | None) -> None:
@@ -65,6 +77,12 @@ def test_the_same_condition(declared: str | None, shown: str | None) -> None:
         (OWN, SHOWN.replace("( SELECT", "( SELECT DISTINCT")),
         (OWN, SHOWN.replace("''::text", "'x'::text")),
         ("a = upper(b)", "(a = (b))"),
+        ("a IS NULL OR a > 0 AND a <= 10", "(((a IS NULL) OR (a > 0)) AND (a <= 10))"),
+        ("NOT (a OR b)", "((NOT a) OR b)"),
+        ("a - (b - c) = d", "(((a - b) - c) = d)"),
+        ("(a = b) = c", "(a = (b = c))"),
+        ("a = b", "(a OPERATOR(elsewhere.=) b)"),
+        ("a > 1", "(a >= 1)"),
         ("a = 'x'", "(a = 'X'::text)"),
         ("a = 'x'", "(a = x)"),
         ("a = true", "(a = 'true'::text)"),

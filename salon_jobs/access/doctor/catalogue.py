@@ -169,8 +169,14 @@ class Catalogue:
         ]
 
     def qualify(self) -> None:
-        """Find names only in pg_catalog for the rest of the transaction, so that all others show their schema."""
-        self.connection.execute("SELECT set_config('search_path', 'pg_catalog', true)")
+        """Find names only in pg_catalog for the rest of the transaction, so that all others show their schema.
+
+        Instants are shown in UTC, as Django writes them.
+        """
+        self.connection.execute(
+            "SELECT set_config('search_path', 'pg_catalog', true), set_config('TimeZone', 'UTC', true),"
+            " set_config('DateStyle', 'ISO', true)"
+        )
 
 
 def by_alias(alias: str) -> psycopg.Connection[Any]:

@@ -64,6 +64,7 @@ def examine_tables(connection: psycopg.Connection[Any]) -> Examination:
             # Missing tables are for ``check_schema``.
             *(drift for drift in objects.compare_security(relations, declared) if drift.kind != "table"),
             *objects.compare_policies(catalogue, relations, declared),
+            *objects.find_foreign_parts(catalogue, relations),
         )
     return Examination(database=catalogue.database, role=catalogue.role, drifts=drifts)
 
@@ -86,6 +87,7 @@ def _compare(
     yield from roles.find_server_settings(catalogue)
     yield from objects.compare_security(relations, declared)
     yield from objects.compare_policies(catalogue, relations, declared)
+    yield from objects.find_foreign_parts(catalogue, relations)
     yield from objects.compare_tables(catalogue.objects, relations, declared)
     yield from objects.compare_triggers_and_rules(catalogue, relations, declared)
     yield from shape.compare_shape(catalogue, relations)

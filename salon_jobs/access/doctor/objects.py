@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, TypeAlias
 
@@ -11,6 +10,8 @@ from django.apps import apps
 
 from salon_jobs.access.doctor.catalogue import Catalogue, CatalogueObject, Drift, Relation
 from salon_jobs.access.doctor.declaration import Declaration
+from salon_jobs.access.doctor.expressions import normal_form
+from salon_jobs.access.job_tables import TABLES
 from salon_jobs.access.objects import PUBLIC, FunctionAccess, Policy, Right, grantee, identifier, identifiers
 from salon_jobs.conf import settings as conf
 
@@ -65,47 +66,17 @@ def is_same(one: Policy, other: Policy) -> bool:
     return normal(one) == normal(other)
 
 
-_PART: Final = re.compile(
-    r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|::(?:text|character\ varying|varchar)\b(?:\[\])?|[^\W\d][\w$]*|::|\S"""
-)
-_BEFORE_GROUPS: Final = {"and", "any", "not", "or", "select", "when"}
+def find_foreign_parts(catalogue: Catalogue, relations: Relations) -> Iterable[Drift]:
+    """Yield policies, and parts of the job tables, that call functions or operators of somebody else.
 
-
-def normal_form(text: str) -> str:
-    """Return a condition, or the definition of a trigger, without what the server changes when it shows one.
-
-    That is letter case, parentheses around parts, the casts of literals and columns to text, the alias of a subselect,
-    and ``= ANY (ARRAY[…])`` for IN. The server could only show a declared condition on an object that has it, and
-    runtime roles, which compare at start, may create none. No declared condition changes its meaning without these
-    parentheses.
+    A condition may look as declared all the same: the server shows a cast and not the function that does it.
     """
-    words: list[str] = []
-    closings: list[str] = []
-    parts = iter(_PART.findall(text))
-    for part in parts:
-        last = words[-1] if words else ""
-        is_name = last[:1] == '"' or (last.isidentifier() and last not in _BEFORE_GROUPS)
-        if part[0] == "'":
-            words.append(part)
-        elif part[0] == '"':
-            words.append(part[1:-1] if re.fullmatch("[a-z_][a-z0-9_]*", part[1:-1]) else part)
-        elif part == "(" and last == "in":
-            words[-1:] = "=", "any", "array", "["
-            closings.append("]")
-        elif part == "(":
-            words += ["("] if is_name else []
-            closings.append(")" if is_name else "")
-        elif part == ")":
-            closing = closings.pop() if closings else ")"
-            words += [closing] if closing else []
-        elif part.lower() == "select" and closings:
-            words += ["(", "select"]
-            closings[-1] = ")"
-        elif part.lower() == "as":
-            next(parts, None)
-        elif part in ("::", "[") or part[:2] != "::" or not (is_name or last == "]" or last[:1] == "'"):
-            words.append(part.lower())
-    return re.sub(r"= any array \[ ('(?:[^']|'')*') \]", r"= \1", " ".join(words))
+    tables = {table.oid: table for table in relations.values()}
+    ours = [table.oid for name, table in relations.items() if name in TABLES]
+    for kind, name, oid, found in catalogue.rows("foreign_parts", protected=list(tables), tables=ours):
+        hint = "drop that, or the cast that calls it, and make this again"
+        where = f"{kind} {name} of {tables[oid].where}"
+        yield Drift(kind, where, "the server's own functions and operators", found, (), True, hint)
 
 
 def compare_tables(objects: Iterable[CatalogueObject], relations: Relations, declared: Declaration) -> Iterable[Drift]:

@@ -1,21 +1,17 @@
 -- name: doctor_columns
--- Return the columns of these tables: type, whether NOT NULL, and whether a default, identity or expression fills them.
+-- Return the columns of these tables: type, NOT NULL, and what fills them: an identity, an expression or a default.
 -- Locks: none. Role: any.
-SELECT attrelid::bigint, attname, format_type(atttypid, atttypmod), attnotnull,
-       atthasdef OR attidentity <> '' OR attgenerated <> ''
-  FROM pg_attribute
- WHERE attrelid = ANY (%(tables)s::bigint[]::oid[]) AND attnum > 0 AND NOT attisdropped
- ORDER BY attrelid, attnum
-
--- name: doctor_constraints
--- Return the constraints of these tables, except those of primary keys, of columns that are NOT NULL and of triggers.
--- Locks: none. Role: any.
-SELECT k.conrelid::bigint, k.conname, k.contype::text, k.convalidated,
-       ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = k.conrelid AND attnum = ANY (k.conkey)),
-       pg_get_constraintdef(k.oid)
-  FROM pg_constraint k
- WHERE k.conrelid = ANY (%(tables)s::bigint[]::oid[]) AND k.contype IN ('c', 'f', 'u', 'x')
- ORDER BY 1, 2
+SELECT a.attrelid::bigint, a.attname, format_type(a.atttypid, a.atttypmod), CASE WHEN a.attnotnull THEN 'NOT NULL' ELSE '' END,
+       CASE WHEN a.attidentity <> '' THEN
+                format('GENERATED %%s AS IDENTITY', CASE a.attidentity WHEN 'a' THEN 'ALWAYS' ELSE 'BY DEFAULT' END)
+            WHEN a.attgenerated <> '' THEN
+                format('GENERATED ALWAYS AS (%%s) %%s', pg_get_expr(d.adbin, d.adrelid),
+                       CASE a.attgenerated WHEN 's' THEN 'STORED' ELSE 'VIRTUAL' END)
+            ELSE coalesce('DEFAULT ' || pg_get_expr(d.adbin, d.adrelid), '') END
+  FROM pg_attribute a
+  LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+ WHERE a.attrelid = ANY (%(tables)s::bigint[]::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+ ORDER BY a.attrelid, a.attnum
 
 -- name: doctor_default_privileges
 -- Return other roles' default privileges on what these roles create, each with the schema that it is limited to. If none
@@ -36,6 +32,26 @@ SELECT r.rolname, coalesce(n.nspname, ''), d.kind, coalesce(g.rolname, 'PUBLIC')
   LEFT JOIN pg_roles g ON g.oid = a.grantee
  WHERE r.rolname = ANY (%(creators)s::text[]) AND a.grantee <> r.oid
 
+-- name: doctor_definitions
+-- Return the constraints of these tables, except those of triggers and of columns that are NOT NULL, and the indexes that
+-- no constraint owns: kind, whether valid, definition.
+-- Locks: none. Role: any.
+SELECT k.conrelid::bigint, k.conname,
+       CASE k.contype WHEN 'c' THEN 'check constraint' WHEN 'f' THEN 'foreign key' WHEN 'p' THEN 'primary key'
+                      WHEN 'u' THEN 'unique constraint' ELSE 'exclusion constraint' END,
+       k.convalidated AND coalesce(i.indisvalid AND i.indisready, true), pg_get_constraintdef(k.oid)
+  FROM pg_constraint k
+  LEFT JOIN pg_index i ON i.indexrelid = k.conindid AND i.indrelid = k.conrelid
+ WHERE k.conrelid = ANY (%(tables)s::bigint[]::oid[]) AND k.contype IN ('c', 'f', 'p', 'u', 'x')
+ UNION ALL
+SELECT i.indrelid::bigint, c.relname, CASE WHEN i.indisunique THEN 'unique index' ELSE 'index' END,
+       i.indisvalid AND i.indisready, pg_get_indexdef(i.indexrelid)
+  FROM pg_index i
+  JOIN pg_class c ON c.oid = i.indexrelid
+ WHERE i.indrelid = ANY (%(tables)s::bigint[]::oid[])
+   AND NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conindid = i.indexrelid AND k.contype IN ('p', 'u', 'x'))
+ ORDER BY 1, 2
+
 -- name: doctor_foreign_keys
 -- Return the foreign keys from or to tables under forced row-level security, and all constraints with these names: name,
 -- table, columns, table and columns referred to, validity, definition, and which of the tables are forced.
@@ -53,6 +69,36 @@ SELECT k.conname, ARRAY[n.nspname, c.relname]::text[],
  WHERE k.conname = ANY (%(names)s::text[])
     OR (k.contype = 'f' AND k.conparentid = 0 AND (c.relforcerowsecurity OR p.relforcerowsecurity))
  ORDER BY 2, 1
+
+-- name: doctor_foreign_parts
+-- Return the policies of the first tables, and the constraints, indexes, columns and triggers of the others, whose
+-- expressions call functions or operators that neither the server nor an extension made; of a trigger, not its function.
+-- Locks: none. Role: any.
+SELECT o.kind, o.name, o.owner::bigint, string_agg(pg_describe_object(d.refclassid, d.refobjid, 0), ', ' ORDER BY 1)
+  FROM (
+    SELECT 'policy' AS kind, polname AS name, polrelid AS owner, 'pg_policy'::regclass AS class, oid, 0::oid AS calls
+      FROM pg_policy WHERE polrelid = ANY (%(protected)s::bigint[]::oid[])
+     UNION ALL
+    SELECT 'constraint', conname, conrelid, 'pg_constraint'::regclass, oid, 0
+      FROM pg_constraint WHERE conrelid = ANY (%(tables)s::bigint[]::oid[])
+     UNION ALL
+    SELECT 'index', c.relname, i.indrelid, 'pg_class'::regclass, c.oid, 0
+      FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = ANY (%(tables)s::bigint[]::oid[])
+     UNION ALL
+    SELECT 'column', a.attname, f.adrelid, 'pg_attrdef'::regclass, f.oid, 0
+      FROM pg_attrdef f JOIN pg_attribute a ON a.attrelid = f.adrelid AND a.attnum = f.adnum
+     WHERE f.adrelid = ANY (%(tables)s::bigint[]::oid[])
+     UNION ALL
+    SELECT 'trigger', tgname, tgrelid, 'pg_trigger'::regclass, oid, tgfoid
+      FROM pg_trigger WHERE tgrelid = ANY (%(tables)s::bigint[]::oid[])
+  ) o
+  JOIN pg_depend d ON d.classid = o.class AND d.objid = o.oid AND d.refobjid <> o.calls
+   AND d.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass)
+ WHERE d.refobjid >= 16384 -- the server's own come before
+   AND NOT EXISTS (SELECT FROM pg_depend e
+                    WHERE e.classid = d.refclassid AND e.objid = d.refobjid AND e.deptype = 'e')
+ GROUP BY o.kind, o.name, o.owner
+ ORDER BY 1, 2
 
 -- name: doctor_former_roles
 -- Return the owner of the job table and, if of_roles is true, everyone with privileges on it, the owner of the fan-out
@@ -89,19 +135,6 @@ SELECT d.signature, p.oid::bigint,
               FROM unnest(string_to_array(d.arguments, ', ')) WITH ORDINALITY AS u (t, at)), '')
  WHERE p.prokind IN ('f', 'p')
    AND (n.nspname, p.proname) IN (SELECT * FROM unnest(%(schemas)s::text[], %(names)s::text[]))
- ORDER BY 1, 2
-
--- name: doctor_indexes
--- Return the indexes of these tables: columns with those included last, condition, and whether a constraint owns each.
--- Locks: none. Role: any.
-SELECT i.indrelid::bigint, c.relname, i.indisunique, i.indisvalid AND i.indisready,
-       ARRAY(SELECT coalesce(a.attname::text, '') FROM unnest(i.indkey) WITH ORDINALITY AS u (number, at)
-               LEFT JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = u.number ORDER BY u.at),
-       i.indnullsnotdistinct, pg_get_expr(i.indpred, i.indrelid), pg_get_indexdef(i.indexrelid),
-       EXISTS (SELECT FROM pg_constraint k WHERE k.conindid = i.indexrelid AND k.contype IN ('p', 'u', 'x'))
-  FROM pg_index i
-  JOIN pg_class c ON c.oid = i.indexrelid
- WHERE i.indrelid = ANY (%(tables)s::bigint[]::oid[])
  ORDER BY 1, 2
 
 -- name: doctor_leakproof
