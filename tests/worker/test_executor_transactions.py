@@ -153,6 +153,12 @@ def lose_the_backend(**_: object) -> None:
     write()
 
 
+def exceed_statement_timeout(**_: object) -> None:
+    write()
+    own_query("SELECT set_config('statement_timeout', '10ms', true)")
+    own_query("SELECT pg_sleep(10)")
+
+
 def leave_a_block_open(**_: object) -> None:
     transaction.atomic().__enter__()
     write()
@@ -168,6 +174,7 @@ def leave_a_block_open(**_: object) -> None:
         (close_old, "DATABASE.TRANSACTION_BROKEN"),
         (be_durable, "RuntimeError"),
         (lose_the_backend, "OperationalError"),
+        (exceed_statement_timeout, "OperationalError"),
     ],
 )
 def test_a_broken_transaction_never_looks_like_success(
