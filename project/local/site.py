@@ -1,8 +1,9 @@
 """Builder of the documentation site, strictly: ``python -m project.local.site [FOLDER]``.
 
-The pages of ``docs/`` are copied, the changelog and the notes for contributors join them, and a page gets a directive
-for each name that ``docs/reference/public-api.md`` and ``errors.md`` list, which shows its docstring. Zensical does the
-rest, as ``mkdocs.yml`` says. A link or an anchor that does not exist fails the build.
+The pages of ``docs/`` are copied, the changelog and the notes for contributors join them, and the page of the public
+API gets a directive for each name that it and ``errors.md`` list, which shows its signature and docstring. Each page
+gets the version and a link to the repository. Zensical does the rest, as ``mkdocs.yml`` says. A link or an anchor that
+does not exist fails the build.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Final
 
@@ -38,18 +40,17 @@ def public_names(page: str, errors: str) -> dict[str, list[str]]:
     return names
 
 
-def api_reference(page: str, errors: str) -> str:
-    """Return a page with a directive for every public name on these pages."""
-    lines = [
-        "# API reference",
-        "",
-        "Signatures and docstrings of the [public names](public-api.md) and the [errors](errors.md).",
-    ]
+def with_signatures(page: str, errors: str) -> str:
+    """Return the page of the public API with a directive for every public name at its end, to which its tables link."""
+    lines = ["", "## Signatures", "", "Of every public name, and of the [errors](errors.md)."]
     for module, names in public_names(page, errors).items():
-        lines += ["", f"## `{module}`"]
+        lines += ["", f"### From `{module}`"]
         for name in names:
             lines += ["", f"::: {module}.{name}"]
-    return "\n".join(lines) + "\n"
+    linked = _MODULE.sub(
+        lambda found: re.sub(r"^\| `(\w+)`", rf"| [`\1`](#{found['module']}.\1)", found[0], flags=re.MULTILINE), page
+    )
+    return linked + "\n".join(lines) + "\n"
 
 
 def stage(folder: Path) -> None:
@@ -57,7 +58,12 @@ def stage(folder: Path) -> None:
     pages = folder / "docs"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(ROOT / "docs", pages)
-    shutil.copy(ROOT / "mkdocs.yml", folder)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    release = f"salon_jobs {project['version']}"
+    footer = f'{release} · <a href="{project["urls"]["Source"]}">Source code</a>'
+    configuration = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    configuration = configuration.replace("site_name: salon_jobs\n", f"site_name: {release}\n")
+    (folder / "mkdocs.yml").write_text(f"{configuration}copyright: '{footer}'\n", encoding="utf-8")
     for source, target in _JOINED.items():
         (pages / target).write_text(
             (ROOT / source).read_text(encoding="utf-8").replace("](docs/", "]("), encoding="utf-8"
@@ -68,8 +74,8 @@ def stage(folder: Path) -> None:
             text = text.replace(f"](../{source}", f"]({target}")
         page.write_text(text, encoding="utf-8")
     reference = pages / "reference"
-    names = [(reference / name).read_text(encoding="utf-8") for name in ("public-api.md", "errors.md")]
-    (reference / "api.md").write_text(api_reference(*names), encoding="utf-8")
+    texts = [(reference / name).read_text(encoding="utf-8") for name in ("public-api.md", "errors.md")]
+    (reference / "public-api.md").write_text(with_signatures(*texts), encoding="utf-8")
 
 
 def build(folder: Path) -> Path:

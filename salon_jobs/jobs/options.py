@@ -30,15 +30,25 @@ class EnqueueOptions(TypedDict, total=False):
     """Options of ``using`` and ``enqueue_job``; None is the same as leaving one out."""
 
     queue: str | None
+    """The queue."""
     priority: int | None
+    """Smaller first."""
     max_attempts: int | None
+    """How often the job runs at most."""
     run_at: datetime | None
+    """When it is due."""
     run_in: timedelta | None
+    """How long from now it is due, by the database's clock; instead of ``run_at``."""
     expires_at: datetime | None
+    """When it is cancelled if it has not begun."""
     job_key: str | None
+    """Its key, instead of the one by the task's template."""
     job_key_mode: KeyMode | None
+    """What happens if a job waits under the key; see docs/how-to/job-keys.md."""
     concurrency_key: str | None
+    """The key whose jobs share the limit ``key_concurrency``, instead of the one by the task's template."""
     keep_result: timedelta | None
+    """How long what the handler returns is kept, instead of what the task says; zero: not at all."""
 
 
 # Options of other libraries, and what to use here.

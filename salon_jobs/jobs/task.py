@@ -280,35 +280,42 @@ class ChunkTask(Task[[UUID, T], R_co], Generic[T, R_co]):
 
 
 class TaskOptions(TypedDict, total=False):
-    """Options of ``task`` and ``store_task``.
-
-    ``job_key`` is a template over the arguments. ``max_attempts`` defaults to the setting (25). Errors in ``retry_on``
-    are retried, by default all; those in ``discard_on`` discard the job; see
-    docs/how-to/retries-snooze-discard.md. ``timeout`` limits a run, ``wait_timeout`` the wait before it; see
-    docs/how-to/timeouts-and-cancellation.md. With ``at_most_once``, a run that was cut short is never repeated, and its
-    job fails; see docs/how-to/how-often-it-runs.md. At most ``max_concurrency`` of its jobs run at once across all
-    processes, and at most ``key_concurrency`` (1) of those that share a ``concurrency_key``, a template over the
-    arguments; see docs/how-to/pause-and-limit.md. What the handler returns is kept for ``keep_result`` after a success;
-    by default it is ignored.
-    """
+    """Options of ``task`` and ``store_task``."""
 
     queue: str
+    """The queue of its jobs."""
     priority: int
+    """Smaller first."""
     max_attempts: int | None
+    """How often a job runs at most; None: the setting, 25 by default."""
     job_key: str | None
+    """Template over the arguments: at most one job with the same key waits."""
     job_key_mode: KeyMode
+    """What an enqueue does if a job waits under its key; see docs/how-to/job-keys.md."""
     backoff: Backoff | None
+    """How long a failed job waits before its retry; None: the setting."""
     retry_on: tuple[type[BaseException], ...] | None
+    """Errors that are retried; None: all."""
     discard_on: tuple[type[BaseException], ...] | None
+    """Errors that discard the job; see docs/how-to/retries-snooze-discard.md."""
     timeout: timedelta | None
+    """Limit of a run; see docs/how-to/timeouts-and-cancellation.md."""
     wait_timeout: timedelta | None
+    """Limit of the wait before a run."""
     wait_overtime: timedelta | None
+    """How much of the wait does not count for ``wait_timeout``."""
     waiting_shortens_timeout: bool
+    """Whether the time waited is taken off ``timeout``."""
     max_concurrency: int | None
+    """How many of its jobs run at once, in all processes; see docs/how-to/pause-and-limit.md."""
     concurrency_key: str | None
+    """Template over the arguments: jobs that share the key share ``key_concurrency``."""
     key_concurrency: int | None
+    """How many jobs with the same ``concurrency_key`` run at once; None: 1."""
     keep_result: timedelta | None
+    """How long what the handler returns is kept after a success; None: not at all."""
     at_most_once: bool
+    """Whether a run that was cut short is never repeated; see docs/how-to/how-often-it-runs.md."""
 
 
 @overload

@@ -66,7 +66,7 @@ def shop(stores: list[UUID]) -> list[UUID]:
         "INSERT INTO salon_jobs_task_minute"
         " SELECT date_trunc('minute', now()) - n * interval '1 minute', 'aggregate-daily-sales-for-store', 'default',"
         " 38 + (13 * sin(n / 11.0) + 6 * sin(n / 2.3))::int + (hashint4(n) & 15), greatest(0, (hashint4(n) & 7) - 4),"
-        " CASE WHEN n %% 11 = 0 THEN 3 ELSE 0 END, 0, 0, 0, 0, 9.0, waits, 9.0, waits FROM generate_series(0, %s) AS n,"
+        " CASE WHEN n %% 11 = 0 THEN 2 ELSE 0 END, 0, 0, 0, 0, 9.0, waits, 9.0, waits FROM generate_series(0, %s) AS n,"
         " LATERAL (SELECT CASE hashint4(n / 3) & 3 WHEN 0 THEN %s::int[] WHEN 1 THEN %s::int[] WHEN 2 THEN %s::int[]"
         " ELSE %s::int[] END) AS drawn (waits)",
         WEEK_MINUTES,

@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 from playwright.sync_api import Page
 
+from salon_jobs.core.metrics import BUCKETS
 from tests.support import change, seen
 from tests.system.test_dashboard_browser import shop
 
@@ -50,6 +51,14 @@ def failed(shop: list[UUID]) -> int:
         job,
         shop[0],
         _TRACEBACK,
+    )
+    waits = [0] * BUCKETS
+    change(
+        "INSERT INTO salon_jobs_task_minute"
+        " VALUES (date_trunc('minute', now()) - interval '3 min', 'send-operator-invitation-email', 'mail', 0, 2, 1,"
+        " 0, 0, 0, 0, 0, %s, 0, %s)",
+        waits,
+        waits,
     )
     change(
         "INSERT INTO salon_jobs_job (task, store_id, state, finished_at, reason, created_at)"
