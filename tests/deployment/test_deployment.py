@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 from django.core.management import load_command_class
@@ -80,6 +81,12 @@ def test_there_are_examples_of_every_process() -> None:
         *(f"Deployment/salon-jobs-{name}" for name in RUNTIMES),
     }
     assert {path.stem for path in UNITS} == {f"salon-jobs-{name}" for name in ("web", "migrate", *RUNTIMES)}
+
+
+@pytest.mark.parametrize("version", ["1.25", "1.37"])
+@pytest.mark.parametrize("name", OBJECTS)
+def test_kubernetes_takes_each_object_by_its_published_schemas(name: str, version: str) -> None:
+    kubernetes_validate.validate(OBJECTS[name], version, strict=True)
 
 
 @pytest.mark.parametrize(("name", "port"), RUNTIMES.items())
