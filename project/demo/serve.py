@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -65,9 +65,12 @@ def serve(console: Console, database: DemoDatabase) -> None:
         nats.stream(_INVOICES, max_msg_size=10_000)
         web = {"DATABASE_URL": database.url("web"), "OPERATOR_DATABASE_URL": database.url("operator")}
         _start(processes, address, web, worker_environment(database, smtp, nats))
-        _prepare(processes, database, web)
+        stores = _stores(database)
+        _prepare(processes, database, web, stores)
+        processes.start("enqueue_now_and_then", *stores, environment=web)
         console.print(f"\nDashboard: [bold]http://{address}/admin/salon_jobs/dashboard/[/]", soft_wrap=True)
         console.print(f"Login:     [bold]{_LOGIN}[/]  password: [bold]{password}[/]")
+        console.print("Jobs arrive every second or two.")
         console.print("Worker, scheduler, relay, consumer and NATS are running. Ctrl-C ends them all.")
         try:
             while True:
@@ -90,14 +93,19 @@ def _start(processes: Processes, address: str, web: Mapping[str, str], worker: M
         processes.wait_until_answers(command, url)
 
 
-def _prepare(processes: Processes, database: DemoDatabase, web: Mapping[str, str]) -> None:
+def _stores(database: DemoDatabase) -> list[str]:
+    """Return the options of commands that name some stores."""
+    with database.connect() as connection:
+        rows = connection.execute("SELECT id FROM public.store ORDER BY id LIMIT %s", [_STORES]).fetchall()
+    return [text for (store,) in rows for text in ("--store", str(store))]
+
+
+def _prepare(processes: Processes, database: DemoDatabase, web: Mapping[str, str], stores: Sequence[str]) -> None:
     """Pause a queue with jobs, let jobs succeed and fail, and park a message; only once per database."""
     with database.connect() as connection:
         query = "SELECT EXISTS (SELECT FROM public.salon_jobs_limit WHERE name = %s)"
         if connection.execute(query, [_PAUSED]).fetchall()[0][0]:
             return
-        rows = connection.execute("SELECT id FROM public.store ORDER BY id LIMIT %s", [_STORES]).fetchall()
-        stores = [text for (store,) in rows for text in ("--store", str(store))]
         processes.run("salon_jobs", "pause", "--queue", _PAUSED, environment=web)
         processes.run("enqueue_examples", "--invoices", f"rn::nats:::{_INVOICES}", *stores, environment=web)
         processes.run("confirm_reservations", *stores, environment=web)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from datetime import datetime
 from typing import Final
 from uuid import UUID
@@ -71,3 +72,28 @@ def charge_card(store_id: UUID, sale: int, amount: int) -> None:
 @store_task(name="export-sales", queue="exports")
 def export_sales(store_id: UUID, month: str) -> None:
     """Do nothing: the demo pauses this task's queue, as one would during maintenance of another program."""
+
+
+class TillUnreachableError(Exception):
+    """Raised when the till of a salon does not answer."""
+
+
+_SWITCHED_OFF: Final = 12
+
+
+@store_task(name="sync-till", max_attempts=4)
+def sync_till(store_id: UUID, number: int) -> None:
+    """Reach a till: some answer at once, some at a later attempt, and every twelfth never."""
+    if number % _SWITCHED_OFF == 0 or current_job().attempt <= number % 3:
+        raise TillUnreachableError(f"till {number % _SWITCHED_OFF} does not answer")
+
+
+@store_task(name="print-report", atomic=False)
+def print_report(store_id: UUID, seconds: int) -> None:
+    """Take this long, in no transaction."""
+    time.sleep(seconds)
+
+
+@store_task(name="remind-customer")
+def remind_customer(store_id: UUID, visit: int) -> None:
+    """Do nothing: it is enqueued for later."""

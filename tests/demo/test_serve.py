@@ -93,6 +93,9 @@ def test_everything_runs_and_ctrl_c_ends_it() -> None:
         # The worker writes its statistics from time to time, and failing tasks come from them.
         served.wait_for_page(dashboard, "charge-card")
         assert "no worker is running" not in page
+        # Jobs arrive all the time: some are retried, some long, some scheduled.
+        for task in ("sync-till", "print-report", "remind-customer"):
+            served.wait_for_page(f"{origin}/admin/salon_jobs/job/", task)
         started = descendants(served.process.pid)
         for part in (
             "runserver",
