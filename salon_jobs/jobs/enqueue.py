@@ -397,6 +397,8 @@ def _add_keys(pattern: NewJob, contents: Sequence[JobContent]) -> list[JobHandle
 def enqueue_job(name: str, payload: dict[str, Any], **options: Unpack[EnqueueOptions]) -> JobHandle:
     """Enqueue a job by its task's name; ``options`` are those of ``using``.
 
+    No type checker knows the name or the payload, since the name may be data: both are checked here.
+
     Raises UnknownTask, PayloadInvalid naming path and expected type, OptionInvalid naming the field, EnqueueRefused.
     """
     task = registry.get_task(name)

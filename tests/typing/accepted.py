@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, assert_type
@@ -43,7 +44,17 @@ from salon_jobs.access.operations import (
     SetStorageParameters,
     ShareWithDjango,
 )
+from salon_jobs.backend import SalonJobsBackend
 from salon_jobs.backend import task as backend_task
+from salon_jobs.brokers.publisher import (
+    NOT_SENT,
+    OutgoingMessage,
+    Publisher,
+    PublishFailure,
+    Verdict,
+    publish_one_by_one,
+)
+from salon_jobs.brokers.source import Delivery, Envelope, Source, read_delivery
 from salon_jobs.control import (
     ActionResult,
     MessageCriteria,
@@ -63,6 +74,8 @@ from salon_jobs.control import (
     skip_messages,
     unpark,
 )
+from salon_jobs.core.errors import StoreRefused
+from salon_jobs.db.router import JobTablesRouter
 from salon_jobs.jobs import (
     AttemptError,
     ChunkTask,
@@ -98,7 +111,9 @@ from salon_jobs.models import (
     TaskMinute,
 )
 from salon_jobs.outbox import Draft
+from salon_jobs.signals import job_enqueued, job_finished, job_started
 from salon_jobs.tenancy import StoreResolver, SubdomainResolver, carry_store, reset_store, stores_of, without_store
+from salon_jobs.tenancy.request import TenantMiddleware
 from salon_jobs.testing import (
     DrainedJob,
     DrainedMessage,
@@ -456,3 +471,75 @@ of_django.using(at_most_once=True).enqueue(1)
 of_django.enqueue(1)
 assert_type(of_django.using(max_attempts=3, keep_result=timedelta(hours=1)).enqueue(number=1).return_value, str)
 of_django_with_options.using(job_key="{number}", run_after=datetime.now(UTC)).using(backend="other").enqueue(number=1)
+
+
+# Signals.
+def on_signal(sender: Task[..., Any], **named: Any) -> None:
+    """Receive any of them."""
+
+
+for signal in (job_enqueued, job_started, job_finished):
+    signal.connect(on_signal, sender=of_store)
+
+
+# Brokers.
+class Printer(Publisher):
+    """Publisher that prints."""
+
+    service = "printer"
+
+    def check(self, message: OutgoingMessage) -> None:
+        """Accept everything."""
+
+    def publish(
+        self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]
+    ) -> list[PublishFailure | None]:
+        """Print what has a payload."""
+        return publish_one_by_one(messages, self._publish, should_continue=should_continue)
+
+    def _publish(self, message: OutgoingMessage) -> PublishFailure | None:
+        assert_type((message.message_id, message.store_id), tuple[UUID, UUID | None])
+        if not message.aggregate_id:
+            return NOT_SENT
+        return None if message.payload else PublishFailure(Verdict.REFUSED, "PRINTER.EMPTY", "no payload")
+
+    def ping(self) -> None:
+        """Answer."""
+
+
+class Scanner(Source):
+    """Source that has nothing."""
+
+    service = "scanner"
+
+    def receive(self, limit: int, *, wait: timedelta, visibility: timedelta) -> list[Delivery]:
+        """Receive one delivery."""
+        read = read_delivery(
+            {}, b"{}", kind="header", message_id="1", headers=dict[str, str], count=1, raw="{}", handle=1
+        )
+        fault = Delivery(count=1, raw="", handle=None, fault="no body")
+        envelope = Envelope(message_id=str(STORE), event=self.destination.resource, payload="{}")
+        return [read, fault, Delivery(count=1, raw="{}", handle=2, envelope=envelope)]
+
+    def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        """Forget them."""
+
+    def extend(self, deliveries: Sequence[Delivery], *, visibility: timedelta) -> None:
+        """Keep them."""
+
+    def give_back(self, deliveries: Sequence[Delivery], *, after: timedelta) -> None:
+        """Put them back."""
+
+
+# Settings.
+class Polite(TenantMiddleware):
+    """Middleware with a page of its own."""
+
+    def refuse(self, request: HttpRequest, refused: StoreRefused) -> HttpResponse:
+        """Return the page."""
+        return HttpResponse(str(refused), status=refused.status)
+
+
+Polite(lambda _: HttpResponse()).refuse(HttpRequest(), StoreRefused("no such store", status=404))
+assert_type(JobTablesRouter().allow_migrate("default", "salon_jobs"), bool | None)
+SalonJobsBackend("default", {"OPTIONS": {"max_attempts": 3}})

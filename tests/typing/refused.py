@@ -41,7 +41,17 @@ from salon_jobs.access.operations import (
     SetStorageParameters,
     ShareWithDjango,
 )
+from salon_jobs.backend import SalonJobsBackend
 from salon_jobs.backend import task as backend_task
+from salon_jobs.brokers.publisher import (
+    NOT_SENT,
+    OutgoingMessage,
+    Publisher,
+    PublishFailure,
+    Verdict,
+    publish_one_by_one,
+)
+from salon_jobs.brokers.source import Delivery, Envelope, Source, read_delivery
 from salon_jobs.control import (
     ActionResult,
     MessageCriteria,
@@ -61,6 +71,8 @@ from salon_jobs.control import (
     skip_messages,
     unpark,
 )
+from salon_jobs.core.errors import StoreRefused
+from salon_jobs.db.router import JobTablesRouter
 from salon_jobs.jobs import (
     AttemptError,
     ChunkTask,
@@ -96,7 +108,9 @@ from salon_jobs.models import (
     TaskMinute,
 )
 from salon_jobs.outbox import Draft
+from salon_jobs.signals import job_enqueued, job_finished, job_started
 from salon_jobs.tenancy import StoreResolver, SubdomainResolver, carry_store, reset_store, stores_of, without_store
+from salon_jobs.tenancy.request import TenantMiddleware
 from salon_jobs.testing import (
     DrainedJob,
     DrainedMessage,
@@ -383,3 +397,21 @@ of_django.using(max_atempts=5)  # E
 of_django.using(max_attempts="5")  # E
 of_django.using(at_most_once="yes")  # E
 of_django.using(max_attempts=5).enqueue("one")  # E
+
+SalonJobsBackend("default")  # E
+job_enqueued.connect("receiver")  # E
+job_started.connect(print, sender_id=1)  # E
+job_finished.send(job=1)  # E
+Publisher()  # E
+publish_one_by_one([], print)  # E
+PublishFailure("retry")  # E
+wrong_verdict: Verdict = "retry"  # E
+wrong_answer: Verdict = NOT_SENT  # E
+wrong_message: OutgoingMessage = wrong_answer  # E
+Source("scans", consumer="mine")  # E
+Delivery(count="1", raw="", handle=None)  # E
+Envelope(message_id=uuid4(), event="order.created", payload="{}")  # E
+read_delivery({}, {}, kind="header", message_id="1", headers=dict, count=1, raw="{}", handle=1)  # E
+TenantMiddleware("view")  # E
+StoreRefused("no such store", status="404")  # E
+JobTablesRouter().allow_migrate(1, "salon_jobs")  # E
