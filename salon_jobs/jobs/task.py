@@ -325,7 +325,8 @@ def task(*, name: str | None = None, **options: Unpack[TaskOptions]) -> Callable
 def task(function: Any = None, /, *, name: str | None = None, **options: Unpack[TaskOptions]) -> Any:
     """Declare a system task: it has no store and no surrounding transaction, and runs at least once.
 
-    ``name`` defaults to the app label and the function's name: ``orders.send_receipt``. Raises TaskInvalid,
+    ``name`` defaults to the app label and the function's name, ``orders.send_receipt``, since two apps may each have a
+    ``send_receipt``; one that you give is by convention kebab-case, without a prefix. Raises TaskInvalid,
     OptionInvalid.
     """
     if "atomic" in options:
