@@ -158,7 +158,7 @@ _SETTING: Final = re.compile(r"\bSET (\w+) = ((?:(?! SET ).)+)")
 class Trigger(NamedTuple):
     """A trigger of a table in the function's schema: event, and for which rows or statements.
 
-    A constraint trigger can be deferred to the commit.
+    A constraint trigger can be deferred to the commit. pgtrigger knows its own by the ``comment``.
     """
 
     name: str
@@ -166,6 +166,7 @@ class Trigger(NamedTuple):
     table: str
     rows: str
     is_constraint: bool = False
+    comment: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,15 +174,15 @@ class FunctionAccess:
     """Everything declared for one function: its definition, its owner and who may call it.
 
     ``arguments`` lists only types. ``definition`` is CREATE OR REPLACE FUNCTION, and ends with LANGUAGE, options and
-    ``AS $body$``, in this order. ``owner`` None is the role that migrates. ``callers`` are roles; PUBLIC may never call
-    it.
+    ``AS $body$``, in this order. ``owner`` None is the role that migrates. ``callers`` are roles, and PUBLIC may not
+    call it; None: whoever may.
     """
 
     schema: str
     name: str
     arguments: str
     definition: str
-    callers: tuple[str, ...] = ()
+    callers: tuple[str, ...] | None = ()
     owner: str | None = None
     triggers: tuple[Trigger, ...] = ()
 
@@ -191,7 +192,7 @@ class FunctionAccess:
 
     @property
     def rights(self) -> list[Right]:
-        return [Right(caller, "EXECUTE") for caller in self.callers]
+        return [Right(caller, "EXECUTE") for caller in self.callers or ()]
 
     @property
     def behaviour(self) -> tuple[str, ...]:
@@ -219,7 +220,7 @@ class FunctionAccess:
         """Return the statements, for its owner, that create or replace it and its triggers and set who may call it."""
         return [
             self.definition,
-            f"REVOKE ALL ON FUNCTION {self.signature} FROM PUBLIC",
+            *(() if self.callers is None else (f"REVOKE ALL ON FUNCTION {self.signature} FROM PUBLIC",)),
             *grants(f"FUNCTION {self.signature}", self.rights),
             *(statement for trigger in self.triggers for statement in self.replace_trigger(trigger)),
         ]
@@ -227,7 +228,9 @@ class FunctionAccess:
     def replace_trigger(self, trigger: Trigger) -> list[str]:
         """Return the statements that create or replace one of its triggers."""
         drop = [self._drop_trigger(trigger)] if trigger.is_constraint else []  # PostgreSQL cannot replace these
-        return [*drop, self.create_trigger(trigger)]
+        on = f"ON TRIGGER {trigger.name} ON {identifier(self.schema, trigger.table)}"
+        comment = [f"COMMENT {on} IS {literal(trigger.comment)}"] if trigger.comment else []
+        return [*drop, self.create_trigger(trigger), *comment]
 
     def create_trigger(self, trigger: Trigger) -> str:
         create = "CREATE CONSTRAINT TRIGGER" if trigger.is_constraint else "CREATE OR REPLACE TRIGGER"

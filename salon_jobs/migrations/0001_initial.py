@@ -808,9 +808,9 @@ class Migration(JobTablesMigration):
             trigger=Trigger(
                 name="content_never_changes",
                 sql=UpsertTriggerSql(
-                    condition="WHEN ((OLD.message_id, OLD.aggregate_type, OLD.aggregate_id, OLD.event, OLD.store_id, OLD.payload::text, OLD.headers::text) IS DISTINCT FROM (NEW.message_id, NEW.aggregate_type, NEW.aggregate_id, NEW.event, NEW.store_id, NEW.payload::text, NEW.headers::text))",
+                    condition="WHEN (OLD.message_id IS DISTINCT FROM NEW.message_id OR OLD.aggregate_type IS DISTINCT FROM NEW.aggregate_type OR OLD.aggregate_id IS DISTINCT FROM NEW.aggregate_id OR OLD.event IS DISTINCT FROM NEW.event OR OLD.store_id IS DISTINCT FROM NEW.store_id OR OLD.payload::text IS DISTINCT FROM NEW.payload::text OR OLD.headers::text IS DISTINCT FROM NEW.headers::text)",
                     func='RAISE EXCEPTION \'pgtrigger: Cannot update of "message_id", "aggregate_type", "aggregate_id", "event", "payload", "headers", "store_id" rows from % table\', TG_TABLE_NAME;',
-                    hash="185b3fa32f48bd907a6fb94bb10a249ef93be2d8",
+                    hash="8e9e2d8f1f43ca43f172269c2e814397c8c22507",
                     operation='UPDATE OF "message_id", "aggregate_type", "aggregate_id", "event", "payload", "headers", "store_id"',
                     pgid="pgtrigger_content_never_changes_0d6fe",
                     table="salon_jobs_message",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import ClassVar
+from typing import ClassVar, Final
 from uuid import UUID
 
 import pgtrigger
@@ -24,10 +24,9 @@ _TIMES_FIT_STATUS = (
     | models.Q(status__in=["failed", "skipped"], sent_at=None, ended_at__isnull=False)
 )
 
+_CONTENT: Final = "message_id, aggregate_type, aggregate_id, event, store_id, payload::text, headers::text"
 _CONTENT_CHANGED = pgtrigger.Condition(
-    "((OLD.message_id, OLD.aggregate_type, OLD.aggregate_id, OLD.event, OLD.store_id, OLD.payload::text,"
-    " OLD.headers::text) IS DISTINCT FROM (NEW.message_id, NEW.aggregate_type, NEW.aggregate_id, NEW.event,"
-    " NEW.store_id, NEW.payload::text, NEW.headers::text))"
+    " OR ".join(f"OLD.{column} IS DISTINCT FROM NEW.{column}" for column in _CONTENT.split(", "))
 )
 
 

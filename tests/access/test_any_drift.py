@@ -99,12 +99,18 @@ BREAK: Final = {
     " WHERE tgrelid = ANY ($1::text[]::regclass[]) AND NOT tgisinternal",
     "disable a trigger": "SELECT format('ALTER TABLE %s DISABLE TRIGGER %I', tgrelid::regclass, tgname) FROM pg_trigger"
     " WHERE tgrelid = ANY ($1::text[]::regclass[]) AND NOT tgisinternal",
+    "another condition of a trigger": "SELECT format('DROP TRIGGER %I ON %s; %s', tgname, tgrelid::regclass,"
+    " regexp_replace(shown, 'WHEN \\(.*\\) EXECUTE', 'WHEN (false) EXECUTE')) FROM (SELECT *, pg_get_triggerdef(oid)"
+    " AS shown FROM pg_trigger) AS t WHERE tgrelid = ANY ($1::text[]::regclass[]) AND shown LIKE '%WHEN (%'",
+    "another body of a function of pgtrigger": "SELECT format('UPDATE pg_proc SET prosrc = %L WHERE oid = %s',"
+    " replace(prosrc, 'IF ', 'IF true OR '), oid) FROM pg_proc"
+    " WHERE proname ~ '^_?pgtrigger_'",
     "drop a policy": "SELECT format('DROP POLICY %I ON %s', polname, polrelid::regclass) FROM pg_policy"
     " WHERE polrelid = ANY ($1::text[]::regclass[])",
     "drop a function": "SELECT format('DROP FUNCTION %s CASCADE', oid::regprocedure) FROM pg_proc"
-    " WHERE proname LIKE 'salon\\_jobs\\_%'",
+    " WHERE proname ~ '^(salon_jobs|_?pgtrigger)_'",
     "flip a function's security": "SELECT format('ALTER FUNCTION %s SECURITY %s', oid::regprocedure,"
-    " CASE WHEN prosecdef THEN 'INVOKER' ELSE 'DEFINER' END) FROM pg_proc WHERE proname LIKE 'salon\\_jobs\\_%'",
+    " CASE WHEN prosecdef THEN 'INVOKER' ELSE 'DEFINER' END) FROM pg_proc WHERE proname ~ '^(salon_jobs|_?pgtrigger)_'",
 }
 ADD: Final = {
     "regroup a check": "ALTER TABLE salon_jobs_limit DROP CONSTRAINT salon_jobs_limit_rate, ADD CONSTRAINT"

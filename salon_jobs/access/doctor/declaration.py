@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+import pgtrigger
 from django.apps import apps
 from django.db import connections, router
 
 from salon_jobs.access.constraints import SameStoreForeignKey
-from salon_jobs.access.doctor.catalogue import Catalogue, CatalogueObject
+from salon_jobs.access.doctor.catalogue import Catalogue, CatalogueObject, Relation
 from salon_jobs.access.job_tables import (
     FUNCTIONS,
     TABLES,
@@ -20,7 +22,7 @@ from salon_jobs.access.job_tables import (
     job_function,
     table_access,
 )
-from salon_jobs.access.objects import PUBLIC, FunctionAccess, Right, TableAccess
+from salon_jobs.access.objects import PUBLIC, FunctionAccess, Right, TableAccess, Trigger, identifier
 from salon_jobs.access.operations.access import declarations
 from salon_jobs.access.roles import DefaultPrivileges, RoleSpec, named_roles
 from salon_jobs.conf import Roles
@@ -115,14 +117,54 @@ def declare(catalogue: Catalogue) -> Declaration:
     roles = conf.roles
     user = str(connections[conf.database].settings_dict.get("USER") or catalogue.role)
     store = _store_table()
-    relations = catalogue.relations(["salon_jobs_job", *([] if store is None else store[:1])])
+    declared = declare_tables(owner=user)
+    names = [access.table for access in declared.tables]
+    relations = catalogue.relations([*names, *([] if store is None else store[:1])])
     if "salon_jobs_job" not in relations:
         raise SchemaMissing("the job tables are missing; run: python manage.py migrate")
     functions = [job_function(name, relations["salon_jobs_job"].schema, roles) for name in FUNCTIONS]
     if store is not None and store[0] in relations:
         table, key = store
         functions.append(fan_out_function(table=table, table_schema=relations[table].schema, key=key, roles=roles))
-    return replace(declare_tables(owner=user), functions=tuple(functions), keys=tuple(_store_keys()))
+    functions += _functions_of_pgtrigger([relations[name] for name in names if name in relations])
+    return replace(declared, functions=tuple(functions), keys=tuple(_store_keys()))
+
+
+_FUNCTION: Final = re.compile(
+    r"CREATE OR REPLACE FUNCTION (\S+)\((.*?)\)\s+RETURNS (\w+) AS \$\$(.*?)\$\$ LANGUAGE plpgsql;", re.DOTALL
+)
+
+
+def _functions_of_pgtrigger(tables: Iterable[Relation]) -> list[FunctionAccess]:
+    """Return what pgtrigger installs on these tables: its shared function, and one with its trigger for each guard."""
+    by_name = {table.name: table for table in tables}
+    found: dict[str, FunctionAccess] = {}
+    for model, guard in pgtrigger.registered():
+        if (table := by_name.get(model._meta.db_table)) is None:
+            continue
+        sql = guard.compile(model).sql
+        words = {**sql.defaults, **sql.kwargs}
+        trigger = Trigger(
+            sql.pgid,
+            f"{words['when']} {words['operation']}",
+            table.name,
+            f"{words['timing']} {words['referencing']} FOR EACH {words['level']} {words['condition']}",
+            is_constraint=bool(words["constraint"]),
+            comment=sql.hash,
+        )
+        for name, arguments, returns, body in _FUNCTION.findall(str(sql)):
+            schema = table.schema if name == sql.pgid else name.partition(".")[0].strip('"')
+            function = FunctionAccess(
+                schema=schema,
+                name=name.rpartition(".")[2],
+                arguments=arguments.split()[-1].lower() if arguments.strip() else "",
+                definition=f"CREATE OR REPLACE FUNCTION {identifier(schema, name.rpartition('.')[2])}({arguments})"
+                f" RETURNS {returns} LANGUAGE plpgsql AS $body${body}$body$",
+                callers=None,
+                triggers=(trigger,) if name == sql.pgid else (),
+            )
+            found[function.signature] = function
+    return list(found.values())
 
 
 def _store_keys() -> Iterable[StoreKey]:

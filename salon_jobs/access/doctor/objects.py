@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, TypeAlias
 
-import pgtrigger
 from django.apps import apps
 
 from salon_jobs.access.doctor.catalogue import Catalogue, CatalogueObject, Drift, Relation
 from salon_jobs.access.doctor.declaration import Declaration
 from salon_jobs.access.doctor.expressions import normal_form
 from salon_jobs.access.job_tables import TABLES
-from salon_jobs.access.objects import PUBLIC, FunctionAccess, Policy, Right, grantee, identifier, identifiers
+from salon_jobs.access.objects import PUBLIC, FunctionAccess, Policy, Right, Trigger, grantee, identifier, identifiers
 from salon_jobs.conf import settings as conf
 
 Relations: TypeAlias = Mapping[str, Relation]
@@ -107,11 +107,6 @@ def compare_triggers_and_rules(catalogue: Catalogue, relations: Relations, decla
         for trigger in function.triggers
         if trigger.table in relations
     }
-    guards = {
-        (relations[model._meta.db_table].oid, trigger.get_pgid(model)): trigger.compile(model).install_sql
-        for model, trigger in pgtrigger.registered()
-        if model._meta.db_table in relations
-    }
     for kind, oid, name, definition, state, is_internal in catalogue.rows("triggers_and_rules", tables=list(tables)):
         table = tables[oid]
         where = f"{kind} {name} of {table.where}"
@@ -120,23 +115,34 @@ def compare_triggers_and_rules(catalogue: Catalogue, relations: Relations, decla
             drop = f"DROP RULE {identifier(name)} ON {table.sql}"
             yield Drift(kind, where, "none", " ".join(definition.split()), (drop,), True, hint)
             continue
-        # pgtrigger has its own command for those that differ.
-        is_declared = is_internal or guards.pop((oid, name), None) is not None
         function, trigger = declared_triggers.pop((oid, name), (None, None))
-        if trigger is None and not is_declared:
-            drop = f"DROP TRIGGER {identifier(name)} ON {table.sql}"
-            hint = "it can change or drop rows unseen; declare it with pgtrigger if it is yours"
-            yield Drift(kind, where, "none", definition, (drop,), True, hint)
-            continue
-        if function is not None and trigger is not None:
+        if function is None or trigger is None:
+            if not is_internal:
+                drop = f"DROP TRIGGER {identifier(name)} ON {table.sql}"
+                hint = "it can change or drop rows unseen; declare it with pgtrigger if it is yours"
+                yield Drift(kind, where, "none", definition, (drop,), True, hint)
+                continue
+        elif _normal_trigger(trigger, function.create_trigger(trigger)) != _normal_trigger(trigger, definition):
             create = function.create_trigger(trigger)
-            if normal_form(create.replace(" OR REPLACE", "", 1)) != normal_form(definition):
-                yield Drift(kind, where, create, definition, tuple(function.replace_trigger(trigger)))
+            yield Drift(kind, where, create, definition, tuple(function.replace_trigger(trigger)))
         if state != "ENABLE":
             yield Drift(kind, where, "ENABLE", state, (f"ALTER TABLE {table.sql} ENABLE TRIGGER {identifier(name)}",))
-    missing = {key: function.create_trigger(trigger) for key, (function, trigger) in declared_triggers.items()}
-    for (oid, name), create in (missing | guards).items():
-        yield Drift("trigger", f"trigger {name} of {tables[oid].where}", "a trigger", "none", (create,))
+    for (oid, name), (function, trigger) in declared_triggers.items():
+        fix = tuple(function.replace_trigger(trigger))
+        yield Drift("trigger", f"trigger {name} of {tables[oid].where}", "a trigger", "none", fix)
+
+
+def _normal_trigger(trigger: Trigger, definition: str) -> str:
+    """Return the definition in normal form, with its events in order; without the condition, if that is a host's."""
+    text = normal_form(definition.replace(" OR REPLACE", "", 1))
+    if trigger.table not in TABLES:
+        text = re.sub(r" when .* execute ", " execute ", text)
+    return re.sub(
+        r"(before|after|of) (.+?) on ",
+        lambda found: f"{found[1]} {' or '.join(sorted(found[2].split(' or ')))} on ",
+        text,
+        count=1,
+    )
 
 
 _DECLARE: Final = (
@@ -327,7 +333,8 @@ def _compare_routine(
     if differing:
         expected, found = (", ".join(texts) for texts in zip(*differing, strict=True))
         yield Drift("function", routine.where, expected, found, (function.definition,))
-    yield from routine.compare_rights(function.rights, declared.covered(routine.rights, {routine.owner, owner}))
+    if function.callers is not None:
+        yield from routine.compare_rights(function.rights, declared.covered(routine.rights, {routine.owner, owner}))
 
 
 def _missing_function(function: FunctionAccess, declared: Declaration) -> Drift:
