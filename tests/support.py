@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -73,6 +73,32 @@ def change(statement: str, *parameters: Any) -> None:
     """Run a statement as the superuser."""
     with connections["owner"].cursor() as cursor:
         cursor.execute(statement, parameters)
+
+
+def in_state(state: str, **columns: str) -> dict[str, str]:
+    """Return the columns of a job in this state as our statements leave them, all in SQL, with these besides."""
+    return {
+        "state": state,
+        "lease": f"CASE {state} WHEN 'queued' THEN 0 ELSE 1 END",
+        "leased_by": f"CASE {state} WHEN 'running' THEN 1 END",
+        "started_at": f"CASE WHEN {state} <> 'queued' THEN now() END",
+        "begun_once_at": "NULL",
+        "finished_at": f"CASE WHEN {state} NOT IN ('queued', 'running') THEN now() END",
+        "cancel_requested_at": "NULL",
+        "error_class": f"CASE {state} WHEN 'failed' THEN 'E' END",
+        "reason": f"CASE {state} WHEN 'failed' THEN 'not_retried' WHEN 'cancelled' THEN 'cancelled' ELSE '' END",
+        **columns,
+    }
+
+
+def moved_to(state: str, **columns: str) -> str:
+    """Return what UPDATE sets for a job to be in this state."""
+    return ", ".join(f"{name} = {value}" for name, value in in_state(f"'{state}'", **columns).items())
+
+
+def selected(columns: Mapping[str, str]) -> str:
+    """Return what INSERT takes: the names and a SELECT without FROM."""
+    return f"({', '.join(columns)}) SELECT {', '.join(columns.values())}"
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from django.core.management import CommandError, call_command
 
 from salon_jobs import erasure
 from tests.outbox.test_operate_messages import block, statuses, write
-from tests.support import change, elsewhere, seen
+from tests.support import change, elsewhere, in_state, moved_to, seen, selected
 
 TABLES = (
     "salon_jobs_job",
@@ -29,7 +29,8 @@ TABLES = (
 )
 
 
-RUN = "UPDATE salon_jobs_job SET state = 'running', lease = 1, leased_by = %s WHERE store_id = %s AND state = 'queued'"
+RUN = f"UPDATE salon_jobs_job SET {moved_to('running')} WHERE store_id = %s AND state = 'queued'"
+CANCEL = f"UPDATE salon_jobs_job SET {moved_to('cancelled')} WHERE state = 'running'"
 
 
 def run(*arguments: str) -> tuple[str, str]:
@@ -40,8 +41,9 @@ def run(*arguments: str) -> tuple[str, str]:
 
 def fill(store: UUID | None) -> None:
     """Give a store rows of every table: ended and waiting jobs, errors of jobs that are gone, all kinds of messages."""
+    row = in_state("state", task="'ping'", store_id="%s", payload="%s")
     change(
-        "INSERT INTO salon_jobs_job (task, store_id, state, payload) SELECT 'ping', %s, state, %s FROM"
+        f"INSERT INTO salon_jobs_job {selected(row)} FROM"
         " unnest('{failed,queued,succeeded,cancelled}'::text[]) AS state",
         store,
         json.dumps({"number": 41, "password": "tulip"}),
@@ -171,13 +173,13 @@ def test_an_erasure_leaves_nothing_of_the_store_and_everything_of_others(
     assert f"store_erased store_id={filled[0]} jobs=4" in caplog.text
 
 
-def test_an_erasure_refuses_unsent_messages_and_running_jobs(filled: list[UUID], process_id: int) -> None:
+def test_an_erasure_refuses_unsent_messages_and_running_jobs(filled: list[UUID]) -> None:
     store = filled[0]
     with pytest.raises(CommandError, match=r"Give up 2 unsent messages.*pass --skip-unsent"):
         run("erase-store", str(store), "--yes")
     with pytest.raises(CommandError, match=r"Erase all data held for store .* pass --yes"):
         run("erase-store", str(store), "--skip-unsent")
-    change(RUN, process_id, store)
+    change(RUN, store)
     with pytest.raises(CommandError, match="the store has 1 running job: pass --cancel"):
         run("erase-store", str(store), "--skip-unsent", "--yes")
     assert left(store) == 15
@@ -189,11 +191,9 @@ def test_an_erasure_refuses_unsent_messages_and_running_jobs(filled: list[UUID],
     assert seen("SELECT paused FROM salon_jobs_limit WHERE name = %s", str(store)) == [(True,)]
 
 
-def test_an_erasure_waits_for_the_jobs_it_cancelled(
-    filled: list[UUID], process_id: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_erasure_waits_for_the_jobs_it_cancelled(filled: list[UUID], monkeypatch: pytest.MonkeyPatch) -> None:
     store = filled[0]
-    change(RUN, process_id, store)
+    change(RUN, store)
     waiting, ended = threading.Event(), threading.Event()
 
     def wait_a_while(_: float) -> None:
@@ -207,21 +207,21 @@ def test_an_erasure_waits_for_the_jobs_it_cancelled(
         )
         assert waiting.wait(10), erasure.result()
         assert seen("SELECT cancel_requested_at IS NOT NULL FROM salon_jobs_job WHERE state = 'running'") == [(True,)]
-        change("UPDATE salon_jobs_job SET state = 'cancelled', leased_by = NULL WHERE state = 'running'")
+        change(CANCEL)
         ended.set()
         assert erasure.result()[0].startswith("erased: 4 jobs")
     assert left(store) == 0
 
 
 def test_what_was_written_meanwhile_is_left_and_the_command_fails(
-    stores: list[UUID], process_id: int, monkeypatch: pytest.MonkeyPatch
+    stores: list[UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [(job,)] = seen("INSERT INTO salon_jobs_job (task, store_id) VALUES ('ping', %s) RETURNING id", stores[0])
-    change(RUN, process_id, stores[0])
+    change("INSERT INTO salon_jobs_job (task, store_id) VALUES ('ping', %s)", stores[0])
+    change(RUN, stores[0])
 
     def go_on(_: float) -> None:
         write(store=stores[0])
-        change("UPDATE salon_jobs_job SET state = 'cancelled', leased_by = NULL WHERE id = %s", job)
+        change(CANCEL)
 
     monkeypatch.setattr("salon_jobs.management.subcommands.stores.time.sleep", go_on)
     with pytest.raises(CommandError, match="0 jobs and 1 unsent message were added meanwhile; run the command again"):

@@ -31,9 +31,9 @@ Jobs: TypeAlias = int | _WithId | Iterable[int | _WithId]
 
 BATCH = 1000
 _CAN_BE_CANCELLED = (JobState.QUEUED, JobState.RUNNING, JobState.FAILED)
-_CANCEL: Final = {"running": False, "unowned": True, "reason": "cancelled"}
-_INTERRUPT: Final = {"running": True, "unowned": True, "reason": "cancelled"}
-_DISCARD: Final = {"running": False, "unowned": False, "reason": "discarded: by an operator"}
+_CANCEL: Final = {"running": False, "reason": "cancelled"}
+_INTERRUPT: Final = {"running": True, "reason": "cancelled"}
+_DISCARD: Final = {"running": False, "reason": "discarded: by an operator"}
 _ENDING = "still running; its worker was asked to end it"
 
 

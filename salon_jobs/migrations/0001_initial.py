@@ -19,6 +19,26 @@ _QUEUED = models.Q(("state", "queued"))
 _FAILED = models.Q(("state", "failed"))
 _ENDED = ~models.Q(("state", "queued")) & ~models.Q(("state", "running"))
 _REPRESENTABLE = (datetime.datetime(1, 1, 2, tzinfo=datetime.UTC), datetime.datetime(9999, 12, 30, tzinfo=datetime.UTC))
+_FITS_STATE = (
+    models.Q(state="queued", leased_by=None, begun_once_at=None, finished_at=None, cancel_requested_at=None, reason="")
+    | models.Q(
+        state="running",
+        leased_by__isnull=False,
+        leased_by__gt=0,
+        leased_by__lt=2**63 - 1,
+        lease__gt=0,
+        started_at__isnull=False,
+        finished_at=None,
+        reason="",
+    )
+    | models.Q(state="succeeded", leased_by=None, started_at__isnull=False, finished_at__isnull=False, reason="")
+    | (
+        models.Q(state="failed", leased_by=None, started_at__isnull=False, finished_at__isnull=False)
+        & models.Q(cancel_requested_at=None, error_class__isnull=False)
+        & ~models.Q(reason="")
+    )
+    | models.Q(state="cancelled", leased_by=None, finished_at__isnull=False)
+)
 
 
 class Migration(JobTablesMigration):
@@ -215,24 +235,20 @@ class Migration(JobTablesMigration):
                         name="salon_jobs_job_waiting_key",
                         nulls_distinct=False,
                     ),
+                    models.CheckConstraint(condition=_FITS_STATE, name="salon_jobs_job_state"),
                     models.CheckConstraint(
-                        condition=models.Q(("state__in", ["queued", "running", "succeeded", "failed", "cancelled"])),
-                        name="salon_jobs_job_state",
-                    ),
-                    models.CheckConstraint(
-                        condition=models.Q(("max_attempts__gte", 1), ("attempts__gte", 0)),
+                        condition=models.Q(("attempts__gte", 0), ("max_attempts__gte", 1), ("rescues__gte", 0)),
                         name="salon_jobs_job_attempts",
                     ),
                     models.CheckConstraint(
-                        condition=models.Q(("begun_once_at__isnull", True), ~models.Q(state="queued"), _connector="OR"),
-                        name="salon_jobs_job_begun_once",
-                    ),
-                    models.CheckConstraint(
                         condition=models.Q(
+                            ("begun_once_at__range", _REPRESENTABLE),
                             ("cancel_requested_at__range", _REPRESENTABLE),
+                            ("created_at__range", _REPRESENTABLE),
                             ("expires_at__range", _REPRESENTABLE),
                             ("finished_at__range", _REPRESENTABLE),
                             ("run_at__range", _REPRESENTABLE),
+                            ("started_at__range", _REPRESENTABLE),
                             ("tick__range", _REPRESENTABLE),
                         ),
                         name="salon_jobs_job_instants",

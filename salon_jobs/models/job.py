@@ -22,6 +22,28 @@ _STATES = [(state.value, state.value) for state in JobState]
 _ENDED = ~models.Q(state="queued") & ~models.Q(state="running")
 _FAILED = models.Q(state="failed")
 _REPRESENTABLE = (EARLIEST, LATEST)
+# What every statement leaves, and every loop relies on: a job that nobody owns would never be rescued, one that begins
+# a second only run would run twice, and one without the time of its end would never be pruned.
+_FITS_STATE = (
+    models.Q(state="queued", leased_by=None, begun_once_at=None, finished_at=None, cancel_requested_at=None, reason="")
+    | models.Q(
+        state="running",
+        leased_by__isnull=False,
+        leased_by__gt=0,
+        leased_by__lt=2**63 - 1,
+        lease__gt=0,
+        started_at__isnull=False,
+        finished_at=None,
+        reason="",
+    )
+    | models.Q(state="succeeded", leased_by=None, started_at__isnull=False, finished_at__isnull=False, reason="")
+    | (
+        models.Q(state="failed", leased_by=None, started_at__isnull=False, finished_at__isnull=False)
+        & models.Q(cancel_requested_at=None, error_class__isnull=False)
+        & ~models.Q(reason="")
+    )
+    | models.Q(state="cancelled", leased_by=None, finished_at__isnull=False)
+)
 
 # Guard against mistakes: the illegal transitions, as a WHEN clause, so that a legal one calls no function.
 _ILLEGAL_MOVES = pgtrigger.Condition(
@@ -141,20 +163,16 @@ class Job(models.Model):
                 nulls_distinct=False,
                 name="salon_jobs_job_waiting_key",
             ),
+            models.CheckConstraint(condition=_FITS_STATE, name="salon_jobs_job_state"),
             models.CheckConstraint(
-                condition=models.Q(state__in=[s.value for s in JobState]), name="salon_jobs_job_state"
-            ),
-            models.CheckConstraint(
-                condition=models.Q(max_attempts__gte=1) & models.Q(attempts__gte=0), name="salon_jobs_job_attempts"
-            ),
-            # Whatever a statement or a person does: what began its only run is not claimed again.
-            models.CheckConstraint(
-                condition=models.Q(begun_once_at__isnull=True) | ~models.Q(state="queued"),
-                name="salon_jobs_job_begun_once",
+                condition=models.Q(max_attempts__gte=1, attempts__gte=0, rescues__gte=0), name="salon_jobs_job_attempts"
             ),
             models.CheckConstraint(
                 condition=models.Q(
+                    created_at__range=_REPRESENTABLE,
                     run_at__range=_REPRESENTABLE,
+                    started_at__range=_REPRESENTABLE,
+                    begun_once_at__range=_REPRESENTABLE,
                     expires_at__range=_REPRESENTABLE,
                     tick__range=_REPRESENTABLE,
                     finished_at__range=_REPRESENTABLE,

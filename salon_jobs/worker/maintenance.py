@@ -250,7 +250,6 @@ class Maintenance(Loop):
         if now >= self._inspect_at:
             self._inspect()
             statements.execute("forget_superseded")
-            statements.execute("mark_unowned")
             statements.rows("enqueue_follow_ups")
             record_depths()
             self._inspect_at = now + _INSPECT_EVERY_S

@@ -14,6 +14,7 @@ from django.urls import path
 from salon_jobs.admin import _in_order_of_use
 from tests.admin.test_admin_readers import Rows, staff, two, web
 from tests.admin.test_dashboard import busy
+from tests.management.operator import add
 from tests.support import change
 
 __all__ = ["busy", "two", "web"]  # fixtures
@@ -43,12 +44,7 @@ def form_of(text: str) -> tuple[str, dict[str, str]]:
 @pytest.fixture
 def big(busy: tuple[Rows, Rows]) -> int:
     """Give one failed job an id that is written with separators, and a kind."""
-    change(
-        "INSERT INTO salon_jobs_job (id, task, state, finished_at, fingerprint, error_class) OVERRIDING SYSTEM VALUE"
-        " VALUES (%s, 'ping', 'failed', now(), %s, 'E')",
-        BIG,
-        -7 * BIG,
-    )
+    add(id=BIG, state="failed", fingerprint=-7 * BIG)
     return BIG
 
 

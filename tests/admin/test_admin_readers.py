@@ -25,7 +25,7 @@ from salon_jobs.admin.base import as_reader, reader
 from salon_jobs.models import Job
 from tests.outbox.test_operate_messages import block, write
 from tests.settings import MIDDLEWARE, SALON_JOBS
-from tests.support import change, seen
+from tests.support import change, in_state, moved_to, seen, selected
 
 ADMIN = "/admin/salon_jobs/"
 PAGES = ("job", "message", "blockedaggregate")
@@ -76,13 +76,9 @@ def two(web: None, stores: list[UUID]) -> tuple[Rows, Rows]:
     """Give two stores the same rows each, of which only the ids and the stores differ."""
     made = []
     for number, store in enumerate(stores[:2]):
-        [(job,)] = seen(
-            "INSERT INTO salon_jobs_job (task, store_id, state, finished_at, job_key, reason)"
-            " VALUES ('test-store', %s, 'failed', now(), %s, %s) RETURNING id",
-            store,
-            f"key-of-{number}",
-            f"reason-of-{number}",
-        )
+        names = {"job_key": f"'key-of-{number}'", "reason": f"'reason-of-{number}'"}
+        row = in_state("'failed'", task="'test-store'", store_id="%s", **names)
+        [(job,)] = seen(f"INSERT INTO salon_jobs_job {selected(row)} RETURNING id", store)
         message = write("failed", aggregate=f"aggregate-of-{number}", store=store)
         block(message, "parked")
         [(aggregate,)] = seen("SELECT id FROM salon_jobs_blocked_aggregate WHERE head_id = %s", message)
@@ -256,7 +252,7 @@ def test_every_action_reaches_ones_own_jobs_alone(
     two: tuple[Rows, Rows], action: str, more: dict[str, str], before: str, after: str, across: str
 ) -> None:
     own, other = two
-    change("UPDATE salon_jobs_job SET state = %s, finished_at = NULL", before)
+    change(f"UPDATE salon_jobs_job SET {moved_to(before)}")
     client = staff(own.store, may=("discard_job", "change_job"))
     form = {"action": action, "index": "0", "select_across": across, **more}
     for confirmed in ({}, {"confirmed": "1", "store": str(own.store)}):

@@ -22,6 +22,7 @@ from salon_jobs.core.errors import CronInvalid
 from salon_jobs.jobs import registry
 from salon_jobs.schedule.entries import cron_entries
 from tests.admin.test_admin_readers import ADMIN, staff, two, web
+from tests.management.operator import add
 from tests.outbox.test_operate_messages import ORDERS, block, write
 from tests.support import change, seen
 
@@ -56,10 +57,7 @@ def nightly() -> Iterator[None]:
         "INSERT INTO salon_jobs_cron_tick (entry, tick_at, job_id)"
         " VALUES ('test-nightly', now() - interval '1 h', 77), ('test-nightly', now() - interval '25 h', 76)"
     )
-    change(
-        "INSERT INTO salon_jobs_job (id, task, state, reason, finished_at) OVERRIDING SYSTEM VALUE"
-        " VALUES (77, 'test-nightly', 'failed', 'attempts_exhausted', now())"
-    )
+    add(id=77, task="test-nightly", state="failed", reason="attempts_exhausted")
     yield
     undeclare()
 

@@ -42,7 +42,7 @@ def test_a_tick_keeps_what_became_of_its_job() -> None:
     for entry, state, became in (
         ("succeeds", "running", "succeeded"),
         ("is-deleted", "queued", "deleted"),
-        ("is-cancelled", "cancelled", "cancelled"),
+        ("is-cancelled", "cancelled", "cancelled: cancelled"),
     ):
         job_id = add(state=state, tick=tick)
         change("INSERT INTO salon_jobs_cron_tick (entry, tick_at, job_id) VALUES (%s, %s, %s)", entry, tick, job_id)

@@ -25,8 +25,9 @@ def job(two: tuple[Rows, Rows]) -> int:
     """Return the id of a job of the first store; everything about it has the name."""
     own = two[0]
     [(job,)] = seen(
-        "INSERT INTO salon_jobs_job (task, queue, job_key, reason, store_id, state, finished_at)"
-        " VALUES (%s, %s, %s, %s, %s, 'failed', now()) RETURNING id",
+        "INSERT INTO salon_jobs_job (task, queue, job_key, reason, store_id, state, started_at, finished_at,"
+        " error_class)"
+        " VALUES (%s, %s, %s, %s, %s, 'failed', now(), now(), 'E') RETURNING id",
         *[NAME] * 4,
         own.store,
     )

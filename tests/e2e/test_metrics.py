@@ -10,6 +10,7 @@ import pytest
 
 from tests.e2e.test_worker_health import enqueue
 from tests.e2e.worker_process import WorkerProcess, eventually
+from tests.management.operator import add
 from tests.metrics import Shown, of, scraped
 from tests.settings import url_for
 from tests.support import change
@@ -63,8 +64,7 @@ def test_queues_are_shown_by_state_and_what_no_release_knows_too() -> None:
             "INSERT INTO salon_jobs_job (task, queue, run_at) VALUES ('unheard-of', 'mail', now() - interval '1 hour'),"
             " ('ping', 'later', now() + interval '1 hour'), ('ping', 'idle', now() - interval '2 minutes')"
         )
-        owner.execute("INSERT INTO salon_jobs_job (task, state, finished_at) VALUES ('ping', 'running', now())")
-        owner.execute("UPDATE salon_jobs_job SET state = 'failed' WHERE state = 'running'")
+    add(state="failed")
     with WorkerProcess("--queue", "none", url=url_for("worker_runtime")) as worker:
         at = address(worker)
         worker.wait_for("queue_lag")

@@ -13,7 +13,8 @@ from salon_jobs.db import statements
 from salon_jobs.jobs import waiting as depths_module
 from salon_jobs.jobs.pruning import Pruner
 from salon_jobs.jobs.waiting import Depth, depths, record_depths
-from tests.support import change, plan_nodes, seen
+from tests.management.operator import add
+from tests.support import change, in_state, plan_nodes, seen, selected
 
 INSERT = "INSERT INTO salon_jobs_job (task, queue, store_id, priority, run_at, state)"
 
@@ -21,12 +22,13 @@ INSERT = "INSERT INTO salon_jobs_job (task, queue, store_id, priority, run_at, s
 def test_each_queue_and_store_is_counted(stores: list[UUID]) -> None:
     change(
         f"{INSERT} VALUES ('a', 'mail', %s, 0, now() - interval '1 minute', 'queued'),"
-        " ('a', 'mail', %s, 5, now() + interval '1 hour', 'queued'), ('b', 'bulk', %s, -3, now(), 'queued'),"
-        " ('b', 'bulk', NULL, 0, now(), 'failed'), ('b', 'other', NULL, 0, now(), 'running')",
+        " ('a', 'mail', %s, 5, now() + interval '1 hour', 'queued'), ('b', 'bulk', %s, -3, now(), 'queued')",
         stores[0],
         stores[0],
         stores[1],
     )
+    add(queue="bulk", state="failed")
+    add(queue="other", state="running")
     waiting_jobs = depths(using="operator")
     assert waiting_jobs.exact
     mail, bulk = waiting_jobs.queues.pop("mail"), waiting_jobs.queues.pop("bulk")  # type: ignore[attr-defined]
@@ -104,7 +106,8 @@ def test_counting_reads_no_more_than_the_bound(database: None) -> None:
         f"{INSERT} SELECT 'a', 'bulk', NULL, n %% 3, now() - n * interval '1 s', 'queued'"
         " FROM generate_series(1, 40000) AS n"
     )
-    change(f"{INSERT} SELECT 'a', 'bulk', NULL, 0, now(), 'failed' FROM generate_series(1, 40000) AS n")
+    failed = selected(in_state("'failed'", task="'a'", queue="'bulk'"))
+    change(f"INSERT INTO salon_jobs_job {failed} FROM generate_series(1, 40000) AS n")
     change("VACUUM ANALYZE salon_jobs_job")
     with connections["operator"].cursor() as cursor:
         cursor.execute(

@@ -27,7 +27,7 @@ from salon_jobs.jobs import EnqueueAction, JobHandle, enqueue
 from salon_jobs.testing import assert_enqueued
 from tests import tasks
 from tests.settings import url_for
-from tests.support import change, claim, job_row, run, seen
+from tests.support import change, claim, job_row, moved_to, run, seen
 
 Enqueue = Callable[..., JobHandle]
 PATTERN = tasks.system.new_job(None, tasks.system.options)
@@ -119,7 +119,7 @@ def test_mode_unsafe_dedupe_changes_nothing_while_a_job_lives(
 def test_an_ended_job_gives_its_key_back(enqueue_keyed: Enqueue, mode: str, state: str, process_id: int) -> None:
     first = enqueue_keyed("replace", "a")
     claim(process_id)
-    change("UPDATE salon_jobs_job SET state = %s, leased_by = NULL WHERE id = %s", state, first.id)
+    change(f"UPDATE salon_jobs_job SET {moved_to(state)} WHERE id = %s", first.id)
     second = enqueue_keyed(mode, "b")
     assert second.action is EnqueueAction.INSERTED
     assert second.id != first.id

@@ -22,7 +22,7 @@ from salon_jobs.jobs import EnqueueAction, enqueue, registry
 from salon_jobs.jobs.task import Call
 from tests import tasks
 from tests.settings import SALON_JOBS, url_for
-from tests.support import change, seen
+from tests.support import change, claim, seen
 
 
 @pytest.fixture
@@ -238,7 +238,7 @@ def test_an_interrupt_waits_for_no_lock_of_another_transaction(
 
 def test_a_running_holder_of_another_store_supersedes_nobody(stores: list[UUID], process_id: int) -> None:
     tasks.keyed.enqueue(store_id=stores[0], number=1)
-    change("UPDATE salon_jobs_job SET state = 'running', leased_by = %s, lease = 1", process_id)
+    claim(process_id)
     handles = tasks.keyed.enqueue_many([tasks.keyed.call(store_id=store, number=1) for store in stores])
     assert [handle.action for handle in handles] == ["superseded_running", "inserted", "inserted"]
     assert seen("SELECT count(*) FROM salon_jobs_superseded") == [(1,)]

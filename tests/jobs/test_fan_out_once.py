@@ -14,7 +14,7 @@ from django.db import transaction
 from salon_jobs import fan_out
 from salon_jobs.core.errors import UnknownFanOut
 from salon_jobs.core.records import ClaimedJob
-from salon_jobs.jobs import FanOut, FanOutProgress, FanOutResult, fan_out_progress
+from salon_jobs.jobs import FanOut, FanOutProgress, FanOutResult, control, fan_out_progress
 from salon_jobs.jobs.current import running
 from tests import tasks
 from tests.jobs.test_key_locks import wait_until_waiting
@@ -112,7 +112,7 @@ def test_progress_counts_what_became_of_the_jobs_it_added(stores: list[UUID], pr
     assert other == FanOutResult(inserted=1, kept=2), "a running job is left alone"
     assert fan_out_progress(other.id).total == 1, "those met belong to the one that added them"
     change("DELETE FROM salon_jobs_job WHERE id = %s", claimed[0].id)
-    change("UPDATE salon_jobs_job SET state = 'cancelled' WHERE store_id = %s AND state = 'queued'", stores[2])
+    control.cancel_jobs([id_ for (id_,) in seen("SELECT id FROM salon_jobs_job WHERE store_id = %s", stores[2])])
     assert str(fan_out_progress(result.id, using="operator")) == "1 of 3 done, 1 cancelled"
     with pytest.raises(UnknownFanOut, match="ID 99"):
         fan_out_progress(99)

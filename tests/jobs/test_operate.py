@@ -20,6 +20,7 @@ from salon_jobs.core.records import ActionResult
 from salon_jobs.jobs import control
 from tests import tasks
 from tests.e2e.worker_process import eventually
+from tests.management.operator import add as insert
 from tests.settings import url_for
 from tests.support import change, elsewhere, seen
 
@@ -31,20 +32,13 @@ GONE = "there is no such job, or you may not see it"
 def jobs(database: None) -> dict[str, int]:
     """Make one job of each state; returns their ids by state."""
     return {
-        state: seen(
-            "INSERT INTO salon_jobs_job (task, state, attempts, max_attempts, finished_at, reason)"
-            " VALUES ('ping', %s, 3, 3, now(), 'x') RETURNING id",
-            state,
-        )[0][0]
+        state: insert(state=state, attempts=3, max_attempts=3)
         for state in ("queued", "running", "succeeded", "failed", "cancelled")
     }
 
 
 def add(key: str, state: str) -> int:
-    [(job_id,)] = seen(
-        "INSERT INTO salon_jobs_job (task, state, job_key) VALUES ('ping', %s, %s) RETURNING id", state, key
-    )
-    return int(job_id)
+    return insert(state=state, job_key=key)
 
 
 def test_a_retry_is_one_statement_and_tells_each_result(jobs: dict[str, int]) -> None:
@@ -136,12 +130,7 @@ def test_two_operators_with_the_same_jobs_in_opposite_order_do_not_deadlock(data
 
 
 def test_without_an_alias_a_store_retries_its_own_jobs_through_that_of_the_tables(stores: list[UUID]) -> None:
-    ids = [
-        seen("INSERT INTO salon_jobs_job (task, state, store_id) VALUES ('ping', 'failed', %s) RETURNING id", store_id)[
-            0
-        ][0]
-        for store_id in stores[:2]
-    ]
+    ids = [insert(state="failed", store_id=store_id) for store_id in stores[:2]]
     with tenant_context(stores[0], using="web"):
         assert retry_jobs(ids, using="web") == [ActionResult(ids[0], True), ActionResult(ids[1], False, GONE)]
     queued = "it is queued; only failed and cancelled jobs can be retried"

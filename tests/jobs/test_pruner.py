@@ -23,21 +23,21 @@ from salon_jobs.schedule.scheduler import fire, register, skip
 from salon_jobs.worker.maintenance import RescueCounts, Rescuer
 from tests import tasks
 from tests.settings import url_for
-from tests.support import change, seen
+from tests.support import change, in_state, moved_to, seen, selected
 
 DAYS = {"succeeded": 1, "cancelled": 7, "failed": 90}
 
 
 def ended(state: str, age: timedelta, number: int = 1) -> list[int]:
     """Insert jobs that ended so long ago, each with an error row; returns their ids."""
+    finished_at = "now() - %s + n * interval '1 us'" if state in DAYS else "NULL"
+    job = in_state(f"'{state}'", task="'ping'", attempts="1", max_attempts="1", finished_at=finished_at)
     rows = seen(
-        "WITH job AS (INSERT INTO salon_jobs_job (task, state, attempts, max_attempts, finished_at)"
-        "  SELECT 'ping', %s, 1, 1, now() - %s + n * interval '1 us' FROM generate_series(1, %s) AS n RETURNING id),"
+        f"WITH job AS (INSERT INTO salon_jobs_job {selected(job)} FROM generate_series(1, %s) AS n RETURNING id),"
         " error AS (INSERT INTO salon_jobs_job_error (job_id, attempt, error_class, occurred_at)"
         "  SELECT id, 1, 'X', now() - %s FROM job)"
         " SELECT id FROM job ORDER BY id",
-        state,
-        age,
+        *[age][: state in DAYS],
         number,
         age,
     )
@@ -90,7 +90,7 @@ def test_none_keeps_for_ever(database: None, settings: Any) -> None:
 
 def test_an_operators_retry_in_flight_is_left_alone_and_never_waits(database: None) -> None:
     mine, other = ended("failed", timedelta(days=91), 2)
-    with another_session("UPDATE salon_jobs_job SET state = 'queued', finished_at = NULL WHERE id = %s", mine):
+    with another_session(f"UPDATE salon_jobs_job SET {moved_to('queued')} WHERE id = %s", mine):
         with connections["default"].cursor() as cursor:
             cursor.execute("SET lock_timeout = '2s'")
             try:

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management import call_command
 
-from tests.support import seen
+from tests.support import in_state, seen, selected
 
 
 def run(*arguments: str) -> tuple[str, str]:
@@ -19,7 +19,8 @@ def run(*arguments: str) -> tuple[str, str]:
 
 def add(**columns: Any) -> int:
     """Add a job with these columns; return its ID."""
-    values = {"task": "ping", **columns}
-    names, marks = ", ".join(values), ", ".join("%s" for _ in values)
-    [(job_id,)] = seen(f"INSERT INTO salon_jobs_job ({names}) VALUES ({marks}) RETURNING id", *values.values())
+    state = columns.pop("state", "queued")
+    row = {**in_state(f"'{state}'"), "task": "'ping'", **dict.fromkeys(columns, "%s")}
+    values = [columns[name] for name in row if name in columns]
+    [(job_id,)] = seen(f"INSERT INTO salon_jobs_job {selected(row)} RETURNING id", *values)
     return int(job_id)

@@ -12,7 +12,7 @@ from django.db import transaction
 from salon_jobs import emit
 from tests import tasks
 from tests.outbox.scene import ORDERS
-from tests.support import change, seen
+from tests.support import change, moved_to, seen
 
 NOTE = '{"note": ""}'
 TABLES = "salon_jobs_job, salon_jobs_job_result, salon_jobs_message"
@@ -35,17 +35,17 @@ def test_jobs_that_waited_or_ran_elsewhere_are_cancelled(carry: Callable[[], Non
     for _ in range(5):
         tasks.system.enqueue()
     [first, second, third, fourth, fifth] = [row[0] for row in seen("SELECT id FROM salon_jobs_job ORDER BY id")]
-    change("UPDATE salon_jobs_job SET state = 'running', lease = 1, leased_by = 7 WHERE id IN (%s, %s)", second, third)
-    change("UPDATE salon_jobs_job SET state = 'failed', leased_by = NULL, finished_at = now() WHERE id = %s", third)
-    change("UPDATE salon_jobs_job SET state = 'cancelled', reason = 'x', finished_at = now() WHERE id = %s", fourth)
+    change(f"UPDATE salon_jobs_job SET {moved_to('running')} WHERE id IN (%s, %s)", second, third)
+    change(f"UPDATE salon_jobs_job SET {moved_to('failed')} WHERE id = %s", third)
+    change(f"UPDATE salon_jobs_job SET {moved_to('cancelled')} WHERE id = %s", fourth)
     change("UPDATE salon_jobs_job SET payload = 'null' WHERE id = %s", fifth)
     carry()
     loaded = "loaded from a fixture"
     assert seen("SELECT id, state, reason, payload::text, finished_at IS NOT NULL FROM salon_jobs_job ORDER BY id") == [
         (first, "cancelled", loaded, NOTE, True),
         (second, "cancelled", loaded, NOTE, True),
-        (third, "failed", "", NOTE, True),
-        (fourth, "cancelled", "x", NOTE, True),
+        (third, "failed", "not_retried", NOTE, True),
+        (fourth, "cancelled", "cancelled", NOTE, True),
         (fifth, "cancelled", loaded, "null", True),
     ]
     assert seen("SELECT count(*) FROM salon_jobs_job WHERE leased_by IS NOT NULL") == [(0,)]

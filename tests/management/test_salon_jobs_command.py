@@ -23,7 +23,7 @@ from salon_jobs.management.arguments import os_user
 from tests import tasks
 from tests.interpreter import start_python
 from tests.management.operator import run
-from tests.support import change, seen
+from tests.support import change, in_state, moved_to, seen, selected
 
 
 def test_without_a_subcommand_it_shows_what_there_is() -> None:
@@ -35,12 +35,8 @@ def test_without_a_subcommand_it_shows_what_there_is() -> None:
 
 
 def failed(days: int, number: int = 1) -> None:
-    change(
-        "INSERT INTO salon_jobs_job (task, state, finished_at)"
-        " SELECT 'ping', 'failed', now() - make_interval(days => %s) FROM generate_series(1, %s)",
-        days,
-        number,
-    )
+    row = in_state("'failed'", task="'ping'", finished_at="now() - make_interval(days => %s)")
+    change(f"INSERT INTO salon_jobs_job {selected(row)} FROM generate_series(1, %s)", days, number)
 
 
 def count() -> int:
@@ -193,10 +189,10 @@ def test_pause_and_resume(stores: list[UUID]) -> None:
 def test_retry_takes_ids_or_all_failed_ones_that_are_named(stores: list[UUID]) -> None:
     first, second, waiting = (tasks.system.enqueue().id for _ in range(3))
     mail, other = (tasks.in_store.using(queue="mail").enqueue(store_id=store).id for store in stores[:2])
-    change("UPDATE salon_jobs_job SET state = 'running', attempts = 3 WHERE id <> %s", waiting)
-    change("UPDATE salon_jobs_job SET state = 'failed', finished_at = now() WHERE state = 'running'")
+    change(f"UPDATE salon_jobs_job SET {moved_to('running', attempts='3')} WHERE id <> %s", waiting)
+    change(f"UPDATE salon_jobs_job SET {moved_to('failed')} WHERE state = 'running'")
     cancelled = tasks.system.enqueue().id
-    change("UPDATE salon_jobs_job SET state = 'cancelled', finished_at = now() WHERE id = %s", cancelled)
+    change(f"UPDATE salon_jobs_job SET {moved_to('cancelled')} WHERE id = %s", cancelled)
     out, _ = run("retry", str(first), str(waiting), str(cancelled), "999", "--yes")
     assert out.splitlines() == [
         f"{waiting}: it is queued; only failed and cancelled jobs can be retried",

@@ -16,7 +16,7 @@ from salon_jobs.tenancy.context import tenant_context
 from tests.admin.test_admin_readers import WebRouter, staff
 from tests.plans.explain import rows_read, scans_of, signed_in
 from tests.settings import SALON_JOBS
-from tests.support import change, seen
+from tests.support import change, in_state, seen, selected
 
 ENDED = 150_000
 WAITING = 20_750
@@ -30,21 +30,22 @@ def crowded(migrated: None) -> Iterator[None]:
 
     Seven stores have almost all of it, and two thousand one job each.
     """
-    columns = "INSERT INTO salon_jobs_job (task, store_id, queue, state, run_at, job_key, finished_at)"
-    change(
-        f"{columns[:-1]}, error_class, fingerprint) SELECT CASE WHEN n %% 50000 = 9 THEN 'ping' ELSE 'test-store' END,"
-        "  CASE WHEN n %% 50000 = 8 THEN NULL WHEN n %% 75 = 5 THEN gen_random_uuid()"
-        f" ELSE ('{STORE}' || n %% 7)::uuid END,"
-        "   CASE WHEN n %% 50000 = 7 THEN 'rare' ELSE 'default' END,"
-        "   CASE WHEN n %% 500 = 0 THEN 'failed' WHEN n %% 5000 = 1 THEN 'cancelled'"
-        "        WHEN n %% 8 = 3 THEN 'queued' ELSE 'succeeded' END,"
-        "   now(), 'k:' || n, now(), CASE WHEN n %% 500 = 0 THEN 'E' || n %% 3000 / 500 END,"
-        "   CASE WHEN n %% 500 = 0 THEN n %% 3000 END FROM generate_series(1, %s) AS n",
-        ENDED,
+    row = in_state(
+        "CASE WHEN n %% 500 = 0 THEN 'failed' WHEN n %% 5000 = 1 THEN 'cancelled'"
+        " WHEN n %% 8 = 3 THEN 'queued' ELSE 'succeeded' END",
+        task="CASE WHEN n %% 50000 = 9 THEN 'ping' ELSE 'test-store' END",
+        store_id="CASE WHEN n %% 50000 = 8 THEN NULL WHEN n %% 75 = 5 THEN gen_random_uuid()"
+        f" ELSE ('{STORE}' || n %% 7)::uuid END",
+        queue="CASE WHEN n %% 50000 = 7 THEN 'rare' ELSE 'default' END",
+        job_key="'k:' || n",
+        error_class="CASE WHEN n %% 500 = 0 THEN 'E' || n %% 3000 / 500 END",
+        fingerprint="CASE WHEN n %% 500 = 0 THEN n %% 3000 END",
     )
+    change(f"INSERT INTO salon_jobs_job {selected(row)} FROM generate_series(1, %s) AS n", ENDED)
     change(
-        f"{columns} SELECT CASE WHEN n = 3 THEN 'lone' ELSE 'test-store' END, ('{STORE}' || n %% 7)::uuid,"
-        "  CASE WHEN n = 4 THEN 'lone' ELSE 'default' END, 'queued', now() + interval '1 day', 'q:' || n, NULL"
+        "INSERT INTO salon_jobs_job (task, store_id, queue, run_at, job_key)"
+        f" SELECT CASE WHEN n = 3 THEN 'lone' ELSE 'test-store' END, ('{STORE}' || n %% 7)::uuid,"
+        "  CASE WHEN n = 4 THEN 'lone' ELSE 'default' END, now() + interval '1 day', 'q:' || n"
         "   FROM generate_series(1, 2000) AS n"
     )
     change(
@@ -60,11 +61,9 @@ def crowded(migrated: None) -> Iterator[None]:
 @pytest.fixture
 def alike(crowded: None) -> Iterator[None]:
     """Have 20,000 jobs fail alike, one of them of the first store."""
-    change(
-        "INSERT INTO salon_jobs_job (task, store_id, state, finished_at, error_class, fingerprint)"
-        f" SELECT 'alike', ('{STORE}' || CASE WHEN n = 9 THEN 1 ELSE 2 END)::uuid, 'failed', now(), 'E', 7"
-        "   FROM generate_series(1, 20000) AS n"
-    )
+    store = f"('{STORE}' || CASE WHEN n = 9 THEN 1 ELSE 2 END)::uuid"
+    row = in_state("'failed'", task="'alike'", store_id=store, fingerprint="7")
+    change(f"INSERT INTO salon_jobs_job {selected(row)} FROM generate_series(1, 20000) AS n")
     change("VACUUM ANALYZE salon_jobs_job")
     yield
     change("DELETE FROM salon_jobs_job WHERE task = 'alike'")
@@ -189,10 +188,9 @@ def test_counting_ends_at_ten_thousand_and_says_so(client: Client) -> None:
 
 def test_the_chosen_store_is_offered_though_many_others_failed_later(client: Client) -> None:
     chosen = "ffffffff-ffff-ffff-ffff-ffffffffffff"
-    change(
-        "INSERT INTO salon_jobs_job (task, store_id, state, finished_at)"
-        " SELECT 'late', gen_random_uuid(), 'failed', now() + interval '1 day' FROM generate_series(1, 60)"
-    )
+    later = "now() + interval '1 day'"
+    row = in_state("'failed'", task="'late'", store_id="gen_random_uuid()", finished_at=later)
+    change(f"INSERT INTO salon_jobs_job {selected(row)} FROM generate_series(1, 60)")
     try:
         text = client.get(f"{JOBS}?store={chosen}").content.decode()
     finally:
@@ -213,14 +211,10 @@ def test_retrying_all_that_match_changes_them_in_a_few_statements(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change("DELETE FROM salon_jobs_job WHERE state = 'failed'")
-    change(
-        "INSERT INTO salon_jobs_job (task, state, finished_at, job_key) VALUES"
-        " ('many', 'failed', now(), 'twin'), ('many', 'queued', NULL, 'twin')"
-    )
-    change(
-        "INSERT INTO salon_jobs_job (task, state, finished_at, attempts)"
-        " SELECT 'many', 'failed', now(), 25 FROM generate_series(1, 2500)"
-    )
+    twin = in_state("state", task="'many'", job_key="'twin'")
+    change(f"INSERT INTO salon_jobs_job {selected(twin)} FROM unnest(ARRAY['failed', 'queued']) AS state")
+    failed = in_state("'failed'", task="'many'", attempts="25")
+    change(f"INSERT INTO salon_jobs_job {selected(failed)} FROM generate_series(1, 2500)")
     form = {"action": "retry", "select_across": "1", "index": "0", "_selected_action": "1"}
     asked = client.post(f"{JOBS}?state__exact=failed", form).content.decode()
     assert "2,501 jobs selected" in asked

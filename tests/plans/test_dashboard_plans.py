@@ -14,7 +14,7 @@ from salon_jobs.core.metrics import BUCKETS
 from salon_jobs.dashboard.queues import tasks_of
 from salon_jobs.tenancy.context import tenant_context
 from tests.plans.explain import rows_read, scans_of, signed_in
-from tests.support import change
+from tests.support import change, in_state, selected
 
 STORE = "00000000-0000-0000-0000-00000000000"
 DASHBOARD = "/admin/salon_jobs/dashboard/"
@@ -31,13 +31,15 @@ TABLES = (
 def crowded(migrated: None) -> Iterator[None]:
     """Fill the tables: 80,000 queued jobs, 40,000 failed ones, a process that holds 3,000, and messages."""
     change("INSERT INTO salon_jobs_process (id, kind, hostname, pid) VALUES (1, 'worker', 'x', 1)")
-    change(
-        "INSERT INTO salon_jobs_job (task, store_id, queue, state, run_at, priority, leased_by, finished_at)"
-        f" SELECT 'test-store', ('{STORE}' || n %% 7)::uuid, CASE WHEN n = 5 THEN 'rare' ELSE 'default' END,"
-        " CASE WHEN n <= 80000 THEN 'queued' WHEN n <= 83000 THEN 'running' ELSE 'failed' END,"
-        " now() - n * interval '1 ms', n %% 3, (SELECT id FROM salon_jobs_process),"
-        " CASE WHEN n > 83000 THEN now() END FROM generate_series(1, 123000) AS n"
+    row = in_state(
+        "CASE WHEN n <= 80000 THEN 'queued' WHEN n <= 83000 THEN 'running' ELSE 'failed' END",
+        task="'test-store'",
+        store_id=f"('{STORE}' || n %% 7)::uuid",
+        queue="CASE WHEN n = 5 THEN 'rare' ELSE 'default' END",
+        run_at="now() - n * interval '1 ms'",
+        priority="n %% 3",
     )
+    change(f"INSERT INTO salon_jobs_job {selected(row)} FROM generate_series(1, 123000) AS n")
     change(
         "INSERT INTO salon_jobs_job_error (job_id, store_id, attempt, error_class)"
         f" SELECT n, ('{STORE}' || n %% 7)::uuid, 1, 'E' FROM generate_series(1, 40000) AS n"

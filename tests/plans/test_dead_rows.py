@@ -39,13 +39,13 @@ def test_a_scan_reads_the_dead_rows_before_a_group_once(process_id: int) -> None
 def test_orphans_are_found_without_reading_the_leases_of_the_living(process_id: int) -> None:
     change("INSERT INTO salon_jobs_process (id, kind, hostname, pid) VALUES (%s, 'worker', 'test', 2)", process_id + 10)
     change(
-        "INSERT INTO salon_jobs_job (task, state, lease, leased_by)"
-        " SELECT 'test-store', 'running', 1, %s + n FROM unnest(ARRAY[1, 2, 11]) n",
+        "INSERT INTO salon_jobs_job (task, state, lease, leased_by, started_at)"
+        " SELECT 'test-store', 'running', 1, %s + n, now() FROM unnest(ARRAY[1, 2, 11]) n",
         process_id,
     )
     change(
-        "INSERT INTO salon_jobs_job (task, state, lease, leased_by)"
-        " SELECT 'test-store', 'running', 1, %s FROM generate_series(1, 2000)",
+        "INSERT INTO salon_jobs_job (task, state, lease, leased_by, started_at)"
+        " SELECT 'test-store', 'running', 1, %s, now() FROM generate_series(1, 2000)",
         process_id,
     )
     change("ANALYZE salon_jobs_job")

@@ -9,7 +9,7 @@ from django.db import ProgrammingError, connection, transaction
 
 from salon_jobs.core.records import JobState
 from tests import tasks
-from tests.support import change
+from tests.support import change, moved_to
 
 LEGAL = {
     ("queued", "running"),  # claimed
@@ -28,15 +28,16 @@ LEGAL = {
 def test_a_job_moves_between_states_as_declared(database: None, old: JobState, new: JobState) -> None:
     job = tasks.system.enqueue()
     change("SET session_replication_role = replica")
-    change("UPDATE salon_jobs_job SET state = %s", old.value)
+    change(f"UPDATE salon_jobs_job SET {moved_to(old)}")
     change("RESET session_replication_role")
+    move = f"UPDATE salon_jobs_job SET {moved_to(new)} WHERE id = %s"
     with connection.cursor() as cursor:
         if (old, new) in LEGAL:
-            cursor.execute("UPDATE salon_jobs_job SET state = %s WHERE id = %s", [new.value, job.id])
+            cursor.execute(move, [job.id])
             assert cursor.rowcount == 1
         else:
             with pytest.raises(ProgrammingError, match="Cannot update"), transaction.atomic():
-                cursor.execute("UPDATE salon_jobs_job SET state = %s WHERE id = %s", [new.value, job.id])
+                cursor.execute(move, [job.id])
 
 
 @pytest.mark.parametrize("column", ["id = id + 1", "task = 'ping'", "store_id = gen_random_uuid()"])

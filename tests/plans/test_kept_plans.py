@@ -46,8 +46,8 @@ def test_the_end_of_a_run(empty: None, keep: bool) -> None:
     for _ in range(8):  # five plans of their own, then the one that is kept
         own_value(FINISH, 1, keep)
     change(
-        "INSERT INTO salon_jobs_job (task, state, leased_by, lease)"
-        " SELECT 'test-system', 'running', 7, 1 FROM generate_series(1, 20000)"
+        "INSERT INTO salon_jobs_job (task, state, leased_by, lease, started_at)"
+        " SELECT 'test-system', 'running', 7, 1, now() FROM generate_series(1, 20000)"
     )
     assert rows_read("SELECT salon_jobs_finish(20000, 1, 7, %s)", keep) < 10
 
@@ -57,8 +57,8 @@ def test_the_end_of_a_chunk(empty: None, keep: bool) -> None:
     for _ in range(8):
         own_value("SELECT salon_jobs_finish_chunk('{}', '{}', 7, %s)", keep)
     change(
-        "INSERT INTO salon_jobs_job (task, state, leased_by, lease)"
-        " SELECT 'test-system', 'running', 7, 1 FROM generate_series(1, 20000)"
+        "INSERT INTO salon_jobs_job (task, state, leased_by, lease, started_at)"
+        " SELECT 'test-system', 'running', 7, 1, now() FROM generate_series(1, 20000)"
     )
     finish = "SELECT salon_jobs_finish_chunk('{100,9000,20000}', '{1,1,1}', 7, %s)"
     assert rows_read(finish, keep) < 10

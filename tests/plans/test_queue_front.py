@@ -10,7 +10,7 @@ import pytest
 from salon_jobs.control import pause
 from salon_jobs.jobs.waiting import count_rest, look_at_queue
 from tests.plans.explain import nodes, scans
-from tests.support import change, seen
+from tests.support import change, in_state, moved_to, seen, selected
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +61,9 @@ def test_jobs_that_are_not_due_are_skipped_priority_by_priority(waiting: None) -
 
 def test_what_waits_behind_the_front_is_counted_up_to_a_bound(waiting: None) -> None:
     # Up to some 5,000 failed jobs PostgreSQL may read and sort all of them, since two bitmaps seem as cheap.
-    change(
-        "INSERT INTO salon_jobs_job (task, queue, state, finished_at)"
-        " SELECT 'ping', 'q' || n %% 3, 'running', now() FROM generate_series(1, 15000) AS n"
-    )
-    change("UPDATE salon_jobs_job SET state = 'failed' WHERE state = 'running'")
+    rows = selected(in_state("'running'", task="'ping'", queue="'q' || n %% 3"))
+    change(f"INSERT INTO salon_jobs_job {rows} FROM generate_series(1, 15000) AS n")
+    change(f"UPDATE salon_jobs_job SET {moved_to('failed')} WHERE state = 'running'")
     change("VACUUM ANALYZE salon_jobs_job")
     plan = nodes("queue_rest", {})
     assert sum(node["Actual Rows"] * node["Actual Loops"] for node in scans(plan)) <= 11_100

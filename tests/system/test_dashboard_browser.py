@@ -12,7 +12,7 @@ from playwright.sync_api import Page, Route, expect
 
 from salon_jobs.core.metrics import BUCKETS, bucket_of
 from tests.outbox.test_operate_messages import ORDERS, block, write
-from tests.support import change, seen
+from tests.support import change, in_state, seen, selected
 from tests.system.conftest import sign_in, staff
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("beside_a_loop")]
@@ -52,11 +52,8 @@ def shop(stores: list[UUID]) -> list[UUID]:
         stores[0],
         worker,
     )
-    change(
-        "INSERT INTO salon_jobs_job (task, store_id, state, finished_at, reason)"
-        " SELECT 'expire-tentative-for-store', %s, 'failed', now(), 'attempts_exhausted' FROM generate_series(1, 12)",
-        stores[1],
-    )
+    row = in_state("'failed'", task="'expire-tentative-for-store'", store_id="%s", reason="'attempts_exhausted'")
+    change(f"INSERT INTO salon_jobs_job {selected(row)} FROM generate_series(1, 12)", stores[1])
     change(
         "INSERT INTO salon_jobs_job_error (job_id, store_id, attempt, error_class)"
         " SELECT n, %s, 1, 'django.db.utils.OperationalError' FROM generate_series(1, 12) AS n",

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests import tasks
-from tests.support import change, job_row, run_due, seen
+from tests.support import change, claim, in_state, job_row, run_due, seen, selected
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("beside_a_loop")]
 
@@ -30,9 +30,7 @@ def jobs(stores: list[UUID], hooks: tasks.Hooks, process_id: int) -> dict[str, i
     change("UPDATE salon_jobs_job SET run_at = now()")
     run_due(process_id)
     running = tasks.in_store.enqueue(store_id=stores[1], number=42)
-    change(
-        "UPDATE salon_jobs_job SET state = 'running', lease = 1, leased_by = %s WHERE id = %s", process_id, running.id
-    )
+    claim(process_id)
     waiting = tasks.in_store.enqueue(store_id=stores[2], number=43)
     change("TRUNCATE django_admin_log")
     return {"failed": failed.id, "running": running.id, "waiting": waiting.id}
@@ -173,12 +171,9 @@ def test_queue_task_and_store_are_paused_and_resumed(
 
 
 def test_all_that_match_and_all_of_a_kind_of_failure(page: Page, site: str, stores: list[UUID]) -> None:
-    change(
-        "INSERT INTO salon_jobs_job (task, store_id, state, finished_at, fingerprint, error_class, queue)"
-        " SELECT 'ping', %s, 'failed', now(), n %% 2, 'TillOnFire', (ARRAY['a', 'b'])[1 + n %% 2]"
-        " FROM generate_series(1, 120) AS n",
-        stores[0],
-    )
+    queue, error_class = "(ARRAY['a', 'b'])[1 + n %% 2]", "'TillOnFire'"
+    row = in_state("'failed'", task="'ping'", store_id="%s", fingerprint="n %% 2", error_class=error_class, queue=queue)
+    change(f"INSERT INTO salon_jobs_job {selected(row)} FROM generate_series(1, 120) AS n", stores[0])
     change(
         "INSERT INTO salon_jobs_job_error (job_id, attempt, error_class, message)"
         " SELECT max(id), 1, 'TillOnFire', 'the till is on fire <b>now</b>' FROM salon_jobs_job GROUP BY fingerprint"

@@ -21,12 +21,12 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 def jobs(stores: list[UUID]) -> list[int]:
     """Make four jobs: an old failure, one of another kind, one that waits at night, one of no store."""
     made = seen(
-        "INSERT INTO salon_jobs_job (task, queue, store_id, state, created_at, finished_at, error_class, reason,"
-        " job_key) VALUES ('ping', 'night', %s, 'failed', now() - interval '2 h', now(), 'builtins.KeyError',"
-        "         'attempts_exhausted', 'charge:1'),"
-        " ('ping', 'night', %s, 'failed', now(), now(), 'TillOnFire', 'attempts_exhausted', NULL),"
-        " ('aggregate-daily-sales', 'night', %s, 'queued', now(), NULL, NULL, '', 'charge:2'),"
-        " ('ping', 'default', NULL, 'queued', now(), NULL, NULL, '', NULL) RETURNING id",
+        "INSERT INTO salon_jobs_job (task, queue, store_id, state, created_at, started_at, finished_at, error_class,"
+        " reason, job_key) VALUES ('ping', 'night', %s, 'failed', now() - interval '2 h', now(), now(),"
+        "         'builtins.KeyError', 'attempts_exhausted', 'charge:1'),"
+        " ('ping', 'night', %s, 'failed', now(), now(), now(), 'TillOnFire', 'attempts_exhausted', NULL),"
+        " ('aggregate-daily-sales', 'night', %s, 'queued', now(), NULL, NULL, NULL, '', 'charge:2'),"
+        " ('ping', 'default', NULL, 'queued', now(), NULL, NULL, NULL, '', NULL) RETURNING id",
         stores[0],
         stores[1],
         stores[0],

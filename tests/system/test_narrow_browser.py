@@ -61,8 +61,8 @@ def _fits(page: Page, address: str) -> None:
 def long_rows(stores: list[UUID]) -> dict[str, int]:
     """Have one row of each kind, with what is longest in it; returns the ids of those that have a page."""
     [(job,)] = seen(
-        "INSERT INTO salon_jobs_job (task, queue, store_id, state, finished_at, error_class, fingerprint, payload,"
-        " reason, job_key) VALUES (%s, %s, %s, 'failed', now(), %s, 1, %s, %s, %s) RETURNING id",
+        "INSERT INTO salon_jobs_job (task, queue, store_id, state, started_at, finished_at, error_class, fingerprint,"
+        " payload, reason, job_key) VALUES (%s, %s, %s, 'failed', now(), now(), %s, 1, %s, %s, %s) RETURNING id",
         LONG,
         LONG[:100],
         stores[0],

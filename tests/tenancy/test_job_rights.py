@@ -23,7 +23,7 @@ from salon_jobs.core.records import ActionResult
 from salon_jobs.jobs import JobHandle, control
 from salon_jobs.jobs import queries as store
 from tests import tasks
-from tests.support import change, claim, seen
+from tests.support import change, claim, moved_to, seen
 from tests.tenancy.canaries import NOW
 
 ADD = "SELECT job_id FROM salon_jobs_add_job('test-store', '{}', %s, job_key => 'k')"
@@ -143,7 +143,8 @@ def test_the_guards_refuse_mistakes_even_the_owners(jobs: list[JobHandle], store
         with pytest.raises(Exception, match=why):
             change(f"UPDATE salon_jobs_job SET {assignment}")
     for legal in ("running", "failed", "queued", "cancelled", "queued", "running", "succeeded"):
-        assert len(ask("owner", "UPDATE salon_jobs_job SET state = %s RETURNING id", legal)) == 4
+        move = f"UPDATE salon_jobs_job SET {moved_to(legal)} RETURNING id"
+        assert len(ask("owner", move)) == 4
     with pytest.raises(Exception, match="legal_moves_only"):
         change("UPDATE salon_jobs_job SET state = 'queued'")
 

@@ -239,7 +239,7 @@ def test_no_statement_queues_again_what_has_begun(enqueued: int, process_id: int
     job = begin(process_id)
     assert queries.requeue([(job.id, job.lease)], process_id) == {}
     assert queries.give_back([(job.id, job.lease)], process_id) == []
-    with pytest.raises(IntegrityError, match="salon_jobs_job_begun_once"):
+    with pytest.raises(IntegrityError, match="salon_jobs_job_state"):
         change("UPDATE salon_jobs_job SET state = 'queued', leased_by = NULL")
 
 

@@ -24,7 +24,7 @@ from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.deadlines import Cancellations
 from tests import tasks
 from tests.e2e.worker_process import eventually
-from tests.support import change, claim, elsewhere, job_row, seen, working
+from tests.support import change, claim, elsewhere, job_row, moved_to, seen, working
 from tests.worker.conftest import Enqueue
 from tests.worker.effects import job_events, write, written
 from tests.worker.test_store_fences import states, wait_until_somebody_waits_for_a_lock
@@ -353,20 +353,17 @@ def test_the_function_is_for_the_runtimes_and_nobody_else(database: None) -> Non
 def test_timeliness_in_words(stores: list[UUID], running: Any) -> None:
     from salon_jobs.models import Job
 
-    def now(**changes: Any) -> str:
-        columns = ", ".join(f"{name} = %s" for name in changes)
-        change(f"UPDATE salon_jobs_job SET {columns}", *changes.values())
+    def now(state: str, **changes: str) -> str:
+        change(f"UPDATE salon_jobs_job SET {moved_to(state, **changes)}")
         return Job.objects.get(pk=running.id).timeliness
 
-    assert now(lease=1) == "running"
-    change("UPDATE salon_jobs_job SET cancel_requested_at = now()")
-    assert now(lease=1) == "cancelling"
-    assert now(state="queued") == "queued"
-    change("UPDATE salon_jobs_job SET run_at = now() + interval '1 h'")
-    assert now(lease=1) == "scheduled"
-    assert now(state="cancelled", reason="expired: waited 5 s, longer than 1 s") == "expired"
-    assert now(reason="cancelled") == "cancelled"
-    change("UPDATE salon_jobs_job SET state = 'queued'")
-    change("UPDATE salon_jobs_job SET state = 'running'")
-    assert now(state="failed", reason="JOB.TIMED_OUT") == "timed out"
-    assert now(reason="attempts_exhausted") == "failed"
+    assert now("running") == "running"
+    assert now("running", cancel_requested_at="now()") == "cancelling"
+    assert now("queued") == "queued"
+    assert now("queued", run_at="now() + interval '1 h'") == "scheduled"
+    assert now("cancelled", reason="'expired: waited 5 s, longer than 1 s'") == "expired"
+    assert now("cancelled") == "cancelled"
+    assert now("queued") == "scheduled"
+    assert now("running") == "running"
+    assert now("failed", reason="'JOB.TIMED_OUT'") == "timed out"
+    assert now("failed") == "failed"

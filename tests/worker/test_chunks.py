@@ -214,7 +214,7 @@ def test_a_row_that_another_transaction_has_locked_is_waited_for(
     chunk = chunk_of(claim(process_id), process_id)
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic(), connection.cursor() as cursor:
-            cursor.execute("UPDATE salon_jobs_job SET reason = 'seen' WHERE id = %s", [ids[1]])
+            cursor.execute("UPDATE salon_jobs_job SET attempts = attempts WHERE id = %s", [ids[1]])
             running = elsewhere(pool, lambda: execute(on_this_thread(chunk)))
             wait_until_somebody_waits_for_a_lock()
         assert running.result(10) == Succeeded(finished=True)

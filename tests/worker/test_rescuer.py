@@ -12,9 +12,7 @@ import psycopg
 import pytest
 from django.db import DatabaseError, OperationalError
 
-from salon_jobs.control import cancel_jobs
 from salon_jobs.db import statements
-from salon_jobs.jobs import queries
 from salon_jobs.models import Process
 from salon_jobs.process.heartbeat import application_name
 from salon_jobs.worker.in_flight import InFlightRun
@@ -231,31 +229,3 @@ def test_the_run_for_which_a_child_was_killed_is_a_failed_attempt_and_its_neighb
     assert seen("SELECT job_id, attempt FROM salon_jobs_job_error") == [(culprit, 1)]
     events = [getattr(record, "event", "") for record in caplog.records]
     assert events.count("job_failed" if max_attempts == 1 else "job_retried") == 1
-
-
-@pytest.mark.parametrize("unwanted", [False, True])
-def test_a_running_job_that_nobody_owns_is_queued_again(process_id: int, unwanted: bool) -> None:
-    """Such as after a statement by hand."""
-    tasks.system.enqueue()
-    [job] = claim(process_id)
-    change("UPDATE salon_jobs_job SET leased_by = NULL")
-    if unwanted:
-        change("UPDATE salon_jobs_job SET cancel_requested_at = now()")
-    assert Rescuer().run_once() == RescueCounts()
-    assert statements.execute("mark_unowned") == 1
-    assert statements.execute("mark_unowned") == 0
-    assert Rescuer().run_once() == RescueCounts(processes=1, queued=1)
-    assert seen("SELECT state, lease, leased_by FROM salon_jobs_job") == [
-        ("cancelled" if unwanted else "queued", 0, None)
-    ]
-    assert not queries.finish(job, process_id)
-
-
-@pytest.mark.parametrize("role", ["operator", "default"])
-def test_a_job_that_nobody_owns_is_cancelled_at_once(process_id: int, role: str) -> None:
-    handle = tasks.system.enqueue()
-    claim(process_id)
-    change("UPDATE salon_jobs_job SET leased_by = NULL")
-    [result] = cancel_jobs(handle, using=role)
-    assert (result.changed, result.detail) == (True, "")
-    assert seen("SELECT state, reason FROM salon_jobs_job") == [("cancelled", "cancelled")]

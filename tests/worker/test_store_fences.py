@@ -23,7 +23,7 @@ from salon_jobs.worker.fair_claim import claim_groups, share_out
 from salon_jobs.worker.group_scanner import ClaimFilter, list_groups
 from salon_jobs.worker.maintenance import RescueCounts, rescue_process
 from tests import tasks
-from tests.support import change, claim, elsewhere, job_row, seen
+from tests.support import change, claim, elsewhere, job_row, moved_to, seen
 
 T = TypeVar("T")
 SILENCE = timedelta(seconds=15)
@@ -56,11 +56,11 @@ def test_without_the_lease_nothing_changes(stores: list[UUID], process_id: int, 
     elif wrong == "process":
         owner += 1
     else:
-        change("UPDATE salon_jobs_job SET state = 'cancelled'")
+        change(f"UPDATE salon_jobs_job SET {moved_to('queued', lease='lease')}")
     before = job_row(handle.id)
     verbs: dict[str, Callable[[], object]] = {
         "finish": lambda: queries.finish(job, owner),
-        "fail": lambda: queries.fail(job, owner, report(ValueError()), delay=ZERO, final=False, reason=""),
+        "fail": lambda: queries.fail(job, owner, report(ValueError()), delay=ZERO, final=False, reason="spent"),
         "requeue": lambda: queries.requeue([(job.id, job.lease)], owner),
         "cancel_run": lambda: queries.cancel_run(job, owner, "x"),
         "expire_run": lambda: queries.expire_run(job, owner, report(Expired()), "x"),

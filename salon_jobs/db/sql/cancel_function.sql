@@ -7,7 +7,7 @@ CREATE OR REPLACE FUNCTION __schema__.salon_jobs_cancel(ids bigint[]) RETURNS SE
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
 AS $body$
 WITH chosen AS MATERIALIZED (
-    SELECT id, state = 'running' AND leased_by IS NOT NULL AS runs FROM __schema__.salon_jobs_job
+    SELECT id, state = 'running' AS runs FROM __schema__.salon_jobs_job
      WHERE id = ANY (ids) AND state IN ('queued', 'failed', 'running')
        AND store_id = (SELECT nullif(current_setting('__guc__', true), '')::uuid)
      ORDER BY id

@@ -31,16 +31,14 @@ RETURNING j.id
 
 -- name: operator_cancel
 -- Cancel jobs that are not running, with %(reason)s, and return their ids. A running job belongs to its process: with
--- %(running)s the process is asked to end it, and the job is cancelled instead of requeued. With %(unowned)s, one that
--- no process owns is cancelled like a queued one.
+-- %(running)s the process is asked to end it, and the job is cancelled instead of requeued.
 -- Locks: the rows, in id order (it waits for a claim or a finish in flight, then the state decides). With %(running)s
 -- run it in a transaction of its own: a finish waits for it.
 -- Role: operator, worker; web for its store's that are not running (the others through cancel_function.sql).
 WITH chosen AS MATERIALIZED (
-    SELECT id, state = 'running' AND leased_by IS NOT NULL AS runs FROM salon_jobs_job
+    SELECT id, state = 'running' AS runs FROM salon_jobs_job
      WHERE id = ANY (%(ids)s)
-       AND (state IN ('queued', 'failed')
-            OR (state = 'running' AND (%(running)s OR (%(unowned)s AND leased_by IS NULL))))
+       AND (state IN ('queued', 'failed') OR (state = 'running' AND %(running)s))
      ORDER BY id
        FOR UPDATE
 )

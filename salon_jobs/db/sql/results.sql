@@ -107,7 +107,7 @@ WITH ended AS MATERIALIZED (
            (job_id, public_id, store_id, task, queue, priority, payload, attempts, run_at, created_at, started_at,
             worker_id, value, finished_at, expires_at)
     SELECT j.id, j.public_id, j.store_id, j.task, j.queue, j.priority, j.payload, least(j.attempts + 1, 32767),
-           j.run_at, j.created_at, coalesce(j.started_at, clock_timestamp()), %(process_id)s, e.value::jsonb,
+           j.run_at, j.created_at, j.started_at, %(process_id)s, e.value::jsonb,
            clock_timestamp(), clock_timestamp() + e.keep_s * interval '1 second'
       FROM finished j
       JOIN ended e USING (id, lease)

@@ -73,19 +73,6 @@ SELECT CASE WHEN j.id IS NULL THEN p.id IS NOT NULL ELSE j.lease = %(lease)s AND
 -- Locks: none. Role: any.
 SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
 
--- name: mark_unowned
--- Give running jobs that no process owns to process 1, which never has a row: the sweep for dead processes finds them
--- as its jobs, and does with them what it does with all. No statement of ours leaves such a row.
--- Locks: the rows, in ascending order, SKIP LOCKED. Role: worker.
-WITH unowned AS MATERIALIZED (
-    SELECT id FROM salon_jobs_job
-     WHERE state = 'running' AND leased_by IS NULL
-     ORDER BY id
-     LIMIT 1000
-       FOR UPDATE SKIP LOCKED
-)
-UPDATE salon_jobs_job SET leased_by = 1 WHERE id = ANY (ARRAY(SELECT id FROM unowned))
-
 -- name: leased_job
 -- Read one job leased by a process, in the columns of claim_due.sql: a supervisor ends the runs of a dead child.
 -- Locks: none. Role: worker.

@@ -18,7 +18,8 @@ BEGIN
     FOR job_id IN SELECT each FROM unnest(ids) AS each ORDER BY random() LOOP
         EXIT WHEN clock_timestamp() > began + interval '1 s';
         BEGIN
-            UPDATE __schema__.salon_jobs_job j SET state = 'queued', leased_by = NULL
+            UPDATE __schema__.salon_jobs_job j
+               SET state = 'queued', leased_by = NULL, begun_once_at = NULL, cancel_requested_at = NULL
              WHERE j.id = job_id AND j.state = 'running';
             RAISE EXCEPTION 'not in earnest' USING ERRCODE = 'SJ002';
         EXCEPTION

@@ -1,0 +1,212 @@
+"""Rows that no statement leaves cannot be written by hand either: a loop would pass them by, or stop at them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+from django.conf import settings as django_settings
+from django.db import DatabaseError, DataError, IntegrityError, connections
+from django.test import override_settings
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from salon_jobs import tenant_context
+from salon_jobs.core.error_report import report
+from salon_jobs.core.errors import Expired
+from salon_jobs.core.records import ClaimedJob, JobState, KeptResult
+from salon_jobs.jobs import control, queries
+from salon_jobs.jobs.limits import Limits
+from salon_jobs.models import Process
+from salon_jobs.worker.fair_claim import FairClaim
+from salon_jobs.worker.maintenance import rescue_process
+from tests import tasks
+from tests.support import change, claim, seen
+
+ERROR = report(ValueError("no"))
+KEPT = {**django_settings.SALON_JOBS, "RETAIN_SUCCEEDED": 86_400}
+IMPOSSIBLE = {
+    JobState.QUEUED: [
+        "leased_by = 1",
+        "begun_once_at = now()",
+        "finished_at = now()",
+        "cancel_requested_at = now()",
+        "reason = 'cancelled'",
+    ],
+    JobState.RUNNING: [
+        "leased_by = NULL",
+        "leased_by = 0",
+        "leased_by = 9223372036854775807",
+        "lease = 0",
+        "lease = -1",
+        "started_at = NULL",
+        "finished_at = now()",
+        "reason = 'cancelled'",
+        "state = 'queued'",
+        "state = 'failed', leased_by = NULL, finished_at = now()",
+    ],
+    JobState.SUCCEEDED: ["leased_by = 1", "started_at = NULL", "finished_at = NULL", "reason = 'cancelled'"],
+    JobState.FAILED: [
+        "leased_by = 1",
+        "started_at = NULL",
+        "finished_at = NULL",
+        "cancel_requested_at = now()",
+        "error_class = NULL",
+        "reason = ''",
+        "state = 'queued'",
+    ],
+    JobState.CANCELLED: ["leased_by = 1", "finished_at = NULL", "state = 'queued'"],
+}
+
+
+def bring_to(state: JobState, process_id: int) -> None:
+    """Enqueue a job and bring it to this state as a worker does."""
+    tasks.system.enqueue()
+    if state is JobState.QUEUED:
+        return
+    [job] = claim(process_id)
+    match state:
+        case JobState.SUCCEEDED:
+            with override_settings(SALON_JOBS=KEPT):
+                assert queries.finish(job, process_id)
+        case JobState.FAILED:
+            assert queries.fail(job, process_id, ERROR, delay=timedelta(0), final=True, reason="not_retried")
+        case JobState.CANCELLED:
+            assert queries.cancel_run(job, process_id, "gone")
+        case _:
+            pass
+    assert seen("SELECT state FROM salon_jobs_job") == [(state.value,)]
+
+
+def change_as_operator(assignment: str) -> None:
+    with connections["operator"].cursor() as cursor:
+        cursor.execute(f"UPDATE salon_jobs_job SET {assignment}")
+        assert cursor.rowcount == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "assignment"), [(state, each) for state, some in IMPOSSIBLE.items() for each in some]
+)
+def test_an_operator_cannot_write_what_no_job_in_that_state_has(
+    process_id: int, state: JobState, assignment: str
+) -> None:
+    bring_to(state, process_id)
+    with pytest.raises(IntegrityError, match="salon_jobs_job_state"):
+        change_as_operator(assignment)
+
+
+@pytest.mark.parametrize("column", ["created_at", "run_at", "started_at", "finished_at", "begun_once_at"])
+@pytest.mark.parametrize("value", ["infinity", "-infinity", "0044-03-15 BC"])
+def test_an_operator_cannot_write_an_instant_that_nobody_can_read(process_id: int, column: str, value: str) -> None:
+    bring_to(JobState.CANCELLED, process_id)
+    with pytest.raises(IntegrityError, match="salon_jobs_job_instants"):
+        change_as_operator(f"{column} = '{value}'")
+
+
+@pytest.mark.parametrize("assignment", ["attempts = -1", "rescues = -1", "max_attempts = 0"])
+def test_an_operator_cannot_write_counts_below_zero(process_id: int, assignment: str) -> None:
+    bring_to(JobState.QUEUED, process_id)
+    with pytest.raises(IntegrityError, match="salon_jobs_job_attempts"):
+        change_as_operator(assignment)
+
+
+@pytest.mark.parametrize("column", ["lease", "leased_by"])
+def test_a_lease_cannot_overflow(process_id: int, column: str) -> None:
+    bring_to(JobState.RUNNING, process_id)
+    with pytest.raises(DataError, match="out of range"):
+        change_as_operator(f"{column} = 9223372036854775808")
+
+
+def new_process() -> int:
+    return int(Process.objects.create(kind="worker", hostname="test", pid=1).pk)
+
+
+class Run:
+    """One sequence of statements, on jobs of one store and one process at a time."""
+
+    def __init__(self, store: UUID) -> None:
+        self.store = store
+        self.claims: list[tuple[ClaimedJob, int]] = []
+        self.processes = [new_process()]
+
+    def claim(self, *, fair: bool = False) -> None:
+        process = self.processes[-1]
+        jobs = FairClaim(process, None).claim(2, Limits({})).jobs if fair else claim(process, 2)
+        self.claims += [(job, process) for job in jobs]
+
+    def held(self) -> tuple[ClaimedJob, int]:
+        """Return the newest run, which may have ended long ago."""
+        if not self.claims:
+            tasks.once_in_store.enqueue(store_id=self.store)
+            self.claim()
+        return self.claims[-1]
+
+    def ids(self) -> list[int]:
+        return [job_id for (job_id,) in seen("SELECT id FROM salon_jobs_job")]
+
+    def in_store(self, change_jobs: Callable[..., object]) -> None:
+        with tenant_context(self.store, using="web"):
+            change_jobs(self.ids(), using="web")
+
+    def tell(self, call: str) -> None:
+        try:
+            with connections["default"].cursor() as cursor:
+                cursor.execute(call)
+        except DatabaseError as error:
+            if "no longer leased" not in str(error):
+                raise
+
+    def die(self, charged: list[int] | None) -> None:
+        process = self.processes[-1]
+        self.processes.append(new_process())
+        rescue_process(process, None, charged=charged)
+
+
+VERBS: dict[str, Callable[[Run], object]] = {
+    "enqueue": lambda run: tasks.once_in_store.enqueue(store_id=run.store),
+    "replace": lambda run: tasks.keyed.using(job_key_mode="replace").enqueue(store_id=run.store, number=0),
+    "claim": lambda run: run.claim(),
+    "claim by group": lambda run: run.claim(fair=True),
+    "begin once": lambda run: queries.begin_once(*run.held()),
+    "retry": lambda run: queries.fail(*run.held(), ERROR, delay=timedelta(0), final=False, reason="spent"),
+    "fail": lambda run: queries.fail(*run.held(), ERROR, delay=timedelta(0), final=True, reason="not_retried"),
+    "finish": lambda run: queries.finish(*run.held()),
+    "finish many": lambda run: queries.finish_many([run.held()[0]], run.held()[1]),
+    "finish with a result": lambda run: queries.finish(*run.held(), KeptResult("1", timedelta(1))),
+    "finish a chunk": lambda run: run.tell(queries.finish_chunk_call([run.held()[0]], run.held()[1])),
+    "finish with the commit": lambda run: run.tell(queries.finish_call(*run.held())),
+    "snooze": lambda run: queries.requeue([run.held()[0][:10:9]], run.held()[1], delay=timedelta(0)),
+    "release": lambda run: queries.requeue([run.held()[0][:10:9]], run.held()[1], alone=True, unbegun=True),
+    "give back": lambda run: queries.give_back([run.held()[0][:10:9]], run.held()[1]),
+    "discard": lambda run: queries.cancel_run(*run.held(), "discarded: no"),
+    "expire": lambda run: queries.expire_run(*run.held(), report(Expired("late")), "expired: late"),
+    "cancel": lambda run: control.cancel_jobs(run.ids(), using="operator"),
+    "cancel in a store": lambda run: run.in_store(control.cancel_jobs),
+    "discard by an operator": lambda run: control.discard_jobs(run.ids(), using="operator"),
+    "retry by an operator": lambda run: control.retry_jobs(run.ids(), using="operator"),
+    "retry in a store": lambda run: run.in_store(control.retry_jobs),
+    "look for held-up jobs": lambda run: queries.unheld(run.ids()),
+    "die": lambda run: run.die(charged=None),
+    "die while waiting": lambda run: run.die(charged=[]),
+}
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_no_sequence_of_statements_leaves_an_impossible_row(
+    stores: list[UUID], caplog: pytest.LogCaptureFixture, keep: bool
+) -> None:
+    """Most verbs meet a job in a state that they leave alone; none may meet one that they break."""
+
+    @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+    @given(st.lists(st.sampled_from(list(VERBS)), min_size=8, max_size=30))
+    def run_all(verbs: list[str]) -> None:
+        run = Run(stores[0])
+        for verb in verbs:
+            VERBS[verb](run)
+        change("DELETE FROM salon_jobs_job; DELETE FROM salon_jobs_job_result; DELETE FROM salon_jobs_process")
+
+    with override_settings(SALON_JOBS=KEPT if keep else django_settings.SALON_JOBS):
+        run_all()
+    assert "job_not_rescued" not in {getattr(record, "event", "") for record in caplog.records}
