@@ -143,34 +143,32 @@ def check_drift(alias: str) -> None:
     log_event(logging.WARNING, events.CATALOGUE_DRIFT, drifts=len(drifts), detail=text)
 
 
-# The smallest of what the server, the database and the role allow; reserved_connections came with PostgreSQL 16.
-_ALLOWED = """
-SELECT LEAST(current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
-             - COALESCE(current_setting('reserved_connections', true)::int, 0),
-             NULLIF(r.rolconnlimit, -1), NULLIF(d.datconnlimit, -1))
-  FROM pg_roles r, pg_database d
- WHERE r.rolname = current_user AND d.datname = current_database()
+# Clients show their role here to everybody; the server's own processes have none. reserved_connections came with
+# PostgreSQL 16.
+_LEFT = """
+  WITH used AS (
+       SELECT count(*) AS of_server, count(*) FILTER (WHERE datname = current_database()) AS of_database,
+              count(*) FILTER (WHERE usename = session_user) AS of_role
+         FROM pg_stat_activity WHERE usesysid IS NOT NULL AND pid <> pg_backend_pid()),
+       server AS (
+       SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+              - COALESCE(current_setting('reserved_connections', true)::int, 0) AS total)
+SELECT server.total, LEAST(server.total - used.of_server, NULLIF(r.rolconnlimit, -1) - used.of_role,
+                           NULLIF(d.datconnlimit, -1) - used.of_database)
+  FROM used, server, pg_roles r, pg_database d
+ WHERE r.rolname = session_user AND d.datname = current_database()
 """
 
 
-def check_connections(alias: str, needed: int) -> None:
-    """Warn when a worker may open more connections than the server allows. Raises database errors.
+def connections_left(alias: str) -> tuple[int, int]:
+    """Return how many connections the server has for all, and how many more server, database and role allow us now.
 
-    Does nothing behind a pooler (a URL in LISTEN), where the server's limit does not apply to us.
+    Raises NotReady if the database does not answer.
     """
-    if conf.listen is not True:
-        return
-    with connections[alias].cursor() as cursor:
-        cursor.execute(_ALLOWED)
-        (allowed,) = cursor.fetchone()
-    if needed > allowed:
-        detail = (
-            f"the worker opens up to {needed} connections and the server allows {allowed} in all: start it with fewer"
-            " --processes or a lower --concurrency (SALON_JOBS['PROCESSES'] and ['CONCURRENCY']), or raise"
-            " max_connections"
-        )
-        fields: dict[str, Any] = {"connections": needed, "allowed": allowed}
-        log_event(logging.WARNING, events.CONNECTIONS_SHORT, **fields, detail=detail)
+    with answering(), connections[alias].cursor() as cursor:
+        cursor.execute(_LEFT)
+        total, left = cursor.fetchone()
+    return total, left
 
 
 def check_worker() -> None:

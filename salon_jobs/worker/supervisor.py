@@ -15,12 +15,14 @@ from salon_jobs.core.errors import NotReady, did_you_mean
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import OTHER, Sample, Timings
 from salon_jobs.core.text import shown
+from salon_jobs.core.units import with_noun
 from salon_jobs.core.vital import vitally
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.statistics import OUTCOMES, RunCounts, ended_runs
 from salon_jobs.process.heartbeat import Heartbeat
-from salon_jobs.process.loop import Outage
-from salon_jobs.process.preflight import check_connections
+from salon_jobs.process.preflight import connections_left
+from salon_jobs.process.probe import Probe
+from salon_jobs.process.processors import usable_processors
 from salon_jobs.process.service import ServedLoop
 from salon_jobs.tenancy.connections import refuse_small_pool
 from salon_jobs.worker.child_process import FRESH_S, ChildPlan, ChildProcess, ChildSupervisor
@@ -79,9 +81,58 @@ _CONNECTIONS = 2
 _THREADS = _CONNECTIONS + 2
 
 
+# Of PostgreSQL as it is installed, for a server that cannot be asked.
+_USUAL_CONNECTIONS = 97, 97
+
+
 def connections_of(processes: int, options: WorkerOptions) -> int:
     """Return how many connections a worker opens, embedded loops aside."""
     return processes * (options.concurrency + OTHER_THREADS) + _CONNECTIONS
+
+
+def count_processes(asked: int | None, options: WorkerOptions) -> int:
+    """Return how many processes to start; log a warning if connections are too few for them, or for one a processor.
+
+    As many as were asked for; else one for each usable processor, as long as all take at most half of the server's
+    connections, so that web processes and a second worker find theirs, and no more than are left; at least one. Behind
+    a pooler (``LISTEN`` is not True), whose limits are its own, nothing is asked.
+    """
+    wanted = asked or usable_processors()
+    if conf.listen is not True:
+        return wanted
+    whose = "the server's"
+    try:
+        total, left = Probe(lambda: connections_left(conf.database)).answer()
+    except NotReady:
+        if asked is not None:
+            return asked
+        whose, total, left = "the usual", *_USUAL_CONNECTIONS
+    share = min(total // 2, left)
+    fitting = (share - _CONNECTIONS) // (options.concurrency + OTHER_THREADS)
+    processes = asked or max(1, min(wanted, fitting))
+    if (needed := connections_of(processes, options)) > left:
+        _warn_of(
+            needed,
+            left,
+            f"the worker opens up to {needed} connections and the server, the database or the role allows {left} more:"
+            " start it with fewer --processes or a lower --concurrency (SALON_JOBS['PROCESSES'] and ['CONCURRENCY']),"
+            " or raise max_connections or the CONNECTION LIMIT",
+        )
+    elif processes < wanted:
+        needed = connections_of(wanted, options)
+        _warn_of(
+            needed,
+            share,
+            f"the worker starts {with_noun(processes, 'process', 'processes')} for {wanted} processors: one for each"
+            f" would open up to {needed} connections, and it takes at most {share}: half of {whose} {total}, if as many"
+            " are left. Say how many to start (--processes, SALON_JOBS['PROCESSES']), raise max_connections or the"
+            " CONNECTION LIMIT, or put a pooler in between",
+        )
+    return processes
+
+
+def _warn_of(needed: int, allowed: int, detail: str) -> None:
+    log_event(logging.WARNING, events.CONNECTIONS_SHORT, connections=needed, allowed=allowed, detail=detail)
 
 
 class Supervisor:
@@ -104,7 +155,6 @@ class Supervisor:
         Raises ConfigurationError when a pool is too small for their threads or ours.
         """
         refuse_small_pool(max(_THREADS + len(embedded) + processes, options.concurrency + OTHER_THREADS))
-        self._connections = connections_of(processes, options)
         self._burst, self._queues = options.burst, options.queues or ()
         self._totals = RunTotals()
         self._maintenance = Maintenance(burst=options.burst)
@@ -126,8 +176,6 @@ class Supervisor:
 
         A burst logs how many jobs it ran.
         """
-        # Only a warning: fewer may be enough, and a database error here must not end the worker.
-        Outage("connections").attempt(lambda: check_connections(conf.database, self._connections))
         self._maintenance.start()
         threads = [
             threading.Thread(target=vitally(loop.run), name=f"salon-jobs-{type(loop).__name__.lower()}", daemon=True)

@@ -39,10 +39,10 @@ COLOUR = re.compile(r"\x1b\[\d+m")
 class Terminal:
     """A command whose output is a terminal of its own."""
 
-    def __init__(self, *words: str, settings: str = "project.settings") -> None:
+    def __init__(self, *words: str, settings: str = "project.settings", processes: int = 1) -> None:
         self._ours, theirs = pty.openpty()
         inherited = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
-        added = {"DJANGO_SETTINGS_MODULE": settings, "TERM": "xterm", "WORKER_PROCESSES": "1"}
+        added = {"DJANGO_SETTINGS_MODULE": settings, "TERM": "xterm", "WORKER_PROCESSES": str(processes)}
         environment = {**inherited, **added}
         self.process = start_python("manage.py", *words, environment=environment, stdout=theirs, stderr=theirs)
         os.close(theirs)
@@ -93,6 +93,15 @@ def test_a_terminal_shows_a_banner_and_short_lines_of_the_children_too() -> None
     assert any(re.fullmatch(r"\d\d:\d\d:\d\d job_succeeded ping 1 in \S+ m?s", line) for line in lines)
     assert not any("worker_starting" in line or "health_listening" in line for line in lines)
     assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.skipif(usable_processors() == 1, reason="a worker starts one process at least")
+def test_a_banner_says_that_connections_bound_the_processes() -> None:
+    with Terminal(*BURST, "--concurrency", "90", processes=0) as terminal:
+        text = COLOUR.sub("", " ".join(terminal.read()))
+    assert f"limit     as connections allow, not {usable_processors()}; --processes N overrides" in text
+    assert "connections_short" in text
+    assert "raise max_connections" in text
 
 
 def test_colours_of_the_children_too_are_shown_unless_refused() -> None:

@@ -25,7 +25,7 @@ from salon_jobs.process.processors import memory_in_use_mb, usable_processors
 from salon_jobs.process.service import ServedLoop
 from salon_jobs.schedule.scheduler import Scheduler
 from salon_jobs.worker.child import run_child
-from salon_jobs.worker.supervisor import Supervisor, connections_of
+from salon_jobs.worker.supervisor import Supervisor, connections_of, count_processes
 from salon_jobs.worker.worker import WorkerOptions
 
 
@@ -50,7 +50,10 @@ class Command(ServiceCommand):
             "--processes",
             type=positive,
             metavar="N",
-            help="how many processes run jobs; default SALON_JOBS['PROCESSES'], or one for each usable processor",
+            help=(
+                "how many processes run jobs; default SALON_JOBS['PROCESSES'], or one for each usable processor, as"
+                " far as connections allow"
+            ),
         )
         parser.add_argument(
             "--max-jobs-per-child",
@@ -72,7 +75,6 @@ class Command(ServiceCommand):
         super().handle(*args, **options)
 
     def serve(self, options: dict[str, Any]) -> None:
-        processes = options["processes"] or conf.processes or usable_processors()
         worker_options = WorkerOptions(
             concurrency=options["concurrency"] or conf.concurrency,
             queues=options["queue"],
@@ -80,6 +82,9 @@ class Command(ServiceCommand):
             burst=options["burst"],
             max_jobs=options["max_jobs_per_child"] or conf.max_jobs_per_child,
         )
+        asked = options["processes"] or conf.processes
+        processes = count_processes(asked, worker_options)
+        wanted = asked or usable_processors()
 
         def make_loop(heartbeat: Heartbeat) -> Supervisor:
             embedded: list[ServedLoop] = []
@@ -114,6 +119,7 @@ class Command(ServiceCommand):
             "runs": f"{with_noun(at_once, 'job')} at once"
             + (f" in each of {processes:,} processes" if processes > 1 else ""),
             "takes": f"memory about {memory_mb:,} MB at start; up to {with_noun(connections, 'database connection')}",
+            **({"limit": f"as connections allow, not {wanted}; --processes N overrides"} if processes < wanted else {}),
             **({"also": ", ".join(also)} if also else {}),
         }
         if not registry.task_names():

@@ -1,0 +1,115 @@
+"""How many processes a worker starts, on a server with few connections, and with limits of its role and database."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+from django.db import connections
+
+from project.local.postgres import EmbeddedPostgres
+from salon_jobs.worker import supervisor
+from salon_jobs.worker.supervisor import connections_of, count_processes
+from salon_jobs.worker.worker import WorkerOptions
+
+PROCESSORS = 16
+# Four connections a process, and two of the supervisor's.
+OPTIONS = WorkerOptions(concurrency=1)
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[str]:
+    """Start a server that has 37 connections for all, of which a worker takes 18 at most; yield its superuser's URL."""
+    options = {"max_connections": "40", "superuser_reserved_connections": "3"}
+    with EmbeddedPostgres(fsync=False, options=options) as server:
+        with psycopg.connect(server.url, autocommit=True) as superuser:
+            superuser.execute("CREATE ROLE plain LOGIN PASSWORD 'plain'")
+        yield server.url
+
+
+@contextmanager
+def alias_of(url: str, user: str, password: str) -> Generator[None]:
+    before = dict(connections.settings["default"])
+    parts = urlsplit(url)
+    where = {"USER": user, "PASSWORD": password, "NAME": "postgres", "HOST": "127.0.0.1", "PORT": str(parts.port)}
+    connections["default"].close()
+    connections.settings["default"].update(where)
+    try:
+        yield
+    finally:
+        connections["default"].close()
+        connections.settings["default"].update(before)
+
+
+@pytest.fixture
+def plain(small: str, migrated: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(supervisor, "usable_processors", lambda: PROCESSORS)
+    with alias_of(small, "plain", "plain"):
+        yield
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    return [
+        vars(record)["event_fields"] for record in caplog.records if vars(record).get("event") == "connections_short"
+    ]
+
+
+def test_half_of_the_servers_connections_bound_the_default(plain: None, caplog: pytest.LogCaptureFixture) -> None:
+    assert count_processes(None, OPTIONS) == 4
+    [warning] = warnings(caplog)
+    assert (warning["connections"], warning["allowed"]) == (connections_of(PROCESSORS, OPTIONS), 18)
+    assert "4 processes for 16 processors" in warning["detail"]
+    assert "max_connections" in warning["detail"]
+
+
+@pytest.mark.parametrize(
+    "limit", ["ROLE plain CONNECTION LIMIT {}", "DATABASE postgres CONNECTION LIMIT {}"], ids=["role", "database"]
+)
+def test_limits_of_the_role_and_the_database_bound_it(small: str, plain: None, limit: str) -> None:
+    with psycopg.connect(small, autocommit=True) as superuser:
+        # Enough for two processes, also while this connection counts, and one that is about to end.
+        superuser.execute(f"ALTER {limit.format(12)}")
+        try:
+            assert count_processes(None, OPTIONS) == 2
+        finally:
+            superuser.execute(f"ALTER {limit.format(-1)}")
+
+
+def test_connections_in_use_bound_it_and_one_process_is_started_at_least(
+    small: str, plain: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ExitStack() as others:
+        for more, processes in ((26, 2), (7, 1)):
+            for _ in range(more):
+                others.enter_context(psycopg.connect(small))
+            caplog.clear()
+            assert count_processes(None, OPTIONS) == processes
+    [warning] = warnings(caplog)
+    assert (warning["connections"], warning["allowed"] <= 4) == (6, True)
+
+
+def test_a_number_that_was_asked_for_is_kept_with_a_warning(plain: None, caplog: pytest.LogCaptureFixture) -> None:
+    assert count_processes(8, OPTIONS) == 8
+    assert not warnings(caplog), "34 of 37"
+    assert count_processes(9, OPTIONS) == 9
+    [warning] = warnings(caplog)
+    assert (warning["connections"], warning["allowed"] <= 37) == (38, True)
+
+
+def test_without_an_answer_it_is_bounded_by_the_usual_number(
+    migrated: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(supervisor, "usable_processors", lambda: PROCESSORS)
+    with alias_of("postgresql://127.0.0.1:1/", "nobody", ""):
+        assert count_processes(None, WorkerOptions(concurrency=8)) == 4
+        assert "the usual 97" in warnings(caplog)[0]["detail"]
+        assert count_processes(PROCESSORS, OPTIONS) == PROCESSORS
+
+
+def test_behind_a_pooler_nothing_bounds_it(plain: None, settings: Any) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "LISTEN": "postgresql://127.0.0.1/direct"}
+    assert count_processes(None, OPTIONS) == PROCESSORS
