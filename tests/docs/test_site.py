@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 import pytest
 import yaml
 
+from project.local.azurite.install import NODE
 from project.local.site import build, public_names
 from salon_jobs import signals
 from tests.docs.markdown import PAGES, ROOT, read
+from tests.interpreter import run_command
 
 CONFIGURATION: dict[str, Any] = yaml.safe_load(read("mkdocs.yml"))
 
@@ -40,6 +43,21 @@ class Page(HTMLParser):
             self.loaded.append(values["href"])
         elif tag in ("script", "img", "iframe") and "src" in values:
             self.loaded.append(values["src"])
+
+
+# What people type who know another queue, and the page that answers it.
+SYNONYMS: Final = {
+    "dead letter": "how-to/failed-jobs/",
+    "dead-letter queue": "how-to/failed-jobs/",
+    "periodic": "how-to/cron-and-fan-out/",
+    "periodic tasks": "how-to/cron-and-fan-out/",
+    "recurring": "how-to/cron-and-fan-out/",
+    "rate limit": "how-to/pause-and-limit/",
+    "throttle": "how-to/pause-and-limit/",
+    "unique": "how-to/job-keys/",
+    "unique jobs": "how-to/job-keys/",
+    "deduplicate": "how-to/job-keys/",
+}
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +124,17 @@ def test_the_page_of_the_public_api_names_each_option_and_links_to_signatures(si
     assert "Unpack" not in text
     assert "How long what the handler returns is kept after a success" in text
     assert {"#salon_jobs.task", "#salon_jobs.control.pause"} < set(page.links)
+
+
+def test_the_search_knows_the_words_of_other_queues(site: dict[Path, Page]) -> None:
+    folder = next(path.parent for path in site if path.name == "404.html")
+    [worker] = (folder / "assets/javascripts/workers").glob("search.*.js")
+    files = (str(ROOT / "tests/docs/search.js"), str(worker), str(folder / "search.json"))
+    done = run_command(str(NODE), *files, *SYNONYMS)
+    assert done.returncode == 0, done.stderr
+    locations = [(json.loads(line) or [""])[0] for line in done.stdout.splitlines()]
+    first = {query: location.partition("#")[0] for query, location in zip(SYNONYMS, locations, strict=True)}
+    assert first == SYNONYMS
 
 
 def test_every_page_is_in_the_navigation_once() -> None:
