@@ -44,7 +44,7 @@ class SalonJobsConfig(AppConfig):
 
             OutboxSettings().require_producer()
         register(_late("checks.check_all"), "salon_jobs")
-        register(_late("checks.check_catalogue"), Tags.database)
+        register(_late("checks.check_database"), Tags.database)
         _install_sentry()
         _install_tracing()
         leave_read_only_servers()

@@ -144,6 +144,14 @@ class Publisher(ABC):
 
     service: ClassVar[str]
 
+    @property
+    def largest_bytes(self) -> int | None:
+        """The most bytes that the broker accepts of a message with what goes with it; None if there is no such bound.
+
+        The system checks compare it with the settings.
+        """
+        return None
+
     @abstractmethod
     def check(self, message: OutgoingMessage) -> None:
         """Reject in ``emit`` what the broker would reject: encoded size, group, subject. No I/O.

@@ -103,6 +103,11 @@ class Source(ABC):
         self.consumer = consumer
 
     @property
+    def largest_bytes(self) -> int | None:
+        """The most bytes that the broker delivers in one message; None if there is no such bound. For the checks."""
+        return None
+
+    @property
     def visibility(self) -> timedelta:
         """How long a received message is hidden from other consumers, and one that is given back from all."""
         return timedelta(seconds=30)

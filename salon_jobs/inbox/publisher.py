@@ -41,7 +41,7 @@ class JobsPublisher(Publisher):
     service = "jobs"
 
     def check(self, message: OutgoingMessage) -> None:
-        """Reject a task that is not registered or belongs to another library, and a payload that is not an object."""
+        """Reject a task that is not registered or is another library's, and a payload that no job of it can have."""
         if (name := _task_name(message)) not in registry.task_names():
             raise MessageInvalid(
                 f"aggregate_type {message.aggregate_type}: no task {name!r} is registered in this process"
@@ -52,6 +52,11 @@ class JobsPublisher(Publisher):
             raise MessageInvalid(f"aggregate_type {message.aggregate_type}: {error}") from error
         if not message.payload.startswith("{"):
             raise MessageInvalid("payload must be a dict of the task's arguments, when the destination is a task")
+        if (size := len(message.payload.encode())) > conf.max_payload:
+            raise MessageInvalid(
+                f"payload is {size:,} bytes long, and a task's arguments at most {conf.max_payload:,} (SALON_JOBS"
+                "['MAX_PAYLOAD']): send less, or a reference to it"
+            )
 
     def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:
         """Enqueue one job per message, each in its own transaction."""

@@ -86,7 +86,7 @@ def test_check_reports_drifts(superuser: Superuser, on_drift: Any, choice: str, 
 
 
 def test_a_check_that_finds_no_database_says_so(on_drift: Any) -> None:
-    code = "from salon_jobs.checks import check_catalogue as c; print(*(e.id for e in c(databases=['default'])), c())"
+    code = "from salon_jobs.checks import check_database as c; print(*(e.id for e in c(databases=['default'])), c())"
     nowhere = "postgresql://app:p@127.0.0.1:1/x"
     done = manage("shell", "-v", "0", "-c", code, DATABASE_URL=nowhere, **on_drift("warn"))
     assert done.stdout.strip() == "salon_jobs.W021 []", done.stderr

@@ -105,6 +105,10 @@ class SnsPublisher(Publisher):
         self._closing = Event()
         self._reader: Thread | None = None
 
+    @property
+    def largest_bytes(self) -> int:
+        return MOST_BYTES
+
     def check(self, message: OutgoingMessage) -> None:
         """Reject what SNS would reject. Raises ConfigurationError for a rate that it would not accept."""
         settings.outbox.check_sns_rates(in_use=True)

@@ -74,6 +74,7 @@ def _members(value: object) -> dict[str, Any]:
 _MOST_AT_ONCE: Final = 10  # per call
 _LONGEST_WAIT_S: Final = 20
 _LONGEST_HIDDEN_S: Final = 43_200
+_MOST_BYTES: Final = 1_048_576
 
 
 class SqsSource(Source):
@@ -92,6 +93,10 @@ class SqsSource(Source):
         self._receiving = aws.client("sqs", timeout_s=late_s, attempts=1, region=region)
         self._answering = aws.client("sqs", timeout_s=aws.TIMEOUT_S, attempts=2, region=region)
         self._cached_url = ""
+
+    @property
+    def largest_bytes(self) -> int:
+        return _MOST_BYTES
 
     def receive(self, limit: int, *, wait: timedelta, visibility: timedelta) -> list[Delivery]:
         """Return up to ``limit`` deliveries, ten per call."""

@@ -42,6 +42,10 @@ class AzureQueuePublisher(Publisher):
     def __init__(self) -> None:
         self._account = OnFirstUse(lambda: connect("azure-publisher"))
 
+    @property
+    def largest_bytes(self) -> int:
+        return LARGEST_BYTES
+
     def check(self, message: OutgoingMessage) -> None:
         """Reject an invalid queue name, and a message that is too large."""
         destination = parse_destination(message.aggregate_type)

@@ -24,6 +24,7 @@ from salon_jobs.core.errors import NotReady
 
 POLL_S: Final = 1.0
 _MARK: Final = "\ufeff"
+_MOST_BYTES: Final = 65_536
 
 
 class AzureQueueSource(Source):
@@ -42,6 +43,10 @@ class AzureQueueSource(Source):
         """Visibility timeout from the settings, the same for all queues."""
         visibility: timedelta = conf.azure.visibility_timeout
         return visibility
+
+    @property
+    def largest_bytes(self) -> int:
+        return _MOST_BYTES
 
     def receive(self, limit: int, *, wait: timedelta, visibility: timedelta) -> list[Delivery]:
         """Return what is there, up to 32 per request; otherwise poll every second."""

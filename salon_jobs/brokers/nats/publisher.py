@@ -31,6 +31,11 @@ class NatsPublisher(Publisher):
     def __init__(self) -> None:
         self._sender = OnFirstUse(_make_sender)
 
+    @property
+    def largest_bytes(self) -> int:
+        most: int = settings.nats.max_payload
+        return most
+
     def check(self, message: OutgoingMessage) -> None:
         """Reject an invalid subject, a message that is too large, and headers NATS cannot carry."""
         resource = parse_destination(message.aggregate_type).resource

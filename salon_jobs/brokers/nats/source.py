@@ -41,6 +41,11 @@ class NatsSource(Source):
         self._name = re.sub(r"[^A-Za-z0-9_-]", lambda match: quote(match[0], safe="").replace(".", "%2E"), consumer)
         self._bound: tuple[Any, Any, timedelta] | None = None
 
+    @property
+    def largest_bytes(self) -> int:
+        most: int = settings.nats.max_payload
+        return most
+
     def receive(self, limit: int, *, wait: timedelta, visibility: timedelta) -> list[Delivery]:
         """Return up to ``limit`` deliveries. Raises NotReady."""
         return self._run(self._receive(limit, max(wait.total_seconds(), _LEAST_WAIT_S), visibility))

@@ -31,6 +31,7 @@ from salon_jobs.access.doctor.catalogue import by_alias
 from salon_jobs.access.doctor.examination import examine
 from salon_jobs.access.operations.access import declared_by_operations, declared_in_meta
 from salon_jobs.brokers.registry import make_publisher, make_source, publisher_services
+from salon_jobs.checks.bounds import BROKERS, check_bounds, check_server_timeouts
 from salon_jobs.conf import REQUEST_STORES, given_keys, middleware
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.sections import PRODUCER_REMEDY, service_of
@@ -45,23 +46,25 @@ from salon_jobs.tenancy.resolvers import make_resolver
 _SHOWN: Final = 5
 
 
-def check_catalogue(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
-    """Compare the live database with what is declared, unless migrations are pending."""
+def check_database(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
+    """Compare the live database with what is declared and with the tasks' timeouts, unless migrations are pending."""
     try:
-        if conf.on_drift == "ignore" or conf.database not in (databases or ()):
-            return []
-        if connections[conf.database].vendor != "postgresql":
+        if conf.database not in (databases or ()) or connections[conf.database].vendor != "postgresql":
             return []  # E002
         check_schema(conf.database)
-        found = examine(by_alias(conf.database), with_orphans=False)
+        return [*check_server_timeouts(), *_check_catalogue()]
     except (SchemaMissing, ConfigurationError):
         return []  # reported elsewhere
     except (NotReady, PsycopgError) as error:
         return [Warning(f"the live catalogue cannot be read: {error}", id="salon_jobs.W021")]
-    if not found.drifts:
+
+
+def _check_catalogue() -> list[CheckMessage]:
+    drifts = () if conf.on_drift == "ignore" else examine(by_alias(conf.database), with_orphans=False).drifts
+    if not drifts:
         return []
-    shown = "".join(f"\n    {drift}" for drift in found.drifts[:_SHOWN])
-    more = f"\n    and {len(found.drifts) - _SHOWN} more" if len(found.drifts) > _SHOWN else ""
+    shown = "".join(f"\n    {drift}" for drift in drifts[:_SHOWN])
+    more = f"\n    and {len(drifts) - _SHOWN} more" if len(drifts) > _SHOWN else ""
     text = f"the database is not as declared:{shown}{more}"
     hint = "python manage.py salon_jobs doctor lists each difference with the statements that fix it"
     if conf.on_drift == "refuse":
@@ -199,9 +202,19 @@ def check_consumers() -> list[CheckMessage]:
     for name, settings in conf.consumers.items():
         try:
             find_tasks(name, settings)
-            make_source(settings.source, consumer=name).close()
+            source = make_source(settings.source, consumer=name)
         except ConfigurationError as error:
             found.append(Error(str(error), id="salon_jobs.E050"))
+            continue
+        source.close()
+        if source.largest_bytes is not None and source.largest_bytes > conf.max_payload:
+            text = (
+                f"SALON_JOBS['MAX_PAYLOAD'] is {conf.max_payload:,} bytes, and the broker of consumer {name!r} delivers"
+            )
+            hint = (
+                f"set it to {source.largest_bytes:,}, or have producers send less: the consumer rejects what is larger"
+            )
+            found.append(Warning(f"{text} up to {source.largest_bytes:,}", hint=hint, id="salon_jobs.W081"))
     retain = conf.outbox.retain_inbox
     if conf.consumers and retain is not None and retain < _LONGEST_KEPT:
         hint = "set it to 14 days or more: a message redelivered after its row is deleted becomes a second job"
@@ -229,16 +242,12 @@ def check_publishers() -> list[CheckMessage]:
     return found
 
 
-# Settings sections of the brokers, and the services by which consumers read from them.
-_BROKERS: Final = {"NATS": {"nats"}, "SNS": {"sns", "sqs"}, "AZURE": {"azurequeue"}}
-
-
 def check_producer() -> list[CheckMessage]:
     """Require ``OUTBOX["PRODUCER"]`` if a broker is configured from which no consumer reads."""
     if conf.outbox.producer is not None:
         return []
     read = {parse_destination(consumer.source).service for consumer in conf.consumers.values()}
-    sending = [key for key, services in _BROKERS.items() if given_keys(key) and not services & read]
+    sending = [key for key, services in BROKERS.items() if given_keys(key) and not services & read]
     if not sending:
         return []
     text = f"SALON_JOBS['OUTBOX']['PRODUCER'] is not set, and SALON_JOBS[{sending[0]!r}] is"
@@ -454,7 +463,15 @@ def _foreign_keys(model: type[Model]) -> list[Any]:
     return [field for field in model._meta.local_fields if field.remote_field is not None]
 
 
-_CHECKS: Final = (check_consumers, check_publishers, check_producer, check_sentry, check_requests, check_isolation)
+_CHECKS: Final = (
+    check_consumers,
+    check_publishers,
+    check_producer,
+    check_bounds,
+    check_sentry,
+    check_requests,
+    check_isolation,
+)
 
 
 def check_all(**_: Any) -> list[CheckMessage]:

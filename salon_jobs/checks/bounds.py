@@ -1,0 +1,101 @@
+"""Checks of bounds that do not fit together: each is right alone, and one makes another void."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from django.core.checks import CheckMessage, Warning
+from django.db import connections
+
+from salon_jobs.brokers.registry import make_publisher, publisher_services
+from salon_jobs.conf import given_keys
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.errors import ConfigurationError
+from salon_jobs.jobs import registry
+
+# Settings sections of the brokers, and their services.
+BROKERS: Final = {"NATS": {"nats"}, "SNS": {"sns", "sqs"}, "AZURE": {"azurequeue"}}
+
+
+def check_bounds() -> Iterator[CheckMessage]:
+    """Warn where one bound makes another one void, or lets pass what a later one refuses."""
+    if "MAX_PAYLOAD" in given_keys("OUTBOX"):
+        yield from _check_brokers(conf.outbox.max_payload)
+    poll_s, stale_s = conf.poll_interval.total_seconds(), conf.stale_after_s
+    if poll_s >= stale_s:
+        text = f"SALON_JOBS['POLL_INTERVAL'] is {poll_s:g} s, and a worker is stale {stale_s:g} s after its last poll"
+        hint = "set it to 5 s or less: an idle worker would say that it is not ready, and may be restarted for it"
+        yield Warning(text, hint=hint, id="salon_jobs.W082")
+    answer_s, stop_s = conf.nats.timeout.total_seconds(), conf.shutdown_interrupt_after.total_seconds()
+    if given_keys("NATS") and answer_s > stop_s:
+        text = f"SALON_JOBS['NATS']['TIMEOUT'] is {answer_s:g} s, and a relay that stops waits {stop_s:g} s for answers"
+        hint = "lower it, or raise SHUTDOWN_GRACE: messages whose answer is still out are sent again by the next relay"
+        yield Warning(text, hint=hint, id="salon_jobs.W083")
+    yield from _check_connect_timeout()
+
+
+def _check_brokers(allowed: int) -> Iterator[CheckMessage]:
+    """Compare what ``emit`` allows with what the brokers that are configured accept."""
+    configured = {service for key, services in BROKERS.items() if given_keys(key) for service in services}
+    for service in sorted(configured & publisher_services()):
+        try:
+            most = make_publisher(service).largest_bytes
+        except ConfigurationError:
+            continue  # E051
+        if most is not None and allowed > most:
+            text = (
+                f"SALON_JOBS['OUTBOX']['MAX_PAYLOAD'] is {allowed:,} bytes, and a message for {service!r} has {most:,}"
+            )
+            hint = f"set it to {most:,} or less: emit refuses what is larger, if it goes to {service!r}"
+            yield Warning(f"{text} at most", hint=hint, id="salon_jobs.W080")
+
+
+def _check_connect_timeout() -> Iterator[CheckMessage]:
+    """Warn where a process is declared dead while it connects again. Without a value of the project's, says nothing."""
+    settings = connections[conf.database].settings_dict
+    options: Mapping[str, Any] = settings.get("OPTIONS", {})
+    timeout_s = int(options.get("connect_timeout", 0))
+    hosts = str(options.get("host", settings.get("HOST", ""))).count(",") + 1
+    silent_s = conf.process_silent_after.total_seconds()
+    if timeout_s * hosts >= silent_s:
+        of_hosts = f" for each of {hosts} hosts" if hosts > 1 else ""
+        took = f"connecting to {conf.database!r} may take {timeout_s} s{of_hosts}"
+        text = f"{took}, and SALON_JOBS['PROCESS_SILENT_AFTER'] is {silent_s:g} s"
+        hint = (
+            "lower OPTIONS['connect_timeout'], or raise PROCESS_SILENT_AFTER: a process that connects again meanwhile"
+            " counts as dead, and its jobs are run again"
+        )
+        yield Warning(text, hint=hint, id="salon_jobs.W084")
+
+
+# In milliseconds; transaction_timeout came with PostgreSQL 17.
+_SERVER_TIMEOUTS: Final = """
+SELECT name, setting::float8 / 1000 FROM pg_catalog.pg_settings
+ WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout') AND setting <> '0' ORDER BY name
+"""
+
+
+def check_server_timeouts() -> Iterator[CheckMessage]:
+    """Warn where the server ends the transaction of a store's job before the task's own timeout."""
+    longest = max(
+        (
+            (task.timeouts.timeout.total_seconds(), task.name)
+            for task in registry.tasks()
+            if task.is_store_task and task.atomic and task.timeouts is not None and task.timeouts.timeout is not None
+        ),
+        default=None,
+    )
+    if longest is None:
+        return
+    run_s, task_name = longest
+    with connections[conf.database].cursor() as cursor:
+        cursor.execute(_SERVER_TIMEOUTS)
+        for setting, limit_s in cursor.fetchall():
+            if limit_s < run_s:
+                text = f"task {task_name!r} may run for {run_s:g} s in one transaction, and {setting} is {limit_s:g} s"
+                hint = (
+                    f"raise {setting} for the worker's role (ALTER ROLE … SET), lower the task's timeout, or declare it"
+                    " atomic=False: the server closes the connection, and the attempt fails"
+                )
+                yield Warning(text, hint=hint, id="salon_jobs.W022")
