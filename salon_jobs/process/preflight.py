@@ -12,9 +12,9 @@ from django.db import Error, OperationalError, connections
 from django.db.migrations.executor import MigrationExecutor
 from psycopg import Error as PsycopgError
 
-from salon_jobs.access.doctor.catalogue import by_alias
+from salon_jobs.access.doctor.catalogue import Catalogue, by_alias
 from salon_jobs.access.doctor.examination import examine_tables
-from salon_jobs.access.policies import DEMAND_GUC
+from salon_jobs.access.doctor.session_settings import find_refused
 from salon_jobs.access.roles import named_roles
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
@@ -98,31 +98,16 @@ def check_schema(alias: str) -> None:
         raise SchemaMissing(f"{len(pending)} migrations are pending ({names} …); run: python manage.py migrate")
 
 
-# A read-only server is not refused but left, until there is a primary.
-_SETTINGS = """
-SELECT name, reset_val, source FROM pg_catalog.pg_settings
- WHERE (name = 'row_security' AND reset_val <> 'on')
-    OR (name = 'session_replication_role' AND reset_val <> 'origin')
- UNION ALL
-SELECT name, pg_catalog.current_setting(name, true), 'no setting of the server''s own'
-  FROM pg_catalog.unnest(ARRAY['pgtrigger.ignore', %s]) AS name
- WHERE pg_catalog.current_setting(name, true) <> ''
- ORDER BY 1
-"""
-
-
 def check_settings(alias: str) -> None:
     """Refuse the settings with which jobs fail or guards do not fire, wherever they come from.
 
     Asks for what a session starts with. Raises DangerousSetting; NotReady if the database does not answer.
     """
-    with answering(), connections[alias].cursor() as cursor:
-        cursor.execute(_SETTINGS, [DEMAND_GUC])
-        found = cursor.fetchall()
+    with answering():
+        found = find_refused(Catalogue(by_alias(alias)))
     if found:
-        texts = [f"{name} = {value} (source: {source})" for name, value, source in found]
         raise DangerousSetting(
-            f"sessions start with {', '.join(texts)}; remove it there; python manage.py salon_jobs doctor says where"
+            f"sessions start with {', '.join(found)}; remove it there; python manage.py salon_jobs doctor says where"
         )
 
 

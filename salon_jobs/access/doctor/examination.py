@@ -11,6 +11,7 @@ import psycopg
 from salon_jobs.access.doctor import objects, roles, shape
 from salon_jobs.access.doctor.catalogue import Catalogue, Drift, Relation
 from salon_jobs.access.doctor.declaration import Declaration, declare, declare_tables
+from salon_jobs.access.doctor.session_settings import compare_settings
 from salon_jobs.core.errors import FixIncomplete
 from salon_jobs.db.connections import LOCK_TIMEOUT
 
@@ -37,9 +38,10 @@ def examine(connection: psycopg.Connection[Any], *, with_orphans: bool = True) -
         relations = catalogue.relations(access.table for access in declared.tables)
         keyed = catalogue.relations(table for key in declared.keys for table in (key.table, key.to_table))
         contrib = catalogue.relations(objects.names_of_django())
+        drifts = [*compare_settings(catalogue, declared)]
         catalogue.qualify()
         of_django = objects.used_by_default(catalogue.objects, contrib.values(), relations, declared)
-        drifts = [*_compare(catalogue, declared, relations, keyed, of_django)]
+        drifts += _compare(catalogue, declared, relations, keyed, of_django)
         not_checked: list[str] = []
         if of_django:
             names = ", ".join(sorted(table.name for table in of_django))
@@ -83,8 +85,6 @@ def _compare(
         yield from roles.compare_memberships(catalogue, declared)
         yield from roles.compare_containers(catalogue.objects, declared)
         yield from roles.compare_default_privileges(catalogue, declared)
-    yield from roles.compare_settings(catalogue, declared)
-    yield from roles.find_server_settings(catalogue)
     yield from objects.compare_security(relations, declared)
     yield from objects.compare_policies(catalogue, relations, declared)
     yield from objects.find_foreign_parts(catalogue, relations)

@@ -8,9 +8,7 @@ from typing import Final
 from salon_jobs.access.doctor.catalogue import Catalogue, CatalogueObject, Drift
 from salon_jobs.access.doctor.declaration import Declaration
 from salon_jobs.access.objects import PUBLIC, Right, grantee, identifier
-from salon_jobs.access.policies import DEMAND_GUC
 from salon_jobs.access.roles import ATTRIBUTE_COLUMNS, SCHEMA, alter_defaults, grant_owner
-from salon_jobs.conf import settings as conf
 
 # What members of the predefined roles can do.
 _POWERS: Final = {
@@ -24,21 +22,6 @@ _POWERS: Final = {
     "pg_create_subscription": "bring in rows from other servers",
 }
 _AS_GOOD_AS_SUPERUSER: Final = {"pg_execute_server_program", "pg_read_server_files", "pg_write_server_files"}
-# Settings with which no session of our roles may start, and what each one does.
-_DANGEROUS: Final = {
-    "search_path": "names may resolve to tables without policies, in other schemas",
-    "row_security": "queries of protected tables fail",
-    "role": "sessions act as another role",
-    "session_authorization": "sessions act as another role",
-    "session_replication_role": "triggers and foreign keys do not fire",
-    "pgtrigger.ignore": "the triggers it names do not fire",
-    DEMAND_GUC: "sessions without a store get one",
-    "default_transaction_read_only": "nothing can be written",
-    "local_preload_libraries": "sessions load the libraries it names",
-    "session_preload_libraries": "sessions load the libraries it names",
-    "dynamic_library_path": "C functions are loaded from the folders it names",
-    "standard_conforming_strings": "backslashes in quoted text are escapes, which quoting does not expect",
-}
 
 
 def compare_roles(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
@@ -135,52 +118,6 @@ def _powers(catalogue: Catalogue, granted: Iterable[str]) -> dict[str, tuple[str
         if own in _POWERS:
             texts[name].append(f"members can {_POWERS[own]}{'' if name == own else f' (through {own})'}")
     return {name: ("; ".join(lines), name in exempt) for name, lines in texts.items()}
-
-
-def compare_settings(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
-    """Yield dangerous settings stored for a role, for the database, or for a role in it.
-
-    A stored store or user is dangerous for any role, the other settings only for our roles.
-    """
-    identity = {conf.store_guc.lower(): "sessions start in a store", conf.user_guc.lower(): "sessions start as a user"}
-    stored = catalogue.rows(
-        "settings", for_anyone=list(identity), for_roles=list(_DANGEROUS), roles=[*declared.names, declared.owner]
-    )
-    for name, database, setting, value in stored:
-        if name is None and database is not None:
-            whose = f"DATABASE {identifier(database)}"
-        else:
-            whose = f"ROLE {'ALL' if name is None else identifier(name)}"
-            whose += f" IN DATABASE {identifier(database)}" if database is not None else ""
-        yield Drift(
-            "setting",
-            whose.replace('"', "").lower(),
-            f"no {setting}",
-            f"{setting} = {value}",
-            (f"ALTER {whose} RESET {setting}",),
-            # Other objects may depend on it, such as extensions in a schema of their own.
-            needs_decision=setting.lower() == "search_path",
-            hint=(identity | _DANGEROUS)[setting.lower()],
-        )
-
-
-# Those of the dangerous settings with which a server may not be configured, whatever a role or database stores.
-_OF_SERVER: Final = (
-    "search_path",
-    "row_security",
-    "session_replication_role",
-    "pgtrigger.ignore",
-    DEMAND_GUC,
-    "default_transaction_read_only",
-    "standard_conforming_strings",
-)
-
-
-def find_server_settings(catalogue: Catalogue) -> Iterable[Drift]:
-    """Yield dangerous settings in the server's configuration or on its command line."""
-    for name, value, source in catalogue.rows("server_settings", names=list(_OF_SERVER)):
-        hint = f"{_DANGEROUS[name.lower()]}; remove it from {source}, then SELECT pg_reload_conf()"
-        yield Drift("setting", "server", f"no {name}", f"{name} = {value}", (), True, hint)
 
 
 # What ALTER DEFAULT PRIVILEGES calls a pg_default_acl.defaclobjtype.

@@ -297,18 +297,19 @@ SELECT i.objoid::regprocedure::text, coalesce(g.rolname, 'PUBLIC')
                                     AND pg_has_role(r.oid, a.grantee, 'MEMBER')))
  ORDER BY 1, 2
 
--- name: doctor_server_settings
--- Return these settings where the server's configuration or its command line gives them another value.
+-- name: doctor_session_settings
+-- Return these settings with the value that a session starts with, and where it comes from. pg_settings does not show
+-- names that no module has defined, which may be set everywhere all the same.
 -- Locks: none. Role: any.
-SELECT name, reset_val, coalesce(sourcefile || ', line ' || sourceline, source)
-  FROM pg_settings
- WHERE lower(name) = ANY (%(names)s::text[]) AND reset_val IS DISTINCT FROM boot_val AND reset_val <> ''
-   AND source IN ('configuration file', 'command line', 'environment variable', 'global')
+SELECT n.name, coalesce(s.reset_val, current_setting(n.name, true), ''),
+       coalesce(s.sourcefile || ', line ' || s.sourceline, nullif(s.source, 'session'),
+                'the server''s configuration or the client''s options')
+  FROM unnest(%(names)s::text[]) AS n (name)
+  LEFT JOIN pg_settings s ON s.name = n.name
  ORDER BY 1
 
 -- name: doctor_settings
--- Return the settings stored for a role, for this database or for a role in it: those in for_anyone for any role, those
--- in for_roles for these roles and for all.
+-- Return those of these settings that are stored for a role, for this database or for a role in it.
 -- Locks: none. Role: any.
 SELECT r.rolname, d.datname, split_part(setting, '=', 1), substr(setting, strpos(setting, '=') + 1)
   FROM pg_db_role_setting s
@@ -316,9 +317,7 @@ SELECT r.rolname, d.datname, split_part(setting, '=', 1), substr(setting, strpos
   LEFT JOIN pg_roles r ON r.oid = s.setrole
   LEFT JOIN pg_database d ON d.oid = s.setdatabase
  WHERE coalesce(d.datname, current_database()) = current_database()
-   AND (lower(split_part(setting, '=', 1)) = ANY (%(for_anyone)s::text[])
-        OR (lower(split_part(setting, '=', 1)) = ANY (%(for_roles)s::text[])
-            AND coalesce(r.rolname = ANY (%(roles)s::text[]), true)))
+   AND lower(split_part(setting, '=', 1)) = ANY (%(names)s::text[])
 
 -- name: doctor_triggers_and_rules
 -- Return the triggers of these tables and whether they are enabled (those of foreign keys only if they are not), and

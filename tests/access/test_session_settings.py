@@ -1,0 +1,74 @@
+"""Sets what no session may start with, wherever a session can get it from: doctor and starting processes find it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import psycopg
+import pytest
+
+from project.local.postgres import EmbeddedPostgres
+from salon_jobs.access.doctor.catalogue import Catalogue, as_superuser
+from salon_jobs.access.doctor.declaration import Declaration
+from salon_jobs.access.doctor.examination import examine
+from salon_jobs.access.doctor.session_settings import compare_settings, find_refused
+from tests.settings import TEST_DATABASE, url_for
+
+REFUSED: Final = {
+    "app.current_store_id": "00000000-0000-0000-0000-000000000001",
+    "app.current_user_id": "1",
+    "pgtrigger.ignore": "{public.salon_jobs_job:x}",
+    "row_security": "off",
+    "salon_jobs.no_store": "x",
+    "session_replication_role": "replica",
+    "standard_conforming_strings": "off",
+}
+OTHERS: Final = {"default_transaction_read_only": "on", "search_path": "elsewhere"}
+NOTHING: Final = Declaration(roles=None, named=(), owner="nobody", tables=())
+
+
+@pytest.fixture
+def superuser(database: None) -> Iterator[psycopg.Connection[Any]]:
+    with as_superuser() as connection, connection.transaction(force_rollback=True):
+        yield connection
+
+
+def test_the_servers_configuration_and_command_line_are_found() -> None:
+    with (
+        EmbeddedPostgres(fsync=False, options=REFUSED | OTHERS) as server,
+        psycopg.connect(server.url, autocommit=True) as connection,
+    ):
+        drifts = list(compare_settings(Catalogue(connection), NOTHING))
+        assert {each.expected.removeprefix("no ") for each in drifts} == {*REFUSED, *OTHERS}
+        assert {each.where for each in drifts} == {"server"}
+        assert [text.partition(" = ")[0] for text in find_refused(Catalogue(connection))] == sorted(REFUSED)
+
+
+@pytest.mark.parametrize(
+    "whose", ["ROLE ALL", "ROLE app", f"DATABASE {TEST_DATABASE}", f"ROLE app IN DATABASE {TEST_DATABASE}"]
+)
+def test_what_is_stored_is_found_and_removed(superuser: psycopg.Connection[Any], whose: str) -> None:
+    for name, value in (REFUSED | OTHERS).items():
+        superuser.execute(f"ALTER {whose} SET {name} = '{value}'".encode())
+    drifts = examine(superuser, with_orphans=False).drifts
+    assert {(each.where, each.found) for each in drifts} == {
+        (whose.lower(), f"{name} = {value}") for name, value in (REFUSED | OTHERS).items()
+    }
+    for each in drifts:
+        superuser.execute(each.fix[0].encode())
+    assert examine(superuser, with_orphans=False).drifts == ()
+
+
+def test_a_harmless_value_is_no_drift(superuser: psycopg.Connection[Any]) -> None:
+    superuser.execute("ALTER ROLE app SET row_security = on; ALTER ROLE app SET default_transaction_read_only = off")
+    assert examine(superuser, with_orphans=False).drifts == ()
+
+
+@pytest.mark.parametrize("name", [name for name in REFUSED if name != "session_replication_role"])
+def test_the_options_of_a_connection_are_found(database: None, name: str) -> None:
+    with psycopg.connect(
+        url_for("app", TEST_DATABASE), options=f"-c {name}={REFUSED[name]}", autocommit=True
+    ) as connection:
+        assert [each.found for each in examine(connection, with_orphans=False).drifts] == [f"{name} = {REFUSED[name]}"]
+        assert find_refused(Catalogue(connection))
