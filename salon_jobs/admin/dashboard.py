@@ -18,7 +18,7 @@ from django.utils.safestring import SafeString
 
 from salon_jobs.admin.base import ReadOnlyAdmin, configured_parts, reader, sees_all_stores
 from salon_jobs.admin.store_choice import CHOICE
-from salon_jobs.core.units import counted, duration, number, with_noun
+from salon_jobs.core.units import about, counted, duration, number, with_noun
 from salon_jobs.dashboard import processes, queues, relays
 from salon_jobs.dashboard.processes import ProcessAtWork
 from salon_jobs.dashboard.queues import SPANS
@@ -358,7 +358,7 @@ def _plots(request: HttpRequest, span: str) -> dict[str, Any]:
         "plots": (
             plot("throughput", "Succeeded per minute", number, "succeeded"),
             plot("failures", "Failures per minute", number, "retried", "failed"),
-            plot("latency", "Queue latency", duration, "p50", "p95", fields=("wait_p50_s", "wait_p95_s")),
+            plot("latency", "Queue latency", about, "p50", "p95", fields=("wait_p50_s", "wait_p95_s")),
             plot("depth", "Queued jobs", number, "all", "due", fields=("waiting", "due")),
         ),
         "from_at": times[0],

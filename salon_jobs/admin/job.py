@@ -47,8 +47,8 @@ from salon_jobs.admin.filters import (
 from salon_jobs.admin.job_actions import JOB_ACTIONS, RETRY
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import JobState
-from salon_jobs.core.units import counted, duration, error_name, with_noun
-from salon_jobs.dashboard.labels import ago, instant, store_name
+from salon_jobs.core.units import counted, distance, duration, error_name, with_noun
+from salon_jobs.dashboard.labels import ago, exact, instant, store_name
 from salon_jobs.jobs.search import COUNTED, MOST_KINDS, failure_kinds, retries_ahead, with_key
 from salon_jobs.jobs.waiting import due_in, waiting_reasons
 from salon_jobs.models import CronTick, FanOutRecord, Job, JobError, JobResult, Process
@@ -86,6 +86,12 @@ def format_errors(job: Job) -> SafeString | str:
         '<p>{}</p><pre class="salon-jobs-text">{}</pre></details>'
     )
     return format_html("<div>{}</div>", format_html_join("", template, blocks))
+
+
+def _ran(job: Any) -> bool:
+    """Return whether the job ended by a run of its own, whose beginning is known."""
+    has_ended = job.state in (JobState.SUCCEEDED, JobState.FAILED) and job.reason != "process_died"
+    return has_ended and job.started_at is not None and job.finished_at is not None
 
 
 class JobList(ButtonList):
@@ -171,7 +177,12 @@ class JobAdmin(ActionAdmin):
         ("Payload and errors", {"fields": ("shown_payload", "errors", "retries_ahead")}),
         (
             "Times",
-            {"fields": ("enqueued_at", "due_at", "started", "ended", "took", "asked_to_end", "expires", "of_tick")},
+            {
+                "fields": (
+                    *("enqueued_at", "due_at", "claimed", "started", "ended", "took"),
+                    *("asked_to_end", "expires", "of_tick"),
+                )
+            },
         ),
         ("Details", {"fields": ("priority", "job_key", "concurrency_key", "trace_link"), "classes": ("collapse",)}),
     )
@@ -184,6 +195,7 @@ class JobAdmin(ActionAdmin):
         "origin",
         "errors",
         "retries_ahead",
+        "claimed",
         "started",
         "ended",
         "took",
@@ -195,7 +207,6 @@ class JobAdmin(ActionAdmin):
     )
     enqueued_at = time_of("created_at", "enqueued")
     due_at = time_of("run_at", "due")
-    started = time_of("started_at", "last claimed")
     ended = time_of("finished_at", "ended")
     asked_to_end = time_of("cancel_requested_at", "cancellation requested")
     expires = time_of("expires_at", "expires")
@@ -360,17 +371,28 @@ class JobAdmin(ActionAdmin):
 
     @admin.display(description="enqueued")
     def enqueued(self, job: Any) -> SafeString:
-        """Show when the job was enqueued, and below how long its worker held it."""
+        """Show when the job was enqueued, and below how long it ran, or how long ago it was claimed."""
         took = self.took(job)
-        return format_html("{}<small>{}</small>", ago(job.created_at, job.now), "" if took == "-" else f"held {took}")
+        if job.state == str(JobState.RUNNING) and job.started_at is not None:
+            below = f"claimed {distance(job.started_at, job.now)}"
+        else:
+            below = "" if took == "-" else f"ran {took}"
+        return format_html("{}<small>{}</small>", ago(job.created_at, job.now), below)
 
-    @admin.display(description="held for")
+    @admin.display(description="claimed")
+    def claimed(self, job: Any) -> SafeString | str:
+        """Show when the worker that has the job claimed it; it may have to wait for a thread."""
+        return exact(job.started_at, job.now) if job.started_at and job.state == str(JobState.RUNNING) else "-"
+
+    @admin.display(description="started")
+    def started(self, job: Any) -> SafeString | str:
+        """Show when the run began that ended the job."""
+        return exact(job.started_at, job.now) if _ran(job) else "-"
+
+    @admin.display(description="ran for")
     def took(self, job: Any) -> str:
-        """Show how long a worker last held the job, from its claim, including the wait for a thread."""
-        if job.started_at is None or job.state == str(JobState.QUEUED):
-            return "-"
-        end = job.finished_at or job.now
-        return duration(max(0.0, (end - job.started_at).total_seconds()))
+        """Show how long the run took that ended the job."""
+        return duration(max(0.0, (job.finished_at - job.started_at).total_seconds())) if _ran(job) else "-"
 
     @admin.display(description="attempts")
     def attempt_count(self, job: Job) -> str:

@@ -34,7 +34,7 @@ class JobResultAdmin(ReadOnlyAdmin):
     optional = ("store", "public_id")
     enqueued = time_of("created_at", "enqueued")
     due = time_of("run_at", "due")
-    started = time_of("started_at", "claimed")
+    started = time_of("started_at", "started")
     ended = time_of("finished_at", "ended")
     deleted = time_of("expires_at", "kept until")
     ordering = ("-job_id",)
@@ -58,7 +58,7 @@ class JobResultAdmin(ReadOnlyAdmin):
     def finished(self, row: JobResult) -> SafeString:
         return ago(row.finished_at, datetime.now(UTC))
 
-    @admin.display(description="held for")
+    @admin.display(description="ran for")
     def took(self, row: JobResult) -> str:
         return duration(max(0.0, (row.finished_at - row.started_at).total_seconds()))
 

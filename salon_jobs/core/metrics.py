@@ -161,8 +161,10 @@ _EDGES: Final = tuple(pairwise(BOUNDS_S))
 bucket_of: Final = partial(bisect, BOUNDS_S)
 
 
-def percentile(counts: Sequence[int], share: float) -> float | None:
+def percentile(counts: Sequence[int], share: float, most_s: float | None = None) -> float | None:
     """Return the duration in seconds that ``share`` (0 to 1) of the counted ones do not exceed; None without any.
+
+    Never more than ``most_s``, the longest of them, if that is known.
 
     The result lies in the same bucket as the true value (nearest rank), so it is off by half a doubling at most; in the
     first bucket by a millisecond. For the last bucket, which is unbounded, the lower bound is returned.
@@ -170,7 +172,8 @@ def percentile(counts: Sequence[int], share: float) -> float | None:
     rank = max(1, math.ceil(share * sum(counts)))
     for bucket, count in enumerate(counts):
         if rank <= count:
-            return _within(bucket, (rank - 0.5) / count)
+            found = _within(bucket, (rank - 0.5) / count)
+            return found if most_s is None else min(found, most_s)
         rank -= count
     return None
 

@@ -89,10 +89,11 @@ _OWN: Final = "salon_jobs"
 
 
 class KeptResult(NamedTuple):
-    """What a handler returned, as JSON, and for how long it is kept."""
+    """What a handler returned, as JSON, for how long it is kept, and how long the handler ran."""
 
     value: str
     keep: timedelta
+    ran_s: float = 0.0
 
 
 class ClaimedJob(NamedTuple):

@@ -175,9 +175,9 @@ def history(span: Span, *, using: str, now: datetime | None = None) -> tuple[Ste
 def _step(at: datetime, minutes: float, runs: tuple[Any, ...] | None, depth: tuple[Any, ...]) -> Step:
     if runs is None:
         return Step(at, waiting=depth[0], due=depth[1])
-    succeeded, retried, failed, waits = runs
+    succeeded, retried, failed, waits, most_s = runs
     rates = succeeded / minutes, retried / minutes, failed / minutes
-    return Step(at, *rates, percentile(waits, 0.5), percentile(waits, 0.95), *depth)
+    return Step(at, *rates, percentile(waits, 0.5, most_s), percentile(waits, 0.95, most_s), *depth)
 
 
 LOOKED_AT: Final = 10_000

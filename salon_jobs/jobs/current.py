@@ -110,9 +110,14 @@ class RunningJob:
         return (self, *self.others)
 
     @property
+    def ran_s(self) -> float:
+        """Seconds the handler has run so far, or in total once it ended."""
+        return (time.monotonic() if self.ended is None else self.ended) - self.started
+
+    @property
     def duration_s(self) -> float:
-        """Seconds the handler has run so far, or in total once it ended; in a chunk, this job's share."""
-        return ((time.monotonic() if self.ended is None else self.ended) - self.started) / self.chunk_size
+        """Seconds the handler has run; in a chunk, this job's share."""
+        return self.ran_s / self.chunk_size
 
     @property
     def waited_s(self) -> float:
@@ -229,13 +234,13 @@ class RunningJob:
     def returned(self, value: object) -> None:
         """Keep what the handler returned, if this job's result is kept. Raises ResultInvalid."""
         if keep := self.keeps_result:
-            self.result = KeptResult(encode_result(self.task, value), keep)
+            self.result = KeptResult(encode_result(self.task, value), keep, self.ran_s)
 
     def end(self) -> None:
         """Finish the job in the current transaction, as ``finish`` does, with the result kept so far."""
         self.check_end()
         self.is_unclear = True
-        if not queries.finish(self.job, self.process_id, self.result) and not (
+        if not queries.finish(self.job, self.process_id, self.result, ran_s=self.ran_s) and not (
             self.finished and queries.committed(self.job, self.process_id)
         ):
             raise LeaseLost(f"job {self.id} is no longer leased to this run")

@@ -109,32 +109,44 @@ _claimed_job: Callable[[Sequence[Any]], ClaimedJob] = partial(tuple[Any, ...].__
 _claim_order = itemgetter(*(ClaimedJob._fields.index(name) for name in ("priority", "run_at_s", "id")))
 
 
-def finish(job: ClaimedJob, process_id: int, result: KeptResult | None = None) -> bool:
-    """Delete a job that this run still owns, or keep it as succeeded, with its result. False: the lease is lost."""
+def finish(job: ClaimedJob, process_id: int, result: KeptResult | None = None, *, ran_s: float | None = None) -> bool:
+    """Delete a job that this run still owns, or keep it as succeeded, with its result. False: the lease is lost.
+
+    Of a job that is kept, ``ran_s`` says how long its handler ran.
+    """
     if result is not None:
         return bool(finish_results([(job, result)], process_id, wait=True))
-    return execute_hot("finish_keep" if conf.keep_succeeded else "finish", _fence(job, process_id)) == 1
+    if conf.keep_succeeded:
+        return execute_hot("finish_keep", {**_fence(job, process_id), "ran_s": ran_s}) == 1
+    return execute_hot("finish", _fence(job, process_id)) == 1
 
 
-def finish_call(job: ClaimedJob, process_id: int) -> str:
+def finish_call(job: ClaimedJob, process_id: int, *, ran_s: float) -> str:
     """Return a statement that finishes a job, and raises LEASE_LOST if the lease is lost."""
-    return f"SELECT salon_jobs_finish({job.id:d}, {job.lease:d}, {process_id:d}, {conf.keep_succeeded is True})"
+    kept = f"{ran_s:f}" if conf.keep_succeeded else "NULL"
+    return f"SELECT salon_jobs_finish({job.id:d}, {job.lease:d}, {process_id:d}, {kept})"
 
 
-def finish_chunk_call(jobs: Sequence[ClaimedJob], process_id: int) -> str:
+def finish_chunk_call(jobs: Sequence[ClaimedJob], process_id: int, *, ran_s: float) -> str:
     """Return a statement that finishes all of these jobs, and raises LEASE_LOST if a lease is lost."""
+    kept = f"{ran_s:f}" if conf.keep_succeeded else "NULL"
     ordered = sorted(jobs)  # their first field is the id
     ids, leases = (",".join([str(getattr(job, name)) for job in ordered]) for name in ("id", "lease"))
-    return f"SELECT salon_jobs_finish_chunk('{{{ids}}}', '{{{leases}}}', {process_id:d}, {conf.keep_succeeded is True})"
+    return f"SELECT salon_jobs_finish_chunk('{{{ids}}}', '{{{leases}}}', {process_id:d}, {kept})"
 
 
-def finish_many(jobs: Sequence[ClaimedJob], process_id: int, contended: bool = False) -> set[int]:
+def finish_many(
+    jobs: Sequence[ClaimedJob], process_id: int, contended: bool = False, *, ran_s: Sequence[float | None] = ()
+) -> set[int]:
     """Finish jobs in one or two statements and return their fences. The others are locked, or not ours any more.
 
     ``contended``: some were locked a moment ago, so that the faster statement would probably fail. In autocommit only.
+    Of jobs that are kept, ``ran_s`` says how long their handlers ran.
     """
+    if conf.keep_succeeded:
+        return _fenced("finish_many_keep", {**_fences(jobs, process_id), "ran_s": list(ran_s)})
     finished: set[int] = set()
-    if not (conf.keep_succeeded or contended):
+    if not contended:
         try:
             finished = _fenced("finish_unlocked", _fences(jobs, process_id))
         except OperationalError as error:
@@ -143,7 +155,7 @@ def finish_many(jobs: Sequence[ClaimedJob], process_id: int, contended: bool = F
         if len(finished) == len(jobs):
             return finished
         jobs = [job for job in jobs if job.fence not in finished]
-    return finished | _fenced("finish_many_keep" if conf.keep_succeeded else "finish_many", _fences(jobs, process_id))
+    return finished | _fenced("finish_many", _fences(jobs, process_id))
 
 
 def _fenced(statement: str, parameters: dict[str, Any]) -> set[int]:
@@ -165,6 +177,7 @@ def finish_results(jobs: Sequence[tuple[ClaimedJob, KeptResult]], process_id: in
         "leases": [job.lease for job, _ in jobs],
         "values": [result.value for _, result in jobs],
         "keep_s": [result.keep.total_seconds() for _, result in jobs],
+        "ran_s": [result.ran_s for _, result in jobs],
         "process_id": process_id,
         "keep": conf.keep_succeeded,
         "wait": wait,
@@ -173,21 +186,30 @@ def finish_results(jobs: Sequence[tuple[ClaimedJob, KeptResult]], process_id: in
 
 
 def fail(
-    job: ClaimedJob, process_id: int, error: ErrorReport, *, delay: timedelta, final: bool, reason: str
+    job: ClaimedJob,
+    process_id: int,
+    error: ErrorReport,
+    *,
+    delay: timedelta,
+    final: bool,
+    reason: str,
+    ran_s: float | None = None,
 ) -> Ended | None:
     """Record the attempt's error, and retry, fail or supersede the job. Return None if the lease is lost.
 
     Raises an error of which ``is_held_up`` is true.
     """
-    parameters = {**_fence(job, process_id), "wait": delay, "final": final, "reason": reason, **asdict(error)}
+    end = {"wait": delay, "final": final, "reason": reason, "ran_s": ran_s}
+    parameters = {**_fence(job, process_id), **end, **asdict(error)}
     rows = _despite_twins(lambda: hot_rows("fail", parameters))
     return Ended(JobState(rows[0][0]), rows[0][1]) if rows else None
 
 
-def cancel_run(job: ClaimedJob, process_id: int, reason: str) -> bool:
+def cancel_run(job: ClaimedJob, process_id: int, reason: str, *, ran_s: float | None = None) -> bool:
     """End a run as cancelled and count the attempt. Return False if the lease is lost. Can be held up."""
     error_class = DISCARD_CLASS if reason.startswith(DISCARDED) else CANCEL_CLASS
-    parameters = {**_fence(job, process_id), "reason": shown_message(reason)[:255], "error_class": error_class}
+    end = {"reason": shown_message(reason)[:255], "error_class": error_class, "ran_s": ran_s}
+    parameters = {**_fence(job, process_id), **end}
     with briefly():
         return bool(hot_rows("cancel_run", parameters))
 

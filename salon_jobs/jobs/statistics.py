@@ -46,6 +46,8 @@ class RunCounts:
     durations: list[int] = field(default_factory=lambda: [0] * BUCKETS)
     wait_s: float = 0.0
     waits: list[int] = field(default_factory=lambda: [0] * BUCKETS)
+    duration_max_s: float = 0.0
+    wait_max_s: float = 0.0
 
     def add(self, other: RunCounts) -> None:
         """Add another object's counts to this one."""
@@ -53,6 +55,8 @@ class RunCounts:
             setattr(self, name, [a + b for a, b in zip(getattr(self, name), getattr(other, name), strict=True)])
         self.duration_s += other.duration_s
         self.wait_s += other.wait_s
+        self.duration_max_s = max(self.duration_max_s, other.duration_max_s)
+        self.wait_max_s = max(self.wait_max_s, other.wait_max_s)
 
 
 class TaskStatistics:
@@ -93,9 +97,11 @@ class TaskStatistics:
                     duration_s = ((now if run.ended is None else run.ended) - run.started) / run.chunk_size
                     counts.duration_s += duration_s
                     counts.durations[bucket_of(duration_s)] += 1
+                    counts.duration_max_s = max(counts.duration_max_s, duration_s)
                     wait_s = max(0.0, run.started - job.due_at)
                     counts.wait_s += wait_s
                     counts.waits[bucket_of(wait_s)] += 1
+                    counts.wait_max_s = max(counts.wait_max_s, wait_s)
 
     def count_untimed(self, event: str, task: str, queue: str) -> None:
         """Count an end without a known duration: the process died, or the job had not started."""
@@ -159,6 +165,8 @@ def _row(counted: tuple[tuple[str, str], RunCounts]) -> dict[str, Any]:
         "durations": counts.durations,
         "wait_s": counts.wait_s,
         "waits": counts.waits,
+        "duration_max_s": counts.duration_max_s,
+        "wait_max_s": counts.wait_max_s,
     }
 
 
@@ -183,6 +191,8 @@ class TaskTotals:
     durations: tuple[int, ...]
     wait_s: float
     waits: tuple[int, ...]
+    duration_max_s: float | None
+    wait_max_s: float | None
 
     @property
     def runs(self) -> int:
@@ -201,11 +211,11 @@ class TaskTotals:
 
     def duration(self, share: float) -> float | None:
         """Return the duration that this share (0 to 1) of the runs did not exceed, accurate to half a doubling."""
-        return percentile(self.durations, share)
+        return percentile(self.durations, share, self.duration_max_s)
 
     def wait(self, share: float) -> float | None:
         """Return the wait that this share (0 to 1) of the runs did not exceed, accurate to half a doubling."""
-        return percentile(self.waits, share)
+        return percentile(self.waits, share, self.wait_max_s)
 
 
 def counted_until() -> datetime:
@@ -220,5 +230,5 @@ def totals(last: timedelta, *, using: str) -> list[TaskTotals]:
 
 def _totals(task: str, *values: Any) -> TaskTotals:
     outcomes = dict(zip(STORED_OUTCOMES, map(int, values), strict=False))
-    duration_s, durations, wait_s, waits = values[len(STORED_OUTCOMES) :]
-    return TaskTotals(task, outcomes, duration_s, tuple(map(int, durations)), wait_s, tuple(map(int, waits)))
+    duration_s, durations, wait_s, waits, *longest = values[len(STORED_OUTCOMES) :]
+    return TaskTotals(task, outcomes, duration_s, tuple(map(int, durations)), wait_s, tuple(map(int, waits)), *longest)

@@ -94,7 +94,12 @@ class Migration(JobTablesMigration):
                 ("payload", ReadableJSONField(db_default=models.Value({}, models.JSONField()))),
                 ("reason", models.CharField(db_default="", help_text="Why it was cancelled or failed", max_length=255)),
                 ("created_at", models.DateTimeField(db_default=Now())),
-                ("started_at", models.DateTimeField(help_text="When it was claimed last", null=True)),
+                (
+                    "started_at",
+                    models.DateTimeField(
+                        help_text="When it was claimed; once it has run, when that run began", null=True
+                    ),
+                ),
                 (
                     "begun_once_at",
                     models.DateTimeField(
@@ -269,7 +274,12 @@ class Migration(JobTablesMigration):
                 ("traceback", models.TextField(db_default="")),
                 ("occurred_at", models.DateTimeField(db_default=Now())),
                 ("worker_id", models.BigIntegerField(help_text="The process that ran it", null=True)),
-                ("started_at", models.DateTimeField(help_text="When the attempt was claimed", null=True)),
+                (
+                    "started_at",
+                    models.DateTimeField(
+                        help_text="When the attempt began; if its process died, when it was claimed", null=True
+                    ),
+                ),
             ],
             options={
                 "db_table": "salon_jobs_job_error",
@@ -291,7 +301,7 @@ class Migration(JobTablesMigration):
                 ("worker_id", models.BigIntegerField(help_text="The process that ran it last")),
                 ("run_at", models.DateTimeField()),
                 ("created_at", models.DateTimeField()),
-                ("started_at", models.DateTimeField(help_text="When the successful run was claimed")),
+                ("started_at", models.DateTimeField(help_text="When the successful run began")),
                 ("finished_at", models.DateTimeField()),
                 ("expires_at", models.DateTimeField(help_text="When it may be deleted")),
             ],
@@ -520,6 +530,8 @@ class Migration(JobTablesMigration):
                 ("durations", IntegerArrayField()),
                 ("wait_s", models.FloatField(help_text="Sum of the seconds between due and started")),
                 ("waits", IntegerArrayField()),
+                ("duration_max_s", models.FloatField(null=True)),
+                ("wait_max_s", models.FloatField(null=True)),
             ],
             options={"db_table": "salon_jobs_task_minute"},
         ),

@@ -103,7 +103,7 @@ class Job(models.Model):
     )
     created_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
     started_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(
-        null=True, help_text="When it was claimed last"
+        null=True, help_text="When it was claimed; once it has run, when that run began"
     )
     begun_once_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(
         null=True, help_text="When the only run of a task declared at_most_once began"
@@ -307,7 +307,7 @@ class JobError(models.Model):
         null=True, help_text="The process that ran it"
     )
     started_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(
-        null=True, help_text="When the attempt was claimed"
+        null=True, help_text="When the attempt began; if its process died, when it was claimed"
     )
 
     class Meta:
@@ -338,7 +338,7 @@ class JobResult(models.Model):
     worker_id: models.BigIntegerField[int, int] = models.BigIntegerField(help_text="The process that ran it last")
     run_at: models.DateTimeField[datetime, datetime] = InstantField()
     created_at: models.DateTimeField[datetime, datetime] = InstantField()
-    started_at: models.DateTimeField[datetime, datetime] = InstantField(help_text="When the successful run was claimed")
+    started_at: models.DateTimeField[datetime, datetime] = InstantField(help_text="When the successful run began")
     finished_at: models.DateTimeField[datetime, datetime] = InstantField()
     expires_at: models.DateTimeField[datetime, datetime] = InstantField(help_text="When it may be deleted")
 

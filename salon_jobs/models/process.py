@@ -175,6 +175,8 @@ class TaskMinute(models.Model):
     durations: models.Field[list[int], list[int]] = IntegerArrayField()
     wait_s: models.FloatField[float, float] = models.FloatField(help_text="Sum of the seconds between due and started")
     waits: models.Field[list[int], list[int]] = IntegerArrayField()
+    duration_max_s: models.FloatField[float | None, float | None] = models.FloatField(null=True)
+    wait_max_s: models.FloatField[float | None, float | None] = models.FloatField(null=True)
 
     class Meta:
         db_table = "salon_jobs_task_minute"

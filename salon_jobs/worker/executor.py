@@ -333,7 +333,7 @@ def _write(running: RunningJob, outcome: Outcome) -> JobState | None:
             if not finished:
                 # An earlier try, whose answer was lost, may have finished it. This one is unclear until it is answered.
                 was_unclear, running.is_unclear = running.is_unclear, True
-                if not queries.finish(job, process_id, running.result):
+                if not queries.finish(job, process_id, running.result, ran_s=running.ran_s):
                     running.is_unclear = was_unclear
                     return None
             _log(logging.INFO, events.JOB_SUCCEEDED, running)
@@ -353,7 +353,7 @@ def _write(running: RunningJob, outcome: Outcome) -> JobState | None:
             return ended[job.id].state
         case Cancelled(kind=kind, detail=detail):
             reason = kind if kind == detail else f"{kind}: {detail}"
-            if not queries.cancel_run(job, process_id, reason):
+            if not queries.cancel_run(job, process_id, reason, ran_s=running.ran_s):
                 return None
             _log(logging.INFO, events.JOB_CANCELLED, running, reason=reason)
             return JobState.CANCELLED
@@ -391,7 +391,8 @@ def _write_error(running: RunningJob, outcome: Errored) -> JobState | None:
     delay = running.declaration.backoff.delay(job.attempt)
     described = report(error)
     reason = described.code or ("attempts_exhausted" if outcome.retryable else "not_retried")
-    ended = queries.fail(job, running.process_id, described, delay=delay, final=not outcome.retryable, reason=reason)
+    end: dict[str, Any] = {"delay": delay, "final": not outcome.retryable, "reason": reason, "ran_s": running.ran_s}
+    ended = queries.fail(job, running.process_id, described, **end)
     if ended is None and not queries.failed_by(job):
         return None
     # If the row is no longer owned but failed under this lease, an earlier attempt was written and its answer lost.
@@ -453,7 +454,7 @@ def _commit_finished(own: StoreJobContext, running: RunningJob) -> bool:
     running.check_end()
     running.is_unclear = True
     with _lease_lost(running):
-        running.finished = own.commit_after(queries.finish_call(running.job, running.process_id))
+        running.finished = own.commit_after(queries.finish_call(running.job, running.process_id, ran_s=running.ran_s))
     return running.finished
 
 
@@ -471,7 +472,7 @@ def _finish_chunk(own: StoreJobContext | None, running: RunningJob) -> None:
     jobs = [run.job for run in running.runs if run.result is None]
     with _lease_lost(running):
         # An empty statement commits alone.
-        finish = queries.finish_chunk_call(jobs, running.process_id) if jobs else "SELECT"
+        finish = queries.finish_chunk_call(jobs, running.process_id, ran_s=running.ran_s) if jobs else "SELECT"
         if own is None or not own.commit_after(finish):
             in_one_trip(running.connection, finish)
 

@@ -13,6 +13,7 @@ from typing import Final
 from django.db import DataError, Error, IntegrityError, OperationalError
 from psycopg import errors
 
+from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.events import log_event, logger
 from salon_jobs.core.outcomes import Outcome, Succeeded
@@ -258,8 +259,10 @@ class Finisher(Loop):
         return True
 
     def _write_once(self, batch: list[RunningJob], contended: bool) -> None:
-        plain = [running.job for running in batch if not running.finished and running.result is None]
-        self._report(batch, queries.finish_many(plain, self._process_id, contended) if plain else set())
+        plain = [running for running in batch if not running.finished and running.result is None]
+        jobs = [running.job for running in plain]
+        ran_s = [running.ran_s for running in plain] if conf.keep_succeeded else ()
+        self._report(batch, queries.finish_many(jobs, self._process_id, contended, ran_s=ran_s) if jobs else set())
         kept = [(running.job, running.result) for running in batch if running.result is not None]
         for some in in_statements(kept, self._most_per_statement):
             self._report(batch, queries.finish_results(some, self._process_id))

@@ -235,7 +235,7 @@ def test_a_row_of_the_list_shows_what_one_came_for_and_acts_on_it_alone(client: 
         "3 of 3 attempts",
         "CardDeclined: no funds &lt;b&gt;",
         ">3 h ago<",
-        "held 40 s",
+        "ran 40 s",
         "Retry",
     ):
         assert expected in row, expected

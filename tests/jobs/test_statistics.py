@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +14,7 @@ from django.db import DatabaseError, connections
 from salon_jobs.core import events
 from salon_jobs.core.metrics import BUCKETS, bucket_of
 from salon_jobs.core.outcomes import Discard, Released, Snooze
+from salon_jobs.dashboard.queues import SPANS, history
 from salon_jobs.jobs import statistics
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.pruning import PruneCounts, Pruner
@@ -74,6 +75,18 @@ def test_every_end_of_a_run_is_counted_where_it_is_written(
     }
     [of_store] = totals(HOUR, using="operator")
     assert of_store.runs == 5, "a run that was interrupted says nothing about how long it takes"
+
+
+def test_no_percentile_exceeds_the_longest(process_id: int, counted: TaskStatistics) -> None:
+    for took_s, waited_s in ((0.2, 8.6), (0.5, 8.1)):
+        counted.count(events.JOB_SUCCEEDED, [ended_run(process_id, took_s=took_s, waited_s=waited_s)])
+        counted.flush()
+    [total] = totals(HOUR, using="operator")
+    assert total.duration_max_s == pytest.approx(0.5, abs=0.01)
+    assert total.wait(0.95) == pytest.approx(8.6, abs=0.1)
+    steps = history(SPANS["hour"], using="operator", now=datetime.now(UTC) + timedelta(minutes=2))
+    [plotted] = [step.wait_p95_s for step in steps if step.wait_p95_s]
+    assert plotted == pytest.approx(8.6, abs=0.1)
 
 
 def test_successes_written_in_batches_are_counted(process_id: int, counted: TaskStatistics) -> None:

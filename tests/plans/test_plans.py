@@ -44,7 +44,7 @@ def crowded(migrated: None) -> Iterator[int]:
 @pytest.mark.parametrize("statement", ["finish_many", "finish_many_keep"])
 def test_a_batch_of_successes_is_found_by_its_ids(crowded: int, statement: str) -> None:
     rows = [100 * number for number in range(1, 500)]
-    plan = nodes(statement, {"ids": rows, "fences": [row ^ 1 for row in rows], "process_id": 3})
+    plan = nodes(statement, {"ids": rows, "fences": [row ^ 1 for row in rows], "process_id": 3, "ran_s": rows})
     assert_no_full_scan(plan)
     assert indexes(plan) == {"salon_jobs_job_pkey"}, "that by process holds each job it ran since the last vacuum"
     assert [node["Node Type"] for node in scans(plan)].count("Tid Scan") == 1
@@ -52,7 +52,7 @@ def test_a_batch_of_successes_is_found_by_its_ids(crowded: int, statement: str) 
 
 def test_a_batch_that_nobody_has_locked_is_found_by_its_ids(crowded: int) -> None:
     rows = [100 * number for number in range(1, 500)]
-    plan = nodes("finish_unlocked", {"ids": rows, "fences": [row ^ 1 for row in rows], "process_id": 3})
+    plan = nodes("finish_unlocked", {"ids": rows, "fences": [row ^ 1 for row in rows], "process_id": 3, "ran_s": rows})
     assert_no_full_scan(plan)
     assert indexes(plan) == {"salon_jobs_job_pkey"}
     assert not {node["Node Type"] for node in plan} & {"Nested Loop", "Hash Join", "Merge Join"}
@@ -66,7 +66,7 @@ def test_the_leases_of_a_batch_are_compared_by_hash_where_few_rows_are_expected(
     )
     change("UPDATE pg_class SET reltuples = 100 WHERE relname = 'salon_jobs_job'")
     try:
-        plan = nodes(statement, {"ids": rows, "fences": [row ^ 1 for row in rows], "process_id": 3})
+        plan = nodes(statement, {"ids": rows, "fences": [row ^ 1 for row in rows], "process_id": 3, "ran_s": rows})
     finally:
         change(
             "UPDATE pg_class c SET reltuples = b.reltuples FROM statistics_before b WHERE c.relname = 'salon_jobs_job'"
@@ -79,7 +79,7 @@ def test_the_leases_of_a_batch_are_compared_by_hash_where_few_rows_are_expected(
 @pytest.mark.parametrize("keep", [False, True])
 def test_a_batch_of_results_is_found_by_its_ids(crowded: int, keep: bool, wait: bool) -> None:
     rows = [100 * number for number in range(1, 500)]
-    values = {"values": ["1"] * len(rows), "keep_s": [60.0] * len(rows), "keep": keep, "wait": wait}
+    values = {"values": ["1"] * len(rows), "keep_s": [60.0] * len(rows), "ran_s": rows, "keep": keep, "wait": wait}
     plan = nodes("finish_results", {"ids": rows, "leases": [1] * len(rows), "process_id": 3, **values})
     assert_no_full_scan(plan)
     assert indexes(plan) == {"salon_jobs_job_pkey"}
@@ -87,7 +87,7 @@ def test_a_batch_of_results_is_found_by_its_ids(crowded: int, keep: bool, wait: 
 
 def test_what_is_still_owned_of_a_batch_is_found_by_its_ids(crowded: int) -> None:
     rows = [100 * number for number in range(1, 500)]
-    plan = nodes("owned", {"ids": rows, "fences": [row ^ 1 for row in rows], "process_id": 3})
+    plan = nodes("owned", {"ids": rows, "fences": [row ^ 1 for row in rows], "process_id": 3, "ran_s": rows})
     assert_no_full_scan(plan)
     assert indexes(plan) == {"salon_jobs_job_pkey"}
 
@@ -140,6 +140,7 @@ def test_a_finish_and_a_failure_find_their_row_by_its_key(crowded: int) -> None:
         "code": "",
         "message": "",
         "traceback": "",
+        "ran_s": 1.0,
     }
     plan = nodes("fail", {**fence, **texts})
     assert_no_full_scan(plan)
@@ -170,10 +171,10 @@ def test_giving_back_and_ending_runs_find_their_rows(crowded: int) -> None:
             {"ids": [100, 800], "leases": [1, 1], "process_id": 2, "wait": None, "alone": False, "unbegun": False},
         )
     )
-    assert_no_full_scan(nodes("cancel_run", {**fence, "reason": "discarded", "error_class": "Discard"}))
+    assert_no_full_scan(nodes("cancel_run", {**fence, "reason": "discarded", "error_class": "Discard", "ran_s": 1.0}))
     error = {"error_class": "Expired", "code": "JOB.EXPIRED", "message": "", "traceback": ""}
     assert_no_full_scan(nodes("expire_run", {**fence, "reason": "expired", **error}))
-    assert_no_full_scan(nodes("finish_keep", fence))
+    assert_no_full_scan(nodes("finish_keep", {**fence, "ran_s": 1.0}))
     assert_no_full_scan(nodes("begin_once", fence))
     assert_no_full_scan(nodes("begun_once", {"process_id": 2}))
     assert "salon_jobs_job_pkey" in indexes(nodes("lease_state", fence))

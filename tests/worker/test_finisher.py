@@ -89,7 +89,7 @@ def test_rows_that_were_locked_are_not_waited_for_again(
     contended: list[bool] = []
     really = queries.finish_many
 
-    def finish_many(jobs: Any, number: int, was_locked: bool) -> set[int]:
+    def finish_many(jobs: Any, number: int, was_locked: bool, **_: Any) -> set[int]:
         contended.append(was_locked)
         return really(jobs, number, was_locked)
 
@@ -159,7 +159,7 @@ def test_the_thread_outlives_what_nobody_foresaw(
     really = queries.finish_many
     faults = [RuntimeError()]
 
-    def finish_many(*arguments: Any) -> set[int]:
+    def finish_many(*arguments: Any, **_: Any) -> set[int]:
         if faults:
             raise faults.pop()
         return really(*arguments)

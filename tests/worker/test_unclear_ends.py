@@ -174,7 +174,7 @@ def test_a_batch_says_what_became_of_a_run_without_a_row(
     caplog.set_level("INFO")
     really, tries = queries.finish_many, list[int]()
 
-    def finish_many(jobs: Any, *arguments: Any) -> set[int]:
+    def finish_many(jobs: Any, *arguments: Any, **_: Any) -> set[int]:
         tries.append(len(jobs))
         if ending == "lost":
             change("DELETE FROM salon_jobs_job")

@@ -11,7 +11,8 @@ SELECT date_bin(%(step)s::interval, minute, %(since)s::timestamptz) AS at,
                  sum(waits[25]), sum(waits[26]), sum(waits[27]), sum(waits[28]), sum(waits[29]), sum(waits[30]),
                  sum(waits[31]), sum(waits[32]), sum(waits[33]), sum(waits[34]), sum(waits[35]), sum(waits[36]),
                  sum(waits[37]), sum(waits[38]), sum(waits[39]), sum(waits[40]), sum(waits[41]), sum(waits[42]),
-                 sum(waits[43]), sum(waits[44]), sum(waits[45]), sum(waits[46]), sum(waits[47]), sum(waits[48])]::bigint[]
+                 sum(waits[43]), sum(waits[44]), sum(waits[45]), sum(waits[46]), sum(waits[47]), sum(waits[48])]::bigint[],
+       max(wait_max_s)
   FROM salon_jobs_task_minute
  WHERE minute >= %(since)s::timestamptz
  GROUP BY 1
@@ -46,7 +47,8 @@ SELECT task, sum(succeeded), sum(retried), sum(failed), sum(cancelled), sum(snoo
              sum(waits[25]), sum(waits[26]), sum(waits[27]), sum(waits[28]), sum(waits[29]), sum(waits[30]),
              sum(waits[31]), sum(waits[32]), sum(waits[33]), sum(waits[34]), sum(waits[35]), sum(waits[36]),
              sum(waits[37]), sum(waits[38]), sum(waits[39]), sum(waits[40]), sum(waits[41]), sum(waits[42]),
-             sum(waits[43]), sum(waits[44]), sum(waits[45]), sum(waits[46]), sum(waits[47]), sum(waits[48])]::bigint[]
+             sum(waits[43]), sum(waits[44]), sum(waits[45]), sum(waits[46]), sum(waits[47]), sum(waits[48])]::bigint[],
+       max(duration_max_s), max(wait_max_s)
   FROM salon_jobs_task_minute
  WHERE minute >= date_trunc('minute', now() - %(last)s::interval)
  GROUP BY task

@@ -2,6 +2,7 @@
 -- attempts are exhausted (or it can never succeed, or has begun its only run), or cancel it when a newer job waits
 -- under its key or has taken the key since it began (supersede_function.sql). Writes the attempt's error row in the
 -- same statement.
+-- From then on started_at says when the run began, and no more when it was claimed.
 -- Locks: the row, and waits for a transaction that has enqueued under its key: run it with wait_briefly. A twin
 -- committed meanwhile raises a unique violation: run it again.
 -- Role: worker.
@@ -29,6 +30,7 @@ WITH mine AS MATERIALIZED (
            finished_at = CASE WHEN m.cancelled OR m.spent OR m.superseded THEN clock_timestamp() END,
            error_class = CASE WHEN m.spent THEN %(error_class)s ELSE j.error_class END,
            fingerprint = CASE WHEN m.spent THEN hashtextextended(j.task || chr(31) || %(alike)s, 0) ELSE j.fingerprint END,
+           started_at = coalesce(clock_timestamp() - %(ran_s)s::float8 * interval '1 second', j.started_at),
            leased_by = NULL
       FROM mine m
      WHERE j.id = m.id

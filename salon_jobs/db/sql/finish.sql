@@ -6,10 +6,12 @@ DELETE FROM salon_jobs_job
  WHERE id = %(id)s AND leased_by = %(process_id)s AND lease = %(lease)s AND state = 'running'
 
 -- name: finish_keep
--- Variant of finish.sql for a deployment that keeps succeeded rows (RETAIN_SUCCEEDED).
+-- Variant of finish.sql for a deployment that keeps succeeded rows (RETAIN_SUCCEEDED): started_at then says when the run
+-- began.
 -- Locks: the row. Role: worker.
 UPDATE salon_jobs_job
-   SET state = 'succeeded', attempts = least(attempts + 1, 32767), leased_by = NULL, finished_at = clock_timestamp()
+   SET state = 'succeeded', attempts = least(attempts + 1, 32767), leased_by = NULL, finished_at = clock_timestamp(),
+       started_at = coalesce(clock_timestamp() - %(ran_s)s::float8 * interval '1 second', started_at)
  WHERE id = %(id)s AND leased_by = %(process_id)s AND lease = %(lease)s AND state = 'running'
 
 -- name: finish_many
@@ -61,7 +63,10 @@ WITH mine AS MATERIALIZED (
        FOR UPDATE OF j SKIP LOCKED
 )
 UPDATE salon_jobs_job
-   SET state = 'succeeded', attempts = least(attempts + 1, 32767), leased_by = NULL, finished_at = clock_timestamp()
+   SET state = 'succeeded', attempts = least(attempts + 1, 32767), leased_by = NULL, finished_at = clock_timestamp(),
+       started_at = coalesce(
+           clock_timestamp()
+           - (%(ran_s)s::float8[])[array_position(%(ids)s::bigint[], id)] * interval '1 second', started_at)
  WHERE ctid = ANY (ARRAY(SELECT place FROM mine))
 RETURNING id # lease
 

@@ -5,7 +5,7 @@
 -- Locks: the rows, in ascending order. Replace it only with a definition that accepts the same arguments.
 -- access.job_tables fills in the schema; owner: the migrator; EXECUTE: worker.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_finish_chunk(
-    ids bigint[], leases bigint[], holder bigint, keep boolean
+    ids bigint[], leases bigint[], holder bigint, ran_s float8
 ) RETURNS void
 LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
@@ -13,10 +13,10 @@ AS $body$
 DECLARE
     finished integer;
 BEGIN
-    IF keep THEN
+    IF ran_s IS NOT NULL THEN
         UPDATE __schema__.salon_jobs_job j
            SET state = 'succeeded', attempts = least(j.attempts + 1, 32767), leased_by = NULL,
-               finished_at = clock_timestamp()
+               finished_at = clock_timestamp(), started_at = clock_timestamp() - ran_s * interval '1 second'
          WHERE j.id = ANY (ids) AND j.lease = leases[array_position(ids, j.id)] AND j.leased_by + 0 = holder
            AND j.state || '' = 'running';
     ELSE

@@ -70,8 +70,8 @@ SELECT count(*) FROM gone
 -- Locks: the rows, in ascending order; SKIP LOCKED like finish_many, unless %(wait)s: a run that ends alone has no next
 -- round. It then reads the rows as they are once they are unlocked. Role: worker. Not prepared either.
 WITH ended AS MATERIALIZED (
-    SELECT * FROM unnest(%(ids)s::bigint[], %(leases)s::bigint[], %(values)s::text[], %(keep_s)s::float8[])
-                  AS e (id, lease, value, keep_s)
+    SELECT * FROM unnest(%(ids)s::bigint[], %(leases)s::bigint[], %(values)s::text[], %(keep_s)s::float8[],
+                         %(ran_s)s::float8[]) AS e (id, lease, value, keep_s, ran_s)
 ), unlocked AS MATERIALIZED (
     SELECT j.id
       FROM salon_jobs_job j
@@ -93,13 +93,15 @@ WITH ended AS MATERIALIZED (
 ), deleted AS (
     DELETE FROM salon_jobs_job
      WHERE NOT %(keep)s AND id = ANY (ARRAY(SELECT id FROM mine))
-    RETURNING id, lease, public_id, store_id, task, queue, priority, payload, attempts, run_at, created_at, started_at
+    RETURNING id, lease, public_id, store_id, task, queue, priority, payload, attempts, run_at, created_at
 ), kept AS (
     UPDATE salon_jobs_job
-       SET state = 'succeeded', attempts = least(attempts + 1, 32767), leased_by = NULL, finished_at = clock_timestamp()
+       SET state = 'succeeded', attempts = least(attempts + 1, 32767), leased_by = NULL,
+           finished_at = clock_timestamp(),
+           started_at = clock_timestamp()
+                        - (%(ran_s)s::float8[])[array_position(%(ids)s::bigint[], id)] * interval '1 second'
      WHERE %(keep)s AND id = ANY (ARRAY(SELECT id FROM mine))
-    RETURNING id, lease, public_id, store_id, task, queue, priority, payload, attempts - 1, run_at, created_at,
-              started_at
+    RETURNING id, lease, public_id, store_id, task, queue, priority, payload, attempts - 1, run_at, created_at
 ), finished AS (
     SELECT * FROM deleted UNION ALL SELECT * FROM kept
 ), written AS (
@@ -107,7 +109,7 @@ WITH ended AS MATERIALIZED (
            (job_id, public_id, store_id, task, queue, priority, payload, attempts, run_at, created_at, started_at,
             worker_id, value, finished_at, expires_at)
     SELECT j.id, j.public_id, j.store_id, j.task, j.queue, j.priority, j.payload, least(j.attempts + 1, 32767),
-           j.run_at, j.created_at, j.started_at, %(process_id)s, e.value::jsonb,
+           j.run_at, j.created_at, clock_timestamp() - e.ran_s * interval '1 second', %(process_id)s, e.value::jsonb,
            clock_timestamp(), clock_timestamp() + e.keep_s * interval '1 second'
       FROM finished j
       JOIN ended e USING (id, lease)

@@ -28,7 +28,8 @@ SELECT id, lease FROM salon_jobs_job
 WITH cancelled AS (
     UPDATE salon_jobs_job
        SET state = 'cancelled', reason = %(reason)s, attempts = least(attempts + 1, 32767),
-           leased_by = NULL, finished_at = clock_timestamp()
+           leased_by = NULL, finished_at = clock_timestamp(),
+           started_at = coalesce(clock_timestamp() - %(ran_s)s::float8 * interval '1 second', started_at)
      WHERE id = %(id)s AND leased_by = %(process_id)s AND lease = %(lease)s AND state = 'running'
     RETURNING id, store_id, attempts, started_at, public_id
 ), error AS (

@@ -5,11 +5,12 @@
 -- the server may lose a few seconds of counts, as a crash of the process does. Role: worker.
 INSERT INTO salon_jobs_task_minute AS t (
     minute, task, queue, succeeded, retried, failed, cancelled, snoozed, released, rescued,
-    duration_s, durations, wait_s, waits)
+    duration_s, durations, wait_s, waits, duration_max_s, wait_max_s)
 SELECT date_trunc('minute', now()), r.*
   FROM jsonb_to_recordset(%(rows)s::jsonb) AS r (
        task text, queue text, succeeded int, retried int, failed int, cancelled int, snoozed int, released int,
-       rescued int, duration_s float8, durations int[], wait_s float8, waits int[])
+       rescued int, duration_s float8, durations int[], wait_s float8, waits int[], duration_max_s float8,
+       wait_max_s float8)
  WHERE set_config('synchronous_commit', 'off', true) = 'off'
  ORDER BY r.task COLLATE "C", r.queue COLLATE "C"
     ON CONFLICT (minute, task, queue) DO UPDATE
@@ -23,7 +24,9 @@ SELECT date_trunc('minute', now()), r.*
        duration_s = t.duration_s + excluded.duration_s,
        durations = ARRAY(SELECT a + b FROM unnest(t.durations, excluded.durations) WITH ORDINALITY AS u (a, b, n) ORDER BY n),
        wait_s = t.wait_s + excluded.wait_s,
-       waits = ARRAY(SELECT a + b FROM unnest(t.waits, excluded.waits) WITH ORDINALITY AS u (a, b, n) ORDER BY n)
+       waits = ARRAY(SELECT a + b FROM unnest(t.waits, excluded.waits) WITH ORDINALITY AS u (a, b, n) ORDER BY n),
+       duration_max_s = greatest(t.duration_max_s, excluded.duration_max_s),
+       wait_max_s = greatest(t.wait_max_s, excluded.wait_max_s)
 
 -- name: record_waiting
 -- Record the counts of the current minute; if another worker has counted already, its row stays.

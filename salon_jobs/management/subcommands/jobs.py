@@ -212,7 +212,7 @@ class ShowJob(Subcommand):
                 "priority": job.priority or None,
                 "enqueued": job.created_at,
                 "due": job.run_at if job.state == JobState.QUEUED else None,
-                "started": job.started_at,
+                "claimed" if job.state == JobState.RUNNING else "started": job.started_at,
                 "ended": job.finished_at,
                 "cancellation requested": job.cancel_requested_at,
                 "expires": job.expires_at,

@@ -1,0 +1,67 @@
+"""Shows that an ended job says when its run began, however long it had waited for a thread after its claim."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from salon_jobs import Discard
+from tests import tasks
+from tests.support import change, claim, running_on_a_thread, seen
+from tests.tasks import Hooks
+
+MOMENT = timedelta(minutes=10)
+
+
+def raises(error: Exception) -> Any:
+    def handler(**_: object) -> None:
+        raise error
+
+    return handler
+
+
+def claimed_an_hour_ago(process_id: int) -> None:
+    """Claim what is due, an hour ago by its rows, and run it now."""
+    jobs = claim(process_id)
+    change("UPDATE salon_jobs_job SET started_at = now() - interval '1 hour' WHERE state = 'running'")
+    with running_on_a_thread(process_id, jobs):
+        pass
+
+
+def test_of_a_job_that_is_kept(process_id: int, stores: list[UUID], hooks: Hooks, settings: Any) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "RETAIN_SUCCEEDED": 60}
+    tasks.system.enqueue()
+    tasks.in_store.enqueue(store_id=stores[0], number=1)
+    tasks.outside.enqueue(store_id=stores[1], number=1)
+    tasks.kept_result.enqueue(note="a")
+    tasks.kept_result_in_store.enqueue(store_id=stores[0], number=7)
+    claimed_an_hour_ago(process_id)
+    ran = seen("SELECT task, state, finished_at - started_at FROM salon_jobs_job")
+    assert len(ran) == 5
+    assert all(state == "succeeded" and timedelta(0) <= took < MOMENT for _, state, took in ran), ran
+
+
+def test_of_a_result(process_id: int, stores: list[UUID], hooks: Hooks) -> None:
+    tasks.kept_result.enqueue(note="a")
+    tasks.kept_result_in_store.enqueue(store_id=stores[0], number=7)
+    claimed_an_hour_ago(process_id)
+    ran = seen("SELECT finished_at - started_at FROM salon_jobs_job_result")
+    assert len(ran) == 2
+    assert all(timedelta(0) <= took < MOMENT for (took,) in ran), ran
+
+
+@pytest.mark.parametrize(("error", "state"), [(ValueError("no"), "failed"), (Discard("not needed"), "cancelled")])
+def test_of_a_job_that_did_not_succeed(
+    process_id: int, stores: list[UUID], hooks: Hooks, error: Exception, state: str
+) -> None:
+    hooks.store = raises(error)
+    tasks.in_store.using(max_attempts=1).enqueue(store_id=stores[0], number=1)
+    claimed_an_hour_ago(process_id)
+    [(found, took)] = seen("SELECT state, finished_at - started_at FROM salon_jobs_job")
+    assert found == state
+    assert timedelta(0) <= took < MOMENT
+    for (took,) in seen("SELECT occurred_at - started_at FROM salon_jobs_job_error"):
+        assert timedelta(0) <= took < MOMENT
