@@ -21,11 +21,13 @@ def test_a_failover_loses_nothing_but_what_replication_lost(tmp_path: Path) -> N
     done = run_command(*words, environment=INHERITED_ENVIRONMENT, timeout_s=900)
     assert done.returncode == 0, done.stdout + done.stderr
     scenes = json.loads(path.read_text())["scenes"]
-    assert len(scenes) == 11
+    assert len(scenes) == 12
+    assert scenes["sync, killed with a process"]["cut_short"] > 0
     for name, verdict in scenes.items():
         assert verdict["faults"] == []
         assert verdict["acknowledged"] > 0
         assert verdict["messages"] > 0
         assert (verdict["lost"] > 0) == name.startswith("async")
+        assert verdict["once"] > 0
         if name.startswith("async") and "frozen" not in name:
             assert verdict["reused"] > 0

@@ -31,6 +31,8 @@ _WEIGHTS: Final = {
     "fan": 1,
     "follow": 4,
     "delayed": 4,
+    "once": 6,
+    "once-outside": 6,
 }
 
 

@@ -11,8 +11,9 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
@@ -26,11 +27,12 @@ from benchmarks.processes import ROOT, descendants, environment, manage
 from benchmarks.server import Database
 from project.local.nats import NatsServer
 from project.local.ports import free_port
-from tests.chaos.failover.tasks import RUNS
+from tests.chaos.failover.tasks import RUNS, marker_of
 from tests.servers.standby import Replicated
 
 STORES: Final = [queue.store_id(number) for number in range(1, 6)]
 PATIENCE_S: Final = 60.0
+TICK: Final = timedelta(minutes=1)
 _ROLES: Final = ("migrator", "web", "worker", "operator")
 _DATABASE: Final = "salon"
 _STREAM: Final = "orders"
@@ -66,10 +68,11 @@ class Rig(ExitStack):
         self._passwords = {role: secrets.token_urlsafe(16) for role in _ROLES}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._addresses: dict[str, str] = {}
-        self.servers = Replicated(options={"max_connections": "100"})
+        self.servers = Replicated(options={"max_connections": "100", "wal_retrieve_retry_interval": "100ms"})
         self.broker = NatsServer()
         self.web_port = free_port()
         self.readiness = Readiness()
+        self._ticks_after = datetime.now(UTC)
 
     def __enter__(self) -> Self:
         """Start it all."""
@@ -99,6 +102,7 @@ class Rig(ExitStack):
         for name in ("worker", "relay", "scheduler"):
             self.start_one(name)
         self.wait_ready()
+        self._ticks_after = datetime.now(UTC)
 
     def start_one(self, name: str) -> None:
         """Start one process of ours, known by this name."""
@@ -150,7 +154,6 @@ class Rig(ExitStack):
         """Kill the process that runs the worker's jobs; its supervisor replaces it."""
         for child in descendants(self._processes["worker"].pid):
             os.kill(child, signal.SIGKILL)
-        self.wait_ready()
 
     def end_connections(self) -> None:
         """End every connection of our processes."""
@@ -182,6 +185,21 @@ class Rig(ExitStack):
             return self.broker.look(read)
         except NotFoundError:
             return 0
+
+    def ticks(self) -> list[str]:
+        """Return the markers of all cron ticks that have been due since everything was ready."""
+        tick = self._ticks_after.replace(second=0, microsecond=0) + TICK
+        due: list[str] = []
+        while tick <= datetime.now(UTC):
+            due.append(marker_of(tick))
+            tick += TICK
+        return due
+
+    def undone(self, markers: Collection[str]) -> set[str]:
+        """Return those of these markers for which no job has added a row."""
+        with self.connect() as connection:
+            rows = connection.execute("SELECT marker FROM failover_done WHERE marker = ANY (%s)", [list(markers)])
+            return set(markers) - {row[0] for row in rows}
 
     def begin_round(self, aggregates: list[str]) -> None:
         """Forget what earlier rounds wrote, except their cron ticks."""

@@ -21,17 +21,19 @@ from tests.servers.standby import port_of
 _CALM_S: Final = 0.7
 # A sequence logs 32 values ahead, so fewer lost rows would leave their numbers unused.
 _BEYOND: Final = 40
-_HELD: Final = ("held-outside", "held-outside", "held-system", "held-store")
+_HELD: Final = ("held-outside", "held-outside", "held-system", "held-store", "held-once")
 # What is done by these is lost with their row.
 _REUSING: Final = ("held-store", "held-system")
 _SENT: Final = 20
 _FROZEN_S: Final = 2.0
 _BEHIND_S: Final = 2.0
 _HEALING_S: Final = 60.0
+_FIRED_S: Final = 20.0
 _TASK_OF: Final = {
     "held-outside": "failover-held-outside",
     "held-system": "failover-held-system",
     "held-store": "failover-held-store",
+    "held-once": "failover-held-once",
 }
 
 
@@ -43,7 +45,7 @@ class Scene:
     replication it is stopped some seconds after the promotion); ``frozen``, and killed some seconds after the
     promotion; ``behind``: restarted as a standby at the address, which moves some seconds later. ``silent``: a killed
     primary's host answers nothing afterwards, instead of refusing connections. ``newcomers``: a worker whose row is in
-    what is lost.
+    what is lost. ``casualties``: the process that runs the held jobs is killed together with the primary.
     """
 
     synchronous: bool
@@ -51,10 +53,12 @@ class Scene:
     hosts: bool = False
     silent: bool = False
     newcomers: bool = False
+    casualties: bool = False
 
 
 SCENES: Final = {
     "sync, killed": Scene(synchronous=True, end="killed"),
+    "sync, killed with a process": Scene(synchronous=True, end="killed", casualties=True),
     "async, killed": Scene(synchronous=False, end="killed"),
     "async, killed, new process": Scene(synchronous=False, end="killed", newcomers=True),
     "sync, read-only": Scene(synchronous=True, end="read-only"),
@@ -93,6 +97,7 @@ class Round:
             time.sleep(_CALM_S)
             if self._disturbed:
                 self._dice.choice((rig.kill_child, rig.end_connections))()
+                rig.wait_ready()
             self._fail_over(load)
             time.sleep(_CALM_S)
         except (TimeoutError, AssertionError, psycopg.Error) as error:
@@ -118,6 +123,8 @@ class Round:
                 rig.start_one("second worker")
                 rig.wait_ready()
             self._hold(client, stack)
+            if scene.casualties:
+                rig.kill_child()
             if scene.end == "killed":
                 servers.kill_primary()
                 if scene.silent:
@@ -250,6 +257,12 @@ class Round:
         with self._rig.connect() as connection:
             wait_for(lambda: connection.execute(live, []).fetchall() == [(0,)], "some jobs never end")
             wait_for(lambda: connection.execute(unsent, [self._all]).fetchall() == [(0,)], "some messages stay pending")
+        due = self._rig.ticks()
+        with suppress(TimeoutError):
+            wait_for(lambda: not self._rig.undone(due), "", _FIRED_S)
+        missed = self._rig.undone(due)
+        self.verdict.missed = len(missed)
+        self.verdict.faults += [f"{tick} was never done" for tick in sorted(missed)]
 
     def _wait_sent(self, destination: str, aggregate: str, number: int, patience_s: float = PATIENCE_S) -> None:
         wait_for(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -140,6 +140,20 @@ def fan(marker: str) -> None:
         current_job().finish()
 
 
+@store_task(name="failover-once", at_most_once=True)
+def once(store_id: UUID, marker: str) -> None:
+    """Add a row in the job's transaction, and start once at most."""
+    _run(marker)
+    _done(marker)
+
+
+@task(name="failover-once-outside", at_most_once=True)
+def once_outside(marker: str) -> None:
+    """Add a row outside the transaction that ends the job, and start once at most."""
+    _run(marker)
+    _done(marker)
+
+
 @store_task(name="failover-fanned")
 def fanned(store_id: UUID, marker: str) -> None:
     """Add a row for the store."""
@@ -147,10 +161,17 @@ def fanned(store_id: UUID, marker: str) -> None:
     _done(f"{marker}@{store_id}")
 
 
+def marker_of(tick: datetime) -> str:
+    """Return the marker of a cron tick."""
+    return f"cron/{tick.astimezone(UTC):%Y-%m-%dT%H:%M}"
+
+
 @task(name="failover-cron")
 def tick() -> None:
     """Add a row for the tick in the transaction that ends the job."""
-    marker = f"cron/{current_job().tick:%Y-%m-%dT%H:%M}"
+    at = current_job().tick
+    assert at is not None
+    marker = marker_of(at)
     _run(marker)
     with transaction.atomic():
         _done(marker)
@@ -168,6 +189,13 @@ def held_system(marker: str, gate: str) -> None:
 @store_task(name="failover-held-outside", atomic=False)
 def held_outside(store_id: UUID, marker: str, gate: str) -> None:
     """Wait for a gate without a transaction, and write nothing: only the end of the job needs the database."""
+    _run(marker)
+    _wait(gate)
+
+
+@task(name="failover-held-once", at_most_once=True)
+def held_once(marker: str, gate: str) -> None:
+    """Wait for a gate and write nothing; start once at most."""
     _run(marker)
     _wait(gate)
 

@@ -19,7 +19,7 @@ from salon_jobs.tenancy import without_store
 from tests.chaos.failover import tasks
 from tests.chaos.failover.client import names
 
-_DELAY: Final = timedelta(seconds=2)
+_DELAY: Final = timedelta(seconds=1)
 
 
 def _many(store_id: UUID, marker: str, **_: str) -> str:
@@ -50,10 +50,13 @@ KINDS: Final[dict[str, Callable[..., str]]] = {
     "dedupe": lambda store_id, marker, key: tasks.dedupe.enqueue(store_id=store_id, key=key, marker=marker).action,
     "chunk": lambda store_id, marker, **_: tasks.chunk.enqueue(store_id, tasks.Part(marker)).action,
     "fan": lambda store_id, marker, **_: tasks.fan.enqueue(marker=marker).action,
+    "once": lambda store_id, marker, **_: tasks.once.enqueue(store_id=store_id, marker=marker).action,
+    "once-outside": lambda store_id, marker, **_: tasks.once_outside.enqueue(marker=marker).action,
     "follow": _many,
     "batch": _batch,
     "delayed": _delayed,
     "held-system": lambda store_id, marker, key: tasks.held_system.enqueue(marker=marker, gate=key).action,
+    "held-once": lambda store_id, marker, key: tasks.held_once.enqueue(marker=marker, gate=key).action,
     "held-outside": lambda store_id, marker, key: (
         tasks.held_outside.enqueue(store_id=store_id, marker=marker, gate=key).action
     ),

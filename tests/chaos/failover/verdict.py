@@ -15,9 +15,10 @@ from tests.chaos.failover.rig import STORES, Rig
 
 # Effects outside the transaction that ends the job: at least once, when a run is interrupted.
 _AT_LEAST_ONCE: Final = frozenset({"system", "outside", "held-system", "held-outside"})
+_AT_MOST_ONCE: Final = frozenset({"once", "once-outside", "held-once"})
 _LAST_COUNTS: Final = frozenset({"replace", "preserve"})
 _UNENDED: Final = """
-SELECT id, task, state, attempts, payload::text FROM salon_jobs_job
+SELECT id, task, state, attempts, payload->>'marker' FROM salon_jobs_job
 WHERE state <> 'cancelled' AND task LIKE 'failover-%'
 """
 _RESULTS: Final = "SELECT value->>'marker' FROM salon_jobs_job_result WHERE task = 'failover-kept'"
@@ -32,7 +33,8 @@ class Verdict:
 
     ``acknowledged`` writes, those of them that are ``lost``, those that ``survived``, those written ``after`` the
     promotion; jobs ``undone``, ``doubled`` or ``repeated`` as documented; ``messages`` in the table, those ``unsent``,
-    out of order, ``sent_again`` as documented, and ``sent_but_lost``; numbers of running jobs that were ``reused``.
+    out of order, ``sent_again`` as documented, and ``sent_but_lost``; numbers of running jobs that were ``reused``;
+    jobs that run ``once`` at most, and those of them that were ``cut_short`` and have failed; cron ticks ``missed``.
     Times in seconds, from the end of the failover; None: never, in the time there was.
     """
 
@@ -49,6 +51,9 @@ class Verdict:
     sent_again: int = 0
     sent_but_lost: int = 0
     reused: int = 0
+    once: int = 0
+    cut_short: int = 0
+    missed: int = 0
     requests_s: float | None = None
     jobs_s: float | None = None
     messages_s: float | None = None
@@ -76,12 +81,23 @@ def examine(
         if synchronous or write.server == server:
             verdict.faults.append(f"lost: {write.kind} {write.marker}, acknowledged by {write.server}")
     runs = Counter(rig.runs())
-    _judge_jobs(verdict, asked, done, runs, server)
+    cut_short = {row[4] for row in rows if row[2] == "failed" and "-once" in row[1]}
+    _judge_jobs(verdict, [row for row in asked if row[1] not in _AT_MOST_ONCE], done, runs, server)
+    for marker, kind, _, _, on in asked:
+        if kind in _AT_MOST_ONCE:
+            # Replication that loses transactions can lose the mark of a run that has begun.
+            may_repeat = not synchronous and on != server
+            effects = (runs if kind == "held-once" else done).get(marker, 0)
+            _judge_once(verdict, kind, marker, runs[marker], effects, marker in cut_short, may_repeat=may_repeat)
     for marker, kind, _, action, _ in asked:
         if kind == "kept" and action == "inserted" and marker not in kept:
             verdict.undone += 1
             verdict.faults.append(f"no result is kept of {marker}")
-    verdict.faults += [f"job {row[0]} {row[1]} is {row[2]} after {row[3]} attempts: {row[4]}" for row in rows]
+    verdict.faults += [
+        f"job {row[0]} {row[1]} is {row[2]} after {row[3]} attempts: {row[4]}"
+        for row in rows
+        if row[4] not in cut_short
+    ]
     for marker, count in done.items():
         if marker.startswith("cron/") and count != 1:
             verdict.doubled += 1
@@ -110,6 +126,26 @@ def _judge_jobs(
             elif count > 1:
                 verdict.doubled += 1
                 verdict.faults.append(f"done {count} times: {kind} {name}, asked {where}")
+
+
+def _judge_once(
+    verdict: Verdict, kind: str, marker: str, starts: int, effects: int, has_failed: bool, *, may_repeat: bool
+) -> None:
+    verdict.once += 1
+    verdict.cut_short += has_failed
+    if starts > 1 and may_repeat:
+        verdict.repeated += 1
+    elif starts > 1:
+        verdict.doubled += 1
+        verdict.faults.append(f"started {starts} times: {kind} {marker}")
+    # A run outside a transaction may have had its effect before it was cut short.
+    if (
+        not (effects or has_failed)
+        or (kind == "once" and effects and has_failed)
+        or (kind != "held-once" and effects > 1)
+    ):
+        verdict.undone += 1
+        verdict.faults.append(f"{kind} {marker} has failed: {has_failed}, effects: {effects}")
 
 
 def _judge_messages(
@@ -166,15 +202,18 @@ def _number(marker: str) -> int:
 def table(verdicts: Mapping[str, Verdict]) -> Table:
     """Return one row for each scene."""
     shown = Table(title="Failovers; seconds count from the moment the new primary can be reached")
-    titles = ("scene", "acked", "lost", "after", "undone", "twice", "again", "msgs", "unsent", "disorder", "resent")
-    for title in (*titles, "sent+lost", "reused", "requests", "jobs", "messages", "/readyz", "faults"):
+    jobs = ("acked", "lost", "after", "undone", "twice", "again")
+    messages = ("msgs", "unsent", "disorder", "resent", "sent+lost")
+    others = ("reused", "once", "cut", "missed", "requests", "jobs", "messages", "/readyz", "faults")
+    for title in ("scene", *jobs, *messages, *others):
         shown.add_column(title, justify="left" if title == "scene" else "right", no_wrap=True)
     for name, v in verdicts.items():
-        counts = (v.acknowledged, v.lost, v.after, v.undone, v.doubled, v.repeated, v.messages, v.unsent, v.disorder)
+        of_jobs = (v.acknowledged, v.lost, v.after, v.undone, v.doubled, v.repeated)
+        of_messages = (v.messages, v.unsent, v.disorder, v.sent_again, v.sent_but_lost)
         times = (v.requests_s, v.jobs_s, v.messages_s, v.ready_s)
         shown.add_row(
             name,
-            *map(str, (*counts, v.sent_again, v.sent_but_lost, v.reused)),
+            *map(str, (*of_jobs, *of_messages, v.reused, v.once, v.cut_short, v.missed)),
             *("never" if seconds is None else f"{seconds:.1f}" for seconds in times),
             str(len(v.faults)),
             style="bold red" if v.faults else None,
