@@ -91,7 +91,7 @@ def compare_tables(objects: Iterable[CatalogueObject], relations: Relations, dec
         table = tables[relations[access.table].oid]
         yield from table.compare_owner(declared.owner)
         # What the owners of the host's own functions need on its tables is declared nowhere.
-        exempt = {table.owner, declared.owner, *conf.extra_owner_roles}
+        exempt = {table.owner, declared.owner, *(() if access.table in TABLES else conf.extra_owner_roles)}
         yield from table.compare_rights(access.rights, declared.covered(table.rights, exempt))
         for sequence in sequences.get(table.oid, ()):
             needed = [Right(name, "USAGE") for name in access.inserting if sequence.is_serial]
