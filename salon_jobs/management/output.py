@@ -156,6 +156,9 @@ _COLOURS: Final = {
     "skipped": "yellow",
     "waiting": "yellow",
     "retry": "yellow",
+    "retrying": "yellow",
+    "cancelling": "yellow",
+    "timed out": "red",
 }
 
 

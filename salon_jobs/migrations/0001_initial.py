@@ -131,7 +131,12 @@ class Migration(JobTablesMigration):
                     ),
                 ),
                 ("fan_out_id", models.BigIntegerField(help_text="The fan-out that added it", null=True)),
-                ("error_class", models.CharField(help_text="Class of the last error", max_length=255, null=True)),
+                (
+                    "error_class",
+                    models.CharField(
+                        help_text="Class of the error with which it failed for good", max_length=255, null=True
+                    ),
+                ),
                 (
                     "fingerprint",
                     models.BigIntegerField(
@@ -596,7 +601,7 @@ class Migration(JobTablesMigration):
                         max_length=16,
                     ),
                 ),
-                ("retry_count", models.SmallIntegerField(db_default=0)),
+                ("retry_count", models.SmallIntegerField(db_default=0, verbose_name="failed attempts")),
                 ("retry_at", models.DateTimeField(null=True)),
                 ("created_at", models.DateTimeField(db_default=Now())),
                 ("sent_at", models.DateTimeField(help_text="When it was published", null=True)),
@@ -682,7 +687,7 @@ class Migration(JobTablesMigration):
                     "status",
                     models.CharField(choices=[("waiting", "waiting for a retry"), ("parked", "parked")], max_length=16),
                 ),
-                ("retry_count", models.SmallIntegerField(db_default=0)),
+                ("retry_count", models.SmallIntegerField(db_default=0, verbose_name="failed attempts")),
                 ("retry_at", models.DateTimeField(null=True)),
                 ("since", models.DateTimeField(db_default=Now())),
                 ("code", models.CharField(db_default="", max_length=64)),

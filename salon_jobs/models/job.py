@@ -134,8 +134,8 @@ class Job(models.Model):
     fan_out_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
         null=True, help_text="The fan-out that added it"
     )
-    error_class: models.CharField[str | None, str | None] = models.CharField(  # noqa: DJ001 - NULL: it never failed
-        max_length=255, null=True, help_text="Class of the last error"
+    error_class: models.CharField[str | None, str | None] = models.CharField(  # noqa: DJ001 - NULL: it never failed for good
+        max_length=255, null=True, help_text="Class of the error with which it failed for good"
     )
     fingerprint: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
         null=True, help_text="Same for jobs of a task with the same error class, location and message"

@@ -65,7 +65,7 @@ class Message(models.Model):
     status: models.CharField[str, str] = models.CharField(
         max_length=16, choices=_STATUSES, db_default=MessageStatus.PENDING.value
     )
-    retry_count: models.SmallIntegerField[int, int] = models.SmallIntegerField(db_default=0)
+    retry_count: models.SmallIntegerField[int, int] = models.SmallIntegerField("failed attempts", db_default=0)
     retry_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
     created_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
     sent_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(
@@ -173,7 +173,7 @@ class BlockedAggregate(models.Model):
     )
     store_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True)
     status: models.CharField[str, str] = models.CharField(max_length=16, choices=Status.choices)
-    retry_count: models.SmallIntegerField[int, int] = models.SmallIntegerField(db_default=0)
+    retry_count: models.SmallIntegerField[int, int] = models.SmallIntegerField("failed attempts", db_default=0)
     retry_at: models.DateTimeField[datetime | Combinable | None, datetime | None] = InstantField(null=True)
     since: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
     code: models.CharField[str, str] = models.CharField(max_length=64, db_default="")

@@ -14,7 +14,7 @@ from salon_jobs.dashboard.processes import cron
 from tests.admin.test_admin_readers import staff, two, web
 from tests.admin.test_other_pages import text_of
 from tests.management.operator import add, run
-from tests.outbox.test_operate_messages import ORDERS
+from tests.outbox.test_operate_messages import ORDERS, write
 from tests.support import change, seen
 
 __all__ = ["two", "web"]  # fixtures
@@ -79,12 +79,15 @@ def test_a_destination_without_an_outage_is_not_called_reachable() -> None:
 
 
 def test_the_list_has_the_error_of_a_job_that_is_retried() -> None:
-    job_id = add(task="retried", attempts=1, max_attempts=3)
+    job_id = add(task="retried", attempts=1, max_attempts=3, run_at=datetime.now(UTC) + timedelta(hours=1))
     change(
         "INSERT INTO salon_jobs_job_error (job_id, attempt, error_class, message) VALUES (%s, 1, 'Empty', 'no tea')",
         job_id,
     )
-    assert "Empty: no tea" in run("list", "--task", "retried")[0]
+    listed = run("list", "--task", "retried")[0]
+    assert "Empty: no tea" in listed
+    assert "retrying" in listed
+    assert run("show", str(job_id))[0].startswith(f"job {job_id} retried retrying\n")
 
 
 def test_a_job_that_does_not_exist_is_not_asked_about() -> None:
@@ -145,3 +148,13 @@ def test_a_jobs_page_names_its_task_and_queue_before_its_payload() -> None:
 def test_a_destinations_page_counts_its_pending_messages() -> None:
     change("INSERT INTO salon_jobs_destination (aggregate_type) VALUES (%s) ON CONFLICT DO NOTHING", ORDERS)
     assert "Pending messages (0)" in text_of(staff(everything=True), f"destinationstate/{quote(ORDERS)}/change/")
+
+
+def test_a_message_counts_failed_attempts_and_no_retries() -> None:
+    message = write("failed", aggregate="7")
+    change("UPDATE salon_jobs_message SET retry_count = 1 WHERE id = %s", message)
+    client = staff(everything=True)
+    assert "1 failed attempt" in text_of(client, "message/")
+    page = text_of(client, f"message/{message}/change/")
+    assert "Failed attempts: 1" in page
+    assert "Retry count" not in page

@@ -111,7 +111,7 @@ class ListJobs(Subcommand):
         columns: dict[str, list[object]] = {
             "id": [job.pk for job in rows],
             "task": [job.task for job in rows],
-            "state": [colour_of(job.state) for job in rows],
+            "state": [colour_of(job.timeliness) for job in rows],
             "when": [_when(job, now) for job in rows],
             "attempts": [f"{job.attempts}/{job.max_attempts}" for job in rows],
         }
@@ -198,7 +198,7 @@ class ShowJob(Subcommand):
         store = shown["store_id"]
         write_page(
             f"job {job.pk} {job.task}",
-            job.state,
+            job.timeliness,
             notes=[
                 ("waiting", waits or "", "yellow"),
                 ("reason", job.reason if job.state == JobState.CANCELLED else "", "yellow"),
