@@ -12,6 +12,8 @@ from uuid import UUID
 
 from django.contrib import admin
 from django.contrib.admin import AdminSite
+from django.contrib.admin.exceptions import DisallowedModelAdminLookup
+from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core import paginator
 from django.core.exceptions import PermissionDenied
@@ -83,7 +85,10 @@ def as_reader(view: View, site: AdminSite) -> View:
 
 
 def explained(view: View, model_admin: ReaderAdmin) -> View:
-    """Return a view that shows the reason of a refusal, what to run if the tables are missing, and what nobody sees."""
+    """Return a view that says why it is refused, which filter is unknown or what to run if tables are missing.
+
+    Also shows what nobody sees.
+    """
     site = model_admin.admin_site
 
     @wraps(view)
@@ -96,6 +101,10 @@ def explained(view: View, model_admin: ReaderAdmin) -> View:
             reason = str(refused) or model_admin.reason_to_refuse(request)
             context = {**site.each_context(request), "title": "403 Forbidden", "reason": reason}
             response = TemplateResponse(request, "admin/salon_jobs/refused.html", context, status=403)
+        except DisallowedModelAdminLookup as error:
+            where = {"list": model_admin.address_of_list(), "listed": model_admin.opts.verbose_name_plural}
+            context = {**site.each_context(request), "title": "400 Bad Request", "reason": str(error), **where}
+            response = TemplateResponse(request, "admin/salon_jobs/refused.html", context, status=400)
         except ProgrammingError as error:
             missing = schema_missing(error)
             if missing is None or "salon_jobs_" not in str(error):
@@ -262,6 +271,17 @@ class ReaderAdmin(ModelAdmin):
         title = str(self.opts.verbose_name).capitalize()
         return super().change_view(request, object_id, form_url, {"title": title, **(extra_context or {})})
 
+    def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> Any:
+        """Say that the row does not exist, instead of Django's way to the index."""
+        name = f"{str(self.opts.verbose_name).capitalize()} {unquote(object_id)}"
+        return self.gone(request, f"{name} does not exist", f"{name} does not exist, or has been deleted.")
+
+    def gone(self, request: HttpRequest, title: str, text: str, **more: Any) -> TemplateResponse:
+        """Return the page, with status 404, in place of a row's."""
+        context = {**self.admin_site.each_context(request), "opts": self.opts, "media": self.media, **more}
+        context |= {"title": title, "text": text}
+        return TemplateResponse(request, "admin/salon_jobs/gone.html", context, status=404)
+
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return self.list_class
 
@@ -422,7 +442,9 @@ class ReadOnlyAdmin(ReaderAdmin):
         Also refuses values that PostgreSQL's text cannot hold.
         """
         offered = [name for each in self.list_filter for name in _lookups_of(each)]
-        return lookup in (*offered, *self.linked_by) and "\0" not in value
+        if lookup not in (*offered, *self.linked_by):
+            raise DisallowedModelAdminLookup(f"{self.opts.verbose_name_plural} have no filter {lookup!r}")
+        return "\0" not in value
 
     def has_add_permission(self, request: HttpRequest, obj: models.Model | None = None) -> bool:
         """Refuse: jobs are enqueued by code."""

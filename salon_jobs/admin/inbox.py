@@ -29,6 +29,8 @@ class InboxList(OrderedList):
         super().get_results(request)
         self.full_result_count = self.result_count
         self.clear_all_filters_qs = InboxAdmin.everything
+        if not self.query and self.params == {"status__exact": InboxMessage.Status.REJECTED}:
+            self.nothing = "No message is rejected."
         self.has_active_filters = request.GET.get("status__exact") != "all"
 
 

@@ -279,16 +279,13 @@ class JobAdmin(ActionAdmin):
         name = f"Job {object_id}" if object_id.isdecimal() else "That job"
         why = "" if conf.keep_succeeded else ": succeeded jobs are deleted at once (RETAIN_SUCCEEDED keeps them)"
         pruned = (("failed", conf.retain_failed), ("cancelled", conf.retain_cancelled))
-        context = {
-            **self.admin_site.each_context(request),
-            "title": f"{name} is gone",
-            "opts": self.opts,
-            "media": self.media,
-            "text": f"{name} does not exist, or has ended and been deleted{why}.",
-            "pruned": [(state, duration(age.total_seconds())) for state, age in pruned if age is not None],
-            "log": self._log_of(object_id) if sees_all_stores(request) else (),
-        }
-        return TemplateResponse(request, "admin/salon_jobs/gone.html", context, status=404)
+        return self.gone(
+            request,
+            f"{name} is gone",
+            f"{name} does not exist, or has ended and been deleted{why}.",
+            pruned=[(state, duration(age.total_seconds())) for state, age in pruned if age is not None],
+            log=self._log_of(object_id) if sees_all_stores(request) else (),
+        )
 
     def _log_of(self, object_id: str) -> list[tuple[datetime, str, str]]:
         """Return when, by whom and what was done to a job in the admin, newest first."""

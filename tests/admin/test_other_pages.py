@@ -263,6 +263,38 @@ def test_incoming_messages_open_on_what_was_rejected() -> None:
     assert re.findall(r'name="action" value="(\w+)"', page) == ["retry", "dismiss"]
 
 
+def test_without_rejected_messages_the_inbox_says_that_all_is_well() -> None:
+    assert "No message is rejected. Show all incoming messages" in text_of(staff(everything=True), "inboxmessage/")
+    assert "Nothing matches." in text_of(staff(everything=True), "inboxmessage/?status__exact=rejected&q=x")
+
+
+@pytest.mark.parametrize(
+    ("page", "name"),
+    [
+        ("message/4711", "Message 4711"),
+        ("process/4711", "Process 4711"),
+        ("limit/4711", "Limit 4711"),
+        ("inboxmessage/x", "Incoming message x"),
+        ("destinationstate/aws_3Asns", "Destination aws:sns"),
+        ("crontick/1", "Cron tick 1"),
+    ],
+)
+def test_the_page_of_what_does_not_exist_says_so(page: str, name: str) -> None:
+    answer = staff(everything=True).get(f"{ADMIN}{page}/change/")
+    assert answer.status_code == 404
+    assert f"{name} does not exist, or has been deleted." in answer.content.decode()
+    assert f'href="{ADMIN}{page.partition("/")[0]}/"' in answer.content.decode()
+
+
+@pytest.mark.parametrize("page", ["job", "message", "process"])
+def test_an_unknown_filter_is_named_on_a_page_of_the_admin(page: str) -> None:
+    answer = staff(everything=True).get(f"{ADMIN}{page}/?colour=red")
+    assert answer.status_code == 400
+    text = re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", answer.content.decode())))
+    assert "have no filter 'colour'." in text
+    assert re.search(rf'<a href="{ADMIN}{page}/">Show all ', answer.content.decode())
+
+
 def test_an_empty_list_says_how_rows_come_to_be() -> None:
     client = staff(everything=True)
     assert "No replays. A replay sends messages again" in text_of(client, "replay/")
