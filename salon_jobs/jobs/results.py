@@ -48,10 +48,10 @@ class JobRecord:
     """One job as it was when it was read.
 
     ``attempts`` counts the runs so far, including a current or successful one; ``worker_ids`` are their processes, in
-    order, None if unknown. ``first_started_at`` and ``last_started_at`` are when its first and its latest run were
-    claimed, ``run_at`` when it is, or was last, due. ``payload`` has the arguments without the store. With
-    ``has_value``, ``value`` is what the handler returned, kept for ``keep_result``. ``gone`` means that the job
-    succeeded and its row is deleted: this is what its result keeps.
+    order, None if unknown. ``first_started_at`` and ``last_started_at`` are when its first and its latest run began (a
+    current one: when it was claimed), ``run_at`` when it is, or was last, due. ``payload`` has the arguments without
+    the store. With ``has_value``, ``value`` is what the handler returned, kept for ``keep_result``. ``gone`` means that
+    the job succeeded and its row is deleted: this is what its result keeps.
     """
 
     id: int

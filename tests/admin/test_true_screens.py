@@ -124,6 +124,7 @@ def test_a_running_job_shows_its_attempt_and_no_error_of_an_attempt_that_it_has_
         )
     page = text_of(staff(everything=True), f"job/{job_id}/change/")
     assert "attempt 2 of 2" in page
+    assert re.search(r"As of \d\d:\d\d:\d\d UTC\. Reload", page)
     assert "Attempt 1" in page
     assert "Attempt 2 ·" not in page
 
