@@ -390,7 +390,7 @@ def test_an_expired_run_is_reported_to_tracers_and_metrics(
     [
         ({"wait_timeout": timedelta(seconds=60)}, "run_at = now() - interval '75 s'", "JOB.EXPIRED", "waited 7"),
         ({}, "expires_at = now()", "JOB.EXPIRED", "claimed after expires_at"),
-        ({"timeout": SHORT}, "max_attempts = 1", "JOB.TIMED_OUT", "timed out after 0.2"),
+        ({"timeout": SHORT}, "max_attempts = 1", "JOB.TIMED_OUT", "timed out after"),
     ],
 )
 def test_the_admin_and_the_command_line_show_the_error_with_its_code(
