@@ -35,6 +35,7 @@ from salon_jobs.core.error_report import storable
 from salon_jobs.core.errors import StoreRefused
 from salon_jobs.core.redaction import redacted
 from salon_jobs.core.text import visible_html
+from salon_jobs.core.units import with_noun
 from salon_jobs.dashboard.labels import exact, store_name
 from salon_jobs.db.connections import schema_missing
 from salon_jobs.models import Job, Limit
@@ -497,9 +498,18 @@ def badge(shown: str, kind: str) -> SafeString:
     return format_html('<span class="salon-jobs-badge {}">{}</span>', kind, shown)
 
 
+# More than this is folded: a payload of megabytes makes a page of hundreds of screens.
+_LINES, _CHARACTERS = 40, 4000
+
+
 def text(value: str) -> SafeString:
-    """Format a text of several lines."""
-    return format_html('<pre class="salon-jobs-text">{}</pre>', value)
+    """Format a text of several lines, folded if it is long."""
+    shown = format_html('<pre class="salon-jobs-text">{}</pre>', value)
+    lines = value.count("\n") + 1
+    if lines <= _LINES and len(value) <= _CHARACTERS:
+        return shown
+    size = f"{with_noun(lines, 'line')}, {len(value):,} characters"
+    return format_html("<details><summary>{}</summary>{}</details>", size, shown)
 
 
 def as_json(value: object) -> SafeString:

@@ -97,9 +97,8 @@ def _ran(job: Any) -> bool:
 class JobList(ButtonList):
     """List of jobs with the last error of each, and why it waits."""
 
-    def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
-        self.result_list = described(self.result_list, request)
+    def described(self, rows: list[Any], request: HttpRequest) -> list[Any]:
+        return described(rows, request)
 
 
 def described(jobs: Iterable[Job], request: HttpRequest) -> list[Any]:

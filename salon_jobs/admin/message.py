@@ -14,10 +14,10 @@ from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
+from django.utils.text import Truncator
 
 from salon_jobs.admin.actions import Action, ActionAdmin, ActionForm, ButtonList, RowAction, log_changed, report
 from salon_jobs.admin.base import (
-    OrderedList,
     ReadOnlyAdmin,
     address_of_list,
     as_json,
@@ -106,32 +106,26 @@ class DestinationLinkAdmin(ActionAdmin):
         )
 
 
-def destination_of(row: Message | BlockedAggregate) -> SafeString:
-    """Name a destination, and below the aggregate."""
-    return format_html("{}<small>{}</small>", row.aggregate_type, row.aggregate_id or "")
-
-
 def retries(count: int) -> str:
     """Format how many attempts to send a message failed; "" if none."""
     return with_noun(count, "failed attempt") if count else ""
 
 
-class MessageList(OrderedList):
-    """List of messages that marks pending ones whose destination is paused or down."""
+class MessageList(ButtonList):
+    """List of messages that marks those that block others, and pending ones whose destination is paused or down."""
 
-    def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
-        if not sees_all_stores(request):  # destinations belong to no store
-            return
-        rows: list[Any] = list(self.result_list)
+    def described(self, rows: list[Any], request: HttpRequest) -> list[Any]:
+        using = reader(request)
         pending = [row for row in rows if row.status == MessageStatus.PENDING]
-        kinds = {row.aggregate_type for row in pending}
-        states = DestinationState.objects.using(reader(request)).in_bulk(kinds) if kinds else {}
+        heads = BlockedAggregate.objects.using(using).in_bulk([row.pk for row in pending], field_name="head_id")
+        kinds = {row.aggregate_type for row in pending} if sees_all_stores(request) else ()
+        states = DestinationState.objects.using(using).in_bulk(kinds) if kinds else {}
         for row in pending:
+            row.head = heads.get(row.pk)
             state = states.get(row.aggregate_type)
             if state is not None and (state.paused or state.outage_since is not None):
                 row.held = f"destination {'paused' if state.paused else 'down'}"
-        self.result_list = rows
+        return rows
 
 
 class MessageAdmin(DestinationLinkAdmin):
@@ -142,7 +136,7 @@ class MessageAdmin(DestinationLinkAdmin):
     related = (Replay, RelayPartition)
     has_rows_of_stores = True
     list_class = MessageList
-    list_display = ("id", "progress", "event", "to", "store", "age")
+    list_display = ("id", "progress", "to", "store", "age", "row_actions")
     list_filter = ("status", DestinationFilter, EventFilter, MessageStoreFilter)
     search_fields = ("id__exact", "message_id__exact", "aggregate_id__exact")
     search_help_text = "The full number or UUID of a message, or an aggregate ID"
@@ -156,6 +150,7 @@ class MessageAdmin(DestinationLinkAdmin):
             "retried",
             oldest_first=True,
             offered_in=("failed", "blocked"),
+            in_rows=True,
         ),
         RowAction(
             "skip",
@@ -166,6 +161,7 @@ class MessageAdmin(DestinationLinkAdmin):
             question="Pending and failed messages in this selection will never be sent; those they block continue.",
             oldest_first=True,
             offered_in=("pending", "blocked", "failed"),
+            in_rows=True,
         ),
         ReplayAction(
             "replay",
@@ -213,9 +209,11 @@ class MessageAdmin(DestinationLinkAdmin):
         matches = Q(pk__in=_of_aggregate(request, term)) | id_or_uuid(term, uuid_field="message_id")
         return queryset.filter(matches), False
 
-    def state_of(self, row: Message) -> str:
+    def state_of(self, row: Any) -> str:
         """Return the status; of a pending message that waits for its next attempt or an operator, "blocked"."""
-        holder = self._holder(row) if row.status == MessageStatus.PENDING else None
+        if row.status != MessageStatus.PENDING:
+            return str(row.status)
+        holder = row.head if hasattr(row, "head") else self._holder(row)  # the list knows
         return "blocked" if holder is not None and holder.head_id == row.pk else str(row.status)
 
     def line(self, row: Message) -> str:
@@ -228,14 +226,18 @@ class MessageAdmin(DestinationLinkAdmin):
 
     @admin.display(description="status")
     def progress(self, message: Any) -> SafeString:
-        """Show the status, and below how often the message was retried and why its destination takes none."""
-        held = getattr(message, "held", "")
-        below = " · ".join(part for part in (retries(message.retry_count), held) if part)
+        """Show the status, and below how often it was retried, its error, and why its destination takes none."""
+        head = getattr(message, "head", None)
+        error = (head.error if head else message.last_error) if message.status in _OPEN else ""
+        parts = (retries(message.retry_count), Truncator(error).chars(120), getattr(message, "held", ""))
+        below = " · ".join(part for part in parts if part)
         return format_html("{}<small>{}</small>", self.state(message), below)
 
     @admin.display(description="destination")
     def to(self, message: Message) -> SafeString:
-        return destination_of(message)
+        """Name the destination, and below the event and the aggregate."""
+        rest = " · ".join(part for part in (message.event, message.aggregate_id) if part)
+        return format_html("{}<small>{}</small>", message.aggregate_type, rest)
 
     @admin.display(description="written")
     def age(self, message: Message) -> SafeString:
@@ -332,7 +334,8 @@ class BlockedAggregateAdmin(DestinationLinkAdmin):
 
     @admin.display(description="destination")
     def to(self, row: BlockedAggregate) -> SafeString:
-        return destination_of(row)
+        """Name the destination, and below the aggregate."""
+        return format_html("{}<small>{}</small>", row.aggregate_type, row.aggregate_id or "")
 
     @admin.display(description="since")
     def blocked(self, row: BlockedAggregate) -> SafeString:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from datetime import date, datetime
@@ -217,6 +218,40 @@ def test_the_page_of_a_message_offers_what_its_status_allows() -> None:
     assert "javascript:" not in asked
     assert client.post(f"{ADMIN}message/", {**form, "back": back}).headers["Location"] == back
     assert seen("SELECT status FROM salon_jobs_message WHERE id = %s", pending) == [("skipped",)]
+
+
+def test_the_list_of_messages_shows_errors_and_has_buttons() -> None:
+    client = staff(everything=True)
+    failed, head, waiting, sent = write("failed"), write("pending", aggregate="x"), write("pending"), write("published")
+    block(head, "retry")
+    change("UPDATE salon_jobs_blocked_aggregate SET error = 'no route to host'")
+    change("UPDATE salon_jobs_message SET last_error = 'too large' WHERE id = %s", failed)
+    page = page_of(client, "message/")
+    rows = {pk: re.search(rf">{pk}</a>.*?</tr>", page, re.DOTALL)[0] for pk in (failed, head, waiting, sent)}  # type: ignore[index]
+    buttons = {pk: re.findall(r'name="row_action" value="(\w+):', row) for pk, row in rows.items()}
+    assert buttons == {failed: ["retry", "skip"], head: ["retry", "skip"], waiting: ["skip"], sent: []}
+    assert "too large" in rows[failed]
+    assert "no route to host" in rows[head]
+    assert "x</td>" not in rows[sent]
+    client.post(f"{ADMIN}message/", {"row_action": f"retry:{head}"})
+    due = "SELECT retry_at <= now() FROM salon_jobs_blocked_aggregate WHERE head_id = %s"
+    assert seen(due, head) == [(True,)]
+    form = {"row_action": f"skip:{waiting}"}
+    assert "will never be sent" in client.post(f"{ADMIN}message/", form).content.decode()
+    assert seen("SELECT status FROM salon_jobs_message WHERE id = %s", waiting) == [("pending",)]
+
+
+def test_a_long_payload_is_folded() -> None:
+    client, message = staff(everything=True), write("failed")
+    assert " characters</summary>" not in page_of(client, f"message/{message}/change/")
+    rows = json.dumps([{"number": number} for number in range(1000)])
+    [(other,)] = seen(
+        "INSERT INTO salon_jobs_message (message_id, aggregate_type, aggregate_id, event, payload) VALUES"
+        " (gen_random_uuid(), %s, '', 'made', %s) RETURNING id",
+        ORDERS,
+        rows,
+    )
+    assert "<details><summary>3,002 lines, " in page_of(client, f"message/{other}/change/")
 
 
 def test_every_page_with_buttons_drops_the_second_submit_of_a_double_click() -> None:
