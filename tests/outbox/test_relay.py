@@ -13,7 +13,7 @@ from django.db import transaction
 from salon_jobs import emit, emit_many
 from salon_jobs.brokers.memory import MemoryPublisher
 from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
-from salon_jobs.outbox import destinations, marker, queries
+from salon_jobs.outbox import destinations, queries
 from salon_jobs.outbox import emit as wake
 from salon_jobs.outbox.partitions import Ownership
 from salon_jobs.outbox.relay import Relay
@@ -230,18 +230,3 @@ def test_what_a_former_owner_published_holds_nothing_back_although_it_was_parked
     queries.mark_published([message(head, message_id=message_id)])
     assert statuses() == {"published": 1}
     assert blocked_count() == 0
-
-
-def test_an_idle_marker_asks_for_a_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dead network is noticed before there is something to mark."""
-    monkeypatch.setattr(marker, "_PING_EVERY_S", 0.1)
-    with relaying():
-        eventually(lambda: seen(PINGED))
-        [(pid,)] = seen(PINGED)
-        change("SELECT pg_terminate_backend(%s, 5000)", pid)
-        eventually(lambda: seen(PINGED) and seen(PINGED) != [(pid,)])
-        emitted("a")
-        eventually(lambda: statuses() == {"published": 1})
-
-
-PINGED = "SELECT pid FROM pg_stat_activity WHERE query = 'SELECT 1' AND usename <> current_user AND state = 'idle'"

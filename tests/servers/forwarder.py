@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import socket
+import struct
 import threading
 from contextlib import suppress
+from typing import Final
+
+_SO_ATTACH_FILTER: Final = 26
 
 
 class Forwarder:
@@ -55,6 +60,17 @@ class Forwarder:
         self._silent = False
         self.break_open()
         self.held.release()
+
+    def lose_packets(self) -> None:
+        """Leave what arrives on open connections unacknowledged, as a network that is gone does; new ones work.
+
+        Our kernel drops the packets by a filter that accepts nothing (Linux).
+        """
+        accept_nothing = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
+        program = struct.pack("HP", 1, ctypes.addressof(accept_nothing))
+        with self._guard:
+            for end in self._ends:
+                end.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
 
     def _accept(self, server: socket.socket) -> None:
         while self._server is server:
