@@ -120,6 +120,7 @@ def described(jobs: Iterable[Job], request: HttpRequest) -> list[Any]:
     return rows
 
 
+_ENDED = (JobState.SUCCEEDED.value, JobState.FAILED.value, JobState.CANCELLED.value)
 # Reasons of ended jobs, in words; those of operators with what the admin's log says.
 _BY_OPERATORS = {"cancelled": "cancelled", "discarded: by an operator": "discarded"}
 _OUTCOMES = {
@@ -214,6 +215,23 @@ class JobAdmin(ActionAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
         """Defer the payload, which can be large, to a job's own page."""
         return super().get_queryset(request).defer("payload")
+
+    def get_list_display(self, request: HttpRequest) -> Any:
+        """Show of ended jobs first when they ended."""
+        has_ended = request.GET.get("state__exact") in _ENDED
+        return ["finished" if each == "enqueued" and has_ended else each for each in super().get_list_display(request)]
+
+    def get_sortable_by(self, request: HttpRequest) -> Any:
+        return (*self.sortable_by, "finished") if self._is_by_end(request) else self.sortable_by
+
+    def get_ordering(self, request: HttpRequest) -> Any:
+        """Show first what ended last, where an index knows it: among all jobs of a state."""
+        return ("-finished_at", "-id") if self._is_by_end(request) else self.ordering
+
+    @staticmethod
+    def _is_by_end(request: HttpRequest) -> bool:
+        is_whole = request.GET.keys() <= {"state__exact", "o", "p", "e"}
+        return is_whole and sees_all_stores(request) and request.GET.get("state__exact") in _ENDED
 
     def get_search_results(self, request: HttpRequest, queryset: QuerySet[Job], search_term: str) -> tuple[Any, bool]:
         """Search for exact matches of the number, store or key, whichever the term can be; each has an index."""
@@ -367,13 +385,27 @@ class JobAdmin(ActionAdmin):
 
     @admin.display(description="enqueued")
     def enqueued(self, job: Any) -> SafeString:
-        """Show when the job was enqueued, and below how long it ran, or how long ago it was claimed."""
+        """Show when the job was enqueued, and below when it ended and how long it ran, or when it was claimed."""
         took = self.took(job)
         if job.state == str(JobState.RUNNING) and job.started_at is not None:
-            below = f"claimed {distance(job.started_at, job.now)}"
+            below = [f"claimed {distance(job.started_at, job.now)}"]
         else:
-            below = "" if took == "-" else f"ran {took}"
-        return format_html("{}<small>{}</small>", ago(job.created_at, job.now), below)
+            ended = f"{job.state} {distance(job.finished_at, job.now)}" if job.finished_at else ""
+            below = [part for part in (ended, "" if took == "-" else f"ran {took}") if part]
+        return self._with_below(ago(job.created_at, job.now), below)
+
+    @admin.display(description="ended", ordering="finished_at")
+    def finished(self, job: Any) -> SafeString | str:
+        """Show when the job ended, and below when it was enqueued and how long it ran."""
+        if job.finished_at is None:
+            return "-"
+        took = self.took(job)
+        below = [f"enqueued {distance(job.created_at, job.now)}", *([] if took == "-" else [f"ran {took}"])]
+        return self._with_below(ago(job.finished_at, job.now), below)
+
+    @staticmethod
+    def _with_below(shown: SafeString, below: list[str]) -> SafeString:
+        return format_html("{}{}", shown, format_html_join("", "<small>{}</small>", ((part,) for part in below)))
 
     @admin.display(description="claimed")
     def claimed(self, job: Any) -> SafeString | str:

@@ -72,6 +72,29 @@ def test_what_was_enqueued_after_the_question_is_left(client: Client) -> None:
     assert dict(seen("SELECT id, state FROM salon_jobs_job")) == {asked: "cancelled", later: "queued"}
 
 
+def test_failed_jobs_are_listed_by_when_they_failed(client: Client) -> None:
+    ended = "now() - interval '1 h' * {}"
+    ids = [add(state="failed", started_at=datetime.now(UTC), finished_at=datetime.now(UTC)) for _ in range(3)]
+    for job_id, hours in zip(ids, (3, 1, 2), strict=True):
+        at = ended.format(hours)
+        change(f"UPDATE salon_jobs_job SET started_at = {at}, finished_at = {at} WHERE id = %s", job_id)
+
+    def listed(query: str) -> list[int]:
+        page = client.get(f"{JOBS}?{query}").content.decode()
+        assert (">Ended<" in re.sub(r"</?a[^>]*>|\s", "", page)) is ("state" in query)
+        return [int(found) for found in re.findall(r'name="_selected_action" value="(\d+)"', page)]
+
+    newest = [ids[1], ids[2], ids[0]]
+    assert listed("state__exact=failed") == newest
+    assert listed("state__exact=failed&o=4") == newest[::-1]
+    assert listed("state__exact=failed&o=-4") == newest
+    assert listed("") == ids[::-1]
+    assert listed("state__exact=failed&task=ping&o=4") == ids[::-1], "no index knows when those of a task failed"
+    text = re.sub(r"<[^>]+>|\s+", " ", client.get(f"{JOBS}?state__exact=failed").content.decode())
+    assert "1 h ago" in text
+    assert "enqueued" in text
+
+
 def test_a_retry_can_be_for_later(client: Client) -> None:
     failed, waiting = add(state="failed"), add()
     text = act(client, "retry", [failed, waiting], at="2030-05-06T03:00", confirmed="1")

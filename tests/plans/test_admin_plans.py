@@ -40,6 +40,7 @@ def crowded(migrated: None) -> Iterator[None]:
         job_key="'k:' || n",
         error_class="CASE WHEN n %% 500 = 0 THEN 'E' || n %% 3000 / 500 END",
         fingerprint="CASE WHEN n %% 500 = 0 THEN n %% 3000 END",
+        finished_at="CASE WHEN n %% 8 <> 3 OR n %% 500 = 0 OR n %% 5000 = 1 THEN now() - n * interval '1 ms' END",
     )
     change(f"INSERT INTO salon_jobs_job {selected(row)} FROM generate_series(1, %s) AS n", ENDED)
     change(
@@ -102,6 +103,8 @@ def queries(client: Client, url: str, alias: str = "operator") -> list[str]:
         "?p=100",
         "?_facets=1",
         *(f"?state__exact={state}" for state in ("queued", "running", "failed", "cancelled", "succeeded")),
+        "?state__exact=failed&o=4",
+        "?state__exact=succeeded&o=-4&p=20",
         "?task=ping",
         "?task=test-store",
         "?task=nonsense",
