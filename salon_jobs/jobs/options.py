@@ -30,7 +30,7 @@ class EnqueueOptions(TypedDict, total=False):
     """Options of ``using`` and ``enqueue_job``; None is the same as leaving one out."""
 
     queue: str | None
-    """The queue."""
+    """Where it waits, instead of the task's queue."""
     priority: int | None
     """Smaller first."""
     max_attempts: int | None
@@ -42,11 +42,11 @@ class EnqueueOptions(TypedDict, total=False):
     expires_at: datetime | None
     """When it is cancelled if it has not begun."""
     job_key: str | None
-    """Its key, instead of the one by the task's template."""
+    """Its key, instead of the one that the task's template gives."""
     job_key_mode: KeyMode | None
     """What happens if a job waits under the key; see docs/how-to/job-keys.md."""
     concurrency_key: str | None
-    """The key whose jobs share the limit ``key_concurrency``, instead of the one by the task's template."""
+    """The key whose jobs share the limit ``key_concurrency``, instead of the one that the task's template gives."""
     keep_result: timedelta | None
     """How long what the handler returns is kept, instead of what the task says; zero: not at all."""
 

@@ -291,7 +291,7 @@ class TaskOptions(TypedDict, total=False):
     job_key: str | None
     """Template over the arguments: at most one job with the same key waits."""
     job_key_mode: KeyMode
-    """What an enqueue does if a job waits under its key; see docs/how-to/job-keys.md."""
+    """What an enqueue does if a job waits under the key; see docs/how-to/job-keys.md."""
     backoff: Backoff | None
     """How long a failed job waits before its retry; None: the setting."""
     retry_on: tuple[type[BaseException], ...] | None
@@ -303,9 +303,9 @@ class TaskOptions(TypedDict, total=False):
     wait_timeout: timedelta | None
     """Limit of the wait before a run."""
     wait_overtime: timedelta | None
-    """How much of the wait does not count for ``wait_timeout``."""
+    """How much of the wait does not count towards ``wait_timeout``."""
     waiting_shortens_timeout: bool
-    """Whether the time waited is taken off ``timeout``."""
+    """Whether a run gets no more than is left of ``wait_timeout``."""
     max_concurrency: int | None
     """How many of its jobs run at once, in all processes; see docs/how-to/pause-and-limit.md."""
     concurrency_key: str | None
