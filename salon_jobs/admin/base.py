@@ -88,7 +88,7 @@ def as_reader(view: View, site: AdminSite) -> View:
 def explained(view: View, model_admin: ReaderAdmin) -> View:
     """Return a view that says why it is refused, which filter is unknown or what to run if tables are missing.
 
-    Also shows what nobody sees.
+    In its pages, characters that nobody sees are escaped.
     """
     site = model_admin.admin_site
 
@@ -125,7 +125,7 @@ _MARKS: Final = "\u200b\u200e\u200f"
 
 
 def _show_unseen(response: SimpleTemplateResponse) -> None:
-    """Escape in a page what controls terminals or changes the direction of text, wherever a name or a text has it."""
+    """Escape the characters of a page that control terminals or change the direction of text."""
     is_written_with_marks = get_language_bidi() or (get_language() or "").startswith("km")
     page = visible_html(response.content.decode(response.charset), _MARKS if is_written_with_marks else "")
     response.content = page.encode(response.charset)

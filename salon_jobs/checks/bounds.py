@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 from django.core.checks import CheckMessage, Warning
 from django.db import connections
@@ -25,7 +25,7 @@ def check_bounds() -> Iterator[CheckMessage]:
     poll_s, stale_s = conf.poll_interval.total_seconds(), conf.stale_after_s
     if poll_s >= stale_s:
         text = f"SALON_JOBS['POLL_INTERVAL'] is {poll_s:g} s, and a worker is stale {stale_s:g} s after its last poll"
-        hint = "set it to 5 s or less: an idle worker would say that it is not ready, and may be restarted for it"
+        hint = "set it to 5 s or less: an idle worker would say that it is not ready"
         yield Warning(text, hint=hint, id="salon_jobs.W082")
     answer_s, stop_s = conf.nats.timeout.total_seconds(), conf.shutdown_interrupt_after.total_seconds()
     if given_keys("NATS") and answer_s > stop_s:
@@ -44,26 +44,24 @@ def _check_brokers(allowed: int) -> Iterator[CheckMessage]:
         except ConfigurationError:
             continue  # E051
         if most is not None and allowed > most:
-            text = (
-                f"SALON_JOBS['OUTBOX']['MAX_PAYLOAD'] is {allowed:,} bytes, and a message for {service!r} has {most:,}"
-            )
-            hint = f"set it to {most:,} or less: emit refuses what is larger, if it goes to {service!r}"
-            yield Warning(f"{text} at most", hint=hint, id="salon_jobs.W080")
+            text = f"SALON_JOBS['OUTBOX']['MAX_PAYLOAD'] is {allowed:,} bytes, and {service!r} accepts {most:,}"
+            hint = f"set it to {most:,} or less: emit refuses larger messages to {service!r} in any case"
+            yield Warning(text, hint=hint, id="salon_jobs.W080")
 
 
 def _check_connect_timeout() -> Iterator[CheckMessage]:
-    """Warn where a process is declared dead while it connects again. Without a value of the project's, says nothing."""
+    """Warn where a process is declared dead while it reconnects. Says nothing if the project sets no timeout."""
     settings = connections[conf.database].settings_dict
-    options: Mapping[str, Any] = settings.get("OPTIONS", {})
+    options = settings["OPTIONS"]
     timeout_s = int(options.get("connect_timeout", 0))
-    hosts = str(options.get("host", settings.get("HOST", ""))).count(",") + 1
+    hosts = str(options.get("host", settings["HOST"])).count(",") + 1
     silent_s = conf.process_silent_after.total_seconds()
     if timeout_s * hosts >= silent_s:
         of_hosts = f" for each of {hosts} hosts" if hosts > 1 else ""
         took = f"connecting to {conf.database!r} may take {timeout_s} s{of_hosts}"
         text = f"{took}, and SALON_JOBS['PROCESS_SILENT_AFTER'] is {silent_s:g} s"
         hint = (
-            "lower OPTIONS['connect_timeout'], or raise PROCESS_SILENT_AFTER: a process that connects again meanwhile"
+            "lower OPTIONS['connect_timeout'], or raise PROCESS_SILENT_AFTER: a process that reconnects for longer"
             " counts as dead, and its jobs are run again"
         )
         yield Warning(text, hint=hint, id="salon_jobs.W084")

@@ -41,7 +41,7 @@ def estimate(value: float) -> str:
 
 
 def estimated(value: float | None, exact: bool) -> str:
-    """Format a number; unless it is exact, as an estimate."""
+    """Format a number, as an estimate unless it is exact."""
     return number(value) if exact or value is None else estimate(value)
 
 

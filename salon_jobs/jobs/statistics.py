@@ -219,7 +219,7 @@ class TaskTotals:
 
 
 def counted_until() -> datetime:
-    """Return up to when workers that are connected have added their runs."""
+    """Return the time up to which connected workers have added their runs."""
     return datetime.now(UTC) - timedelta(seconds=FLUSH_EVERY_S)
 
 

@@ -22,8 +22,8 @@ _STATES = [(state.value, state.value) for state in JobState]
 _ENDED = ~models.Q(state="queued") & ~models.Q(state="running")
 _FAILED = models.Q(state="failed")
 _REPRESENTABLE = (EARLIEST, LATEST)
-# What every statement leaves, and every loop relies on: a job that nobody owns would never be rescued, one that begins
-# a second only run would run twice, and one without the time of its end would never be pruned.
+# What every statement leaves, and every loop relies on: a running job that nobody owns would never be rescued, a queued
+# one that has begun its only run would run twice, and an ended one without the time of its end would never be pruned.
 _FITS_STATE = (
     models.Q(state="queued", leased_by=None, begun_once_at=None, finished_at=None, cancel_requested_at=None, reason="")
     | models.Q(

@@ -79,9 +79,7 @@ _EARLY_DEATHS = 3
 # Heartbeat and maintenance. Two health checks at a time, each embedded loop and each child's supervisor may add to it.
 _CONNECTIONS = 2
 _THREADS = _CONNECTIONS + 2
-
-
-# Of PostgreSQL as it is installed, for a server that cannot be asked.
+# For all, and left, of PostgreSQL as it is installed: for a server that cannot be asked.
 _USUAL_CONNECTIONS = 97, 97
 
 

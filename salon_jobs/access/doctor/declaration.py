@@ -152,13 +152,14 @@ def _functions_of_pgtrigger(tables: Iterable[Relation]) -> list[FunctionAccess]:
             is_constraint=bool(words["constraint"]),
             comment=sql.hash,
         )
-        for name, arguments, returns, body in _FUNCTION.findall(str(sql)):
-            schema = table.schema if name == sql.pgid else name.partition(".")[0].strip('"')
+        for qualified, arguments, returns, body in _FUNCTION.findall(str(sql)):
+            schema, _, name = qualified.rpartition(".")
+            schema = schema.strip('"') or table.schema
             function = FunctionAccess(
                 schema=schema,
-                name=name.rpartition(".")[2],
+                name=name,
                 arguments=arguments.split()[-1].lower() if arguments.strip() else "",
-                definition=f"CREATE OR REPLACE FUNCTION {identifier(schema, name.rpartition('.')[2])}({arguments})"
+                definition=f"CREATE OR REPLACE FUNCTION {identifier(schema, name)}({arguments})"
                 f" RETURNS {returns} LANGUAGE plpgsql AS $body${body}$body$",
                 callers=None,
                 triggers=(trigger,) if name == sql.pgid else (),

@@ -29,9 +29,9 @@ def normal_form(sql: str) -> str:
     """Return a condition or a definition without what the server changes when it shows one.
 
     That is letter case, needless parentheses, casts of literals and casts to text, the alias of a subselect, ``= ANY
-    (ARRAY[…])`` for IN, BETWEEN, and how it writes instants and UUIDs; the session must have ``Catalogue.qualify``. The
-    server could only show a declared condition on an object that has it, and runtime roles, which compare at start, may
-    create none. What it hides, such as the function behind a cast, is the business of ``find_foreign_parts``.
+    (ARRAY[…])`` for IN, BETWEEN, and how it writes instants and UUIDs. Call ``Catalogue.qualify`` before. The server
+    could only show a declared condition on an object that has it, and runtime roles, which compare at start, may create
+    none. What it hides, such as the function behind a cast, is left to ``find_foreign_parts``.
     """
     text = _join(_read(map(re.Match.group, _PARTS.finditer(sql))))
     return re.sub(rf"(\S+) between ({_TEXT}|\S+) and ({_TEXT}|\S+)", r"\1 >= \2 and \1 <= \3", text)
@@ -93,6 +93,7 @@ def _join(words: list[_Part]) -> str:
     for before, part, after in zip(["", *words], words, [*words[1:], ""], strict=False):
         text = part if isinstance(part, str) else _join(part)
         if not isinstance(part, str) and (part[0], part[-1]) != ("case", "end"):
+            # Beside what is no operator (7 % 7 is 0), parentheses change nothing.
             inner, left, right = min(map(_binds, part)), _binds(before) % 7, _binds(after) % 7
             if inner < max(left, right) or inner == left > _BINDS["and"]:
                 text = f"( {text} )"

@@ -76,7 +76,7 @@ def find_foreign_parts(catalogue: Catalogue, relations: Relations) -> Iterable[D
     for kind, name, oid, found in catalogue.rows("foreign_parts", protected=list(tables), tables=ours):
         hint = "drop that, or the cast that calls it, and make this again"
         where = f"{kind} {name} of {tables[oid].where}"
-        yield Drift(kind, where, "the server's own functions and operators", found, (), True, hint)
+        yield Drift(kind, where, "only functions and operators of the server or an extension", found, (), True, hint)
 
 
 def compare_tables(objects: Iterable[CatalogueObject], relations: Relations, declared: Declaration) -> Iterable[Drift]:

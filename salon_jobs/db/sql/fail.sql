@@ -1,8 +1,7 @@
 -- End a failed run: cancel the job when that was requested; otherwise requeue it after a wait, fail it when its
 -- attempts are exhausted (or it can never succeed, or has begun its only run), or cancel it when a newer job waits
 -- under its key or has taken the key since it began (supersede_function.sql). Writes the attempt's error row in the
--- same statement.
--- From then on started_at says when the run began, and no more when it was claimed.
+-- same statement. From then on started_at says when the run began, no longer when it was claimed.
 -- Locks: the row, and waits for a transaction that has enqueued under its key: run it with wait_briefly. A twin
 -- committed meanwhile raises a unique violation: run it again.
 -- Role: worker.

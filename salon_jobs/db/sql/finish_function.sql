@@ -1,6 +1,6 @@
--- Define salon_jobs_finish: finish.sql or, with ran_s (how long it ran), finish_keep, but raising SJ001 when the lease is lost, so
--- that COMMIT can be sent in the same round trip. A function, since the server keeps its plans, behind a pooler too:
--- ending a store's job costs a quarter of a separate DELETE and COMMIT.
+-- Define salon_jobs_finish: finish.sql or, with ran_s (how long it ran), finish_keep, but raising SJ001 when the lease is
+-- lost, so that COMMIT can be sent in the same round trip. A function, since the server keeps its plans, behind a pooler
+-- too: ending a store's job costs a quarter of a separate DELETE and COMMIT.
 -- enable_seqscan: a plan made while the table is empty would later read all of it.
 -- Locks: the row. access.job_tables fills in the schema; owner: the migrator; EXECUTE: worker.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_finish(job_id bigint, held bigint, holder bigint, ran_s float8)
