@@ -158,7 +158,8 @@ _ENQUEUE: Final = (
 )
 _ADD_FOLLOW_UP: Final = "bigint[], text, text, uuid, text, smallint, smallint, text, text, text, text"
 _CLAIM_GROUPS: Final = (
-    "bigint, integer, float8, uuid[], bigint[], integer[], bigint[], bigint[], text[], uuid[], integer[], bigint"
+    "bigint, integer, float8, uuid[], bigint[], integer[], bigint[], bigint[], text[], uuid[], integer[], bigint,"
+    " bigint[]"
 )
 _EMIT: Final = "text, text, text, json, json, text, uuid, boolean"
 _EMIT_MANY: Final = "uuid[], text[], text[], text[], text[], text[], text"
@@ -173,11 +174,14 @@ _FUNCTIONS: Final[Mapping[str, _JobFunction]] = {
     "salon_jobs_enqueue_follow_up": _JobFunction("bigint", ("worker",)),
     "salon_jobs_get_result": _JobFunction("uuid", ("web", "worker")),
     "salon_jobs_cancel": _JobFunction("bigint[]", ("web", "worker", "operator")),
-    "salon_jobs_claim": _JobFunction("bigint, text[], integer, timestamptz, text[], float8, bigint", ("worker",)),
+    "salon_jobs_claim": _JobFunction(
+        "bigint, text[], integer, timestamptz, text[], float8, bigint, bigint[]", ("worker",)
+    ),
     "salon_jobs_claim_groups": _JobFunction(_CLAIM_GROUPS, ("worker",)),
     "salon_jobs_finish": _JobFunction("bigint, bigint, bigint, float8", ("worker",)),
     "salon_jobs_finish_chunk": _JobFunction("bigint[], bigint[], bigint, float8", ("worker",)),
     "salon_jobs_unheld": _JobFunction("bigint[]", ("worker",)),
+    "salon_jobs_unclaimable": _JobFunction("bigint[]", ("worker",)),
     "salon_jobs_emit": _JobFunction(_EMIT, ("web", "worker")),
     "salon_jobs_emit_many": _JobFunction(_EMIT_MANY, ("web", "worker")),
     "salon_jobs_gate": _JobFunction("", ("worker", "operator")),
@@ -240,7 +244,7 @@ def job_function(name: str, schema: str, roles: Roles | None) -> FunctionAccess:
     text = statements.load(f"{name.removeprefix('salon_jobs_')}_function").replace("__schema__", identifier(schema))
     definition = text.replace("__guc__", conf.store_guc)
     if "__statement__" in definition:
-        definition = definition.replace("__statement__", _STATEMENTS[name](identifier(schema)))
+        definition = definition.replace("__statement__", _statement(name, identifier(schema)))
     callers = () if roles is None else tuple(getattr(roles, key) for key in declared.callers)
     return FunctionAccess(
         schema=schema,
@@ -279,15 +283,19 @@ def fan_out_reads(*, key: str, roles: Roles) -> Right:
     return Right(roles.fan_out_owner, "SELECT", key)
 
 
-def _claim_statement(schema: str) -> str:
-    parameters = ("process_id", "tasks", "room", "now", "queues", "clock", "lease")
-    return re.sub(r"%\((\w+)\)s", lambda name: f"${parameters.index(name[1]) + 1}", statements.load("claim_due"))
+# What replaces ``__statement__`` in a function's file: a statement, and its parameters in the order of the function's.
+_STATEMENTS: Final = {
+    "salon_jobs_claim": ("claim_due", "process_id tasks room now queues clock lease left_out"),
+    "salon_jobs_claim_groups": (
+        "claim_by_group",
+        "process_id room clock stores numbers quotas lows_us low_ids keys each_store store_quotas lease left_out",
+    ),
+    "salon_jobs_get_result": ("job_record", "public_id"),
+}
 
 
-def _record_statement(schema: str) -> str:
-    statement = statements.load("job_record").replace("%(id)s", "NULL").replace("%(public_id)s", "$1")
-    return re.sub(r"\b(FROM|JOIN) (salon_jobs_)", rf"\1 {schema}.\2", statement)
-
-
-# What replaces ``__statement__`` in a function's file.
-_STATEMENTS: Final = {"salon_jobs_claim": _claim_statement, "salon_jobs_get_result": _record_statement}
+def _statement(function: str, schema: str) -> str:
+    statement, parameters = _STATEMENTS[function]
+    numbers = {name: f"${number}" for number, name in enumerate(parameters.split(), 1)}
+    text = re.sub(r"%\((\w+)\)s", lambda found: numbers.get(found[1], "NULL"), statements.load(statement))
+    return re.sub(r"\b(FROM|JOIN|UPDATE) (salon_jobs_)", rf"\1 {schema}.\2", text)

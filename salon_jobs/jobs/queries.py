@@ -18,9 +18,9 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
-from django.db import DataError, IntegrityError, OperationalError, connections, transaction
+from django.db import DatabaseError, DataError, Error, IntegrityError, OperationalError, connections, transaction
 from psycopg.errors import DeadlockDetected, LockNotAvailable
 
 from salon_jobs.conf import settings as conf
@@ -29,7 +29,7 @@ from salon_jobs.core.error_report import ErrorReport, shown_message
 from salon_jobs.core.events import log_event
 from salon_jobs.core.outcomes import CANCEL_CLASS, DISCARD_CLASS, DISCARDED
 from salon_jobs.core.records import ClaimedJob, JobState, KeptResult
-from salon_jobs.db.statements import execute_hot, hot_rows, many_hot_rows, prepared_rows
+from salon_jobs.db.statements import execute_hot, hot_rows, load, many_hot_rows, prepared_rows
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.timeline import is_same_timeline
 
@@ -95,13 +95,78 @@ def claim(statement: str, parameters: dict[str, Any], *, prepare: bool = False) 
     """Run a statement that claims jobs under a new lease; return them in the order in which they should run.
 
     The lease is random, since whatever the server counts can go back: after a promotion that loses transactions, a new
-    job gets the id of one that still runs.
+    job gets the id of one that still runs. In a transaction, run it by ``despite_rows`` around that.
     """
+    if connections[conf.database].in_atomic_block:
+        return _claim(statement, parameters)
+    return despite_rows(lambda: _claim(statement, parameters, prepare=prepare))
+
+
+def _claim(statement: str, parameters: dict[str, Any], *, prepare: bool = False) -> list[ClaimedJob]:
     parameters["lease"] = secrets.randbits(63) or 1
+    parameters["left_out"] = _left_out_now() if _left_out else "{}"
     run = prepared_rows if prepare else many_hot_rows
-    jobs: list[ClaimedJob] = run(statement, parameters, _claimed_job)
+    try:
+        jobs: list[ClaimedJob] = run(statement, parameters, _claimed_job)
+    except Error as error:
+        sqlstate = getattr(error.__cause__, "sqlstate", None)
+        if sqlstate is None or sqlstate[:2] in _OF_NO_ROW:
+            raise
+        raise ClaimFailed(error, statement, parameters) from error.__cause__
     jobs.sort(key=_claim_order)
     return jobs
+
+
+class ClaimFailed(DatabaseError):
+    """A claim that failed, perhaps because of a row."""
+
+    def __init__(self, error: Error, statement: str, parameters: dict[str, Any]) -> None:
+        super().__init__(*error.args)
+        self.statement, self.parameters = statement, parameters
+
+
+# Classes of errors that no row causes: of the connection, a prepared statement, the transaction, the server's resources
+# and its operator.
+_OF_NO_ROW: Final = frozenset({"08", "0A", "25", "26", "40", "53", "55", "57", "58"})
+_LEFT_OUT_S: Final = 60.0
+_MOST_LEFT_OUT: Final = 1000
+# Jobs that make claims fail, and when each is tried again. One that was mended stays, which says that it was logged.
+_left_out: dict[int, float] = {}
+
+
+def despite_rows(claim: Callable[[], T]) -> T:
+    """Claim; if rows make that fail, log them, leave them out of all claims for a minute, and claim again.
+
+    Raises ClaimFailed if no row causes it by itself.
+    """
+    try:
+        return claim()
+    except ClaimFailed as failed:
+        body = load(_BODIES[failed.statement]).rpartition("\nUPDATE ")[0]
+        with connections[conf.database].cursor() as cursor:
+            cursor.execute(f"{body}\nSELECT id FROM due", failed.parameters)
+            due = [row[0] for row in cursor.fetchall()]
+        refused = hot_rows("unclaimable", {"ids": due})
+        if not refused:
+            raise
+        for *fields, error in refused:
+            job_id = fields[1]
+            if job_id not in _left_out:
+                named = dict(zip(("task_name", "job_id", "store_id", "attempt"), fields, strict=True))
+                log_event(logging.ERROR, events.JOB_NOT_CLAIMED, **named, error=error)
+            _left_out[job_id] = time.monotonic() + _LEFT_OUT_S
+        while len(_left_out) > _MOST_LEFT_OUT:
+            del _left_out[next(iter(_left_out))]
+        return claim()
+
+
+# The statements that claims run, some as functions.
+_BODIES: Final = {"claim_due": "claim_due", "claim_few": "claim_due", "claim_groups": "claim_by_group"}
+
+
+def _left_out_now() -> str:
+    now = time.monotonic()
+    return "{" + ",".join([str(job_id) for job_id, until in tuple(_left_out.items()) if until > now]) + "}"
 
 
 # Like ClaimedJob._make and attrgetter, but without a Python call per row.

@@ -44,6 +44,7 @@ class Migration(JobTablesMigration):
         InstallFunction("salon_jobs_finish"),
         InstallFunction("salon_jobs_finish_chunk"),
         InstallFunction("salon_jobs_unheld"),
+        InstallFunction("salon_jobs_unclaimable"),
         InstallFunction("salon_jobs_supersede"),
         InstallFunction("salon_jobs_record_tick"),
         InstallFunction("salon_jobs_add_follow_up"),

@@ -90,7 +90,8 @@ class FairClaim:
         limited = {scope for group in groups for scope in limits.counted(group.scopes)}
         token_in_s = float("inf")
         if limited:
-            jobs, quotas, token_in_s = self._claim_within(limited, groups, room)
+            claim = partial(self._claim_within, limited, groups, room)
+            jobs, quotas, token_in_s = queries.despite_rows(claim)
             self._throttled |= len(quotas) < len(groups) or any(
                 quota.jobs < quota.store_jobs and limits.counted(quota.group.scopes) for quota in quotas
             )

@@ -72,6 +72,7 @@ EACH = {
     "relay_unmarked": ERROR,
     "child_died": ERROR,
     "job_callback_failed": ERROR,
+    "job_not_claimed": ERROR,
     "waiting": ERROR,
     "process_registered_again": WARNING,
     "destination_lost": WARNING,

@@ -11,7 +11,7 @@ from django.db import connection, transaction
 from tests.support import change
 
 READ = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = %s"
-CLAIM = "SELECT count(*) FROM salon_jobs_claim(%s, ARRAY['test-system'], 10, NULL, NULL, 0, 5)"
+CLAIM = "SELECT count(*) FROM salon_jobs_claim(%s, ARRAY['test-system'], 10, NULL, NULL, 0, 5, '{}')"
 FINISH = "DO $$ BEGIN PERFORM salon_jobs_finish(%s, 1, 7, %s); EXCEPTION WHEN SQLSTATE 'SJ001' THEN END $$"
 
 
@@ -161,7 +161,7 @@ def test_a_claim_of_groups_reads_no_more_than_its_quotas_from_the_low_water_on(
             " CROSS JOIN LATERAL salon_jobs_claim_groups("
             f" {process_id}, 10, 0, g.stores, g.numbers, array_fill(5, ARRAY[g.n]), array_fill(0::bigint, ARRAY[g.n]),"
             f" array_fill({after}::bigint, ARRAY[g.n]), array_fill(NULL::text, ARRAY[g.n]), g.stores,"
-            " array_fill(5, ARRAY[g.n]), 5) AS c"
+            " array_fill(5, ARRAY[g.n]), 5, '{}') AS c"
         )
 
     stores = "('00000000-0000-4000-8000-00000000000' || n %% 2)::uuid"

@@ -107,6 +107,7 @@ def test_the_claim_walks_the_index_of_due_jobs_in_order(crowded: int) -> None:
         "now": None,
         "queues": None,
         "clock": 0.0,
+        "left_out": [],
         "lease": 5,
     }
     plan = nodes("claim_due", parameters)

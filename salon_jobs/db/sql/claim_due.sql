@@ -10,6 +10,8 @@
 -- All jobs of one claim share its %(lease)s, a random number that no other claim has.
 -- A payload of more than 16,000 bytes is returned as '' and read when its job begins (runs.sql): what a claim returns
 -- has a bound. Its size as stored says so for most; only those between are written as text twice.
+-- %(left_out)s are jobs that make claims fail (unclaimable_function.sql); while there are none, the planner drops the
+-- condition.
 -- Role: worker. Not prepared: planning is a hundredth of a batch.
 -- %(now)s is NULL except in tests; the database's clock decides. %(clock)s is the process's monotonic clock, in
 -- seconds.
@@ -33,6 +35,7 @@ WITH RECURSIVE me AS MATERIALIZED (
               AND j.run_at <= COALESCE(%(now)s::timestamptz, now())
               AND j.task = ANY (%(tasks)s::text[])
               AND (%(queues)s::text[] IS NULL OR j.queue = ANY (%(queues)s::text[]))
+              AND (cardinality(%(left_out)s::bigint[]) = 0 OR j.id <> ALL (%(left_out)s::bigint[]))
               AND EXISTS (SELECT FROM me)
             ORDER BY j.run_at, j.id
             LIMIT %(room)s

@@ -5,7 +5,7 @@
 -- worker.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_claim(
     process_id bigint, tasks text[], room integer, at_instant timestamptz, queues text[], clock float8,
-    token bigint
+    token bigint, left_out bigint[]
 ) RETURNS TABLE (
     id bigint, task varchar, store_id uuid, payload text, queue varchar, priority smallint, run_at_s float8,
     attempts smallint, max_attempts smallint, lease bigint, expired boolean, tick_s float8, created_at_s float8,

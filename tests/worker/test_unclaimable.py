@@ -1,0 +1,161 @@
+"""Holds that a row for which a claim fails stops no other: real triggers and constraints refuse it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from uuid import UUID
+
+import pytest
+from django.db import Error
+
+from salon_jobs.core.records import ClaimedJob
+from salon_jobs.jobs import control, queries, registry
+from salon_jobs.jobs.limits import limit, load_limits
+from salon_jobs.worker.buffer import JobBuffer
+from salon_jobs.worker.chunks import ChunkClaimer
+from salon_jobs.worker.claim import Claimer
+from salon_jobs.worker.fair_claim import FairClaim
+from tests import tasks
+from tests.support import change, claim, seen
+
+_FUNCTION = """
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NEW.state = 'running' AND NEW.payload ->> 'number' = '-1' THEN RAISE EXCEPTION 'not this one'; END IF;
+    RETURN NEW;
+END $$
+"""
+REFUSALS = {
+    "trigger": "CREATE TRIGGER refusing BEFORE UPDATE ON salon_jobs_job FOR EACH ROW EXECUTE FUNCTION refuse()",
+    "deferred": "CREATE CONSTRAINT TRIGGER refusing AFTER UPDATE ON salon_jobs_job DEFERRABLE INITIALLY DEFERRED"
+    " FOR EACH ROW EXECUTE FUNCTION refuse()",
+    "constraint": "ALTER TABLE salon_jobs_job ADD CONSTRAINT refusing"
+    " CHECK (state <> 'running' OR payload ->> 'number' <> '-1')",
+}
+
+
+@pytest.fixture(params=REFUSALS)
+def refusing(request: pytest.FixtureRequest, database: None) -> Iterator[Callable[[], None]]:
+    """Have the database refuse to claim jobs with the number -1; yield what mends that."""
+
+    def mend() -> None:
+        change("DROP FUNCTION IF EXISTS refuse() CASCADE")
+        change("ALTER TABLE salon_jobs_job DROP CONSTRAINT IF EXISTS refusing")
+
+    change(_FUNCTION)
+    change(REFUSALS[request.param])
+    yield mend
+    mend()
+    queries._left_out.clear()
+
+
+def few(process_id: int) -> list[ClaimedJob]:
+    return claim(process_id, 10)
+
+
+def batch(process_id: int) -> list[ClaimedJob]:
+    return claim(process_id, queries.FEW + 1)
+
+
+def prepared(process_id: int) -> list[ClaimedJob]:
+    return queries.claim_due(process_id, registry.task_names(), 10, prepare=True)
+
+
+def by_group(process_id: int) -> list[ClaimedJob]:
+    return FairClaim(process_id, None).claim(10, load_limits()).jobs
+
+
+def within_limits(process_id: int) -> list[ClaimedJob]:
+    limit(task="test-chunk", max_concurrency=10, rate=100)
+    change("UPDATE salon_jobs_limit SET tokens = 100")
+    jobs = by_group(process_id)
+    assert seen("SELECT round(tokens) FROM salon_jobs_limit") == [(100 - len(jobs),)]
+    return jobs
+
+
+def of_a_worker(process_id: int) -> list[ClaimedJob]:
+    return Claimer(process_id, None).claim(100).jobs
+
+
+def for_a_chunk(process_id: int) -> list[ClaimedJob]:
+    [first] = claim(process_id, 1)
+    return [first, *ChunkClaimer(process_id, JobBuffer(1), load_limits).claim(first, 10)]
+
+
+CLAIMS = (few, batch, prepared, by_group, within_limits, of_a_worker, for_a_chunk)
+
+
+def add(store: UUID, *numbers: int) -> list[int]:
+    return [tasks.in_chunks.enqueue(store, tasks.Sale(number)).id for number in numbers]
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:
+    records = [record for record in caplog.records if getattr(record, "event", "") == "job_not_claimed"]
+    return [record.event_fields for record in records]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("claim_some", CLAIMS)
+def test_the_others_are_claimed_and_the_row_is_named_once(
+    stores: list[UUID],
+    process_id: int,
+    refusing: Callable[[], None],
+    claim_some: Callable[[int], list[ClaimedJob]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first, refused, *others = add(stores[0], 0, -1, 1, 2)
+    assert sorted(job.id for job in claim_some(process_id)) == [first, *others]
+    [fields] = logged(caplog)
+    assert fields.pop("error") in ("not this one", _VIOLATED)
+    assert fields == {"task_name": "test-chunk", "job_id": refused, "store_id": stores[0], "attempt": 1}
+    assert seen("SELECT id FROM salon_jobs_job WHERE state = 'queued'") == [(refused,)]
+    assert few(process_id) == []
+
+    queries._left_out[refused] = 0.0  # a minute later
+    assert few(process_id) == []
+    assert len(logged(caplog)) == 1
+    refusing()
+    queries._left_out[refused] = 0.0
+    assert [job.id for job in few(process_id)] == [refused]
+
+
+_VIOLATED = 'new row for relation "salon_jobs_job" violates check constraint "refusing"'
+
+
+@pytest.mark.parametrize("refusing", ["trigger"], indirect=True)
+def test_an_operator_can_cancel_it(stores: list[UUID], process_id: int, refusing: Callable[[], None]) -> None:
+    [refused] = add(stores[0], -1)
+    assert few(process_id) == []
+    assert control.cancel_jobs(refused, using="operator")[0].changed
+
+
+@pytest.mark.parametrize("refusing", ["trigger"], indirect=True)
+def test_more_of_them_than_a_claim_takes_are_left_out_claim_by_claim(
+    stores: list[UUID], process_id: int, refusing: Callable[[], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    *_, good = add(stores[0], -1, -1, -1, -1, -1, 0)
+    claimed: list[ClaimedJob] = []
+    for _ in range(3):
+        with suppress(queries.ClaimFailed):
+            claimed += claim(process_id, 2)
+    assert [job.id for job in claimed] == [good]
+    assert len(logged(caplog)) == 5
+
+
+@pytest.mark.parametrize("refusing", ["trigger"], indirect=True)
+def test_what_is_left_out_is_bounded(
+    stores: list[UUID], process_id: int, refusing: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "_MOST_LEFT_OUT", 2)
+    ids = add(stores[0], -1, -1, -1)
+    with suppress(queries.ClaimFailed):
+        few(process_id)
+    assert len(queries._left_out) == 2
+    assert set(queries._left_out) < set(ids)
+
+
+def test_an_error_that_no_row_causes_is_raised(process_id: int) -> None:
+    tasks.system.enqueue()
+    with pytest.raises(Error, match="invalid input syntax for type timestamp"):
+        queries.claim_due(process_id, registry.task_names(), 1, now="yesteryear")  # type: ignore[arg-type]
+    assert len(few(process_id)) == 1
