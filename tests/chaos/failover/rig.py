@@ -38,7 +38,7 @@ _DATABASE: Final = "salon"
 _STREAM: Final = "orders"
 _FRESH: Final = 200
 _REPEATS_S: Final = 0.1
-_POLL_S: Final = 0.02
+_POLL_S: Final = 0.05
 _PROBE_S: Final = 4.0
 _TABLES: Final = """
 CREATE TABLE failover_asked (
@@ -261,8 +261,10 @@ class Readiness:
         self._stopping.set()
 
     def _watch(self, name: str, address: str) -> None:
-        while not self._stopping.wait(0.1):
-            if not _ready(address):
+        is_ready = False
+        # Each question costs a connection to the database.
+        while not self._stopping.wait(0.5 if is_ready else 0.1):
+            if not (is_ready := _ready(address)):
                 self._bad_at[name] = time.monotonic()
 
 
