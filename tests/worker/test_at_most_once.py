@@ -325,7 +325,9 @@ def test_an_end_that_nobody_writes_is_written_by_the_sweep(process_id: int) -> N
     handle = tasks.once.enqueue()
     job = begin(process_id)
     assert queries.begun_once(process_id) == {(job.id, job.lease)}
+    change("UPDATE salon_jobs_job SET begun_once_at = now() - interval '1 hour'")
     end_begun(job.id, job.lease, process_id)
     assert row_of(handle.id)[:3] == ("failed", "JOB.NOT_REPEATED", 1)
+    assert seen("SELECT started_at = begun_once_at FROM salon_jobs_job") == [(True,)]
     settle(running_job(job, process_id), Succeeded(finished=False))
     assert row_of(handle.id)[0] == "failed"

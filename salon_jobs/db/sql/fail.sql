@@ -29,7 +29,8 @@ WITH mine AS MATERIALIZED (
            finished_at = CASE WHEN m.cancelled OR m.spent OR m.superseded THEN clock_timestamp() END,
            error_class = CASE WHEN m.spent THEN %(error_class)s ELSE j.error_class END,
            fingerprint = CASE WHEN m.spent THEN hashtextextended(j.task || chr(31) || %(alike)s, 0) ELSE j.fingerprint END,
-           started_at = coalesce(clock_timestamp() - %(ran_s)s::float8 * interval '1 second', j.started_at),
+           started_at = coalesce(
+               j.begun_once_at, clock_timestamp() - %(ran_s)s::float8 * interval '1 second', j.started_at),
            leased_by = NULL
       FROM mine m
      WHERE j.id = m.id
