@@ -89,9 +89,8 @@ def format_errors(job: Job) -> SafeString | str:
 
 
 def _ran(job: Any) -> bool:
-    """Return whether the job ended by a run of its own, whose beginning is known."""
-    has_ended = job.state in (JobState.SUCCEEDED, JobState.FAILED) and job.reason != "process_died"
-    return has_ended and job.started_at is not None and job.finished_at is not None
+    """Return whether a run ended the job, so that its times are those of that run."""
+    return job.state in (JobState.SUCCEEDED, JobState.FAILED) and job.reason != "process_died"
 
 
 class JobList(ButtonList):
@@ -179,8 +178,15 @@ class JobAdmin(ActionAdmin):
             "Times",
             {
                 "fields": (
-                    *("enqueued_at", "due_at", "claimed", "started", "ended", "took"),
-                    *("asked_to_end", "expires", "of_tick"),
+                    "enqueued_at",
+                    "due_at",
+                    "claimed",
+                    "started",
+                    "ended",
+                    "took",
+                    "asked_to_end",
+                    "expires",
+                    "of_tick",
                 )
             },
         ),
@@ -380,14 +386,14 @@ class JobAdmin(ActionAdmin):
         if job.reason in _BY_OPERATORS:
             done = _BY_OPERATORS[job.reason]
             by: str = next((f" by {user}" for _, user, what in self._log_of(str(job.pk)) if what == done), "")
-            return f"{done}{by}, {instant(job.finished_at)}" if job.finished_at else f"{done}{by}"
+            return f"{done}{by}, {instant(job.finished_at)}"
         return str(_OUTCOMES.get(job.reason, job.reason))
 
     @admin.display(description="enqueued")
     def enqueued(self, job: Any) -> SafeString:
         """Show when the job was enqueued, and below when it ended and how long it ran, or when it was claimed."""
         took = self.took(job)
-        if job.state == str(JobState.RUNNING) and job.started_at is not None:
+        if job.state == str(JobState.RUNNING):
             below = [f"claimed {distance(job.started_at, job.now)}"]
         else:
             ended = f"{job.state} {distance(job.finished_at, job.now)}" if job.finished_at else ""
@@ -410,7 +416,7 @@ class JobAdmin(ActionAdmin):
     @admin.display(description="claimed")
     def claimed(self, job: Any) -> SafeString | str:
         """Show when the worker that has the job claimed it; it may have to wait for a thread."""
-        return exact(job.started_at, job.now) if job.started_at and job.state == str(JobState.RUNNING) else "-"
+        return exact(job.started_at, job.now) if job.state == str(JobState.RUNNING) else "-"
 
     @admin.display(description="started")
     def started(self, job: Any) -> SafeString | str:

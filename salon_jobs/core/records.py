@@ -93,7 +93,7 @@ class KeptResult(NamedTuple):
 
     value: str
     keep: timedelta
-    ran_s: float = 0.0
+    ran_s: float
 
 
 class ClaimedJob(NamedTuple):

@@ -174,7 +174,7 @@ VERBS: dict[str, Callable[[Run], object]] = {
     "fail": lambda run: queries.fail(*run.held(), ERROR, delay=timedelta(0), final=True, reason="not_retried"),
     "finish": lambda run: queries.finish(*run.held()),
     "finish many": lambda run: queries.finish_many([run.held()[0]], run.held()[1]),
-    "finish with a result": lambda run: queries.finish(*run.held(), KeptResult("1", timedelta(1))),
+    "finish with a result": lambda run: queries.finish(*run.held(), KeptResult("1", timedelta(1), ran_s=0)),
     "finish a chunk": lambda run: run.tell(queries.finish_chunk_call([run.held()[0]], run.held()[1], ran_s=0)),
     "finish with the commit": lambda run: run.tell(queries.finish_call(*run.held(), ran_s=0)),
     "snooze": lambda run: queries.requeue([run.held()[0][:10:9]], run.held()[1], delay=timedelta(0)),

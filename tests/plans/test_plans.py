@@ -52,7 +52,7 @@ def test_a_batch_of_successes_is_found_by_its_ids(crowded: int, statement: str) 
 
 def test_a_batch_that_nobody_has_locked_is_found_by_its_ids(crowded: int) -> None:
     rows = [100 * number for number in range(1, 500)]
-    plan = nodes("finish_unlocked", {"ids": rows, "fences": [row ^ 1 for row in rows], "process_id": 3, "ran_s": rows})
+    plan = nodes("finish_unlocked", {"ids": rows, "fences": [row ^ 1 for row in rows], "process_id": 3})
     assert_no_full_scan(plan)
     assert indexes(plan) == {"salon_jobs_job_pkey"}
     assert not {node["Node Type"] for node in plan} & {"Nested Loop", "Hash Join", "Merge Join"}
@@ -87,7 +87,7 @@ def test_a_batch_of_results_is_found_by_its_ids(crowded: int, keep: bool, wait: 
 
 def test_what_is_still_owned_of_a_batch_is_found_by_its_ids(crowded: int) -> None:
     rows = [100 * number for number in range(1, 500)]
-    plan = nodes("owned", {"ids": rows, "fences": [row ^ 1 for row in rows], "process_id": 3, "ran_s": rows})
+    plan = nodes("owned", {"ids": rows, "fences": [row ^ 1 for row in rows], "process_id": 3})
     assert_no_full_scan(plan)
     assert indexes(plan) == {"salon_jobs_job_pkey"}
 

@@ -27,4 +27,4 @@ def test_a_request_without_stores_costs_no_statement_and_keeps_what_connecting_s
     session = ["eu", "5MB", 1, "{at_connect}", 1]
     for installed in ("django", "salon_jobs"):
         found = answer(installed, requests)
-        assert found == {"trips": requests, "session": session, "us": found["us"]}, installed
+        assert (found["trips"], found["session"]) == (requests, session), installed

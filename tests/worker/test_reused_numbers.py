@@ -21,7 +21,7 @@ from tests.support import change, claim, job_row, run, running_job, seen
 from tests.tasks import Hooks
 
 ZERO = timedelta(0)
-RESULT = KeptResult('"done"', timedelta(hours=1))
+RESULT = KeptResult('"done"', timedelta(hours=1), ran_s=0)
 
 
 def lose(*jobs: ClaimedJob) -> None:
