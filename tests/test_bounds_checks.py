@@ -64,13 +64,24 @@ def test_a_consumer_that_accepts_less_than_its_broker_delivers(with_settings: An
     assert check_consumers() == []
 
 
-@pytest.mark.parametrize(("timeout_s", "host", "warns"), [(15, "a", True), (5, "a,b,c", True), (7, "a,b", False)])
+@pytest.mark.parametrize(
+    ("timeout", "host", "warns"),
+    [
+        (15, "a", True),
+        ("15", "a", True),
+        (5, "a,b,c", True),
+        (7, "a,b", False),
+        (None, "a", False),
+        ("", "a", False),
+        ("soon", "a", False),
+    ],
+)
 def test_connecting_that_takes_longer_than_a_process_may_be_silent(
-    with_settings: Any, monkeypatch: pytest.MonkeyPatch, timeout_s: int, host: str, warns: bool
+    with_settings: Any, monkeypatch: pytest.MonkeyPatch, timeout: object, host: str, warns: bool
 ) -> None:
     with_settings()
     alias = connections["default"].settings_dict
-    monkeypatch.setitem(alias, "OPTIONS", {"connect_timeout": timeout_s})
+    monkeypatch.setitem(alias, "OPTIONS", {"connect_timeout": timeout})
     monkeypatch.setitem(alias, "HOST", host)
     assert [each.id for each in check_bounds()] == (["salon_jobs.W084"] if warns else [])
 

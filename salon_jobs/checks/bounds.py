@@ -53,7 +53,10 @@ def _check_connect_timeout() -> Iterator[CheckMessage]:
     """Warn where a process is declared dead while it reconnects. Says nothing if the project sets no timeout."""
     settings = connections[conf.database].settings_dict
     options = settings["OPTIONS"]
-    timeout_s = int(options.get("connect_timeout", 0))
+    timeout = str(options.get("connect_timeout") or "")
+    if not timeout.isdecimal():
+        return  # None is none, and psycopg names what it refuses
+    timeout_s = int(timeout)
     hosts = str(options.get("host", settings["HOST"])).count(",") + 1
     silent_s = conf.process_silent_after.total_seconds()
     if timeout_s * hosts >= silent_s:

@@ -60,8 +60,18 @@ def test_what_is_stored_is_found_and_removed(superuser: psycopg.Connection[Any],
     assert examine(superuser, with_orphans=False).drifts == ()
 
 
-def test_a_harmless_value_is_no_drift(superuser: psycopg.Connection[Any]) -> None:
-    superuser.execute("ALTER ROLE app SET row_security = on; ALTER ROLE app SET default_transaction_read_only = off")
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "row_security = on",
+        "row_security = 'true'",
+        "row_security = 1",
+        "default_transaction_read_only = NO",
+        "session_replication_role = 'ORIGIN'",
+    ],
+)
+def test_a_harmless_value_is_no_drift(superuser: psycopg.Connection[Any], setting: str) -> None:
+    superuser.execute(f"ALTER ROLE app SET {setting}".encode())
     assert examine(superuser, with_orphans=False).drifts == ()
 
 

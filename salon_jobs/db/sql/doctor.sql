@@ -309,15 +309,20 @@ SELECT n.name, coalesce(s.reset_val, current_setting(n.name, true), ''),
  ORDER BY 1
 
 -- name: doctor_settings
--- Return those of these settings that are stored for a role, for this database or for a role in it.
+-- Return those of these settings that are stored for a role, for this database or for a role in it. Switches are stored
+-- as they were written, and returned as the server shows them.
 -- Locks: none. Role: any.
-SELECT r.rolname, d.datname, split_part(setting, '=', 1), substr(setting, strpos(setting, '=') + 1)
+SELECT r.rolname, d.datname, o.name,
+       CASE p.vartype WHEN 'bool' THEN CASE WHEN o.value::boolean THEN 'on' ELSE 'off' END
+                      WHEN 'enum' THEN lower(o.value) ELSE o.value END
   FROM pg_db_role_setting s
  CROSS JOIN unnest(s.setconfig) AS setting
+ CROSS JOIN LATERAL (
+       SELECT split_part(setting, '=', 1) AS name, substr(setting, strpos(setting, '=') + 1) AS value) o
+  LEFT JOIN pg_settings p ON lower(p.name) = lower(o.name)
   LEFT JOIN pg_roles r ON r.oid = s.setrole
   LEFT JOIN pg_database d ON d.oid = s.setdatabase
- WHERE coalesce(d.datname, current_database()) = current_database()
-   AND lower(split_part(setting, '=', 1)) = ANY (%(names)s::text[])
+ WHERE coalesce(d.datname, current_database()) = current_database() AND lower(o.name) = ANY (%(names)s::text[])
 
 -- name: doctor_triggers_and_rules
 -- Return the triggers of these tables and whether they are enabled (those of foreign keys only if they are not), and
