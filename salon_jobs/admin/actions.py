@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar
 
 from django import forms
@@ -154,15 +154,29 @@ class RowAction(Action):
     """Action that applies an operator's verb to each row.
 
     ``verb`` takes values of ``id_field``, the alias and, if it ``takes_by``, the user's name. It returns the results in
-    the same order.
+    the same order. ``effects`` say on the confirmation page what becomes of rows in each state; without one, nothing.
     """
 
     verb: Callable[..., Sequence[ActionResult[Any]]]
     done: str
     _: KW_ONLY
+    effects: Mapping[str, str] = field(default_factory=dict)
     oldest_first: bool = False
     id_field: str = "pk"
     takes_by: bool = False
+
+    def preview(self, request: HttpRequest, queryset: QuerySet[Any]) -> tuple[list[str], bool]:
+        """Return what becomes of the selected rows, state by state. Others may change it until it is confirmed."""
+        lines, can_confirm = Action.preview(self, request, queryset)
+        if not self.effects:
+            return lines, can_confirm
+        name = "state" if hasattr(queryset.model, "state") else "status"
+        states = Counter(queryset.order_by().values_list(name, flat=True)[:_COUNTED])
+        lines[1:] = [
+            f"{with_noun(count, f'{state} {_noun(queryset)}')}: {self.effects.get(state, 'nothing is done')}."
+            for state, count in sorted(states.items())
+        ]
+        return lines, can_confirm
 
     def run(self, request: HttpRequest, queryset: QuerySet[Any], form: ActionForm) -> None:
         """Change the rows a thousand at a time, log those changed, and report how many, and why others were not.

@@ -61,6 +61,7 @@ class InboxAdmin(ActionAdmin):
             dismiss_messages,
             "dismissed",
             question="Rejected messages in this selection, and those waiting for a retry, will never become jobs.",
+            effects=dict.fromkeys(("rejected", "retry"), "will never become a job"),
             offered_in=("rejected", "retry"),
         ),
     )

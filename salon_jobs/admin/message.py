@@ -159,6 +159,7 @@ class MessageAdmin(DestinationLinkAdmin):
             skip_messages,
             "skipped",
             question="Pending and failed messages in this selection will never be sent; those they block continue.",
+            effects=dict.fromkeys(("pending", "failed"), "will never be sent; messages that it blocks continue"),
             oldest_first=True,
             offered_in=("pending", "blocked", "failed"),
             in_rows=True,

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from html import unescape
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -59,6 +60,28 @@ def test_nothing_is_changed_before_it_is_confirmed(client: Client) -> None:
     assert "Queue default" in text
     assert seen("SELECT * FROM salon_jobs_job ORDER BY id") == before
     assert logged() == []
+
+
+def test_the_question_speaks_of_what_is_selected(client: Client) -> None:
+    def asked(action: str, *ids: int) -> list[str]:
+        page = act(client, action, list(ids)).split('id="content"')[1].split("<ul>")[0]
+        lines = [unescape(line) for line in re.findall("<p>(.*?)</p>", page)]
+        assert lines[0].endswith(" selected.")
+        return lines[1:]
+
+    queued, running = add(), add(state="running")
+    failed = [add(state="failed") for _ in range(2)]
+    assert asked("cancel", queued) == ["1 queued job: cancelled now."]
+    assert asked("cancel", queued, running, *failed) == [
+        "2 failed jobs: cancelled now.",
+        "1 queued job: cancelled now.",
+        "1 running job: cancelled when the handler stops.",
+    ]
+    assert asked("retry", queued, failed[0]) == [
+        "1 failed job: queued again, with at least one more attempt.",
+        "1 queued job: nothing is done.",
+    ]
+    assert asked("discard", *failed) == ["2 failed jobs: discarded, to run again only after a retry."]
 
 
 def test_what_was_enqueued_after_the_question_is_left(client: Client) -> None:

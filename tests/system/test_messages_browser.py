@@ -38,7 +38,7 @@ def test_messages_are_retried_skipped_sent_again_and_unparked(page: Page, site: 
     _on(page, site, "message", [failed], "retry")
     _said(page, "1 message retried.")
     _on(page, site, "message", [given_up], "skip")
-    expect(page.locator("#content")).to_contain_text("Pending and failed messages in this selection will never be sent")
+    expect(page.locator("#content")).to_contain_text("1 failed message: will never be sent")
     page.click("input[name=confirmed]")
     _said(page, "1 message skipped.")
     _on(page, site, "message", [sent, given_up], "replay")
