@@ -187,6 +187,11 @@ def is_on_terminal() -> bool:
     return out is not None and not out.closed and out.isatty()
 
 
+# Loggers of Django's tasks and of their backport. For each job they say that it started and that it succeeded, which
+# our own record of its end does in one line.
+_OF_TASKS: Final = ("django.tasks", "django_tasks")
+
+
 def configure_logging(
     *, level: str | None = None, log_format: str | None = None, screen: Screen | None = None
 ) -> str | None:
@@ -195,7 +200,8 @@ def configure_logging(
     ``level`` (a name such as INFO) or ``log_format`` (json or text) replaces the handlers of LOGGING. Both default to
     ``SALON_JOBS["LOGGING"]``, whose format defaults to text on a terminal and json elsewhere. Text takes the form for a
     terminal on one, and on a given ``screen``. Without LOGGING in the settings, also removes the handler with which
-    Django would repeat records on the terminal. Raises ConfigurationError.
+    Django would repeat records on the terminal. The logger of Django's tasks gets the level WARNING unless it has one.
+    Raises ConfigurationError.
     """
     asked = level is not None or log_format is not None
     level = level or conf.logging.level
@@ -219,4 +225,7 @@ def configure_logging(
         _drop_console_of_django()
     # Warnings below the handler's level still reach other listeners of the loggers, such as Sentry.
     logging.basicConfig(level=min(handler.level, logging.WARNING), handlers=[handler], force=True)
+    for name in _OF_TASKS:
+        if (tasks := logging.getLogger(name)).level == logging.NOTSET:
+            tasks.setLevel(logging.WARNING)
     return log_format

@@ -24,7 +24,7 @@ from salon_jobs.process.logs import TerminalFormatter
 from salon_jobs.process.processors import usable_processors
 from tests.conftest import manage
 from tests.e2e.worker_process import PATIENCE_S, eventually
-from tests.interpreter import start_python
+from tests.interpreter import run_python, start_python
 from tests.support import change, seen
 
 pytestmark = pytest.mark.usefixtures("database")
@@ -204,6 +204,22 @@ def test_the_projects_own_logging_is_used(tmp_path: Path) -> None:
     lines = manage(*BURST, **own).stdout.splitlines()
     assert all(line.startswith("OWN ") for line in lines)
     assert any(line.startswith("OWN job_succeeded ") for line in lines)
+
+
+@pytest.mark.parametrize("level", ["", "INFO"])
+def test_djangos_own_records_of_a_task_are_written_only_if_its_logger_has_a_level(level: str) -> None:
+    program = (
+        "import logging, django; django.setup()\n"
+        "from salon_jobs.process.logs import configure_logging\n"
+        "tasks = logging.getLogger('django.tasks')\n"
+        f"tasks.setLevel({level!r} or 'NOTSET')\n"
+        "configure_logging(level='INFO', log_format='json')\n"
+        "tasks.info('started'); tasks.warning('odd'); logging.getLogger('django.other').info('other')"
+    )
+    done = run_python("-c", program, environment=os.environ)
+    assert done.returncode == 0, done.stderr
+    said = [json.loads(line)["message"] for line in done.stdout.splitlines()]
+    assert said == [*(["started"] if level else []), "odd", "other"]
 
 
 def test_a_worker_says_what_it_serves() -> None:
