@@ -154,7 +154,7 @@ class ClaimedJob(NamedTuple):
         # Anyone who may enqueue can write any JSON there; none may stop a worker.
         try:
             travelling: object = json.loads(self.trace)
-        except RecursionError:
+        except (ValueError, RecursionError):  # a number too long for Python, or nested too deeply
             return None
         own = cast("dict[str, object]", travelling).get(_OWN) if isinstance(travelling, dict) else None
         return cast("dict[str, object]", own).get(name) if isinstance(own, dict) else None

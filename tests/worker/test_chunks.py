@@ -423,6 +423,7 @@ TRACES = (
     '{"salon_jobs": 5}',
     '{"salon_jobs": null}',
     "[" * 3000 + '"salon_jobs"' + "]" * 3000,
+    '{"salon_jobs": 1e5000}',
 )
 
 
