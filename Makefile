@@ -18,8 +18,8 @@ COMPILE = $(UV) pip compile pyproject.toml --quiet --universal --python-version 
 	--custom-compile-command "make lock" --no-emit-index-url $(UPGRADE)
 
 PYTEST = $(BIN)/python -m project.local.postgres --no-fsync --run $(BIN)/python -m pytest
-QUICK = -m "not system and not slow"
-ALL = -m "not system" --hypothesis-profile=full
+QUICK = -m "not image and not system and not slow"
+ALL = -m "not image and not system" --hypothesis-profile=full
 # Four parts that end at about the same time. The first waits for processes, the second for brokers, the third for
 # relays; the rest needs little more than the database.
 PROCESS_TESTS := tests/demo tests/e2e tests/process
@@ -93,6 +93,11 @@ system-chaos:
 system-rest:
 	@$(PYTEST) -m system $(addprefix --ignore=,$(CHAOS_TESTS))
 
+.PHONY: test-image
+test-image: venv ## build the image and run the compose file in containers, if this machine can; keeps .image
+	@# Its first test waits for a base, four images and all services.
+	@$(PYTEST) -m image --override-ini faulthandler_timeout=1200 tests/image
+
 .PHONY: test-matrix
 test-matrix: venv ## run the quick tests on each Python, Django and PostgreSQL; TESTS=… chooses tests; keeps .matrix
 	@$(BIN)/python -m project.local.matrix $(TESTS)
@@ -164,5 +169,5 @@ bootstrap-sql: venv ## write bootstrap_sql/roles.sql from the declaration of the
 
 .PHONY: clean
 clean: ## remove caches and the server of `make serve`; keeps .venv
-	@rm -rf .demo .azurite .site .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
+	@rm -rf .demo .azurite .image .site .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
 	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +

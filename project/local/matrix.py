@@ -27,7 +27,7 @@ from salon_jobs.process.processors import usable_processors
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _HOME: Final = ROOT / ".matrix"
-_QUICK: Final = "not system and not slow"
+_QUICK: Final = "not image and not system and not slow"
 _INSTALLING: Final = Lock()  # cells share servers, and may share an environment
 # The newest wheel of each major version, and the package in which its programs are.
 _WHEELS: Final = {
