@@ -84,7 +84,7 @@ def test_a_file_is_parsed_the_same_however_often_it_is_run(demo: Connection, pro
 def test_everybody_sees_how_far_the_parsing_is(stores: list[UUID], process_id: int) -> None:
     with tenant_context(stores[0]):
         task = upload(stores[0], name="sales.txt", content="100\n20")
-    parse_upload.enqueue(store_id=stores[0], task_id=task.pk, source_file_id=task.source_file_id)
+    parse_upload.enqueue(store_id=stores[0], task_id=task.pk, source_file_id=task.source_file.pk)
     statuses: list[str] = []
 
     def look(execute: Callable[..., Any], *arguments: Any) -> Any:
@@ -104,7 +104,7 @@ def test_a_file_with_a_line_that_is_no_amount_fails_by_its_number(
 ) -> None:
     with tenant_context(stores[0]):
         task = upload(stores[0], name="sales.txt", content=content)
-    parse_upload.enqueue(store_id=stores[0], task_id=task.pk, source_file_id=task.source_file_id)
+    parse_upload.enqueue(store_id=stores[0], task_id=task.pk, source_file_id=task.source_file.pk)
     run_due(process_id)
     assert seen("SELECT status, lines, total, error FROM parse_task") == [
         ("FAILED", None, None, "line 2 is no amount of yen below 1,000,000,000")
