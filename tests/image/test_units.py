@@ -60,7 +60,7 @@ def machine(stack: Stack) -> Machine:
 
 def test_the_units_start_without_rights_are_restarted_and_stop(machine: Machine) -> None:
     machine.run("systemctl", "start", "salon-jobs-migrate")
-    machine.run("systemctl", "start", *(f"salon-jobs-{unit}" for unit in HEALTH))
+    machine.run("systemctl", "enable", "--now", *(f"salon-jobs-{unit}" for unit in HEALTH))
     before: dict[str, str] = {}
     for unit in HEALTH:
         machine.wait_until_ready(unit)
