@@ -50,9 +50,11 @@ _LOCKS: Final = """
 # missing, which the server does not list. Behind a pooler, the process that answers is not the one given to the
 # connection: only the settings that a pooler carries over from one server connection to the next are ours.
 AS_CONNECTED: Final = f"""
-    SELECT 'role', 'SET ROLE ' || CASE
-           WHEN pg_catalog.pg_backend_pid() <> {{pid}} OR pg_catalog.current_setting('role') = 'none' THEN 'NONE'
-           ELSE pg_catalog.quote_ident(pg_catalog.current_setting('role')) END
+    SELECT 'role', CASE
+           WHEN pg_catalog.pg_backend_pid() <> {{pid}} THEN 'RESET SESSION AUTHORIZATION; SET ROLE NONE'
+           ELSE pg_catalog.format('SET SESSION AUTHORIZATION %I; SET ROLE ', session_user) || CASE
+           WHEN pg_catalog.current_setting('role') = 'none' THEN 'NONE'
+           ELSE pg_catalog.quote_ident(pg_catalog.current_setting('role')) END END
     UNION ALL
     SELECT name, pg_catalog.format('SELECT pg_catalog.set_config(%L, %L, false)', name, setting)
       FROM pg_catalog.pg_settings
@@ -113,14 +115,13 @@ class WatchedSession:
         channels, prepared, locks = (again.pop(kind, []) for kind in ("LISTEN", "PREPARE", "lock"))
         # Before the statement that ends a job, in its transaction.
         decisive = (again[name][0] if name in again else f"RESET {name}" for name in _DECISIVE)
-        self.before_end = "; ".join(("RESET SESSION AUTHORIZATION", set_role, *decisive))
+        self.before_end = "; ".join((set_role, *decisive))
         deallocates_all = raw.prepare_threshold is None and not prepared
         # Afterwards. The transaction names its modes, since a default that is still set could make it wait.
         self.reset = "; ".join(
             (
                 "BEGIN ISOLATION LEVEL READ COMMITTED NOT DEFERRABLE",
                 "CLOSE ALL",
-                "RESET SESSION AUTHORIZATION",
                 set_role,
                 "RESET ALL",
                 *chain.from_iterable(again.values()),

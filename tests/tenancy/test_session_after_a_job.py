@@ -292,6 +292,24 @@ def test_what_the_project_holds_since_it_connected_stays(stores: list[UUID], pro
     assert_all_succeeded()
 
 
+def test_a_superusers_session_that_connecting_gave_to_another_role_stays_with_it(
+    stores: list[UUID], process_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def give(connection: Any, **_: object) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SET SESSION AUTHORIZATION worker_runtime")
+
+    for name in ("USER", "PASSWORD"):
+        monkeypatch.setitem(connections.settings["default"], name, connections.settings["owner"][name])
+    connection_created.connect(give)
+    try:
+        for kind in KINDS:
+            before, after = around(process_id, kind, stores[1], lambda: execute("RESET SESSION AUTHORIZATION"))
+            assert (after, after[6]) == (before, "worker_runtime")
+    finally:
+        connection_created.disconnect(give)
+
+
 @pytest.mark.parametrize("reads", [False, True])
 @pytest.mark.parametrize(
     ("kind", "attribute", "value"),
@@ -389,8 +407,8 @@ def test_behind_a_pooler_only_what_it_carries_over_is_kept(stores: list[UUID]) -
     shared = dict(rows_in_one_trip(connection, AS_CONNECTED.format(pid=pid + 1)))
     connection.close()
     assert "'31000'" in own["statement_timeout"]
-    assert own["role"] == "SET ROLE worker_runtime"
-    assert shared["role"] == "SET ROLE NONE"
+    assert own["role"] == "SET SESSION AUTHORIZATION worker_runtime; SET ROLE worker_runtime"
+    assert shared["role"] == "RESET SESSION AUTHORIZATION; SET ROLE NONE"
     assert "'ours'" in own["application_name"] == shared["application_name"]
     assert "statement_timeout" not in shared
 
