@@ -37,6 +37,11 @@ def with_settings(settings: Any) -> Any:
         ({"OUTBOX": {"MAX_PAYLOAD": 65_536}, "SNS": {"REGION": "eu-west-1"}}, None, ""),
         ({"OUTBOX": {"MAX_PAYLOAD": 65_536}, "AZURE": {"PLAIN_QUEUES": ["abc"]}}, "W080", "'azurequeue' accepts 49"),
         ({"OUTBOX": {"MAX_PAYLOAD": 2_000_000}, **NATS}, "W080", "'nats' accepts 1,048,576"),
+        (
+            {"OUTBOX": {"MAX_PAYLOAD": 2_000_000, "PUBLISHERS": {"mine": "salon_jobs.brokers.memory.MemoryPublisher"}}},
+            "W080",
+            "'mine' accepts 1,048,576",
+        ),
         ({"POLL_INTERVAL": 30}, "W082", "stale 30 s after its last poll"),
         ({"POLL_INTERVAL": 39, "PROCESS_SILENT_AFTER": 20}, None, ""),
         ({"NATS": {"TIMEOUT": 26}}, "W083", "waits 25 s for answers"),

@@ -38,7 +38,7 @@ def check_bounds() -> Iterator[CheckMessage]:
 def _check_brokers(allowed: int) -> Iterator[CheckMessage]:
     """Compare what ``emit`` allows with what the brokers that are configured accept."""
     configured = {service for key, services in BROKERS.items() if given_keys(key) for service in services}
-    for service in sorted(configured & publisher_services()):
+    for service in sorted(configured & publisher_services() | conf.outbox.publishers.keys()):
         try:
             most = make_publisher(service).largest_bytes
         except ConfigurationError:
