@@ -390,9 +390,15 @@ def _write_error(running: RunningJob, outcome: Errored) -> JobState | None:
         running.trace.error = error
     delay = running.declaration.backoff.delay(job.attempt)
     described = report(error)
-    reason = described.code or ("attempts_exhausted" if outcome.retryable else "not_retried")
-    end: dict[str, Any] = {"delay": delay, "final": not outcome.retryable, "reason": reason, "ran_s": running.ran_s}
-    ended = queries.fail(job, running.process_id, described, **end)
+    ended = queries.fail(
+        job,
+        running.process_id,
+        described,
+        delay=delay,
+        final=not outcome.retryable,
+        reason=described.code or ("attempts_exhausted" if outcome.retryable else "not_retried"),
+        ran_s=running.ran_s,
+    )
     if ended is None and not queries.failed_by(job):
         return None
     # If the row is no longer owned but failed under this lease, an earlier attempt was written and its answer lost.

@@ -334,9 +334,15 @@ class Runner:
 
     def _fail_plainly(self, running: RunningJob, error: BaseException) -> None:
         """Count the attempt when even the error itself cannot be recorded: otherwise the job would return forever."""
-        reason, delay = "attempts_exhausted", conf.backoff.cap
-        end: dict[str, Any] = {"delay": delay, "final": False, "reason": reason, "ran_s": running.ran_s}
-        queries.fail(running.job, self._process_id, report(error), **end)
+        queries.fail(
+            running.job,
+            self._process_id,
+            report(error),
+            delay=conf.backoff.cap,
+            final=False,
+            reason="attempts_exhausted",
+            ran_s=running.ran_s,
+        )
         logger.error("the end of job %s could not be recorded: %s", running.id, type(error).__name__)
 
 

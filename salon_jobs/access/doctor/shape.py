@@ -53,9 +53,9 @@ def _compare_columns(
         # Django makes generated columns without NOT NULL.
         required = "" if field.null or isinstance(field, models.GeneratedField) else "NOT NULL"
         expected = (kind, required, _filled(field, editor))
+        shown = " ".join(filter(None, expected))
         if (found := present.pop(name, None)) is None:
-            hint = "run python manage.py migrate, or restore it"
-            yield Drift("column", where, " ".join(filter(None, expected)), "none", (), True, hint)
+            yield Drift("column", where, shown, "none", (), True, "run python manage.py migrate, or restore it")
             continue
         differs = [normal_form(one) != normal_form(other) for one, other in zip(expected, found, strict=True)]
         if not any(differs):
@@ -64,9 +64,7 @@ def _compare_columns(
         changes = (f"TYPE {kind}", f"{'SET' if required else 'DROP'} NOT NULL", default)
         can_change = (*differs[:2], differs[2] and "GENERATED" not in f"{expected[2]} {found[2]}")
         fix = tuple(f"{alter} {change}" for change, yes in zip(changes, can_change, strict=True) if yes)
-        yield Drift(
-            "column", where, " ".join(filter(None, expected)), " ".join(filter(None, found)), fix, True, _REBUILD
-        )
+        yield Drift("column", where, shown, " ".join(filter(None, found)), fix, True, _REBUILD)
     for name, found in present.items():
         drop = f"ALTER TABLE {table.sql} DROP COLUMN {identifier(name)}"
         where = f"column {name} of {table.where}"
@@ -96,28 +94,19 @@ def _compare_definitions(
         each.name: str(each.create_sql(model, editor)).replace(identifier(meta.db_table), table.sql, 2)
         for each in (*meta.constraints, *meta.indexes)
     }
-    unnamed = {
-        normal_form(text): f"{alter} ADD {text}"
-        for text in (
-            f"PRIMARY KEY ({identifiers(str(field.column) for field in meta.pk_fields)})",
-            *(f"UNIQUE ({identifier(str(field.column))})" for field in meta.local_fields if field._unique),  # type: ignore[attr-defined]
-            *(
-                f"CHECK ({check})"
-                for check in (each.db_check(editor.connection) for each in meta.local_fields)
-                if check
-            ),
-        )
-    }
+    texts = (
+        f"PRIMARY KEY ({identifiers(str(field.column) for field in meta.pk_fields)})",
+        *(f"UNIQUE ({identifier(str(field.column))})" for field in meta.local_fields if field._unique),  # type: ignore[attr-defined]
+        *(f"CHECK ({check})" for field in meta.local_fields if (check := field.db_check(editor.connection))),
+    )
+    unnamed = {normal_form(text): f"{alter} ADD {text}" for text in texts}
     for name, (kind, is_valid, definition) in present.items():
         where = f"{kind} {name} of {table.where}"
         found = definition.removesuffix(" NOT VALID").replace(" USING btree", "", 1)
-        is_index = kind.endswith("index")
-        drop = (
-            f"DROP INDEX {identifier(table.schema, name)}"
-            if is_index
-            else f"{alter} DROP CONSTRAINT {identifier(name)}"
-        )
-        what = "index" if is_index else "constraint"
+        if kind.endswith("index"):
+            what, drop = "index", f"DROP INDEX {identifier(table.schema, name)}"
+        else:
+            what, drop = "constraint", f"{alter} DROP CONSTRAINT {identifier(name)}"
         create = declared.pop(name, None) or unnamed.pop(normal_form(found), None)
         if create is None:
             if kind != "index":
