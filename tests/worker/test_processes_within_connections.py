@@ -72,11 +72,11 @@ def test_half_of_the_servers_connections_bound_the_default(plain: None, caplog: 
 def test_limits_of_the_role_and_the_database_bound_it(small: str, plain: None, limit: str) -> None:
     with psycopg.connect(small, autocommit=True) as superuser:
         # Enough for two processes, also while this connection counts, and one that is about to end.
-        superuser.execute(f"ALTER {limit.format(12)}")
+        superuser.execute(f"ALTER {limit.format(12)}".encode())
         try:
             assert count_processes(None, OPTIONS) == 2
         finally:
-            superuser.execute(f"ALTER {limit.format(-1)}")
+            superuser.execute(f"ALTER {limit.format(-1)}".encode())
 
 
 def test_connections_in_use_bound_it_and_one_process_is_started_at_least(
