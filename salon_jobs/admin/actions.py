@@ -160,7 +160,7 @@ class RowAction(Action):
     verb: Callable[..., Sequence[ActionResult[Any]]]
     done: str
     _: KW_ONLY
-    effects: Mapping[str, str] = field(default_factory=dict)
+    effects: Mapping[str, str] = field(default_factory=dict[str, str])
     oldest_first: bool = False
     id_field: str = "pk"
     takes_by: bool = False

@@ -51,7 +51,7 @@ from salon_jobs.core.units import counted, distance, duration, error_name, with_
 from salon_jobs.dashboard.labels import ago, exact, instant, store_name
 from salon_jobs.jobs.search import COUNTED, MOST_KINDS, failure_kinds, retries_ahead, with_key
 from salon_jobs.jobs.waiting import due_in, waiting_reasons
-from salon_jobs.models import CronTick, FanOutRecord, Job, JobError, JobResult, Process
+from salon_jobs.models import CronTick, FanOutRecord, FollowUp, Job, JobError, JobResult, Process
 from salon_jobs.schedule.scheduler import tick_of
 
 _SHOWN = 50
@@ -172,7 +172,7 @@ class JobAdmin(ActionAdmin):
     actions = JOB_ACTIONS
     fieldsets = (
         ("State", {"fields": ("status", "waiting", "failure", "outcome", "attempt_count", "process")}),
-        ("Task", {"fields": ("task_link", "queue_link", "store_link", "origin")}),
+        ("Task", {"fields": ("task_link", "queue_link", "store_link", "origin", "then")}),
         ("Payload and errors", {"fields": ("shown_payload", "errors", "retries_ahead")}),
         (
             "Times",
@@ -199,6 +199,7 @@ class JobAdmin(ActionAdmin):
         "process",
         "store_link",
         "origin",
+        "then",
         "errors",
         "retries_ahead",
         "claimed",
@@ -228,7 +229,7 @@ class JobAdmin(ActionAdmin):
         return ["finished" if each == "enqueued" and has_ended else each for each in super().get_list_display(request)]
 
     def get_sortable_by(self, request: HttpRequest) -> Any:
-        return (*self.sortable_by, "finished") if self._is_by_end(request) else self.sortable_by
+        return ("job", "finished") if self._is_by_end(request) else self.sortable_by
 
     def get_ordering(self, request: HttpRequest) -> Any:
         """Show first what ended last, where an index knows it: among all jobs of a state."""
@@ -512,6 +513,16 @@ class JobAdmin(ActionAdmin):
         url = self.address_of(CronTick, tick.pk)
         return format_html('<a href="{}">cron entry {}</a> at {}', url, tick.entry, instant(tick.tick_at))
 
+    @admin.display(description="then")
+    def then(self, job: Job) -> str:
+        """Show what is enqueued when this job and those enqueued with it have ended."""
+        if job.follow_up_id is None:
+            return "-"
+        waiting = FollowUp.objects.using(job._state.db).filter(pk=job.follow_up_id).first()
+        if waiting is None:
+            return "its follow-up has been enqueued"
+        return f"{waiting.task}, after {with_noun(waiting.remaining, 'more job')}"
+
     def hidden_fields(self, request: HttpRequest) -> set[str]:
-        """Hide from staff of one store what belongs to no store: ticks, fan-outs and processes."""
-        return super().hidden_fields(request) | (set() if sees_all_stores(request) else {"origin", "process"})
+        """Hide from staff of one store what only operators may read: ticks, fan-outs, follow-ups and processes."""
+        return super().hidden_fields(request) | (set() if sees_all_stores(request) else {"origin", "process", "then"})

@@ -23,6 +23,7 @@ from salon_jobs import task
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.jobs import enqueue, limits, registry
+from tests import tasks
 from tests.management.operator import add
 from tests.outbox.test_operate_messages import ORDERS, write
 from tests.plans.explain import signed_in
@@ -235,6 +236,24 @@ def test_a_jobs_page_shows_where_it_comes_from_and_what_lies_ahead_and_no_secret
     page = client.get("/admin/salon_jobs/fanoutrecord/77/change/").content.decode()
     assert f'<a href="{JOBS}?fan_out_id__exact=77">8 of 9 done</a>' in page
     assert "1 job" in client.get(f"{JOBS}?fan_out_id__exact=77").content.decode()
+
+
+def test_the_page_of_a_job_shows_what_follows_it(client: Client) -> None:
+    def shown(job_id: int) -> str:
+        page = client.get(f"{JOBS}{job_id}/change/").content.decode()
+        found = re.search(r"<label>Then:</label>(.*?)</div>", page, re.DOTALL)
+        return "" if found is None else " ".join(re.sub(r"<[^>]+>", " ", found[1]).split())
+
+    first, _ = (
+        each.id
+        for each in tasks.system.enqueue_many(
+            [tasks.system.call(), tasks.system.call()], then=tasks.system.call(note="sum")
+        )
+    )
+    assert shown(first) == "test-system, after 2 more jobs"
+    assert shown(add()) == ""
+    change("DELETE FROM salon_jobs_follow_up")
+    assert shown(first) == "its follow-up has been enqueued"
 
 
 def test_a_page_computes_an_optional_field_once(client: Client) -> None:

@@ -33,7 +33,7 @@ def normal_form(sql: str) -> str:
     could only show a declared condition on an object that has it, and runtime roles, which compare at start, may create
     none. What it hides, such as the function behind a cast, is left to ``find_foreign_parts``.
     """
-    text = _join(_read(map(re.Match.group, _PARTS.finditer(sql))))
+    text = _join(_read(part[0] for part in _PARTS.finditer(sql)))
     return re.sub(rf"(\S+) between ({_TEXT}|\S+) and ({_TEXT}|\S+)", r"\1 >= \2 and \1 <= \3", text)
 
 

@@ -66,7 +66,7 @@ def compare_settings(catalogue: Catalogue, declared: Declaration) -> Iterable[Dr
     """
     rules = _rules()
     ours = {None, declared.owner, *declared.names}
-    stored = set()
+    stored: set[str] = set()
     for name, database, setting, value in catalogue.rows("settings", names=list(rules)):
         rule = rules[setting.lower()]
         if name in (None, catalogue.role):

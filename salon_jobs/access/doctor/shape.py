@@ -81,7 +81,7 @@ def _filled(field: Any, editor: Any) -> str:
         (sql, values), text = editor.db_default_sql(field), "DEFAULT {}"
     else:
         return ""
-    return text.format(sql % tuple(map(editor.quote_value, values)))
+    return text.format(sql % tuple(str(editor.quote_value(value)) for value in values))
 
 
 def _compare_definitions(
