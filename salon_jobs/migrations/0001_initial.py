@@ -474,6 +474,9 @@ class Migration(JobTablesMigration):
                         ),
                         name="salon_jobs_limit_store",
                     ),
+                    models.CheckConstraint(
+                        condition=models.Q(("refilled_at__range", _REPRESENTABLE)), name="salon_jobs_limit_refilled"
+                    ),
                 ],
             },
         ),
@@ -743,6 +746,12 @@ class Migration(JobTablesMigration):
                 "verbose_name": "destination",
                 "db_table": "salon_jobs_destination",
                 "permissions": [("pause_destinationstate", "Can pause and resume destinations")],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("refilled_at__range", _REPRESENTABLE)),
+                        name="salon_jobs_destination_refilled",
+                    )
+                ],
             },
         ),
         migrations.CreateModel(

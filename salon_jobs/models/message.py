@@ -13,6 +13,7 @@ from django.db.models.functions import Now
 from django.db.models.signals import pre_save
 
 from salon_jobs.core.records import PARTITIONS, MessageStatus
+from salon_jobs.core.units import EARLIEST, LATEST
 from salon_jobs.models.fields import REQUIRED_FEATURES, InstantField, JSONTextField, StoredColumn
 
 _STATUSES = [(status.value, status.value) for status in MessageStatus]
@@ -239,6 +240,12 @@ class DestinationState(models.Model):
         db_table = "salon_jobs_destination"
         verbose_name = "destination"
         permissions: ClassVar = [("pause_destinationstate", "Can pause and resume destinations")]
+        constraints: ClassVar = [
+            # An infinite one keeps tokens from this destination, and before PostgreSQL 17 from all.
+            models.CheckConstraint(
+                condition=models.Q(refilled_at__range=(EARLIEST, LATEST)), name="salon_jobs_destination_refilled"
+            )
+        ]
 
     def __str__(self) -> str:
         return self.aggregate_type

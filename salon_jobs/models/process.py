@@ -10,6 +10,7 @@ from typing import ClassVar, Final
 from django.db import models
 from django.db.models.functions import Now
 
+from salon_jobs.core.units import EARLIEST, LATEST
 from salon_jobs.models.fields import REQUIRED_FEATURES, InstantField, IntegerArrayField
 
 # 2020, in milliseconds: ids stay below 2**53, which JSON keeps exactly, until 2089.
@@ -104,6 +105,10 @@ class Limit(models.Model):
             # In PostgreSQL's own spelling of a uuid: the name is compared with one as text.
             models.CheckConstraint(
                 condition=~models.Q(kind="store") | models.Q(name__regex=UUID_NAME), name="salon_jobs_limit_store"
+            ),
+            # An infinite one makes each claim within the limit fail, or none is allowed ever again (PostgreSQL 17).
+            models.CheckConstraint(
+                condition=models.Q(refilled_at__range=(EARLIEST, LATEST)), name="salon_jobs_limit_refilled"
             ),
         ]
 

@@ -18,7 +18,7 @@ from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import Expired
 from salon_jobs.core.records import ClaimedJob, JobState, KeptResult
 from salon_jobs.jobs import control, queries
-from salon_jobs.jobs.limits import Limits
+from salon_jobs.jobs.limits import Limits, limit
 from salon_jobs.models import Process
 from salon_jobs.worker.fair_claim import FairClaim
 from salon_jobs.worker.maintenance import rescue_process
@@ -112,6 +112,14 @@ def test_an_operator_cannot_write_counts_below_zero(process_id: int, assignment:
         change_as_operator(assignment)
 
 
+@pytest.mark.parametrize("table", ["limit", "destination"])
+def test_an_operator_cannot_write_tokens_refilled_at_no_time(database: None, table: str) -> None:
+    limit(queue="mail", rate=5)
+    change("INSERT INTO salon_jobs_destination (aggregate_type) VALUES ('rn::memory:::orders')")
+    with pytest.raises(IntegrityError, match="refilled"), connections["operator"].cursor() as cursor:
+        cursor.execute(f"UPDATE salon_jobs_{table} SET refilled_at = 'infinity'")
+
+
 @pytest.mark.parametrize("column", ["lease", "leased_by"])
 def test_a_lease_cannot_overflow(process_id: int, column: str) -> None:
     bring_to(JobState.RUNNING, process_id)
@@ -142,6 +150,10 @@ class Run:
             tasks.once_in_store.enqueue(store_id=self.store)
             self.claim()
         return self.claims[-1]
+
+    def pair(self) -> tuple[int, int]:
+        job, _ = self.held()
+        return job.id, job.lease
 
     def ids(self) -> list[int]:
         return [job_id for (job_id,) in seen("SELECT id FROM salon_jobs_job")]
@@ -177,9 +189,9 @@ VERBS: dict[str, Callable[[Run], object]] = {
     "finish with a result": lambda run: queries.finish(*run.held(), KeptResult("1", timedelta(1), ran_s=0)),
     "finish a chunk": lambda run: run.tell(queries.finish_chunk_call([run.held()[0]], run.held()[1], ran_s=0)),
     "finish with the commit": lambda run: run.tell(queries.finish_call(*run.held(), ran_s=0)),
-    "snooze": lambda run: queries.requeue([run.held()[0][:10:9]], run.held()[1], delay=timedelta(0)),
-    "release": lambda run: queries.requeue([run.held()[0][:10:9]], run.held()[1], alone=True, unbegun=True),
-    "give back": lambda run: queries.give_back([run.held()[0][:10:9]], run.held()[1]),
+    "snooze": lambda run: queries.requeue([run.pair()], run.held()[1], delay=timedelta(0)),
+    "release": lambda run: queries.requeue([run.pair()], run.held()[1], alone=True, unbegun=True),
+    "give back": lambda run: queries.give_back([run.pair()], run.held()[1]),
     "discard": lambda run: queries.cancel_run(*run.held(), "discarded: no"),
     "expire": lambda run: queries.expire_run(*run.held(), report(Expired("late")), "expired: late"),
     "cancel": lambda run: control.cancel_jobs(run.ids(), using="operator"),
