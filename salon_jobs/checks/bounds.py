@@ -55,7 +55,7 @@ def _check_connect_timeout() -> Iterator[CheckMessage]:
     options = settings["OPTIONS"]
     timeout = str(options.get("connect_timeout") or "")
     if not timeout.isdecimal():
-        return  # None is none, and psycopg names what it refuses
+        return  # none is set, or psycopg refuses it
     timeout_s = int(timeout)
     hosts = str(options.get("host", settings["HOST"])).count(",") + 1
     silent_s = conf.process_silent_after.total_seconds()

@@ -134,13 +134,13 @@ _MOST_LEFT_OUT: Final = 1000
 _left_out: dict[int, float] = {}
 
 
-def despite_rows(claim: Callable[[], T]) -> T:
-    """Claim; if rows make that fail, log them, leave them out of all claims for a minute, and claim again.
+def despite_rows(run: Callable[[], T]) -> T:
+    """Run a claim; if rows make it fail, log them, leave them out of all claims for a minute, and run it again.
 
     Raises ClaimFailed if no row causes it by itself.
     """
     try:
-        return claim()
+        return run()
     except ClaimFailed as failed:
         body = load(_BODIES[failed.statement]).rpartition("\nUPDATE ")[0]
         with connections[conf.database].cursor() as cursor:
@@ -157,7 +157,7 @@ def despite_rows(claim: Callable[[], T]) -> T:
             _left_out[job_id] = time.monotonic() + _LEFT_OUT_S
         while len(_left_out) > _MOST_LEFT_OUT:
             del _left_out[next(iter(_left_out))]
-        return claim()
+        return run()
 
 
 # The statements that claims run, some as functions.
