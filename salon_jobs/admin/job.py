@@ -402,10 +402,8 @@ class JobAdmin(ActionAdmin):
         return self._with_below(ago(job.created_at, job.now), below)
 
     @admin.display(description="ended", ordering="finished_at")
-    def finished(self, job: Any) -> SafeString | str:
+    def finished(self, job: Any) -> SafeString:
         """Show when the job ended, and below when it was enqueued and how long it ran."""
-        if job.finished_at is None:
-            return "-"
         took = self.took(job)
         below = [f"enqueued {distance(job.created_at, job.now)}", *([] if took == "-" else [f"ran {took}"])]
         return self._with_below(ago(job.finished_at, job.now), below)
