@@ -145,7 +145,7 @@ class Scheduler(Loop):
             handle = fire(entry.name, tick, partial(enqueue.add, job), advance=advance)
         except Exception as error:
             if is_held_up(error):
-                self._report(logging.WARNING, events.CRON_HELD_UP, entry, tick, error=str(error).strip())
+                self._report(logging.WARNING, events.CRON_HELD_UP, entry, tick, error=str(error).partition("\n")[0])
                 return None
             if isinstance(error, (OperationalError, InterfaceError)) or failed_read_only(error):
                 raise

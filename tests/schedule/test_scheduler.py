@@ -182,6 +182,7 @@ def test_a_key_that_an_open_transaction_holds_delays_only_its_own_entry(
     ticks = [record.event_fields["tick"] for record in held if record.event_fields["entry"] == "a-held"]
     assert ticks
     assert len({*ticks}) == len(held), "once a tick"
+    assert {record.event_fields["error"] for record in held} == {"canceling statement due to lock timeout"}
     assert "cron_failed" not in caplog.text
     scheduler.poll()
     assert {entry for entry, _ in _fired()} == {"a-held", "b-free"}
