@@ -232,7 +232,6 @@ def test_the_list_of_messages_shows_errors_and_has_buttons() -> None:
     assert buttons == {failed: ["retry", "skip"], head: ["retry", "skip"], waiting: ["skip"], sent: []}
     assert "too large" in rows[failed]
     assert "no route to host" in rows[head]
-    assert "x</td>" not in rows[sent]
     client.post(f"{ADMIN}message/", {"row_action": f"retry:{head}"})
     due = "SELECT retry_at <= now() FROM salon_jobs_blocked_aggregate WHERE head_id = %s"
     assert seen(due, head) == [(True,)]
