@@ -147,6 +147,9 @@ def _search_help() -> str:
 _searched: Any = lazy(_search_help, str)
 
 
+_OPTIONAL_TIMES = ("claimed", "started", "ended", "took", "asked_to_end", "expires", "of_tick")
+
+
 class JobAdmin(ActionAdmin):
     """Admin of jobs by state, task, queue, store, time and error; a job's page shows everything known about it."""
 
@@ -174,22 +177,7 @@ class JobAdmin(ActionAdmin):
         ("State", {"fields": ("status", "waiting", "failure", "outcome", "attempt_count", "process")}),
         ("Task", {"fields": ("task_link", "queue_link", "store_link", "origin", "then")}),
         ("Payload and errors", {"fields": ("shown_payload", "errors", "retries_ahead")}),
-        (
-            "Times",
-            {
-                "fields": (
-                    "enqueued_at",
-                    "due_at",
-                    "claimed",
-                    "started",
-                    "ended",
-                    "took",
-                    "asked_to_end",
-                    "expires",
-                    "of_tick",
-                )
-            },
-        ),
+        ("Times", {"fields": ("enqueued_at", "due_at", *_OPTIONAL_TIMES)}),
         ("Details", {"fields": ("priority", "job_key", "concurrency_key", "trace_link"), "classes": ("collapse",)}),
     )
     optional = (
@@ -202,13 +190,7 @@ class JobAdmin(ActionAdmin):
         "then",
         "errors",
         "retries_ahead",
-        "claimed",
-        "started",
-        "ended",
-        "took",
-        "asked_to_end",
-        "expires",
-        "of_tick",
+        *_OPTIONAL_TIMES,
         "job_key",
         "concurrency_key",
     )
