@@ -62,19 +62,6 @@ BEGIN
 END
 $sql$;
 
-CREATE OR REPLACE PROCEDURE pg_temp.refuse_role_of_others(name_of_role name, database name DEFAULT current_database())
-LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
-DECLARE
-    others text := pg_temp.other_databases(name_of_role, database);
-BEGIN
-    IF others IS NOT NULL AND current_setting('salon_jobs.share_roles', true) IS DISTINCT FROM 'on'
-        AND database NOT IN (SELECT pg_temp.databases_of(name_of_role, false)) THEN
-        CALL pg_temp.refuse_role(format('role %s is already used in another database: %s', name_of_role, others),
-                                 'share it: -v share_roles=on.');
-    END IF;
-END
-$sql$;
-
 -- Refuse a role that this project may not use, or that it would have to alter while others use it too.
 CREATE OR REPLACE PROCEDURE pg_temp.guard_role(
     name_of_role name, attributes text, granted_roles name[], database name DEFAULT current_database()
@@ -89,9 +76,13 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'SJ002', MESSAGE = format('role %s is the server''s own', name_of_role),
             HINT = 'Choose another name in SALON_JOBS[''ROLES''].';
     END IF;
-    CALL pg_temp.refuse_role_of_others(name_of_role, database);
     IF others IS NULL THEN
         RETURN;
+    END IF;
+    IF current_setting('salon_jobs.share_roles', true) IS DISTINCT FROM 'on'
+        AND database NOT IN (SELECT pg_temp.databases_of(name_of_role, false)) THEN
+        CALL pg_temp.refuse_role(format('role %s is already used in another database: %s', name_of_role, others),
+                                 'share it: -v share_roles=on.');
     END IF;
     IF EXISTS (SELECT FROM pg_roles
                 WHERE rolname = name_of_role
