@@ -94,6 +94,8 @@ def explained(view: View, model_admin: ReaderAdmin) -> View:
 
     @wraps(view)
     def explain(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        if "object_id" in kwargs:
+            kwargs["object_id"] = storable(kwargs["object_id"])
         try:
             response = view(request, *args, **kwargs)
         except PermissionDenied as refused:

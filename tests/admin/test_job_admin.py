@@ -340,7 +340,8 @@ def test_the_page_of_a_job_that_is_gone_says_why(client: Client) -> None:
     assert "Failed jobs are kept for 90 d." in text
     assert "Cancelled jobs are kept for 7 d." in text
     assert re.search(r"What was done to it here\s+(now|[\d.]+ m?s ago) by boss: retried", text)
-    assert "That job does not exist" in client.get(f"{JOBS}rubbish/change/").content.decode()
+    for rubbish in ("rubbish", "%00"):
+        assert "That job does not exist" in client.get(f"{JOBS}{rubbish}/change/").content.decode()
 
 
 def test_limits_show_their_use_and_are_paused_in_the_list(client: Client, stores: list[UUID]) -> None:

@@ -311,6 +311,7 @@ def test_without_rejected_messages_the_inbox_says_that_all_is_well() -> None:
         ("inboxmessage/x", "Incoming message x"),
         ("destinationstate/aws_3Asns", "Destination aws:sns"),
         ("crontick/1", "Cron tick 1"),
+        ("cronentrystate/%00", "Cron entry \\0"),
     ],
 )
 def test_the_page_of_what_does_not_exist_says_so(page: str, name: str) -> None:
