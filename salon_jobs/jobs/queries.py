@@ -95,7 +95,7 @@ def claim(statement: str, parameters: dict[str, Any], *, prepare: bool = False) 
     """Run a statement that claims jobs under a new lease; return them in the order in which they should run.
 
     The lease is random, since whatever the server counts can go back: after a promotion that loses transactions, a new
-    job gets the id of one that still runs. In a transaction, run it by ``despite_rows`` around that.
+    job gets the id of one that still runs. In a transaction, wrap the whole of that in ``despite_rows``.
     """
     if connections[conf.database].in_atomic_block:
         return _claim(statement, parameters)
@@ -156,7 +156,7 @@ def despite_rows(run: Callable[[], T]) -> T:
                 log_event(logging.ERROR, events.JOB_NOT_CLAIMED, **named, error=error)
             _left_out[job_id] = time.monotonic() + _LEFT_OUT_S
         while len(_left_out) > _MOST_LEFT_OUT:
-            del _left_out[next(iter(_left_out))]
+            _left_out.pop(next(iter(_left_out)), None)  # another thread may be at it
         return run()
 
 
