@@ -117,6 +117,18 @@ def text_of(client: Client, query: str = "") -> str:
     return re.sub(r" ([;.])", r"\1", text)
 
 
+def test_thousands_of_queues_that_nobody_serves_fill_no_page(busy: tuple[Rows, Rows]) -> None:
+    change(
+        "INSERT INTO salon_jobs_job (task, queue, run_at)"
+        " SELECT 'send-mail', 'q' || n, now() - interval '1 min' FROM generate_series(1, 3000) n"
+    )
+    page = staff(everything=True).get(DASHBOARD).content.decode()
+    assert re.search(r"<strong>3,?00\d problems:</strong>", page)
+    assert page.count("no worker serves queue q") <= 50
+    assert "The first 200 of 3,00" in page
+    assert len(page) < 300_000
+
+
 def test_an_operator_sees_everything_by_few_queries(busy: tuple[Rows, Rows]) -> None:
     client = staff(everything=True)
     client.get(DASHBOARD)
