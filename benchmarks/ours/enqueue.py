@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 from uuid import UUID
 
 from django.db import connection
 
 from benchmarks.processes import print_figures
 from benchmarks.tasks import store_noop
-from salon_jobs.db import statements
 from salon_jobs.tenancy.context import tenant_context
 
 _IN_TRANSACTION = 200
+_INSERT = """
+    INSERT INTO salon_jobs_job (task, store_id, queue, priority, max_attempts, run_at, payload)
+    VALUES (%s, %s, %s, %s, %s, now(), %s::jsonb)
+    RETURNING id
+"""
 
 
 def main(kind: str, store: str, count: str) -> None:
@@ -41,20 +44,6 @@ def _enqueue(store_id: UUID) -> None:
 
 
 def _insert(store_id: UUID) -> None:
-    parameters: dict[str, Any] = {
-        "task": "bench-store-noop",
-        "store_id": store_id,
-        "queue": "default",
-        "priority": 0,
-        "max_attempts": 25,
-        "run_at": None,
-        "run_in": None,
-        "expires_at": None,
-        "payload": "{}",
-        "tick": None,
-        "concurrency_key": None,
-        "trace": None,
-    }
     with connection.cursor() as cursor:
-        cursor.execute(statements.load("enqueue"), parameters)
+        cursor.execute(_INSERT, ["bench-store-noop", store_id, "default", 0, 25, "{}"])
         cursor.fetchone()

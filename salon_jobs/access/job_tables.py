@@ -52,37 +52,18 @@ _WEB_READS: Final = (
     "salon_jobs_message",
     "salon_jobs_blocked_aggregate",
 )
-# Columns set by an enqueue. Not id, state, lease and others that the workers trust: with those, SQL injected into a web
-# process could stop the workers for all stores.
-_WEB_INSERTS: Final = (
-    "task",
-    "store_id",
-    "queue",
-    "priority",
-    "max_attempts",
-    "run_at",
-    "expires_at",
-    "payload",
-    "tick",
-    "job_key",
-    "concurrency_key",
-    "trace",
-)
+# Not id, lease and others that the workers trust: with those, SQL injected into a web process could stop the workers
+# for all stores.
 _WEB_UPDATES: Final = (
-    "payload",
     "queue",
     "priority",
     "max_attempts",
     "run_at",
-    "attempts",
     "expires_at",
-    "tick",
     "state",
     "reason",
     "finished_at",
-    "concurrency_key",
     "cancel_requested_at",
-    "trace",
     "begun_once_at",
 )
 
@@ -90,9 +71,9 @@ _WEB_UPDATES: Final = (
 def table_access(table: str, roles: Roles) -> TableAccess:
     """Return what is declared for one of ``TABLES``.
 
-    The web role reaches its current store's jobs, by row-level security. It inserts what an enqueue sets, and updates
-    what job keys, cancelling and retrying change; it never changes a running job, and leaves none in a state other than
-    queued or cancelled. The worker may do everything, the operator see and change the jobs of all stores. The migrator
+    The web role reaches its current store's jobs, by row-level security. It adds jobs by functions alone, and updates
+    what cancelling and retrying change; it never changes a running job, and leaves none in a state other than queued or
+    cancelled. The worker may do everything, the operator see and change the jobs of all stores. The migrator
     owns the tables, for data migrations.
     """
     everybody = (roles.worker, roles.operator, roles.migrator)
@@ -128,10 +109,9 @@ def _web(table: str, web: str) -> tuple[tuple[Policy, ...], tuple[Right, ...]]:
     changed_to = f"{own} AND state IN ('queued', 'cancelled')"
     policies = (
         select,
-        Policy(name="salon_jobs_web_insert", command="INSERT", roles=(web,), check=own),
         Policy(name="salon_jobs_web_update", command="UPDATE", roles=(web,), using=resting, check=changed_to),
     )
-    return policies, rights_of(web, {"SELECT": (), "INSERT": _WEB_INSERTS, "UPDATE": _WEB_UPDATES})
+    return policies, rights_of(web, {"SELECT": (), "UPDATE": _WEB_UPDATES})
 
 
 class _JobFunction(NamedTuple):
@@ -143,20 +123,17 @@ class _JobFunction(NamedTuple):
 
 
 _ADD_JOB: Final = (
-    "text, jsonb, uuid, text, smallint, smallint, timestamptz, timestamptz, timestamptz, text, text, text, jsonb"
+    "text, jsonb, uuid, text, smallint, smallint, timestamptz, timestamptz, timestamptz, text, text, text, jsonb,"
+    " uuid, interval"
 )
 _ADD_JOBS: Final = (
     "text, text[], uuid[], text, smallint, smallint, timestamptz, timestamptz, timestamptz, text[], text, text[],"
-    " text[], timestamptz[], bigint"
+    " text[], timestamptz[], bigint, uuid, interval"
 )
-_ADD_MANY: Final = (
-    "text, text[], uuid[], text, smallint, smallint, timestamptz, timestamptz, timestamptz, text[], text[]"
-)
-_ADD_SYSTEM: Final = "text, text, text, smallint, smallint, timestamptz, timestamptz, timestamptz, text, text"
 _ENQUEUE: Final = (
-    "text, text, uuid, text, smallint, smallint, timestamptz, timestamptz, timestamptz, text, text, text, text, uuid"
+    "text, text, uuid, text, smallint, smallint, timestamptz, timestamptz, timestamptz, text, text, uuid, interval"
 )
-_ADD_FOLLOW_UP: Final = "bigint[], text, text, uuid, text, smallint, smallint, text, text, text, text"
+_ADD_FOLLOW_UP: Final = "bigint[], text, text, uuid, text, smallint, smallint, text, text, text, text, uuid, interval"
 _CLAIM_GROUPS: Final = (
     "bigint, integer, float8, uuid[], bigint[], integer[], bigint[], bigint[], text[], uuid[], integer[], bigint,"
     " bigint[]"
@@ -167,8 +144,6 @@ _AT_COMMIT: Final = "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW"
 _FUNCTIONS: Final[Mapping[str, _JobFunction]] = {
     "salon_jobs_add_job": _JobFunction(_ADD_JOB, ("web", "worker")),
     "salon_jobs_add_jobs": _JobFunction(_ADD_JOBS, ("web", "worker")),
-    "salon_jobs_add_many": _JobFunction(_ADD_MANY, ("web", "worker")),
-    "salon_jobs_add_system": _JobFunction(_ADD_SYSTEM, ("web", "worker")),
     "salon_jobs_enqueue": _JobFunction(_ENQUEUE, ("web", "worker")),
     "salon_jobs_add_follow_up": _JobFunction(_ADD_FOLLOW_UP, ("web", "worker")),
     "salon_jobs_enqueue_follow_up": _JobFunction("bigint", ("worker",)),

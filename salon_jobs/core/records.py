@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Final, Generic, NamedTuple, TypeVar, cast
+from typing import Final, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
 # Stands for "no store" in a claim group: an index compares it like any other value.
@@ -69,24 +68,6 @@ class NewJob:
         """When it is due, by this host's clock, which decides whether to wake a worker; None means now."""
         return self.run_at if self.run_in is None else datetime.now(UTC) + self.run_in
 
-    def travelling(self, trace: str | None) -> str | None:
-        """Return the JSON that travels with the job: trace headers, its public id and what differs from its task.
-
-        It is stored in the column ``trace``, so that jobs that need none of it pay nothing for it.
-        """
-        if self.public_id is None and self.keep_result is None:
-            return trace
-        own: dict[str, object] = {}
-        if self.public_id is not None:
-            own["public_id"] = str(self.public_id)
-        if self.keep_result is not None:
-            own["keep_result_s"] = self.keep_result.total_seconds()
-        return json.dumps({**(json.loads(trace) if trace else {}), _OWN: own})
-
-
-# The key of what is not a trace header.
-_OWN: Final = "salon_jobs"
-
 
 class KeptResult(NamedTuple):
     """What a handler returned, as JSON, for how long it is kept, and how long the handler ran."""
@@ -101,7 +82,8 @@ class ClaimedJob(NamedTuple):
 
     A tuple that makes datetimes on demand, since hundreds are read at a time. ``due_at`` is when the job became due on
     this process's monotonic clock, computed from the wait that the database's clock measured. ``trace`` is JSON: the
-    headers with which the job continues the trace of its enqueuer, and what else ``NewJob.travelling`` put there.
+    headers with which the job continues the trace of its enqueuer. A job that is ``alone`` runs by itself, because a
+    chunk with it failed.
     """
 
     id: int
@@ -120,6 +102,9 @@ class ClaimedJob(NamedTuple):
     claim_group: int
     due_at: float = float("inf")
     trace: str | None = None
+    public_id: UUID | None = None
+    keep_result_s: float | None = None
+    alone: bool = False
 
     @property
     def fence(self) -> int:
@@ -132,32 +117,9 @@ class ClaimedJob(NamedTuple):
         return self.attempts + 1
 
     @property
-    def public_id(self) -> UUID | None:
-        """The unguessable id of its result; None for a job that has none."""
-        public_id = self._own("public_id")
-        return UUID(public_id) if isinstance(public_id, str) else None
-
-    @property
     def keep_result(self) -> timedelta | None:
         """How long this job's result is kept; None: as long as its task says."""
-        seconds = self._own("keep_result_s")
-        return timedelta(seconds=seconds) if isinstance(seconds, (int, float)) else None
-
-    @property
-    def alone(self) -> bool:
-        """Whether it must run by itself, because a chunk with it failed."""
-        return self._own("alone") is True
-
-    def _own(self, name: str) -> object:
-        if self.trace is None or _OWN not in self.trace:
-            return None
-        # Anyone who may enqueue can write any JSON there; none may stop a worker.
-        try:
-            travelling: object = json.loads(self.trace)
-        except (ValueError, RecursionError):  # a number too long for Python, or nested too deeply
-            return None
-        own = cast("dict[str, object]", travelling).get(_OWN) if isinstance(travelling, dict) else None
-        return cast("dict[str, object]", own).get(name) if isinstance(own, dict) else None
+        return None if self.keep_result_s is None else timedelta(seconds=self.keep_result_s)
 
     @property
     def run_at(self) -> datetime:

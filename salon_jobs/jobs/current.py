@@ -228,7 +228,7 @@ class RunningJob:
     @property
     def keeps_result(self) -> timedelta | None:
         """How long the job's result is kept; None or zero if it is not."""
-        own = None if self.job.trace is None else self.job.keep_result
+        own = self.job.keep_result
         return self.declaration.options.keep_result if own is None else own
 
     def returned(self, value: object) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
@@ -129,9 +129,7 @@ _DEDUPE_TRIES: Final = 5
 def add(job: NewJob) -> JobHandle:
     """Add one job in the caller's transaction. Raises EnqueueRefused, SchemaMissing."""
     with enqueuing(job) as (traced, sent):
-        if job.public_id is not None:
-            handle = _add_public(traced)
-        elif job.job_key is not None:
+        if job.job_key is not None:
             handle = _add_keys(traced, [JobContent(job.store_id, job.payload, job.job_key, job.concurrency_key)])[0]
         else:
             handle = _add_one(traced)
@@ -159,38 +157,26 @@ def job_values(job: NewJob) -> dict[str, Any]:
         "payload": job.payload,
         "tick": job.tick,
         "concurrency_key": job.concurrency_key,
-        "trace": job.travelling(job.trace),
+        "trace": job.trace,
+        "public_id": job.public_id,
+        "keep_result": job.keep_result,
     }
 
 
 def _add_one(job: NewJob) -> JobHandle:
-    # The policies let only the worker's role insert a system job itself.
-    statement = "enqueue_system" if job.store_id is None and conf.roles is not None else "enqueue"
-    [job_id] = _insert_one(statement, job.due, job_values(job))
-    return JobHandle(job_id, EnqueueAction.INSERTED)
-
-
-def _add_public(job: NewJob) -> JobHandle:
-    """Add a job with a public id in one statement, with or without a key or a store, as any role."""
-    row = {
-        **job_values(job),
-        "job_key": job.job_key,
-        "job_key_mode": job.job_key_mode.value,
-        "public_id": job.public_id,
-    }
-    job_id, action, public_id, created_at = _insert_one("enqueue_public", job.due, row)
-    return JobHandle(job_id, EnqueueAction(action), public_id, created_at)
-
-
-def _insert_one(statement: str, due: datetime | None, row: Mapping[str, Any]) -> tuple[Any, ...]:
-    if _is_due(due):
+    if _is_due(job.due):
         look_for_another_transaction()
         with named_refusals(conf.database, EnqueueRefused, _IN_CONTEXT):
-            return wake_ups.run(connections[conf.database], statement, row)
-    with enqueue_cursor(due) as cursor:
-        cursor.execute(statements.load(statement), row)
-        inserted: tuple[Any, ...] = cursor.fetchone()
-        return inserted
+            job_id, created_at = wake_ups.run(connections[conf.database], "enqueue", job_values(job))
+    else:
+        with enqueue_cursor(job.due) as cursor:
+            cursor.execute(statements.load("enqueue"), job_values(job))
+            job_id, created_at = cursor.fetchone()
+    return _handle(job, job_id, EnqueueAction.INSERTED, job.public_id, created_at)
+
+
+def _handle(job: NewJob, job_id: int, action: EnqueueAction, public_id: UUID | None, created_at: datetime) -> JobHandle:
+    return JobHandle(job_id, action) if job.public_id is None else JobHandle(job_id, action, public_id, created_at)
 
 
 def add_many(pattern: NewJob, contents: Iterable[JobContent], *, then: NewJob | None = None) -> list[JobHandle]:
@@ -260,7 +246,7 @@ def _parameters(pattern: NewJob, contents: Sequence[JobContent]) -> dict[str, An
         "job_keys": None if first.job_key is None else _column(contents, "job_key"),
         "job_key_mode": pattern.job_key_mode.value,
         "concurrency_keys": None if first.concurrency_key is None else _column(contents, "concurrency_key"),
-        "traces": list(map(pattern.travelling, traces)),
+        "traces": traces,
     }
 
 
@@ -386,9 +372,9 @@ def _add_keys(pattern: NewJob, contents: Sequence[JobContent]) -> list[JobHandle
     with enqueue_cursor(pattern.due) as cursor:
         for _ in range(_DEDUPE_TRIES):
             cursor.execute(statements.load("add_jobs"), parameters)
-            for job_id, result, store_id, key in cursor.fetchall():
+            for job_id, action, store_id, key, *described in cursor.fetchall():
                 # A first "inserted" stays, even if a later try reports the same row as kept.
-                handles.setdefault((store_id, key), JobHandle(job_id, EnqueueAction(result)))
+                handles.setdefault((store_id, key), _handle(pattern, job_id, EnqueueAction(action), *described))
             if len(handles) == len(contents):
                 return [handles[content.store_id, content.job_key] for content in contents]
     raise EnqueueRefused("the holders of these job keys kept changing; enqueue again")

@@ -49,7 +49,7 @@ def fan_out(task: BoundTask[P], options: FanOut = _EVERY_STORE, /, **arguments: 
         enqueue_cursor(job.due, remedy="a fan-out runs as the worker role: call it from a task") as cursor,
         transaction.atomic(using=conf.database),
     ):
-        parameters["trace"] = job.travelling(current_trace())
+        parameters["trace"] = current_trace()
         cursor.execute(statements.load("fan_out_record"), parameters)
         record = cursor.fetchone()
         if record is None:

@@ -143,11 +143,17 @@ class Migration(JobTablesMigration):
                         help_text="Same for jobs of a task with the same error class, location and message", null=True
                     ),
                 ),
+                ("trace", models.JSONField(help_text="Trace headers from enqueueing", null=True)),
                 (
-                    "trace",
-                    models.JSONField(
-                        help_text="What travels with the job: trace headers from enqueueing, and what differs from its task",
-                        null=True,
+                    "keep_result",
+                    models.DurationField(
+                        help_text="How long its result is kept, if not as long as its task says", null=True
+                    ),
+                ),
+                (
+                    "alone",
+                    models.BooleanField(
+                        db_default=False, default=False, help_text="It runs by itself, because a chunk with it failed"
                     ),
                 ),
                 (
@@ -368,6 +374,8 @@ class Migration(JobTablesMigration):
                 ("job_key_mode", models.CharField(max_length=16)),
                 ("concurrency_key", models.CharField(max_length=255, null=True)),
                 ("trace", models.JSONField(help_text="Trace headers from enqueueing", null=True)),
+                ("public_id", models.UUIDField(null=True)),
+                ("keep_result", models.DurationField(null=True)),
                 ("created_at", models.DateTimeField(db_default=Now())),
             ],
             options={"db_table": "salon_jobs_follow_up"},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import ClassVar
 from uuid import UUID
 
@@ -140,8 +140,12 @@ class Job(models.Model):
     fingerprint: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
         null=True, help_text="Same for jobs of a task with the same error class, location and message"
     )
-    trace = models.JSONField(
-        null=True, help_text="What travels with the job: trace headers from enqueueing, and what differs from its task"
+    trace = models.JSONField(null=True, help_text="Trace headers from enqueueing")
+    keep_result: models.DurationField[timedelta | None, timedelta | None] = models.DurationField(
+        null=True, help_text="How long its result is kept, if not as long as its task says"
+    )
+    alone: models.BooleanField[bool, bool] = models.BooleanField(
+        db_default=False, default=False, help_text="It runs by itself, because a chunk with it failed"
     )
     public_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(
         null=True, help_text="Unguessable ID; anyone who has it can read the result"
@@ -423,6 +427,8 @@ class FollowUp(models.Model):
     job_key_mode: models.CharField[str, str] = models.CharField(max_length=16)
     concurrency_key: models.CharField[str | None, str | None] = models.CharField(max_length=255, null=True)  # noqa: DJ001 - NULL means that no limit by key applies
     trace = models.JSONField(null=True, help_text="Trace headers from enqueueing")
+    public_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True)
+    keep_result: models.DurationField[timedelta | None, timedelta | None] = models.DurationField(null=True)
     created_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
 
     class Meta:

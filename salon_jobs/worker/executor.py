@@ -526,7 +526,7 @@ def _call(arguments: dict[str, Any], running: RunningJob) -> None:
     # too late.
     if task.chunk is not None:
         _keep_results(running, result)
-    elif (task.options.keep_result or running.job.trace) and not running.finished:
+    elif (task.options.keep_result or running.job.keep_result_s) and not running.finished:
         running.returned(result)
 
 

@@ -141,7 +141,7 @@ def test_another_name_of_the_stores_setting_is_a_drift_of_what_reads_it(superuse
     drifts = find_drifts(superuser)
     assert {each.kind for each in drifts} == {"policy", "function"}
     names = " ".join(each.where for each in drifts)
-    for name in ("salon_jobs_web_insert", '"customer"', "salon_jobs_add_job(", "salon_jobs_cancel("):
+    for name in ("salon_jobs_web_select", '"customer"', "salon_jobs_add_job(", "salon_jobs_cancel("):
         assert name in names
     fix(superuser, *drifts)
 

@@ -37,7 +37,7 @@ def test_handles_come_in_the_order_of_a_generators_calls_over_several_statements
         handles = tasks.in_store.using(priority=3, queue="slow").enqueue_many(
             tasks.in_store.call(store_id=stores[n % 3], number=n) for n in range(25)
         )
-    assert len([query for query in queries.captured_queries if "salon_jobs_add_many" in query["sql"]]) == 3
+    assert len([query for query in queries.captured_queries if "salon_jobs_add_jobs" in query["sql"]]) == 3
     assert {handle.action for handle in handles} == {EnqueueAction.INSERTED}
     rows = seen("SELECT id, store_id, (payload->>'number')::int, priority, queue FROM salon_jobs_job")
     assert sorted(rows) == [(handle.id, stores[n % 3], n, 3, "slow") for n, handle in enumerate(handles)]
@@ -148,7 +148,7 @@ def test_the_first_statement_runs_while_the_next_calls_are_made(stores: list[UUI
     advanced = threading.Event()
 
     def held(execute: Callable[..., Any], *call: Any) -> Any:
-        assert "salon_jobs_add_many" not in call[0] or advanced.wait(10)
+        assert "salon_jobs_add_jobs" not in call[0] or advanced.wait(10)
         return execute(*call)
 
     def calls() -> Iterator[Call[...]]:
@@ -166,7 +166,7 @@ def test_statements_grow_from_a_small_one(stores: list[UUID]) -> None:
         handles = tasks.in_store.enqueue_many(
             tasks.in_store.call(store_id=stores[n % 3 if n < 600 else 0], number=n) for n in range(2_000)
         )
-    assert len([query for query in queries.captured_queries if "salon_jobs_add_many" in query["sql"]]) == 3
+    assert len([query for query in queries.captured_queries if "salon_jobs_add_jobs" in query["sql"]]) == 3
     rows = seen("SELECT id, store_id, (payload->>'number')::int FROM salon_jobs_job ORDER BY id")
     assert rows == [(handle.id, stores[n % 3 if n < 600 else 0], n) for n, handle in enumerate(handles)]
 

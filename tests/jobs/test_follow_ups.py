@@ -370,7 +370,7 @@ def test_the_web_role_ends_the_last_job_before_one_of_another_store(stores: list
 
 def test_the_web_role_cannot_make_other_stores_jobs_belong_to_its_follow_up(stores: list[UUID]) -> None:
     other = tasks.in_store.enqueue(store_id=stores[1])
-    options = "'x', '{}', NULL, 'q', 0::smallint, 1::smallint, NULL, 'replace', NULL, NULL"
+    options = "'x', '{}', NULL, 'q', 0::smallint, 1::smallint, NULL, 'replace', NULL, NULL, NULL, NULL"
     with tenant_context(stores[0], using="web"), connections["web"].cursor() as cursor:
         cursor.execute(f"SELECT salon_jobs_add_follow_up(%s, {options})", [[other.id]])
         assert cursor.fetchone() == (0,)

@@ -82,8 +82,8 @@ def test_a_result_by_its_public_id(empty: None) -> None:
 
 def test_a_job_with_a_public_id_and_a_key(empty: None) -> None:
     add = (
-        "SELECT count(*) FROM salon_jobs_enqueue('test-system', '{}', NULL, 'default', 0::smallint, 25::smallint, NULL,"
-        " NULL, NULL, %s, 'replace', NULL, NULL, gen_random_uuid())"
+        "SELECT count(*) FROM salon_jobs_add_jobs('test-system', ARRAY['{}'], job_keys => ARRAY[%s],"
+        " public_id => gen_random_uuid())"
     )
     for number in range(8):
         own_value(add, f"early-{number}")
@@ -96,7 +96,7 @@ def test_a_job_with_a_public_id_and_a_key(empty: None) -> None:
 
 
 def test_the_end_of_a_job_that_something_follows(empty: None) -> None:
-    options = "'x', '{}', NULL, 'q', 0::smallint, 1::smallint, %s, 'replace', NULL, NULL"
+    options = "'x', '{}', NULL, 'q', 0::smallint, 1::smallint, %s, 'replace', NULL, NULL, NULL, NULL"
     add = f"SELECT salon_jobs_add_follow_up(%s::text::bigint[], {options})"
     one = "INSERT INTO salon_jobs_job (task, job_key) VALUES ('test-system', %s) RETURNING id"
     end = "DELETE FROM salon_jobs_job WHERE id = %s"
@@ -119,12 +119,19 @@ def test_the_end_of_a_job_that_something_follows(empty: None) -> None:
     change("TRUNCATE salon_jobs_follow_up")
 
 
-@pytest.mark.parametrize("key", ["NULL", "'k'"])
-def test_whether_a_result_has_the_public_id(empty: None, key: str) -> None:
-    add = (
-        "SELECT count(*) FROM salon_jobs_enqueue('test-system', '{}', NULL, 'default', 0::smallint, 25::smallint, NULL,"
-        f" NULL, NULL, {key}, 'replace', NULL, NULL, gen_random_uuid())"
-    )
+@pytest.mark.parametrize(
+    "function",
+    [
+        (
+            "salon_jobs_enqueue('test-system', '{}', NULL, 'default', 0::smallint, 25::smallint, NULL, NULL, NULL,"
+            " NULL, NULL, gen_random_uuid(), NULL)"
+        ),
+        "salon_jobs_add_jobs('test-system', ARRAY['{}'], job_keys => ARRAY['k'], public_id => gen_random_uuid())",
+    ],
+    ids=["without a key", "with a key"],
+)
+def test_whether_a_result_has_the_public_id(empty: None, function: str) -> None:
+    add = f"SELECT count(*) FROM {function}"
     change("VACUUM ANALYZE salon_jobs_job_result")
     for _ in range(8):
         own_value(add)

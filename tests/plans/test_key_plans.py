@@ -28,6 +28,9 @@ PATTERN: dict[str, Any] = {
     "run_in": None,
     "expires_at": None,
     "tick": None,
+    "store_id": None,
+    "public_id": None,
+    "keep_result": None,
 }
 
 

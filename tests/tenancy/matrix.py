@@ -91,7 +91,7 @@ MATRIX: Final[dict[str, Table]] = {
     "operator": _of_the_system(),
     "operator_session": _of_the_system(worker="all sD"),
     # Jobs. The web reaches its current store's; operators those of all stores.
-    "salon_jobs_job": _of_jobs(store="store_id", web="own Siu", operator="all SUD"),
+    "salon_jobs_job": _of_jobs(store="store_id", web="own Su", operator="all SUD"),
     "salon_jobs_job_error": _of_jobs(store="store_id", web="own S", operator="all SD"),
     "salon_jobs_job_result": _of_jobs(store="store_id", web="own S", operator="all SD"),
     "salon_jobs_limit": _of_jobs(operator="all SIUD"),

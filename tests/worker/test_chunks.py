@@ -38,7 +38,7 @@ from tests.worker.effects import write, written
 from tests.worker.test_store_fences import states, wait_until_somebody_waits_for_a_lock
 
 ROWS = "SELECT state, attempts, leased_by FROM salon_jobs_job ORDER BY id"
-ALONE = "SELECT trace #>> '{salon_jobs,alone}' FROM salon_jobs_job ORDER BY id"
+ALONE = "SELECT alone FROM salon_jobs_job ORDER BY id"
 
 
 def add(store_id: UUID, *numbers: int, task: Any = tasks.in_chunks) -> list[int]:
@@ -114,7 +114,7 @@ def test_one_bad_job_costs_the_others_no_attempt(
     assert calls.calls == [[0, 1, 2, 3]]
     assert written() == []
     assert seen(ROWS) == [("queued", 0, None)] * 4
-    assert seen(ALONE) == [("true",)] * 4
+    assert seen(ALONE) == [(True,)] * 4
     run_all(process_id)
     assert calls.calls[1:] == [[0], [1], [2], [3]]
     assert written() == ["0", "1", "3"]
@@ -346,7 +346,7 @@ def test_a_stop_gives_the_whole_chunk_back(stores: list[UUID], hooks: Hooks, pro
     with working(process_id):
         assert started.wait(10)
     assert seen(ROWS) == [("queued", 0, None)] * 3
-    assert seen(ALONE) == [(None,)] * 3
+    assert seen(ALONE) == [(False,)] * 3
     assert written() == []
 
 
@@ -439,15 +439,6 @@ def test_no_trace_stops_a_worker_or_keeps_a_chunk_together(
     assert sorted(calls.calls, key=len) == [[0], [1], [0, 1]]
 
 
-@pytest.mark.parametrize("trace", TRACES, ids=[trace[:24] for trace in TRACES])
-def test_no_trace_prevents_a_rescue(stores: list[UUID], process_id: int, trace: str) -> None:
-    add(stores[0], 0)
-    change("UPDATE salon_jobs_job SET trace = %s::jsonb", trace)
-    claim(process_id)
-    rescue_process(process_id, None)
-    assert seen(ALONE) == [("true",)]
-
-
 def test_a_claim_that_hangs_holds_up_neither_other_chunks_nor_the_worker(
     stores: list[UUID], hooks: Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -476,7 +467,7 @@ def test_the_jobs_of_a_process_that_died_join_no_chunk(stores: list[UUID], proce
     claim(process_id)
     rescue_process(process_id, None, charged=[ids[0]])
     assert seen("SELECT rescues, attempts FROM salon_jobs_job ORDER BY id") == [(1, 0), (0, 0), (0, 0)]
-    assert seen(ALONE) == [("true",), ("true",), (None,)]
+    assert seen(ALONE) == [(True,), (True,), (False,)]
     assert job_row(other) is not None
 
 
@@ -529,11 +520,7 @@ def test_who_may_join(stores: list[UUID], process_id: int, monkeypatch: pytest.M
     [job] = claim(process_id)
     assert joins_chunk(tasks.in_chunks, job)
     assert not joins_chunk(tasks.in_store, job)
-    for alone in (
-        job._replace(attempts=1),
-        job._replace(expired=True),
-        job._replace(trace='{"salon_jobs": {"alone": true}}'),
-    ):
+    for alone in (job._replace(attempts=1), job._replace(expired=True), job._replace(alone=True)):
         assert not joins_chunk(tasks.in_chunks, alone)
     monkeypatch.setattr(tasks.in_chunks, "timeouts", Timeouts(wait_timeout=timedelta(seconds=1)))
     assert joins_chunk(tasks.in_chunks, job._replace(due_at=time.monotonic()))

@@ -15,7 +15,9 @@ CREATE OR REPLACE FUNCTION __schema__.salon_jobs_add_job(
     job_key text DEFAULT NULL,
     job_key_mode text DEFAULT 'replace',
     concurrency_key text DEFAULT NULL,
-    trace jsonb DEFAULT NULL
+    trace jsonb DEFAULT NULL,
+    public_id uuid DEFAULT NULL,
+    keep_result interval DEFAULT NULL
 ) RETURNS TABLE (job_id bigint, result text)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $body$
@@ -28,7 +30,7 @@ BEGIN
         RETURN QUERY
         SELECT a.job_id, a.result
           FROM __schema__.salon_jobs_add_jobs($1, ARRAY[$2::text], ARRAY[$3], $4, $5, $6, $7, $8, $9,
-               CASE WHEN $10 IS NOT NULL THEN ARRAY[$10] END, $11, ARRAY[$12], ARRAY[$13::text]) AS a;
+               CASE WHEN $10 IS NOT NULL THEN ARRAY[$10] END, $11, ARRAY[$12], ARRAY[$13::text], NULL, NULL, $14, $15) AS a;
         EXIT WHEN FOUND;
     END LOOP;
 END

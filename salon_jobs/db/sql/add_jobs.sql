@@ -1,13 +1,13 @@
--- Add jobs of one task by salon_jobs_add_jobs, in the caller's transaction.
--- Payloads are JSON without line breaks, one per line; store ids are separated by commas, empty for none. The rest are
--- arrays, since they can be any text; NULL for none.
+-- Add jobs of one task with keys by salon_jobs_add_jobs, in the caller's transaction.
+-- Payloads are JSON without line breaks, one per line; store ids are separated by commas, empty for none; if store_ids
+-- is NULL, all have store_id. The rest are arrays, since they can be any text; NULL for none.
 -- Locks: as that function. Role: web (own store or none), worker.
-SELECT job_id, result, store_id, job_key
+SELECT job_id, result, store_id, job_key, job_public_id, job_created_at
   FROM salon_jobs_add_jobs(
        task => %(task)s, payloads => string_to_array(%(payloads)s, E'\n'),
-       store_ids => string_to_array(%(store_ids)s, ',', '')::uuid[], queue => %(queue)s,
-       priority => %(priority)s::smallint, max_attempts => %(max_attempts)s::smallint,
+       store_ids => COALESCE(string_to_array(%(store_ids)s, ',', '')::uuid[], ARRAY[%(store_id)s::uuid]),
+       queue => %(queue)s, priority => %(priority)s::smallint, max_attempts => %(max_attempts)s::smallint,
        run_at => COALESCE(%(run_at)s::timestamptz, statement_timestamp() + %(run_in)s::interval),
        expires_at => %(expires_at)s, tick => %(tick)s, job_keys => %(job_keys)s::text[],
        job_key_mode => %(job_key_mode)s, concurrency_keys => %(concurrency_keys)s::text[],
-       traces => %(traces)s::text[])
+       traces => %(traces)s::text[], public_id => %(public_id)s::uuid, keep_result => %(keep_result)s::interval)

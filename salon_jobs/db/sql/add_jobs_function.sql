@@ -1,15 +1,20 @@
 -- Define salon_jobs_add_jobs (version 1), which adds one or many jobs of one task, with keys or without, of stores or
--- of none, and those of a fan-out. Either all have a key or none. Each array has an element per job; payloads and
--- traces may have one for all. Returns a row for each job that was added or already there: without keys in the
--- given order, with keys in any. With unsafe_dedupe, a key is missing from the result if its holder changed meanwhile:
--- call again.
--- SECURITY DEFINER, since the policies of the web role let it add no job without a store. So it checks access itself:
--- the stores must be the caller's current one, except for a role that may insert any row itself.
+-- of none, and those of a fan-out. Either all have a key or none. Each array has an element per job; payloads,
+-- store_ids and traces may have one for all. public_id is for one job. Returns a row for each job that was added or
+-- already there: without keys in the given order, with keys in any. With unsafe_dedupe, a key is missing from the
+-- result if its holder changed meanwhile: call again.
+-- A job that already waits under the key keeps its own public id; one without gets this one. A running job that keeps
+-- the key (unsafe_dedupe) is not changed. A public id belongs to one job for as long as its result is kept: the new job
+-- would hide that result, and could not keep its own. That check comes last, after the wait for any live job of that
+-- id, so that it sees the result of that job.
+-- SECURITY DEFINER, since the web role may insert no row itself. So it checks access itself: the stores must be the
+-- caller's current one, except for a role that may insert any row itself.
 -- A key must occur once in a call. It reads before it inserts, so that a conflict consumes no id; ON CONFLICT handles
 -- the race. Each key is looked up by a probe of salon_jobs_job_live_key, whatever the planner believes about a table
 -- that was just empty, where every plan seems to cost the same: a bad join compares every new key with every waiting
 -- one. So it is LATERAL, "queued" is spelled so that no other partial index applies, and no index gives the order; NOT
--- IN, unlike NOT EXISTS, stays a hash.
+-- IN, unlike NOT EXISTS, stays a hash, and OFFSET 0 keeps EXISTS from becoming one of all jobs. The server keeps plans: with the settings and the array of ids, one that was
+-- made for an empty table finds its rows by indexes in a full one, and joins by a hash.
 -- Locks: waiting rows of these keys, in ascending order; never a running one. With several keys, or unsafe_dedupe, also
 -- transaction-level advisory locks, which serialize enqueuers in one global order: the task's, shared, then its keys';
 -- for more than 1,000 keys the task's alone, exclusively, since the server's lock table is small (6,400 by default, for
@@ -32,19 +37,25 @@ CREATE OR REPLACE FUNCTION __schema__.salon_jobs_add_jobs(
     concurrency_keys text[] DEFAULT NULL,
     traces text[] DEFAULT NULL,
     run_ats timestamptz[] DEFAULT NULL,
-    fan_out_id bigint DEFAULT NULL
-) RETURNS TABLE (job_id bigint, result text, store_id uuid, job_key text)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
+    fan_out_id bigint DEFAULT NULL,
+    public_id uuid DEFAULT NULL,
+    keep_result interval DEFAULT NULL
+) RETURNS TABLE (
+    job_id bigint, result text, store_id uuid, job_key text, job_public_id uuid, job_created_at timestamptz
+)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off
+SET enable_nestloop = off
 AS $body$
 #variable_conflict use_column
 DECLARE
     run_at_of_all timestamptz := coalesce($7, now());
     payload_of_all jsonb := CASE WHEN cardinality($2) = 1 THEN $2[1]::jsonb END;
+    store_of_all uuid := CASE WHEN cardinality($3) = 1 THEN $3[1] END;
     trace_of_all jsonb := CASE WHEN cardinality($13) = 1 THEN $13[1]::jsonb END;
     preserve boolean := $11 = 'preserve_run_at';
     dedupe boolean := $11 = 'unsafe_dedupe';
-    seqscan text;
-    nestloop text;
+    held bigint[] := '{}';
+    place bigint;
 BEGIN
     IF (NOT array_remove($3, NULL) <@ ARRAY[nullif(current_setting('__guc__', true), '')::uuid]
         OR $15 IS NOT NULL)
@@ -55,26 +66,12 @@ BEGIN
     IF $11 IS NULL OR $11 NOT IN ('replace', 'preserve_run_at', 'unsafe_dedupe') THEN
         RAISE invalid_parameter_value USING MESSAGE = 'salon_jobs_add_jobs: job_key_mode is unknown';
     END IF;
-    IF $10 IS NULL THEN
-        RETURN QUERY
-        INSERT INTO __schema__.salon_jobs_job AS j
-               (task, store_id, queue, priority, max_attempts, run_at, expires_at, payload, tick, concurrency_key,
-                fan_out_id, trace)
-        SELECT $1, s.store_id, $4, $5, $6, coalesce(s.run_at, run_at_of_all), $8,
-               coalesce(payload_of_all, s.payload::jsonb), $9, nullif(s.concurrency_key, ''), $15,
-               coalesce(trace_of_all, s.trace::jsonb)
-          FROM unnest($2, $3, $12, $13, $14)
-               WITH ORDINALITY AS s (payload, store_id, concurrency_key, trace, run_at, ord)
-         ORDER BY s.ord
-        RETURNING j.id, 'inserted', NULL::uuid, NULL::text;
-        RETURN;
-    END IF;
-    IF dedupe OR cardinality($10) > 1 THEN
+    IF $10 IS NOT NULL AND (dedupe OR cardinality($10) > 1) THEN
         PERFORM CASE WHEN wanted.shared THEN pg_advisory_xact_lock_shared(wanted.h)
                      ELSE pg_advisory_xact_lock(wanted.h) END
            FROM (WITH keys AS MATERIALIZED (
                      SELECT DISTINCT hashtextextended(
-                            concat_ws(E'\x1f', $1, coalesce(s.store_id::text, ''), s.job_key), 0) AS h
+                            concat_ws(E'\x1f', $1, coalesce(coalesce(store_of_all, s.store_id)::text, ''), s.job_key), 0) AS h
                        FROM unnest($3, $10) AS s (store_id, job_key)
                  ), many AS MATERIALIZED (
                      SELECT count(*) > 1000 AS yes FROM keys
@@ -84,82 +81,96 @@ BEGIN
                  SELECT 1, keys.h, false FROM keys, many WHERE NOT many.yes
                   ORDER BY 1, 2) AS wanted;
     END IF;
-    -- The server keeps plans: with these and the array of ids, one that was made for an empty table finds its rows by
-    -- indexes in a full one, and joins by a hash.
-    seqscan := current_setting('enable_seqscan');
-    nestloop := current_setting('enable_nestloop');
-    PERFORM set_config('enable_seqscan', 'off', true), set_config('enable_nestloop', 'off', true);
-    RETURN QUERY
-    WITH src AS MATERIALIZED (
-        SELECT s.ord, s.store_id, s.job_key, coalesce(payload_of_all, s.payload::jsonb) AS payload,
-               nullif(s.concurrency_key, '') AS concurrency_key, coalesce(s.run_at, run_at_of_all) AS run_at,
-               coalesce(trace_of_all, s.trace::jsonb) AS trace
-          FROM unnest($2, $3, $10, $12, $13, $14)
-               WITH ORDINALITY AS s (payload, store_id, job_key, concurrency_key, trace, run_at, ord)
-    ), live AS MATERIALIZED (
-        SELECT s.*, h.id
-          FROM src s
-         CROSS JOIN LATERAL (
-            SELECT j.id + 0 AS id FROM __schema__.salon_jobs_job j
-             WHERE j.task = $1 AND j.store_id = s.store_id AND j.job_key = s.job_key
-               AND j.state IN ('queued', 'running') AND (dedupe OR j.state <> 'running')
-             UNION ALL
-            SELECT j.id + 0 FROM __schema__.salon_jobs_job j
-             WHERE j.task = $1 AND s.store_id IS NULL AND num_nulls(j.store_id) = 1 AND j.job_key = s.job_key
-               AND j.state IN ('queued', 'running') AND (dedupe OR j.state <> 'running')
-             ORDER BY id DESC LIMIT 1) AS h
-    ), waiting AS MATERIALIZED (
-        SELECT l.*
-          FROM (SELECT * FROM live WHERE NOT dedupe ORDER BY id) AS l
-         CROSS JOIN LATERAL (
-            SELECT j.id FROM __schema__.salon_jobs_job j
-             WHERE j.id = l.id AND j.state IN ('queued', 'running') AND j.state <> 'running'
-               FOR UPDATE) AS h
-    ), kept AS MATERIALIZED (
-        SELECT l.ord, l.id, l.store_id, l.job_key FROM live l WHERE dedupe
+    -- Those that wait already under their keys, or with unsafe_dedupe run.
+    FOR place, job_id, store_id, job_key, job_public_id, job_created_at IN
+        WITH src AS MATERIALIZED (
+            SELECT s.ord, coalesce(store_of_all, s.store_id) AS store_id, s.job_key,
+                   coalesce(payload_of_all, s.payload::jsonb) AS payload,
+                   nullif(s.concurrency_key, '') AS concurrency_key, coalesce(s.run_at, run_at_of_all) AS run_at,
+                   coalesce(trace_of_all, s.trace::jsonb) AS trace
+              FROM unnest($2, $3, $10, $12, $13, $14)
+                   WITH ORDINALITY AS s (payload, store_id, job_key, concurrency_key, trace, run_at, ord)
+             WHERE $10 IS NOT NULL
+        ), live AS MATERIALIZED (
+            SELECT s.*, h.id, h.public_id, h.created_at
+              FROM src s
+             CROSS JOIN LATERAL (
+                SELECT j.id + 0 AS id, j.public_id, j.created_at FROM __schema__.salon_jobs_job j
+                 WHERE j.task = $1 AND j.store_id = s.store_id AND j.job_key = s.job_key
+                   AND j.state IN ('queued', 'running') AND (dedupe OR j.state <> 'running')
+                 UNION ALL
+                SELECT j.id + 0, j.public_id, j.created_at FROM __schema__.salon_jobs_job j
+                 WHERE j.task = $1 AND s.store_id IS NULL AND num_nulls(j.store_id) = 1 AND j.job_key = s.job_key
+                   AND j.state IN ('queued', 'running') AND (dedupe OR j.state <> 'running')
+                 ORDER BY id DESC LIMIT 1) AS h
+        ), waiting AS MATERIALIZED (
+            SELECT l.*, h.named
+              FROM (SELECT * FROM live WHERE NOT dedupe OR $16 IS NOT NULL ORDER BY id) AS l
+             CROSS JOIN LATERAL (
+                SELECT coalesce(j.public_id, $16) AS named FROM __schema__.salon_jobs_job j
+                 WHERE j.id = l.id AND j.state IN ('queued', 'running') AND j.state <> 'running'
+                   FOR UPDATE) AS h
+        ), changed AS (
+            UPDATE __schema__.salon_jobs_job j
+               SET payload = w.payload, queue = $4, priority = $5, max_attempts = $6, expires_at = $8, tick = $9,
+                   concurrency_key = w.concurrency_key, reason = '', trace = w.trace, keep_result = $17, alone = false,
+                   public_id = w.named,
+                   run_at = CASE WHEN preserve THEN j.run_at ELSE w.run_at END,
+                   attempts = CASE WHEN preserve THEN j.attempts ELSE 0 END
+              FROM waiting w
+             WHERE NOT dedupe AND j.id = w.id AND j.id = ANY (ARRAY(SELECT id FROM waiting))
+        ), named AS (
+            UPDATE __schema__.salon_jobs_job j SET public_id = $16
+             WHERE dedupe AND j.public_id IS NULL AND j.id = ANY (ARRAY(SELECT id FROM waiting))
+        )
+        SELECT w.ord, w.id, w.store_id, w.job_key, w.named, w.created_at FROM waiting w
          UNION ALL
-        SELECT w.ord, w.id, w.store_id, w.job_key FROM waiting w
-    ), changed AS (
-        UPDATE __schema__.salon_jobs_job j
-           SET payload = w.payload, queue = $4, priority = $5, max_attempts = $6, expires_at = $8, tick = $9,
-               concurrency_key = w.concurrency_key, reason = '', trace = w.trace,
-               run_at = CASE WHEN preserve THEN j.run_at ELSE w.run_at END,
-               attempts = CASE WHEN preserve THEN j.attempts ELSE 0 END
-          FROM waiting w
-         WHERE j.id = w.id AND j.id = ANY (ARRAY(SELECT id FROM waiting))
-    ), added AS (
-        INSERT INTO __schema__.salon_jobs_job AS j
-               (task, store_id, queue, priority, max_attempts, run_at, expires_at, payload, tick, job_key,
-                concurrency_key, fan_out_id, trace)
-        SELECT $1, s.store_id, $4, $5, $6, s.run_at, $8, s.payload, $9, s.job_key, s.concurrency_key, $15, s.trace
-          FROM src s
-         WHERE s.ord NOT IN (SELECT k.ord FROM kept k)
-         ORDER BY s.ord
-        ON CONFLICT (task, store_id, job_key) WHERE state = 'queued' AND job_key IS NOT NULL DO UPDATE
-           SET payload = excluded.payload, queue = excluded.queue, priority = excluded.priority,
-               max_attempts = excluded.max_attempts, expires_at = excluded.expires_at, tick = excluded.tick,
-               concurrency_key = excluded.concurrency_key, reason = '', trace = excluded.trace,
-               run_at = CASE WHEN preserve THEN j.run_at ELSE excluded.run_at END,
-               attempts = CASE WHEN preserve THEN j.attempts ELSE 0 END
-         WHERE NOT dedupe
-        RETURNING j.id, j.store_id, j.job_key, j.xmax = 0 AS is_new
-    )
-    SELECT k.id, CASE WHEN preserve OR dedupe THEN 'kept' ELSE 'replaced' END, k.store_id, k.job_key FROM kept k
-     UNION ALL
-    SELECT a.id,
-           CASE WHEN NOT a.is_new THEN CASE WHEN preserve THEN 'kept' ELSE 'replaced' END
-                WHEN dedupe THEN 'inserted'
-                WHEN EXISTS (SELECT FROM __schema__.salon_jobs_job r
-                              WHERE r.task = $1 AND r.store_id = a.store_id AND r.job_key = a.job_key
-                                AND r.state IN ('queued', 'running') AND r.state <> 'queued' OFFSET 0)
-                  OR EXISTS (SELECT FROM __schema__.salon_jobs_job r
-                              WHERE r.task = $1 AND a.store_id IS NULL AND num_nulls(r.store_id) = 1
-                                AND r.job_key = a.job_key AND r.state IN ('queued', 'running')
-                                AND r.state <> 'queued' OFFSET 0)
-                THEN 'superseded_running'
-                ELSE 'inserted' END,
-           a.store_id, a.job_key
-      FROM added a;
-    PERFORM set_config('enable_seqscan', seqscan, true), set_config('enable_nestloop', nestloop, true);
+        SELECT l.ord, l.id, l.store_id, l.job_key, l.public_id, l.created_at FROM live l
+         WHERE dedupe AND l.ord NOT IN (SELECT ord FROM waiting)
+    LOOP
+        held := held || place;
+        result := CASE WHEN preserve OR dedupe THEN 'kept' ELSE 'replaced' END;
+        RETURN NEXT;
+    END LOOP;
+    RETURN QUERY
+    INSERT INTO __schema__.salon_jobs_job AS j
+           (task, store_id, queue, priority, max_attempts, run_at, expires_at, payload, tick, job_key, concurrency_key,
+            fan_out_id, trace, public_id, keep_result)
+    SELECT $1, coalesce(store_of_all, s.store_id), $4, $5, $6, coalesce(s.run_at, run_at_of_all), $8,
+           coalesce(payload_of_all, s.payload::jsonb), $9, s.job_key, nullif(s.concurrency_key, ''), $15,
+           coalesce(trace_of_all, s.trace::jsonb), $16, $17
+      FROM unnest($2, $3, $10, $12, $13, $14)
+           WITH ORDINALITY AS s (payload, store_id, job_key, concurrency_key, trace, run_at, ord)
+     WHERE s.ord NOT IN (SELECT unnest(held))
+     ORDER BY s.ord
+    ON CONFLICT (task, store_id, job_key) WHERE state = 'queued' AND job_key IS NOT NULL DO UPDATE
+       SET payload = excluded.payload, queue = excluded.queue, priority = excluded.priority,
+           max_attempts = excluded.max_attempts, expires_at = excluded.expires_at, tick = excluded.tick,
+           concurrency_key = excluded.concurrency_key, reason = '', trace = excluded.trace,
+           keep_result = excluded.keep_result, alone = false, public_id = coalesce(j.public_id, excluded.public_id),
+           run_at = CASE WHEN preserve THEN j.run_at ELSE excluded.run_at END,
+           attempts = CASE WHEN preserve THEN j.attempts ELSE 0 END
+     WHERE NOT dedupe
+    RETURNING j.id,
+              CASE WHEN j.job_key IS NULL THEN 'inserted'
+                   WHEN j.xmax <> 0 THEN CASE WHEN preserve THEN 'kept' ELSE 'replaced' END
+                   WHEN dedupe THEN 'inserted'
+                   WHEN EXISTS (SELECT FROM __schema__.salon_jobs_job r
+                                 WHERE r.task = $1 AND r.store_id = j.store_id AND r.job_key = j.job_key
+                                   AND r.state IN ('queued', 'running') AND r.state <> 'queued' OFFSET 0)
+                     OR EXISTS (SELECT FROM __schema__.salon_jobs_job r
+                                 WHERE r.task = $1 AND j.store_id IS NULL AND num_nulls(r.store_id) = 1
+                                   AND r.job_key = j.job_key AND r.state IN ('queued', 'running')
+                                   AND r.state <> 'queued' OFFSET 0)
+                   THEN 'superseded_running'
+                   ELSE 'inserted' END,
+              j.store_id, j.job_key::text, j.public_id, j.created_at;
+    IF $16 IS NOT NULL AND EXISTS (
+           SELECT FROM __schema__.salon_jobs_job_result r
+            WHERE r.public_id = $16
+              AND r.job_id <> (SELECT j.id FROM __schema__.salon_jobs_job j WHERE j.public_id = $16)) THEN
+        RAISE unique_violation USING MESSAGE = 'salon_jobs_add_jobs: public_id belongs to a job whose result is kept',
+                                     HINT = 'Enqueue each job with a public_id of its own, such as a new uuid4().';
+    END IF;
 END
 $body$

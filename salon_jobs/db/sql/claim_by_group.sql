@@ -42,4 +42,5 @@ RETURNING j.id, j.task, j.store_id,
           j.queue, j.priority, date_part('epoch', j.run_at), j.attempts,
           j.max_attempts, j.lease, COALESCE(j.expires_at <= now(), false),
           date_part('epoch', j.tick), date_part('epoch', j.created_at), j.claim_group,
-          %(clock)s::float8 - date_part('epoch', clock_timestamp() - j.run_at), j.trace::text
+          %(clock)s::float8 - date_part('epoch', clock_timestamp() - j.run_at), j.trace::text,
+          j.public_id, date_part('epoch', j.keep_result), j.alone

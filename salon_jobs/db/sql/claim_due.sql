@@ -53,4 +53,5 @@ RETURNING j.id, j.task, j.store_id,
           j.max_attempts, j.lease, COALESCE(j.expires_at <= COALESCE(%(now)s::timestamptz, now()), false),
           date_part('epoch', j.tick), date_part('epoch', j.created_at), j.claim_group,
           %(clock)s::float8 - date_part('epoch', COALESCE(%(now)s::timestamptz, clock_timestamp()) - j.run_at),
-          j.trace::text
+          j.trace::text, j.public_id,
+          date_part('epoch', j.keep_result), j.alone

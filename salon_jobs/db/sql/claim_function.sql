@@ -9,7 +9,7 @@ CREATE OR REPLACE FUNCTION __schema__.salon_jobs_claim(
 ) RETURNS TABLE (
     id bigint, task varchar, store_id uuid, payload text, queue varchar, priority smallint, run_at_s float8,
     attempts smallint, max_attempts smallint, lease bigint, expired boolean, tick_s float8, created_at_s float8,
-    claim_group bigint, due_at float8, trace text
+    claim_group bigint, due_at float8, trace text, public_id uuid, keep_result_s float8, alone boolean
 )
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_sort = off SET jit = off
 AS $body$

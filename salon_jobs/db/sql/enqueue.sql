@@ -1,7 +1,7 @@
--- Add one job without a key, in the caller's transaction: 25 µs less than salon_jobs_add_jobs for one job.
--- Locks: none. Role: web (own store, by row-level security) or worker.
-INSERT INTO salon_jobs_job (task, store_id, queue, priority, max_attempts, run_at, expires_at, payload, tick,
-                            concurrency_key, trace)
-VALUES (%(task)s, %(store_id)s, %(queue)s, %(priority)s, %(max_attempts)s, COALESCE(%(run_at)s::timestamptz, statement_timestamp() + %(run_in)s::interval, now()),
-        %(expires_at)s, %(payload)s::jsonb, %(tick)s, %(concurrency_key)s, %(trace)s::jsonb)
-RETURNING id
+-- Add one job without a key by salon_jobs_enqueue, in the caller's transaction; returns its id and when it was created.
+-- By position: with names, the call takes a tenth longer.
+-- Locks: none. Role: web (own store or none), worker.
+SELECT salon_jobs_enqueue(
+       %(task)s, %(payload)s, %(store_id)s::uuid, %(queue)s, %(priority)s::smallint, %(max_attempts)s::smallint,
+       COALESCE(%(run_at)s::timestamptz, statement_timestamp() + %(run_in)s::interval), %(expires_at)s, %(tick)s,
+       %(concurrency_key)s, %(trace)s, %(public_id)s::uuid, %(keep_result)s::interval), statement_timestamp()

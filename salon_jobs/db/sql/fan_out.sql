@@ -39,7 +39,7 @@ WITH listed AS MATERIALIZED (
            expires_at => %(expires_at)s, tick => %(tick)s,
            job_keys => CASE WHEN %(job_key)s::text IS NOT NULL THEN s.job_keys END, job_key_mode => %(job_key_mode)s,
            concurrency_keys => s.concurrency_keys, traces => ARRAY[%(trace)s]::text[],
-           fan_out_id => %(fan_out_id)s) AS a
+           fan_out_id => %(fan_out_id)s, keep_result => %(keep_result)s::interval) AS a
 )
 UPDATE salon_jobs_fan_out f
    SET inserted = c.inserted, kept = l.stores - c.inserted, paused = l.paused

@@ -1,6 +1,5 @@
 -- Requeue jobs without counting an attempt: a snooze (after a wait) or a release (wait NULL keeps run_at).
--- With %(alone)s they are marked in ``trace`` (NewJob.travelling) to run alone, as those of a failed chunk are. A job
--- whose cancellation was requested ends as cancelled; one whose key a newer job took while it ran, or under which a
+-- With %(alone)s they are marked to run alone, as those of a failed chunk are. A job whose cancellation was requested ends as cancelled; one whose key a newer job took while it ran, or under which a
 -- newer job waits, ends as superseded. One that has begun its only run (begin_once) is left alone, unless its process
 -- knows that the handler was not called (%(unbegun)s).
 -- Locks: as rescue.sql.
@@ -27,12 +26,7 @@ UPDATE salon_jobs_job j
        run_at = CASE WHEN m.cancelled OR m.superseded OR %(wait)s::interval IS NULL THEN j.run_at
                      ELSE clock_timestamp() + %(wait)s::interval END,
        finished_at = CASE WHEN m.cancelled OR m.superseded THEN clock_timestamp() END,
-       trace = CASE WHEN %(alone)s
-                    THEN CASE WHEN jsonb_typeof(j.trace) = 'object' THEN j.trace ELSE '{}' END
-                         || jsonb_build_object('salon_jobs',
-                                               CASE WHEN jsonb_typeof(j.trace -> 'salon_jobs') = 'object'
-                                                    THEN j.trace -> 'salon_jobs' ELSE '{}' END || '{"alone": true}')
-                    ELSE j.trace END,
+       alone = j.alone OR %(alone)s,
        begun_once_at = NULL,
        leased_by = NULL
   FROM mine m

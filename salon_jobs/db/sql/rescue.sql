@@ -49,12 +49,7 @@ WITH theirs AS MATERIALIZED (
                               ELSE j.fingerprint END,
            run_at = CASE WHEN t.charged AND NOT (t.cancelled OR t.failed OR t.superseded)
                               AND j.task = ANY (%(limited)s::text[]) THEN clock_timestamp() ELSE j.run_at END,
-           trace = CASE WHEN j.task = ANY (%(chunked)s::text[])
-                        THEN CASE WHEN jsonb_typeof(j.trace) = 'object' THEN j.trace ELSE '{}' END
-                             || jsonb_build_object('salon_jobs',
-                                                   CASE WHEN jsonb_typeof(j.trace -> 'salon_jobs') = 'object'
-                                                        THEN j.trace -> 'salon_jobs' ELSE '{}' END || '{"alone": true}')
-                        ELSE j.trace END,
+           alone = j.alone OR j.task = ANY (%(chunked)s::text[]),
            leased_by = NULL
       FROM ends t
      WHERE j.id = t.id

@@ -40,16 +40,6 @@ SELECT f.id, f.public_id, f.store_id, f.state::text, f.task::text, f.queue::text
 -- Locks: none. Role: web, worker.
 SELECT * FROM salon_jobs_get_result(%(public_id)s)
 
--- name: enqueue_public
--- Add one job with a public id by salon_jobs_enqueue, in the caller's transaction. By position: with names, the call
--- takes a tenth longer.
--- Locks: as that function. Role: web (own store or none), worker.
-SELECT job_id, result, job_public_id, created_at
-  FROM salon_jobs_enqueue(
-       %(task)s, %(payload)s, %(store_id)s::uuid, %(queue)s, %(priority)s::smallint, %(max_attempts)s::smallint,
-       COALESCE(%(run_at)s::timestamptz, statement_timestamp() + %(run_in)s::interval), %(expires_at)s, %(tick)s, %(job_key)s, %(job_key_mode)s, %(concurrency_key)s, %(trace)s,
-       %(public_id)s::uuid)
-
 -- name: prune_results
 -- Delete up to 1,000 results that have expired; returns how many. The errors of their jobs go with prune_errors.
 -- Locks: the rows, SKIP LOCKED. Role: worker.

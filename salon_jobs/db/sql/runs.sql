@@ -79,7 +79,7 @@ SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
 -- Locks: none. Role: worker.
 SELECT id, task, store_id, payload::text, queue, priority, date_part('epoch', run_at), attempts, max_attempts, lease,
        false, date_part('epoch', tick), date_part('epoch', created_at), claim_group,
-       'Infinity'::float8, trace::text
+       'Infinity'::float8, trace::text, public_id, date_part('epoch', keep_result), alone
   FROM salon_jobs_job
  WHERE id = %(id)s AND lease = %(lease)s AND leased_by = %(process_id)s AND state = 'running'
 
