@@ -14,11 +14,13 @@ def main() -> None:
     """Work until nothing is due, then wait to be ended."""
     with connect() as connection:
         process_id = register(connection)
-        finish = statements.load("finish_unlocked").encode()
+        finish = statements.load("finish_many").encode()
         while rows := claim(connection, process_id, "bench-noop"):
             ids, fences = [row[0] for row in rows], [row[0] ^ row[_LEASE] for row in rows]
             connection.execute(
-                finish, {"ids": ids, "fences": fences, "process_id": process_id}, prepare=False
+                finish,
+                {"ids": ids, "fences": fences, "process_id": process_id, "keep": False, "ran_s": []},
+                prepare=False,
             ).fetchall()
     signal.pause()
 

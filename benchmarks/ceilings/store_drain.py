@@ -9,10 +9,10 @@ from collections import deque
 from typing import Any
 
 from benchmarks.ceilings.claims import BATCH, claim, connect, register
-from salon_jobs.db import statements
 
 _TASK = "bench-store-noop"
 _STORE, _LEASE = 2, 9
+_FINISH = "DELETE FROM salon_jobs_job WHERE id = %s AND lease = %s AND leased_by = %s AND state = 'running'"
 
 
 class Threads:
@@ -39,14 +39,13 @@ class Threads:
         signal.pause()
 
     def _work(self, process_id: int) -> None:
-        finish = statements.load("finish").encode()
         with connect() as connection:
             while True:
                 job = self._take()
                 connection.execute("BEGIN")
                 connection.execute("SELECT set_config('app.current_store_id', %s, true)", (str(job[_STORE]),))
                 connection.execute("SELECT 1 FROM store WHERE id = %s", (job[_STORE],)).fetchone()
-                connection.execute(finish, {"id": job[0], "lease": job[_LEASE], "process_id": process_id})
+                connection.execute(_FINISH, (job[0], job[_LEASE], process_id))
                 connection.execute("COMMIT")
 
     def _take(self) -> tuple[Any, ...]:

@@ -23,7 +23,13 @@ def _contestants(bench: Bench) -> Iterator[Sequence[Contestant]]:
 def _timed(bench: Bench, kind: str) -> Figures:
     queue.empty(bench.database)
     bench.database.settle()
-    return bench.act("enqueue", kind, queue.store_id(1), bench.sizes.enqueue_calls, role="web")
+    return bench.act(
+        "enqueue",
+        kind,
+        queue.store_id(1),
+        bench.sizes.enqueue_calls,
+        role="web" if kind == "enqueue" else "worker",  # the web may insert by functions only
+    )
 
 
 ENQUEUE = Measure(

@@ -153,8 +153,7 @@ _FUNCTIONS: Final[Mapping[str, _JobFunction]] = {
         "bigint, text[], integer, timestamptz, text[], float8, bigint, bigint[]", ("worker",)
     ),
     "salon_jobs_claim_groups": _JobFunction(_CLAIM_GROUPS, ("worker",)),
-    "salon_jobs_finish": _JobFunction("bigint, bigint, bigint, float8", ("worker",)),
-    "salon_jobs_finish_chunk": _JobFunction("bigint[], bigint[], bigint, float8", ("worker",)),
+    "salon_jobs_finish": _JobFunction("bigint[], bigint[], bigint, boolean, float8, boolean", ("worker",)),
     "salon_jobs_unheld": _JobFunction("bigint[]", ("worker",)),
     "salon_jobs_unclaimable": _JobFunction("bigint[]", ("worker",)),
     "salon_jobs_emit": _JobFunction(_EMIT, ("web", "worker")),

@@ -66,12 +66,7 @@ def in_one_trip(connection: BaseDatabaseWrapper, statements: str) -> PGresult:
     """
     raw: Any = connection.connection
     with connection.wrap_database_errors:
-        return run_statements(raw, statements)
-
-
-def run_statements(raw: Any, statements: str) -> PGresult:
-    """Run statements as ``in_one_trip`` on a psycopg connection. Raises database errors as psycopg's."""
-    return _run(raw, raw.pgconn.exec_, statements.encode())
+        return _run(raw, raw.pgconn.exec_, statements.encode())
 
 
 def _run(raw: Any, call: Callable[..., PGresult], *arguments: Any, **options: Any) -> PGresult:
@@ -102,11 +97,6 @@ def results_in_one_trip(connection: BaseDatabaseWrapper, statements: str) -> lis
         raw.pgconn.send_query(statements.encode(raw.info.encoding))
         results: list[PGresult] = raw.wait(executing(raw.pgconn))
         return results
-
-
-def rows_in_one_trip(connection: BaseDatabaseWrapper, statements: str) -> list[Any]:
-    """Run statements as ``in_one_trip`` and return the last one's rows, converted as a cursor would."""
-    return converted(connection.connection, in_one_trip(connection, statements))
 
 
 def _in_binary(connection: BaseDatabaseWrapper, statement: str, make_row: Callable[[Sequence[Any]], Any]) -> list[Any]:
@@ -149,16 +139,14 @@ def _numbered(name: str) -> tuple[bytes, tuple[str, ...]]:
     return _PLACEHOLDER.sub(lambda found: f"${names.index(found[1]) + 1}", load(name)).encode(), names
 
 
-def prepared_rows(
-    statement: str, parameters: Mapping[str, Any], make_row: Callable[[Sequence[Any]], Any] = tuple
+def _in_binary_prepared(
+    connection: BaseDatabaseWrapper, statement: str, parameters: Mapping[str, Any], make_row: Callable[..., Any]
 ) -> list[Any]:
     """Run one of our statements, prepared on its first use, and return its rows, read in binary.
 
-    In autocommit only, and never behind a pooler in transaction mode. A claim of one job takes two thirds of the time
-    that ``many_hot_rows`` takes. Raises database errors as Django's. After an error the next call prepares the
+    A claim of one job takes two thirds of the time that it takes unprepared. After an error the next call prepares the
     statement again: a reset of the session may have removed it, or a migration may have changed what it returns.
     """
-    connection = connections[conf.database]
     with connection.wrap_database_errors:
         raw: Any = raw_cursor(connection).connection
         text, names = _numbered(statement)
@@ -183,41 +171,37 @@ def converted(context: Any, result: PGresult, make_row: Callable[[Sequence[Any]]
     return rows
 
 
-def hot_rows(statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
-    """Run one of our statements and return its rows. Raises database errors as Django's."""
-    connection = connections[conf.database]
-    with connection.wrap_database_errors:
-        cursor = raw_cursor(connection)
-        cursor.execute(load(statement), parameters)
-        rows: list[tuple[Any, ...]] = cursor.fetchall()
-        return rows
-
-
-def rows_without_jit(statement: str, parameters: dict[str, Any]) -> list[Any]:
-    """Run one of our statements whose cost the planner overestimates, and return its rows.
-
-    Where JIT is on, the server would compile it each time, which takes a hundred times as long as running it.
-    """
-    connection = connections[conf.database]
-    with connection.wrap_database_errors:
-        text = ClientCursor(raw_cursor(connection).connection).mogrify(load(statement).encode(), parameters)
-    return rows_in_one_trip(connection, f"SET LOCAL jit = off; {text}")
-
-
-def many_hot_rows(
-    statement: str, parameters: dict[str, Any], make_row: Callable[[Sequence[Any]], Any] = tuple
+def hot(
+    statement: str,
+    parameters: Mapping[str, Any],
+    *,
+    make_row: Callable[[Sequence[Any]], Any] = tuple,
+    many: bool = False,
+    prepare: bool = False,
+    jit: bool = True,
+    using: str | None = None,
 ) -> list[Any]:
-    """Run a statement as ``hot_rows`` does, for hundreds of rows while other threads are busy.
+    """Run one of our statements without Django's cursor wrappers, and return its rows, if it has any.
 
-    ``make_row`` builds a row from its values.
+    For what runs per job or claim. ``many``: hundreds of rows, while other threads are busy. ``prepare``: in autocommit
+    only, and never behind a pooler in transaction mode. ``jit`` False: its cost is overestimated; where JIT is on, the
+    server would compile it each time, which takes a hundred times as long as running it. ``using`` defaults to the
+    alias of the job tables. Raises database errors as Django's.
     """
-    connection = connections[conf.database]
+    connection = connections[using or conf.database]
+    if prepare:
+        return _in_binary_prepared(connection, statement, parameters, make_row)
     with connection.wrap_database_errors:
         cursor = raw_cursor(connection)
-        if isinstance(cursor, ClientCursor) and cursor.connection.autocommit:
+        if not jit:
+            text = ClientCursor(cursor.connection).mogrify(load(statement).encode(), parameters)
+            return converted(cursor.connection, in_one_trip(connection, f"SET LOCAL jit = off; {text}"), make_row)
+        if many and isinstance(cursor, ClientCursor) and cursor.connection.autocommit:
             text = cursor.mogrify(load(statement).encode(), parameters)
             return _in_binary(connection, text, make_row)
-    return list(map(make_row, hot_rows(statement, parameters)))
+        cursor.execute(load(statement), parameters)
+        found: list[Any] = [] if cursor.description is None else cursor.fetchall()
+        return found if make_row is tuple else list(map(make_row, found))
 
 
 def ping() -> None:
@@ -225,16 +209,6 @@ def ping() -> None:
     connection = connections[conf.database]
     connection.ensure_connection()
     in_one_trip(connection, "SELECT 1")
-
-
-def execute_hot(statement: str, parameters: dict[str, Any]) -> int:
-    """Run one of our statements and return how many rows it changed. Raises database errors as Django's."""
-    connection = connections[conf.database]
-    with connection.wrap_database_errors:
-        cursor = raw_cursor(connection)
-        cursor.execute(load(statement), parameters)
-        count: int = cursor.rowcount
-        return count
 
 
 def rows(statement: str, parameters: Mapping[str, Any] | None = None, *, using: str | None = None) -> list[Any]:

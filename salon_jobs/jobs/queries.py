@@ -29,7 +29,8 @@ from salon_jobs.core.error_report import ErrorReport, shown_message
 from salon_jobs.core.events import log_event
 from salon_jobs.core.outcomes import CANCEL_CLASS, DISCARD_CLASS, DISCARDED
 from salon_jobs.core.records import ClaimedJob, JobState, KeptResult
-from salon_jobs.db.statements import execute_hot, hot_rows, load, many_hot_rows, prepared_rows
+from salon_jobs.db.connections import raw_cursor
+from salon_jobs.db.statements import hot, load
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.timeline import is_same_timeline
 
@@ -105,9 +106,8 @@ def claim(statement: str, parameters: dict[str, Any], *, prepare: bool = False) 
 def _claim(statement: str, parameters: dict[str, Any], *, prepare: bool = False) -> list[ClaimedJob]:
     parameters["lease"] = secrets.randbits(63) or 1
     parameters["left_out"] = _left_out_now() if _left_out else "{}"
-    run = prepared_rows if prepare else many_hot_rows
     try:
-        jobs: list[ClaimedJob] = run(statement, parameters, _claimed_job)
+        jobs: list[ClaimedJob] = hot(statement, parameters, make_row=_claimed_job, many=True, prepare=prepare)
     except Error as error:
         sqlstate = getattr(error.__cause__, "sqlstate", None)
         if sqlstate is None or sqlstate[:2] in _OF_NO_ROW:
@@ -146,7 +146,7 @@ def despite_rows(run: Callable[[], T]) -> T:
         with connections[conf.database].cursor() as cursor:
             cursor.execute(f"{body}\nSELECT id FROM due", failed.parameters)
             due = [row[0] for row in cursor.fetchall()]
-        refused = hot_rows("unclaimable", {"ids": due})
+        refused = hot("unclaimable", {"ids": due})
         if not refused:
             raise
         for *fields, error in refused:
@@ -181,50 +181,32 @@ def finish(job: ClaimedJob, process_id: int, result: KeptResult | None = None, *
     """
     if result is not None:
         return bool(finish_results([(job, result)], process_id, wait=True))
-    if conf.keep_succeeded:
-        return execute_hot("finish_keep", {**_fence(job, process_id), "ran_s": ran_s}) == 1
-    return execute_hot("finish", _fence(job, process_id)) == 1
+    connection = connections[conf.database]
+    with connection.wrap_database_errors:
+        cursor = raw_cursor(connection)
+        cursor.execute(finish_call([job], process_id, ran_s=ran_s, all_or_error=False).encode())
+        finished: tuple[int] = cursor.fetchone()
+        return finished == (1,)
 
 
-def finish_call(job: ClaimedJob, process_id: int, *, ran_s: float) -> str:
-    """Return a statement that finishes a job, and raises LEASE_LOST if the lease is lost."""
-    kept = f"{ran_s:f}" if conf.keep_succeeded else "NULL"
-    return f"SELECT salon_jobs_finish({job.id:d}, {job.lease:d}, {process_id:d}, {kept})"
-
-
-def finish_chunk_call(jobs: Sequence[ClaimedJob], process_id: int, *, ran_s: float) -> str:
+def finish_call(jobs: Sequence[ClaimedJob], process_id: int, *, ran_s: float | None, all_or_error: bool = True) -> str:
     """Return a statement that finishes all of these jobs, and raises LEASE_LOST if a lease is lost."""
-    kept = f"{ran_s:f}" if conf.keep_succeeded else "NULL"
     ordered = sorted(jobs)  # their first field is the id
     ids, leases = (",".join([str(getattr(job, name)) for job in ordered]) for name in ("id", "lease"))
-    return f"SELECT salon_jobs_finish_chunk('{{{ids}}}', '{{{leases}}}', {process_id:d}, {kept})"
+    how = f"{conf.keep_succeeded}, {'NULL' if ran_s is None else f'{ran_s:f}'}, {all_or_error}"
+    return f"SELECT salon_jobs_finish('{{{ids}}}', '{{{leases}}}', {process_id:d}, {how})"
 
 
-def finish_many(
-    jobs: Sequence[ClaimedJob], process_id: int, contended: bool = False, *, ran_s: Sequence[float | None] = ()
-) -> set[int]:
-    """Finish jobs in one or two statements and return their fences. The others are locked, or not ours any more.
+def finish_many(jobs: Sequence[ClaimedJob], process_id: int, *, ran_s: Sequence[float | None] = ()) -> set[int]:
+    """Finish jobs in one statement and return their fences. The others are locked, or not ours any more.
 
-    ``contended``: some were locked a moment ago, so that the faster statement would probably fail. In autocommit only.
     Of jobs that are kept, ``ran_s`` says how long their handlers ran.
     """
-    if conf.keep_succeeded:
-        return _fenced("finish_many_keep", {**_fences(jobs, process_id), "ran_s": list(ran_s)})
-    finished: set[int] = set()
-    if not contended:
-        try:
-            finished = _fenced("finish_unlocked", _fences(jobs, process_id))
-        except OperationalError as error:
-            if not is_held_up(error):
-                raise
-        if len(finished) == len(jobs):
-            return finished
-        jobs = [job for job in jobs if job.fence not in finished]
-    return finished | _fenced("finish_many", _fences(jobs, process_id))
+    return _fenced("finish_many", {**_fences(jobs, process_id), "keep": conf.keep_succeeded, "ran_s": list(ran_s)})
 
 
 def _fenced(statement: str, parameters: dict[str, Any]) -> set[int]:
-    return {row[0] for row in many_hot_rows(statement, parameters)}
+    return {row[0] for row in hot(statement, parameters, many=True)}
 
 
 def owned(jobs: Sequence[ClaimedJob], process_id: int) -> set[int]:
@@ -266,7 +248,7 @@ def fail(
     """
     end = {"wait": delay, "final": final, "reason": reason, "ran_s": ran_s}
     parameters = {**_fence(job, process_id), **end, **asdict(error)}
-    rows = _despite_twins(lambda: hot_rows("fail", parameters))
+    rows = _despite_twins(lambda: hot("fail", parameters))
     return Ended(JobState(rows[0][0]), rows[0][1]) if rows else None
 
 
@@ -276,7 +258,7 @@ def cancel_run(job: ClaimedJob, process_id: int, reason: str, *, ran_s: float | 
     end = {"reason": shown_message(reason)[:255], "error_class": error_class, "ran_s": ran_s}
     parameters = {**_fence(job, process_id), **end}
     with briefly():
-        return bool(hot_rows("cancel_run", parameters))
+        return bool(hot("cancel_run", parameters))
 
 
 def expire_run(job: ClaimedJob, process_id: int, error: ErrorReport, reason: str) -> bool:
@@ -285,7 +267,7 @@ def expire_run(job: ClaimedJob, process_id: int, error: ErrorReport, reason: str
     Can be held up.
     """
     with briefly():
-        return bool(hot_rows("expire_run", {**_fence(job, process_id), "reason": reason, **asdict(error)}))
+        return bool(hot("expire_run", {**_fence(job, process_id), "reason": reason, **asdict(error)}))
 
 
 def begin_once(job: ClaimedJob, process_id: int) -> bool:
@@ -294,12 +276,12 @@ def begin_once(job: ClaimedJob, process_id: int) -> bool:
     Until it is requeued as ``unbegun``, or an operator retries it, nothing queues the job again. Can be held up.
     """
     with briefly():
-        return execute_hot("begin_once", _fence(job, process_id)) == 1
+        return bool(hot("begin_once", _fence(job, process_id)))
 
 
 def begun_once(process_id: int) -> set[tuple[int, int]]:
     """Return (id, lease) of jobs leased to this process that have begun their only run."""
-    return {(row[0], row[1]) for row in hot_rows("begun_once", {"process_id": process_id})}
+    return {(row[0], row[1]) for row in hot("begun_once", {"process_id": process_id})}
 
 
 def requeue(
@@ -346,7 +328,7 @@ def _requeue(
         "alone": alone,
         "unbegun": unbegun,
     }
-    return _requeued(hot_rows("requeue", parameters))
+    return _requeued(hot("requeue", parameters))
 
 
 def _requeued(rows: Iterable[Sequence[Any]]) -> list[Requeued]:
@@ -355,13 +337,13 @@ def _requeued(rows: Iterable[Sequence[Any]]) -> list[Requeued]:
 
 def cancel_requests(process_id: int) -> set[tuple[int, int]]:
     """Return (id, lease) of jobs leased to this process whose cancellation was requested."""
-    return {(row[0], row[1]) for row in hot_rows("cancel_requests", {"process_id": process_id})}
+    return {(row[0], row[1]) for row in hot("cancel_requests", {"process_id": process_id})}
 
 
 def other_leases(process_id: int, known: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return (id, lease) of jobs leased to this process other than these: the reply to their claim never arrived."""
     parameters = {"process_id": process_id, "fences": [job_id ^ lease for job_id, lease in known]}
-    return [(row[0], row[1]) for row in hot_rows("other_leases", parameters)]
+    return [(row[0], row[1]) for row in hot("other_leases", parameters)]
 
 
 def committed(job: ClaimedJob, process_id: int, *, began: float | None = None) -> bool | None:
@@ -371,7 +353,7 @@ def committed(job: ClaimedJob, process_id: int, *, began: float | None = None) -
     ``began``, when the run began (monotonic seconds), None if the row is gone and the server was promoted since: its
     COMMIT may have been lost, or the row.
     """
-    [(took_effect, is_gone)] = hot_rows("lease_state", _fence(job, process_id))
+    [(took_effect, is_gone)] = hot("lease_state", _fence(job, process_id))
     if took_effect and is_gone and began is not None and not is_same_timeline(began):
         return None
     return bool(took_effect)
@@ -379,18 +361,18 @@ def committed(job: ClaimedJob, process_id: int, *, began: float | None = None) -
 
 def failed_by(job: ClaimedJob) -> bool:
     """Return whether the job failed under this run's lease; any later claim or rescue has another."""
-    return bool(hot_rows("failed_by", {"id": job.id, "lease": job.lease}))
+    return bool(hot("failed_by", {"id": job.id, "lease": job.lease}))
 
 
 def with_payload(job: ClaimedJob, process_id: int) -> ClaimedJob:
     """Return the job with its payload, read now if its claim left it out; without it if the lease is lost."""
-    rows = () if job.payload else hot_rows("large_payload", _fence(job, process_id))
+    rows = () if job.payload else hot("large_payload", _fence(job, process_id))
     return job._replace(payload=rows[0][0]) if rows else job
 
 
 def leased_job(process_id: int, job_id: int, lease: int) -> ClaimedJob | None:
     """Return the job if this process still holds it under this lease."""
-    rows = hot_rows("leased_job", {"id": job_id, "lease": lease, "process_id": process_id})
+    rows = hot("leased_job", {"id": job_id, "lease": lease, "process_id": process_id})
     return ClaimedJob._make(rows[0]) if rows else None
 
 
@@ -415,7 +397,7 @@ def rescue(
             "once": [task.name for task in registry.tasks() if task.at_most_once],
             "limited": [task.name for task in registry.tasks() if task.timeouts and task.timeouts.wait_timeout],
         }
-        return _requeued(hot_rows("rescue", parameters))
+        return _requeued(hot("rescue", parameters))
 
     return _requeue_free(run, unheld(ids) if again else ids)
 
@@ -425,7 +407,7 @@ def unheld(ids: Sequence[int]) -> list[int]:
 
     It takes a second at most; what it has not looked at then is not among them.
     """
-    free: list[int] = hot_rows("unheld", {"ids": list(ids)})[0][0] if ids else []
+    free: list[int] = hot("unheld", {"ids": list(ids)})[0][0] if ids else []
     return free
 
 
@@ -457,7 +439,7 @@ def briefly() -> Generator[None]:
     is_outermost = not connections[conf.database].in_atomic_block
     with transaction.atomic(using=conf.database):
         if is_outermost:
-            execute_hot("wait_briefly", {"patience": _PATIENCE})
+            hot("wait_briefly", {"patience": _PATIENCE})
         yield
 
 
@@ -482,7 +464,7 @@ def _requeue_free(run: Callable[[Sequence[int]], list[Requeued]], ids: Sequence[
             return _despite_twins(partial(run, ids))
         except (DataError, IntegrityError) as error:
             if len(ids) == 1:
-                for row in hot_rows("identify", {"id": ids[0]}):
+                for row in hot("identify", {"id": ids[0]}):
                     fields = dict(zip(("task_name", "job_id", "store_id", "attempt"), row, strict=True))
                     log_event(logging.ERROR, events.JOB_NOT_RESCUED, **fields, error=str(error).strip())
                 break

@@ -6,7 +6,7 @@ import time
 
 from django.db import Error, OperationalError
 
-from salon_jobs.db.statements import hot_rows
+from salon_jobs.db.statements import hot
 
 # What the process has read, in order: when the answer was there (monotonic seconds), and the timeline.
 _readings: list[tuple[float, str]] = []
@@ -35,7 +35,7 @@ def is_same_timeline(since: float) -> bool:
 
 def _read() -> str | None:
     try:
-        timeline: str = hot_rows("timeline", {})[0][0]
+        timeline: str = hot("timeline", {})[0][0]
     except Error as error:
         sqlstate: str = getattr(error.__cause__, "sqlstate", None) or ""
         if isinstance(error, OperationalError) or not sqlstate.startswith(_UNSUPPORTED):

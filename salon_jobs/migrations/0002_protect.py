@@ -40,7 +40,6 @@ class Migration(JobTablesMigration):
         InstallFunction("salon_jobs_claim"),
         InstallFunction("salon_jobs_claim_groups"),
         InstallFunction("salon_jobs_finish"),
-        InstallFunction("salon_jobs_finish_chunk"),
         InstallFunction("salon_jobs_unheld"),
         InstallFunction("salon_jobs_unclaimable"),
         InstallFunction("salon_jobs_supersede"),

@@ -18,7 +18,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.error_report import shown_message
 from salon_jobs.core.records import PARTITIONS, MessageStatus
 from salon_jobs.db import statements
-from salon_jobs.db.statements import execute_hot, hot_rows, many_hot_rows
+from salon_jobs.db.statements import hot
 from salon_jobs.models import BlockedAggregate, DestinationState, Message, Process, RelayPartition
 from salon_jobs.models.fields import MARGIN, first_id_at
 
@@ -100,7 +100,7 @@ class PartitionState(NamedTuple):
 
 def gate() -> Gate:
     """Read the gate. Read messages up to its bound afterwards, in a separate statement."""
-    [(allocated, bound, holders, server)] = hot_rows("gate", {})
+    [(allocated, bound, holders, server)] = hot("gate", {})
     return Gate(allocated, bound, tuple(holders), server)
 
 
@@ -113,7 +113,7 @@ def fetch(requests: Sequence[PageRequest], bound: int, *, without: Iterable[str]
 
 def fetch_heads(ids: Sequence[int]) -> dict[int, OutgoingMessage]:
     """Return, by each pending message's ID, the first pending message of its aggregate, or itself if it has none."""
-    rows = many_hot_rows("fetch_heads", {"ids": list(ids)}) if ids else []
+    rows = hot("fetch_heads", {"ids": list(ids)}, many=True) if ids else []
     return {row[0]: OutgoingMessage._make(row[1:]) for row in rows}
 
 
@@ -134,18 +134,18 @@ def fetch_passed_over(
 
 
 def message_types() -> list[str]:
-    return [row[0] for row in hot_rows("message_types", {})]
+    return [row[0] for row in hot("message_types", {})]
 
 
 def mark_published(messages: Sequence[OutgoingMessage]) -> None:
     """Mark messages as published, and unblock the aggregates they blocked."""
-    execute_hot("mark_published", _identities(messages))
+    hot("mark_published", _identities(messages))
 
 
 def mark_skipped(skipped: Sequence[tuple[OutgoingMessage, str]]) -> None:
     """Mark messages as skipped, with the reason of each, and unblock the aggregates they blocked."""
     identities = _identities([message for message, _ in skipped])
-    execute_hot("mark_skipped", {**identities, "reasons": [reason for _, reason in skipped]})
+    hot("mark_skipped", {**identities, "reasons": [reason for _, reason in skipped]})
 
 
 def _identities(messages: Iterable[OutgoingMessage]) -> dict[str, Any]:
@@ -167,13 +167,13 @@ def write_failures(failures: Sequence[Failure], *, owner: int) -> set[int]:
         "owner": owner,
     }
     with transaction.atomic(using=conf.database):
-        written = {row[0] for row in hot_rows("mark_unpublished", parameters)}
+        written = {row[0] for row in hot("mark_unpublished", parameters)}
         ours = [failure for failure in failures if failure.message.id in written]
         ids = [failure.message.id for failure in ours]
         types = [failure.message.aggregate_type for failure in ours]
         aggregates = [failure.message.aggregate_id for failure in ours]
-        execute_hot("unblock", {"heads": ids, "types": types, "aggregates": aggregates})
-        execute_hot("block", {"ids": ids, "codes": [failure.answer.code[:_LONGEST_CODE] for failure in ours]})
+        hot("unblock", {"heads": ids, "types": types, "aggregates": aggregates})
+        hot("block", {"ids": ids, "codes": [failure.answer.code[:_LONGEST_CODE] for failure in ours]})
     return written
 
 
@@ -189,7 +189,7 @@ def write_unresolvable(failures: Sequence[Failure], *, owner: int, wait_s: float
         "owner": owner,
         "wait_s": wait_s,
     }
-    return {row[0] for row in hot_rows("block_unresolvable", parameters)}
+    return {row[0] for row in hot("block_unresolvable", parameters)}
 
 
 def forget_head(head_id: int) -> None:
@@ -238,7 +238,7 @@ def take_partitions(states: Sequence[PartitionState], *, owner: int) -> set[int]
         "beats": [state.beat for state in states],
         "owner": owner,
     }
-    return {row[0] for row in hot_rows("take_partitions", parameters)}
+    return {row[0] for row in hot("take_partitions", parameters)}
 
 
 def release_partitions(partitions: Iterable[int], *, owner: int) -> None:
@@ -262,7 +262,7 @@ def destinations() -> dict[str, tuple[bool, str]]:
 def grant_tokens(wanted: Sequence[tuple[str, int, int]]) -> dict[str, int]:
     """Take tokens for destinations, each (name, most, rate per second); return how many each got."""
     types, counts, rates = map(list, zip(*wanted, strict=True))
-    return dict(hot_rows("grant_tokens", {"types": types, "wanted": counts, "rates": rates}))
+    return dict(hot("grant_tokens", {"types": types, "wanted": counts, "rates": rates}))
 
 
 def write_outage(aggregate_type: str, outage: PublishFailure | None) -> None:
@@ -286,7 +286,7 @@ def oldest_messages(types: Iterable[str] | None = None, *, using: str | None = N
 
 
 def _messages(statement: str, parameters: dict[str, Any]) -> list[OutgoingMessage]:
-    return list(map(OutgoingMessage._make, many_hot_rows(statement, parameters)))
+    return list(map(OutgoingMessage._make, hot(statement, parameters, many=True)))
 
 
 def _error(answer: PublishFailure) -> str:

@@ -34,7 +34,7 @@ from salon_jobs.core.events import log_event
 from salon_jobs.db.connections import in_transaction
 from salon_jobs.db.read_only import close_if_read_only
 from salon_jobs.db.server_cursors import ServerCursors
-from salon_jobs.db.statements import in_one_trip, rows_in_one_trip, run_statements, succeeded
+from salon_jobs.db.statements import converted, in_one_trip, succeeded
 from salon_jobs.tenancy.active import open_store, session_context
 
 # The session's advisory locks, each as the call that releases it.
@@ -199,7 +199,7 @@ def _watch(connection: BaseDatabaseWrapper, **_: object) -> None:
         return
     session = watched(raw)
     if session is None:
-        as_connected = rows_in_one_trip(connection, AS_CONNECTED.format(pid=raw.info.backend_pid))
+        as_connected = converted(raw, in_one_trip(connection, AS_CONNECTED.format(pid=raw.info.backend_pid)))
         # psycopg calls it only by this name; an instance attribute keeps the connection free of a reference cycle.
         vars(raw)["wait"] = WatchedSession(raw, as_connected)
     elif session.used and session_context(connection) is None:
@@ -263,7 +263,7 @@ def reset_raw(raw: Connection[Any]) -> bool:
     if session.client_changed:
         raise TenantContextError(_CLIENT_CHANGED)
     session.cursors.end_all()
-    run_statements(raw, session.reset)
+    succeeded(raw, raw.pgconn.exec_(session.reset.encode()))
     session.used = False
     return True
 

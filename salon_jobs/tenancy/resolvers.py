@@ -18,7 +18,7 @@ from psycopg import sql
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError, StoreRefused
 from salon_jobs.db.connections import in_transaction
-from salon_jobs.db.statements import in_one_trip, rows_in_one_trip
+from salon_jobs.db.statements import converted, in_one_trip
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -53,7 +53,7 @@ def stores_of(user: AbstractBaseUser | AnonymousUser) -> tuple[UUID, ...]:
         sql.Identifier(str(user_field.column)),
         sql.Literal(key),
     )
-    rows = rows_in_one_trip(connection, statement.as_string(connection.connection))
+    rows = converted(connection.connection, in_one_trip(connection, statement.as_string(connection.connection)))
     if in_transaction(connection):  # other code's, which continues
         forget = sql.SQL("SELECT set_config({}, '', true)").format(sql.Literal(conf.user_guc))
         in_one_trip(connection, forget.as_string(connection.connection))

@@ -460,7 +460,7 @@ def _commit_finished(own: StoreJobContext, running: RunningJob) -> bool:
     running.check_end()
     running.is_unclear = True
     with _lease_lost(running):
-        running.finished = own.commit_after(queries.finish_call(running.job, running.process_id, ran_s=running.ran_s))
+        running.finished = own.commit_after(queries.finish_call([running.job], running.process_id, ran_s=running.ran_s))
     return running.finished
 
 
@@ -478,7 +478,7 @@ def _finish_chunk(own: StoreJobContext | None, running: RunningJob) -> None:
     jobs = [run.job for run in running.runs if run.result is None]
     with _lease_lost(running):
         # An empty statement commits alone.
-        finish = queries.finish_chunk_call(jobs, running.process_id, ran_s=running.ran_s) if jobs else "SELECT"
+        finish = queries.finish_call(jobs, running.process_id, ran_s=running.ran_s) if jobs else "SELECT"
         if own is None or not own.commit_after(finish):
             in_one_trip(running.connection, finish)
 

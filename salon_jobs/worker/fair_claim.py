@@ -17,7 +17,7 @@ from django.db import transaction
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import NO_STORE, ClaimedJob
-from salon_jobs.db.statements import execute_hot, hot_rows
+from salon_jobs.db.statements import hot
 from salon_jobs.jobs import queries, registry
 from salon_jobs.jobs.limits import Limits, count_by_scope
 from salon_jobs.worker.group_scanner import ClaimFilter, ClaimGroup, GroupScanner, Scan, in_background
@@ -186,7 +186,7 @@ class FairClaim:
                 scopes = {quota.group.id: quota.group.scopes for quota in quotas}
                 started = Counter(scope for job in jobs if not job.expired for scope in scopes[_group_of(job)])
                 for scope in tokens.keys() & started.keys():
-                    execute_hot("spend_tokens", {"scope": scope, "spent": started[scope]})
+                    hot("spend_tokens", {"scope": scope, "spent": started[scope]})
         waits_s = [(1 - left) / (self._limits[scope].rate or 1) for scope, left in tokens.items() if left < 1]
         return jobs, quotas, min(waits_s, default=float("inf"))
 
@@ -198,10 +198,10 @@ class FairClaim:
     def _capacity(self, scopes: set[str]) -> tuple[dict[str, int], dict[str, float]]:
         """Return how many more jobs may start in each scope, and the tokens of those with a rate."""
         rated = sorted(scope for scope in scopes if self._limits[scope].rate is not None)
-        rows: list[Any] = hot_rows("refill_tokens", {"scopes": rated}) if rated else []
+        rows: list[Any] = hot("refill_tokens", {"scopes": rated}) if rated else []
         tokens: dict[str, float] = dict(rows)
         is_counted = any(self._limits[scope].max_concurrency is not None for scope in scopes)
-        running: Mapping[str, int] = count_by_scope(hot_rows("running_counts", {})) if is_counted else {}
+        running: Mapping[str, int] = count_by_scope(hot("running_counts", {})) if is_counted else {}
         capacity: dict[str, int] = {}
         for scope in scopes:
             most = self._limits[scope].max_concurrency
@@ -253,7 +253,7 @@ def claim_groups(process_id: int, quotas: Sequence[Quota], room: int, low_water:
 def lock_scopes(scopes: Iterable[str]) -> set[str]:
     """Lock these scopes for claiming until the transaction ends; return those not locked by others."""
     names = sorted(scopes)
-    return {row[0] for row in hot_rows("lock_scopes", {"scopes": names})} if names else set()
+    return {row[0] for row in hot("lock_scopes", {"scopes": names})} if names else set()
 
 
 def choose(groups: Sequence[ClaimGroup]) -> list[ClaimGroup]:

@@ -159,7 +159,7 @@ class Finisher(Loop):
     def _write_all(self) -> None:
         if self._locked and not self._abandon.is_set():
             locked, self._locked = self._locked, []
-            self._write(locked, contended=True)
+            self._write(locked)
         # Appending and popping need no lock; any later append wakes the loop again.
         remaining = len(self._ended)
         while remaining and not self._abandon.is_set():
@@ -198,17 +198,17 @@ class Finisher(Loop):
             logger.exception("the end of job %s could not be written; it is given back", running.id)
         self._drop(running.runs)
 
-    def _write(self, batch: list[RunningJob], *, contended: bool = False) -> None:
-        """Write one batch and empty it, waiting out any outage. ``contended``: their rows were locked by others."""
+    def _write(self, batch: list[RunningJob]) -> None:
+        """Write one batch and empty it, waiting out any outage."""
         self._batch, self._writing_since = list(batch), batch[0].ended
         try:
-            self._write_or_split(batch, contended)
+            self._write_or_split(batch)
         except Exception:  # without this thread no job of the process would ever be recorded as ended
             logger.exception("the ends of %s jobs could not be written; they are given back", len(batch))
             self._drop(batch)
         self._batch, self._writing_since = [], None
 
-    def _write_or_split(self, batch: list[RunningJob], contended: bool, *, tries: int = _TRIES) -> None:
+    def _write_or_split(self, batch: list[RunningJob], *, tries: int = _TRIES) -> None:
         """Write a batch; split what the server refuses in halves, down to the one run that it refuses, which fails.
 
         ``tries`` is how often an error that may have another reason must come back until the batch is split.
@@ -218,7 +218,7 @@ class Finisher(Loop):
             try:
                 tidy_connections()
                 if failure is None:
-                    self._write_once(batch, contended)
+                    self._write_once(batch)
                 else:
                     self._settle(batch[-1], failure)
                     batch.pop()
@@ -240,7 +240,7 @@ class Finisher(Loop):
                 elif not is_alone:
                     half = batch[: len(batch) // 2]
                     del batch[: len(half)]
-                    self._write_or_split(half, contended, tries=1)
+                    self._write_or_split(half, tries=1)
                 elif failure is None:
                     refusals, failure = 0, refused(batch[0], error)
                 else:  # not even its failure can be written
@@ -258,11 +258,11 @@ class Finisher(Loop):
             return False
         return True
 
-    def _write_once(self, batch: list[RunningJob], contended: bool) -> None:
+    def _write_once(self, batch: list[RunningJob]) -> None:
         plain = [running for running in batch if not running.finished and running.result is None]
         jobs = [running.job for running in plain]
         ran_s = [running.ran_s for running in plain] if conf.keep_succeeded else ()
-        self._report(batch, queries.finish_many(jobs, self._process_id, contended, ran_s=ran_s) if jobs else set())
+        self._report(batch, queries.finish_many(jobs, self._process_id, ran_s=ran_s) if jobs else set())
         kept = [(running.job, running.result) for running in batch if running.result is not None]
         for some in in_statements(kept, self._most_per_statement):
             self._report(batch, queries.finish_results(some, self._process_id))

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from django.db import connections
 
-from salon_jobs.db.statements import rows_without_jit
+from salon_jobs.db.statements import hot
 from salon_jobs.jobs.limits import scopes_of
 
 STORES_PER_SCAN: Final = 64
@@ -82,7 +82,7 @@ class Scan(NamedTuple):
 
 def list_groups(after: UUID | None, runnable: ClaimFilter, *, prefix: int = FIRST_PREFIX, key: int = 0) -> ScanPage:
     """List some claim groups of each of the next stores, from a given prefix and, within it, key. Role: worker."""
-    rows = rows_without_jit("list_groups", list_parameters(after, runnable, prefix=prefix, key=key))
+    rows = hot("list_groups", list_parameters(after, runnable, prefix=prefix, key=key), jit=False)
     groups = [ClaimGroup(*row) for row in rows if row[1] is not None]
     return ScanPage(groups, len({row[0] for row in rows}), rows[-1][0] if rows else None)
 

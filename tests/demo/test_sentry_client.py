@@ -77,6 +77,7 @@ EACH = {
     "process_registered_again": WARNING,
     "destination_lost": WARNING,
     "destination_unresolvable": WARNING,
+    "burst_ended": WARNING,
     "tasks_unknown": WARNING,
     "partitions_lost": WARNING,
     "rescue_held_up": WARNING,

@@ -127,14 +127,14 @@ def test_a_worker_waits_its_turn_to_count_them_without_an_error(
     """A statement that the lock's holders make fail would fill the server's log, and be repeated for each batch."""
     raised: list[Exception] = []
 
-    def many_hot_rows(*arguments: Any) -> list[Any]:
+    def hot(*arguments: Any, **options: Any) -> list[Any]:
         try:
-            return statements.many_hot_rows(*arguments)
+            return statements.hot(*arguments, **options)
         except Exception as error:
             raised.append(error)
             raise
 
-    monkeypatch.setattr(queries, "many_hot_rows", many_hot_rows)
+    monkeypatch.setattr(queries, "hot", hot)
     followed(2)
     tasks.system.enqueue()
     jobs = claim(process_id)

@@ -7,7 +7,7 @@ from datetime import timedelta
 import psycopg
 from django.db import connections
 
-from salon_jobs.db.statements import hot_rows
+from salon_jobs.db.statements import hot
 from salon_jobs.jobs import registry
 from salon_jobs.worker.group_scanner import ClaimFilter, list_groups
 from tests.settings import url_for
@@ -50,6 +50,6 @@ def test_orphans_are_found_without_reading_the_leases_of_the_living(process_id: 
     )
     change("ANALYZE salon_jobs_job")
     before = _entries_read("salon_jobs_job_leased")
-    found = hot_rows("silent_processes", {"silent_after": timedelta(seconds=15)})
+    found = hot("silent_processes", {"silent_after": timedelta(seconds=15)})
     assert sorted(row[0] for row in found) == [process_id + 1, process_id + 2, process_id + 11]
     assert _entries_read("salon_jobs_job_leased") - before < 10

@@ -12,7 +12,7 @@ from tests.support import change
 
 READ = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = %s"
 CLAIM = "SELECT count(*) FROM salon_jobs_claim(%s, ARRAY['test-system'], 10, NULL, NULL, 0, 5, '{}')"
-FINISH = "DO $$ BEGIN PERFORM salon_jobs_finish(%s, 1, 7, %s); EXCEPTION WHEN SQLSTATE 'SJ001' THEN END $$"
+FINISH = "SELECT salon_jobs_finish(%s::text::bigint[], '{1,1,1}', 7, %s, 1.5, false)"
 
 
 @pytest.fixture
@@ -41,29 +41,18 @@ def rows_read(statement: str, *parameters: float | str | None, of: str = "salon_
     return after - before
 
 
-@pytest.mark.parametrize("ran_s", [None, 1.5])
-def test_the_end_of_a_run(empty: None, ran_s: float | None) -> None:
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("ids", ["{20000}", "{100,9000,20000}"], ids=["one", "chunk"])
+def test_the_end_of_a_run(empty: None, ids: str, keep: bool) -> None:
     for _ in range(8):  # five plans of their own, then the one that is kept
-        own_value(FINISH, 1, ran_s)
+        own_value(FINISH, "{1}", keep)
     change(
         "INSERT INTO salon_jobs_job (task, state, leased_by, lease, started_at)"
         " SELECT 'test-system', 'running', 7, 1, now() FROM generate_series(1, 20000)"
     )
-    assert rows_read("SELECT salon_jobs_finish(20000, 1, 7, %s)", ran_s) < 10
-
-
-@pytest.mark.parametrize("ran_s", [None, 1.5])
-def test_the_end_of_a_chunk(empty: None, ran_s: float | None) -> None:
-    for _ in range(8):
-        own_value("SELECT salon_jobs_finish_chunk('{}', '{}', 7, %s)", ran_s)
-    change(
-        "INSERT INTO salon_jobs_job (task, state, leased_by, lease, started_at)"
-        " SELECT 'test-system', 'running', 7, 1, now() FROM generate_series(1, 20000)"
-    )
-    finish = "SELECT salon_jobs_finish_chunk('{100,9000,20000}', '{1,1,1}', 7, %s)"
-    assert rows_read(finish, ran_s) < 10
+    assert rows_read(FINISH, ids, keep) < 10
     change("ANALYZE salon_jobs_job")
-    assert rows_read(finish, ran_s) < 10
+    assert rows_read(FINISH, ids, keep) < 10
 
 
 def test_a_result_by_its_public_id(empty: None) -> None:

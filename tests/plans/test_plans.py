@@ -41,32 +41,29 @@ def crowded(migrated: None) -> Iterator[int]:
     change("TRUNCATE salon_jobs_job, salon_jobs_process RESTART IDENTITY")
 
 
-@pytest.mark.parametrize("statement", ["finish_many", "finish_many_keep"])
-def test_a_batch_of_successes_is_found_by_its_ids(crowded: int, statement: str) -> None:
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_batch_of_successes_is_found_by_its_ids(crowded: int, keep: bool) -> None:
     rows = [100 * number for number in range(1, 500)]
-    plan = nodes(statement, {"ids": rows, "fences": [row ^ 1 for row in rows], "process_id": 3, "ran_s": rows})
+    plan = nodes(
+        "finish_many", {"ids": rows, "fences": [row ^ 1 for row in rows], "process_id": 3, "keep": keep, "ran_s": rows}
+    )
     assert_no_full_scan(plan)
     assert indexes(plan) == {"salon_jobs_job_pkey"}, "that by process holds each job it ran since the last vacuum"
     assert [node["Node Type"] for node in scans(plan)].count("Tid Scan") == 1
 
 
-def test_a_batch_that_nobody_has_locked_is_found_by_its_ids(crowded: int) -> None:
-    rows = [100 * number for number in range(1, 500)]
-    plan = nodes("finish_unlocked", {"ids": rows, "fences": [row ^ 1 for row in rows], "process_id": 3})
-    assert_no_full_scan(plan)
-    assert indexes(plan) == {"salon_jobs_job_pkey"}
-    assert not {node["Node Type"] for node in plan} & {"Nested Loop", "Hash Join", "Merge Join"}
-
-
-@pytest.mark.parametrize("statement", ["finish_many", "finish_many_keep"])
-def test_the_leases_of_a_batch_are_compared_by_hash_where_few_rows_are_expected(crowded: int, statement: str) -> None:
+@pytest.mark.parametrize("keep", [False, True])
+def test_the_leases_of_a_batch_are_compared_by_hash_where_few_rows_are_expected(crowded: int, keep: bool) -> None:
     rows = [100 * number for number in range(1, 500)]
     change(
         "CREATE TABLE statistics_before AS SELECT reltuples, relpages FROM pg_class WHERE relname = 'salon_jobs_job'"
     )
     change("UPDATE pg_class SET reltuples = 100 WHERE relname = 'salon_jobs_job'")
     try:
-        plan = nodes(statement, {"ids": rows, "fences": [row ^ 1 for row in rows], "process_id": 3, "ran_s": rows})
+        plan = nodes(
+            "finish_many",
+            {"ids": rows, "fences": [row ^ 1 for row in rows], "process_id": 3, "keep": keep, "ran_s": rows},
+        )
     finally:
         change(
             "UPDATE pg_class c SET reltuples = b.reltuples FROM statistics_before b WHERE c.relname = 'salon_jobs_job'"
@@ -128,10 +125,8 @@ def test_groups_are_listed_by_steps(crowded: int) -> None:
     assert read <= 3 * 65
 
 
-def test_a_finish_and_a_failure_find_their_row_by_its_key(crowded: int) -> None:
+def test_a_failure_finds_its_row_by_its_key(crowded: int) -> None:
     fence = {"id": 100, "process_id": 2, "lease": 1}
-    plan = nodes("finish", fence)
-    assert_no_full_scan(plan)
     texts = {
         "wait": timedelta(seconds=2),
         "final": False,
@@ -175,7 +170,6 @@ def test_giving_back_and_ending_runs_find_their_rows(crowded: int) -> None:
     assert_no_full_scan(nodes("cancel_run", {**fence, "reason": "discarded", "error_class": "Discard", "ran_s": 1.0}))
     error = {"error_class": "Expired", "code": "JOB.EXPIRED", "message": "", "traceback": ""}
     assert_no_full_scan(nodes("expire_run", {**fence, "reason": "expired", **error}))
-    assert_no_full_scan(nodes("finish_keep", {**fence, "ran_s": 1.0}))
     assert_no_full_scan(nodes("begin_once", fence))
     assert_no_full_scan(nodes("begun_once", {"process_id": 2}))
     assert "salon_jobs_job_pkey" in indexes(nodes("lease_state", fence))

@@ -21,7 +21,7 @@ from psycopg.rows import dict_row
 from project.salon.models import Store
 from salon_jobs import Discard, Snooze, current_job
 from salon_jobs.core.errors import CancelRequested, Interrupted, TimedOut
-from salon_jobs.db.statements import rows_in_one_trip
+from salon_jobs.db.statements import converted, in_one_trip
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.tenancy.connections import AS_CONNECTED, watched
 from salon_jobs.worker.runner import Runner
@@ -403,8 +403,8 @@ def test_behind_a_pooler_only_what_it_carries_over_is_kept(stores: list[UUID]) -
     connection.close()
     execute("SET statement_timeout = '31s'", "SET ROLE worker_runtime", "SET application_name = 'ours'")
     pid = connection.connection.info.backend_pid
-    own = dict(rows_in_one_trip(connection, AS_CONNECTED.format(pid=pid)))
-    shared = dict(rows_in_one_trip(connection, AS_CONNECTED.format(pid=pid + 1)))
+    own = dict(converted(connection.connection, in_one_trip(connection, AS_CONNECTED.format(pid=pid))))
+    shared = dict(converted(connection.connection, in_one_trip(connection, AS_CONNECTED.format(pid=pid + 1))))
     connection.close()
     assert "'31000'" in own["statement_timeout"]
     assert own["role"] == "SET SESSION AUTHORIZATION worker_runtime; SET ROLE worker_runtime"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -505,15 +504,12 @@ def test_the_wait_for_a_full_limit_doubles_until_something_is_claimed(
     assert claims == [Claim([first] * (wait_s == 0.025), wait_s, throttled=True) for wait_s in waits_s]
     names: list[str] = []
 
-    def named(run: Callable[[str, Any], list[Any]]) -> Callable[[str, Any], list[Any]]:
-        def run_named(name: str, parameters: Any) -> list[Any]:
-            names.append(name)
-            return run(name, parameters)
+    def hot(name: str, parameters: Any, **options: Any) -> list[Any]:
+        names.append(name)
+        return statements.hot(name, parameters, **options)
 
-        return run_named
-
-    monkeypatch.setattr(fair_claim, "hot_rows", named(statements.hot_rows))
-    monkeypatch.setattr(group_scanner, "rows_without_jit", named(statements.rows_without_jit))
+    monkeypatch.setattr(fair_claim, "hot", hot)
+    monkeypatch.setattr(group_scanner, "hot", hot)
     assert claimer.claim(10).jobs == []
     assert names == ["list_groups", "lock_scopes", "running_counts"], "it runs no statement about nothing"
     assert queries.finish(first, process_id)
@@ -524,11 +520,11 @@ def test_the_wait_for_a_full_limit_doubles_until_something_is_claimed(
 def test_no_claim_is_compiled(process_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the server has JIT, which is on by default, compiling takes a hundred times as long as claiming."""
     monkeypatch.setattr(statements, "load", lambda _: "SELECT current_setting('jit')")
-    assert statements.rows_without_jit("any", {}) == [("off",)]
+    assert statements.hot("any", {}, jit=False) == [("off",)]
     assert seen("SELECT current_setting('jit')") == [("on",)], "only this one is not"
     claims = seen(
         "SELECT proname FROM pg_proc WHERE proname IN ('salon_jobs_claim', 'salon_jobs_claim_groups',"
-        " 'salon_jobs_finish_chunk') AND 'jit=off' = ANY (proconfig)"
+        " 'salon_jobs_finish') AND 'jit=off' = ANY (proconfig)"
     )
     assert len(claims) == 3
 

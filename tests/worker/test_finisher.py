@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import psycopg
 import pytest
-from django.db import connection, connections
+from django.db import connections
 
 from salon_jobs.core import events
 from salon_jobs.core.events import log_event
@@ -17,7 +15,6 @@ from salon_jobs.jobs import queries
 from salon_jobs.worker.executor import _described, report_successes
 from tests import tasks
 from tests.core.test_log_lines import only_handler, without_time
-from tests.settings import url_for
 from tests.support import change, claim, running_job, running_on_a_thread, seen
 from tests.worker.effects import job_events
 
@@ -46,32 +43,6 @@ def test_a_locked_row_is_left_for_the_next_time_and_holds_up_none(process_id: in
     assert queries.finish_many(jobs, process_id) == {jobs[1].fence}
 
 
-def test_a_deadlock_that_the_server_finds_sooner_leaves_the_locked_rows_too(process_id: int) -> None:
-    ids = [tasks.system.enqueue().id for _ in range(2)]
-    jobs = claim(process_id)
-    lock = "SELECT FROM salon_jobs_job WHERE id = %s FOR UPDATE"
-    change("ALTER ROLE worker_runtime SET deadlock_timeout = '10ms'")
-    connection.close()
-    try:
-        connection.ensure_connection()
-        with psycopg.connect(url_for(None)) as other, psycopg.connect(url_for(None), autocommit=True) as watching:
-            other.execute("SET deadlock_timeout = '1min'")
-            other.execute(lock, [ids[1]])
-
-            def lock_crosswise() -> None:
-                while not watching.execute("SELECT FROM pg_locks WHERE NOT granted").fetchall():
-                    pass
-                other.execute(lock, [ids[0]])
-
-            with ThreadPoolExecutor(1) as pool:
-                end = pool.submit(lock_crosswise)
-                assert jobs[1].fence not in queries.finish_many(jobs, process_id)
-                end.result(10)
-    finally:
-        change("ALTER ROLE worker_runtime RESET deadlock_timeout")
-        connection.close()
-
-
 def test_runs_of_different_leases_are_finished_together(process_id: int) -> None:
     for _ in range(4):
         tasks.system.enqueue()
@@ -81,19 +52,8 @@ def test_runs_of_different_leases_are_finished_together(process_id: int) -> None
     assert queries.finish_many(jobs, process_id) == {job.fence for job in jobs[:3]}
 
 
-def test_rows_that_were_locked_are_not_waited_for_again(
-    process_id: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A statement that fails in every round would fill the server's log."""
+def test_a_row_that_was_locked_is_finished_once_it_is_free(process_id: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    contended: list[bool] = []
-    really = queries.finish_many
-
-    def finish_many(jobs: Any, number: int, was_locked: bool, **_: Any) -> set[int]:
-        contended.append(was_locked)
-        return really(jobs, number, was_locked)
-
-    monkeypatch.setattr(queries, "finish_many", finish_many)
     job = tasks.system.enqueue()
     claimed = claim(process_id)
     with connections["owner"].cursor() as cursor:
@@ -104,9 +64,6 @@ def test_rows_that_were_locked_are_not_waited_for_again(
             assert not runner._jobs.wait_idle(0.5)
             cursor.execute("ROLLBACK")
             assert runner._jobs.wait_idle(10)
-    assert contended[0] is False
-    assert contended[1:]
-    assert all(contended[1:])
     assert job_events(caplog) == ["job_succeeded"]
 
 

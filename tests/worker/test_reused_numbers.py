@@ -45,7 +45,6 @@ ENDS: dict[str, Callable[[ClaimedJob, int], object]] = {
     "finish": queries.finish,
     "finish with a result": lambda job, process_id: queries.finish(job, process_id, RESULT),
     "finish many": lambda job, process_id: queries.finish_many([job], process_id),
-    "finish many locked": lambda job, process_id: queries.finish_many([job], process_id, contended=True),
     "results": lambda job, process_id: queries.finish_results([(job, RESULT)], process_id),
     "owned": lambda job, process_id: queries.owned([job], process_id),
     "fail": lambda job, process_id: queries.fail(
@@ -81,8 +80,7 @@ def test_a_batch_of_several_claims_ends_only_its_own_runs(process_id: int) -> No
         tasks.system.enqueue()
     new, *others = claim(process_id)
     assert (old.id, others[0].lease) == (new.id, new.lease)
-    for contended in (False, True):
-        assert queries.finish_many([old, others[contended]], process_id, contended) == {others[contended].fence}
+    assert queries.finish_many([old, *others], process_id) == {job.fence for job in others}
     assert seen("SELECT id, state FROM salon_jobs_job") == [(new.id, "running")]
     assert queries.finish_many([old, new], process_id) == {new.fence}
 

@@ -153,5 +153,5 @@ def test_the_functions_are_for_the_worker_alone(database: None) -> None:
         " WHERE proname ~ '^salon_jobs_(finish|claim)' ORDER BY 1"
     ) == [
         (name, "migrator", False, "migrator=X/migrator worker_runtime=X/migrator")
-        for name in ("salon_jobs_claim", "salon_jobs_claim_groups", "salon_jobs_finish", "salon_jobs_finish_chunk")
+        for name in ("salon_jobs_claim", "salon_jobs_claim_groups", "salon_jobs_finish")
     ]

@@ -1,23 +1,37 @@
--- Define salon_jobs_finish: finish.sql or, with ran_s (how long it ran), finish_keep, but raising SJ001 when the lease is
--- lost, so that COMMIT can be sent in the same round trip. A function, since the server keeps its plans, behind a pooler
--- too: ending a store's job costs a quarter of a separate DELETE and COMMIT.
--- enable_seqscan: a plan made while the table is empty would later read all of it.
--- Locks: the row. access.job_tables fills in the schema; owner: the migrator; EXECUTE: worker.
-CREATE OR REPLACE FUNCTION __schema__.salon_jobs_finish(job_id bigint, held bigint, holder bigint, ran_s float8)
-RETURNS void LANGUAGE plpgsql SET enable_seqscan = off
+-- Define salon_jobs_finish (version 1), which ends runs as succeeded, that of one job or those of a chunk: deletes the
+-- rows or, with keep, keeps them as succeeded, with the time at which the run began (ran_s ago); returns how many were
+-- still leased to these runs. With all_or_error it raises SJ001 unless all were, so that COMMIT can be sent in the same
+-- round trip. A function, since the server keeps its plans, behind a pooler too: ending a store's job costs a quarter of
+-- a separate DELETE and COMMIT.
+-- Each row is found by its key, whatever the planner believes: + 0 and || '' hide the index by process, which holds an
+-- entry for each job that the process ran since the last vacuum; a join with the leases could read all rows first.
+-- Locks: the rows, in ascending order. Replace it only with a definition that accepts the same arguments.
+-- access.job_tables fills in the schema; owner: the migrator; EXECUTE: worker.
+CREATE OR REPLACE FUNCTION __schema__.salon_jobs_finish(
+    ids bigint[], leases bigint[], holder bigint, keep boolean, ran_s float8, all_or_error boolean
+) RETURNS integer
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $body$
+DECLARE
+    finished integer;
 BEGIN
-    IF ran_s IS NOT NULL THEN
-        UPDATE __schema__.salon_jobs_job
-           SET state = 'succeeded', attempts = least(attempts + 1, 32767), leased_by = NULL,
-               finished_at = clock_timestamp(), started_at = clock_timestamp() - ran_s * interval '1 second'
-         WHERE id = job_id AND leased_by = holder AND lease = held AND state = 'running';
+    IF keep THEN
+        UPDATE __schema__.salon_jobs_job j
+           SET state = 'succeeded', attempts = least(j.attempts + 1, 32767), leased_by = NULL,
+               finished_at = clock_timestamp(),
+               started_at = coalesce(clock_timestamp() - ran_s * interval '1 second', started_at)
+         WHERE j.id = ANY (ids) AND j.lease = leases[array_position(ids, j.id)] AND j.leased_by + 0 = holder
+           AND j.state || '' = 'running';
     ELSE
-        DELETE FROM __schema__.salon_jobs_job
-         WHERE id = job_id AND leased_by = holder AND lease = held AND state = 'running';
+        DELETE FROM __schema__.salon_jobs_job j
+         WHERE j.id = ANY (ids) AND j.lease = leases[array_position(ids, j.id)] AND j.leased_by + 0 = holder
+           AND j.state || '' = 'running';
     END IF;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'job % is no longer leased to this run', job_id USING ERRCODE = 'SJ001';
+    GET DIAGNOSTICS finished = ROW_COUNT;
+    IF all_or_error AND finished < cardinality(ids) THEN
+        RAISE EXCEPTION 'job % is no longer leased to this run', array_to_string(ids, ', ') USING ERRCODE = 'SJ001';
     END IF;
+    RETURN finished;
 END
 $body$

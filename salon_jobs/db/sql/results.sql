@@ -55,7 +55,7 @@ WITH old AS MATERIALIZED (
 SELECT count(*) FROM gone
 
 -- name: finish_results
--- Variant of finish_many for jobs that keep their results, with keep also of finish_many_keep: the results are written
+-- Variant of finish_many for jobs that keep their results, with its keep: the results are written
 -- in the same statement. Runs inside the handler's own transaction for store tasks.
 -- Locks: the rows, in ascending order; SKIP LOCKED like finish_many, unless %(wait)s: a run that ends alone has no next
 -- round. It then reads the rows as they are once they are unlocked. Role: worker. Not prepared either.

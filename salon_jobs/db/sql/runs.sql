@@ -14,6 +14,7 @@ UPDATE salon_jobs_job
  WHERE id = %(id)s AND leased_by = %(process_id)s AND lease = %(lease)s AND state = 'running' AND begun_once_at IS NULL
    AND (SELECT CASE WHEN current_setting('synchronous_commit') IN ('off', 'local')
                     THEN set_config('synchronous_commit', 'on', true) END) IS DISTINCT FROM 'off'
+RETURNING id
 
 -- name: begun_once
 -- Find the jobs leased to this process that have begun their only run.
