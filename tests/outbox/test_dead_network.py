@@ -30,6 +30,7 @@ def network() -> Iterator[Forwarder]:
     settings["OPTIONS"] = {**settings["OPTIONS"], **quick}
     yield forwarder
     settings["HOST"], settings["PORT"], settings["OPTIONS"] = before
+    connections.close_all()
     forwarder.cut()
 
 
