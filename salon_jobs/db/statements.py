@@ -192,13 +192,12 @@ def hot(
     if prepare:
         return _in_binary_prepared(connection, statement, parameters, make_row)
     with connection.wrap_database_errors:
-        cursor = raw_cursor(connection)
+        cursor: Any = raw_cursor(connection)
         if not jit:
-            text = ClientCursor(cursor.connection).mogrify(load(statement).encode(), parameters)
+            text = ClientCursor[Any](cursor.connection).mogrify(load(statement).encode(), parameters)
             return converted(cursor.connection, in_one_trip(connection, f"SET LOCAL jit = off; {text}"), make_row)
-        if many and isinstance(cursor, ClientCursor) and cursor.connection.autocommit:
-            text = cursor.mogrify(load(statement).encode(), parameters)
-            return _in_binary(connection, text, make_row)
+        if many and issubclass(type(cursor), ClientCursor) and cursor.connection.autocommit:
+            return _in_binary(connection, cursor.mogrify(load(statement).encode(), parameters), make_row)
         cursor.execute(load(statement), parameters)
         found: list[Any] = [] if cursor.description is None else cursor.fetchall()
         return found if make_row is tuple else list(map(make_row, found))

@@ -5,6 +5,7 @@ Many more of them: ``pytest --hypothesis-profile=hard tests/worker/test_job_mode
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -90,6 +91,9 @@ new_jobs = st.fixed_dictionaries(
 def contents(new: Sequence[NewJob]) -> list[enqueue.JobContent]:
     """Return what differs between jobs that are added at once."""
     return [enqueue.JobContent(each.store_id, each.payload, each.job_key, each.concurrency_key) for each in new]
+
+
+_process_ids = itertools.count(1)
 
 
 class Jobs(RuleBasedStateMachine):
@@ -292,7 +296,8 @@ class Jobs(RuleBasedStateMachine):
 
     def new_process(self) -> int:
         """Register a process, as a worker does."""
-        process_id = int(Process.objects.create(kind="worker", hostname="model", pid=1).pk)
+        # Ids that are drawn within a millisecond conflict now and then.
+        process_id = int(Process.objects.create(pk=next(_process_ids), kind="worker", hostname="model", pid=1).pk)
         self.model.processes.add(process_id)
         return process_id
 
