@@ -20,12 +20,13 @@ COMPILE = $(UV) pip compile pyproject.toml --quiet --universal --python-version 
 PYTEST = $(BIN)/python -m project.local.postgres --no-fsync --run $(BIN)/python -m pytest
 QUICK = -m "not image and not system and not slow"
 ALL = -m "not image and not system" --hypothesis-profile=full
-# Four parts that end at about the same time. The first waits for processes, the second for brokers, the third for
+# Five parts that end at about the same time. The first two wait for processes, the third for brokers, the fourth for
 # relays; the rest needs little more than the database.
-PROCESS_TESTS := tests/demo tests/e2e tests/process
+END_TO_END_TESTS := tests/e2e
+PROCESS_TESTS := tests/demo tests/process
 BROKER_TESTS := tests/access tests/brokers tests/deployment/test_create_queues.py
 OUTBOX_TESTS := tests/admin tests/inbox tests/integrations tests/outbox tests/plans
-PARTS = $(if $(PYTEST_ARGS),tests-chosen,tests-of-processes tests-of-brokers tests-of-the-outbox tests-of-the-rest)
+PARTS = $(if $(PYTEST_ARGS),tests-chosen,tests-end-to-end tests-of-processes tests-of-brokers tests-of-the-outbox tests-of-the-rest)
 CHAOS_TESTS := tests/system/test_chaos.py tests/system/test_failover.py
 
 .PHONY: help
@@ -63,12 +64,14 @@ test-all: venv ## the same with the slow tests
 	@$(MAKE) SELECT='$(ALL)' checks-and-tests
 
 # Each part has a server of its own and prints what it has to say when it ends.
-.PHONY: checks-and-tests tests-chosen tests-of-processes tests-of-brokers tests-of-the-outbox tests-of-the-rest
+.PHONY: checks-and-tests tests-chosen tests-end-to-end tests-of-processes tests-of-brokers tests-of-the-outbox tests-of-the-rest
 checks-and-tests:
 	@echo "Running at the same time: check $(PARTS)"
 	@$(MAKE) --jobs --keep-going --output-sync=target check $(PARTS)
 tests-chosen:
 	@$(PYTEST) $(SELECT) $(PYTEST_ARGS)
+tests-end-to-end:
+	@$(PYTEST) $(SELECT) $(END_TO_END_TESTS)
 tests-of-processes:
 	@$(PYTEST) $(SELECT) $(PROCESS_TESTS)
 tests-of-brokers:
@@ -76,7 +79,7 @@ tests-of-brokers:
 tests-of-the-outbox:
 	@$(PYTEST) $(SELECT) $(OUTBOX_TESTS)
 tests-of-the-rest:
-	@$(PYTEST) $(SELECT) $(addprefix --ignore=,$(PROCESS_TESTS) $(BROKER_TESTS) $(OUTBOX_TESTS))
+	@$(PYTEST) $(SELECT) $(addprefix --ignore=,$(END_TO_END_TESTS) $(PROCESS_TESTS) $(BROKER_TESTS) $(OUTBOX_TESTS))
 
 .PHONY: test-system
 test-system: venv ## run the tests that need Debian's chromium, pgbouncer and systemd, and a short chaos
