@@ -270,6 +270,12 @@ def expire_run(job: ClaimedJob, process_id: int, error: ErrorReport, reason: str
         return bool(hot("expire_run", {**_fence(job, process_id), "reason": reason, **asdict(error)}))
 
 
+def has_fresh_heartbeat(process_id: int) -> bool:
+    """Return whether the process has a row whose heartbeat is younger than half of PROCESS_SILENT_AFTER."""
+    parameters = {"process_id": process_id, "silent_after": conf.process_silent_after}
+    return bool(hot("has_fresh_heartbeat", parameters)[0][0])
+
+
 def begin_once(job: ClaimedJob, process_id: int) -> bool:
     """Record durably that the job's only run begins. Return False if it may not: the lease is lost, or it has begun.
 

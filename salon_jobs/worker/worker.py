@@ -41,6 +41,8 @@ _NAMED = 5
 # follows the interrupt.
 _LEAVE_S = 1.5
 _ROOM_S = 0.2
+# How often a worker whose heartbeat is late asks whether it has come.
+_HEARTBEAT_LATE_S = 0.05
 # How often a worker without due jobs, and a busy one, looks for jobs whose task it could import.
 _FIND_S = (1.0, 10.0)
 # After a wake-up that announces more jobs, a worker claims again each time that one or two should have arrived, within
@@ -183,6 +185,9 @@ class Worker(Loop):
         self._give_back_overdue()
         self._cancellations.poll()
         if not self._knows_timeline:
+            # A failover can lose the last heartbeats; others might take the next jobs from a process that looks dead.
+            if not queries.has_fresh_heartbeat(self._process_id):
+                return _HEARTBEAT_LATE_S
             record_timeline()
             self._knows_timeline = True
         room = min(self._jobs.room(), self._left())

@@ -13,13 +13,15 @@ import pytest
 from django.db import DatabaseError, OperationalError
 
 from salon_jobs.db import statements
+from salon_jobs.jobs import queries
 from salon_jobs.models import Process
 from salon_jobs.process.heartbeat import application_name
 from salon_jobs.worker.in_flight import InFlightRun
 from salon_jobs.worker.maintenance import RescueCounts, Rescuer, rescue_process
 from tests import tasks
+from tests.e2e.worker_process import eventually
 from tests.settings import url_for
-from tests.support import change, claim, elsewhere, job_row, seen
+from tests.support import change, claim, elsewhere, job_row, seen, working
 from tests.worker.test_store_fences import wait_until_somebody_waits_for_a_lock
 
 
@@ -229,3 +231,25 @@ def test_the_run_for_which_a_child_was_killed_is_a_failed_attempt_and_its_neighb
     assert seen("SELECT job_id, attempt FROM salon_jobs_job_error") == [(culprit, 1)]
     events = [getattr(record, "event", "") for record in caplog.records]
     assert events.count("job_failed" if max_attempts == 1 else "job_retried") == 1
+
+
+def test_a_worker_that_others_may_declare_dead_claims_nothing_after_an_outage(
+    process_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[bool] = []
+    really = queries.has_fresh_heartbeat
+
+    def has_fresh_heartbeat(process_id: int) -> bool:
+        answers.append(really(process_id))
+        return answers[-1]
+
+    monkeypatch.setattr(queries, "has_fresh_heartbeat", has_fresh_heartbeat)
+    change("UPDATE salon_jobs_process SET heartbeat_at = now() - interval '10 s'")
+    job = tasks.system.enqueue()
+    with working(process_id):
+        eventually(lambda: len(answers) > 2)
+        assert [state for (state,) in seen("SELECT state FROM salon_jobs_job")] == ["queued"]
+        change("UPDATE salon_jobs_process SET heartbeat_at = now()")
+        eventually(lambda: job_row(job.id) is None)
+    assert answers[-1]
+    assert not any(answers[:-1])

@@ -14,6 +14,12 @@ RETURNING started_at
 -- Locks: the process rows FOR NO KEY UPDATE, which does not block claims. Role: worker.
 UPDATE salon_jobs_process SET heartbeat_at = clock_timestamp() WHERE id = ANY (%(process_ids)s::bigint[]) RETURNING id
 
+-- name: has_fresh_heartbeat
+-- Return whether a process's last heartbeat is so fresh that others will not declare it dead for a while.
+-- Locks: none. Role: worker.
+SELECT EXISTS (SELECT FROM salon_jobs_process
+                WHERE id = %(process_id)s AND heartbeat_at > clock_timestamp() - %(silent_after)s::interval / 2)
+
 -- name: silent_processes
 -- Find processes whose heartbeat is too old, and up to 100 owners of running jobs without a process row. The owners are
 -- found by stepping through the gaps between the ids of processes that have a row, whose leases are not read: behind a
