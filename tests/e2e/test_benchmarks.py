@@ -29,7 +29,8 @@ def test_every_measure_gives_its_figures(migrated: None, tmp_path: Path) -> None
         assert found["failures"] == {}
         assert set(found["medians"][OURS]) == set(measure.units)
         for figures in found["medians"].values():
-            assert all(value >= 0 for value in figures.values())
+            # The figures of "setup" are differences between starts of two processes, which vary by milliseconds.
+            assert measure.name == "setup" or all(value >= 0 for value in figures.values())
         assert all(len(values) == 1 for figures in found["rounds"].values() for values in figures.values())
     assert {verdict["measure"] for verdict in run["verdicts"]} <= set(run["measures"])
     assert all(verdict["ours"] is not None and verdict["reached"] is not None for verdict in run["verdicts"])
