@@ -103,9 +103,9 @@ def long_task() -> Iterator[None]:
 @pytest.mark.usefixtures("database", "long_task")
 @pytest.mark.parametrize("setting", ["idle_in_transaction_session_timeout", "transaction_timeout"])
 def test_a_server_that_ends_transactions_before_the_tasks_timeout(setting: str) -> None:
-    if not ask("SELECT count(*) FROM pg_settings WHERE name = %s", setting):
-        pytest.skip("PostgreSQL 17 has it")
     assert check_database(databases=["default"]) == []
+    if not ask("SELECT count(*) FROM pg_settings WHERE name = %s", setting):  # transaction_timeout came with 17
+        return
     ask(f"SELECT set_config('{setting}', '1h', false)")
     try:
         [warning] = check_database(databases=["default"])

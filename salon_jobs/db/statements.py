@@ -196,7 +196,7 @@ def hot(
         if not jit:
             text = ClientCursor[Any](cursor.connection).mogrify(load(statement).encode(), parameters)
             return converted(cursor.connection, in_one_trip(connection, f"SET LOCAL jit = off; {text}"), make_row)
-        if many and issubclass(type(cursor), ClientCursor) and cursor.connection.autocommit:
+        if many and isinstance(cursor, ClientCursor) and cursor.connection.autocommit:
             return _in_binary(connection, cursor.mogrify(load(statement).encode(), parameters), make_row)
         cursor.execute(load(statement), parameters)
         found: list[Any] = [] if cursor.description is None else cursor.fetchall()

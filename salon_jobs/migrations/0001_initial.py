@@ -513,7 +513,7 @@ class Migration(JobTablesMigration):
                 (
                     "outcome",
                     models.TextField(
-                        db_default="", default="", help_text="What became of the job, written when its row is deleted"
+                        db_default="", help_text="What became of the job, written when its row is deleted"
                     ),
                 ),
             ],

@@ -142,7 +142,7 @@ class CronTick(models.Model):
     fired_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
     job_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
     outcome: models.TextField[str, str] = models.TextField(
-        db_default="", default="", help_text="What became of the job, written when its row is deleted"
+        db_default="", help_text="What became of the job, written when its row is deleted"
     )
 
     class Meta:
