@@ -9,13 +9,7 @@ from sentry_sdk.integrations.logging import LoggingIntegration
 
 
 def report_to(
-    dsn: str,
-    *,
-    level: str = "WARNING",
-    sample_rate: float = 1.0,
-    traces_sample_rate: float = 0.0,
-    environment: str = "prod",
-    release: str = "",
+    dsn: str, *, level: str = "WARNING", sample_rate: float = 1.0, environment: str = "prod", release: str = ""
 ) -> None:
     """Send errors, and log records from ``level`` up, to ``dsn``, without personal data."""
     sentry_sdk.init(
@@ -23,7 +17,6 @@ def report_to(
         environment=environment,
         release=release or None,
         sample_rate=sample_rate,
-        traces_sample_rate=traces_sample_rate or None,
         integrations=[LoggingIntegration(event_level=logging.getLevelNamesMapping()[level])],
         send_default_pii=False,
         # A handler's arguments are the payload.

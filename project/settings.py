@@ -222,7 +222,6 @@ if SENTRY_DSN:
         SENTRY_DSN,
         level=SENTRY_LEVEL,
         sample_rate=_rate("SENTRY_SAMPLE_RATE", 1.0),
-        traces_sample_rate=_rate("SENTRY_TRACES_SAMPLE_RATE", 0.0),
         environment=env.str("SENTRY_ENVIRONMENT", "prod"),
         release=env.str("SENTRY_RELEASE", ""),
     )

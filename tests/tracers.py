@@ -1,4 +1,4 @@
-"""Tracers for tests: one with fixed headers that records its calls, and one that fails."""
+"""Tracers for tests: one with fixed headers that records its calls, and one that fails, also as a reporter."""
 
 from __future__ import annotations
 
@@ -6,19 +6,15 @@ from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NoReturn
 
-from salon_jobs.core.tracing import Published, Received, Run, Sent
+from salon_jobs.core.tracing import Run, Sent, TracedMessage
 
 
 class RecordingTracer:
-    """Active tracer that returns ``headers`` and appends each record to ``calls`` when its span ends."""
+    """Tracer that returns ``headers`` and appends each record to ``calls`` when its span ends."""
 
-    def __init__(self, headers: Mapping[str, str], *, active: bool = True) -> None:
+    def __init__(self, headers: Mapping[str, str]) -> None:
         self.given = headers
-        self.active = active
         self.calls: list[Any] = []
-
-    def is_active(self) -> bool:
-        return self.active
 
     @contextmanager
     def sending(self, sent: Sent) -> Generator[None]:
@@ -34,11 +30,11 @@ class RecordingTracer:
         self.calls.append(run)
 
     @contextmanager
-    def consuming(self, message: Received) -> Generator[Mapping[str, str]]:
+    def consuming(self, message: TracedMessage) -> Generator[Mapping[str, str]]:
         yield {**self.given, "of": message.message_id}
         self.calls.append(message)
 
-    def published(self, message: Published) -> None:
+    def published(self, message: TracedMessage, **_: object) -> None:
         self.calls.append(message)
 
     def trace_id(self) -> str | None:
@@ -49,7 +45,7 @@ class RecordingTracer:
 
 
 class Failing:
-    """Tracer whose methods raise."""
+    """Tracer, and reporter of failures, whose methods raise."""
 
     def is_active(self) -> bool:
         return True
@@ -65,11 +61,14 @@ class Failing:
         yield
         self._fail(run)
 
-    def consuming(self, message: Received) -> AbstractContextManager[Mapping[str, str]]:
+    def consuming(self, message: TracedMessage) -> AbstractContextManager[Mapping[str, str]]:
         self._fail(message)
 
-    def published(self, message: Published) -> None:
+    def published(self, message: TracedMessage, **_: object) -> None:
         self._fail(message)
+
+    def report(self, failure: object) -> None:
+        self._fail(failure)
 
     def trace_id(self) -> str | None:
         self._fail(None)

@@ -1,4 +1,7 @@
-"""Observer interface for tracing and for final failures. Imports no tracing tool."""
+"""Seam for the tracer (OpenTelemetry) and for the reporter of failures (Sentry). Imports neither.
+
+Each is one object, or None: without them, asking costs one comparison.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from threading import Thread
-from types import TracebackType
-from typing import Any, Final, Protocol, Self, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 from uuid import UUID
 
 from salon_jobs.core import events
@@ -53,7 +55,7 @@ class Sent:
 class Run:
     """One run of a job. ``ended``, the name of the log event of its end, is final when the context exits.
 
-    ``reported`` are the errors that the handler itself has reported, which a tracer that knows them sets.
+    ``reported`` are the errors that the handler itself has reported, which a reporter that knows them sets.
     """
 
     task: str
@@ -77,44 +79,22 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Received:
-    """One message that ``consumer`` turns into a job."""
-
-    consumer: str
-    system: str
-    destination: str
-    event: str
-    message_id: str
-    store_id: UUID | None
-    deliveries: int
-    body_size: int
-    headers: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
-    """One attempt of a relay to publish a message; times are in ns since 1970. ``code`` says why it failed."""
+class TracedMessage:
+    """A message that a relay publishes, or that ``consumer`` turns into a job."""
 
     system: str
     destination: str
     event: str
     message_id: str
     store_id: UUID | None
-    created_at_s: float
-    began_ns: int
-    ended_ns: int
-    count: int
     body_size: int
     headers: Mapping[str, str]
-    code: str = ""
+    consumer: str = ""
+    deliveries: int = 1
 
 
 class Tracer(Protocol):
     """Observer of enqueues, emits, runs and messages. Its errors are logged and affect nothing else."""
-
-    def is_active(self) -> bool:
-        """Return whether to call it now; must be cheap."""
-        ...
 
     def sending(self, sent: Sent, /) -> AbstractContextManager[object]:
         """Wrap an enqueue or an emit; an error raised inside marks it as failed."""
@@ -128,12 +108,12 @@ class Tracer(Protocol):
         """Wrap one run, from its start until its end is written, on the thread of the run."""
         ...
 
-    def consuming(self, message: Received, /) -> AbstractContextManager[Mapping[str, str]]:
+    def consuming(self, message: TracedMessage, /) -> AbstractContextManager[Mapping[str, str]]:
         """Wrap the enqueue of one message's job, perhaps one of many; yields the headers that the job continues."""
         ...
 
-    def published(self, message: Published, /) -> None:
-        """Record one attempt to publish."""
+    def published(self, message: TracedMessage, /, *, began_ns: int, ended_ns: int, code: str) -> None:
+        """Record one attempt to publish, with its times in ns since 1970; ``code`` says why it failed."""
         ...
 
     def trace_id(self) -> str | None:
@@ -145,137 +125,9 @@ class Tracer(Protocol):
         ...
 
 
-_tracers: list[Tracer] = []
-
-
-def trace_by(tracer: Tracer) -> None:
-    """Add a tracer; adding it twice has no effect."""
-    if tracer not in _tracers:
-        _tracers.append(tracer)
-
-
-def active_tracers() -> list[Tracer]:
-    """Return the tracers that are active now."""
-    return [tracer for tracer in _tracers if tracer.is_active()] if _tracers else []
-
-
-def sending(sent: Sent) -> AbstractContextManager[object]:
-    """Wrap an enqueue or an emit."""
-    return _Scopes([partial(tracer.sending, sent) for tracer in active_tracers()])
-
-
-def tracing_run(run: Run) -> AbstractContextManager[object]:
-    """Wrap one run."""
-    return _Scopes([partial(tracer.running, run) for tracer in active_tracers()])
-
-
-@contextmanager
-def consuming(messages: Sequence[T], describe: Callable[[T], Received]) -> Generator[list[str | None]]:
-    """Wrap the enqueue of the jobs of ``messages``; yields the trace that each job keeps."""
-    tracers = active_tracers()
-    if not tracers:
-        yield [None] * len(messages)
-        return
-    with ExitStack() as stack:
-        traces: list[str | None] = []
-        for message in map(describe, messages):
-            scopes = _Scopes([partial(tracer.consuming, message) for tracer in tracers])
-            stack.enter_context(scopes)
-            traces.append(_as_text(_joined(scopes.values)))
-        yield traces
-
-
-def current_headers() -> dict[str, str]:
-    """Return the headers with which a receiver continues the current trace; empty without one."""
-    return _joined([_tried(tracer.headers) or {} for tracer in active_tracers()])
-
-
-def current_trace() -> str | None:
-    """Return the same headers as the JSON kept with a job; None when there are none."""
-    return _as_text(current_headers()) if _tracers else None
-
-
-def current_trace_id() -> str | None:
-    """Return the current trace id of the first tracer that has one."""
-    return next((trace_id for tracer in active_tracers() if (trace_id := _tried(tracer.trace_id))), None)
-
-
-def flush(timeout_s: float) -> None:
-    """Flush all tracers, for ``timeout_s`` at most; for processes that exit without running exit handlers."""
-    # In separate threads: an agent that does not answer must not delay the exit.
-    threads = [Thread(target=_tried, args=(tracer.flush,), daemon=True) for tracer in active_tracers()]
-    for thread in threads:
-        thread.start()
-    end = time.monotonic() + timeout_s
-    for thread in threads:
-        thread.join(max(0.0, end - time.monotonic()))
-
-
-def headers_of(trace: str | None) -> dict[str, str]:
-    """Parse the headers kept with a job or a message; anything else kept there is ignored."""
-    try:
-        headers: object = json.loads(trace) if trace else None
-    except (ValueError, RecursionError):
-        return {}
-    if not isinstance(headers, dict):
-        return {}
-    return {name: value for name, value in cast("dict[str, object]", headers).items() if isinstance(value, str)}
-
-
-class _Scopes:
-    """Context manager that enters one context per tracer and exits those it entered; ``values`` is what they yield."""
-
-    __slots__ = ("_entered", "_makers", "values")
-
-    def __init__(self, makers: Sequence[Callable[[], AbstractContextManager[Any]]]) -> None:
-        self._makers = makers
-        self._entered: list[AbstractContextManager[Any]] = []
-        self.values: list[Any] = []
-
-    def __enter__(self) -> Self:
-        for make in self._makers:
-            with contained("a tracer could not begin"):
-                scope = make()
-                self.values.append(scope.__enter__())
-                self._entered.append(scope)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for scope in reversed(self._entered):
-            with contained("a tracer could not end"):
-                try:
-                    scope.__exit__(kind, error, trace)
-                except BaseException as fault:
-                    if fault is not error:
-                        raise
-
-
-def _tried(call: Callable[[], Any]) -> Any:
-    with contained("a tracer failed"):
-        return call()
-    return None
-
-
-def _joined(all_headers: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Join the headers of several tracers; each adds its own to the baggage."""
-    joined: dict[str, str] = {}
-    for headers in all_headers:
-        for name, value in headers.items():
-            if value and value.isprintable() and len(value) <= _LONGEST_HEADER:
-                both = name == "baggage" and name in joined
-                joined[name] = f"{joined[name]},{value}" if both else value
-    return joined
-
-
-def _as_text(headers: Mapping[str, str]) -> str | None:
-    return json.dumps(headers) if headers else None
-
-
 @dataclass(frozen=True, slots=True)
 class FinalFailure:
-    """A job that will not be retried. ``payload`` is for observers that are configured to include it.
+    """A job that will not be retried. ``payload`` is for reporters that are configured to include it.
 
     ``reported`` says whether the handler itself has already reported the error.
     """
@@ -302,25 +154,176 @@ class MessageFailure:
     consumer: str = ""
 
 
-class FailureObserver(Protocol):
-    """Function that is called once for each final failure."""
+class Reporter(Protocol):
+    """Observer of final failures. Its errors are logged and affect nothing else."""
 
-    def __call__(self, failure: FinalFailure | MessageFailure, /) -> None:
-        """Report one failure; errors raised here are logged and change nothing."""
+    def is_active(self) -> bool:
+        """Return whether to call it now; must be cheap."""
+        ...
+
+    def running(self, run: Run, /) -> AbstractContextManager[object]:
+        """Wrap one run, inside the tracer's span."""
+        ...
+
+    def report(self, failure: FinalFailure | MessageFailure, /) -> None:
+        """Report one failure; called once for each."""
+        ...
+
+    def flush(self) -> None:
+        """Send what is buffered, before the process ends; there is no time limit."""
+        ...
 
 
-_observers: list[FailureObserver] = []
+_tracer: Tracer | None = None
+_reporter: Reporter | None = None
 
 
-def observe_failures(observer: FailureObserver) -> None:
-    """Add an observer; adding it twice has no effect."""
-    if observer not in _observers:
-        _observers.append(observer)
+def trace_by(tracer: Tracer | None) -> None:
+    """Make this the process's tracer; None for no tracing."""
+    global _tracer  # noqa: PLW0603 - one a process
+    _tracer = tracer
+
+
+def report_by(reporter: Reporter | None) -> None:
+    """Make this the process's reporter; None for none."""
+    global _reporter  # noqa: PLW0603 - one a process
+    _reporter = reporter
+
+
+def is_traced() -> bool:
+    """Return whether there is a tracer."""
+    return _tracer is not None
+
+
+def is_observed() -> bool:
+    """Return whether a run has an observer: a tracer, or a reporter that is active."""
+    return _tracer is not None or (_reporter is not None and _reporter.is_active())
+
+
+@contextmanager
+def sending(sent: Sent) -> Generator[None]:
+    """Wrap an enqueue or an emit."""
+    with ExitStack() as scopes:
+        if (tracer := _tracer) is not None:
+            _enter(scopes, partial(tracer.sending, sent))
+        yield
+
+
+@contextmanager
+def observing(run: Run) -> Generator[None]:
+    """Wrap one run."""
+    with ExitStack() as scopes:
+        if (tracer := _tracer) is not None:
+            _enter(scopes, partial(tracer.running, run))
+        if (reporter := _reporter) is not None and reporter.is_active():
+            _enter(scopes, partial(reporter.running, run))
+        yield
+
+
+@contextmanager
+def consuming(messages: Sequence[T], describe: Callable[[T], TracedMessage]) -> Generator[list[str | None]]:
+    """Wrap the enqueue of the jobs of ``messages``; yields the trace that each job keeps."""
+    with ExitStack() as scopes:
+        tracer = _tracer
+        if tracer is None:
+            yield [None] * len(messages)
+            return
+        traces: list[str | None] = []
+        for message in map(describe, messages):
+            headers = _enter(scopes, partial(tracer.consuming, message))
+            traces.append(_as_text(_carried(headers or {})))
+        yield traces
+
+
+def published(message: TracedMessage, *, began_ns: int, ended_ns: int, code: str) -> None:
+    """Record one attempt of a relay to publish."""
+    if _tracer is not None:
+        with contained("the tracer failed"):
+            _tracer.published(message, began_ns=began_ns, ended_ns=ended_ns, code=code)
+
+
+def current_headers() -> dict[str, str]:
+    """Return the headers with which a receiver continues the current trace; empty without one."""
+    if _tracer is not None:
+        with contained("the tracer failed"):
+            return _carried(_tracer.headers())
+    return {}
+
+
+def current_trace() -> str | None:
+    """Return the same headers as the JSON kept with a job; None when there are none."""
+    return _as_text(current_headers())
+
+
+def current_trace_id() -> str | None:
+    """Return the id of the current trace."""
+    if _tracer is not None:
+        with contained("the tracer failed"):
+            return _tracer.trace_id()
+    return None
 
 
 def report_failure(failure: FinalFailure | MessageFailure) -> None:
-    """Call every observer; an observer's error is logged and never affects the job."""
-    for observer in _observers:
+    """Report a failure; an error of the reporter is logged and never affects the job."""
+    if _reporter is not None:
         subject = f"job {failure.job_id}" if isinstance(failure, FinalFailure) else f"message {failure.message_id}"
-        with contained("a failure observer raised for %s", subject):
-            observer(failure)
+        with contained("the reporter of failures raised for %s", subject):
+            _reporter.report(failure)
+
+
+def flush(timeout_s: float) -> None:
+    """Flush tracer and reporter, for ``timeout_s`` at most; for processes that exit without running exit handlers."""
+
+    def flush_one(observer: Tracer | Reporter) -> None:
+        with contained("an observer could not flush"):
+            observer.flush()
+
+    # In separate threads: an agent that does not answer must not delay the exit.
+    threads = [Thread(target=flush_one, args=(each,), daemon=True) for each in (_tracer, _reporter) if each is not None]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + timeout_s
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+
+
+def headers_of(trace: str | None) -> dict[str, str]:
+    """Parse the headers kept with a job or a message; anything else kept there is ignored."""
+    try:
+        headers: object = json.loads(trace) if trace else None
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(headers, dict):
+        return {}
+    return {name: value for name, value in cast("dict[str, object]", headers).items() if isinstance(value, str)}
+
+
+def _enter(scopes: ExitStack, make: Callable[[], AbstractContextManager[T]]) -> T | None:
+    """Enter a context of an observer, whose own errors are logged at its start and at its end."""
+
+    def leave(kind: Any, error: BaseException | None, traceback: Any) -> None:
+        with contained("an observer could not end"):
+            try:
+                scope.__exit__(kind, error, traceback)
+            except BaseException as fault:
+                if fault is not error:
+                    raise
+
+    with contained("an observer could not begin"):
+        scope = make()
+        value = scope.__enter__()
+        scopes.push(leave)
+        return value
+    return None
+
+
+def _carried(headers: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in headers.items()
+        if value and value.isprintable() and len(value) <= _LONGEST_HEADER
+    }
+
+
+def _as_text(headers: Mapping[str, str]) -> str | None:
+    return json.dumps(headers) if headers else None

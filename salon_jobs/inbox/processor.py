@@ -20,7 +20,7 @@ from salon_jobs.core.destinations import place_of
 from salon_jobs.core.error_report import storable
 from salon_jobs.core.errors import ConfigurationError, EnqueueRefused, PayloadInvalid, SchemaMissing, UnknownTask
 from salon_jobs.core.events import log_event
-from salon_jobs.core.tracing import MessageFailure, Received, consuming, report_failure
+from salon_jobs.core.tracing import MessageFailure, TracedMessage, consuming, report_failure
 from salon_jobs.db.read_only import failed_read_only
 from salon_jobs.inbox import queries
 from salon_jobs.inbox.queries import InboxRow, Status, kept_text, short
@@ -288,7 +288,7 @@ class Processor:
         jobs: dict[str, int] = {}
         for _, group in sorted(by_task.items()):
             task: Any = group[0].task
-            with consuming(group, self._received) as traces:
+            with consuming(group, self._traced) as traces:
                 calls: list[Call[Any]] = [
                     Call(task.name, message.arguments, trace)
                     for message, trace in zip(group, traces, strict=True)
@@ -298,9 +298,9 @@ class Processor:
             jobs.update((message.message_id, handle.id) for message, handle in zip(group, handles, strict=True))
         return jobs
 
-    def _received(self, message: ParsedMessage) -> Received:
+    def _traced(self, message: ParsedMessage) -> TracedMessage:
         envelope, (service, resource) = message.envelope, place_of(self._settings.source)
-        return Received(
+        return TracedMessage(
             consumer=self._consumer,
             system=service,
             destination=resource,

@@ -20,7 +20,7 @@ from salon_jobs.brokers.publisher import (
 )
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import EnqueueRefused, MessageInvalid, PayloadInvalid, UnknownTask
-from salon_jobs.core.tracing import Received, consuming, headers_of
+from salon_jobs.core.tracing import TracedMessage, consuming, headers_of
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.enqueue import add
 from salon_jobs.jobs.payload import STORE_ARGUMENT
@@ -105,18 +105,17 @@ class JobsPublisher(Publisher):
         if message.store_id is not None and task.is_store_task:
             arguments = {**arguments, STORE_ARGUMENT: str(message.store_id)}
         job = task.new_job(task.payload.bind((), arguments), task.options)
-        with consuming([message], self._received) as [trace]:
+        with consuming([message], self._traced) as [trace]:
             return add(replace(job, trace=trace)).id
 
-    def _received(self, message: OutgoingMessage) -> Received:
-        return Received(
+    def _traced(self, message: OutgoingMessage) -> TracedMessage:
+        return TracedMessage(
             consumer=CONSUMER,
             system=self.service,
             destination=_task_name(message),
             event=message.event,
             message_id=str(message.message_id),
             store_id=message.store_id,
-            deliveries=1,
             body_size=len(message.payload.encode()),
             headers=headers_of(message.headers),
         )

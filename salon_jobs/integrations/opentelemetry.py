@@ -17,8 +17,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
-from salon_jobs.conf import settings as conf
-from salon_jobs.core.tracing import SYSTEM, Published, Received, Run, Sent, trace_by
+from salon_jobs.core.tracing import SYSTEM, Run, Sent, TracedMessage, trace_by
 
 # Names that the conventions give to brokers; the others keep their own.
 _SYSTEMS: Final = {"sns": "aws_sns", "sqs": "aws_sqs"}
@@ -30,10 +29,6 @@ class OpenTelemetryTracer:
 
     def __init__(self) -> None:
         self._tracer = trace.get_tracer("salon_jobs")
-
-    def is_active(self) -> bool:
-        """Return whether the settings enable it."""
-        return conf.tracing
 
     @contextmanager
     def sending(self, sent: Sent) -> Generator[None]:
@@ -101,23 +96,15 @@ class OpenTelemetryTracer:
             contexts.detach(token)
 
     @contextmanager
-    def consuming(self, message: Received) -> Generator[Mapping[str, str]]:
+    def consuming(self, message: TracedMessage) -> Generator[Mapping[str, str]]:
         """Surround the conversion of a message into a job."""
         parent, links = _origin(message.headers)
-        attributes = _operation("consume", "process", message.system, message.destination) | _store(message.store_id)
+        attributes = _of_message("consume", "process", message) | {
+            "messaging.consumer.group.name": message.consumer,
+            "salon_jobs.deliveries": message.deliveries,
+        }
         span = self._tracer.start_span(
-            f"consume {message.destination}",
-            parent,
-            SpanKind.CONSUMER,
-            links=links,
-            attributes=attributes
-            | {
-                "messaging.message.id": message.message_id,
-                "messaging.message.body.size": message.body_size,
-                "messaging.consumer.group.name": message.consumer,
-                "salon_jobs.event": message.event,
-                "salon_jobs.deliveries": message.deliveries,
-            },
+            f"consume {message.destination}", parent, SpanKind.CONSUMER, links=links, attributes=attributes
         )
         headers: dict[str, str] = {}
         propagate.inject(headers, trace.set_span_in_context(span, parent))
@@ -129,26 +116,18 @@ class OpenTelemetryTracer:
         finally:
             span.end()
 
-    def published(self, message: Published) -> None:
+    def published(self, message: TracedMessage, *, began_ns: int, ended_ns: int, code: str) -> None:
         """Record one publish attempt of the relay; messages outside any trace are left out."""
         parent, links = _origin(message.headers)
         if not links:
             return
-        attributes = (
-            _operation("publish", "send", message.system, message.destination)
-            | _store(message.store_id)
-            | {
-                "messaging.message.id": message.message_id,
-                "messaging.message.body.size": message.body_size,
-                "salon_jobs.event": message.event,
-            }
-        )
+        attributes = _of_message("publish", "send", message)
         span = self._tracer.start_span(
-            f"publish {message.destination}", parent, SpanKind.CLIENT, attributes, links, message.began_ns
+            f"publish {message.destination}", parent, SpanKind.CLIENT, attributes, links, began_ns
         )
-        if message.code:
-            _fail(span, message.code)
-        span.end(message.ended_ns)
+        if code:
+            _fail(span, code)
+        span.end(ended_ns)
 
     def trace_id(self) -> str | None:
         """Return the id of the current trace."""
@@ -162,11 +141,8 @@ class OpenTelemetryTracer:
 
 
 def install() -> None:
-    """Trace jobs and messages if the settings enable it. Once per process."""
-    trace_by(_tracer)
-
-
-_tracer: Final = OpenTelemetryTracer()
+    """Trace jobs and messages."""
+    trace_by(OpenTelemetryTracer())
 
 
 def _operation(name: str, kind: str, system: str, destination: str) -> Attributes:
@@ -176,6 +152,18 @@ def _operation(name: str, kind: str, system: str, destination: str) -> Attribute
     if destination:
         named["messaging.destination.name"] = destination
     return named
+
+
+def _of_message(name: str, kind: str, message: TracedMessage) -> Attributes:
+    return (
+        _operation(name, kind, message.system, message.destination)
+        | _store(message.store_id)
+        | {
+            "messaging.message.id": message.message_id,
+            "messaging.message.body.size": message.body_size,
+            "salon_jobs.event": message.event,
+        }
+    )
 
 
 def _sent(sent: Sent) -> Attributes:

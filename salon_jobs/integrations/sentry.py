@@ -1,7 +1,7 @@
-"""Sentry: events for final failures and log records, check-ins of cron monitors, and traces of jobs and messages.
+"""Sentry: events for final failures and log records, and check-ins of cron monitors.
 
-A job or message is a ``queue.publish`` and a ``queue.process`` span in one trace. Spans are created if the client has
-tracing enabled; otherwise the trace is still propagated, which connects errors.
+Traces are OpenTelemetry's. Sentry receives them through its own OpenTelemetry integration, which then also connects our
+events to them.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 from uuid import UUID, uuid5
 
@@ -22,8 +21,6 @@ from django.utils.text import slugify
 from sentry_sdk.crons import capture_checkin
 from sentry_sdk.integrations.logging import ignore_logger
 from sentry_sdk.scope import use_isolation_scope
-from sentry_sdk.tracing import Span, Transaction
-from sentry_sdk.tracing_utils import has_tracing_enabled
 from sentry_sdk.utils import capture_internal_exceptions
 
 from salon_jobs.conf import settings as conf
@@ -31,17 +28,7 @@ from salon_jobs.core import events
 from salon_jobs.core.error_report import shown_message
 from salon_jobs.core.events import REPORTED_OTHERWISE, ROUTINE, logger
 from salon_jobs.core.redaction import redacted, redacted_text, without_secrets
-from salon_jobs.core.tracing import (
-    SYSTEM,
-    FinalFailure,
-    MessageFailure,
-    Published,
-    Received,
-    Run,
-    Sent,
-    observe_failures,
-    trace_by,
-)
+from salon_jobs.core.tracing import FinalFailure, MessageFailure, Run, report_by
 from salon_jobs.schedule.entries import CronEntry, entries_of_tick
 
 if TYPE_CHECKING:
@@ -49,20 +36,43 @@ if TYPE_CHECKING:
 
 
 def install() -> None:
-    """Report failures and log records, and trace jobs and messages."""
+    """Report failures and log records. Idempotent."""
     # The SDK would send every record (job_failed twice), and keep the rest as breadcrumbs in events of other stores.
     ignore_logger(logger.name)
     logger.logger.addFilter(record_reporter)
-    observe_failures(capture)
-    trace_by(tracer)
+    report_by(SentryReporter())
 
 
-def capture(failure: FinalFailure | MessageFailure) -> None:
-    """Capture one failure as one event. Without a client nothing is sent."""
-    if isinstance(failure, MessageFailure):
-        _capture_message(failure)
-    else:
-        _capture_job(failure)
+class SentryReporter:
+    """Reporter that uses the process's client; inactive without one."""
+
+    def is_active(self) -> bool:
+        """Return whether there is a client."""
+        # init() binds its client to the global scope; a search of all scopes would take longer.
+        return sentry_sdk.get_global_scope().client.is_active()
+
+    @contextmanager
+    def running(self, run: Run) -> Generator[None]:
+        """Give a run its own breadcrumbs, tags and trace, since a thread runs jobs of one store after another."""
+        monitors = _begin_check_ins(run) if conf.sentry_monitors else ()
+        with sentry_sdk.isolation_scope() as scope:
+            scope.set_tags(_tags(run))
+            scope.set_new_propagation_context()
+            run.reported = reported = _Reported()
+            scope.add_event_processor(reported)
+            yield
+        _end_check_ins(monitors, run)
+
+    def report(self, failure: FinalFailure | MessageFailure) -> None:
+        """Capture one failure as one event. Without a client nothing is sent."""
+        if isinstance(failure, MessageFailure):
+            _capture_message(failure)
+        else:
+            _capture_job(failure)
+
+    def flush(self) -> None:
+        """Send the events that are buffered."""
+        sentry_sdk.flush()
 
 
 def _capture_job(failure: FinalFailure) -> None:
@@ -318,155 +328,3 @@ def slug_of(name: str) -> str:
         return slug
     mark = uuid5(_CHECK_INS, name).hex[:8]
     return f"{slug[: _LONGEST_SLUG - len(mark) - 1]}-{mark}".strip("-")
-
-
-_TRACE: Final = "sentry-trace"
-_BAGGAGE: Final = "baggage"
-
-
-class SentryTracer:
-    """Tracer that uses the process's client; inactive without one."""
-
-    def is_active(self) -> bool:
-        """Return whether there is a client."""
-        # init() binds its client to the global scope; a search of all scopes would take longer.
-        return sentry_sdk.get_global_scope().client.is_active()
-
-    @contextmanager
-    def sending(self, sent: Sent) -> Generator[None]:
-        """Surround an enqueue, which publishes, or an emit, whose message a relay publishes."""
-        if not _makes_spans():
-            yield
-            return
-        operation = "queue.submit" if sent.emitted else "queue.publish"
-        with sentry_sdk.start_span(op=operation, name=sent.name or sent.destination) as span:
-            yield
-            _describe(span, sent.system, sent.destination, message_id=sent.message_id, body_size=sent.body_size)
-            if sent.count != 1:
-                span.set_data("messaging.batch.message_count", sent.count)
-
-    def headers(self) -> Mapping[str, str]:
-        """Return the headers that continue the current trace."""
-        return {_TRACE: sentry_sdk.get_traceparent() or "", _BAGGAGE: sentry_sdk.get_baggage() or ""}
-
-    @contextmanager
-    def running(self, run: Run) -> Generator[None]:
-        """Give a run its own breadcrumbs, tags and transaction, since a thread runs jobs of one store after another."""
-        monitors = _begin_check_ins(run) if conf.sentry_monitors else ()
-        with sentry_sdk.isolation_scope() as scope:
-            scope.set_tags(_tags(run))
-            run.reported = reported = _Reported()
-            scope.add_event_processor(reported)
-            if _makes_spans():
-                with _run_span(_continued(run.headers, "queue.task", run.task), run):
-                    yield
-            else:
-                _belong(scope, run.headers)
-                yield
-        _end_check_ins(monitors, run)
-
-    @contextmanager
-    def consuming(self, message: Received) -> Generator[Mapping[str, str]]:
-        """Surround the conversion of a message into a job."""
-        if not _makes_spans():
-            yield _carried(message.headers)
-            return
-        transaction, span = _started(message.headers, "queue.task", "queue.process", message.event)
-        _describe(span, message.system, message.destination, message_id=message.message_id, body_size=message.body_size)
-        span.set_data("messaging.message.retry.count", max(0, message.deliveries - 1))
-        ended = "internal_error"
-        try:
-            yield {_TRACE: span.to_traceparent(), _BAGGAGE: transaction.get_baggage().serialize()}
-            ended = "ok"
-        finally:
-            for each in (span, transaction):
-                each.set_status(ended)
-                each.finish()
-
-    def published(self, message: Published) -> None:
-        """Record one publish attempt of the relay; messages outside any trace are left out."""
-        if _TRACE not in message.headers or not _makes_spans():
-            return
-        began, ended = message.began_ns / 1e9, message.ended_ns / 1e9
-        transaction, span = _started(message.headers, "queue.relay", "queue.publish", message.event, at=began)
-        _describe(span, message.system, message.destination, message_id=message.message_id, body_size=message.body_size)
-        for each in (span, transaction):
-            each.set_status("internal_error" if message.code else "ok")
-            each.finish(end_timestamp=ended)
-
-    def trace_id(self) -> str | None:
-        """Return the id of the current trace, if it has a span."""
-        span = sentry_sdk.get_current_span() if _makes_spans() else None
-        return None if span is None else span.trace_id
-
-    def flush(self) -> None:
-        """Send what is buffered, events included."""
-        sentry_sdk.flush()
-
-
-tracer: Final = SentryTracer()
-
-
-def _makes_spans() -> bool:
-    return has_tracing_enabled(sentry_sdk.get_client().options)
-
-
-def _belong(scope: sentry_sdk.Scope, headers: Mapping[str, str]) -> None:
-    """Attach errors to the trace of the headers; takes 12 µs, and a transaction that is not sent 40."""
-    if _TRACE in headers:
-        # Baggage is needed for sampling only.
-        scope.generate_propagation_context({_TRACE: headers[_TRACE]})
-    else:
-        scope.set_new_propagation_context()
-
-
-def _continued(headers: Mapping[str, str], operation: str, name: str) -> Transaction:
-    """Continue or begin a trace in the current isolation scope; return the transaction, not started."""
-    return sentry_sdk.continue_trace(_carried(headers), op=operation, name=name, source="task")
-
-
-def _started(
-    headers: Mapping[str, str], operation: str, span: str, name: str, *, at: float | None = None
-) -> tuple[Transaction, Span]:
-    """Start a transaction with one span outside the current scope: several are open at once."""
-    with sentry_sdk.isolation_scope():
-        transaction = _continued(headers, operation, name)
-    if at is not None:
-        transaction.start_timestamp = datetime.fromtimestamp(at, UTC)
-    started: Any = sentry_sdk.start_transaction(transaction)
-    return started, started.start_child(op=span, name=name, **({} if at is None else {"start_timestamp": at}))
-
-
-def _carried(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return Sentry's own headers among those of a job or a message."""
-    if _TRACE not in headers:
-        return {}
-    items = [item for item in headers.get(_BAGGAGE, "").split(",") if item.strip().startswith("sentry-")]
-    return {_TRACE: headers[_TRACE], _BAGGAGE: ",".join(items)}
-
-
-def _describe(span: Span, system: str, destination: str, *, message_id: str, body_size: int | None) -> None:
-    data = {
-        "messaging.system": system,
-        "messaging.destination.name": destination,
-        "messaging.message.id": message_id,
-        "messaging.message.body.size": body_size,
-    }
-    for name, value in data.items():
-        if value not in ("", None):
-            span.set_data(name, value)
-
-
-@contextmanager
-def _run_span(transaction: Transaction, run: Run) -> Generator[None]:
-    started: Any = sentry_sdk.start_transaction(transaction)
-    with started, sentry_sdk.start_span(op="queue.process", name=run.task) as span:
-        run.trace_id = run.trace_id or span.trace_id
-        yield
-        _describe(span, SYSTEM, run.queue, message_id=str(run.job_id), body_size=run.body_size)
-        span.set_data("messaging.message.receive.latency", round(run.waited_s * 1000, 3))
-        span.set_data("messaging.message.retry.count", run.attempt - 1)
-        for each in (span, started):
-            each.set_status("internal_error" if run.has_failed else "ok")
-        started.set_tag("store_id", "" if run.store_id is None else str(run.store_id))
-        started.set_tag("job_ended", run.ended)

@@ -101,7 +101,7 @@ class RunningJob:
     # The number of jobs in its chunk. The chunk's first run, which stands for all of them, holds the others.
     chunk_size: int = field(default=1, init=False)
     others: tuple[RunningJob, ...] = field(default=(), init=False, repr=False)
-    # What tracers receive, while one is active.
+    # What the tracer and the reporter of failures receive, if there are any.
     trace: Run | None = field(default=None, init=False)
 
     @property
@@ -177,7 +177,7 @@ class RunningJob:
         return to_project(datetime.now(UTC) + timedelta(seconds=self.times_out_at - time.monotonic()))
 
     def start_trace(self) -> Run:
-        """Start tracing this run and return what tracers receive at its start."""
+        """Return what the tracer and the reporter of failures receive at the start of this run."""
         job = self.job
         self.trace = Run(
             task=job.task,

@@ -23,7 +23,7 @@ from psycopg import Error as PsycopgError
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import EnqueueRefused, PayloadInvalid
 from salon_jobs.core.records import EnqueueAction, NewJob
-from salon_jobs.core.tracing import SYSTEM, Sent, active_tracers, current_trace, sending
+from salon_jobs.core.tracing import SYSTEM, Sent, current_trace, is_traced, sending
 from salon_jobs.db import statements
 from salon_jobs.db.connections import named_refusals
 from salon_jobs.db.notify import WakeUps
@@ -102,7 +102,7 @@ def enqueuing(job: NewJob) -> Generator[tuple[NewJob, Sent]]:
     A job that already has a trace keeps it.
     """
     sent = Sent(emitted=False, system=SYSTEM, destination=job.queue, name=job.task)
-    if job.trace is not None or not active_tracers():
+    if job.trace is not None or not is_traced():
         yield job, sent
         return
     sent.body_size = len(job.payload.encode())

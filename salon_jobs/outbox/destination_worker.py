@@ -17,8 +17,8 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.destinations import place_of
-from salon_jobs.core.events import contained, log_event
-from salon_jobs.core.tracing import Published, active_tracers, headers_of
+from salon_jobs.core.events import log_event
+from salon_jobs.core.tracing import TracedMessage, headers_of, is_traced, published
 from salon_jobs.core.vital import vital
 from salon_jobs.outbox.backlog import Backlog
 from salon_jobs.outbox.marker import Marker, Settled
@@ -328,29 +328,22 @@ _NOT_TRIED: Final = (Verdict.NOT_SENT, Verdict.SKIPPED)
 
 
 def _trace(batch: Sequence[OutgoingMessage], answers: Answers, began_ns: int) -> None:
-    """Report to tracers each tried message that carries headers; others cost nothing."""
-    tracers = active_tracers()
-    if not tracers:
+    """Trace each message that was tried and carries headers; others cost nothing."""
+    if not is_traced():
         return
     ended_ns = time.time_ns()
     for message, answer in zip(batch, answers, strict=True):
         if message.headers == "{}" or (answer is not None and answer.verdict in _NOT_TRIED):
             continue
-        with contained("a tracer could not note message %s", message.message_id):
-            service, resource = place_of(message.aggregate_type)
-            published = Published(
-                system=service,
-                destination=resource,
-                event=message.event,
-                message_id=str(message.message_id),
-                store_id=message.store_id,
-                created_at_s=message.created_at_s,
-                began_ns=began_ns,
-                ended_ns=ended_ns,
-                count=len(batch),
-                body_size=len(message.payload.encode()),
-                headers=headers_of(message.headers),
-                code="" if answer is None else answer.code or str(answer.verdict),
-            )
-            for tracer in tracers:
-                tracer.published(published)
+        service, resource = place_of(message.aggregate_type)
+        traced = TracedMessage(
+            system=service,
+            destination=resource,
+            event=message.event,
+            message_id=str(message.message_id),
+            store_id=message.store_id,
+            body_size=len(message.payload.encode()),
+            headers=headers_of(message.headers),
+        )
+        code = "" if answer is None else answer.code or str(answer.verdict)
+        published(traced, began_ns=began_ns, ended_ns=ended_ns, code=code)

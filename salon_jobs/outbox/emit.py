@@ -20,7 +20,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.destinations import LONGEST, RESERVED, parse_destination, place_of
 from salon_jobs.core.errors import EmitRefused, MessageInvalid
 from salon_jobs.core.text import shown
-from salon_jobs.core.tracing import Sent, active_tracers, current_headers, sending
+from salon_jobs.core.tracing import Sent, current_headers, is_traced, sending
 from salon_jobs.db import statements
 from salon_jobs.db.connections import named_refusals
 from salon_jobs.db.notify import WakeUps
@@ -102,7 +102,7 @@ def emit_many(drafts: Iterable[Draft]) -> list[UUID]:
     ids: list[UUID] = []
     remaining = iter(drafts)
     while batch := list(islice(remaining, _BATCH)):
-        sent = _described(batch) if active_tracers() else Sent(emitted=True)
+        sent = _described(batch) if is_traced() else Sent(emitted=True)
         with sending(sent):
             trace = current_headers()
             messages = [_message(draft, trace, producer) for draft in batch]

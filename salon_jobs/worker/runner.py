@@ -23,7 +23,7 @@ from salon_jobs.core.errors import Interrupted
 from salon_jobs.core.events import log_event, logger
 from salon_jobs.core.outcomes import Errored, Outcome, Succeeded
 from salon_jobs.core.records import ClaimedJob
-from salon_jobs.core.tracing import active_tracers, tracing_run
+from salon_jobs.core.tracing import is_observed, observing
 from salon_jobs.core.vital import vitally
 from salon_jobs.jobs import queries, registry
 from salon_jobs.jobs.current import RunningJob
@@ -234,10 +234,10 @@ class Runner:
             self._outage.attempt(lambda: jobs.extend(chunks.claim(jobs[-1], most - len(jobs))))
 
     def _run_in_scope(self, running: RunningJob) -> None:
-        if not active_tracers():
+        if not is_observed():
             self._run_job(running)
             return
-        with tracing_run(running.start_trace()):
+        with observing(running.start_trace()):
             self._run_job(running)
 
     def _run_job(self, running: RunningJob) -> None:

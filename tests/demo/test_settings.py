@@ -92,22 +92,21 @@ def test_children_of_the_demo_inherit_no_secret() -> None:
 
 def test_sentry_is_told_what_the_environment_says_and_nothing_personal() -> None:
     shown = (
-        "(lambda c: ([c.options[name] for name in ('environment', 'release', 'sample_rate', 'traces_sample_rate',"
+        "(lambda c: ([c.options[name] for name in ('environment', 'release', 'sample_rate',"
         " 'include_local_variables', 'send_default_pii')], c.get_integration('logging')._handler.level,"
         " settings.SALON_JOBS['SENTRY_MONITORS']))(__import__('sentry_sdk').get_client())"
     )
     by_default = ast.literal_eval(process({**DSN, "SENTRY_RELEASE": "1.2"}, shown).stdout)
-    assert by_default == (["prod", "1.2", 1.0, None, False, False], logging.WARNING, True)
+    assert by_default == (["prod", "1.2", 1.0, False, False], logging.WARNING, True)
     given = {
         "SENTRY_ENVIRONMENT": "test",
         "SENTRY_SAMPLE_RATE": "0.5",
-        "SENTRY_TRACES_SAMPLE_RATE": "0.25",
         "SENTRY_LEVEL": "error",
         "SENTRY_MONITORS": "off",
         "SENTRY_RELEASE": "1.2",
     }
     asked = ast.literal_eval(process({**DSN, **given}, shown).stdout)
-    assert asked == (["test", "1.2", 0.5, 0.25, False, False], logging.ERROR, False)
+    assert asked == (["test", "1.2", 0.5, False, False], logging.ERROR, False)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +114,7 @@ def test_sentry_is_told_what_the_environment_says_and_nothing_personal() -> None
     [
         ("SENTRY_LEVEL", "loud", "SENTRY_LEVEL is 'loud'; write debug"),
         ("SENTRY_SAMPLE_RATE", "all", "SENTRY_SAMPLE_RATE is 'all'; write a number from 0 to 1"),
-        ("SENTRY_TRACES_SAMPLE_RATE", "2", "SENTRY_TRACES_SAMPLE_RATE is '2'; write a number from 0 to 1"),
+        ("SENTRY_SAMPLE_RATE", "2", "SENTRY_SAMPLE_RATE is '2'; write a number from 0 to 1"),
     ],
 )
 def test_what_makes_no_sense_to_sentry_is_refused(variable: str, value: str, complaint: str) -> None:

@@ -27,7 +27,7 @@ def test_the_packages_of_the_extras_are_not_loaded_where_they_are_installed(tmp_
 
 
 @pytest.mark.parametrize(
-    ("first", "settings", "expected"),
+    ("first", "given", "expected"),
     [
         ("", {}, False),
         ("", {"SENTRY": True}, True),
@@ -37,9 +37,9 @@ def test_the_packages_of_the_extras_are_not_loaded_where_they_are_installed(tmp_
     ids=["neither", "by the setting", "imported by the project", "imported and not wanted"],
 )
 def test_sentry_is_loaded_when_the_project_says_so(
-    tmp_path: Path, first: str, settings: dict[str, bool], expected: bool
+    tmp_path: Path, first: str, given: dict[str, bool], expected: bool
 ) -> None:
-    project = TinyProject(tmp_path, first=first, SALON_JOBS=settings)
+    project = TinyProject(tmp_path, first=first, SALON_JOBS=given)
     assert project.loads("salon_jobs.integrations.sentry") == ["salon_jobs.integrations.sentry"] * expected
 
 

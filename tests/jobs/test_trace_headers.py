@@ -25,7 +25,7 @@ HEADERS = {"traceparent": "00-abc-def-01"}
 def tracer(monkeypatch: pytest.MonkeyPatch) -> RecordingTracer:
     """Be the only tracer."""
     remembering = RecordingTracer(HEADERS)
-    monkeypatch.setattr(tracing, "_tracers", [remembering])
+    monkeypatch.setattr(tracing, "_tracer", remembering)
     return remembering
 
 
@@ -102,13 +102,11 @@ def test_what_is_no_trace_has_no_headers(trace: str) -> None:
     assert tracing.headers_of(trace) == {}
 
 
-def test_without_a_tracer_that_listens_nothing_is_kept(stores: list[UUID], tracer: RecordingTracer) -> None:
-    tracer.active = False
+def test_without_a_tracer_nothing_is_kept(stores: list[UUID]) -> None:
     for way in WAYS.values():
         with tenant_context(stores[0]):
             way(stores[0])
     assert set(traces()) == {None}
-    assert tracer.calls == []
 
 
 @pytest.mark.parametrize("room", [1, 100])
@@ -141,50 +139,50 @@ def test_what_is_no_trace_hurts_no_run(database: None, process_id: int, tracer: 
     assert [run.ended for run in tracer.calls] == ["job_succeeded"]
 
 
-def test_tracers_that_fail_are_nobody_elses_problem(
-    stores: list[UUID], process_id: int, tracer: RecordingTracer, monkeypatch: pytest.MonkeyPatch, caplog: Any
+@pytest.mark.parametrize("failing", ["_tracer", "_reporter"])
+def test_an_observer_that_fails_affects_no_job(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch, caplog: Any, failing: str
 ) -> None:
-    monkeypatch.setattr(tracing, "_tracers", [Failing(), tracer, Failing()])
-    tasks.in_store.enqueue(store_id=stores[0])
-    with running_on_a_thread(process_id, claim(process_id)):
-        pass
-    assert [type(each).__name__ for each in tracer.calls] == ["Sent", "Run"]
-    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
-    assert "a tracer could not begin" in caplog.text
-    assert "a tracer could not end" in caplog.text
+    def fail(**_: object) -> None:
+        raise RuntimeError("the till is closed")
+
+    monkeypatch.setattr(tracing, failing, Failing())
+    for body in (lambda **_: None, fail):
+        hooks.store = body
+        tasks.in_store.using(max_attempts=1).enqueue(store_id=stores[0])
+        with running_on_a_thread(process_id, claim(process_id)):
+            pass
+    assert seen("SELECT state FROM salon_jobs_job") == [("failed",)]
+    assert "an observer could not end" in caplog.text
+    assert ("an observer could not begin" in caplog.text) is (failing == "_tracer")
 
 
-def test_two_tracers_share_the_baggage(
-    database: None, tracer: RecordingTracer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = RecordingTracer({"sentry-trace": "s", "baggage": "sentry-a=1", "tracestate": "no\nline"})
-    tracer.given = {"traceparent": "t", "baggage": "b=2"}
-    monkeypatch.setattr(tracing, "_tracers", [tracer, other])
-    tasks.system.enqueue()
-    assert kept() == [{"traceparent": "t", "sentry-trace": "s", "baggage": "b=2,sentry-a=1"}]
-
-
-def test_baggage_beyond_what_all_carry_is_left_behind(database: None, tracer: RecordingTracer) -> None:
-    tracer.given = {"traceparent": "t", "baggage": f"b={'x' * 8191}"}
+def test_headers_that_not_all_carry_are_left_behind(database: None, tracer: RecordingTracer) -> None:
+    tracer.given = {"traceparent": "t", "baggage": f"b={'x' * 8191}", "tracestate": "no\nline"}
     tasks.system.enqueue()
     assert kept() == [{"traceparent": "t"}]
 
 
-def test_a_flush_waits_no_longer_than_told_and_for_nobody_who_fails(
-    tracer: RecordingTracer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("hanging", ["_tracer", "_reporter"])
+def test_a_flush_waits_no_longer_than_told(
+    tracer: RecordingTracer, monkeypatch: pytest.MonkeyPatch, hanging: str
 ) -> None:
-    class Hanging(RecordingTracer):
-        def __init__(self) -> None:
-            super().__init__({})
-            self.released = threading.Event()
+    released = threading.Event()
 
+    class Hanging(Failing):
         def flush(self) -> None:
-            assert self.released.wait(60)
+            assert released.wait(60)
 
-    hanging = Hanging()
-    monkeypatch.setattr(tracing, "_tracers", [hanging, Failing(), tracer])
+    monkeypatch.setattr(tracing, "_reporter", tracer)
+    monkeypatch.setattr(tracing, hanging, Hanging())
     began = time.monotonic()
     tracing.flush(0.3)
     assert 0.3 <= time.monotonic() - began < 10
     assert tracer.calls == ["flush"]
-    hanging.released.set()
+    released.set()
+
+
+def test_a_flush_survives_an_observer_that_fails(tracer: RecordingTracer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracing, "_reporter", Failing())
+    tracing.flush(10)
+    assert tracer.calls == ["flush"]

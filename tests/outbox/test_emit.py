@@ -21,7 +21,7 @@ from salon_jobs.outbox import Draft
 from tests.e2e.worker_process import eventually
 from tests.outbox.scene import ORDERS, arrived, emitted, relay_in_burst, relaying
 from tests.support import change, seen
-from tests.tracers import Failing, RecordingTracer
+from tests.tracers import RecordingTracer
 
 
 def test_a_message_carries_store_producer_and_payload_as_it_was_written(stores: list[UUID]) -> None:
@@ -211,7 +211,7 @@ def test_a_trigger_emits_and_wakes_the_relay(stores: list[UUID]) -> None:
 
 def test_a_trace_goes_along(monkeypatch: pytest.MonkeyPatch) -> None:
     tracer = RecordingTracer({"traceparent": "00-abc-def-01", "baggage": ""})
-    monkeypatch.setattr(tracing, "_tracers", [tracer, Failing()])
+    monkeypatch.setattr(tracing, "_tracer", tracer)
     message_id = emitted("a")
     with transaction.atomic():
         emit_many(Draft(aggregate_type=ORDERS, event=event, payload={}) for event in ("a", "b"))

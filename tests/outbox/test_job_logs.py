@@ -175,7 +175,7 @@ def test_a_trace_is_named_by_all_records_of_a_run(
             run.trace_id = "a-trace"
             return super().running(run)
 
-    monkeypatch.setattr(tracing, "_tracers", [Tracing({})])
+    monkeypatch.setattr(tracing, "_tracer", Tracing({}))
     tasks.hooks.store = lambda **_: host.info("asking the printer")
     output = configure()
     tasks.in_store.enqueue(store_id=stores[0])

@@ -370,7 +370,7 @@ def test_an_expired_run_is_reported_to_tracers_and_metrics(
 ) -> None:
     limit(wait_timeout=timedelta(seconds=60))
     tracer, counted = RecordingTracer({}), TaskStatistics()
-    monkeypatch.setattr(tracing, "_tracers", [tracer])
+    monkeypatch.setattr(tracing, "_tracer", tracer)
     monkeypatch.setattr(executor, "ended_runs", counted)
     handle = tasks.in_store.enqueue(store_id=stores[0])
     due_since(75)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
@@ -45,12 +45,9 @@ def provider() -> None:
 
 
 @pytest.fixture(autouse=True)
-def tracing_is_on(
-    change_settings: Callable[..., None], outbox: None, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
-    """Trace by OpenTelemetry alone."""
-    change_settings(TRACING=True)
-    monkeypatch.setattr(tracing, "_tracers", [])
+def tracing_is_on(outbox: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Trace as with ``TRACING``."""
+    monkeypatch.setattr(tracing, "_tracer", None)
     opentelemetry.install()
     _exporter.clear()
     yield
@@ -192,7 +189,7 @@ def test_each_attempt_is_a_span_with_no_more_of_an_error_than_its_class(spans: S
         assert (attributes(each)["error.type"], attributes(each)["salon_jobs.attempt"]) == ("RuntimeError", number)
     nothing: dict[str, Any] = {"store_id": None, "headers": {}, "tick": None, "waited_s": 0.0, "body_size": 0}
     run = tracing.Run(task="unsettled", job_id=1, queue="q", attempt=1, **nothing)
-    with pytest.raises(OSError, match=SECRET), tracing.tracing_run(run):
+    with pytest.raises(OSError, match=SECRET), tracing.observing(run):
         raise OSError(SECRET)
     assert attributes(spans["run unsettled"])["error.type"] == "OSError"
     assert SECRET not in "".join(span.to_json() for span in _exporter.get_finished_spans())
@@ -201,7 +198,7 @@ def test_each_attempt_is_a_span_with_no_more_of_an_error_than_its_class(spans: S
 def test_a_run_whose_outcome_is_unknown_is_an_error(spans: Spans) -> None:
     nothing: dict[str, Any] = {"store_id": None, "headers": {}, "tick": None, "waited_s": 0.0, "body_size": 0}
     run = tracing.Run(task="promoted", job_id=1, queue="q", attempt=1, **nothing)
-    with tracing.tracing_run(run):
+    with tracing.observing(run):
         run.ended, run.error = JOB_OUTCOME_UNKNOWN, OutcomeUnknown()
     span = spans["run promoted"]
     assert span.status.status_code is StatusCode.ERROR
@@ -272,23 +269,15 @@ def test_baggage_goes_along() -> None:
     assert found == ["ginza"]
 
 
-def test_messages_of_no_trace_make_no_spans_in_a_relay(change_settings: Callable[..., None], spans: Spans) -> None:
-    change_settings(TRACING=False)
+def test_messages_of_no_trace_make_no_spans_in_a_relay(spans: Spans) -> None:
+    tracing.trace_by(None)
     with transaction.atomic():
         emit(ORDERS, event="order.created", payload={})
         emit(ORDERS, event="order.created", payload={}, headers={"X-Kind": "test"})
-    change_settings(TRACING=True)
+    opentelemetry.install()
     assert relay_in_burst()
     assert spans.names == []
     assert len(MemoryPublisher.published) == 2
-
-
-def test_switched_off_it_does_nothing(change_settings: Callable[..., None], spans: Spans) -> None:
-    change_settings(TRACING=False)
-    with request():
-        tasks.system.enqueue()
-    run_all()
-    assert spans.names == ["request"]
 
 
 def test_without_the_package_the_extra_is_named() -> None:
