@@ -48,7 +48,7 @@ from salon_jobs.admin.job_actions import JOB_ACTIONS, RETRY
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import JobState
 from salon_jobs.core.units import counted, distance, duration, error_name, with_noun
-from salon_jobs.dashboard.labels import ago, exact, instant, store_name
+from salon_jobs.dashboard.labels import ago, exact, followed, instant, store_name
 from salon_jobs.jobs.search import COUNTED, MOST_KINDS, failure_kinds, retries_ahead, with_key
 from salon_jobs.jobs.waiting import due_in, waiting_reasons
 from salon_jobs.models import CronTick, FanOutRecord, FollowUp, Job, JobError, JobResult, Process
@@ -147,7 +147,7 @@ def _search_help() -> str:
 _searched: Any = lazy(_search_help, str)
 
 
-_OPTIONAL_TIMES = ("claimed", "started", "ended", "took", "asked_to_end", "expires", "of_tick")
+_OPTIONAL_TIMES = ("claimed", "started", "ended", "waited", "took", "asked_to_end", "expires", "of_tick")
 
 
 class JobAdmin(ActionAdmin):
@@ -409,6 +409,13 @@ class JobAdmin(ActionAdmin):
         """Show how long the run took that ended the job."""
         return duration(max(0.0, (job.finished_at - job.started_at).total_seconds())) if _ran(job) else "-"
 
+    @admin.display(description="waited in the worker")
+    def waited(self, job: Any) -> str:
+        """Show how long the worker that claimed the job waited for a free thread before that run."""
+        if not _ran(job) or job.claimed_at is None:
+            return "-"
+        return duration(max(0.0, (job.started_at - job.claimed_at).total_seconds()))
+
     @admin.display(description="attempts")
     def attempt_count(self, job: Job) -> str:
         """Show how many of its attempts the job has used, or which one runs, and how often a worker of it died."""
@@ -483,15 +490,27 @@ class JobAdmin(ActionAdmin):
 
     @admin.display(description="enqueued by")
     def origin(self, job: Job) -> SafeString | str:
-        """Link to the fan-out that added the job, or to the tick of the cron entry that did."""
+        """Link to what added the job: a fan-out, the end of others that it follows, or the tick of a cron entry."""
         if job.fan_out_id is not None:
             url = self.address_of(FanOutRecord, job.fan_out_id)
             return format_html('<a href="{}">fan-out {}</a>', url, job.fan_out_id)
+        if job.follows is not None:
+            return self._followed(job)
         tick = tick_of(job, using=job._state.db or conf.reader_database)
         if tick is None:
             return "-"
         url = self.address_of(CronTick, tick.pk)
         return format_html('<a href="{}">cron entry {}</a> at {}', url, tick.entry, instant(tick.tick_at))
+
+    def _followed(self, job: Job) -> SafeString | str:
+        """Link to the job, or the fan-out, whose end enqueued this one."""
+        follows: Any = job.follows
+        shown = followed(follows)
+        if follows["fan_out"] is not None:
+            return format_html('<a href="{}">{}</a>', self.address_of(FanOutRecord, follows["fan_out"]), shown)
+        if follows["jobs"] == 1:
+            return format_html('<a href="{}">{}</a>', self.address_of(Job, follows["first"]), shown)
+        return shown
 
     @admin.display(description="then")
     def then(self, job: Job) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
@@ -60,6 +60,14 @@ def store_names(stores: Iterable[UUID]) -> dict[UUID, str]:
 def instant(at: datetime) -> str:
     """Format an instant in the page's time zone, like the admin's own columns."""
     return f"{timezone.localtime(at):%Y-%m-%d %H:%M:%S %Z}"
+
+
+def followed(follows: Mapping[str, Any]) -> str:
+    """Return whose end enqueued a job, from its column ``follows``."""
+    if follows["jobs"] == 1:
+        return f"the end of {follows['task']} #{follows['first']}"
+    which = f"fan-out {follows['fan_out']}" if follows["fan_out"] else f"#{follows['first']} to #{follows['last']}"
+    return f"the end of {follows['jobs']:,} jobs of {follows['task']}, {which}"
 
 
 def pause_of(row: Any) -> str:

@@ -101,6 +101,12 @@ class Migration(JobTablesMigration):
                     ),
                 ),
                 (
+                    "claimed_at",
+                    models.DateTimeField(
+                        help_text="When the job was claimed for the run that began at started_at", null=True
+                    ),
+                ),
+                (
                     "begun_once_at",
                     models.DateTimeField(
                         help_text="When the only run of a task declared at_most_once began", null=True
@@ -161,6 +167,7 @@ class Migration(JobTablesMigration):
                     models.UUIDField(help_text="Unguessable ID; anyone who has it can read the result", null=True),
                 ),
                 ("follow_up_id", models.BigIntegerField(help_text="The follow-up that waits for its end", null=True)),
+                ("follows", models.JSONField(help_text="The jobs whose end enqueued it", null=True)),
             ],
             options={
                 "db_table": "salon_jobs_job",
@@ -260,6 +267,7 @@ class Migration(JobTablesMigration):
                         condition=models.Q(
                             ("begun_once_at__range", _REPRESENTABLE),
                             ("cancel_requested_at__range", _REPRESENTABLE),
+                            ("claimed_at__range", _REPRESENTABLE),
                             ("created_at__range", _REPRESENTABLE),
                             ("expires_at__range", _REPRESENTABLE),
                             ("finished_at__range", _REPRESENTABLE),
@@ -376,6 +384,12 @@ class Migration(JobTablesMigration):
                 ("trace", models.JSONField(help_text="Trace headers from enqueueing", null=True)),
                 ("public_id", models.UUIDField(null=True)),
                 ("keep_result", models.DurationField(null=True)),
+                (
+                    "follows",
+                    models.JSONField(
+                        help_text="The jobs it waits for: task, number, first and last ID, fan-out", null=True
+                    ),
+                ),
                 ("created_at", models.DateTimeField(db_default=Now())),
             ],
             options={"db_table": "salon_jobs_follow_up"},

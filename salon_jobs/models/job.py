@@ -105,6 +105,9 @@ class Job(models.Model):
     started_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(
         null=True, help_text="When it was claimed; once it has run, when that run began"
     )
+    claimed_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(
+        null=True, help_text="When the job was claimed for the run that began at started_at"
+    )
     begun_once_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(
         null=True, help_text="When the only run of a task declared at_most_once began"
     )
@@ -153,6 +156,7 @@ class Job(models.Model):
     follow_up_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
         null=True, help_text="The follow-up that waits for its end"
     )
+    follows = models.JSONField(null=True, help_text="The jobs whose end enqueued it")
 
     class Meta:
         db_table = "salon_jobs_job"
@@ -176,6 +180,7 @@ class Job(models.Model):
                     created_at__range=_REPRESENTABLE,
                     run_at__range=_REPRESENTABLE,
                     started_at__range=_REPRESENTABLE,
+                    claimed_at__range=_REPRESENTABLE,
                     begun_once_at__range=_REPRESENTABLE,
                     expires_at__range=_REPRESENTABLE,
                     tick__range=_REPRESENTABLE,
@@ -429,6 +434,7 @@ class FollowUp(models.Model):
     trace = models.JSONField(null=True, help_text="Trace headers from enqueueing")
     public_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True)
     keep_result: models.DurationField[timedelta | None, timedelta | None] = models.DurationField(null=True)
+    follows = models.JSONField(null=True, help_text="The jobs it waits for: task, number, first and last ID, fan-out")
     created_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
 
     class Meta:

@@ -24,7 +24,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.jobs import enqueue, limits, registry
 from tests import tasks
-from tests.management.operator import add
+from tests.management.operator import add, run
 from tests.outbox.test_operate_messages import ORDERS, write
 from tests.plans.explain import signed_in
 from tests.plans.test_admin_plans import JOBS
@@ -240,9 +240,7 @@ def test_a_jobs_page_shows_where_it_comes_from_and_what_lies_ahead_and_no_secret
 
 def test_the_page_of_a_job_shows_what_follows_it(client: Client) -> None:
     def shown(job_id: int) -> str:
-        page = client.get(f"{JOBS}{job_id}/change/").content.decode()
-        found = re.search(r"<label>Then:</label>(.*?)</div>", page, re.DOTALL)
-        return "" if found is None else " ".join(re.sub(r"<[^>]+>", " ", found[1]).split())
+        return field_of(client, job_id, "Then")
 
     first, _ = (
         each.id
@@ -254,6 +252,45 @@ def test_the_page_of_a_job_shows_what_follows_it(client: Client) -> None:
     assert shown(add()) == ""
     change("DELETE FROM salon_jobs_follow_up")
     assert shown(first) == "its follow-up has been enqueued"
+
+
+def field_of(client: Client, job_id: int, label: str) -> str:
+    """Return a field of a job's page as text, "" if it has none."""
+    page = client.get(f"{JOBS}{job_id}/change/").content.decode()
+    found = re.search(rf"<label>{label}:</label>(.*?)</div>", page, re.DOTALL)
+    return "" if found is None else " ".join(re.sub(r"<[^>]+>", " ", found[1]).split())
+
+
+@pytest.mark.parametrize(
+    ("jobs", "fan_out", "expected", "link"),
+    [
+        (1, None, "the end of ping #7", "job/7/change/"),
+        (1200, None, "the end of 1,200 jobs of ping, #7 to #9", None),
+        (2, 5, "the end of 2 jobs of ping, fan-out 5", "fanoutrecord/5/change/"),
+    ],
+)
+def test_the_page_of_a_job_shows_what_it_followed(
+    client: Client, jobs: int, fan_out: int | None, expected: str, link: str | None
+) -> None:
+    follows = {"task": "ping", "jobs": jobs, "first": 7, "last": 7 if jobs == 1 else 9, "fan_out": fan_out}
+    job_id = add(follows=json.dumps(follows))
+    assert field_of(client, job_id, "Enqueued by") == expected
+    assert (f"/admin/salon_jobs/{link}" in client.get(f"{JOBS}{job_id}/change/").content.decode()) == (link is not None)
+    assert expected in run("show", str(job_id))[0]
+
+
+def test_a_run_and_its_wait_in_the_worker_are_told_apart(client: Client) -> None:
+    job_id = add(state="failed", attempts=1)
+    change(
+        "UPDATE salon_jobs_job SET started_at = finished_at - interval '107 ms',"
+        " claimed_at = finished_at - interval '4107 ms'"
+    )
+    assert field_of(client, job_id, "Ran for") == "107 ms"
+    assert field_of(client, job_id, "Waited in the worker") == "4 s"
+    assert "waited in the worker  4 s" in run("show", str(job_id))[0]
+    change("UPDATE salon_jobs_job SET claimed_at = NULL")
+    assert field_of(client, job_id, "Waited in the worker") == ""
+    assert "waited in the worker" not in run("show", str(job_id))[0]
 
 
 def test_a_page_computes_an_optional_field_once(client: Client) -> None:

@@ -99,6 +99,8 @@ def test_the_last_end_of_any_kind_enqueues_it(hooks: Hooks, process_id: int, end
         assert (remaining(), follow_ups()) == ([1], [])
         ENDS[end](hooks, process_id, job_id)
         assert (remaining(), follow_ups()) == ([], [("done", "k:done", None)])
+        whose = {"task": "test-system", "jobs": 1, "first": job_id, "last": job_id, "fan_out": None}
+        assert Job.objects.get(task="test-keyed-system").follows == whose
 
 
 def test_each_job_counts_once_however_often_it_is_retried(hooks: Hooks, process_id: int) -> None:

@@ -97,7 +97,7 @@ def test_an_operator_cannot_write_what_no_job_in_that_state_has(
         change_as_operator(assignment)
 
 
-@pytest.mark.parametrize("column", ["created_at", "run_at", "started_at", "finished_at", "begun_once_at"])
+@pytest.mark.parametrize("column", ["created_at", "run_at", "started_at", "claimed_at", "finished_at", "begun_once_at"])
 @pytest.mark.parametrize("value", ["infinity", "-infinity", "0044-03-15 BC"])
 def test_an_operator_cannot_write_an_instant_that_nobody_can_read(process_id: int, column: str, value: str) -> None:
     bring_to(JobState.CANCELLED, process_id)

@@ -1,4 +1,4 @@
-"""Shows that an ended job says when its run began, however long it had waited for a thread after its claim."""
+"""Shows that an ended job says when it was claimed, and when its run began, however long it waited in between."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from salon_jobs import Discard
+from salon_jobs import Discard, Snooze
 from tests import tasks
 from tests.support import change, claim, running_on_a_thread, seen
 from tests.tasks import Hooks
@@ -39,9 +39,11 @@ def test_of_a_job_that_is_kept(process_id: int, stores: list[UUID], hooks: Hooks
     tasks.kept_result.enqueue(note="a")
     tasks.kept_result_in_store.enqueue(store_id=stores[0], number=7)
     claimed_an_hour_ago(process_id)
-    ran = seen("SELECT task, state, finished_at - started_at FROM salon_jobs_job")
+    ran = seen("SELECT state, finished_at - started_at, started_at - claimed_at FROM salon_jobs_job")
     assert len(ran) == 5
-    assert all(state == "succeeded" and timedelta(0) <= took < MOMENT for _, state, took in ran), ran
+    for state, took, waited in ran:
+        assert state == "succeeded"
+        assert timedelta(0) <= took < MOMENT < waited
 
 
 def test_of_a_result(process_id: int, stores: list[UUID], hooks: Hooks) -> None:
@@ -60,8 +62,18 @@ def test_of_a_job_that_did_not_succeed(
     hooks.store = raises(error)
     tasks.in_store.using(max_attempts=1).enqueue(store_id=stores[0], number=1)
     claimed_an_hour_ago(process_id)
-    [(found, took)] = seen("SELECT state, finished_at - started_at FROM salon_jobs_job")
+    [(found, took, waited)] = seen(
+        "SELECT state, finished_at - started_at, started_at - claimed_at FROM salon_jobs_job"
+    )
     assert found == state
-    assert timedelta(0) <= took < MOMENT
+    assert timedelta(0) <= took < MOMENT < waited
     for (took,) in seen("SELECT occurred_at - started_at FROM salon_jobs_job_error"):
         assert timedelta(0) <= took < MOMENT
+
+
+def test_a_run_that_was_released_says_nothing_of_an_earlier_claim(process_id: int, hooks: Hooks) -> None:
+    tasks.system.enqueue()
+    change("UPDATE salon_jobs_job SET claimed_at = now() - interval '2 h'")
+    hooks.system = raises(Snooze(timedelta(minutes=1)))
+    claimed_an_hour_ago(process_id)
+    assert seen("SELECT state, claimed_at FROM salon_jobs_job") == [("queued", None)]

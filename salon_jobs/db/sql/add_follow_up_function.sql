@@ -32,6 +32,7 @@ DECLARE
                                              '__schema__.salon_jobs_job', 'INSERT');
     new_id bigint;
     jobs integer;
+    followed jsonb;
 BEGIN
     IF NOT any_store AND $4 IS NOT NULL AND $4 IS DISTINCT FROM current_store THEN
         RAISE insufficient_privilege USING MESSAGE = 'salon_jobs_add_follow_up: store_id is not the current store';
@@ -47,14 +48,18 @@ BEGIN
            AND (any_store OR j.store_id IS NULL OR j.store_id = current_store)
          ORDER BY j.id
            FOR UPDATE
+    ), belonging AS (
+        UPDATE __schema__.salon_jobs_job j SET follow_up_id = new_id
+         WHERE j.id = ANY (ARRAY(SELECT id FROM waiting))
+        RETURNING j.id, j.task, j.fan_out_id
     )
-    UPDATE __schema__.salon_jobs_job j SET follow_up_id = new_id
-     WHERE j.id = ANY (ARRAY(SELECT id FROM waiting));
-    GET DIAGNOSTICS jobs = ROW_COUNT;
+    SELECT count(*), jsonb_build_object('task', min(f.task), 'jobs', count(*), 'first', min(f.id), 'last', max(f.id),
+                                        'fan_out', min(f.fan_out_id))
+      INTO jobs, followed FROM belonging f;
     IF jobs = 0 THEN
         DELETE FROM __schema__.salon_jobs_follow_up f WHERE f.id = new_id;
     ELSE
-        UPDATE __schema__.salon_jobs_follow_up f SET remaining = jobs WHERE f.id = new_id;
+        UPDATE __schema__.salon_jobs_follow_up f SET remaining = jobs, follows = followed WHERE f.id = new_id;
     END IF;
     RETURN jobs;
 END

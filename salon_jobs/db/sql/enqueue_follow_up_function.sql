@@ -13,6 +13,7 @@ SET lock_timeout = 50
 AS $body$
 DECLARE
     due __schema__.salon_jobs_follow_up%ROWTYPE;
+    added record;
     current_store text := current_setting('__guc__', true);
 BEGIN
     DELETE FROM __schema__.salon_jobs_follow_up f WHERE f.id = $1 AND f.remaining <= 0 RETURNING f.* INTO due;
@@ -20,10 +21,13 @@ BEGIN
         RETURN false;
     END IF;
     PERFORM set_config('__guc__', coalesce(due.store_id::text, ''), true);
-    PERFORM FROM __schema__.salon_jobs_add_job(
+    SELECT a.job_id, a.result INTO added FROM __schema__.salon_jobs_add_job(
                  due.task, due.payload, due.store_id, due.queue, due.priority, due.max_attempts,
                  job_key => due.job_key, job_key_mode => due.job_key_mode, concurrency_key => due.concurrency_key,
-                 trace => due.trace, public_id => due.public_id, keep_result => due.keep_result);
+                 trace => due.trace, public_id => due.public_id, keep_result => due.keep_result) AS a;
+    IF added.result <> 'kept' THEN
+        UPDATE __schema__.salon_jobs_job j SET follows = due.follows WHERE j.id = added.job_id;
+    END IF;
     PERFORM set_config('__guc__', current_store, true);
     PERFORM pg_notify('salon_jobs_job', '');
     RETURN true;

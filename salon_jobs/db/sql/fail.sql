@@ -1,7 +1,7 @@
 -- End a failed run: cancel the job when that was requested; otherwise requeue it after a wait, fail it when its
 -- attempts are exhausted (or it can never succeed, or has begun its only run), or cancel it when a newer job waits
 -- under its key or has taken the key since it began (supersede_function.sql). Writes the attempt's error row in the
--- same statement. From then on started_at says when the run began, no longer when it was claimed.
+-- same statement. From then on started_at says when the run began, and claimed_at when it was claimed.
 -- Locks: the row, and waits for a transaction that has enqueued under its key: run it with wait_briefly. A twin
 -- committed meanwhile raises a unique violation: run it again.
 -- Role: worker.
@@ -29,6 +29,7 @@ WITH mine AS MATERIALIZED (
            finished_at = CASE WHEN m.cancelled OR m.spent OR m.superseded THEN clock_timestamp() END,
            error_class = CASE WHEN m.spent THEN %(error_class)s ELSE j.error_class END,
            fingerprint = CASE WHEN m.spent THEN hashtextextended(j.task || chr(31) || %(alike)s, 0) ELSE j.fingerprint END,
+           claimed_at = j.started_at,
            started_at = coalesce(
                j.begun_once_at, clock_timestamp() - %(ran_s)s::float8 * interval '1 second', j.started_at),
            leased_by = NULL

@@ -24,6 +24,7 @@ WITH mine AS MATERIALIZED (
 ), kept AS (
     UPDATE salon_jobs_job
        SET state = 'succeeded', attempts = least(attempts + 1, 32767), leased_by = NULL, finished_at = clock_timestamp(),
+           claimed_at = started_at,
            started_at = coalesce(
                clock_timestamp()
                - (%(ran_s)s::float8[])[array_position(%(ids)s::bigint[], id)] * interval '1 second', started_at)

@@ -20,6 +20,7 @@ BEGIN
         UPDATE __schema__.salon_jobs_job j
            SET state = 'succeeded', attempts = least(j.attempts + 1, 32767), leased_by = NULL,
                finished_at = clock_timestamp(),
+               claimed_at = started_at,
                started_at = coalesce(clock_timestamp() - ran_s * interval '1 second', started_at)
          WHERE j.id = ANY (ids) AND j.lease = leases[array_position(ids, j.id)] AND j.leased_by + 0 = holder
            AND j.state || '' = 'running';

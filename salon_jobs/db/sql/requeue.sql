@@ -28,6 +28,7 @@ UPDATE salon_jobs_job j
        finished_at = CASE WHEN m.cancelled OR m.superseded THEN clock_timestamp() END,
        alone = j.alone OR %(alone)s,
        begun_once_at = NULL,
+       claimed_at = NULL,
        leased_by = NULL
   FROM mine m
  WHERE j.id = m.id

@@ -50,6 +50,7 @@ WITH theirs AS MATERIALIZED (
            run_at = CASE WHEN t.charged AND NOT (t.cancelled OR t.failed OR t.superseded)
                               AND j.task = ANY (%(limited)s::text[]) THEN clock_timestamp() ELSE j.run_at END,
            alone = j.alone OR j.task = ANY (%(chunked)s::text[]),
+           claimed_at = NULL,
            leased_by = NULL
       FROM ends t
      WHERE j.id = t.id

@@ -88,6 +88,7 @@ WITH ended AS MATERIALIZED (
     UPDATE salon_jobs_job
        SET state = 'succeeded', attempts = least(attempts + 1, 32767), leased_by = NULL,
            finished_at = clock_timestamp(),
+           claimed_at = started_at,
            started_at = clock_timestamp()
                         - (%(ran_s)s::float8[])[array_position(%(ids)s::bigint[], id)] * interval '1 second'
      WHERE %(keep)s AND id = ANY (ARRAY(SELECT id FROM mine))

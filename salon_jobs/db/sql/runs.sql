@@ -30,6 +30,7 @@ WITH cancelled AS (
     UPDATE salon_jobs_job
        SET state = 'cancelled', reason = %(reason)s, attempts = least(attempts + 1, 32767),
            leased_by = NULL, finished_at = clock_timestamp(),
+           claimed_at = started_at,
            started_at = coalesce(clock_timestamp() - %(ran_s)s::float8 * interval '1 second', started_at)
      WHERE id = %(id)s AND leased_by = %(process_id)s AND lease = %(lease)s AND state = 'running'
     RETURNING id, store_id, attempts, started_at, public_id
@@ -48,7 +49,8 @@ SELECT id FROM cancelled
 -- Locks: the row. Role: worker.
 WITH expired AS (
     UPDATE salon_jobs_job
-       SET state = 'cancelled', reason = %(reason)s, leased_by = NULL, finished_at = clock_timestamp()
+       SET state = 'cancelled', reason = %(reason)s, leased_by = NULL, finished_at = clock_timestamp(),
+           claimed_at = NULL
      WHERE id = %(id)s AND leased_by = %(process_id)s AND lease = %(lease)s AND state = 'running'
     RETURNING id, store_id, attempts, started_at
 ), error AS (

@@ -17,7 +17,7 @@ from salon_jobs.core.records import ActionResult, JobState
 from salon_jobs.core.redaction import redacted
 from salon_jobs.core.terminal import Screen
 from salon_jobs.core.units import duration, with_noun
-from salon_jobs.dashboard.labels import store_names
+from salon_jobs.dashboard.labels import followed, store_names
 from salon_jobs.jobs.control import cancel_jobs, retry_jobs
 from salon_jobs.jobs.search import JobCriteria, find_jobs, retries_ahead
 from salon_jobs.jobs.waiting import due_in, waiting_reasons
@@ -213,6 +213,7 @@ class ShowJob(Subcommand):
                 "enqueued": job.created_at,
                 "due": job.run_at if job.state == JobState.QUEUED else None,
                 "claimed" if job.state == JobState.RUNNING else "started": job.started_at,
+                "waited in the worker": _waited(job),
                 "ended": job.finished_at,
                 "cancellation requested": job.cancel_requested_at,
                 "expires": job.expires_at,
@@ -220,6 +221,7 @@ class ShowJob(Subcommand):
                 "concurrency key": job.concurrency_key,
                 "cron entry": shown["cron_entry"],
                 "fan-out": job.fan_out_id,
+                "enqueued by": followed(job.follows) if job.follows else None,
                 "then": _then(shown["follow_up"]),
                 "rescues": job.rescues or None,
                 "next attempts": _retries(job) if job.attempts else None,
@@ -236,6 +238,13 @@ class ShowJob(Subcommand):
             text = error["traceback"] or ": ".join((error["error_class"].rpartition(".")[2], error["message"]))
             out.write("the same error as above" if text == shown_before else printable_lines(text))
             shown_before = text
+
+
+def _waited(job: Job) -> str:
+    """Return how long the last run that ended had waited for a thread of its worker."""
+    if job.state == JobState.RUNNING or job.claimed_at is None or job.started_at is None:
+        return ""
+    return duration(max(0.0, (job.started_at - job.claimed_at).total_seconds()))
 
 
 def _then(follow_up: Mapping[str, Any] | None) -> str:
