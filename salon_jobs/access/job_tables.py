@@ -1,9 +1,10 @@
-"""Declarations of who may use the tables and functions of salon_jobs."""
+"""Declarations of who may use the tables of salon_jobs, and its functions, as their files declare them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from salon_jobs.access.objects import (
@@ -14,58 +15,100 @@ from salon_jobs.access.objects import (
     Right,
     TableAccess,
     Trigger,
+    arguments_of,
     identifier,
 )
-from salon_jobs.access.policies import rights_of, store_condition
+from salon_jobs.access.policies import Privileges, rights_of, store_condition
 from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
 from salon_jobs.db import statements
 
-# What the operator may do in addition to reading.
-_OPERATOR: Final[dict[str, tuple[Privilege, ...]]] = {
-    "salon_jobs_job": ("UPDATE", "DELETE"),
-    "salon_jobs_job_error": ("DELETE",),
-    "salon_jobs_job_result": ("DELETE",),
-    "salon_jobs_process": (),
-    "salon_jobs_cron_entry": (),
-    "salon_jobs_cron_tick": (),
-    "salon_jobs_superseded": (),
-    "salon_jobs_limit": ("INSERT", "UPDATE", "DELETE"),
-    "salon_jobs_fan_out": (),
-    "salon_jobs_follow_up": ("DELETE",),
-    "salon_jobs_task_minute": (),
-    "salon_jobs_queue_minute": (),
-    "salon_jobs_message": ("INSERT", "UPDATE", "DELETE"),
-    "salon_jobs_blocked_aggregate": ("INSERT", "UPDATE", "DELETE"),
-    "salon_jobs_partition": (),
-    "salon_jobs_destination": ("INSERT", "UPDATE"),
-    "salon_jobs_inbox": ("INSERT", "UPDATE", "DELETE"),
-    "salon_jobs_replay": ("INSERT",),
+
+class JobTable(NamedTuple):
+    """What roles may do with a table besides the worker's everything and the operator's reading, and how it is stored.
+
+    ``web``: the current store's rows only, and the columns it may update. ``worker`` may only read what only functions
+    write.
+    """
+
+    operator: tuple[Privilege, ...] = ()
+    web: Privileges = MappingProxyType({})
+    worker: tuple[Privilege, ...] = ALL_ROWS
+    storage: Mapping[str, float] = MappingProxyType({})
+
+
+_READ: Final[Privileges] = {"SELECT": ()}
+TABLES: Final[Mapping[str, JobTable]] = {
+    "salon_jobs_job": JobTable(
+        operator=("UPDATE", "DELETE"),
+        web={
+            "SELECT": (),
+            # Not id, lease and others that the workers trust: with those, SQL injected into a web process could stop
+            # the workers for all stores.
+            "UPDATE": (
+                "queue",
+                "priority",
+                "max_attempts",
+                "run_at",
+                "expires_at",
+                "state",
+                "reason",
+                "finished_at",
+                "cancel_requested_at",
+                "begun_once_at",
+            ),
+        },
+        # A job is three row versions within seconds: inserted, claimed, deleted. With the server's defaults, a table
+        # that once held a million rows is vacuumed after 200,000 dead ones, and deliberately slowly; until then each
+        # claim reads past them. So the threshold is fixed, and vacuum runs at full speed. The TOAST table holds long
+        # payloads. fillfactor stays at 100: a claim changes indexed columns, so free space in the page would not make
+        # it cheaper.
+        storage={
+            "autovacuum_vacuum_scale_factor": 0,
+            "autovacuum_vacuum_threshold": 5000,
+            "autovacuum_vacuum_cost_delay": 0,
+            "autovacuum_analyze_scale_factor": 0,
+            "autovacuum_analyze_threshold": 5000,
+            "toast.autovacuum_vacuum_scale_factor": 0,
+            "toast.autovacuum_vacuum_threshold": 5000,
+            "toast.autovacuum_vacuum_cost_delay": 0,
+        },
+    ),
+    "salon_jobs_job_error": JobTable(operator=("DELETE",), web=_READ),
+    "salon_jobs_job_result": JobTable(operator=("DELETE",), web=_READ),
+    "salon_jobs_superseded": JobTable(),
+    "salon_jobs_fan_out": JobTable(),
+    "salon_jobs_follow_up": JobTable(operator=("DELETE",), worker=("SELECT",)),
+    "salon_jobs_process": JobTable(),
+    "salon_jobs_limit": JobTable(operator=("INSERT", "UPDATE", "DELETE")),
+    "salon_jobs_cron_entry": JobTable(),
+    "salon_jobs_cron_tick": JobTable(),
+    # Each row of the current minute is updated by every process every few seconds, and never afterwards. No indexed
+    # column changes: with free space in its page such an update touches no index and leaves nothing to vacuum.
+    "salon_jobs_task_minute": JobTable(storage={"fillfactor": 70}),
+    "salon_jobs_queue_minute": JobTable(),
+    "salon_jobs_message": JobTable(
+        operator=("INSERT", "UPDATE", "DELETE"),
+        web=_READ,
+        # A message is two row versions within milliseconds: written, published.
+        storage={
+            "autovacuum_vacuum_scale_factor": 0,
+            "autovacuum_vacuum_threshold": 20000,
+            "autovacuum_vacuum_cost_delay": 0,
+            "autovacuum_vacuum_insert_scale_factor": 0,
+            "autovacuum_vacuum_insert_threshold": 100000,
+            "autovacuum_analyze_scale_factor": 0.02,
+        },
+    ),
+    "salon_jobs_blocked_aggregate": JobTable(operator=("INSERT", "UPDATE", "DELETE"), web=_READ),
+    # One row per partition or destination, updated every few seconds.
+    "salon_jobs_partition": JobTable(storage={"fillfactor": 50}),
+    "salon_jobs_destination": JobTable(operator=("INSERT", "UPDATE"), storage={"fillfactor": 50}),
+    "salon_jobs_replay": JobTable(operator=("INSERT",)),
+    "salon_jobs_inbox": JobTable(operator=("INSERT", "UPDATE", "DELETE")),
 }
-TABLES: Final = tuple(_OPERATOR)
-# Tables that only functions write.
-_WORKER_READS: Final = ("salon_jobs_follow_up",)
-# Tables of which the web role reads its current store's rows. It emits and skips messages only through functions.
-_WEB_READS: Final = (
-    "salon_jobs_job_error",
-    "salon_jobs_job_result",
-    "salon_jobs_message",
-    "salon_jobs_blocked_aggregate",
-)
-# Not id, lease and others that the workers trust: with those, SQL injected into a web process could stop the workers
-# for all stores.
-_WEB_UPDATES: Final = (
-    "queue",
-    "priority",
-    "max_attempts",
-    "run_at",
-    "expires_at",
-    "state",
-    "reason",
-    "finished_at",
-    "cancel_requested_at",
-    "begun_once_at",
-)
+# One file each in ``db/sql``: its definition, and the roles and triggers that call it.
+FUNCTIONS: Final = tuple(f"salon_jobs_{name.removesuffix('_function')}" for name in statements.files("*_function"))
 
 
 def table_access(table: str, roles: Roles) -> TableAccess:
@@ -76,15 +119,24 @@ def table_access(table: str, roles: Roles) -> TableAccess:
     cancelled. The worker may do everything, the operator see and change the jobs of all stores. The migrator
     owns the tables, for data migrations.
     """
+    declared, own = TABLES[table], store_condition("store_id")
     everybody = (roles.worker, roles.operator, roles.migrator)
-    policies, web = _web(table, roles.web)
+    policies = [Policy(name="salon_jobs_all", command="ALL", roles=everybody, using="true", check="true")]
+    if "SELECT" in declared.web:
+        policies.append(Policy(name="salon_jobs_web_select", command="SELECT", roles=(roles.web,), using=own))
+    if "UPDATE" in declared.web:
+        resting = f"{own} AND state IN ('queued', 'failed', 'cancelled')"
+        changed_to = f"{own} AND state IN ('queued', 'cancelled')"
+        policies.append(
+            Policy(name="salon_jobs_web_update", command="UPDATE", roles=(roles.web,), using=resting, check=changed_to)
+        )
     return TableAccess(
         table=table,
-        policies=(Policy(name="salon_jobs_all", command="ALL", roles=everybody, using="true", check="true"), *policies),
+        policies=tuple(policies),
         rights=(
-            *(Right(roles.worker, each) for each in (("SELECT",) if table in _WORKER_READS else ALL_ROWS)),
-            *(Right(roles.operator, privilege) for privilege in ("SELECT", *_OPERATOR[table])),
-            *web,
+            *rights_of(roles.worker, dict.fromkeys(declared.worker, ())),
+            *rights_of(roles.operator, dict.fromkeys(("SELECT", *declared.operator), ())),
+            *rights_of(roles.web, declared.web),
         ),
     )
 
@@ -98,135 +150,35 @@ def history_access(roles: Roles) -> TableAccess:
     return TableAccess(table="django_migrations", rights=rights, is_protected=False)
 
 
-def _web(table: str, web: str) -> tuple[tuple[Policy, ...], tuple[Right, ...]]:
-    own = store_condition("store_id")
-    select = Policy(name="salon_jobs_web_select", command="SELECT", roles=(web,), using=own)
-    if table in _WEB_READS:
-        return (select,), (Right(web, "SELECT"),)
-    if table != "salon_jobs_job":
-        return (), ()
-    resting = f"{own} AND state IN ('queued', 'failed', 'cancelled')"
-    changed_to = f"{own} AND state IN ('queued', 'cancelled')"
-    policies = (
-        select,
-        Policy(name="salon_jobs_web_update", command="UPDATE", roles=(web,), using=resting, check=changed_to),
-    )
-    return policies, rights_of(web, {"SELECT": (), "UPDATE": _WEB_UPDATES})
-
-
-class _JobFunction(NamedTuple):
-    """One function, whose file in ``db/sql`` has its name: its arguments, the roles that call it, and its triggers."""
-
-    arguments: str = ""
-    callers: tuple[str, ...] = ()
-    triggers: tuple[Trigger, ...] = ()
-
-
-_ADD_JOB: Final = (
-    "text, jsonb, uuid, text, smallint, smallint, timestamptz, timestamptz, timestamptz, text, text, text, jsonb,"
-    " uuid, interval"
-)
-_ADD_JOBS: Final = (
-    "text, text[], uuid[], text, smallint, smallint, timestamptz, timestamptz, timestamptz, text[], text, text[],"
-    " text[], timestamptz[], bigint, uuid, interval"
-)
-_ENQUEUE: Final = (
-    "text, text, uuid, text, smallint, smallint, timestamptz, timestamptz, timestamptz, text, text, uuid, interval"
-)
-_ADD_FOLLOW_UP: Final = "bigint[], text, text, uuid, text, smallint, smallint, text, text, text, text, uuid, interval"
-_CLAIM_GROUPS: Final = (
-    "bigint, integer, float8, uuid[], bigint[], integer[], bigint[], bigint[], text[], uuid[], integer[], bigint,"
-    " bigint[]"
-)
-_EMIT: Final = "text, text, text, json, json, text, uuid, boolean"
-_EMIT_MANY: Final = "uuid[], text[], text[], text[], text[], text[], text"
-_AT_COMMIT: Final = "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW"
-_FUNCTIONS: Final[Mapping[str, _JobFunction]] = {
-    "salon_jobs_add_job": _JobFunction(_ADD_JOB, ("web", "worker")),
-    "salon_jobs_add_jobs": _JobFunction(_ADD_JOBS, ("web", "worker")),
-    "salon_jobs_enqueue": _JobFunction(_ENQUEUE, ("web", "worker")),
-    "salon_jobs_add_follow_up": _JobFunction(_ADD_FOLLOW_UP, ("web", "worker")),
-    "salon_jobs_enqueue_follow_up": _JobFunction("bigint", ("worker",)),
-    "salon_jobs_get_result": _JobFunction("uuid", ("web", "worker")),
-    "salon_jobs_cancel": _JobFunction("bigint[]", ("web", "worker", "operator")),
-    "salon_jobs_claim": _JobFunction(
-        "bigint, text[], integer, timestamptz, text[], float8, bigint, bigint[]", ("worker",)
-    ),
-    "salon_jobs_claim_groups": _JobFunction(_CLAIM_GROUPS, ("worker",)),
-    "salon_jobs_finish": _JobFunction("bigint[], bigint[], bigint, boolean, float8, boolean", ("worker",)),
-    "salon_jobs_unheld": _JobFunction("bigint[]", ("worker",)),
-    "salon_jobs_unclaimable": _JobFunction("bigint[]", ("worker",)),
-    "salon_jobs_emit": _JobFunction(_EMIT, ("web", "worker")),
-    "salon_jobs_emit_many": _JobFunction(_EMIT_MANY, ("web", "worker")),
-    "salon_jobs_gate": _JobFunction("", ("worker", "operator")),
-    "salon_jobs_skip_messages": _JobFunction("bigint[]", ("web",)),
-    # Trigger functions, which need no EXECUTE. Writing messages holds the relay's gate; a new job supersedes the runs
-    # under its key (jobs without a key call nothing); a tick records the end of its job, whose row goes; jobs of a
-    # follow-up are counted at the commit.
-    "salon_jobs_hold_gate": _JobFunction(
-        triggers=(Trigger("salon_jobs_hold_gate", "BEFORE INSERT", "salon_jobs_message", "FOR EACH STATEMENT"),)
-    ),
-    "salon_jobs_supersede": _JobFunction(
-        triggers=(
-            Trigger(
-                "salon_jobs_supersede", "AFTER INSERT", "salon_jobs_job", "FOR EACH ROW WHEN (NEW.job_key IS NOT NULL)"
-            ),
-            Trigger(
-                "salon_jobs_superseded",
-                "AFTER UPDATE OF state",
-                "salon_jobs_job",
-                "FOR EACH ROW WHEN (OLD.state = 'running' AND NEW.state = 'queued' AND NEW.job_key IS NOT NULL)",
-            ),
-        )
-    ),
-    "salon_jobs_record_tick": _JobFunction(
-        triggers=(
-            Trigger(
-                "salon_jobs_record_tick",
-                "AFTER DELETE",
-                "salon_jobs_job",
-                "FOR EACH ROW WHEN (OLD.tick IS NOT NULL AND OLD.fan_out_id IS NULL)",
-            ),
-        )
-    ),
-    "salon_jobs_follow_up": _JobFunction(
-        triggers=(
-            Trigger(
-                "salon_jobs_follow_up_ended",
-                "AFTER UPDATE OF finished_at",
-                "salon_jobs_job",
-                f"{_AT_COMMIT} WHEN (NEW.follow_up_id IS NOT NULL"
-                " AND (OLD.finished_at IS NULL) <> (NEW.finished_at IS NULL))",
-                is_constraint=True,
-            ),
-            Trigger(
-                "salon_jobs_follow_up_deleted",
-                "AFTER DELETE",
-                "salon_jobs_job",
-                f"{_AT_COMMIT} WHEN (OLD.follow_up_id IS NOT NULL AND OLD.finished_at IS NULL)",
-                is_constraint=True,
-            ),
-        )
-    ),
-}
-FUNCTIONS: Final = tuple(_FUNCTIONS)
+_PLACEHOLDER: Final = re.compile(r"__(\w+?)__")
+_TRIGGER: Final = re.compile(r"(CREATE (?:OR REPLACE|CONSTRAINT) TRIGGER (\w+)[^;]+? ON \S+\.(\w+)[^;]+);")
 
 
 def job_function(name: str, schema: str, roles: Roles | None) -> FunctionAccess:
-    """Return what is declared for one of ``FUNCTIONS`` in the job tables' ``schema``."""
-    declared = _FUNCTIONS[name]
-    text = statements.load(f"{name.removeprefix('salon_jobs_')}_function").replace("__schema__", identifier(schema))
-    definition = text.replace("__guc__", conf.store_guc)
-    if "__statement__" in definition:
-        definition = definition.replace("__statement__", _statement(name, identifier(schema)))
-    callers = () if roles is None else tuple(getattr(roles, key) for key in declared.callers)
+    """Return what is declared for one of ``FUNCTIONS`` in the job tables' ``schema``.
+
+    Its file grants EXECUTE to roles by their keys in ``ROLES``, and creates its triggers. A trigger function is called
+    by no role. ``__name__`` of another file in a body stands for that statement, with the function's arguments as its
+    parameters.
+    """
+    text = statements.load(f"{name.removeprefix('salon_jobs_')}_function")
+    declared, _, uses = text.replace("__schema__", identifier(schema)).partition("$body$;")
+    numbers = {argument: f"${number}" for number, argument in enumerate(arguments_of(declared), 1)}
+
+    def fill(placeholder: re.Match[str]) -> str:
+        if placeholder[1] == "guc":
+            return conf.store_guc
+        statement = re.sub(r"%\((\w+)\)s", lambda found: numbers.get(found[1], "NULL"), statements.load(placeholder[1]))
+        return re.sub(r"\b(FROM|JOIN|UPDATE) (salon_jobs_)", rf"\1 {identifier(schema)}.\2", statement)
+
     return FunctionAccess(
         schema=schema,
         name=name,
-        arguments=declared.arguments,
-        definition=definition,
-        callers=callers,
-        triggers=declared.triggers,
+        definition=f"{_PLACEHOLDER.sub(fill, declared)}$body$",
+        callers=() if roles is None else tuple(getattr(roles, key) for key in _PLACEHOLDER.findall(uses)),
+        triggers=tuple(
+            Trigger(trigger, table, " ".join(create.split())) for create, trigger, table in _TRIGGER.findall(uses)
+        ),
     )
 
 
@@ -245,7 +197,6 @@ def fan_out_function(*, table: str, table_schema: str, key: str, roles: Roles | 
     return FunctionAccess(
         schema=schema,
         name=name,
-        arguments="",
         definition=definition,
         callers=() if roles is None else (roles.worker,),
         owner=None if roles is None else roles.fan_out_owner,
@@ -255,21 +206,3 @@ def fan_out_function(*, table: str, table_schema: str, key: str, roles: Roles | 
 def fan_out_reads(*, key: str, roles: Roles) -> Right:
     """Return the only right that the function's owner has on the store table: to read the key."""
     return Right(roles.fan_out_owner, "SELECT", key)
-
-
-# What replaces ``__statement__`` in a function's file: a statement, and its parameters in the order of the function's.
-_STATEMENTS: Final = {
-    "salon_jobs_claim": ("claim_due", "process_id tasks room now queues clock lease left_out"),
-    "salon_jobs_claim_groups": (
-        "claim_by_group",
-        "process_id room clock stores numbers quotas lows_us low_ids keys each_store store_quotas lease left_out",
-    ),
-    "salon_jobs_get_result": ("job_record", "public_id"),
-}
-
-
-def _statement(function: str, schema: str) -> str:
-    statement, parameters = _STATEMENTS[function]
-    numbers = {name: f"${number}" for number, name in enumerate(parameters.split(), 1)}
-    text = re.sub(r"%\((\w+)\)s", lambda found: numbers.get(found[1], "NULL"), statements.load(statement))
-    return re.sub(r"\b(FROM|JOIN|UPDATE) (salon_jobs_)", rf"\1 {schema}.\2", text)

@@ -152,39 +152,47 @@ class TableAccess:
 _DEFINITION: Final = re.compile(
     r"LANGUAGE (?P<language>\w+)(?P<options>[^$]*?)\s*AS \$body\$(?P<body>.*)\$body\$", re.DOTALL
 )
+_ARGUMENTS: Final = re.compile(r"FUNCTION [^(]+\((.*?)\)\s*(?:RETURNS|LANGUAGE)\b", re.DOTALL)
 _SETTING: Final = re.compile(r"\bSET (\w+) = ((?:(?! SET ).)+)")
 
 
 class Trigger(NamedTuple):
-    """A trigger of a table in the function's schema: event, and for which rows or statements.
-
-    A constraint trigger can be deferred to the commit. pgtrigger knows its own by the ``comment``.
-    """
+    """Trigger of a table in its function's schema, with its CREATE statement; ``comment`` is pgtrigger's own."""
 
     name: str
-    event: str
     table: str
-    rows: str
-    is_constraint: bool = False
+    create: str
     comment: str = ""
+
+
+def arguments_of(definition: str) -> dict[str, str]:
+    """Return the names and types of a function's arguments, in their order, from its CREATE statement."""
+    found = _ARGUMENTS.search(definition)
+    words = [argument.split() for argument in found[1].split(",")] if found else []
+    return {
+        name: " ".join(kind).partition(" DEFAULT ")[0].lower() for name, *kind in filter(None, words) if name != "OUT"
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionAccess:
     """Everything declared for one function: its definition, its owner and who may call it.
 
-    ``arguments`` lists only types. ``definition`` is CREATE OR REPLACE FUNCTION, and ends with LANGUAGE, options and
-    ``AS $body$``, in this order. ``owner`` None is the role that migrates. ``callers`` are roles, and PUBLIC may not
-    call it; None: whoever may.
+    ``definition`` is CREATE OR REPLACE FUNCTION, and ends with LANGUAGE, options and ``AS $body$``, in this order.
+    ``owner`` None is the role that migrates. ``callers`` are roles, and PUBLIC may not call it; None: whoever may.
     """
 
     schema: str
     name: str
-    arguments: str
     definition: str
     callers: tuple[str, ...] | None = ()
     owner: str | None = None
     triggers: tuple[Trigger, ...] = ()
+
+    @property
+    def arguments(self) -> str:
+        """The types of its arguments."""
+        return ", ".join(arguments_of(self.definition).values())
 
     @property
     def signature(self) -> str:
@@ -227,17 +235,11 @@ class FunctionAccess:
 
     def replace_trigger(self, trigger: Trigger) -> list[str]:
         """Return the statements that create or replace one of its triggers."""
-        drop = [self._drop_trigger(trigger)] if trigger.is_constraint else []  # PostgreSQL cannot replace these
+        # PostgreSQL cannot replace constraint triggers.
+        drop = [] if trigger.create.startswith("CREATE OR REPLACE") else [self._drop_trigger(trigger)]
         on = f"ON TRIGGER {trigger.name} ON {identifier(self.schema, trigger.table)}"
         comment = [f"COMMENT {on} IS {literal(trigger.comment)}"] if trigger.comment else []
-        return [*drop, self.create_trigger(trigger), *comment]
-
-    def create_trigger(self, trigger: Trigger) -> str:
-        create = "CREATE CONSTRAINT TRIGGER" if trigger.is_constraint else "CREATE OR REPLACE TRIGGER"
-        return (
-            f"{create} {trigger.name} {trigger.event} ON {identifier(self.schema, trigger.table)} "
-            f"{trigger.rows} EXECUTE FUNCTION {self.signature}"
-        )
+        return [*drop, trigger.create, *comment]
 
     def drop(self) -> list[str]:
         """Return the statements that drop its triggers and itself if they exist."""

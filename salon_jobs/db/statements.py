@@ -36,6 +36,11 @@ def load(name: str) -> str:
     return (_read(file) if file.is_file() else {}).get(name) or _statements()[name]
 
 
+def files(pattern: str) -> list[str]:
+    """Return the names of the files that match, in order."""
+    return sorted(file.stem for file in _FOLDER.glob(f"{pattern}.sql"))
+
+
 @cache
 def _statements() -> dict[str, str]:
     return {name: statement for file in _FOLDER.iterdir() for name, statement in _read(file).items()}

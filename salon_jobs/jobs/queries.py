@@ -104,7 +104,7 @@ def claim(statement: str, parameters: dict[str, Any], *, prepare: bool = False) 
 
 
 def _claim(statement: str, parameters: dict[str, Any], *, prepare: bool = False) -> list[ClaimedJob]:
-    parameters["lease"] = secrets.randbits(63) or 1
+    parameters["token"] = secrets.randbits(63) or 1
     parameters["left_out"] = _left_out_now() if _left_out else "{}"
     try:
         jobs: list[ClaimedJob] = hot(statement, parameters, make_row=_claimed_job, many=True, prepare=prepare)

@@ -7,9 +7,8 @@ from typing import ClassVar
 from django.db import migrations, models
 from django.db.models.functions import Cast, Coalesce, Now
 from pgtrigger.compiler import Trigger, UpsertTriggerSql
-from pgtrigger.migrations import AddTrigger
 
-from salon_jobs.access.operations.base import ForgetTriggerFunctions, JobTablesMigration
+from salon_jobs.access.operations.base import AddGuard, JobTablesMigration
 from salon_jobs.models.fields import BloomIndex, IntegerArrayField, JSONTextField, ReadableJSONField
 from salon_jobs.models.job import TextHash
 from salon_jobs.models.message import PartitionOf
@@ -45,11 +44,6 @@ class Migration(JobTablesMigration):
     initial = True
     dependencies: ClassVar = []
     operations: ClassVar = [
-        ForgetTriggerFunctions(
-            "pgtrigger_identity_never_changes_e86b5",
-            "pgtrigger_legal_moves_only_38cdb",
-            "pgtrigger_content_never_changes_0d6fe",
-        ),
         migrations.CreateModel(
             name="Job",
             fields=[
@@ -837,7 +831,7 @@ class Migration(JobTablesMigration):
                 ],
             },
         ),
-        AddTrigger(
+        AddGuard(
             model_name="job",
             trigger=Trigger(
                 name="identity_never_changes",
@@ -852,7 +846,7 @@ class Migration(JobTablesMigration):
                 ),
             ),
         ),
-        AddTrigger(
+        AddGuard(
             model_name="job",
             trigger=Trigger(
                 name="legal_moves_only",
@@ -867,7 +861,7 @@ class Migration(JobTablesMigration):
                 ),
             ),
         ),
-        AddTrigger(
+        AddGuard(
             model_name="message",
             trigger=Trigger(
                 name="content_never_changes",

@@ -14,7 +14,8 @@ from django.apps import apps
 from django.db import OperationalError, connections, migrations, models
 from django.db.migrations.state import ProjectState
 
-from salon_jobs.access.operations import LocksBriefly, ProtectTables
+from salon_jobs.access.operations import LocksBriefly
+from salon_jobs.access.operations.access import InstallDeclared
 from salon_jobs.access.operations.base import LOCKS_MS
 from tests.migrations.operations import migrate
 from tests.settings import url_for
@@ -105,7 +106,7 @@ def test_it_gives_up_before_the_server_ends_a_transaction_that_waits_for_it(data
 
 
 def test_what_is_shown_sets_it_once_and_leaves_the_session_alone(database: None) -> None:
-    lines = sql_lines(ProtectTables("salon_jobs_job"), ADD_FIELD)
+    lines = sql_lines(InstallDeclared(tables=("salon_jobs_job",), functions=()), ADD_FIELD)
     assert [line for line in lines if "lock_timeout" in line] == [f"SET LOCAL lock_timeout = {LOCKS_MS};"]
     assert "lock_timeout" in lines[0]
     with connections["owner"].cursor() as cursor:
@@ -129,5 +130,5 @@ def test_without_a_transaction_it_changes_nothing(database: None) -> None:
 def test_without_a_transaction_each_of_our_operations_has_one_of_its_own(database: None) -> None:
     before = seen(POLICIES)
     with reader(), pytest.raises(OperationalError, match="lock timeout"):
-        run(ProtectTables("salon_jobs_job"), atomic=False, base=migrations.Migration)
+        run(InstallDeclared(tables=("salon_jobs_job",), functions=()), atomic=False, base=migrations.Migration)
     assert seen(POLICIES) == before

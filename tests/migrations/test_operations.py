@@ -10,7 +10,8 @@ from django.db import OperationalError, connections
 from django.test import override_settings
 
 from salon_jobs.access import StoreIsolation
-from salon_jobs.access.operations import InstallFanOutFunction, InstallFunction, ProtectModel, ProtectTables
+from salon_jobs.access.operations import InstallFanOutFunction, ProtectModel
+from salon_jobs.access.operations.access import InstallDeclared
 from salon_jobs.access.operations.base import DatabaseOperation
 from tests.databases import rows
 from tests.interpreter import succeed
@@ -22,10 +23,8 @@ ISOLATION = StoreIsolation(field="store", name="customer_isolation")
 PROTECT = ProtectModel("salon.Customer", ISOLATION)
 OPERATIONS = [
     ("salon", PROTECT),
-    ("salon_jobs", ProtectTables("salon_jobs_job")),
-    ("salon_jobs", InstallFunction("salon_jobs_add_job")),
+    ("salon_jobs", InstallDeclared(tables=("salon_jobs_job",), functions=("salon_jobs_supersede",))),
     ("salon_jobs", InstallFanOutFunction()),
-    ("salon_jobs", InstallFunction("salon_jobs_supersede")),
 ]
 both_directions = pytest.mark.parametrize("direction", ["forwards", "backwards"])
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import psycopg
+import pytest
 from django.db import connections, transaction
 from django.db.migrations.state import ProjectState
 
-from salon_jobs.access.operations import SetStorageParameters
+from salon_jobs.access import job_tables
+from salon_jobs.access.operations.access import InstallDeclared
 from tests.settings import url_for
 from tests.support import seen
 
@@ -22,8 +26,14 @@ def test_the_hot_tables_are_vacuumed_by_number_and_at_full_speed(database: None)
     assert seen(OPTIONS, "salon_jobs_task_minute") == [("fillfactor=70",)]
 
 
-def test_setting_them_waits_for_no_writer_and_is_reversible(database: None) -> None:
-    operation = SetStorageParameters("salon_jobs_job_error", {"fillfactor": 90, "toast.autovacuum_vacuum_threshold": 7})
+def test_setting_them_waits_for_no_writer_and_is_reversible(
+    database: None, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "ROLES": None}  # grants and policies would wait
+    storage = {"fillfactor": 90, "toast.autovacuum_vacuum_threshold": 7}
+    declared = {**job_tables.TABLES, "salon_jobs_job_error": job_tables.JobTable(storage=storage)}
+    monkeypatch.setattr("salon_jobs.access.operations.access.TABLES", declared)
+    operation = InstallDeclared(tables=("salon_jobs_job_error",), functions=())
     owner, state = connections["owner"], ProjectState()
     with psycopg.connect(url_for("worker_runtime")) as writer:
         writer.execute("INSERT INTO salon_jobs_job_error (job_id, attempt, error_class) VALUES (1, 1, 'X')")

@@ -19,7 +19,8 @@ from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 from django.test import override_settings
 
-from salon_jobs.access.operations import InstallFunction, LocksBriefly
+from salon_jobs.access.operations import LocksBriefly
+from salon_jobs.access.operations.access import InstallDeclared
 from salon_jobs.access.operations.base import LOCKS_MS
 from tests.databases import rows
 from tests.interpreter import succeed
@@ -183,7 +184,7 @@ def isolate(on: bool) -> None:
 
 
 COLUMN = AddField("job", "note", models.UUIDField(null=True))
-TRIGGERS = InstallFunction("salon_jobs_follow_up")
+TRIGGERS = InstallDeclared(tables=(), functions=("salon_jobs_follow_up",))
 
 
 @pytest.mark.slow

@@ -35,14 +35,10 @@ from salon_jobs.access import MembershipIsolation, SameStoreForeignKey, StoreIso
 from salon_jobs.access.operations import (
     DropForeignKey,
     InstallFanOutFunction,
-    InstallFunction,
     LocksBriefly,
     ProtectModel,
-    ProtectTables,
     ReleaseModel,
     RunForEachStore,
-    SetStorageParameters,
-    ShareWithDjango,
 )
 from salon_jobs.backend import SalonJobsBackend
 from salon_jobs.backend import task as backend_task
@@ -411,10 +407,6 @@ class Migration(LocksBriefly):
         ProtectModel("auth.User", SystemScope(name="users"), instead_of=SystemScope(name="users", web=())),
         ReleaseModel("auth.User", SystemScope(name="users")),
         InstallFanOutFunction(),
-        InstallFunction("salon_jobs_add_job"),
-        ProtectTables("salon_jobs_job", "salon_jobs_job_error"),
-        ShareWithDjango(),
-        SetStorageParameters("salon_jobs_job", {"autovacuum_vacuum_scale_factor": 0.0, "fillfactor": 80}),
     ]
 
 

@@ -32,14 +32,10 @@ from salon_jobs.access import MembershipIsolation, SameStoreForeignKey, StoreIso
 from salon_jobs.access.operations import (
     DropForeignKey,
     InstallFanOutFunction,
-    InstallFunction,
     LocksBriefly,
     ProtectModel,
-    ProtectTables,
     ReleaseModel,
     RunForEachStore,
-    SetStorageParameters,
-    ShareWithDjango,
 )
 from salon_jobs.backend import SalonJobsBackend
 from salon_jobs.backend import task as backend_task
@@ -347,11 +343,7 @@ RunForEachStore(fill)  # E
 DropForeignKey("booking")  # E
 ProtectModel("auth.User", "isolation")  # E
 ReleaseModel("auth.User")  # E
-wrong_operation: InstallFunction = InstallFanOutFunction()  # E
-InstallFunction()  # E
-ProtectTables(Job)  # E
-wrong_share: ProtectTables = ShareWithDjango()  # E
-SetStorageParameters("salon_jobs_job", {"fillfactor": "80"})  # E
+wrong_operation: ReleaseModel = InstallFanOutFunction()  # E
 LocksBriefly("0001_initial")  # E
 
 Job().attempts.upper()  # E

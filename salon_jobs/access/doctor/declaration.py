@@ -146,10 +146,10 @@ def _functions_of_pgtrigger(tables: Iterable[Relation]) -> list[FunctionAccess]:
         words = {**sql.defaults, **sql.kwargs}
         trigger = Trigger(
             sql.pgid,
-            f"{words['when']} {words['operation']}",
             table.name,
-            f"{words['timing']} {words['referencing']} FOR EACH {words['level']} {words['condition']}",
-            is_constraint=bool(words["constraint"]),
+            f"CREATE {'CONSTRAINT' if words['constraint'] else 'OR REPLACE'} TRIGGER {sql.pgid} {words['when']}"
+            f" {words['operation']} ON {table.sql} {words['timing']} {words['referencing']} FOR EACH {words['level']}"
+            f" {words['condition']} EXECUTE FUNCTION {identifier(table.schema, sql.pgid)}()",
             comment=sql.hash,
         )
         for qualified, arguments, returns, body in _FUNCTION.findall(str(sql)):
@@ -158,7 +158,6 @@ def _functions_of_pgtrigger(tables: Iterable[Relation]) -> list[FunctionAccess]:
             function = FunctionAccess(
                 schema=schema,
                 name=name,
-                arguments=arguments.split()[-1].lower() if arguments.strip() else "",
                 definition=f"CREATE OR REPLACE FUNCTION {identifier(schema, name)}({arguments})"
                 f" RETURNS {returns} LANGUAGE plpgsql AS $body${body}$body$",
                 callers=None,

@@ -122,9 +122,8 @@ def compare_triggers_and_rules(catalogue: Catalogue, relations: Relations, decla
                 hint = "it can change or drop rows unseen; declare it with pgtrigger if it is yours"
                 yield Drift(kind, where, "none", definition, (drop,), True, hint)
                 continue
-        elif _normal_trigger(trigger, function.create_trigger(trigger)) != _normal_trigger(trigger, definition):
-            create = function.create_trigger(trigger)
-            yield Drift(kind, where, create, definition, tuple(function.replace_trigger(trigger)))
+        elif _normal_trigger(trigger, trigger.create) != _normal_trigger(trigger, definition):
+            yield Drift(kind, where, trigger.create, definition, tuple(function.replace_trigger(trigger)))
         if state != "ENABLE":
             yield Drift(kind, where, "ENABLE", state, (f"ALTER TABLE {table.sql} ENABLE TRIGGER {identifier(name)}",))
     for (oid, name), (function, trigger) in declared_triggers.items():

@@ -1,4 +1,4 @@
-"""Migration operations: for models and rows of stores, and for what salon_jobs installs for itself.
+"""Migration operations for models and rows of stores.
 
 All read SALON_JOBS when they run, so one migration serves a deployment with roles and one with a single database user.
 They consult the database routers as Django's own operations do. Those that lock a table ACCESS EXCLUSIVE wait for it
@@ -6,12 +6,8 @@ only briefly; ``LocksBriefly`` does the same for a whole migration.
 """
 
 from salon_jobs.access.operations.access import InstallFanOutFunction as InstallFanOutFunction
-from salon_jobs.access.operations.access import InstallFunction as InstallFunction
 from salon_jobs.access.operations.access import ProtectModel as ProtectModel
-from salon_jobs.access.operations.access import ProtectTables as ProtectTables
 from salon_jobs.access.operations.access import ReleaseModel as ReleaseModel
-from salon_jobs.access.operations.access import ShareWithDjango as ShareWithDjango
 from salon_jobs.access.operations.base import DropForeignKey as DropForeignKey
 from salon_jobs.access.operations.base import LocksBriefly as LocksBriefly
-from salon_jobs.access.operations.base import SetStorageParameters as SetStorageParameters
 from salon_jobs.access.operations.stores import RunForEachStore as RunForEachStore

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from django.apps import apps
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.loader import MigrationLoader
@@ -9,32 +11,77 @@ from django.db.migrations.state import ProjectState
 from django.db.models import Model
 
 from salon_jobs.access.constraints import AccessConstraint
-from salon_jobs.access.job_tables import fan_out_function, fan_out_reads, history_access, job_function, table_access
+from salon_jobs.access.job_tables import (
+    FUNCTIONS,
+    TABLES,
+    fan_out_function,
+    fan_out_reads,
+    history_access,
+    job_function,
+    table_access,
+)
 from salon_jobs.access.objects import FunctionAccess, grants, identifier, identifiers
 from salon_jobs.access.operations.base import DatabaseOperation, execute, schema_of
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 
 
-class InstallFunction(DatabaseOperation):
-    """Operation that installs one function of ``access.job_tables`` and its triggers, which lock their tables."""
+class InstallDeclared(DatabaseOperation):
+    """Operation that installs what ``access.job_tables`` declares: of these tables and functions, or else of all.
+
+    Under forced row-level security each role gets exactly what it needs; with one database user nobody needs a grant.
+    Functions come with their triggers, which lock their tables. A table that a later migration creates is left to that.
+    """
 
     locks_tables = True
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, *, tables: Sequence[str] | None = None, functions: Sequence[str] = FUNCTIONS) -> None:
+        self.tables, self.functions = tables, functions
 
     def apply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        execute(schema_editor, *self._function(schema_editor).create())
+        roles = conf.roles
+        for table in self._tables(state):
+            if roles is not None:
+                execute(schema_editor, *table_access(table, roles).install(roles.runtime))
+            if storage := TABLES[table].storage:
+                settings = ", ".join(f"{identifier(*name.split('.'))} = {value}" for name, value in storage.items())
+                execute(schema_editor, f"ALTER TABLE {identifier(table)} SET ({settings})")
+        for function in self._functions(schema_editor):
+            execute(schema_editor, *function.create())
+        if roles is not None and self.tables is None:
+            execute(
+                schema_editor,
+                *history_access(roles).install(roles.runtime),
+                # Every trigger of pgtrigger, including the host's, calls it as the writing role; its schema is
+                # PGTRIGGER_SCHEMA.
+                "DO $$ DECLARE f regprocedure; BEGIN FOR f IN SELECT oid FROM pg_proc WHERE proname = "
+                "'_pgtrigger_should_ignore' LOOP EXECUTE format("
+                f"'GRANT EXECUTE ON FUNCTION %s TO {identifiers(roles.runtime)}', f); END LOOP; END $$",
+            )
 
     def unapply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        execute(schema_editor, *self._function(schema_editor).drop())
+        """Leave what other apps' tables rely on by now: the history of migrations and pgtrigger's function."""
+        for function in self._functions(schema_editor):
+            execute(schema_editor, *function.drop())
+        for table in self._tables(state):
+            if conf.roles is not None:
+                execute(schema_editor, *table_access(table, conf.roles).remove(conf.roles.runtime))
+            if storage := TABLES[table].storage:
+                names = ", ".join(identifier(*name.split(".")) for name in storage)
+                execute(schema_editor, f"ALTER TABLE {identifier(table)} RESET ({names})")
 
     def describe(self) -> str:
-        return f"Install {self.name}"
+        return f"Install what is declared of {', '.join((*(self.tables or ['the job tables']), *self.functions))}"
 
-    def _function(self, schema_editor: BaseDatabaseSchemaEditor) -> FunctionAccess:
-        return job_function(self.name, schema_of(schema_editor, "salon_jobs_job"), conf.roles)
+    def _tables(self, state: ProjectState) -> list[str]:
+        if self.tables is not None:
+            return list(self.tables)
+        there = {model.options.get("db_table") for model in state.models.values()}
+        return [table for table in TABLES if table in there]
+
+    def _functions(self, schema_editor: BaseDatabaseSchemaEditor) -> list[FunctionAccess]:
+        schema = schema_of(schema_editor, "salon_jobs_job")
+        return [job_function(name, schema, conf.roles) for name in self.functions]
 
 
 class InstallFanOutFunction(DatabaseOperation):
@@ -104,57 +151,6 @@ def _store_model(name: str, state: ProjectState) -> type[Model]:
             f"SALON_JOBS['STORE_MODEL'] {name!r} does not exist yet at this point of the migrations: give the "
             "migration that creates it run_before = [('salon_jobs', '0003_fan_out')]"
         ) from error
-
-
-class ProtectTables(DatabaseOperation):
-    """Operation that grants each role exactly what it needs on these tables, under forced row-level security.
-
-    Does nothing with one database user.
-    """
-
-    locks_tables = True
-
-    def __init__(self, *tables: str) -> None:
-        self.tables = tables
-
-    def apply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        if conf.roles is not None:
-            for table in self.tables:
-                execute(schema_editor, *table_access(table, conf.roles).install(conf.roles.runtime))
-
-    def unapply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        if conf.roles is not None:
-            for table in self.tables:
-                execute(schema_editor, *table_access(table, conf.roles).remove(conf.roles.runtime))
-
-    def describe(self) -> str:
-        return f"Protect {', '.join(self.tables)}: grants and row-level security"
-
-
-class ShareWithDjango(DatabaseOperation):
-    """Operation that gives the runtime roles what they need of Django and pgtrigger.
-
-    Does nothing with one database user.
-    """
-
-    def apply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        if conf.roles is None:
-            return
-        execute(
-            schema_editor,
-            *history_access(conf.roles).install(conf.roles.runtime),
-            # Every trigger of pgtrigger, including the host's, calls it as the writing role; its schema is
-            # PGTRIGGER_SCHEMA.
-            "DO $$ DECLARE f regprocedure; BEGIN FOR f IN SELECT oid FROM pg_proc WHERE proname = "
-            "'_pgtrigger_should_ignore' LOOP EXECUTE format("
-            f"'GRANT EXECUTE ON FUNCTION %s TO {identifiers(conf.roles.runtime)}', f); END LOOP; END $$",
-        )
-
-    def unapply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Do nothing: other apps' tables rely on it by now."""
-
-    def describe(self) -> str:
-        return "Let the runtimes read the history of migrations and call pgtrigger's function"
 
 
 class ProtectModel(DatabaseOperation):

@@ -14,6 +14,7 @@ from django.db.backends.utils import truncate_name
 from django.db.migrations import Migration
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
+from pgtrigger.migrations import AddTrigger
 
 from salon_jobs.access.constraints import VALIDATE, row_security_of
 from salon_jobs.access.objects import identifier, identifiers, literal
@@ -173,57 +174,23 @@ def _spend(budget_s: float) -> Callable[..., Any]:
     return run
 
 
-class SetStorageParameters(DatabaseOperation):
-    """Operation that sets a table's storage parameters (fillfactor, autovacuum); reversing restores the defaults.
+class AddGuard(AddTrigger):
+    """pgtrigger's operation, which, reversed, also drops the trigger's function, and pgtrigger's own with the last."""
 
-    Takes SHARE UPDATE EXCLUSIVE: it waits for a VACUUM of that table, but no reader or writer waits for it.
-    """
-
-    def __init__(self, table: str, parameters: dict[str, float]) -> None:
-        self.table = table
-        self.parameters = parameters
-
-    def apply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        settings = ", ".join(f"{_parameter(name)} = {value}" for name, value in self.parameters.items())
-        execute(schema_editor, f"ALTER TABLE {identifier(self.table)} SET ({settings})")
-
-    def unapply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        names = ", ".join(map(_parameter, self.parameters))
-        execute(schema_editor, f"ALTER TABLE {identifier(self.table)} RESET ({names})")
-
-    def describe(self) -> str:
-        return f"Set storage parameters of {self.table}"
-
-
-class ForgetTriggerFunctions(DatabaseOperation):
-    """Operation that, reversed, drops the functions that pgtrigger leaves behind when it removes triggers.
-
-    Its shared function goes with the last function that mentions it. Forwards it does nothing: put it first.
-    """
-
-    def __init__(self, *names: str) -> None:
-        self.names = names
-
-    def apply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        """Do nothing."""
-
-    def unapply(self, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
-        execute(
-            schema_editor,
-            *(f"DROP FUNCTION IF EXISTS {identifier(name)}()" for name in self.names),
-            "DO $$ DECLARE f regprocedure; BEGIN FOR f IN SELECT oid FROM pg_proc "
-            "WHERE proname = '_pgtrigger_should_ignore' AND pg_has_role(proowner, 'USAGE') "
-            "AND NOT EXISTS (SELECT FROM pg_proc WHERE strpos(prosrc, '_pgtrigger_should_ignore') > 0) "
-            "LOOP EXECUTE format('DROP FUNCTION %s', f); END LOOP; END $$",
-        )
-
-    def describe(self) -> str:
-        return f"Leave nothing of {', '.join(self.names)} when reversed"
-
-
-def _parameter(name: str) -> str:
-    """Quote a parameter; those of the TOAST table have a namespace."""
-    return identifier(*name.split("."))
+    def database_backwards(
+        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: ProjectState, to_state: ProjectState
+    ) -> None:
+        super().database_backwards(app_label, schema_editor, from_state, to_state)
+        guard: Any = self.trigger
+        if router.allow_migrate(schema_editor.connection.alias, app_label):
+            execute(
+                schema_editor,
+                f"DROP FUNCTION IF EXISTS {identifier(guard.sql.pgid)}()",
+                "DO $$ DECLARE f regprocedure; BEGIN FOR f IN SELECT oid FROM pg_proc "
+                "WHERE proname = '_pgtrigger_should_ignore' AND pg_has_role(proowner, 'USAGE') "
+                "AND NOT EXISTS (SELECT FROM pg_proc WHERE strpos(prosrc, '_pgtrigger_should_ignore') > 0) "
+                "LOOP EXECUTE format('DROP FUNCTION %s', f); END LOOP; END $$",
+            )
 
 
 _DROP_KEYS: Final = (

@@ -6,8 +6,7 @@
 -- follow-up's store, and those of the jobs, must be the caller's current one or none, except for a role that may insert
 -- any job itself.
 -- Locks: the waiting rows, in ascending order; never a running one.
--- Replace it only with a definition that accepts the same arguments. access.job_tables fills in the schema and the name
--- of the store setting; owner: the migrator; EXECUTE: web and worker.
+-- Replace it only with a definition that accepts the same arguments.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_add_follow_up(
     ids bigint[],
     task text,
@@ -63,4 +62,5 @@ BEGIN
     END IF;
     RETURN jobs;
 END
-$body$
+$body$;
+GRANT EXECUTE ON FUNCTION __schema__.salon_jobs_add_follow_up TO __web__, __worker__;

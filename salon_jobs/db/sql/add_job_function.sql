@@ -1,7 +1,6 @@
 -- Define salon_jobs_add_job (version 1), which adds one job from SQL, such as a trigger: salon_jobs_add_jobs with the
 -- arguments of one job, for the caller's current store only, whatever its role.
--- Replace it only with a definition that accepts the same named arguments. access.job_tables fills in the schema and
--- the name of the store setting; owner: the migrator; EXECUTE: web and worker.
+-- Replace it only with a definition that accepts the same named arguments.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_add_job(
     task text,
     payload jsonb DEFAULT '{}',
@@ -34,4 +33,5 @@ BEGIN
         EXIT WHEN FOUND;
     END LOOP;
 END
-$body$
+$body$;
+GRANT EXECUTE ON FUNCTION __schema__.salon_jobs_add_job TO __web__, __worker__;

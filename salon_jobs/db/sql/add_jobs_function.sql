@@ -20,8 +20,7 @@
 -- for more than 1,000 keys the task's alone, exclusively, since the server's lock table is small (6,400 by default, for
 -- all transactions together). Each statement has its own snapshot, so it sees what former holders committed.
 -- JIT is off: with keys, the planner overrates the joins, and a server that compiled them took seconds for each call.
--- Replace it only with a definition that accepts the same named arguments. access.job_tables fills in the schema and
--- the name of the store setting; owner: the migrator; EXECUTE: web and worker.
+-- Replace it only with a definition that accepts the same named arguments.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_add_jobs(
     task text,
     payloads text[],
@@ -173,4 +172,5 @@ BEGIN
                                      HINT = 'Enqueue each job with a public_id of its own, such as a new uuid4().';
     END IF;
 END
-$body$
+$body$;
+GRANT EXECUTE ON FUNCTION __schema__.salon_jobs_add_jobs TO __web__, __worker__;

@@ -1,8 +1,7 @@
 -- Define salon_jobs_cancel: operator_cancel including running jobs, for the web role, which may not change a
 -- running job itself. Returns the ids that were cancelled, or whose process is asked to end them.
 -- Locks: the rows, in id order; run it in a transaction of its own.
--- SECURITY DEFINER, so it restricts itself to the caller's current store. access.job_tables fills in the schema and the
--- name of the store setting; owner: the migrator; EXECUTE: web, worker, operator.
+-- SECURITY DEFINER, so it restricts itself to the caller's current store.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_cancel(ids bigint[]) RETURNS SETOF bigint
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
 AS $body$
@@ -21,4 +20,5 @@ UPDATE __schema__.salon_jobs_job j
   FROM chosen c
  WHERE j.id = c.id
 RETURNING j.id
-$body$
+$body$;
+GRANT EXECUTE ON FUNCTION __schema__.salon_jobs_cancel TO __web__, __worker__, __operator__;

@@ -33,7 +33,7 @@ WITH me AS MATERIALIZED (
      LIMIT %(room)s
 )
 UPDATE salon_jobs_job j
-   SET state = 'running', lease = %(lease)s, leased_by = %(process_id)s, started_at = clock_timestamp()
+   SET state = 'running', lease = %(token)s, leased_by = %(process_id)s, started_at = clock_timestamp()
  WHERE j.id = ANY (ARRAY(SELECT id FROM due))
 RETURNING j.id, j.task, j.store_id,
           CASE WHEN pg_column_size(j.payload) <= 2048 AND pg_column_compression(j.payload) IS NULL THEN j.payload::text

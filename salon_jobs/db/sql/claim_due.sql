@@ -7,7 +7,7 @@
 -- The commit does not wait for the disk (this transaction only): whatever a run commits comes later in the log, so a
 -- crash that loses the claim has lost the run as well, and the job is queued as before.
 -- Instants are returned as seconds: parsing a timestamp takes the client longer than the rest of the row.
--- All jobs of one claim share its %(lease)s, a random number that no other claim has.
+-- All jobs of one claim share its %(token)s, a random number that no other claim has.
 -- A payload of more than 16,000 bytes is returned as '' and read when its job begins (runs.sql): what a claim returns
 -- has a bound. Its size as stored says so for most; only those between are written as text twice.
 -- %(left_out)s are jobs that make claims fail (unclaimable_function.sql); while there are none, the planner drops the
@@ -43,7 +43,7 @@ WITH RECURSIVE me AS MATERIALIZED (
      LIMIT %(room)s
 )
 UPDATE salon_jobs_job j
-   SET state = 'running', lease = %(lease)s, leased_by = %(process_id)s, started_at = clock_timestamp()
+   SET state = 'running', lease = %(token)s, leased_by = %(process_id)s, started_at = clock_timestamp()
  WHERE j.id = ANY (ARRAY(SELECT id FROM due))
 RETURNING j.id, j.task, j.store_id,
           CASE WHEN pg_column_size(j.payload) <= 2048 AND pg_column_compression(j.payload) IS NULL THEN j.payload::text

@@ -1,10 +1,9 @@
 -- Define salon_jobs_claim: claim_due.sql with a plan that the server keeps, for claims of a few jobs, where planning is
 -- half the cost. Only for small batches, since a function's rows pass through a tuplestore.
 -- The settings make a plan that was made while the table is empty walk the index of due jobs later on too.
--- Locks: as claim_due.sql. access.job_tables fills in the statement and the schema; owner: the migrator; EXECUTE:
--- worker.
+-- Locks: as claim_due.sql.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_claim(
-    process_id bigint, tasks text[], room integer, at_instant timestamptz, queues text[], clock float8,
+    process_id bigint, tasks text[], room integer, now timestamptz, queues text[], clock float8,
     token bigint, left_out bigint[]
 ) RETURNS TABLE (
     id bigint, task varchar, store_id uuid, payload text, queue varchar, priority smallint, run_at_s float8,
@@ -16,6 +15,7 @@ AS $body$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY
-__statement__;
+__claim_due__;
 END
-$body$
+$body$;
+GRANT EXECUTE ON FUNCTION __schema__.salon_jobs_claim TO __worker__;

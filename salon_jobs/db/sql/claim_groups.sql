@@ -3,5 +3,5 @@
 SELECT * FROM salon_jobs_claim_groups(
               %(process_id)s, %(room)s, %(clock)s::float8, %(stores)s::uuid[], %(numbers)s::bigint[],
               %(quotas)s::int[], %(lows_us)s::bigint[], %(low_ids)s::bigint[], %(keys)s::text[],
-              %(each_store)s::uuid[], %(store_quotas)s::int[], %(lease)s,
+              %(each_store)s::uuid[], %(store_quotas)s::int[], %(token)s,
               %(left_out)s::bigint[])

@@ -11,8 +11,7 @@
 -- Locks: KEY SHARE on the process row (a rescue waits for us, or we claim nothing); the jobs FOR UPDATE SKIP LOCKED.
 -- MATERIALIZED, the array and the commit: as claim_due.sql. Constraints are immediate, so that a row that a deferred
 -- trigger of the host refuses fails this statement, not the commit of the transaction that holds the limits.
--- Replace it only with a definition that accepts the same arguments. access.job_tables fills in the statement
--- (claim_by_group.sql) and the schema; owner: the migrator; EXECUTE: worker.
+-- Replace it only with a definition that accepts the same arguments.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_claim_groups(
     process_id bigint, room integer, clock float8, stores uuid[], numbers bigint[], quotas integer[], lows_us bigint[],
     low_ids bigint[], keys text[], each_store uuid[], store_quotas integer[], token bigint,
@@ -30,6 +29,7 @@ AS $body$
 BEGIN
     SET CONSTRAINTS ALL IMMEDIATE;
     RETURN QUERY
-__statement__;
+__claim_by_group__;
 END
-$body$
+$body$;
+GRANT EXECUTE ON FUNCTION __schema__.salon_jobs_claim_groups TO __worker__;

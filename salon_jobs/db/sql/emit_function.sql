@@ -3,8 +3,8 @@
 -- relays from within the transaction, and commits queue up for notifications: with many concurrent writers pass false,
 -- and the relay finds the message at its next poll.
 -- SECURITY DEFINER: the web role may not insert into the table itself. Replace it only with a definition that accepts
--- the same named arguments. access.job_tables fills in the schema and the name of the store setting.
--- Locks: the gate (hold_gate_function.sql). EXECUTE: web and worker.
+-- the same named arguments.
+-- Locks: the gate (hold_gate_function.sql).
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_emit(
     aggregate_type text,
     aggregate_id text,
@@ -29,4 +29,5 @@ BEGIN
     END IF;
     RETURN made;
 END
-$body$
+$body$;
+GRANT EXECUTE ON FUNCTION __schema__.salon_jobs_emit TO __web__, __worker__;

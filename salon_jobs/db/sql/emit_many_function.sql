@@ -1,8 +1,8 @@
 -- Define salon_jobs_emit_many (version 1), which writes messages in the given order like salon_jobs_emit; sends no
 -- wake-up, which ``emit`` does after the commit.
 -- SECURITY DEFINER: the web role may not insert into the table itself. Replace it only with a definition that accepts
--- the same arguments. access.job_tables fills in the schema and the name of the store setting.
--- Locks: the gate (hold_gate_function.sql). EXECUTE: web and worker.
+-- the same arguments.
+-- Locks: the gate (hold_gate_function.sql).
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_emit_many(
     message_ids uuid[], aggregate_types text[], aggregate_ids text[], events text[], payloads text[], headers text[],
     producer text
@@ -18,4 +18,5 @@ BEGIN
            AS g (message_id, aggregate_type, aggregate_id, event, payload, headers, place)
      ORDER BY g.place;
 END
-$body$
+$body$;
+GRANT EXECUTE ON FUNCTION __schema__.salon_jobs_emit_many TO __web__, __worker__;

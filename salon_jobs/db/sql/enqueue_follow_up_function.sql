@@ -5,8 +5,7 @@
 -- Any role that ends the last job may add it, as its store: access was checked when the follow-up was added. This transaction's commit notifies workers, since the client does not know of the job.
 -- enable_seqscan: as in salon_jobs_follow_up.
 -- Locks: the follow-up's row; waiting rows of its job's key; each for 50 ms at most. SECURITY DEFINER, since nobody
--- else may delete follow-ups. access.job_tables fills in the schema and the name of the store setting; owner: the migrator;
--- EXECUTE: worker.
+-- else may delete follow-ups.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_enqueue_follow_up(follow_up_id bigint) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
 SET lock_timeout = 50
@@ -34,4 +33,5 @@ BEGIN
 EXCEPTION WHEN lock_not_available THEN
     RETURN false;
 END
-$body$
+$body$;
+GRANT EXECUTE ON FUNCTION __schema__.salon_jobs_enqueue_follow_up TO __worker__;

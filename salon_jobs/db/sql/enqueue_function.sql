@@ -2,8 +2,7 @@
 -- salon_jobs_add_jobs takes for one job, whose arrays, sort and tuplestores cost as much as the row.
 -- SECURITY DEFINER, its check of access and that of the public id: as salon_jobs_add_jobs. enable_seqscan: the server
 -- keeps plans, and one that was made for an empty table must find its row by the index later on too.
--- Locks: none. Replace it only with a definition that accepts the same arguments. access.job_tables fills in the schema
--- and the name of the store setting; owner: the migrator; EXECUTE: web and worker.
+-- Locks: none. Replace it only with a definition that accepts the same arguments.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_enqueue(
     task text,
     payload text,
@@ -41,4 +40,5 @@ BEGIN
     END IF;
     RETURN added;
 END
-$body$
+$body$;
+GRANT EXECUTE ON FUNCTION __schema__.salon_jobs_enqueue TO __web__, __worker__;

@@ -6,7 +6,6 @@
 -- Each row is found by its key, whatever the planner believes: + 0 and || '' hide the index by process, which holds an
 -- entry for each job that the process ran since the last vacuum; a join with the leases could read all rows first.
 -- Locks: the rows, in ascending order. Replace it only with a definition that accepts the same arguments.
--- access.job_tables fills in the schema; owner: the migrator; EXECUTE: worker.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_finish(
     ids bigint[], leases bigint[], holder bigint, keep boolean, ran_s float8, all_or_error boolean
 ) RETURNS integer
@@ -35,4 +34,5 @@ BEGIN
     END IF;
     RETURN finished;
 END
-$body$
+$body$;
+GRANT EXECUTE ON FUNCTION __schema__.salon_jobs_finish TO __worker__;

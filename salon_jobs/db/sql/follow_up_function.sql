@@ -9,8 +9,7 @@
 -- chosen by the id, for transactions that end jobs of several follow-ups in turn. It is only a hint: the id decides.
 -- enable_seqscan: a plan made while the tables are empty would later read all of them.
 -- Locks: an advisory lock until the commit; the follow-up's row; those of salon_jobs_enqueue_follow_up. SECURITY
--- DEFINER, since nobody else may change follow-ups. access.job_tables fills in the schema; owner: the migrator.
--- EXECUTE: no role; a trigger needs none.
+-- DEFINER, since nobody else may change follow-ups.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_follow_up() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
 AS $body$
@@ -38,4 +37,11 @@ BEGIN
     END IF;
     RETURN NULL;
 END
-$body$
+$body$;
+CREATE CONSTRAINT TRIGGER salon_jobs_follow_up_ended AFTER UPDATE OF finished_at ON __schema__.salon_jobs_job
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+    WHEN (NEW.follow_up_id IS NOT NULL AND (OLD.finished_at IS NULL) <> (NEW.finished_at IS NULL))
+    EXECUTE FUNCTION __schema__.salon_jobs_follow_up();
+CREATE CONSTRAINT TRIGGER salon_jobs_follow_up_deleted AFTER DELETE ON __schema__.salon_jobs_job
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (OLD.follow_up_id IS NOT NULL AND OLD.finished_at IS NULL)
+    EXECUTE FUNCTION __schema__.salon_jobs_follow_up();

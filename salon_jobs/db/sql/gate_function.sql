@@ -6,8 +6,7 @@
 -- A session that took such a lock by hand holds nothing up unless its transaction has an id: a writer has one from
 -- before it takes the lock until its rows are visible to everybody. One reading of pg_locks shows both at the same
 -- moment. While a transaction is being prepared, its locks move one by one, so every holder counts during that time.
--- Locks: none. SECURITY DEFINER, to read the sequence. access.job_tables fills in the schema.
--- EXECUTE: worker, operator.
+-- Locks: none. SECURITY DEFINER, to read the sequence.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_gate(OUT allocated bigint, OUT bound bigint, OUT holders integer[])
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $body$
@@ -28,4 +27,5 @@ BEGIN
     bound := least(bound, allocated);
     holders := coalesce(holders, '{}');
 END
-$body$
+$body$;
+GRANT EXECUTE ON FUNCTION __schema__.salon_jobs_gate TO __worker__, __operator__;

@@ -2,7 +2,7 @@
 -- read the job; ids are random (122 bits), and nothing lists them.
 -- SECURITY DEFINER, since a web process reads results of system jobs, and those of a store even if it is not set.
 -- enable_seqscan: a plan made while the tables are empty would later read all of them.
--- Locks: none. access.job_tables fills in the statement and the schema; owner: the migrator; EXECUTE: web, worker.
+-- Locks: none.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_get_result(public_id uuid) RETURNS TABLE (
     job_id bigint, job_public_id uuid, store_id uuid, state text, task text, queue text, priority smallint,
     payload text, run_at timestamptz, created_at timestamptz, first_started_at timestamptz,
@@ -11,5 +11,6 @@ CREATE OR REPLACE FUNCTION __schema__.salon_jobs_get_result(public_id uuid) RETU
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
 AS $body$
-__statement__
-$body$
+__job_record__
+$body$;
+GRANT EXECUTE ON FUNCTION __schema__.salon_jobs_get_result TO __web__, __worker__;

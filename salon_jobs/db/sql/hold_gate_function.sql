@@ -7,7 +7,7 @@
 -- The lower 48 bits of the key hold the value, below a tag; a transaction takes the lock once. The mark that records it
 -- is a local setting: a rolled-back savepoint reverts it along with the lock.
 -- Locks: one shared advisory lock of the transaction, which nothing ever waits for. SECURITY DEFINER, to read the
--- sequence. EXECUTE: no role; a trigger needs none.
+-- sequence.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_hold_gate() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $body$
@@ -19,4 +19,6 @@ BEGIN
     END IF;
     RETURN NULL;
 END
-$body$
+$body$;
+CREATE OR REPLACE TRIGGER salon_jobs_hold_gate BEFORE INSERT ON __schema__.salon_jobs_message
+    FOR EACH STATEMENT EXECUTE FUNCTION __schema__.salon_jobs_hold_gate();

@@ -2,8 +2,7 @@
 -- the job's row goes. Only a success deletes the row of a running job. For jobs of no tick, and those of a fan-out, only
 -- the trigger's condition is evaluated.
 -- enable_seqscan: a plan made while the table is empty would later read all of it.
--- Locks: the tick's row. SECURITY DEFINER, since operators, who prune jobs, may not write ticks. access.job_tables fills
--- in the schema; owner: the migrator. EXECUTE: no role; a trigger needs none.
+-- Locks: the tick's row. SECURITY DEFINER, since operators, who prune jobs, may not write ticks.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_record_tick() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
 AS $body$
@@ -14,4 +13,7 @@ BEGIN
      WHERE job_id = OLD.id;
     RETURN NULL;
 END
-$body$
+$body$;
+CREATE OR REPLACE TRIGGER salon_jobs_record_tick AFTER DELETE ON __schema__.salon_jobs_job
+    FOR EACH ROW WHEN (OLD.tick IS NOT NULL AND OLD.fan_out_id IS NULL)
+    EXECUTE FUNCTION __schema__.salon_jobs_record_tick();

@@ -2,7 +2,7 @@
 -- ids of those it marked. A message that a relay is sending at this moment is sent, and then published.
 -- Deletes the rows that block their aggregates, which then continue.
 -- SECURITY DEFINER: the web role cannot change messages itself, and through this function only those of its store.
--- Locks: the rows, briefly. EXECUTE: web.
+-- Locks: the rows, briefly.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_skip_messages(ids bigint[]) RETURNS SETOF bigint
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
 AS $body$
@@ -16,4 +16,5 @@ AS $body$
         DELETE FROM __schema__.salon_jobs_blocked_aggregate b USING skipped s WHERE b.head_id = s.id
     )
     SELECT s.id FROM skipped s
-$body$
+$body$;
+GRANT EXECUTE ON FUNCTION __schema__.salon_jobs_skip_messages TO __web__;

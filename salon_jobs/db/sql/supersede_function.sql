@@ -5,8 +5,7 @@
 -- raises; the caller's next attempt sees the mark. This row holds the key in the index by now, so no mark can come
 -- later.
 -- Locks: none beyond its own row; never a running job. SECURITY DEFINER, since the web role may not write marks: it
--- could mark any store's jobs. access.job_tables fills in the schema; owner: the migrator.
--- EXECUTE: no role; a trigger needs none.
+-- could mark any store's jobs.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_supersede() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $body$
@@ -28,4 +27,9 @@ BEGIN
     END IF;
     RETURN NULL;
 END
-$body$
+$body$;
+CREATE OR REPLACE TRIGGER salon_jobs_supersede AFTER INSERT ON __schema__.salon_jobs_job
+    FOR EACH ROW WHEN (NEW.job_key IS NOT NULL) EXECUTE FUNCTION __schema__.salon_jobs_supersede();
+CREATE OR REPLACE TRIGGER salon_jobs_superseded AFTER UPDATE OF state ON __schema__.salon_jobs_job
+    FOR EACH ROW WHEN (OLD.state = 'running' AND NEW.state = 'queued' AND NEW.job_key IS NOT NULL)
+    EXECUTE FUNCTION __schema__.salon_jobs_supersede();

@@ -4,8 +4,7 @@
 -- is rolled back, and read as a claim reads it. One that is locked is none of them. In any order and for a second at
 -- most, since the caller has other jobs to claim.
 -- enable_seqscan: a plan made while the table is empty would later read all of it.
--- Locks: each row for a moment, waiting for it for 1 ms. access.job_tables fills in the schema; owner: the migrator;
--- EXECUTE: worker.
+-- Locks: each row for a moment, waiting for it for 1 ms.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_unclaimable(ids bigint[]) RETURNS TABLE (job_id bigint, error text)
 LANGUAGE plpgsql SET lock_timeout = 1 SET enable_seqscan = off SET jit = off
 AS $body$
@@ -32,4 +31,5 @@ BEGIN
         END;
     END LOOP;
 END
-$body$
+$body$;
+GRANT EXECUTE ON FUNCTION __schema__.salon_jobs_unclaimable TO __worker__;

@@ -5,8 +5,7 @@
 -- is left to the statement that does it in earnest. In any order and for a second at most, since each job that is held
 -- up takes a millisecond, and the caller has others to serve.
 -- enable_seqscan: a plan made while the table is empty would later read all of it.
--- Locks: each row for a moment, waiting for it for 1 ms. access.job_tables fills in the schema; owner: the migrator;
--- EXECUTE: worker.
+-- Locks: each row for a moment, waiting for it for 1 ms.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_unheld(ids bigint[]) RETURNS bigint[]
 LANGUAGE plpgsql SET lock_timeout = 1 SET enable_seqscan = off SET jit = off
 AS $body$
@@ -31,4 +30,5 @@ BEGIN
     END LOOP;
     RETURN free;
 END
-$body$
+$body$;
+GRANT EXECUTE ON FUNCTION __schema__.salon_jobs_unheld TO __worker__;
