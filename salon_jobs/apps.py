@@ -39,7 +39,7 @@ class SalonJobsConfig(AppConfig):
         from salon_jobs.db.read_only import leave_read_only_servers  # noqa: PLC0415
 
         keys = given_keys("OUTBOX")
-        if keys - {"SOURCES", "RETAIN_INBOX"} and "PRODUCER" not in keys:  # consumers need only these two
+        if keys - {"SOURCES"} and "PRODUCER" not in keys:  # which consumers need
             from salon_jobs.conf.sections import OutboxSettings  # noqa: PLC0415
 
             OutboxSettings().require_producer()

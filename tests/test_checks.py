@@ -195,7 +195,7 @@ def test_a_relay_needs_a_producer(tmp_path: Path, command: tuple[str, ...]) -> N
 
 @pytest.mark.parametrize(
     "sections",
-    [{}, QUEUE, {"OUTBOX": {"RETAIN_INBOX": None, "SOURCES": {"a": "b.C"}}}, {"OUTBOX": {"PRODUCER": "shop"}}],
+    [{}, QUEUE, {"OUTBOX": {"SOURCES": {"a": "b.C"}}}, {"OUTBOX": {"PRODUCER": "shop"}}],
     ids=["a plain queue", "a consumer", "a source of its own", "a producer"],
 )
 def test_what_emits_nothing_needs_no_producer(tmp_path: Path, sections: dict[str, object]) -> None:

@@ -192,12 +192,8 @@ def _check_store_model(name: str) -> list[CheckMessage]:
     return []
 
 
-# The longest that SQS keeps a message, and by default the longest of the built-in brokers.
-_LONGEST_KEPT: Final = timedelta(days=14)
-
-
 def check_consumers() -> list[CheckMessage]:
-    """Check that the tasks exist, the sources can be created, and the inbox keeps its rows for long enough."""
+    """Check that the tasks exist, that the sources can be created, and that a job accepts what they deliver."""
     found: list[CheckMessage] = []
     for name, settings in conf.consumers.items():
         try:
@@ -215,10 +211,6 @@ def check_consumers() -> list[CheckMessage]:
                 f"set it to {source.largest_bytes:,}, or have producers send less: the consumer rejects what is larger"
             )
             found.append(Warning(f"{text} up to {source.largest_bytes:,}", hint=hint, id="salon_jobs.W081"))
-    retain = conf.outbox.retain_inbox
-    if conf.consumers and retain is not None and retain < _LONGEST_KEPT:
-        hint = "set it to 14 days or more: a message redelivered after its row is deleted becomes a second job"
-        found.append(Warning("OUTBOX['RETAIN_INBOX'] is shorter than 14 days", hint=hint, id="salon_jobs.W050"))
     return found
 
 

@@ -176,8 +176,6 @@ class Settings:
     logging: LoggingSettings = _part(LoggingSettings, "LOGGING")
     sentry: bool | None = setting(None, optional(flag))
     sentry_level: str | None = setting("WARNING", optional(log_level))
-    report_retries: str = setting("never", one_of("never", "first", "always"))
-    sentry_payload: bool = setting(False, flag)
     redact: tuple[str, ...] = setting(SENSITIVE, names)
     trace_link: str | None = setting(None, optional(text))
     sentry_monitors: bool = setting(False, flag)

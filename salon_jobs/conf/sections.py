@@ -84,7 +84,6 @@ class OutboxSettings:
     publishers: Mapping[str, str] = setting(dict[str, str], texts)
     sources: Mapping[str, str] = setting(dict[str, str], texts)
     retain_published: timedelta | None = setting(timedelta(days=7), optional(duration))
-    retain_inbox: timedelta | None = setting(timedelta(days=30), optional(duration))
 
     def rate_of(self, aggregate_type: str) -> int | None:
         """Return the messages per second for a destination: its own rate, its service's, or the general one."""

@@ -127,17 +127,13 @@ class Tracer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FinalFailure:
-    """A job that will not be retried. ``payload`` is for reporters that are configured to include it.
-
-    ``reported`` says whether the handler itself has already reported the error.
-    """
+    """A job that will not be retried. ``reported``: the handler itself has already reported the error."""
 
     job_id: int
     task: str
     store_id: UUID | None
     attempt: int
     error: BaseException
-    payload: str | None
     reported: bool = False
 
 

@@ -23,7 +23,7 @@ from salon_jobs.core.errors import ConfigurationError, NotReady, SalonJobsError,
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
 from salon_jobs.inbox.processor import BatchResult, Processor
-from salon_jobs.inbox.queries import PRUNE_BATCH, count_rejected, prune_inbox
+from salon_jobs.inbox.queries import PRUNE_BATCH, RETAINED, count_rejected, prune_inbox
 from salon_jobs.process.loop import Loop
 from salon_jobs.tenancy.connections import refuse_small_pool, tidy_connections
 
@@ -261,8 +261,7 @@ class Consumers(Loop):
         return [sample for consumer in self._consumers for sample in consumer.samples()]
 
     def _prune(self) -> None:
-        deleted = 0 if conf.outbox.retain_inbox is None else prune_inbox(conf.outbox.retain_inbox)
-        if deleted:
+        if deleted := prune_inbox(RETAINED):
             log_event(logging.INFO, events.PRUNED, inbox=deleted)
         self._prune_at = time.monotonic() + (0.0 if deleted == PRUNE_BATCH else _PRUNE_EVERY_S)
 

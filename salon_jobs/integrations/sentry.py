@@ -6,7 +6,6 @@ events to them.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
@@ -27,7 +26,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.error_report import shown_message
 from salon_jobs.core.events import REPORTED_OTHERWISE, ROUTINE, logger
-from salon_jobs.core.redaction import redacted, redacted_text, without_secrets
+from salon_jobs.core.redaction import without_secrets
 from salon_jobs.core.tracing import FinalFailure, MessageFailure, Run, report_by
 from salon_jobs.schedule.entries import CronEntry, entries_of_tick
 
@@ -78,18 +77,14 @@ class SentryReporter:
 def _capture_job(failure: FinalFailure) -> None:
     """Capture a job's failure, unless its run has: then that event has the tags of the run.
 
-    The payload goes along only if SENTRY_PAYLOAD is set, redacted as REDACT says. The same applies to local variables
-    of frames, since a handler's arguments are the payload; those of our own frames, which hold it as text, are never
-    sent. The text of the error is that of the error row.
+    Neither the payload goes along nor the local variables of frames, since a handler's arguments are the payload. The
+    text of the error is that of the error row.
     """
     if failure.reported:
         return
     with sentry_sdk.new_scope() as scope:
         scope.set_tags(_tags(failure))
         scope.set_transaction_name(failure.task)
-        if conf.sentry_payload and failure.payload is not None:
-            shown = json.dumps(redacted_text(failure.payload, conf.redact), ensure_ascii=False)
-            scope.set_context("job", {"payload": shown})
         scope.add_event_processor(_without_secrets)
         scope.capture_exception(failure.error)
 
@@ -166,9 +161,7 @@ def _without_secrets(event: Event, _hint: Hint) -> Event:
             for name in ("pre_context", "context_line", "post_context"):
                 if lines := frame.get(name):
                     frame[name] = _shown_code(lines)
-            variables = frame.pop("vars", None)
-            if variables and conf.sentry_payload and not str(frame.get("module")).startswith("salon_jobs."):
-                frame["vars"] = redacted(variables, conf.redact)
+            frame.pop("vars", None)
     return event
 
 
@@ -243,9 +236,6 @@ class RecordReporter(logging.Filter):
         return True
 
     def _is_wanted(self, event: str | None, record: logging.LogRecord) -> bool:
-        if event == events.JOB_RETRIED:
-            given: dict[str, Any] = getattr(record, "event_fields", {})
-            return conf.report_retries == "always" or (conf.report_retries == "first" and given.get("attempt") == 1)
         if event in REPORTED_OTHERWISE or event in ROUTINE:
             return False
         if conf.sentry_level is None or record.levelno < logging.getLevelNamesMapping()[conf.sentry_level]:

@@ -412,12 +412,12 @@ def _write_error(running: RunningJob, outcome: Errored) -> JobState | None:
         case JobState.FAILED:
             _log(logging.ERROR, events.JOB_FAILED, running, exc_info=error, **fields)
             reported = running.trace is not None and error in running.trace.reported
-            report_failure(FinalFailure(job.id, job.task, job.store_id, job.attempt, error, job.payload, reported))
+            report_failure(FinalFailure(job.id, job.task, job.store_id, job.attempt, error, reported))
         case JobState.CANCELLED:
             _log(logging.WARNING, events.JOB_CANCELLED, running, reason=ended.reason if ended else "", **fields)
         case _:
             # The error rows have the tracebacks of failures that only repeat the first.
-            shown = error if job.attempt == 1 or conf.report_retries == "always" else None
+            shown = error if job.attempt == 1 else None
             fields["delay_s"] = round(delay.total_seconds(), 3)
             _log(logging.WARNING, events.JOB_RETRIED, running, exc_info=shown, **fields)
     return state

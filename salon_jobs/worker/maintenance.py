@@ -196,7 +196,7 @@ def _log_rescued(job: queries.Requeued, label: str) -> None:
         if job.reason == NotRepeated.code:
             error = NotRepeated(f"{label} died running it, and the task runs at most once")
         log_event(logging.ERROR, events.JOB_FAILED, code=error.code, **fields)
-        report_failure(FinalFailure(job.id, job.task, job.store_id, job.attempts + 1, error, None))
+        report_failure(FinalFailure(job.id, job.task, job.store_id, job.attempts + 1, error))
 
 
 _EVERY_S = 1.0

@@ -61,7 +61,7 @@ def test_values_are_converted() -> None:
         ({"POLL_INTERVAL": float("nan")}, "POLL_INTERVAL.* more than zero, .*not nan"),
         ({"PROCESS_SILENT_AFTER": float("inf")}, "PROCESS_SILENT_AFTER.* more than zero, .*not inf"),
         ({"SHUTDOWN_GRACE": "30"}, "SHUTDOWN_GRACE.* not '30'"),
-        ({"SENTRY_PAYLOAD": 1}, "SENTRY_PAYLOAD.* True or False"),
+        ({"SENTRY_MONITORS": 1}, "SENTRY_MONITORS.* True or False"),
         ({"RETAIN_FAILED": 0}, "RETAIN_FAILED.* more than zero, .*or None, not 0"),
         ({"RETAIN_FAILED": "90 days"}, "RETAIN_FAILED.* not '90 days'"),
         ({"RETAIN_SUCCEEDED": timedelta(days=3651)}, "RETAIN_SUCCEEDED.* at most ten years"),

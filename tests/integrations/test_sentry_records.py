@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -92,7 +92,10 @@ def test_a_broken_publisher_is_one_event_until_it_works_again(sentry: SentryServ
             assert [event["fingerprint"] for event in events].count(["publisher_broken"]) == number
 
 
-def test_a_failed_message_is_exactly_one_event_and_a_retry_is_none(sentry: SentryServer) -> None:
+def test_a_failed_message_is_exactly_one_event_and_a_retry_is_none(
+    sentry: SentryServer, change_settings: Callable[..., None]
+) -> None:
+    change_settings(OUTBOX={"RETRY_BACKOFF": 60})
     answers = iter([Verdict.RETRY, Verdict.REFUSED])
     MemoryPublisher.answer = lambda _: PublishFailure(next(answers), "TEST.NO", SECRET)
     emitted("1")
@@ -115,26 +118,6 @@ def test_gwt_10_a_failed_job_is_exactly_one_event_and_a_retry_is_none(sentry: Se
     [event] = received(sentry)
     assert event["exception"]["values"][-1]["value"] == "the till is closed"
     assert event["tags"] == {"task_name": "test-store", "store_id": str(stores[0]), "attempt": 2, "job_id": handle.id}
-
-
-@pytest.mark.parametrize(("setting", "attempts"), [("never", []), ("first", [1]), ("always", [1, 2])])
-def test_retries_are_events_where_that_is_asked_for(
-    sentry: SentryServer, change_settings: Callable[..., None], setting: str, attempts: list[int]
-) -> None:
-    change_settings(REPORT_RETRIES=setting, SENTRY_LEVEL=None)
-    tasks.hooks.system = fail
-    tasks.system.using(max_attempts=3).enqueue(note=SECRET)
-    for _ in range(3):
-        run_all()
-        change("UPDATE salon_jobs_job SET run_at = now()")
-    *retries, final = received(sentry)
-    assert [event["contexts"]["log"]["attempt"] for event in retries] == [str(attempt) for attempt in attempts]
-    for event in retries:
-        assert (event["fingerprint"], event["tags"]["task_name"]) == (["job_retried"], "test-system")
-        assert event["exception"]["values"][-1]["value"] == "the till is closed"
-        assert "None" not in (*event["tags"].values(), *event["contexts"]["log"].values())
-        assert SECRET not in str(event)
-    assert final["tags"]["attempt"] == 3
 
 
 def test_an_on_commit_callback_that_raises_is_one_event_of_its_job(sentry: SentryServer, stores: list[UUID]) -> None:
