@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Sequence
 from contextvars import copy_context
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.db import DataError, Error, IntegrityError, connections
@@ -37,7 +36,7 @@ from salon_jobs.tenancy.connections import (
     tidy_connections,
     watch_sessions,
 )
-from salon_jobs.worker.buffer import Handful, JobBuffer
+from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.deadlines import DeadlineWatcher
 from salon_jobs.worker.executor import ended_by, execute, identify, join, joins_chunk, refused, settle
 from salon_jobs.worker.finisher import Finisher
@@ -83,7 +82,6 @@ class Runner:
         self._deadlines = deadlines
         self._chunks = chunks
         self._outage = Outage("settle")
-        self._handful = Handful()
         self._connection: BaseDatabaseWrapper | None = None
         # Whether resets of this thread's sessions may have been sent and not answered.
         self._resets = False
@@ -179,7 +177,7 @@ class Runner:
         """Run jobs until one is interrupted; return False once the buffer is closed."""
         idle_since = float("-inf")
         self._connection = None
-        while (job := self._jobs.take(self._handful)) is not None:
+        while (job := self._jobs.take(self._number)) is not None:
             jobs = [job]
             running: RunningJob | None = None
             try:
@@ -202,7 +200,7 @@ class Runner:
             finish_resets()
             self._resets = False
         # Do this before the run begins: the run keeps the connection it finds, and this may replace it.
-        if self._handful.since - idle_since > _TIDY_AFTER_S:
+        if time.monotonic() - idle_since > _TIDY_AFTER_S:
             tidy_connections(after_idling=True)
             self._connection = None
         task = registry.get_declaration(job.task)
@@ -222,13 +220,21 @@ class Runner:
         if running is not None:
             self._deadlines.forget(running)
         self._connection = None
-        self._jobs.drop(self._handful, jobs)
+        self._jobs.ran(self._number, jobs=len(jobs))
+        self._jobs.forget(jobs)  # a sweep gives them back
 
     def _gather(self, task: TaskDeclaration, jobs: list[ClaimedJob]) -> None:
         """Add the jobs that run in one chunk with the first."""
         [first] = jobs
         most = task.chunk or 1
-        jobs += self._jobs.take_alike(first, most - 1, partial(joins_chunk, task))
+        # Compared as numbers, since comparing two UUIDs is a call. Each claim brings only a few of each store.
+        group, store = first.claim_group, first.store_id and first.store_id.int
+
+        def matches(job: ClaimedJob) -> bool:
+            is_alike = job.claim_group == group and (job.store_id and job.store_id.int) == store
+            return is_alike and joins_chunk(task, job)
+
+        jobs += self._jobs.take_matching(matches, most - 1)
         if (chunks := self._chunks) is not None and len(jobs) < most:
             # If the database does not answer, the chunk runs without more.
             self._outage.attempt(lambda: jobs.extend(chunks.claim(jobs[-1], most - len(jobs))))
@@ -284,7 +290,7 @@ class Runner:
         running.ended = time.monotonic()
         for run in running.others:
             run.ended = running.ended
-        self._jobs.ran(self._handful, jobs=running.chunk_size)
+        self._jobs.ran(self._number, jobs=running.chunk_size)
         if running.times_out_at is not None:
             self._in_flight.move(self._number, NEVER)
         if running.times_out_at is not None or running.cancel_at is not None:

@@ -45,16 +45,8 @@ _ROOM_S = 0.2
 _HEARTBEAT_LATE_S = 0.05
 # How often a worker without due jobs, and a busy one, looks for jobs whose task it could import.
 _FIND_S = (1.0, 10.0)
-# After a wake-up that announces more jobs, a worker claims again each time that one or two should have arrived, within
-# these bounds. If that is soon, the next such wake-up is no reason to claim at once.
-_LOOK_AGAIN_S = (0.003, 0.02)
-_SOON_S = 0.01
-# While jobs arrive less than 2 ms apart, each announced by another process, claims keep this distance: more of them
-# would take processor time from the processes that enqueue.
-_DENSE_S = 0.002
-# Without a backlog, the claimer leaves the interpreter's lock to the threads for this long, so that they begin what it
-# claimed before it turns to limits, statistics and the next wait.
-_HANDOVER_S = 0.0001
+# After a wake-up that announces more jobs, a worker claims again so soon after a claim without jobs, and after another.
+_LOOK_AGAIN_S = (0.02, 0.003)
 # Claims, batched writes of successes, and the listener's ping.
 OTHER_THREADS = 3
 
@@ -116,8 +108,7 @@ class Worker(Loop):
         self._limit_may_be_free = False
         self._claim_asked = self._claim_answered = self._notified = self._swept = self._searched = float("-inf")
         self._claimed = self._reported_claimed = 0
-        self._found_at = self._look_until = float("-inf")
-        self._look_again_s = _LOOK_AGAIN_S[1]
+        self._look_until = float("-inf")
         self._timeouts = itertools.count(1)
         self._finisher = Finisher(process_id, self._jobs.forget, self._abandon)
         self._deadlines = DeadlineWatcher(self._count_timeout)
@@ -150,10 +141,7 @@ class Worker(Loop):
             return
         now = time.monotonic()
         if payload == MORE:
-            looks_soon = now < self._look_until and self._look_again_s < _SOON_S
             self._look_until = now + SECOND_POLL.total_seconds()
-            if looks_soon:
-                return
         self._notified = now
         self.wake()
 
@@ -180,8 +168,6 @@ class Worker(Loop):
         if self._limit_may_be_free:
             self.stopping.wait(max(0.0, self._claim_asked + LIMIT_WAIT_S[0] - time.monotonic()))
             self._limit_may_be_free = False
-        if self._look_again_s == _LOOK_AGAIN_S[0]:
-            self.stopping.wait(max(0.0, self._claim_asked + _DENSE_S - time.monotonic()))
         self._give_back_overdue()
         self._cancellations.poll()
         if not self._knows_timeline:
@@ -294,11 +280,6 @@ class Worker(Loop):
             self._jobs.put(claim.jobs)
             # After the put: a runner that still saw an empty buffer, and shows this process as idle, checks again.
             self._idle.show(idle=False)
-            between_jobs_s = (self._claim_answered - self._found_at) / len(claim.jobs)
-            self._look_again_s = min(max(_LOOK_AGAIN_S[0], 1.5 * between_jobs_s), _LOOK_AGAIN_S[1])
-            self._found_at = self._claim_answered
-            if claim.again_in_s != 0:
-                time.sleep(_HANDOVER_S)
         if self._idle.processes > 1 and claim.again_in_s == 0 and not had_backlog:
             # The others left the wake-up to this one.
             enqueue.wake_ups.notify(conf.database, MORE if self._claim_asked < self._look_until else "")
@@ -334,7 +315,7 @@ class Worker(Loop):
         waits_s = [conf.poll_interval.total_seconds()]
         if self._claim_asked < self._look_until:
             # The last of these claims comes when all jobs that the wake-up announced are committed.
-            look_at = min(self._claim_asked + self._look_again_s, self._look_until)
+            look_at = min(self._claim_asked + _LOOK_AGAIN_S[bool(self._last_claim.jobs)], self._look_until)
             waits_s.append(max(0.0, look_at - time.monotonic()))
         if self._last_claim.again_in_s is not None:
             waits_s.append(self._last_claim.again_in_s)

@@ -11,7 +11,6 @@ from django.db import connection, connections, transaction
 from salon_jobs import current_job
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.worker import runner as runner_module
-from salon_jobs.worker.buffer import Handful
 from tests import tasks
 from tests.e2e.severing_proxy import SeveringProxy
 from tests.settings import url_for
@@ -70,8 +69,8 @@ def test_a_run_knows_the_connection_that_replaced_one_left_in_a_transaction(
     with running_on_a_thread(process_id, []) as runner:
         take = runner._jobs.take
 
-        def take_and_leave_open(handful: Handful) -> ClaimedJob | None:
-            job = take(handful)
+        def take_and_leave_open(thread: int) -> ClaimedJob | None:
+            job = take(thread)
             if job is not None:
                 transaction.atomic().__enter__()
             return job

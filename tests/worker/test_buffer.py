@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import pytest
 
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.worker import buffer as local_queue
-from salon_jobs.worker.buffer import Handful, JobBuffer
-from tests.e2e.worker_process import eventually
+from salon_jobs.worker.buffer import JobBuffer
 
 
 class Clock:
@@ -34,21 +34,27 @@ def job(number: int, lease: int = 1) -> ClaimedJob:
     return ClaimedJob(number, "test-system", None, "{}", "default", 0, 0.0, 0, 3, lease, False, None, 0.0, 0)
 
 
-# What each job was taken with; the threads of the tests end a job before they take another.
-handfuls: dict[tuple[int, int], Handful] = {}
+# Which thread runs each job that was taken.
+threads: dict[tuple[int, int], int] = {}
 
 
-def take(queue: JobBuffer, handful: Handful | None = None) -> ClaimedJob:
-    """Take a job on a thread of its own, or as the thread of this handful."""
-    handful = handful or Handful()
-    taken = queue.take(handful)
+def take(queue: JobBuffer) -> ClaimedJob:
+    """Take a job on the first thread that is free."""
+    busy = set(threads.values())
+    thread = next(number for number in range(len(queue._since)) if number not in busy)
+    taken = queue.take(thread)
     assert taken is not None
-    handfuls[taken.id, taken.lease] = handful
+    threads[taken.id, taken.lease] = thread
     return taken
 
 
 def ran(queue: JobBuffer, taken: ClaimedJob) -> None:
-    queue.ran(handfuls.pop((taken.id, taken.lease)))
+    queue.ran(threads.pop((taken.id, taken.lease)))
+
+
+@pytest.fixture(autouse=True)
+def _free_threads() -> None:
+    threads.clear()
 
 
 def end(queue: JobBuffer, taken: ClaimedJob) -> None:
@@ -101,15 +107,14 @@ def test_with_the_smallest_jobs_it_asks_again_about_at_once(clock: Clock) -> Non
     run_one(queue, clock, 0.0)
     queue.put([job(number) for number in range(2000)])
     rooms = [queue.room()]
-    thread = Handful()
     for _ in range(126):
-        end(queue, take(queue, thread))
+        end(queue, take(queue))
         rooms.append(queue.room())
     assert rooms == [0] * 125 + [126, 127]
 
 
 def test_jobs_come_out_in_claim_order_and_are_known_until_done(clock: Clock) -> None:
-    queue = JobBuffer(2)
+    queue = JobBuffer(3)
     queue.put([job(3), job(1)])
     queue.put([job(2)])
     first = take(queue)
@@ -138,21 +143,20 @@ def test_take_waits_for_a_job_and_closing_ends_the_wait() -> None:
     queue = JobBuffer(2)
     got: list[int | None] = []
 
-    def work() -> None:
-        handful = Handful()
-        while (taken := queue.take(handful)) is not None:
+    def work(thread: int) -> None:
+        while (taken := queue.take(thread)) is not None:
             got.append(taken.id)
-            queue.ran(handful)
+            queue.ran(thread)
             queue.forget([taken])
         got.append(None)
 
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(2)]
-    for thread in threads:
+    workers = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(2)]
+    for thread in workers:
         thread.start()
     queue.put([job(7)])
     assert queue.wait_idle(10)
     queue.close()
-    for thread in threads:
+    for thread in workers:
         thread.join(10)
         assert not thread.is_alive()
     assert got == [7, None, None]
@@ -165,7 +169,7 @@ def test_closing_hands_back_what_had_not_started_once(clock: Clock) -> None:
     assert queue.close() == [(2, 5), (3, 6)]
     assert queue.close() == []
     assert queue.room() == 0
-    assert queue.take(Handful()) is None
+    assert queue.take(0) is None
     assert not queue.wait_idle(0)
     end(queue, running)
     assert queue.wait_idle(0)
@@ -234,9 +238,8 @@ def test_it_asks_for_no_more_while_thousands_of_ends_are_not_written(clock: Cloc
     queue = JobBuffer(1)
     jobs = [job(number) for number in range(8000)]
     queue.put(jobs)
-    thread = Handful()
     for _ in jobs:
-        ran(queue, take(queue, thread))
+        ran(queue, take(queue))
     assert queue.room() == 0
     queue.forget(jobs[:1])
     assert queue.room() > 0
@@ -257,100 +260,32 @@ def test_what_is_withdrawn_does_not_run_and_the_others_keep_their_order(clock: C
     assert queue.wait_idle(0)
 
 
-def measured(clock: Clock, concurrency: int, took_s: float = 0.00003) -> JobBuffer:
-    """Return a queue that has measured how long jobs take."""
-    queue = JobBuffer(concurrency)
-    run_one(queue, clock, took_s)
-    return queue
-
-
-@pytest.mark.parametrize(("took_s", "at_once"), [(1.0, 1), (0.001, 1), (0.0001, 10), (0.00003, 32)])
-def test_a_thread_takes_a_millisecond_of_work_at_once_and_32_jobs_at_most(
-    clock: Clock, took_s: float, at_once: int
-) -> None:
-    queue, thread = measured(clock, 2, took_s), Handful()
-    queue.put([job(number) for number in range(100)])
-    assert take(queue, thread).id == 0
-    assert take(queue).id == at_once
-
-
-def test_the_threads_share_what_there_is(clock: Clock) -> None:
-    queue = measured(clock, 4)
-    queue.put([job(number) for number in range(9)])
-    assert [take(queue).id for _ in range(4)] == [0, 3, 5, 6]
-    assert queue.running_count() == 4
-    assert queue.has_waiting()
-
-
-def test_what_a_thread_took_behind_a_long_job_goes_to_others(clock: Clock) -> None:
-    queue, slow, other = measured(clock, 2), Handful(), Handful()
-    queue.put([job(number) for number in range(6)])
-    assert take(queue, slow).id == 0
-    assert take(queue, other).id == 3
-    clock.now += 0.01
-    assert take(queue, other).id == 4, "its own comes first"
-    assert [take(queue, other).id for _ in range(3)] == [1, 2, 5]
-    assert not queue.has_waiting()
-    end(queue, job(0))
-    assert queue.running_count() == 1
-
-
-def working_on(queue: JobBuffer) -> tuple[list[int], threading.Thread]:
-    """Have a thread run what it takes, until the buffer is closed; return the list of what it ran, and the thread."""
+def test_a_job_goes_to_one_thread_or_is_removed_whatever_happens_at_once() -> None:
+    queue = JobBuffer(3)
+    jobs = [job(number) for number in range(3000)]
+    queue.put(jobs)
     got: list[int] = []
 
-    def work() -> None:
-        handful = Handful()
-        while (taken := queue.take(handful)) is not None:
+    def work(thread: int) -> None:
+        while (taken := queue.take(thread)) is not None:
             got.append(taken.id)
-            queue.ran(handful)
+            queue.ran(thread)
             queue.forget([taken])
 
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    return got, thread
-
-
-def test_a_thread_without_work_takes_it_from_behind_a_long_job() -> None:
-    queue, slow = JobBuffer(2), Handful()
-    queue.put([job(0)])
-    end(queue, take(queue))
-    queue.put([job(number) for number in range(1, 5)])
-    assert take(queue, slow).id == 1
-    got, thread = working_on(queue)
-    queue.forget([job(1)])
-    assert queue.wait_idle(10), "the first thread never comes back"
+    workers = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(3)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in workers:
+            thread.start()
+        while not queue.wait_idle(0):
+            got += [each.id for each in queue.withdraw({(number, 1) for number in range(0, 3000, 7)})]
+            matching = queue.take_matching(lambda each: each.id % 5 == 0, 3)
+            got += [each.id for each in matching]
+            queue.forget(matching)
+    finally:
+        sys.setswitchinterval(interval)
     queue.close()
-    thread.join(10)
-    assert sorted(got) == [2, 3, 4]
-
-
-def test_the_tiniest_jobs_are_run_by_one_thread_until_it_meets_a_long_one(clock: Clock) -> None:
-    queue = measured(clock, 2, took_s=0.0)
-    queue.put([job(number) for number in range(3)])
-    assert take(queue).id == 0
-    got, thread = working_on(queue)
-    eventually(lambda: queue._idle_threads == 1)
-    assert got == []
-    clock.now += 0.01
-    queue.forget([job(0)])
-    assert queue.wait_idle(10), "the other thread took nothing"
-    queue.close()
-    thread.join(10)
-    assert got == [1, 2]
-
-
-@pytest.mark.parametrize("way", ["close", "overdue", "withdraw"])
-def test_what_a_thread_took_and_has_not_begun_can_be_taken_back(clock: Clock, way: str) -> None:
-    queue, thread = measured(clock, 2), Handful()
-    queue.put([job(number) for number in range(4)])
-    assert take(queue, thread).id == 0
-    if way == "withdraw":
-        assert [each.id for each in queue.withdraw({(1, 1)})] == [1]
-        assert [take(queue, thread).id for _ in range(2)] == [2, 3]
-        return
-    clock.now += 1.1
-    assert sorted(getattr(queue, way)()) == [(1, 1), (2, 1), (3, 1)]
-    assert [job_id for job_id, _ in queue.leases()] == [0]
-    end(queue, job(0))
-    assert queue.wait_idle(0)
+    for thread in workers:
+        thread.join(10)
+    assert sorted(got) == list(range(3000))

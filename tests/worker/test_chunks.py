@@ -26,7 +26,7 @@ from salon_jobs.jobs.options import Timeouts
 from salon_jobs.signals import job_finished, job_started
 from salon_jobs.worker import chunks as chunks_module
 from salon_jobs.worker import worker as worker_module
-from salon_jobs.worker.buffer import Handful, JobBuffer
+from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.chunks import ChunkClaimer
 from salon_jobs.worker.executor import execute, join, joins_chunk, settle
 from salon_jobs.worker.maintenance import rescue_process
@@ -371,7 +371,7 @@ def test_more_jobs_are_those_of_the_same_store_that_may_join(stores: list[UUID],
     chunks = ChunkClaimer(process_id, buffer, load_limits)
     assert [each.id for each in chunks.claim(job, 10)] == [second]
     assert (job.id, chunks.claimed) == (first, 2)
-    alone = buffer.take(Handful())
+    alone = buffer.take(0)
     assert alone is not None
     assert (alone.id, buffer.has_waiting()) == (failed, False)
     assert sorted(job_id for job_id, _ in buffer.leases()) == sorted([second, failed])
