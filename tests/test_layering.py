@@ -59,11 +59,6 @@ OWNERS = {
     "opentelemetry": {"salon_jobs.integrations.opentelemetry"},
     "croniter": {"salon_jobs.schedule.cron"},
     "health_check": {"salon_jobs.integrations.health_check"},
-    "nats": {"salon_jobs.brokers.nats.connection"},
-    "boto3": {"salon_jobs.brokers.aws.client"},
-    "botocore": {"salon_jobs.brokers.aws.client"},
-    "azure": {"salon_jobs.brokers.azure.account"},
-    "requests": {"salon_jobs.brokers.azure.account"},
     "prometheus_client": {"salon_jobs.process.exposition"},
     "environ": set[str](),
     "project": set[str](),
@@ -151,6 +146,31 @@ def test_only_its_owner_imports_a_package(package: str) -> None:
     assert users == OWNERS[package]
 
 
+def sdks() -> set[str]:
+    """Return the packages of others that the folders of brokers import."""
+    outside = {
+        package
+        for module in FILES
+        if module.startswith("salon_jobs.brokers.")
+        for package in {name.split(".")[0] for name in imports(module)}
+    }
+    return outside - sys.stdlib_module_names - {"salon_jobs", "django", "msgspec"}
+
+
+def test_one_module_of_a_brokers_folder_imports_its_sdk() -> None:
+    assert {"nats", "boto3", "botocore", "azure", "requests"} <= sdks()
+    for package in sdks():
+        [user] = [name for name in FILES if any(other.split(".")[0] == package for other in imports(name))]
+        assert user.startswith("salon_jobs.brokers.")
+
+
+@pytest.mark.parametrize("name", ["core", "conf", "outbox", "inbox", "checks", "integrations"])
+def test_no_broker_is_named_outside_of_its_folder(name: str) -> None:
+    for path in PACKAGE.glob(f"{name}/**/*.py"):
+        named = re.findall(r"(?i)\b(nats|sns|sqs|azure\w*|aws)\b", path.read_text())
+        assert named == [], path
+
+
 @pytest.mark.parametrize(
     "name", ["rn::nats:::orders", "arn:aws:sns:eu-west-1:123456789012:orders", "rn::azurequeue:::orders"]
 )
@@ -162,7 +182,7 @@ def test_checking_a_message_imports_no_sdk(name: str) -> None:
         f"message = OutgoingMessage(0, UUID(int=0), {name!r}, '1', 'e', '{{}}', '{{}}', None, '', 0.0)\n"
         f"checker_for({name.split(':')[2]!r}).check(message)\n"
     )
-    assert not {"nats", "boto3", "botocore", "azure", "requests"} & loaded
+    assert not sdks() & loaded
 
 
 def test_a_web_process_that_enqueues_and_emits_loads_little() -> None:
@@ -178,7 +198,7 @@ def test_a_web_process_that_enqueues_and_emits_loads_little() -> None:
     heavy = {"worker", "process", "inbox", "integrations", "admin", "management", "testing", "dashboard", "erasure"}
     assert not {name for name in loaded if name.startswith("salon_jobs.") and folder_of(name) in heavy}
     assert not {name for name in loaded if name.startswith("salon_jobs.outbox.")} - {"salon_jobs.outbox.emit"}
-    assert not {"sentry_sdk", "health_check", "nats", "boto3", "azure", "opentelemetry", "prometheus_client"} & loaded
+    assert not {"sentry_sdk", "health_check", "opentelemetry", "prometheus_client", *sdks()} & loaded
 
 
 def test_a_process_that_starts_with_the_app_loads_little_more_than_its_models() -> None:
@@ -193,7 +213,7 @@ def test_a_process_that_starts_with_the_app_loads_little_more_than_its_models() 
     ours = {name for name in loaded if name.startswith("salon_jobs.")}
     assert {folder_of(name) for name in ours} == {"admin", "apps", "conf", "core", "db", "models"}
     assert {name for name in ours if folder_of(name) in ("admin", "conf")} == {"salon_jobs.admin", "salon_jobs.conf"}
-    assert not {"croniter", "msgspec", "sentry_sdk", "health_check", "nats", "boto3", "azure", "opentelemetry"} & loaded
+    assert not {"croniter", "msgspec", "sentry_sdk", "health_check", "opentelemetry", *sdks()} & loaded
 
 
 @pytest.mark.parametrize("package", ["salon_jobs", "salon_jobs.admin", "salon_jobs.conf"])

@@ -9,29 +9,27 @@ from typing import Any, Final
 from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
+from salon_jobs.brokers.broker import paths
 from salon_jobs.brokers.publisher import Publisher
 from salon_jobs.brokers.source import Source
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import ConfigurationError, MessageInvalid, suggest
 
+# Publishers of no broker.
 _PUBLISHERS: Final[Mapping[str, str]] = {
-    "azurequeue": "salon_jobs.brokers.azure.publisher.AzureQueuePublisher",
     "jobs": "salon_jobs.inbox.publisher.JobsPublisher",
     "memory": "salon_jobs.brokers.memory.MemoryPublisher",
-    "nats": "salon_jobs.brokers.nats.publisher.NatsPublisher",
-    "sns": "salon_jobs.brokers.aws.sns.SnsPublisher",
-}
-_SOURCES: Final[Mapping[str, str]] = {
-    "azurequeue": "salon_jobs.brokers.azure.source.AzureQueueSource",
-    "nats": "salon_jobs.brokers.nats.source.NatsSource",
-    "sqs": "salon_jobs.brokers.aws.sqs.SqsSource",
 }
 
 
 @cache
 def checker_for(service: str) -> Publisher:
-    """Return the publisher whose ``check`` this process calls, never opened. Raises as ``make_publisher``."""
+    """Return the publisher whose ``check`` this process calls, never opened. Raises as ``make_publisher``.
+
+    Also raises ConfigurationError for a rate above what the service accepts.
+    """
+    conf.outbox.check_rates({service})
     return make_publisher(service)
 
 
@@ -40,13 +38,13 @@ def make_publisher(service: str) -> Publisher:
 
     Raises MessageInvalid for an unknown service, ConfigurationError for an unusable class.
     """
-    paths = _publisher_paths()
-    if service not in paths:
+    known = _publisher_paths()
+    if service not in known:
         raise MessageInvalid(
-            f"aggregate_type names the service {service!r}, which has no publisher; {suggest(service, sorted(paths))} "
+            f"aggregate_type names the service {service!r}, which has no publisher; {suggest(service, sorted(known))} "
             "(name a class of your own in SALON_JOBS['OUTBOX']['PUBLISHERS'])"
         )
-    publisher: Publisher = _import_class(paths[service], Publisher, setting="PUBLISHERS", service=service)()
+    publisher: Publisher = _import_class(known[service], Publisher, setting="PUBLISHERS", service=service)()
     return publisher
 
 
@@ -56,19 +54,19 @@ def publisher_services() -> set[str]:
 
 
 def _publisher_paths() -> dict[str, str]:
-    return {**_PUBLISHERS, **conf.outbox.publishers}
+    return {**_PUBLISHERS, **paths("publishers"), **conf.outbox.publishers}
 
 
 def make_source(name: str, *, consumer: str) -> Source:
     """Create the source of an ARN or RN, for a configured consumer. No I/O. Raises ConfigurationError."""
     destination = parse_destination(name)
-    service, paths = destination.service, {**_SOURCES, **conf.outbox.sources}
-    if service not in paths:
+    service, known = destination.service, {**paths("sources"), **conf.outbox.sources}
+    if service not in known:
         raise ConfigurationError(
             f"SALON_JOBS['CONSUMERS'][{consumer!r}]['SOURCE']: the service {service!r} has no source; "
-            f"{suggest(service, sorted(paths))} (name a class of your own in SALON_JOBS['OUTBOX']['SOURCES'])"
+            f"{suggest(service, sorted(known))} (name a class of your own in SALON_JOBS['OUTBOX']['SOURCES'])"
         )
-    source_class = _import_class(paths[service], Source, setting="SOURCES", service=service)
+    source_class = _import_class(known[service], Source, setting="SOURCES", service=service)
     source: Source = source_class(destination, consumer=consumer)
     return source
 

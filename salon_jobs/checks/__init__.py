@@ -30,9 +30,10 @@ from salon_jobs.access.constraints import (
 from salon_jobs.access.doctor.catalogue import by_alias
 from salon_jobs.access.doctor.examination import examine
 from salon_jobs.access.operations.access import declared_by_operations, declared_in_meta
+from salon_jobs.brokers.broker import configured
 from salon_jobs.brokers.registry import make_publisher, make_source, publisher_services
-from salon_jobs.checks.bounds import BROKERS, check_bounds, check_server_timeouts
-from salon_jobs.conf import REQUEST_STORES, given_keys, middleware
+from salon_jobs.checks.bounds import check_bounds, check_server_timeouts
+from salon_jobs.conf import REQUEST_STORES, middleware
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.sections import PRODUCER_REMEDY, service_of
 from salon_jobs.core.destinations import parse_destination
@@ -239,7 +240,7 @@ def check_producer() -> list[CheckMessage]:
     if conf.outbox.producer is not None:
         return []
     read = {parse_destination(consumer.source).service for consumer in conf.consumers.values()}
-    sending = [key for key, services in BROKERS.items() if given_keys(key) and not services & read]
+    sending = [broker.section for broker in configured() if not broker.services & read]
     if not sending:
         return []
     text = f"SALON_JOBS['OUTBOX']['PRODUCER'] is not set, and SALON_JOBS[{sending[0]!r}] is"

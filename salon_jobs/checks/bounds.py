@@ -8,14 +8,12 @@ from typing import Final
 from django.core.checks import CheckMessage, Warning
 from django.db import connections
 
-from salon_jobs.brokers.registry import make_publisher, publisher_services
+from salon_jobs.brokers.broker import configured
+from salon_jobs.brokers.registry import make_publisher
 from salon_jobs.conf import given_keys
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.jobs import registry
-
-# Settings sections of the brokers, and their services.
-BROKERS: Final = {"NATS": {"nats"}, "SNS": {"sns", "sqs"}, "AZURE": {"azurequeue"}}
 
 
 def check_bounds() -> Iterator[CheckMessage]:
@@ -27,18 +25,15 @@ def check_bounds() -> Iterator[CheckMessage]:
         text = f"SALON_JOBS['POLL_INTERVAL'] is {poll_s:g} s, and a worker is stale {stale_s:g} s after its last poll"
         hint = "set it to 5 s or less: an idle worker would say that it is not ready"
         yield Warning(text, hint=hint, id="salon_jobs.W082")
-    answer_s, stop_s = conf.nats.timeout.total_seconds(), conf.shutdown_interrupt_after.total_seconds()
-    if given_keys("NATS") and answer_s > stop_s:
-        text = f"SALON_JOBS['NATS']['TIMEOUT'] is {answer_s:g} s, and a relay that stops waits {stop_s:g} s for answers"
-        hint = "lower it, or raise SHUTDOWN_GRACE: messages whose answer is still out are sent again by the next relay"
-        yield Warning(text, hint=hint, id="salon_jobs.W083")
+    for broker in configured():
+        yield from broker.check()
     yield from _check_connect_timeout()
 
 
 def _check_brokers(allowed: int) -> Iterator[CheckMessage]:
     """Compare what ``emit`` allows with what the brokers that are configured accept."""
-    configured = {service for key, services in BROKERS.items() if given_keys(key) for service in services}
-    for service in sorted(configured & publisher_services() | conf.outbox.publishers.keys()):
+    services = {service for broker in configured() for service in broker.publishers}
+    for service in sorted(services | conf.outbox.publishers.keys()):
         try:
             most = make_publisher(service).largest_bytes
         except ConfigurationError:

@@ -5,7 +5,8 @@ Its keys are in ``schema.py``, which loads when the first one is read.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 else:
     __getattr__ = lazy_names(__name__, {"Roles": "schema", "Settings": "schema"})
 
+T = TypeVar("T")
 # The built-in ways to find the store of a request; any other value is the dotted path of a class.
 REQUEST_STORES = ("membership", "header", "session", "subdomain")
 
@@ -78,24 +80,41 @@ def uses_time_zones() -> bool:
     return bool(django_settings.USE_TZ)
 
 
-class _LazySettings:
-    """Proxy that loads the settings at first use, and again after Django's test tools change them."""
+class _Lazy:
+    """Proxy that loads settings at first use, and again after Django's test tools change them."""
+
+    def __init__(self, load: Callable[[], object]) -> None:
+        self._load = load
+        setting_changed.connect(self._reset)
 
     def __getattr__(self, name: str) -> Any:
         # Called only for missing attributes: once loaded, a setting is an ordinary attribute, and as cheap.
-        loaded = _load()
+        loaded = self._load()
         value = getattr(loaded, name)
         self.__dict__.update({name: getattr(loaded, name) for name in dir(loaded) if not name.startswith("_")})
         return value
 
-    def reset(self, *, setting: str, **_: object) -> None:
+    def _reset(self, *, setting: str, **_: object) -> None:
         if setting in ("SALON_JOBS", "DATABASES"):
+            load = self._load
             self.__dict__.clear()
+            self._load = load
+
+
+def section(key: str, kind: type[T]) -> T:
+    """Return a section of ``SALON_JOBS`` that is declared outside of ``conf``. It is read at first use."""
+
+    def load() -> T:
+        from salon_jobs.conf.reader import read_section  # noqa: PLC0415
+
+        given = getattr(django_settings, "SALON_JOBS", {}).get(key, {})
+        return read_section(kind, given, path=f"SALON_JOBS[{key!r}]")
+
+    return cast("T", _Lazy(load))
 
 
 if TYPE_CHECKING:
     settings: Settings
 else:
-    settings = _LazySettings()
-    setting_changed.connect(settings.reset)
+    settings = _Lazy(_load)
 redaction.hide_by(lambda: settings.redact)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import field, fields
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
 
 from salon_jobs.core.errors import ConfigurationError, suggest
@@ -25,15 +26,22 @@ def setting(default: Any, reader: Reader, *, secret: bool = False) -> Any:
     return field(default=default, repr=not secret, metadata=metadata)
 
 
-def read_section(kind: type[T], value: object, *, path: str) -> T:
-    """Build ``kind`` from a dict with its field names in upper case. Raises ConfigurationError naming the field."""
+def read_section(kind: type[T], value: object, *, path: str, others: Mapping[str, Reader] = MappingProxyType({})) -> T:
+    """Build ``kind`` from a dict with its field names in upper case. Raises ConfigurationError naming the field.
+
+    ``others`` are readers of keys that are declared elsewhere: they are validated here, and not kept.
+    """
     if not isinstance(value, dict):
         raise ConfigurationError(f"{path} must be a dict, not {type(value).__name__}")
     known = {f.name.upper(): f for f in fields(cast("Any", kind))}
     read: dict[str, Any] = {}
     for key, given in cast("dict[str, Any]", value).items():
+        if key in others:
+            others[key](given)
+            continue
         if key not in known:
-            raise ConfigurationError(f"{path} has an unknown key {key!r}; {suggest(str(key), sorted(known))}")
+            keys = sorted({*known, *others})
+            raise ConfigurationError(f"{path} has an unknown key {key!r}; {suggest(str(key), keys)}")
         at = f"{path}[{key!r}]"
         try:
             read[known[key].name] = known[key].metadata["reader"](given)

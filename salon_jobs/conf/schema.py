@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from functools import partial
+from importlib import import_module
 from typing import Any, ClassVar, cast
 
 from django.db import DEFAULT_DB_ALIAS
@@ -27,15 +28,7 @@ from salon_jobs.conf.reader import (
     text,
     texts,
 )
-from salon_jobs.conf.sections import (
-    AzureSettings,
-    ConsumerSettings,
-    LoggingSettings,
-    NatsSettings,
-    OutboxSettings,
-    SnsSettings,
-    read_consumers,
-)
+from salon_jobs.conf.sections import BROKERS, ConsumerSettings, LoggingSettings, OutboxSettings, read_consumers
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import ConfigurationError, require_within
 from salon_jobs.core.redaction import SENSITIVE
@@ -181,9 +174,6 @@ class Settings:
     sentry_monitors: bool = setting(False, flag)
     tracing: bool = setting(False, flag)
     outbox: OutboxSettings = _part(OutboxSettings, "OUTBOX")
-    nats: NatsSettings = _part(NatsSettings, "NATS")
-    sns: SnsSettings = _part(SnsSettings, "SNS")
-    azure: AzureSettings = _part(AzureSettings, "AZURE")
     consumers: Mapping[str, ConsumerSettings] = setting(dict[str, ConsumerSettings], read_consumers)
 
     @property
@@ -242,10 +232,14 @@ class Settings:
 
 
 def read_settings(given: object, *, aliases: Collection[str]) -> Settings:
-    """Build the settings from the dict ``SALON_JOBS``. Raises ConfigurationError naming the key."""
-    loaded = read_section(Settings, given, path="SALON_JOBS")
+    """Build the settings from the dict ``SALON_JOBS``, and validate the brokers' sections in it.
+
+    Raises ConfigurationError naming the key.
+    """
+    brokers = import_module(BROKERS)
+    loaded = read_section(Settings, given, path="SALON_JOBS", others=brokers.sections())
     _validate(loaded, aliases)
-    loaded.outbox.check_sns_rates(in_use=bool(cast("dict[str, Any]", given).get("SNS")))
+    loaded.outbox.check_rates({service for broker in brokers.configured() for service in broker.publishers})
     return loaded
 
 

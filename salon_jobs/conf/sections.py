@@ -1,16 +1,13 @@
-"""Settings sections for the outbox, consumers, logging and each broker."""
+"""Settings sections for the outbox, consumers and logging."""
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
+from importlib import import_module
 from typing import Any, Final, cast
-from urllib.parse import urlsplit
 from uuid import UUID
 
 from salon_jobs.conf.reader import (
@@ -20,7 +17,6 @@ from salon_jobs.conf.reader import (
     names,
     one_of,
     optional,
-    pair,
     read_section,
     setting,
     text,
@@ -29,8 +25,8 @@ from salon_jobs.conf.reader import (
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import ConfigurationError, MessageInvalid
 
-# The number of publishes per second that AWS accepts for a topic.
-_MOST_FOR_SNS: Final = 3000
+# What each broker declares, a layer above: its sections of the settings are read where they are given.
+BROKERS: Final = "salon_jobs.brokers.broker"
 _SERVICE: Final = re.compile(r"[a-z][a-z0-9-]*")
 _rate: Final = optional(count(1, 10_000_000))
 _EVERY_OTHER: Final = "*"
@@ -45,7 +41,7 @@ def _rates(value: Any) -> dict[str, int | None]:
     try:
         return {_EVERY_OTHER: cast("int | None", _rate(value))}
     except ValueError as error:
-        raise ValueError(f"{error}, or a dict of services such as 'nats', or ARNs and RNs, to such numbers") from None
+        raise ValueError(f"{error}, or a dict of services such as 'memory', or ARNs and RNs, to such numbers") from None
 
 
 def _rate_of(name: Any, rate: Any) -> int | None:
@@ -56,7 +52,7 @@ def _rate_of(name: Any, rate: Any) -> int | None:
             parse_destination(name)
     except (MessageInvalid, TypeError):
         raise ConfigurationError(
-            f"{at}: the key must be a service in lower case such as 'nats', an ARN or RN, or '*' for all others"
+            f"{at}: the key must be a service in lower case such as 'memory', an ARN or RN, or '*' for all others"
         ) from None
     try:
         return cast("int | None", _rate(rate))
@@ -69,9 +65,9 @@ class OutboxSettings:
     """Settings for emit and the relay.
 
     ``throughput`` maps a service or aggregate type, or "*" for all others, to messages per second for each aggregate
-    type; None is no limit, but SNS never gets more than 3,000. ``publishers`` maps a service (the third part of an
-    ``aggregate_type``) to the dotted path of its publisher class, ``sources`` to that of its source for
-    ``consume_queue``.
+    type; None is no limit, but no destination gets more than its broker accepts. ``publishers`` maps a service (the
+    third part of an ``aggregate_type``) to the dotted path of its publisher class, ``sources`` to that of its source
+    for ``consume_queue``.
     """
 
     producer: str | None = setting(None, optional(text))
@@ -89,27 +85,31 @@ class OutboxSettings:
         """Return the messages per second for a destination: its own rate, its service's, or the general one."""
         service, rates = service_of(aggregate_type), self.throughput
         rate = rates.get(aggregate_type, rates.get(service, rates[_EVERY_OTHER]))
-        return min(rate or _MOST_FOR_SNS, _MOST_FOR_SNS) if service == "sns" else rate
+        most: int | None = import_module(BROKERS).most_per_s(service)
+        return rate if most is None else min(rate or most, most)
 
-    def check_sns_rates(self, *, in_use: bool) -> None:
-        """Refuse rates above the SNS maximum. Raises ConfigurationError naming the key.
+    def check_rates(self, services: Collection[str]) -> None:
+        """Refuse rates above what a broker accepts. Raises ConfigurationError naming the key.
 
-        ``in_use``: the settings have a section for SNS, so the general rate applies to it too.
+        ``services`` are in use, so the general rate applies to those that have none of their own.
         """
-        for name, rate in self.throughput.items():
-            if service_of(name) == "sns":
-                in_use = True
-                if not _fits_sns(rate):
-                    raise ConfigurationError(
-                        f"SALON_JOBS['OUTBOX']['THROUGHPUT'][{name!r}] must be at most {_MOST_FOR_SNS}, which is all "
-                        f"that SNS accepts per second, not {rate}"
-                    )
+        most_per_s = import_module(BROKERS).most_per_s
+        named = {name: service_of(name) for name in self.throughput if name != _EVERY_OTHER}
+        for name, service in named.items():
+            most, rate = most_per_s(service), self.throughput[name]
+            if most is not None and (rate is None or rate > most):
+                raise ConfigurationError(
+                    f"SALON_JOBS['OUTBOX']['THROUGHPUT'][{name!r}] must be at most {most}, which is all that a "
+                    f"destination of {service!r} accepts per second, not {rate}"
+                )
         general = self.throughput[_EVERY_OTHER]
-        if in_use and "sns" not in self.throughput and not _fits_sns(general):
-            raise ConfigurationError(
-                f"SALON_JOBS['OUTBOX']['THROUGHPUT'] is {general}, but SNS accepts at most {_MOST_FOR_SNS} per second: "
-                f"write {{'*': {general}, 'sns': {_MOST_FOR_SNS}}}, or less for SNS"
-            )
+        for service in sorted({*services, *named.values()} - self.throughput.keys()):
+            most = most_per_s(service)
+            if most is not None and (general is None or general > most):
+                raise ConfigurationError(
+                    f"SALON_JOBS['OUTBOX']['THROUGHPUT'] is {general}, but a destination of {service!r} accepts at "
+                    f"most {most} per second: write {{'*': {general}, {service!r}: {most}}}, or less for {service!r}"
+                )
 
     def require_producer(self) -> str:
         """Return the producer name that messages carry. Raises ConfigurationError."""
@@ -128,21 +128,20 @@ def service_of(name: str) -> str:
     return name.split(":")[2] if name.count(":") > 1 else name
 
 
-def _fits_sns(rate: int | None) -> bool:
-    return rate is not None and rate <= _MOST_FOR_SNS
-
-
 # The length of the inbox column.
 LONGEST_NAME: Final = 100
 # The key in TASKS for the single task of bodies without an envelope, which name no event.
 ANY_EVENT: Final = "*"
 
 
+_SOURCE: Final = "an ARN or RN, such as 'rn::SERVICE:::orders'"
+
+
 def _source(value: Any) -> str:
     try:
         return parse_destination(value).name
     except (MessageInvalid, TypeError):
-        raise ValueError("an ARN or RN, such as 'rn::nats:::orders' or 'rn::azurequeue:::orders'") from None
+        raise ValueError(_SOURCE) from None
 
 
 def _store(value: Any) -> str | UUID:
@@ -190,7 +189,7 @@ def _is_name(value: object) -> bool:
 def _read(value: object, *, path: str) -> ConsumerSettings:
     read = read_section(ConsumerSettings, value, path=path)
     if not read.source:
-        raise ConfigurationError(f"{path}['SOURCE'] must be set: an ARN or RN, such as 'rn::nats:::orders'")
+        raise ConfigurationError(f"{path}['SOURCE'] must be set: {_SOURCE}")
     if not read.tasks:
         raise ConfigurationError(f"{path}['TASKS'] must map at least one event to a task, such as {{'e': 'do-it'}}")
     if not read.has_envelope:
@@ -205,10 +204,11 @@ def _read(value: object, *, path: str) -> ConsumerSettings:
 def _check_without_envelope(read: ConsumerSettings, *, path: str) -> None:
     """Refuse settings that need an envelope."""
     because = "with ENVELOPE 'none': bodies without an envelope name no"
-    if parse_destination(read.source).service != "azurequeue":
+    bare: list[str] = import_module(BROKERS).bare_services()
+    if parse_destination(read.source).service not in bare:
         raise ConfigurationError(
-            f"{path}['ENVELOPE'] 'none' is for queues of Azure, such as 'rn::azurequeue:::parse-tasks', "
-            f"not {read.source!r}: other brokers carry the event in a header"
+            f"{path}['ENVELOPE'] 'none' is for queues of {' and '.join(bare)}, such as "
+            f"'rn::{bare[0]}:::parse-tasks', not {read.source!r}: other brokers carry the event in a header"
         )
     if set(read.tasks) != {ANY_EVENT}:
         raise ConfigurationError(
@@ -232,164 +232,3 @@ class LoggingSettings:
 
     level: str = setting("INFO", log_level)
     format: str | None = setting(None, one_of(*FORMATS))
-
-
-QUEUE_NAME: Final = re.compile(r"(?=.{3,63}$)[a-z0-9]+(?:-[a-z0-9]+)*")
-_SHORTEST_VISIBILITY, _LONGEST_VISIBILITY = timedelta(seconds=1), timedelta(days=7)
-
-
-def _connection_string(value: Any) -> Any:
-    """Read an account's connection string. Errors do not show it."""
-    parts = [part.partition("=") for part in value.rstrip(";").split(";")] if isinstance(value, str) else []
-    fields = {name.lower(): content for name, _, content in parts if content}
-    if not parts or len(fields) != len(parts):
-        raise ValueError("a connection string of name=value parts joined by semicolons")
-    if fields == {"usedevelopmentstorage": "true"}:
-        return value
-    if not fields.keys() & {"accountname", "queueendpoint"}:
-        raise ValueError("a connection string that names the account (AccountName or QueueEndpoint)")
-    if not fields.keys() & {"accountkey", "sharedaccesssignature"}:
-        raise ValueError("a connection string with a key (AccountKey or SharedAccessSignature)")
-    try:
-        base64.b64decode(fields.get("accountkey", ""), validate=True)
-    except binascii.Error:
-        raise ValueError("a connection string whose AccountKey is complete: it is not base64") from None
-    return value
-
-
-def _visibility(value: Any) -> timedelta:
-    visibility = duration(value)
-    if not _SHORTEST_VISIBILITY <= visibility <= _LONGEST_VISIBILITY:
-        raise ValueError("a timedelta or a number of seconds, from one second to seven days")
-    return visibility
-
-
-def _queues(value: Any) -> tuple[str, ...]:
-    try:
-        queues = names(value)
-    except ValueError:
-        queues = ("",)
-    if not all(map(QUEUE_NAME.fullmatch, queues)):
-        raise ValueError("a list of names of queues, such as ['parse-tasks']")
-    return queues
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AzureSettings:
-    """Settings for Azure Queue Storage.
-
-    ``visibility_timeout``: how long a received message is hidden from other consumers. ``plain_queues``: queues whose
-    message bodies are the bare payload, without an envelope.
-    """
-
-    connection_string: str | None = setting(None, optional(_connection_string), secret=True)
-    visibility_timeout: timedelta = setting(timedelta(seconds=30), _visibility)
-    plain_queues: tuple[str, ...] = setting((), _queues)
-
-
-def _servers(value: Any) -> tuple[str, ...]:
-    items: Any = value.split(",") if isinstance(value, str) else value
-    urls: tuple[Any, ...] = tuple(items) if type(items) in (list, tuple) else ()
-    if not urls or not all(isinstance(url, str) and _is_server(url.strip()) for url in urls):
-        raise ValueError(
-            "a URL such as nats://host:4222 or tls://host:4222, several in a list or separated by commas, without user "
-            "and password, which are settings of their own"
-        )
-    return tuple(url.strip() for url in urls)
-
-
-def _is_server(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in ("nats", "tls") and bool(parts.hostname) and parts.port != 0 and parts.username is None
-    except ValueError:
-        return False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NatsSettings:
-    """Settings for NATS JetStream.
-
-    When a connection is lost or cannot be made, there are ``max_reconnects`` more attempts, ``reconnect_wait`` apart,
-    plus up to ``reconnect_jitter`` (by default 0.1 s, with TLS 1 s). After that, the next publish starts over.
-    """
-
-    server: tuple[str, ...] = setting(("nats://127.0.0.1:4222",), _servers, secret=True)
-    client_name: str = setting("salon_jobs", text)
-    max_reconnects: int = setting(5, count(0, 1_000_000))
-    reconnect_wait: timedelta = setting(timedelta(seconds=2), duration)
-    reconnect_jitter: timedelta | None = setting(None, optional(partial(duration, zero=True)))
-    timeout: timedelta = setting(timedelta(seconds=5), duration)
-    domain: str | None = setting(None, optional(text))
-    tls_ca_file: str | None = setting(None, optional(text))
-    tls_certificate_files: tuple[str, str] | None = setting(None, optional(pair("certificate", "key")))
-    user: tuple[str, str] | None = setting(None, optional(pair("user", "password")), secret=True)
-    credentials_file: str | None = setting(None, optional(text))
-    token: str | None = setting(None, optional(text), secret=True)
-    max_payload: int = setting(1_048_576, count(1, 67_108_864))
-
-    def __post_init__(self) -> None:
-        """Refuse contradictory settings."""
-        ways = [name.upper() for name in ("user", "credentials_file", "token") if getattr(self, name) is not None]
-        if len(ways) > 1:
-            raise ConfigurationError(
-                f"SALON_JOBS['NATS']: set only one of {' and '.join(ways)}, which are different ways to log in"
-            )
-
-    @property
-    def tls(self) -> bool:
-        """Whether connections without TLS are refused."""
-        return any((self.tls_ca_file, self.tls_certificate_files)) or any(u.startswith("tls://") for u in self.server)
-
-    @property
-    def jitter(self) -> timedelta:
-        """The random part of the wait between attempts; longer with TLS, whose handshake costs the servers more."""
-        if self.reconnect_jitter is not None:
-            return self.reconnect_jitter
-        return timedelta(seconds=1) if self.tls else timedelta(milliseconds=100)
-
-
-_REGION: Final = re.compile(r"[a-z]{2}[a-z0-9-]+")
-_ENDPOINT: Final = re.compile(r"https?://[^\s/]+\S*")
-_TOPIC: Final = re.compile(r"(?:arn:aws[a-z-]*:sns:[a-z0-9-]*:[0-9]*:)?([A-Za-z0-9_-]{1,256}(?:\.fifo)?)")
-
-
-def _region(value: Any) -> str:
-    if not isinstance(value, str) or not _REGION.fullmatch(value):
-        raise ValueError("a region such as 'ap-northeast-1'")
-    return value
-
-
-def _endpoint(value: Any) -> str | None:
-    if value is not None and (not isinstance(value, str) or not _ENDPOINT.fullmatch(value)):
-        raise ValueError("an address such as 'https://sns.ap-northeast-1.amazonaws.com', or None for the one of AWS")
-    return value
-
-
-def _topics(value: Any) -> tuple[str, ...]:
-    try:
-        matches = [_TOPIC.fullmatch(name) for name in names(value)]
-    except ValueError:
-        matches = [None]
-    topics = [match[1] for match in matches if match is not None]
-    if len(topics) != len(matches):
-        raise ValueError("a list of topics, each a name or an ARN of SNS")
-    return tuple(topics)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnsSettings:
-    """Settings for AWS SNS, and for SQS on the way back.
-
-    Without a key, boto3 finds credentials itself (environment, profile, the machine's role). The lists hold names of
-    topics; an ARN is reduced to its name. With ``refetch_interval`` None, topics are read only at the start.
-    """
-
-    region: str = setting("ap-northeast-1", _region)
-    endpoint: str | None = setting(None, _endpoint)
-    access_key: tuple[str, str] | None = setting(None, optional(pair("access key", "secret key")), secret=True)
-    allow_list: tuple[str, ...] = setting((), _topics)
-    deny_list: tuple[str, ...] = setting((), _topics)
-    skip_events: tuple[str, ...] = setting((), names)
-    ignore_list: tuple[str, ...] = setting((), _topics)
-    refetch_interval: timedelta | None = setting(timedelta(hours=24), optional(duration))

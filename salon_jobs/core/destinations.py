@@ -18,7 +18,7 @@ LONGEST: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Parsed destination name, such as ``rn::nats:::orders`` (service ``nats``, resource ``orders``)."""
+    """Parsed destination name, such as ``rn::memory:::orders`` (service ``memory``, resource ``orders``)."""
 
     name: str
     service: str
@@ -40,7 +40,7 @@ def parse_destination(name: str) -> Destination:
     if match is None:
         raise MessageInvalid(
             f"aggregate_type {name!r} is malformed; write an ARN or RN of six parts with the service third and the "
-            "resource last, such as 'rn::nats:::orders' or 'arn:aws:sns:ap-northeast-1:123456789012:orders'"
+            "resource last, such as 'rn::SERVICE:::orders'"
         )
     return Destination(name, **match.groupdict())
 

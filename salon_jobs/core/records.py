@@ -171,11 +171,6 @@ class FanOutProgress:
 PARTITIONS: Final = 16
 
 
-# Reasons for skipping messages that the settings exclude.
-TOPIC_DENIED: Final = "SNS.TOPIC_DENIED"
-EVENT_SKIPPED: Final = "SNS.EVENT_SKIPPED"
-
-
 class MessageStatus(StrEnum):
     """States of a message."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
 from opentelemetry import context as contexts
 from opentelemetry import propagate, trace
@@ -17,10 +17,9 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
+from salon_jobs.brokers.broker import trace_name
 from salon_jobs.core.tracing import SYSTEM, Run, Sent, TracedMessage, trace_by
 
-# Names that the conventions give to brokers; the others keep their own.
-_SYSTEMS: Final = {"sns": "aws_sns", "sqs": "aws_sqs"}
 Attributes = dict[str, AttributeValue]
 
 
@@ -148,7 +147,7 @@ def install() -> None:
 def _operation(name: str, kind: str, system: str, destination: str) -> Attributes:
     named: Attributes = {"messaging.operation.name": name, "messaging.operation.type": kind}
     if system:
-        named["messaging.system"] = _SYSTEMS.get(system, system)
+        named["messaging.system"] = trace_name(system)
     if destination:
         named["messaging.destination.name"] = destination
     return named

@@ -181,8 +181,8 @@ _LASTING: Final[dict[str, tuple[str, ...]]] = {
     events.LISTENER_LOST: (),
     events.MESSAGES_UNRESOLVABLE: ("aggregate_type", "code"),
     events.PUBLISHER_BROKEN: ("aggregate_type",),
-    events.SNS_TOPICS_NOT_READ: (),
     events.SOURCE_LOST: ("consumer",),
+    events.TOPICS_NOT_READ: (),
 }
 # A connection that broke and reconnects at once is not a problem yet.
 _FROM_SECOND: Final = frozenset({events.DATABASE_LOST, events.LISTENER_LOST})

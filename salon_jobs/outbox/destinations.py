@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from django.db import connections
 
+from salon_jobs.brokers.broker import configured
 from salon_jobs.brokers.publisher import Answers, OutgoingMessage, Publisher, PublishFailure, Verdict
 from salon_jobs.brokers.registry import make_publisher
-from salon_jobs.conf import given_keys
 from salon_jobs.core import events, metrics
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.error_report import message_of
@@ -53,8 +53,9 @@ class Destinations:
 
     def start(self) -> None:
         """Start the publishers that the settings call for; others start with their first destination."""
-        if given_keys("SNS"):
-            self._publisher_of("sns")
+        for broker in configured():
+            for service in broker.publishers:
+                self._publisher_of(service)
 
     def all(self) -> list[DestinationWorker]:
         return list(self._workers.values())

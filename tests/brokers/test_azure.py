@@ -15,11 +15,12 @@ import pytest
 from azure.storage.queue import generate_queue_sas
 
 from salon_jobs.brokers.azure.publisher import LARGEST_BYTES, AzureQueuePublisher
+from salon_jobs.brokers.azure.settings import AzureSettings
 from salon_jobs.brokers.azure.source import AzureQueueSource
 from salon_jobs.brokers.publisher import Verdict
 from salon_jobs.brokers.source import Delivery
 from salon_jobs.conf.reader import read_section
-from salon_jobs.conf.sections import AzureSettings, ConsumerSettings
+from salon_jobs.conf.sections import ConsumerSettings
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import ConfigurationError, MessageInvalid, NotReady
 from salon_jobs.inbox.consumer import Consumer

@@ -25,6 +25,7 @@ from salon_jobs.brokers.aws.client import verdict_of_code
 from salon_jobs.brokers.aws.sns import MOST_BYTES, SnsPublisher, attributes_of, size_of
 from salon_jobs.brokers.aws.sqs import SqsSource
 from salon_jobs.brokers.publisher import NOT_SENT, OutgoingMessage, Verdict
+from salon_jobs.brokers.registry import checker_for
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import ConfigurationError, MessageInvalid, NotReady
 from tests.brokers.messages import draft, make, publish, results
@@ -320,9 +321,9 @@ def test_a_rate_that_sns_does_not_accept_is_refused_without_a_section_for_it(
 ) -> None:
     settings.SALON_JOBS = {"OUTBOX": {"PRODUCER": "salon", "THROUGHPUT": throughput}}
     with pytest.raises(
-        ConfigurationError, match=r"\['THROUGHPUT'\] is .*, but SNS accepts at most 3000 per second: write"
+        ConfigurationError, match=r"\['THROUGHPUT'\] is .*, but a destination of 'sns' accepts at most 3000 per second"
     ):
-        SnsPublisher().check(draft("rn::sns:::orders"))
+        checker_for("sns")
 
 
 @pytest.mark.parametrize(
@@ -433,7 +434,7 @@ def test_topics_that_can_not_be_read_are_tried_again_each_minute_and_those_known
         assert clock.waits.get(timeout=10) == 60
         clock.go_on(60)
         assert clock.waits.get(timeout=10) == 60
-        assert caplog.text.count("sns_topics_not_read") == 1, "the first of several in a row"
+        assert caplog.text.count("topics_not_read") == 1, "the first of several in a row"
         assert codes(publisher, make(topic)) == ["SNS.NOT_AUTHORIZED"]
         refused = False
         clock.go_on(60)
@@ -442,14 +443,14 @@ def test_topics_that_can_not_be_read_are_tried_again_each_minute_and_those_known
             refused = True
             clock.go_on(DAY_S)
             assert clock.waits.get(timeout=10) == 60
-            assert caplog.text.count("sns_topics_not_read") == 2
+            assert caplog.text.count("topics_not_read") == 2
             assert publish(publisher, make(topic)) == [None]
             assert codes(publisher, make("rn::sns:::never-seen")) == ["SNS.NOT_AUTHORIZED"]
             publisher._closing.set()
             clock.go_on(0)
         else:
             assert _ends(publisher)
-    assert caplog.text.count("sns_topics_read") == 1
+    assert caplog.text.count("topics_read") == 1
     publisher.close()
 
 

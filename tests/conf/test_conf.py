@@ -10,6 +10,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 
 from salon_jobs import conf
+from salon_jobs.brokers.broker import brokers
+from salon_jobs.brokers.nats.settings import settings as nats
 from salon_jobs.checks import check_publishers, check_requests, check_settings
 from salon_jobs.conf import Roles, settings
 from salon_jobs.core.errors import ConfigurationError
@@ -36,10 +38,25 @@ def test_no_secret_is_shown_where_settings_are() -> None:
         "AZURE": {"CONNECTION_STRING": "AccountName=a;SharedAccessSignature=tulip"},
     }
     with override_settings(SALON_JOBS=wanted):
-        assert settings.nats.user == ("u", "tulip")
+        assert nats.user == ("u", "tulip")
         assert "tulip" not in repr(conf._load()), "local variables of an error are shown so"
+        for broker in brokers():
+            assert "tulip" not in repr(broker.read(wanted[broker.section]))
     with override_settings(SALON_JOBS={"NATS": {"TOKEN": "tulip"}}):
-        assert "tulip" not in repr(settings.nats)
+        assert nats.token == "tulip", "the section is read again"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"NATZ": {}}, "SALON_JOBS has an unknown key 'NATZ'; did you mean 'NATS'"),
+        ({"AZURE": {"VISIBILITY": 1}}, r"SALON_JOBS\['AZURE'\] has an unknown key 'VISIBILITY'"),
+        ({"SNS": 5}, r"SALON_JOBS\['SNS'\] must be a dict, not int"),
+    ],
+)
+def test_the_brokers_sections_are_validated_with_the_other_settings(wrong: dict[str, Any], message: str) -> None:
+    with override_settings(SALON_JOBS=wrong), pytest.raises(ConfigurationError, match=message):
+        assert settings.database
 
 
 def test_values_are_converted() -> None:

@@ -62,7 +62,7 @@ ONCE = {
     "source_lost": WARNING,
     "job_not_rescued": ERROR,
     "destinations_left_out": ERROR,
-    "sns_topics_not_read": WARNING,
+    "topics_not_read": WARNING,
     "connection_discarded": WARNING,
     "messages_unresolvable": WARNING,
 }

@@ -7,6 +7,7 @@ from argparse import SUPPRESS
 from collections.abc import Callable
 from dataclasses import fields
 from datetime import timedelta
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -19,8 +20,9 @@ from django.db.models import Model
 import salon_jobs
 from project import settings as project_settings
 from salon_jobs import access, control, jobs, outbox, tenancy, testing
+from salon_jobs.brokers.broker import brokers, sections
 from salon_jobs.conf import Roles, Settings
-from salon_jobs.conf.sections import AzureSettings, LoggingSettings, NatsSettings, OutboxSettings, SnsSettings
+from salon_jobs.conf.sections import LoggingSettings, OutboxSettings
 from salon_jobs.core import errors, events
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.metrics import METRICS
@@ -64,6 +66,12 @@ def read_by_demo(prefix: str) -> set[str]:
     return set(re.findall(rf'"({prefix}_\w+)"(?=[,)])', read("project/settings.py")))
 
 
+def read_for_broker(section: str) -> set[str]:
+    """Return the environment variables of a broker's section, or "" if the demo reads none."""
+    readers: dict[str, Any] = getattr(project_settings, f"_{section}_READERS", {"": ("", None)})
+    return {read[0] if isinstance(read, tuple) else f"{section}_{key}" for key, read in readers.items()}
+
+
 def documented(page: str, heading: str | None = None) -> list[list[str]]:
     text = read(f"docs/reference/{page}")
     return rows(text if heading is None else section(text, heading))
@@ -79,7 +87,8 @@ def documented_settings() -> dict[str, re.Match[str]]:
 
 def test_settings_and_their_defaults() -> None:
     found = documented_settings()
-    assert {key: found[key]["default"] for key in found if "[" not in key} == defaults(Settings)
+    expected = defaults(Settings) | dict.fromkeys(sections(), "{}")
+    assert {key: found[key]["default"] for key in found if "[" not in key} == expected
 
 
 @pytest.mark.parametrize(("heading", "kind"), [("ROLES", Roles), ("BACKOFF", Backoff)])
@@ -95,9 +104,7 @@ def test_roles_and_backoff_in_the_settings(heading: str, kind: Callable[[], Any]
     [
         ("OUTBOX", OutboxSettings, read_by_demo("OUTBOX") | {""}),
         ("LOGGING", LoggingSettings, read_by_demo("LOG")),
-        ("SNS", SnsSettings, {f"SNS_{key}" for key in project_settings._SNS_READERS}),
-        ("NATS", NatsSettings, {f"NATS_{key}" for key in project_settings._NATS_READERS}),
-        ("AZURE", AzureSettings, {variable for variable, _ in project_settings._AZURE_READERS.values()}),
+        *((each.section, partial(each.read, {}), read_for_broker(each.section)) for each in brokers()),
     ],
 )
 def test_sections_and_the_variables_of_the_demo(key: str, kind: Callable[[], Any], variables: set[str]) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
+from salon_jobs.brokers.aws.settings import settings
 from salon_jobs.brokers.publisher import NOT_SENT, Answers, Meaning, PublishFailure, Verdict, find_meaning
-from salon_jobs.conf import settings
 from salon_jobs.core import events
 from salon_jobs.core.errors import ConfigurationError, NotReady
 from salon_jobs.core.events import log_event
@@ -81,7 +81,6 @@ def client(service: Literal["sns", "sqs"], *, timeout_s: float, attempts: int, r
     ``timeout_s`` applies to connecting, and again to each wait for an answer; ``attempts`` includes the first one.
     Raises ConfigurationError for a region, endpoint or AWS profile that boto3 cannot use.
     """
-    sns = settings.sns
     config = Config(
         connect_timeout=timeout_s,
         read_timeout=timeout_s,
@@ -90,9 +89,10 @@ def client(service: Literal["sns", "sqs"], *, timeout_s: float, attempts: int, r
     )
     try:
         # The stubs have one overload per service, and their list is too long for a type checker.
-        key, secret = sns.access_key or (None, None)
+        key, secret = settings.access_key or (None, None)
         session: Any = Session(aws_access_key_id=key, aws_secret_access_key=secret)
-        return session.client(service, region_name=region or sns.region, endpoint_url=sns.endpoint, config=config)
+        region = region or settings.region
+        return session.client(service, region_name=region, endpoint_url=settings.endpoint, config=config)
     except (BotoCoreError, ValueError) as error:
         raise ConfigurationError(f"SALON_JOBS['SNS'] cannot be used: {error}") from error
 
@@ -185,14 +185,14 @@ class Topics:
         except ERRORS as error:
             self._due_at = self._clock() + AGAIN_S
             if not self._failing:
-                log_event(logging.WARNING, events.SNS_TOPICS_NOT_READ, error=str(error))
+                log_event(logging.WARNING, events.TOPICS_NOT_READ, error=str(error))
             self._failing = True
 
     def _fetch(self) -> dict[str, str]:
         arns = {arn.rpartition(":")[2]: arn for arn in self._read()}
         self._arns, self._failing = arns, False
         self._due_at = None if self._refetch_s is None else self._clock() + self._refetch_s
-        log_event(logging.INFO, events.SNS_TOPICS_READ, topics=len(arns))
+        log_event(logging.INFO, events.TOPICS_READ, topics=len(arns))
         return arns
 
 
@@ -204,11 +204,10 @@ class SnsConnection:
     """Clients for SNS, and the known topics. Thread-safe; created without I/O."""
 
     def __init__(self, *, clock: Callable[[], float]) -> None:
-        sns = settings.sns
         # One retry, on a new connection: the server may have closed an idle one.
         self._client = client("sns", timeout_s=TIMEOUT_S, attempts=2)
         self._pinging = client("sns", timeout_s=_PING_S, attempts=1)
-        refetch_s = None if sns.refetch_interval is None else sns.refetch_interval.total_seconds()
+        refetch_s = None if settings.refetch_interval is None else settings.refetch_interval.total_seconds()
         self.topics = Topics(self._topic_arns, refetch_s=refetch_s, clock=clock)
 
     def find_topic(self, name: str) -> str | PublishFailure:

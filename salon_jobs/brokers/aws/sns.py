@@ -11,6 +11,8 @@ from dataclasses import replace
 from threading import Event, Thread
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
+from salon_jobs.brokers.aws import EVENT_SKIPPED, TOPIC_DENIED
+from salon_jobs.brokers.aws.settings import settings
 from salon_jobs.brokers.publisher import (
     Aggregate,
     AggregateOrder,
@@ -21,12 +23,10 @@ from salon_jobs.brokers.publisher import (
     PublishFailure,
     Verdict,
 )
-from salon_jobs.conf import settings
 from salon_jobs.core import events
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import ConfigurationError, MessageInvalid
 from salon_jobs.core.events import log_event
-from salon_jobs.core.records import EVENT_SKIPPED, TOPIC_DENIED
 from salon_jobs.core.vital import vitally
 
 if TYPE_CHECKING:
@@ -110,8 +110,7 @@ class SnsPublisher(Publisher):
         return MOST_BYTES
 
     def check(self, message: OutgoingMessage) -> None:
-        """Reject what SNS would reject. Raises ConfigurationError for a rate that it would not accept."""
-        settings.outbox.check_sns_rates(in_use=True)
+        """Reject what SNS would reject."""
         destination, aggregate_id = parse_destination(message.aggregate_type), message.aggregate_id
         if not _TOPIC.fullmatch(destination.resource):
             raise MessageInvalid(
@@ -153,7 +152,7 @@ class SnsPublisher(Publisher):
         order = AggregateOrder(messages, skipped=[_filtered(topic, message.event) for message in messages])
         if order.ready and should_continue():
             self._send(topic, order, should_continue=should_continue)
-        if topic in settings.sns.ignore_list:
+        if topic in settings.ignore_list:
             return [
                 replace(answer, quiet=True) if answer is not None and answer.verdict is Verdict.MISSING else answer
                 for answer in order.answers
@@ -177,7 +176,7 @@ class SnsPublisher(Publisher):
         try:
             topics = self._connection.get().topics
         except ConfigurationError as error:  # the first message raises it again
-            log_event(logging.ERROR, events.SNS_TOPICS_NOT_READ, error=str(error))
+            log_event(logging.ERROR, events.TOPICS_NOT_READ, error=str(error))
             return
         while (due_in_s := topics.refresh_when_due()) is not None:
             if self._wait(closing, due_in_s):
@@ -218,12 +217,11 @@ def _is_fifo(topic: str) -> bool:
 
 def _filtered(topic: str, event: str) -> PublishFailure | None:
     """Return why the settings filter a message out; None if it is sent."""
-    filters = settings.sns
-    if topic in filters.deny_list:
+    if topic in settings.deny_list:
         return PublishFailure(Verdict.SKIPPED, TOPIC_DENIED, f"{topic!r} is in DENY_LIST")
-    if filters.allow_list and topic not in filters.allow_list:
+    if settings.allow_list and topic not in settings.allow_list:
         return PublishFailure(Verdict.SKIPPED, TOPIC_DENIED, f"{topic!r} is not in ALLOW_LIST")
-    if event in filters.skip_events:
+    if event in settings.skip_events:
         return PublishFailure(Verdict.SKIPPED, EVENT_SKIPPED, f"{event!r} is in SKIP_EVENTS")
     return None
 

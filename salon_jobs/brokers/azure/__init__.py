@@ -1,1 +1,12 @@
 """Azure Queue Storage."""
+
+from salon_jobs.brokers.broker import Broker
+
+broker = Broker(
+    folder=__name__,
+    section="AZURE",
+    settings="settings.AzureSettings",
+    publishers={"azurequeue": "publisher.AzureQueuePublisher"},
+    sources={"azurequeue": "source.AzureQueueSource"},
+    reads_bare_bodies=True,
+)

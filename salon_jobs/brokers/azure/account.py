@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+from salon_jobs.brokers.azure.settings import settings
 from salon_jobs.brokers.publisher import BrokerError, Meaning, PublishFailure, Verdict, find_meaning
-from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 
 try:
@@ -82,7 +82,6 @@ class AzureAccount:
     concurrency: Final = 16
 
     def __init__(self, name: str) -> None:
-        settings = conf.azure
         if settings.connection_string is None:
             raise ConfigurationError(
                 "SALON_JOBS['AZURE']['CONNECTION_STRING'] is missing; Azure Queue Storage cannot be reached without it"

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from salon_jobs.brokers.azure.settings import QUEUE_NAME, settings
 from salon_jobs.brokers.publisher import (
     AggregateOrder,
     Answers,
@@ -17,8 +18,6 @@ from salon_jobs.brokers.publisher import (
     PublishFailure,
     Verdict,
 )
-from salon_jobs.conf import settings as conf
-from salon_jobs.conf.sections import QUEUE_NAME
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import MessageInvalid
 
@@ -116,7 +115,7 @@ def _put(account: AzureAccount, queue: str, body: bytes) -> PublishFailure | Non
 
 def _body(message: OutgoingMessage, queue: str) -> bytes:
     """Return a JSON object of all fields, or in a plain queue the payload; what is JSON already stays unchanged."""
-    if queue in conf.azure.plain_queues:
+    if queue in settings.plain_queues:
         return message.payload.encode()
     fields = {
         name.lower().replace("-", "_"): json.dumps(text, ensure_ascii=False) for name, text in message.fields().items()

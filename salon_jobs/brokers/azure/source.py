@@ -15,9 +15,9 @@ from typing import Annotated, Any, Final, cast
 import msgspec
 
 from salon_jobs.brokers.azure.account import PAGE, AzureAccount, AzureMessage, NotOurs
+from salon_jobs.brokers.azure.settings import settings
 from salon_jobs.brokers.publisher import OnFirstUse
 from salon_jobs.brokers.source import Delivery, Envelope, Source
-from salon_jobs.conf import settings as conf
 from salon_jobs.core import destinations as envelope
 from salon_jobs.core.destinations import Destination
 from salon_jobs.core.errors import NotReady
@@ -41,8 +41,7 @@ class AzureQueueSource(Source):
     @property
     def visibility(self) -> timedelta:
         """Visibility timeout from the settings, the same for all queues."""
-        visibility: timedelta = conf.azure.visibility_timeout
-        return visibility
+        return settings.visibility_timeout
 
     @property
     def largest_bytes(self) -> int:

@@ -1,1 +1,12 @@
 """NATS JetStream."""
+
+from salon_jobs.brokers.broker import Broker
+
+broker = Broker(
+    folder=__name__,
+    section="NATS",
+    settings="settings.NatsSettings",
+    publishers={"nats": "publisher.NatsPublisher"},
+    sources={"nats": "source.NatsSource"},
+    checks="settings.check",
+)

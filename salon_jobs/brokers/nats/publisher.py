@@ -10,8 +10,8 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
+from salon_jobs.brokers.nats.settings import settings
 from salon_jobs.brokers.publisher import Answers, OnFirstUse, OutgoingMessage, Publisher, PublishFailure, Verdict
-from salon_jobs.conf import settings
 from salon_jobs.core import destinations
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import MessageInvalid
@@ -33,8 +33,7 @@ class NatsPublisher(Publisher):
 
     @property
     def largest_bytes(self) -> int:
-        most: int = settings.nats.max_payload
-        return most
+        return settings.max_payload
 
     def check(self, message: OutgoingMessage) -> None:
         """Reject an invalid subject, a message that is too large, and headers NATS cannot carry."""
@@ -52,9 +51,9 @@ class NatsPublisher(Publisher):
             size = len(message.payload.encode()) + size_of(headers_of(message).items()) + _EXPECTED_BYTES
         except ValueError as error:
             raise MessageInvalid(f"headers: {error}") from error
-        if size > settings.nats.max_payload:
+        if size > settings.max_payload:
             raise MessageInvalid(
-                f"payload with its headers takes {size} bytes; NATS accepts {settings.nats.max_payload} "
+                f"payload with its headers takes {size} bytes; NATS accepts {settings.max_payload} "
                 "(SALON_JOBS['NATS']['MAX_PAYLOAD']): send less, or a reference to it"
             )
 

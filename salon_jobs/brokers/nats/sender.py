@@ -27,6 +27,7 @@ from salon_jobs.brokers.nats.publisher import (
     size_of,
     subject_of,
 )
+from salon_jobs.brokers.nats.settings import settings
 from salon_jobs.brokers.publisher import (
     NOT_SENT,
     Aggregate,
@@ -36,7 +37,6 @@ from salon_jobs.brokers.publisher import (
     PublishFailure,
     Verdict,
 )
-from salon_jobs.conf import settings
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import MessageInvalid
 
@@ -75,7 +75,7 @@ class Batch:
         # Streams that accept a subject, queried once.
         self._streams: dict[str, asyncio.Task[list[str]]] = {}
         self._waiter: asyncio.Future[None] | None = None
-        self._timeout_s = settings.nats.timeout.total_seconds()
+        self._timeout_s = settings.timeout.total_seconds()
         self._loop = asyncio.get_running_loop()
 
     async def run(self) -> Answers:
@@ -371,7 +371,7 @@ class NatsSender:
 
     async def query(self, subject: str, query: dict[str, object], read: Callable[[bytes], A]) -> A:
         """Query JetStream's API, in the domain of the settings. Raises Unreachable, unless nothing was found (404)."""
-        prefix = f"$JS.{settings.nats.domain}.API" if settings.nats.domain else "$JS.API"
+        prefix = f"$JS.{settings.domain}.API" if settings.domain else "$JS.API"
         answer = read(await self._connection.request(f"{prefix}.{subject}", msgspec.json.encode(query)))
         if answer.error is not None and answer.error.code != 404:
             raise Unreachable(answer.error.description, code=f"NATS.{answer.error.err_code}")

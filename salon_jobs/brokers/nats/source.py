@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 from salon_jobs.brokers.nats.connection import NatsConnection, Unreachable, api, describe, errors, js_errors
 from salon_jobs.brokers.nats.publisher import aggregate_of
+from salon_jobs.brokers.nats.settings import settings
 from salon_jobs.brokers.source import Delivery, Source, read_delivery
-from salon_jobs.conf import settings
 from salon_jobs.core import destinations
 from salon_jobs.core.destinations import Destination, parse_destination
 from salon_jobs.core.errors import MessageInvalid, NotReady
@@ -43,8 +43,7 @@ class NatsSource(Source):
 
     @property
     def largest_bytes(self) -> int:
-        most: int = settings.nats.max_payload
-        return most
+        return settings.max_payload
 
     def receive(self, limit: int, *, wait: timedelta, visibility: timedelta) -> list[Delivery]:
         """Return up to ``limit`` deliveries. Raises NotReady."""
@@ -52,7 +51,7 @@ class NatsSource(Source):
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
         """Acknowledge, and wait until the server has recorded it. Raises NotReady."""
-        timeout_s = settings.nats.timeout.total_seconds()
+        timeout_s = settings.timeout.total_seconds()
         self._answer(deliveries, lambda client, reply: client.request(reply, b"+ACK", timeout=timeout_s))
 
     def extend(self, deliveries: Sequence[Delivery], *, visibility: timedelta) -> None:
@@ -80,7 +79,7 @@ class NatsSource(Source):
             messages: list[Any] = await subscription.fetch(limit, timeout=wait_s)
         except TimeoutError:
             # Nothing arrived, either because there is nothing or because the server no longer answers.
-            timeout_s = settings.nats.timeout.total_seconds()
+            timeout_s = settings.timeout.total_seconds()
             await self._connection.flush(await self._connection.client(), timeout_s=timeout_s)
             return []
         except errors.Error:
@@ -96,7 +95,7 @@ class NatsSource(Source):
         async def answer() -> None:
             client = await self._connection.client()  # possibly another client than the one that received them
             await asyncio.gather(*(send(client, str(delivery.handle)) for delivery in deliveries))
-            await self._connection.flush(client, timeout_s=settings.nats.timeout.total_seconds())
+            await self._connection.flush(client, timeout_s=settings.timeout.total_seconds())
 
         self._run(answer())
 
@@ -104,7 +103,7 @@ class NatsSource(Source):
         """Return the subscription, and for how long it hides deliveries: the visibility it was created with."""
         client = await self._connection.client()
         if self._bound is None or self._bound[0] is not client:
-            js = client.jetstream(domain=settings.nats.domain, timeout=settings.nats.timeout.total_seconds())
+            js = client.jetstream(domain=settings.domain, timeout=settings.timeout.total_seconds())
             stream = await self._stream(js)
             resource = self.destination.resource
             await js.add_consumer(

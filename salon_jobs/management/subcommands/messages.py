@@ -13,8 +13,9 @@ from uuid import UUID
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
 from django.db.models import Q, QuerySet
 
+from salon_jobs.brokers.broker import filter_codes
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.records import EVENT_SKIPPED, TOPIC_DENIED, ActionResult, MessageStatus
+from salon_jobs.core.records import ActionResult, MessageStatus
 from salon_jobs.core.redaction import redacted
 from salon_jobs.core.terminal import Screen
 from salon_jobs.core.text import shown
@@ -240,7 +241,7 @@ class SendSkipped(Subcommand):
             "--code",
             action="append",
             metavar="CODE",
-            help=f"skipped for this reason; repeatable (default {TOPIC_DENIED} and {EVENT_SKIPPED})",
+            help=f"skipped for this reason; repeatable (default {' and '.join(filter_codes())})",
         )
         add_options(parser, "--yes", "--json")
 
@@ -261,7 +262,7 @@ class SendSkipped(Subcommand):
         if options["id"]:
             return _numbers(options["id"])
         reasons = Q()
-        for code in options["code"] or (TOPIC_DENIED, EVENT_SKIPPED):
+        for code in options["code"] or filter_codes():
             reasons |= Q(last_error=code) | Q(last_error__startswith=f"{code} ")
         skipped, _ = _matching(options, MessageStatus.SKIPPED)
         return sorted(skipped.filter(reasons).values_list("pk", flat=True))

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from salon_jobs.brokers.nats.settings import NatsSettings
 from salon_jobs.conf.reader import read_section
-from salon_jobs.conf.sections import NatsSettings
 from salon_jobs.core.errors import ConfigurationError
 
 

@@ -6,15 +6,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.test import override_settings
 
-from salon_jobs.conf import settings
+from salon_jobs.brokers.aws.settings import SnsSettings
+from salon_jobs.conf.reader import read_section
 from salon_jobs.core.errors import ConfigurationError
 
 
-def read(**given: Any) -> Any:
-    with override_settings(SALON_JOBS={"SNS": given}):
-        return settings.sns
+def read(**given: Any) -> SnsSettings:
+    return read_section(SnsSettings, given, path="SALON_JOBS['SNS']")
 
 
 def test_the_defaults_are_those_of_the_specification() -> None:
