@@ -23,7 +23,7 @@ from salon_jobs.models import InboxMessage
 Status: Final = InboxMessage.Status
 # As in prune_inbox.
 PRUNE_BATCH: Final = 1000
-# How long the inbox remembers a message: twice the 14 days for which SQS can redeliver one.
+# How long the inbox remembers a message: twice the 14 days for which a broker may redeliver one.
 RETAINED: Final = timedelta(days=30)
 _LONGEST_RAW: Final = 2_000_000
 _LONGEST_REASON: Final = 4_000
