@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from salon_jobs.worker.deadlines import DeadlineWatcher
 from salon_jobs.worker.executor import execute, settle
 from salon_jobs.worker.finisher import Finisher
 from salon_jobs.worker.in_flight import IdleTable, InFlightTable
+from salon_jobs.worker.maintenance import Rescuer
 from salon_jobs.worker.runner import Runner
 from salon_jobs.worker.worker import Worker, WorkerOptions
 
@@ -51,6 +53,15 @@ def run(job: ClaimedJob, process_id: int) -> Outcome:
 def run_due(process_id: int) -> list[Outcome]:
     """Claim once and run what was claimed."""
     return [run(job, process_id) for job in claim(process_id)]
+
+
+def rescuer() -> Rescuer:
+    """Return a rescuer that met the server long ago, so that it judges at once."""
+    offset_s = -3600.0
+    found = Rescuer(clock=lambda: time.monotonic() + offset_s)
+    found.run_once()
+    offset_s = 0.0
+    return found
 
 
 def seen(statement: str, *parameters: Any) -> list[tuple[Any, ...]]:

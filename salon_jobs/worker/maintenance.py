@@ -53,14 +53,17 @@ class RescueCounts(NamedTuple):
 class Rescuer:
     """Rescuer of the jobs of silent processes.
 
-    After an outage it first waits for a full silence period, since no process could send heartbeats without a database.
-    It does the same when its own query took longer than a heartbeat interval (a pooler without a free connection): the
-    heartbeats may still be waiting.
+    It judges nobody by the heartbeats on a server that it has just met: its first, or another one after a failover,
+    which may lack the last transactions. Nor after an outage, when no process could send heartbeats, or after a query
+    that took longer than a heartbeat interval (a pooler without a free connection): the heartbeats may still be
+    waiting. In each case it first waits for a full silence period.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._blind_until = float("-inf")
+        # By when they were started, and whether they were standbys.
+        self._servers: set[tuple[float, bool]] = set()
         self._held_up: set[int] = set()
 
     def run_once(self, *, silent_after: timedelta | None = None) -> RescueCounts:
@@ -73,9 +76,11 @@ class Rescuer:
         if asked < self._blind_until:
             return RescueCounts()
         try:
-            dead = [row[0] for row in statements.rows("silent_processes", {"silent_after": silence})]
+            [(*server, dead)] = statements.rows("silent_processes", {"silent_after": silence})
             self._held_up.intersection_update(dead)
-            if self._clock() - asked > conf.heartbeat_interval.total_seconds():
+            is_known = tuple(server) in self._servers
+            if not is_known or self._clock() - asked > conf.heartbeat_interval.total_seconds():
+                self._servers.add(tuple(server))
                 self._blind_until = self._clock() + silence.total_seconds()
                 return RescueCounts()
             # In any order, since what is held up may take all the time there is.
@@ -203,7 +208,6 @@ _EVERY_S = 1.0
 _INSPECT_EVERY_S = 10.0
 _PRUNE_EVERY_S = 60.0
 _SWEEP_STALE_S = 60.0
-_RESCUE_AFTER_BEATS = 2
 
 
 _UNDECLARED: Final = (
@@ -215,7 +219,6 @@ _UNDECLARED: Final = (
 class Maintenance(Loop):
     """Loop that rescues every second, inspects the queue every ten and prunes every minute.
 
-    It starts to rescue at the second heartbeat: after an outage that it did not see, others get time to send theirs.
     With ``burst`` it also inspects the queue at the end, to report due jobs that the burst leaves because no process
     has their task.
     """
@@ -244,8 +247,7 @@ class Maintenance(Loop):
 
     def poll(self) -> float:
         now = time.monotonic()
-        if now - self.began_at >= _RESCUE_AFTER_BEATS * conf.heartbeat_interval.total_seconds():
-            self._rescuer.run_once()
+        self._rescuer.run_once()
         self._swept = now
         if now >= self._inspect_at:
             self._inspect()

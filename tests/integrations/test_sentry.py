@@ -16,9 +16,8 @@ from sentry_sdk.transport import Transport
 
 from salon_jobs import Discard, current_job
 from salon_jobs.integrations import sentry
-from salon_jobs.worker import maintenance as rescuer
 from tests import tasks
-from tests.support import change, claim, run_due, running_on_a_thread
+from tests.support import change, claim, rescuer, run_due, running_on_a_thread
 
 SECRET = "a-customers-name"
 Events = list[dict[str, Any]]
@@ -111,7 +110,7 @@ def test_a_job_that_kills_its_processes_is_one_event(stores: list[UUID], process
             1000 + number,
         )
         claim(1000 + number)
-        rescuer.Rescuer().run_once()
+        rescuer().run_once()
     [event] = events
     assert event["exception"]["values"][-1]["type"] == "ProcessDied"
     assert event["tags"]["job_id"] == handle.id

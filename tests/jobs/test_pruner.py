@@ -20,10 +20,10 @@ from salon_jobs.jobs import pruning as pruner
 from salon_jobs.jobs.pruning import BATCH, PruneCounts, Pruner
 from salon_jobs.models import Process
 from salon_jobs.schedule.scheduler import fire, register, skip
-from salon_jobs.worker.maintenance import RescueCounts, Rescuer
+from salon_jobs.worker.maintenance import RescueCounts
 from tests import tasks
 from tests.settings import url_for
-from tests.support import change, in_state, moved_to, seen, selected
+from tests.support import change, in_state, moved_to, rescuer, seen, selected
 
 DAYS = {"succeeded": 1, "cancelled": 7, "failed": 90}
 
@@ -177,9 +177,9 @@ def test_a_record_of_a_fan_out_goes_with_the_ticks_but_never_after_its_failed_jo
 @pytest.mark.parametrize("kind", ["worker", "scheduler", "test"])
 def test_the_row_of_a_process_that_stopped_without_cleaning_goes_whatever_it_was(database: None, kind: str) -> None:
     Process.objects.create(kind=kind, hostname="gone", pid=1)
-    assert Rescuer().run_once() == RescueCounts()
+    assert rescuer().run_once() == RescueCounts()
     change("UPDATE salon_jobs_process SET heartbeat_at = now() - interval '16 s'")
-    assert Rescuer().run_once() == RescueCounts(processes=1)
+    assert rescuer().run_once() == RescueCounts(processes=1)
     assert seen("SELECT count(*) FROM salon_jobs_process") == [(0,)]
 
 

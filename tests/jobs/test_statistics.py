@@ -20,12 +20,12 @@ from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.pruning import PruneCounts, Pruner
 from salon_jobs.jobs.statistics import STORED_OUTCOMES, TaskStatistics, totals
 from salon_jobs.worker import executor
-from salon_jobs.worker import maintenance as rescuer
-from salon_jobs.worker.maintenance import Maintenance, Rescuer
+from salon_jobs.worker import maintenance as maintenance_module
+from salon_jobs.worker.maintenance import Maintenance
 from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests import tasks
 from tests.settings import url_for
-from tests.support import change, claim, run_due, running_job, running_on_a_thread, seen
+from tests.support import change, claim, rescuer, run_due, running_job, running_on_a_thread, seen
 from tests.tasks import Hooks
 
 HOUR = timedelta(hours=1)
@@ -35,7 +35,7 @@ HOUR = timedelta(hours=1)
 def counted(monkeypatch: pytest.MonkeyPatch) -> TaskStatistics:
     """Give each test statistics of its own."""
     fresh = TaskStatistics()
-    for module in (executor, rescuer, statistics):
+    for module in (executor, maintenance_module, statistics):
         monkeypatch.setattr(module, "ended_runs", fresh)
     monkeypatch.setattr("salon_jobs.worker.maintenance.ended_runs", fresh)
     monkeypatch.setattr("salon_jobs.worker.worker.ended_runs", fresh)
@@ -106,7 +106,7 @@ def test_jobs_of_a_dead_process_are_counted_where_they_are_taken_from_it(
     claim(process_id)
     change("UPDATE salon_jobs_job SET rescues = 5 WHERE queue = 'other'")
     change("UPDATE salon_jobs_process SET heartbeat_at = now() - interval '16 s'")
-    Rescuer().run_once()
+    rescuer().run_once()
     counted.flush()
     assert outcomes() == {"test-store": {"rescued": 1}, "test-system": {"failed": 1}}
     assert seen("SELECT queue FROM salon_jobs_task_minute ORDER BY 1") == [("default",), ("other",)]

@@ -50,6 +50,6 @@ def test_orphans_are_found_without_reading_the_leases_of_the_living(process_id: 
     )
     change("ANALYZE salon_jobs_job")
     before = _entries_read("salon_jobs_job_leased")
-    found = hot("silent_processes", {"silent_after": timedelta(seconds=15)})
-    assert sorted(row[0] for row in found) == [process_id + 1, process_id + 2, process_id + 11]
+    [(_, _, found)] = hot("silent_processes", {"silent_after": timedelta(seconds=15)})
+    assert sorted(found) == [process_id + 1, process_id + 2, process_id + 11]
     assert _entries_read("salon_jobs_job_leased") - before < 10

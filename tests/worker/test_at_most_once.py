@@ -19,9 +19,9 @@ from salon_jobs.models import Process
 from salon_jobs.testing import drain_jobs
 from salon_jobs.worker.executor import end_begun, execute, settle
 from salon_jobs.worker.in_flight import InFlightRun
-from salon_jobs.worker.maintenance import RescueCounts, Rescuer, rescue_process
+from salon_jobs.worker.maintenance import RescueCounts, rescue_process
 from tests import tasks
-from tests.support import change, claim, job_row, run_due, running_job, running_on_a_thread, seen
+from tests.support import change, claim, job_row, rescuer, run_due, running_job, running_on_a_thread, seen
 from tests.worker.effects import write, written
 
 KINDS = ["system", "store", "outside", "async"]
@@ -132,13 +132,13 @@ def test_a_run_whose_process_died_fails_and_is_not_repeated(
     assert errors() == [(enqueued, 1, "JOB.NOT_REPEATED", NOT_REPEATED)]
     [failed] = [record.event_fields for record in caplog.records if getattr(record, "event", "") == "job_failed"]  # type: ignore[attr-defined]
     assert (failed["code"], failed["attempt"]) == ("JOB.NOT_REPEATED", 1)
-    assert Rescuer().run_once() == RescueCounts()
+    assert rescuer().run_once() == RescueCounts()
 
 
 def test_a_run_of_a_silent_host_fails_too(enqueued: int, process_id: int) -> None:
     begin(process_id)
     change("UPDATE salon_jobs_process SET heartbeat_at = now() - interval '1 min'")
-    assert Rescuer().run_once() == RescueCounts(1, 0, 1)
+    assert rescuer().run_once() == RescueCounts(1, 0, 1)
     assert row_of(enqueued)[:2] == ("failed", "JOB.NOT_REPEATED")
 
 

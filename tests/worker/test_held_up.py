@@ -18,10 +18,10 @@ from salon_jobs.core.error_report import report
 from salon_jobs.jobs import control, queries
 from salon_jobs.models import Process
 from salon_jobs.process.heartbeat import application_name
-from salon_jobs.worker.maintenance import RescueCounts, Rescuer, rescue_process
+from salon_jobs.worker.maintenance import RescueCounts, rescue_process
 from tests import tasks
 from tests.settings import url_for
-from tests.support import change, claim, seen, working
+from tests.support import change, claim, rescuer, seen, working
 
 # Far less than until the other transaction ends, which is never while a test waits for a job.
 SOON_S = 10.0
@@ -94,13 +94,13 @@ def test_a_rescue_leaves_the_job_whose_key_is_held_until_the_holder_ends(
     assert (logged["jobs"], logged["held_up"]) == (10, 1)
     with within(SOON_S):
         for _ in range(3):
-            assert Rescuer().run_once() == RescueCounts()
+            assert rescuer().run_once() == RescueCounts()
     assert len(events(caplog, "process_dead")) == 1, "once, not with every sweep"
     if commits:
         other.commit()
     else:
         other.rollback()
-    assert Rescuer().run_once().processes == 1
+    assert rescuer().run_once().processes == 1
     assert seen("SELECT state, reason FROM salon_jobs_job WHERE id = %s", held.id) == [ended]
 
 
@@ -113,7 +113,7 @@ def test_a_rescue_leaves_rows_that_another_transaction_has_locked(
     with within(SOON_S):
         assert rescue_process(process_id, None) == RescueCounts(processes=1, queued=7)
     other.rollback()
-    assert Rescuer().run_once() == RescueCounts(processes=1, queued=3)
+    assert rescuer().run_once() == RescueCounts(processes=1, queued=3)
 
 
 def test_of_two_thousand_jobs_those_whose_keys_are_free_are_rescued_soon(
@@ -123,15 +123,15 @@ def test_of_two_thousand_jobs_those_whose_keys_are_free_are_rescued_soon(
         tasks.keyed.enqueue_many([tasks.keyed.call(store_id=store, number=n) for n in range(1000)])
     assert len(claim(process_id, 2000)) == 2000
     hold_keys(other, stores[0], *range(0, 1000, 2))
-    rescuer, queued = Rescuer(), 0
+    sweeper, queued = rescuer(), 0
     with within(SOON_S):
         queued = rescue_process(process_id, None).queued
         # On a busy machine the search for those that are held up can reach its end of a second before all are seen.
         while queued < 1500:
-            queued += rescuer.run_once().queued
+            queued += sweeper.run_once().queued
     assert ends() == [("queued", 1500), ("running", 500)]
     other.rollback()
-    assert rescuer.run_once() == RescueCounts(processes=1, queued=500)
+    assert sweeper.run_once() == RescueCounts(processes=1, queued=500)
 
 
 def test_an_owner_whose_jobs_are_held_hides_no_other(
@@ -144,7 +144,7 @@ def test_an_owner_whose_jobs_are_held_hides_no_other(
     claim(later)
     change("DELETE FROM salon_jobs_process")
     hold_keys(other, stores[0], 1)
-    assert Rescuer().run_once() == RescueCounts(processes=1, queued=1)
+    assert rescuer().run_once() == RescueCounts(processes=1, queued=1)
     assert seen("SELECT leased_by FROM salon_jobs_job WHERE state = 'running'") == [(process_id,)]
 
 
@@ -156,7 +156,7 @@ def test_a_claim_that_its_process_does_not_end_is_ended_by_the_rescue(stores: li
     zombie.execute("SELECT FROM salon_jobs_process WHERE id = %s FOR KEY SHARE", [process_id])
     be_silent(process_id)
     with within(SOON_S):
-        assert Rescuer().run_once() == RescueCounts(processes=1)
+        assert rescuer().run_once() == RescueCounts(processes=1)
     with pytest.raises(psycopg.OperationalError):
         zombie.execute("SELECT")
     zombie.close()
@@ -171,13 +171,13 @@ def test_a_process_whose_row_is_held_keeps_no_other_from_being_rescued(
     for process in (process_id, held):
         be_silent(process)
     other.execute("SELECT FROM salon_jobs_process WHERE id = %s FOR UPDATE", [held])
-    rescuer = Rescuer()
+    sweeper = rescuer()
     with within(SOON_S):
-        assert rescuer.run_once() == RescueCounts(processes=1, queued=1)
-        assert rescuer.run_once() == RescueCounts()
+        assert sweeper.run_once() == RescueCounts(processes=1, queued=1)
+        assert sweeper.run_once() == RescueCounts()
     assert [fields["process_id"] for fields in events(caplog, "rescue_held_up")] == [held]
     other.rollback()
-    assert rescuer.run_once() == RescueCounts(processes=1)
+    assert sweeper.run_once() == RescueCounts(processes=1)
 
 
 def test_what_is_given_back_waits_for_no_key(stores: list[UUID], process_id: int, other: psycopg.Connection) -> None:

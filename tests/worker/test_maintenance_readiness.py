@@ -44,7 +44,6 @@ def test_a_worker_is_not_ready_when_nobody_is_rescued(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Rescuer, "run_once", fail)
     monkeypatch.setattr("salon_jobs.worker.maintenance._SWEEP_STALE_S", 0.2)
-    monkeypatch.setattr("salon_jobs.worker.maintenance._RESCUE_AFTER_BEATS", 0)
     with maintaining() as maintenance:
         assert swept.wait(10)
         eventually(lambda: of(shown(maintenance.samples()), "loop_age_seconds", loop="sweep") > 0.2)

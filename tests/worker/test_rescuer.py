@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
-from django.db import DatabaseError, OperationalError
+from django.db import DatabaseError, OperationalError, connection
 
 from salon_jobs.db import statements
 from salon_jobs.jobs import queries
@@ -21,7 +21,7 @@ from salon_jobs.worker.maintenance import RescueCounts, Rescuer, rescue_process
 from tests import tasks
 from tests.e2e.worker_process import eventually
 from tests.settings import url_for
-from tests.support import change, claim, elsewhere, job_row, seen, working
+from tests.support import change, claim, elsewhere, job_row, rescuer, seen, working
 from tests.worker.test_store_fences import wait_until_somebody_waits_for_a_lock
 
 
@@ -43,12 +43,14 @@ def test_nobody_is_judged_when_the_question_itself_had_to_wait(process_id: int) 
     """Whatever held it up (a pooler without a free connection) held up heartbeats too."""
     be_silent(process_id)
     now_s = [0.0]
-    rescuer = Rescuer(clock=lambda: now_s[0])
+    sweeper = Rescuer(clock=lambda: now_s[0])
+    sweeper.run_once()
+    now_s[0] += 16
 
     def look(waiting_s: float) -> RescueCounts:
         with ThreadPoolExecutor(1) as pool, psycopg.connect(url_for(None)) as other:
             other.execute("LOCK TABLE salon_jobs_process")
-            found = elsewhere(pool, rescuer.run_once)
+            found = elsewhere(pool, sweeper.run_once)
             wait_until_somebody_waits_for_a_lock()
             now_s[0] += waiting_s
             other.rollback()
@@ -56,7 +58,7 @@ def test_nobody_is_judged_when_the_question_itself_had_to_wait(process_id: int) 
 
     assert look(waiting_s=3.1) == RescueCounts()
     now_s[0] += 14
-    assert rescuer.run_once() == RescueCounts(), "they have a silence's time to beat"
+    assert sweeper.run_once() == RescueCounts(), "they have a silence's time to beat"
     now_s[0] += 2
     assert look(waiting_s=0.1) == RescueCounts(processes=1)
 
@@ -71,7 +73,7 @@ def test_a_job_of_a_fresh_process_is_never_touched_however_long_it_runs(stores: 
     change("UPDATE salon_jobs_job SET started_at = now() - interval '9 h', created_at = now() - interval '9 h'")
     be_silent(process_id, 14)
     before = row_of(handle.id)
-    assert Rescuer().run_once() == RescueCounts()
+    assert rescuer().run_once() == RescueCounts()
     assert row_of(handle.id) == before
 
 
@@ -84,7 +86,7 @@ def test_jobs_of_a_silent_process_are_queued_again_uncharged(
     safe = tasks.in_store.enqueue(store_id=stores[1])
     claim(other)
     be_silent(process_id)
-    assert Rescuer().run_once() == RescueCounts(processes=1, queued=1)
+    assert rescuer().run_once() == RescueCounts(processes=1, queued=1)
     assert seen("SELECT id FROM salon_jobs_process") == [(other,)]
     row = row_of(held.id)
     assert (row["state"], row["attempts"], row["rescues"], row["lease"], row["leased_by"]) == ("queued", 0, 1, 0, None)
@@ -94,14 +96,14 @@ def test_jobs_of_a_silent_process_are_queued_again_uncharged(
     ]
     [record] = [record for record in caplog.records if getattr(record, "event", "") == "job_rescued"]
     assert {"task_name", "job_id", "store_id", "attempt"} <= record.event_fields.keys()  # type: ignore[attr-defined]
-    assert Rescuer().run_once() == RescueCounts()
+    assert rescuer().run_once() == RescueCounts()
 
 
 def test_jobs_of_an_owner_without_a_row_are_rescued_too(stores: list[UUID], process_id: int) -> None:
     handle = tasks.in_store.enqueue(store_id=stores[0])
     claim(process_id)
     change("DELETE FROM salon_jobs_process")
-    assert Rescuer().run_once() == RescueCounts(processes=1, queued=1)
+    assert rescuer().run_once() == RescueCounts(processes=1, queued=1)
     assert row_of(handle.id)["state"] == "queued"
 
 
@@ -109,7 +111,7 @@ def test_a_rescue_leaves_the_connections_of_another_database_alone(stores: list[
     name = application_name(process_id)
     with psycopg.connect(url_for("worker_runtime", "postgres"), application_name=name, autocommit=True) as neighbour:
         be_silent(process_id)
-        assert Rescuer().run_once() == RescueCounts(processes=1)
+        assert rescuer().run_once() == RescueCounts(processes=1)
         neighbour.execute("SELECT 1")
 
 
@@ -121,7 +123,7 @@ def test_the_dead_processs_open_transaction_can_not_commit(stores: list[UUID], p
             "INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, 'ghost', 'e')", [uuid4(), stores[0]]
         )
         be_silent(process_id)
-        Rescuer().run_once()
+        rescuer().run_once()
         with pytest.raises(psycopg.OperationalError):
             zombie.commit()
     assert seen("SELECT count(*) FROM customer") == [(0,)]
@@ -139,7 +141,7 @@ def test_rescues_and_attempts_together_bound_a_job_that_kills_its_process(
         process = new_process()
         [job] = claim(process)
         be_silent(process)
-        counts = Rescuer().run_once()
+        counts = rescuer().run_once()
         assert counts == (RescueCounts(1, 0, 1) if number == fails_at else RescueCounts(1, 1, 0))
         assert job.attempts == attempts, "nobody knows whether it had started"
     row = row_of(handle.id)
@@ -152,7 +154,7 @@ def test_a_rescue_that_meets_a_waiting_twin_ends_as_superseded(stores: list[UUID
     claim(process_id)
     twin = tasks.keyed.enqueue(store_id=stores[0], number=1)
     be_silent(process_id)
-    Rescuer().run_once()
+    rescuer().run_once()
     assert (row_of(held.id)["state"], row_of(held.id)["reason"]) == ("cancelled", "superseded")
     assert row_of(twin.id)["state"] == "queued"
 
@@ -166,6 +168,8 @@ def test_after_an_outage_it_waits_a_full_silence_since_nobody_could_beat(
         raise OperationalError("the server closed the connection")
 
     sweeper = Rescuer(clock=lambda: now)
+    sweeper.run_once()
+    now += 16
     be_silent(process_id)
     with monkeypatch.context() as patched:
         patched.setattr(statements, "rows", refuse)
@@ -177,14 +181,54 @@ def test_after_an_outage_it_waits_a_full_silence_since_nobody_could_beat(
     assert sweeper.run_once() == RescueCounts(processes=1)
 
 
+def test_on_a_server_that_it_has_just_met_it_waits_a_full_silence(process_id: int) -> None:
+    now = 1000.0
+    sweeper = Rescuer(clock=lambda: now)
+    be_silent(process_id)
+    for waited, processes in ((0, 0), (14, 0), (2, 1)):
+        now += waited
+        assert sweeper.run_once() == RescueCounts(processes=processes)
+
+
+@pytest.mark.parametrize(
+    "differs",
+    [
+        "pg_postmaster_start_time() RETURNS timestamptz RETURN timestamptz '2026-01-01 00:00Z'",
+        "pg_is_in_recovery() RETURNS bool RETURN true",
+    ],
+)
+def test_on_another_server_it_waits_a_full_silence_although_no_statement_failed(process_id: int, differs: str) -> None:
+    """As when the connection was replaced between two sweeps, or led to a standby before."""
+    now = 1000.0
+    sweeper = Rescuer(clock=lambda: now)
+    sweeper.run_once()
+    now += 16
+    change(f"CREATE SCHEMA another; CREATE FUNCTION another.{differs}; GRANT USAGE ON SCHEMA another TO PUBLIC")
+    be_silent(process_id)
+    path = "SELECT set_config('search_path', %s, false)"
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW search_path")
+            [before] = cursor.fetchone()
+            cursor.execute(path, ["another, pg_catalog, public"])
+        for waited, processes in ((0, 0), (14, 0), (2, 1)):
+            now += waited
+            assert sweeper.run_once() == RescueCounts(processes=processes)
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute(path, [before])
+        change("DROP SCHEMA another CASCADE")
+    assert sweeper.run_once() == RescueCounts(), "this one is known"
+
+
 def test_the_silence_is_a_setting(stores: list[UUID], process_id: int, settings: Any) -> None:
     be_silent(process_id, 5)
-    assert Rescuer().run_once() == RescueCounts()
+    assert rescuer().run_once() == RescueCounts()
     settings.SALON_JOBS = {**settings.SALON_JOBS, "PROCESS_SILENT_AFTER": 4}
-    assert Rescuer().run_once() == RescueCounts(processes=1)
+    assert rescuer().run_once() == RescueCounts(processes=1)
     other = new_process()
     be_silent(other, 3)
-    assert Rescuer().run_once(silent_after=timedelta(seconds=2)) == RescueCounts(processes=1)
+    assert rescuer().run_once(silent_after=timedelta(seconds=2)) == RescueCounts(processes=1)
 
 
 def test_of_a_child_that_died_only_jobs_that_had_started_are_charged(stores: list[UUID], process_id: int) -> None:

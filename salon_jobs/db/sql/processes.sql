@@ -24,6 +24,7 @@ SELECT EXISTS (SELECT FROM salon_jobs_process
 -- Find processes whose heartbeat is too old, and up to 100 owners of running jobs without a process row. The owners are
 -- found by stepping through the gaps between the ids of processes that have a row, whose leases are not read: behind a
 -- transaction that pins xmin, there is one for every job that such a process ran.
+-- Return before them when the server was started and whether it is a standby: after a failover, one of the two differs.
 -- Locks: none. Role: worker.
 WITH RECURSIVE gap AS (
     SELECT lag(id, 1, 0::bigint) OVER (ORDER BY id) AS above, id AS below FROM salon_jobs_process
@@ -39,9 +40,10 @@ WITH RECURSIVE gap AS (
             WHERE j.state = 'running' AND j.leased_by > o.owner AND j.leased_by < o.below
             ORDER BY j.leased_by LIMIT 1) next
 )
-SELECT id FROM salon_jobs_process WHERE heartbeat_at < clock_timestamp() - %(silent_after)s::interval
- UNION ALL
-(SELECT owner FROM orphaned WHERE is_owner LIMIT 100)
+SELECT extract(epoch FROM pg_postmaster_start_time())::float8, pg_is_in_recovery(), ARRAY (
+       SELECT id FROM salon_jobs_process WHERE heartbeat_at < clock_timestamp() - %(silent_after)s::interval
+        UNION ALL
+       (SELECT owner FROM orphaned WHERE is_owner LIMIT 100))
 
 -- name: delete_process
 -- Delete a process's row if its heartbeat is still too old, or in any case (NULL) because its supervisor saw it die.
