@@ -205,18 +205,13 @@ def test_on_another_server_it_waits_a_full_silence_although_no_statement_failed(
     now += 16
     change(f"CREATE SCHEMA another; CREATE FUNCTION another.{differs}; GRANT USAGE ON SCHEMA another TO PUBLIC")
     be_silent(process_id)
-    path = "SELECT set_config('search_path', %s, false)"
     try:
-        with connection.cursor() as cursor:
-            cursor.execute("SHOW search_path")
-            [before] = cursor.fetchone()
-            cursor.execute(path, ["another, pg_catalog, public"])
+        statements.in_one_trip(connection, "SET search_path = another, pg_catalog, public")
         for waited, processes in ((0, 0), (14, 0), (2, 1)):
             now += waited
             assert sweeper.run_once() == RescueCounts(processes=processes)
     finally:
-        with connection.cursor() as cursor:
-            cursor.execute(path, [before])
+        statements.in_one_trip(connection, "RESET search_path")
         change("DROP SCHEMA another CASCADE")
     assert sweeper.run_once() == RescueCounts(), "this one is known"
 
