@@ -46,16 +46,9 @@ _HELD_TRIES = 3
 
 
 class Ended(NamedTuple):
-    """Result of a run that did not succeed."""
+    """Job whose run ended without success, as ``end.sql`` says: queued again unless ``state`` says otherwise.
 
-    state: JobState
-    reason: str
-
-
-class Requeued(NamedTuple):
-    """Job that its process gave back, or that was rescued from a dead one, as ``requeue.sql`` and ``rescue.sql`` say.
-
-    It is queued again unless ``state`` says otherwise; ``charged``: it counts as a rescue.
+    ``attempts`` are those before the run; ``charged``: it counts as a rescue.
     """
 
     id: int
@@ -146,15 +139,13 @@ def despite_rows(run: Callable[[], T]) -> T:
         with connections[conf.database].cursor() as cursor:
             cursor.execute(f"{body}\nSELECT id FROM due", failed.parameters)
             due = [row[0] for row in cursor.fetchall()]
-        refused = hot("unclaimable", {"ids": due})
+        refused = [row for row in _rehearse(due, claim=True) if row[-1] is not None]
         if not refused:
             raise
-        for *fields, error in refused:
-            job_id = fields[1]
-            if job_id not in _left_out:
-                named = dict(zip(("task_name", "job_id", "store_id", "attempt"), fields, strict=True))
-                log_event(logging.ERROR, events.JOB_NOT_CLAIMED, **named, error=error)
-            _left_out[job_id] = time.monotonic() + _LEFT_OUT_S
+        for *row, error in refused:
+            if row[0] not in _left_out:
+                log_event(logging.ERROR, events.JOB_NOT_CLAIMED, **_named(row), error=error)
+            _left_out[row[0]] = time.monotonic() + _LEFT_OUT_S
         while len(_left_out) > _MOST_LEFT_OUT:
             _left_out.pop(next(iter(_left_out)), None)  # another thread may be at it
         return run()
@@ -179,30 +170,66 @@ def finish(job: ClaimedJob, process_id: int, result: KeptResult | None = None, *
 
     Of a job that is kept, ``ran_s`` says how long its handler ran.
     """
-    if result is not None:
-        return bool(finish_results([(job, result)], process_id, wait=True))
+    return finish_all([job], process_id, [result], ran_s=ran_s) == 1
+
+
+def finish_all(
+    jobs: Sequence[ClaimedJob], process_id: int, results: Sequence[KeptResult | None], *, ran_s: float | None
+) -> int:
+    """Finish the runs of one handler, as ``finish`` does, waiting for locked rows; return how many were still owned."""
     connection = connections[conf.database]
     with connection.wrap_database_errors:
         cursor = raw_cursor(connection)
-        cursor.execute(finish_call([job], process_id, ran_s=ran_s, all_or_error=False).encode())
+        call = finish_call(jobs, process_id, ran_s=ran_s, all_or_error=False, results="%s")
+        cursor.execute(call.encode(), [_by_fence(jobs, results)])
         finished: tuple[int] = cursor.fetchone()
-        return finished == (1,)
+        return finished[0]
 
 
-def finish_call(jobs: Sequence[ClaimedJob], process_id: int, *, ran_s: float | None, all_or_error: bool = True) -> str:
+def finish_call(
+    jobs: Sequence[ClaimedJob],
+    process_id: int,
+    *,
+    ran_s: float | None,
+    all_or_error: bool = True,
+    results: str = "NULL",
+) -> str:
     """Return a statement that finishes all of these jobs, and raises LEASE_LOST if a lease is lost."""
     ordered = sorted(jobs)  # their first field is the id
     ids, leases = (",".join([str(getattr(job, name)) for job in ordered]) for name in ("id", "lease"))
-    how = f"{conf.keep_succeeded}, {'NULL' if ran_s is None else f'{ran_s:f}'}, {all_or_error}"
+    how = f"{conf.keep_succeeded}, {'NULL' if ran_s is None else f'{ran_s:f}'}, {all_or_error}, {results}"
     return f"SELECT salon_jobs_finish('{{{ids}}}', '{{{leases}}}', {process_id:d}, {how})"
 
 
-def finish_many(jobs: Sequence[ClaimedJob], process_id: int, *, ran_s: Sequence[float | None] = ()) -> set[int]:
-    """Finish jobs in one statement and return their fences. The others are locked, or not ours any more.
+def finish_many(
+    jobs: Sequence[ClaimedJob],
+    process_id: int,
+    *,
+    results: Sequence[KeptResult | None] = (),
+    ran_s: Sequence[float | None] = (),
+) -> set[int]:
+    """Finish jobs in one statement, keep their results, and return their fences.
 
-    Of jobs that are kept, ``ran_s`` says how long their handlers ran.
+    The others are locked, or not ours any more. Of jobs that are kept, ``ran_s`` says how long their handlers ran.
     """
-    return _fenced("finish_many", {**_fences(jobs, process_id), "keep": conf.keep_succeeded, "ran_s": list(ran_s)})
+    parameters = {
+        **_fences(jobs, process_id),
+        "keep": conf.keep_succeeded,
+        "ran_s": list(ran_s),
+        "has_results": any(results),
+        "results": _by_fence(jobs, results),
+    }
+    return _fenced("finish_many", parameters)
+
+
+def _by_fence(jobs: Sequence[ClaimedJob], results: Sequence[KeptResult | None]) -> str | None:
+    """Return results as the JSON that ``finish.sql`` takes; None if there are none."""
+    kept = [
+        f'"{job.fence}":[{result.value},{result.keep.total_seconds()!r},{result.ran_s!r}]'
+        for job, result in zip(jobs, results, strict=False)
+        if result is not None
+    ]
+    return f"{{{','.join(kept)}}}" if kept else None
 
 
 def _fenced(statement: str, parameters: dict[str, Any]) -> set[int]:
@@ -212,24 +239,6 @@ def _fenced(statement: str, parameters: dict[str, Any]) -> set[int]:
 def owned(jobs: Sequence[ClaimedJob], process_id: int) -> set[int]:
     """Return the fences of the jobs that this process still owns."""
     return _fenced("owned", _fences(jobs, process_id))
-
-
-def finish_results(jobs: Sequence[tuple[ClaimedJob, KeptResult]], process_id: int, *, wait: bool = False) -> set[int]:
-    """Finish jobs and keep their results, in one statement; return their fences.
-
-    The others are locked, or their lease is lost; with ``wait``, it waits for the locked ones.
-    """
-    parameters = {
-        "ids": [job.id for job, _ in jobs],
-        "leases": [job.lease for job, _ in jobs],
-        "values": [result.value for _, result in jobs],
-        "keep_s": [result.keep.total_seconds() for _, result in jobs],
-        "ran_s": [result.ran_s for _, result in jobs],
-        "process_id": process_id,
-        "keep": conf.keep_succeeded,
-        "wait": wait,
-    }
-    return _fenced("finish_results", parameters)
 
 
 def fail(
@@ -246,19 +255,17 @@ def fail(
 
     Raises an error of which ``is_held_up`` is true.
     """
-    end = {"wait": delay, "final": final, "reason": reason, "ran_s": ran_s}
-    parameters = {**_fence(job, process_id), **end, **asdict(error)}
-    rows = _despite_twins(lambda: hot("fail", parameters))
-    return Ended(JobState(rows[0][0]), rows[0][1]) if rows else None
+    how = "fail" if final else "retry"
+    ended = _end(how, [(job.id, job.lease)], process_id, wait=delay, reason=reason, ran_s=ran_s, **asdict(error))
+    return ended[0] if ended else None
 
 
 def cancel_run(job: ClaimedJob, process_id: int, reason: str, *, ran_s: float | None = None) -> bool:
     """End a run as cancelled and count the attempt. Return False if the lease is lost. Can be held up."""
     error_class = DISCARD_CLASS if reason.startswith(DISCARDED) else CANCEL_CLASS
-    end = {"reason": shown_message(reason)[:255], "error_class": error_class, "ran_s": ran_s}
-    parameters = {**_fence(job, process_id), **end}
-    with briefly():
-        return bool(hot("cancel_run", parameters))
+    reason = shown_message(reason)[:255]
+    error = {"error_class": error_class, "message": reason, "traceback": reason}
+    return bool(_end("cancel", [(job.id, job.lease)], process_id, reason=reason, ran_s=ran_s, **error))
 
 
 def expire_run(job: ClaimedJob, process_id: int, error: ErrorReport, reason: str) -> bool:
@@ -266,8 +273,40 @@ def expire_run(job: ClaimedJob, process_id: int, error: ErrorReport, reason: str
 
     Can be held up.
     """
-    with briefly():
-        return bool(hot("expire_run", {**_fence(job, process_id), "reason": reason, **asdict(error)}))
+    return bool(_end("expire", [(job.id, job.lease)], process_id, reason=reason, **asdict(error)))
+
+
+# What the ends that do not use a parameter of ``end.sql`` pass for it.
+UNUSED_BY_AN_END: Final[dict[str, Any]] = {
+    "wait": None,
+    "reason": "",
+    "ran_s": None,
+    "alone": False,
+    "unbegun": False,
+    "charged": None,
+    "once": [],
+    "limited": [],
+    "chunked": [],
+    **dict.fromkeys(("error_class", "code", "message", "traceback", "alike"), ""),
+}
+
+
+def _end(how: str, leases: Iterable[tuple[int, int]], process_id: int, **parameters: Any) -> list[Ended]:
+    """End the runs of these (id, lease) pairs without success; return those that were still owned. Can be held up.
+
+    A twin enqueued at the same moment makes it fail; the next try sees the twin.
+    """
+    pairs = list(leases)
+    ids, fences = [pair[0] for pair in pairs], [job_id ^ lease for job_id, lease in pairs]
+    bound = {**UNUSED_BY_AN_END, **parameters, "how": how, "ids": ids, "fences": fences, "process_id": process_id}
+    for tries_left in reversed(range(_TWIN_TRIES)):
+        try:
+            with briefly():
+                return [Ended._make([*row[:3], JobState(row[3]), *row[4:]]) for row in hot("end", bound)]
+        except IntegrityError:
+            if not tries_left:
+                raise
+    raise AssertionError  # the last try returns or raises
 
 
 def has_fresh_heartbeat(process_id: int) -> bool:
@@ -297,48 +336,20 @@ def requeue(
     delay: timedelta | None = None,
     alone: bool = False,
     unbegun: bool = False,
-) -> dict[int, Requeued]:
+) -> dict[int, Ended]:
     """Requeue (id, lease) pairs without counting an attempt; return the results of those still owned, by id.
 
     With ``alone``, they join no chunk any more. ``unbegun``: their handlers were certainly not called, so that even a
     job that runs at most once may. Can be held up, and has requeued none then.
     """
     pairs = list(jobs)
-    run = partial(_requeue, pairs, process_id, delay=delay, alone=alone, unbegun=unbegun)
-    return {job.id: job for job in _despite_twins(run)} if pairs else {}
+    ended = _end("requeue", pairs, process_id, wait=delay, alone=alone, unbegun=unbegun) if pairs else []
+    return {job.id: job for job in ended}
 
 
-def give_back(jobs: Iterable[tuple[int, int]], process_id: int) -> list[Requeued]:
+def give_back(jobs: Iterable[tuple[int, int]], process_id: int) -> list[Ended]:
     """Requeue (id, lease) pairs as ``requeue`` does, but leave those that are held up, or have begun their only run."""
-    leases = dict(jobs)
-
-    def run(ids: Sequence[int]) -> list[Requeued]:
-        return _requeue([(job_id, leases[job_id]) for job_id in ids], process_id)
-
-    return _requeue_free(run, list(leases))
-
-
-def _requeue(
-    pairs: Sequence[tuple[int, int]],
-    process_id: int,
-    *,
-    delay: timedelta | None = None,
-    alone: bool = False,
-    unbegun: bool = False,
-) -> list[Requeued]:
-    parameters = {
-        "ids": [pair[0] for pair in pairs],
-        "leases": [pair[1] for pair in pairs],
-        "process_id": process_id,
-        "wait": delay,
-        "alone": alone,
-        "unbegun": unbegun,
-    }
-    return _requeued(hot("requeue", parameters))
-
-
-def _requeued(rows: Iterable[Sequence[Any]]) -> list[Requeued]:
-    return [Requeued._make([*row[:3], JobState(row[3]), *row[4:]]) for row in rows]
+    return _end_free("requeue", dict(jobs), process_id)
 
 
 def cancel_requests(process_id: int) -> set[tuple[int, int]]:
@@ -359,21 +370,21 @@ def committed(job: ClaimedJob, process_id: int, *, began: float | None = None) -
     ``began``, when the run began (monotonic seconds), None if the row is gone and the server was promoted since: its
     COMMIT may have been lost, or the row.
     """
-    [(took_effect, is_gone)] = hot("lease_state", _fence(job, process_id))
+    [(took_effect, is_gone, _)] = hot("lease_state", _fence(job, process_id))
     if took_effect and is_gone and began is not None and not is_same_timeline(began):
         return None
     return bool(took_effect)
 
 
-def failed_by(job: ClaimedJob) -> bool:
-    """Return whether the job failed under this run's lease; any later claim or rescue has another."""
-    return bool(hot("failed_by", {"id": job.id, "lease": job.lease}))
+def failed_by(job: ClaimedJob, process_id: int) -> bool:
+    """Return whether the job failed for good under this run's lease."""
+    return bool(hot("lease_state", _fence(job, process_id))[0][2])
 
 
 def with_payload(job: ClaimedJob, process_id: int) -> ClaimedJob:
     """Return the job with its payload, read now if its claim left it out; without it if the lease is lost."""
-    rows = () if job.payload else hot("large_payload", _fence(job, process_id))
-    return job._replace(payload=rows[0][0]) if rows else job
+    found = None if job.payload else leased_job(process_id, job.id, job.lease)
+    return job if found is None else job._replace(payload=found.payload)
 
 
 def leased_job(process_id: int, job_id: int, lease: int) -> ClaimedJob | None:
@@ -384,28 +395,30 @@ def leased_job(process_id: int, job_id: int, lease: int) -> ClaimedJob | None:
 
 def rescue(
     process_id: int, message: str, *, charged: Collection[int] | None = None, again: bool = False
-) -> list[Requeued]:
+) -> list[Ended]:
     """Requeue the jobs of a process whose row is deleted, except those that are held up.
 
     ``charged`` are the ids that count a rescue and get an error with ``message``; None charges all, if it is unknown
     which had started. ``again``: these were held up by an earlier rescue, so it is asked first which still are. A job
     that collides with a twin is tried again; one that the database rejects is logged and left.
     """
-    ids = [pair[0] for pair in other_leases(process_id, ())]
-
-    def run(some: Sequence[int]) -> list[Requeued]:
-        parameters = {
-            "ids": list(some),
-            "process_id": process_id,
-            "message": message,
-            "charged": None if charged is None else list(charged),
-            "chunked": [task.name for task in registry.tasks() if task.chunk is not None],
-            "once": [task.name for task in registry.tasks() if task.at_most_once],
-            "limited": [task.name for task in registry.tasks() if task.timeouts and task.timeouts.wait_timeout],
-        }
-        return _requeued(hot("rescue", parameters))
-
-    return _requeue_free(run, unheld(ids) if again else ids)
+    leases = dict(other_leases(process_id, ()))
+    if again:
+        leases = _free(leases)
+    return _end_free(
+        "rescue",
+        leases,
+        process_id,
+        message=message,
+        error_class="salon_jobs.core.errors.ProcessDied",
+        code="JOB.PROCESS_DIED",
+        reason="process_died",
+        alike="process died",
+        charged=None if charged is None else list(charged),
+        chunked=[task.name for task in registry.tasks() if task.chunk is not None],
+        once=[task.name for task in registry.tasks() if task.at_most_once],
+        limited=[task.name for task in registry.tasks() if task.timeouts and task.timeouts.wait_timeout],
+    )
 
 
 def unheld(ids: Sequence[int]) -> list[int]:
@@ -413,8 +426,16 @@ def unheld(ids: Sequence[int]) -> list[int]:
 
     It takes a second at most; what it has not looked at then is not among them.
     """
-    free: list[int] = hot("unheld", {"ids": list(ids)})[0][0] if ids else []
-    return free
+    return [row[0] for row in _rehearse(ids, claim=False)] if ids else []
+
+
+def _rehearse(ids: Sequence[int], *, claim: bool) -> list[Any]:
+    return hot("rehearse", {"ids": list(ids), "claim": claim})
+
+
+def _named(row: Sequence[Any]) -> dict[str, Any]:
+    """Return the fields of a log record about a job from a row of ``rehearse``."""
+    return dict(zip(("job_id", "task_name", "store_id", "attempt"), row, strict=False))
 
 
 def is_held_up(error: BaseException) -> bool:
@@ -449,36 +470,28 @@ def briefly() -> Generator[None]:
         yield
 
 
-def _despite_twins(run: Callable[[], T]) -> T:
-    """Run a statement that can collide with a twin enqueued at the same moment; the next try sees the twin."""
-    for tries_left in reversed(range(_TWIN_TRIES)):
-        try:
-            with briefly():
-                return run()
-        except IntegrityError:
-            if not tries_left:
-                raise
-    raise AssertionError  # the last try returns or raises
-
-
-def _requeue_free(run: Callable[[Sequence[int]], list[Requeued]], ids: Sequence[int]) -> list[Requeued]:
-    """Run a statement that requeues jobs for those that nothing holds up; log and leave what the database rejects."""
+def _end_free(how: str, leases: dict[int, int], process_id: int, **parameters: Any) -> list[Ended]:
+    """End runs by ``_end``, but leave those that are held up; log and leave what the database rejects."""
     for _ in range(_HELD_TRIES):
-        if not ids:
+        if not leases:
             break
         try:
-            return _despite_twins(partial(run, ids))
+            return _end(how, leases.items(), process_id, **parameters)
         except (DataError, IntegrityError) as error:
-            if len(ids) == 1:
-                for row in hot("identify", {"id": ids[0]}):
-                    fields = dict(zip(("task_name", "job_id", "store_id", "attempt"), row, strict=True))
-                    log_event(logging.ERROR, events.JOB_NOT_RESCUED, **fields, error=str(error).strip())
+            if len(leases) == 1:
+                for row in _rehearse(list(leases), claim=False):
+                    log_event(logging.ERROR, events.JOB_NOT_RESCUED, **_named(row), error=str(error).strip())
                 break
-            ids = unheld(ids)
-            half = len(ids) // 2
-            return [*_requeue_free(run, ids[:half]), *_requeue_free(run, ids[half:])]
+            pairs = list(_free(leases).items())
+            half = len(pairs) // 2
+            halves = (dict(pairs[:half]), dict(pairs[half:]))
+            return [job for each in halves for job in _end_free(how, each, process_id, **parameters)]
         except OperationalError as error:
             if not is_held_up(error):
                 raise
-            ids = unheld(ids)
+            leases = _free(leases)
     return []
+
+
+def _free(leases: dict[int, int]) -> dict[int, int]:
+    return {job_id: leases[job_id] for job_id in unheld(list(leases))}

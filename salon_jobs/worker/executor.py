@@ -399,7 +399,7 @@ def _write_error(running: RunningJob, outcome: Errored) -> JobState | None:
         reason=described.code or ("attempts_exhausted" if outcome.retryable else "not_retried"),
         ran_s=running.ran_s,
     )
-    if ended is None and not queries.failed_by(job):
+    if ended is None and not queries.failed_by(job, running.process_id):
         return None
     # If the row is no longer owned but failed under this lease, an earlier attempt was written and its answer lost.
     state = JobState.FAILED if ended is None else ended.state
@@ -468,13 +468,11 @@ def _finish_chunk(own: StoreJobContext | None, running: RunningJob) -> None:
     """Finish all jobs of a chunk, and commit if nothing else is open. Raises LeaseLost."""
     running.check_end()
     running.is_unclear = True
-    results = [(run.job, run.result) for run in running.runs if run.result is not None]
-    finished = [
-        queries.finish_results(some, running.process_id, wait=True)
-        for some in in_statements(results, MOST_PER_STATEMENT)
-    ]
-    if sum(map(len, finished)) < len(results):
-        raise LeaseLost(f"jobs of the chunk of job {running.id} are no longer leased to this run")
+    results = [(run.job, run.result) for run in running.runs]
+    for some in in_statements(results, MOST_PER_STATEMENT):
+        jobs, kept = [job for job, _ in some], [result for _, result in some]
+        if queries.finish_all(jobs, running.process_id, kept, ran_s=running.ran_s) < len(jobs):
+            raise LeaseLost(f"jobs of the chunk of job {running.id} are no longer leased to this run")
     jobs = [run.job for run in running.runs if run.result is None]
     with _lease_lost(running):
         # An empty statement commits alone.
@@ -587,12 +585,12 @@ def _store_look_up(store_model: str) -> str:
     return compose.SQL("EXISTS (SELECT FROM {} WHERE {} = ").format(table, key).as_string(None)
 
 
-def identify(job: ClaimedJob | queries.Requeued) -> dict[str, Any]:
+def identify(job: ClaimedJob | queries.Ended) -> dict[str, Any]:
     """Return the fields that every log record of a run has."""
     return {"task_name": job.task, "job_id": job.id, "store_id": job.store_id, "attempt": job.attempts + 1}
 
 
-def report_given_back(jobs: Sequence[queries.Requeued], reason: str, *, level: int = logging.WARNING) -> None:
+def report_given_back(jobs: Sequence[queries.Ended], reason: str, *, level: int = logging.WARNING) -> None:
     """Log jobs that this process had claimed and has given back unstarted: queued again, or cancelled on request."""
     released = [job for job in jobs if job.state is JobState.QUEUED]
     log_batch(level, events.JOB_RELEASED, released, fields=lambda job: _unstarted(job, reason))
@@ -603,7 +601,7 @@ def report_given_back(jobs: Sequence[queries.Requeued], reason: str, *, level: i
             log_event(severity, events.JOB_CANCELLED, **_unstarted(job, job.reason))
 
 
-def _unstarted(job: queries.Requeued, reason: str) -> dict[str, Any]:
+def _unstarted(job: queries.Ended, reason: str) -> dict[str, Any]:
     return {**identify(job), "queue": job.queue, "reason": reason}
 
 

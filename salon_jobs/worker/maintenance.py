@@ -193,7 +193,7 @@ def _fail_overdue(run: InFlightRun, process_id: int) -> None:
                 raise
 
 
-def _log_rescued(job: queries.Requeued, label: str) -> None:
+def _log_rescued(job: queries.Ended, label: str) -> None:
     fields = identify(job)
     log_event(logging.WARNING, events.JOB_RESCUED, state=job.state.value, charged=job.charged, **fields)
     if job.state is JobState.FAILED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ from tests.support import change
 
 READ = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = %s"
 CLAIM = "SELECT count(*) FROM salon_jobs_claim(%s, ARRAY['test-system'], 10, NULL, NULL, 0, 5, '{}')"
-FINISH = "SELECT salon_jobs_finish(%s::text::bigint[], '{1,1,1}', 7, %s, 1.5, false)"
+FINISH = "SELECT salon_jobs_finish(%s::text::bigint[], '{1,1,1}', 7, %s, 1.5, false, %s)"
 
 
 @pytest.fixture
@@ -42,17 +43,18 @@ def rows_read(statement: str, *parameters: float | str | None, of: str = "salon_
 
 
 @pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("results", [None, json.dumps({str(20_000 ^ 1): [{}, 60]})], ids=["nothing", "a result"])
 @pytest.mark.parametrize("ids", ["{20000}", "{100,9000,20000}"], ids=["one", "chunk"])
-def test_the_end_of_a_run(empty: None, ids: str, keep: bool) -> None:
+def test_the_end_of_a_run(empty: None, ids: str, keep: bool, results: str | None) -> None:
     for _ in range(8):  # five plans of their own, then the one that is kept
-        own_value(FINISH, "{1}", keep)
+        own_value(FINISH, "{1}", keep, results)
     change(
         "INSERT INTO salon_jobs_job (task, state, leased_by, lease, started_at)"
         " SELECT 'test-system', 'running', 7, 1, now() FROM generate_series(1, 20000)"
     )
-    assert rows_read(FINISH, ids, keep) < 10
+    assert rows_read(FINISH, ids, keep, results) < 10
     change("ANALYZE salon_jobs_job")
-    assert rows_read(FINISH, ids, keep) < 10
+    assert rows_read(FINISH, ids, keep, results) < 10
 
 
 def test_a_result_by_its_public_id(empty: None) -> None:

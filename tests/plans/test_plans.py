@@ -12,9 +12,10 @@ from django.db import connections
 
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.pruning import prune_old
+from salon_jobs.jobs.queries import UNUSED_BY_AN_END
 from salon_jobs.jobs.statistics import STORED_OUTCOMES
 from salon_jobs.worker.group_scanner import ClaimFilter, list_parameters
-from tests.plans.explain import as_store, assert_no_full_scan, indexes, nodes, nodes_of, rows_read, scans
+from tests.plans.explain import Node, as_store, assert_no_full_scan, indexes, nodes, nodes_of, rows_read, scans
 from tests.support import change, in_state, selected
 
 ROWS = 60_000
@@ -41,29 +42,33 @@ def crowded(migrated: None) -> Iterator[int]:
     change("TRUNCATE salon_jobs_job, salon_jobs_process RESTART IDENTITY")
 
 
+BATCH = [100 * number for number in range(1, 500)]
+FENCES = [row ^ 1 for row in BATCH]
+
+
+def finish_many(*, keep: bool, has_results: bool) -> list[Node]:
+    results = json.dumps({str(fence): ["1", 60.0, 0.1] for fence in FENCES}) if has_results else None
+    parameters = {"ids": BATCH, "fences": FENCES, "process_id": 3, "ran_s": BATCH, "keep": keep}
+    return nodes("finish_many", {**parameters, "results": results, "has_results": has_results})
+
+
+@pytest.mark.parametrize("has_results", [False, True])
 @pytest.mark.parametrize("keep", [False, True])
-def test_a_batch_of_successes_is_found_by_its_ids(crowded: int, keep: bool) -> None:
-    rows = [100 * number for number in range(1, 500)]
-    plan = nodes(
-        "finish_many", {"ids": rows, "fences": [row ^ 1 for row in rows], "process_id": 3, "keep": keep, "ran_s": rows}
-    )
+def test_a_batch_of_successes_is_found_by_its_ids(crowded: int, keep: bool, has_results: bool) -> None:
+    plan = finish_many(keep=keep, has_results=has_results)
     assert_no_full_scan(plan)
     assert indexes(plan) == {"salon_jobs_job_pkey"}, "that by process holds each job it ran since the last vacuum"
-    assert [node["Node Type"] for node in scans(plan)].count("Tid Scan") == 1
+    assert [node["Node Type"] for node in scans(plan)].count("Tid Scan") == 1 + has_results
 
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_the_leases_of_a_batch_are_compared_by_hash_where_few_rows_are_expected(crowded: int, keep: bool) -> None:
-    rows = [100 * number for number in range(1, 500)]
     change(
         "CREATE TABLE statistics_before AS SELECT reltuples, relpages FROM pg_class WHERE relname = 'salon_jobs_job'"
     )
     change("UPDATE pg_class SET reltuples = 100 WHERE relname = 'salon_jobs_job'")
     try:
-        plan = nodes(
-            "finish_many",
-            {"ids": rows, "fences": [row ^ 1 for row in rows], "process_id": 3, "keep": keep, "ran_s": rows},
-        )
+        plan = finish_many(keep=keep, has_results=False)
     finally:
         change(
             "UPDATE pg_class c SET reltuples = b.reltuples FROM statistics_before b WHERE c.relname = 'salon_jobs_job'"
@@ -72,19 +77,8 @@ def test_the_leases_of_a_batch_are_compared_by_hash_where_few_rows_are_expected(
     assert not {node["Node Type"] for node in plan} & {"Nested Loop", "Hash Join", "Merge Join"}
 
 
-@pytest.mark.parametrize("wait", [False, True])
-@pytest.mark.parametrize("keep", [False, True])
-def test_a_batch_of_results_is_found_by_its_ids(crowded: int, keep: bool, wait: bool) -> None:
-    rows = [100 * number for number in range(1, 500)]
-    values = {"values": ["1"] * len(rows), "keep_s": [60.0] * len(rows), "ran_s": rows, "keep": keep, "wait": wait}
-    plan = nodes("finish_results", {"ids": rows, "leases": [1] * len(rows), "process_id": 3, **values})
-    assert_no_full_scan(plan)
-    assert indexes(plan) == {"salon_jobs_job_pkey"}
-
-
 def test_what_is_still_owned_of_a_batch_is_found_by_its_ids(crowded: int) -> None:
-    rows = [100 * number for number in range(1, 500)]
-    plan = nodes("owned", {"ids": rows, "fences": [row ^ 1 for row in rows], "process_id": 3})
+    plan = nodes("owned", {"ids": BATCH, "fences": FENCES, "process_id": 3})
     assert_no_full_scan(plan)
     assert indexes(plan) == {"salon_jobs_job_pkey"}
 
@@ -125,21 +119,13 @@ def test_groups_are_listed_by_steps(crowded: int) -> None:
     assert read <= 3 * 65
 
 
-def test_a_failure_finds_its_row_by_its_key(crowded: int) -> None:
-    fence = {"id": 100, "process_id": 2, "lease": 1}
-    texts = {
-        "wait": timedelta(seconds=2),
-        "final": False,
-        "reason": "",
-        "error_class": "",
-        "alike": "same",
-        "code": "",
-        "message": "",
-        "traceback": "",
-        "ran_s": 1.0,
-    }
-    plan = nodes("fail", {**fence, **texts})
+@pytest.mark.parametrize("how", ["retry", "fail", "cancel", "expire", "requeue", "rescue"])
+@pytest.mark.parametrize("ids", [[100], [100, 800]], ids=["one", "several"])
+def test_the_end_of_a_run_finds_its_rows_by_their_ids(crowded: int, how: str, ids: list[int]) -> None:
+    fences = {"ids": ids, "fences": [job_id ^ 1 for job_id in ids], "process_id": 2}
+    plan = nodes("end", {**UNUSED_BY_AN_END, **fences, "how": how})
     assert_no_full_scan(plan)
+    assert indexes(plan) <= {"salon_jobs_job_pkey", "salon_jobs_job_live_key", "salon_jobs_superseded_pkey"}
 
 
 def test_requests_to_cancel_are_found_without_reading_other_leases(crowded: int) -> None:
@@ -152,24 +138,10 @@ def test_what_a_dead_process_held_is_found_by_its_leases(crowded: int) -> None:
     plan = nodes("other_leases", {"process_id": 2, "fences": [100 ^ 1]})
     assert_no_full_scan(plan)
     assert indexes(plan) == {"salon_jobs_job_leased"}
-    plan = nodes(
-        "rescue",
-        {"process_id": 2, "ids": [100, 800], "message": "", "charged": None, "limited": [], "chunked": [], "once": []},
-    )
-    assert_no_full_scan(plan)
 
 
-def test_giving_back_and_ending_runs_find_their_rows(crowded: int) -> None:
+def test_what_is_known_of_runs_is_found_by_their_ids(crowded: int) -> None:
     fence = {"id": 100, "process_id": 2, "lease": 1}
-    assert_no_full_scan(
-        nodes(
-            "requeue",
-            {"ids": [100, 800], "leases": [1, 1], "process_id": 2, "wait": None, "alone": False, "unbegun": False},
-        )
-    )
-    assert_no_full_scan(nodes("cancel_run", {**fence, "reason": "discarded", "error_class": "Discard", "ran_s": 1.0}))
-    error = {"error_class": "Expired", "code": "JOB.EXPIRED", "message": "", "traceback": ""}
-    assert_no_full_scan(nodes("expire_run", {**fence, "reason": "expired", **error}))
     assert_no_full_scan(nodes("begin_once", fence))
     assert_no_full_scan(nodes("begun_once", {"process_id": 2}))
     assert "salon_jobs_job_pkey" in indexes(nodes("lease_state", fence))

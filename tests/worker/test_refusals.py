@@ -154,13 +154,13 @@ def test_results_are_written_in_statements_of_bounded_size(
     process_id: int, ran: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
-    really = queries.finish_results
+    really = queries.finish_many
 
-    def finish_results(jobs: Any, *arguments: Any, **options: Any) -> set[int]:
-        sizes.append(sum(len(result.value) for _, result in jobs))
-        return really(jobs, *arguments, **options)
+    def finish_many(*arguments: Any, results: Any = (), **options: Any) -> set[int]:
+        sizes.append(sum(len(result.value) for result in results))
+        return really(*arguments, results=results, **options)
 
-    monkeypatch.setattr(queries, "finish_results", finish_results)
+    monkeypatch.setattr(queries, "finish_many", finish_many)
     for note in ("400", "400", "400", "3000", "100"):
         tasks.kept_result.enqueue(note=note)
     with running_on_a_thread(process_id, claim(process_id), most_per_statement=1000):

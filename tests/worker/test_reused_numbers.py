@@ -45,12 +45,12 @@ ENDS: dict[str, Callable[[ClaimedJob, int], object]] = {
     "finish": queries.finish,
     "finish with a result": lambda job, process_id: queries.finish(job, process_id, RESULT),
     "finish many": lambda job, process_id: queries.finish_many([job], process_id),
-    "results": lambda job, process_id: queries.finish_results([(job, RESULT)], process_id),
+    "results": lambda job, process_id: queries.finish_many([job], process_id, results=[RESULT]),
     "owned": lambda job, process_id: queries.owned([job], process_id),
     "fail": lambda job, process_id: queries.fail(
         job, process_id, report(ValueError()), delay=ZERO, final=True, reason="spent"
     ),
-    "failed by": lambda job, process_id: queries.failed_by(job),
+    "failed by": queries.failed_by,
     "release": lambda job, process_id: queries.requeue([(job.id, job.lease)], process_id),
     "snooze": lambda job, process_id: queries.requeue([(job.id, job.lease)], process_id, delay=ZERO),
     "cancel": lambda job, process_id: queries.cancel_run(job, process_id, "cancelled"),

@@ -112,11 +112,6 @@ SELECT b.fingerprint, newest.task, newest.error_class, least(counted.first_at, o
   LEFT JOIN LATERAL (
        SELECT e.message FROM salon_jobs_job_error e WHERE e.job_id = newest.id ORDER BY e.id DESC LIMIT 1) error ON true
 
--- name: failed_by
--- Return, after a lost reply, whether fail.sql failed the job for good under this lease.
--- Locks: none. Role: worker.
-SELECT 1 FROM salon_jobs_job WHERE id = %(id)s AND lease = %(lease)s AND state = 'failed'
-
 -- name: message_types
 -- List the aggregate types that have pending messages: one probe of salon_jobs_message_pending for each.
 -- Locks: none. Role: worker.

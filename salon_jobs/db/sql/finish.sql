@@ -2,6 +2,8 @@
 -- Delete jobs that succeeded, if this process still owns them, or with %(keep)s keep them as succeeded
 -- (RETAIN_SUCCEEDED), where started_at then says when the run began; returns their fences. Locked rows are left for the
 -- next round: the caller keeps the runs whose fences were not returned.
+-- %(results)s is a JSON object of what handlers returned, written in the same statement: for the fence of a run, the
+-- value, for how many seconds it is kept, and how long the handler ran. NULL for none: then the planner drops it.
 -- Locks: the rows, in ascending order (two unordered batches could deadlock), SKIP LOCKED. Role: worker.
 -- Read by id alone: + 0 and || '' hide the index by process, which holds an entry for each job that the process ran
 -- since the last vacuum (with 100,000 of them a batch took seven times as long). The fence of a run is the exclusive or
@@ -17,6 +19,16 @@ WITH mine AS MATERIALIZED (
        AND COALESCE((j.id # j.lease) = ANY (%(fences)s::bigint[]), false)
      ORDER BY j.id
        FOR UPDATE OF j SKIP LOCKED
+), written AS (
+    INSERT INTO salon_jobs_job_result
+           (job_id, public_id, store_id, task, queue, priority, payload, attempts, run_at, created_at, started_at,
+            worker_id, value, finished_at, expires_at)
+    SELECT j.id, j.public_id, j.store_id, j.task, j.queue, j.priority, j.payload, least(j.attempts + 1, 32767),
+           j.run_at, j.created_at, clock_timestamp() - (r.kept ->> 2)::float8 * interval '1 second', %(process_id)s,
+           r.kept -> 0, clock_timestamp(), clock_timestamp() + (r.kept ->> 1)::float8 * interval '1 second'
+      FROM salon_jobs_job j
+     CROSS JOIN LATERAL (SELECT %(results)s::jsonb -> (j.id # j.lease)::text AS kept OFFSET 0) r
+     WHERE %(has_results)s AND j.ctid = ANY (ARRAY(SELECT place FROM mine)) AND r.kept IS NOT NULL
 ), deleted AS (
     DELETE FROM salon_jobs_job
      WHERE NOT %(keep)s AND ctid = ANY (ARRAY(SELECT place FROM mine))
@@ -34,7 +46,7 @@ WITH mine AS MATERIALIZED (
 SELECT fence FROM deleted UNION ALL SELECT fence FROM kept
 
 -- name: owned
--- Of jobs that finish_many or finish_results did not return, find those that this process still owns: their rows are
+-- Of jobs that finish_many did not return, find those that this process still owns: their rows are
 -- locked, or were just changed.
 -- Locks: none. Role: worker. Not prepared either.
 SELECT j.id # j.lease

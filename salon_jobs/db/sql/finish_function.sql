@@ -1,13 +1,14 @@
 -- Define salon_jobs_finish (version 1), which ends runs as succeeded, that of one job or those of a chunk: deletes the
 -- rows or, with keep, keeps them as succeeded, with the time at which the run began (ran_s ago); returns how many were
 -- still leased to these runs. With all_or_error it raises SJ001 unless all were, so that COMMIT can be sent in the same
--- round trip. A function, since the server keeps its plans, behind a pooler too: ending a store's job costs a quarter of
+-- round trip. results is a JSON object of what the handlers returned, kept for a time in the same transaction: for the
+-- fence of a run (finish.sql), the value, and for how many seconds it is kept. A function, since the server keeps its plans, behind a pooler too: ending a store's job costs a quarter of
 -- a separate DELETE and COMMIT.
 -- Each row is found by its key, whatever the planner believes: + 0 and || '' hide the index by process, which holds an
 -- entry for each job that the process ran since the last vacuum; a join with the leases could read all rows first.
 -- Locks: the rows, in ascending order. Replace it only with a definition that accepts the same arguments.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_finish(
-    ids bigint[], leases bigint[], holder bigint, keep boolean, ran_s float8, all_or_error boolean
+    ids bigint[], leases bigint[], holder bigint, keep boolean, ran_s float8, all_or_error boolean, results jsonb
 ) RETURNS integer
 LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
@@ -15,6 +16,20 @@ AS $body$
 DECLARE
     finished integer;
 BEGIN
+    IF results IS NOT NULL THEN
+        INSERT INTO __schema__.salon_jobs_job_result
+               (job_id, public_id, store_id, task, queue, priority, payload, attempts, run_at, created_at, started_at,
+                worker_id, value, finished_at, expires_at)
+        SELECT j.id, j.public_id, j.store_id, j.task, j.queue, j.priority, j.payload, least(j.attempts + 1, 32767),
+               j.run_at, j.created_at, clock_timestamp() - ran_s * interval '1 second', holder, r.kept -> 0,
+               clock_timestamp(), clock_timestamp() + (r.kept ->> 1)::float8 * interval '1 second'
+          FROM __schema__.salon_jobs_job j
+         CROSS JOIN LATERAL (SELECT results -> (j.id # j.lease)::text AS kept OFFSET 0) r
+         WHERE j.id = ANY (ids) AND j.lease = leases[array_position(ids, j.id)] AND j.leased_by + 0 = holder
+           AND j.state || '' = 'running' AND r.kept IS NOT NULL
+         ORDER BY j.id
+           FOR UPDATE OF j;
+    END IF;
     IF keep THEN
         UPDATE __schema__.salon_jobs_job j
            SET state = 'succeeded', attempts = least(j.attempts + 1, 32767), leased_by = NULL,

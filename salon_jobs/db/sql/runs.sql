@@ -22,52 +22,14 @@ RETURNING id
 SELECT id, lease FROM salon_jobs_job
  WHERE leased_by = %(process_id)s AND state = 'running' AND begun_once_at IS NOT NULL
 
--- name: cancel_run
--- End a run as cancelled: its handler discarded the job, or cancellation was requested. For a job with a public id,
--- whose result names the process of every attempt, also write an error row.
--- Locks: the row. Role: worker.
-WITH cancelled AS (
-    UPDATE salon_jobs_job
-       SET state = 'cancelled', reason = %(reason)s, attempts = least(attempts + 1, 32767),
-           leased_by = NULL, finished_at = clock_timestamp(),
-           claimed_at = started_at,
-           started_at = coalesce(clock_timestamp() - %(ran_s)s::float8 * interval '1 second', started_at)
-     WHERE id = %(id)s AND leased_by = %(process_id)s AND lease = %(lease)s AND state = 'running'
-    RETURNING id, store_id, attempts, started_at, public_id
-), error AS (
-    INSERT INTO salon_jobs_job_error
-           (job_id, store_id, attempt, error_class, message, traceback, occurred_at, worker_id, started_at)
-    SELECT id, store_id, attempts, %(error_class)s, %(reason)s, %(reason)s, clock_timestamp(), %(process_id)s, started_at
-      FROM cancelled
-     WHERE public_id IS NOT NULL
-)
-SELECT id FROM cancelled
-
--- name: expire_run
--- End a claimed job as cancelled because it waited too long to start, and write its error row in the same statement.
--- The attempt is not counted; the error row has the number of the run that did not begin.
--- Locks: the row. Role: worker.
-WITH expired AS (
-    UPDATE salon_jobs_job
-       SET state = 'cancelled', reason = %(reason)s, leased_by = NULL, finished_at = clock_timestamp(),
-           claimed_at = NULL
-     WHERE id = %(id)s AND leased_by = %(process_id)s AND lease = %(lease)s AND state = 'running'
-    RETURNING id, store_id, attempts, started_at
-), error AS (
-    INSERT INTO salon_jobs_job_error
-           (job_id, store_id, attempt, error_class, code, message, traceback, occurred_at, worker_id, started_at)
-    SELECT id, store_id, least(attempts + 1, 32767), %(error_class)s, %(code)s, %(message)s, %(traceback)s,
-           clock_timestamp(), %(process_id)s, started_at
-      FROM expired
-)
-SELECT id FROM expired
-
 -- name: lease_state
--- Return whether this run's COMMIT arrived, after an unclear end: the job succeeded under this lease, or its row is gone
--- while the process is not declared dead. Once it is, the row may be gone because another run of the job succeeded.
--- Return also whether the row is gone.
+-- Say what became of a run whose end is unclear. Whether its COMMIT arrived: the job succeeded under this lease, or its
+-- row is gone while the process is not declared dead. Once it is, the row may be gone because another run of the job
+-- succeeded. Also whether the row is gone, and whether the job failed for good under this lease; any later claim or
+-- rescue has another.
 -- Locks: none. Role: worker.
-SELECT CASE WHEN j.id IS NULL THEN p.id IS NOT NULL ELSE j.lease = %(lease)s AND j.state = 'succeeded' END, j.id IS NULL
+SELECT CASE WHEN j.id IS NULL THEN p.id IS NOT NULL ELSE j.lease = %(lease)s AND j.state = 'succeeded' END,
+       j.id IS NULL, j.lease = %(lease)s AND j.state = 'failed'
   FROM (SELECT) AS one
   LEFT JOIN salon_jobs_job j ON j.id = %(id)s
   LEFT JOIN salon_jobs_process p ON p.id = %(process_id)s
@@ -77,24 +39,27 @@ SELECT CASE WHEN j.id IS NULL THEN p.id IS NOT NULL ELSE j.lease = %(lease)s AND
 -- Locks: none. Role: any.
 SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
 
+-- name: rehearse
+-- Of some jobs, find those that nothing holds up, what a log record says of them, and why the change fails, if it does.
+-- Locks: see rehearse_function.sql. Role: worker.
+SELECT r.job_id, j.task, j.store_id, j.attempts + 1, r.error
+  FROM salon_jobs_rehearse(%(ids)s::bigint[], %(claim)s) AS r
+  LEFT JOIN salon_jobs_job j ON j.id = r.job_id
+
+-- name: wait_briefly
+-- Have the rest of this transaction wait for %(patience)s at most for each lock, then fail with PostgreSQL's error
+-- 55P03. That includes the wait for a transaction that has added an equal entry to a unique index.
+-- Locks: none. Role: any.
+SELECT set_config('lock_timeout', %(patience)s, true)
+
 -- name: leased_job
--- Read one job leased by a process, in the columns of claim_due.sql: a supervisor ends the runs of a dead child.
+-- Read one job leased by a process, in the columns of claim_due.sql: its claim left out a large payload, or a supervisor
+-- ends the runs of a dead child.
 -- Locks: none. Role: worker.
 SELECT id, task, store_id, payload::text, queue, priority, date_part('epoch', run_at), attempts, max_attempts, lease,
        false, date_part('epoch', tick), date_part('epoch', created_at), claim_group,
        'Infinity'::float8, trace::text, public_id, date_part('epoch', keep_result), alone
   FROM salon_jobs_job
- WHERE id = %(id)s AND lease = %(lease)s AND leased_by = %(process_id)s AND state = 'running'
-
--- name: identify
--- Read what a log record says of a running job.
--- Locks: none. Role: worker.
-SELECT task, id, store_id, attempts + 1 FROM salon_jobs_job WHERE id = %(id)s
-
--- name: large_payload
--- Read the payload of one job leased to a process that its claim left out.
--- Locks: none. Role: worker.
-SELECT payload::text FROM salon_jobs_job
  WHERE id = %(id)s AND lease = %(lease)s AND leased_by = %(process_id)s AND state = 'running'
 
 -- name: other_leases
