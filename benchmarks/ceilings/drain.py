@@ -17,11 +17,9 @@ def main() -> None:
         finish = statements.load("finish_many").encode()
         while rows := claim(connection, process_id, "bench-noop"):
             ids, fences = [row[0] for row in rows], [row[0] ^ row[_LEASE] for row in rows]
-            connection.execute(
-                finish,
-                {"ids": ids, "fences": fences, "process_id": process_id, "keep": False, "ran_s": []},
-                prepare=False,
-            ).fetchall()
+            parameters = {"ids": ids, "fences": fences, "process_id": process_id, "keep": False, "ran_s": []}
+            parameters |= {"has_results": False, "results": None}
+            connection.execute(finish, parameters, prepare=False).fetchall()
     signal.pause()
 
 

@@ -99,7 +99,7 @@ def test_the_claim_walks_the_index_of_due_jobs_in_order(crowded: int) -> None:
         "queues": None,
         "clock": 0.0,
         "left_out": [],
-        "lease": 5,
+        "token": 5,
     }
     plan = nodes("claim_due", parameters)
     assert_no_full_scan(plan)

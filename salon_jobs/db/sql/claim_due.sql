@@ -10,7 +10,7 @@
 -- All jobs of one claim share its %(token)s, a random number that no other claim has.
 -- A payload of more than 16,000 bytes is returned as '' and read when its job begins (runs.sql): what a claim returns
 -- has a bound. Its size as stored says so for most; only those between are written as text twice.
--- %(left_out)s are jobs that make claims fail (unclaimable_function.sql); while there are none, the planner drops the
+-- %(left_out)s are jobs that make claims fail (rehearse_function.sql); while there are none, the planner drops the
 -- condition.
 -- Role: worker. Not prepared: planning is a hundredth of a batch.
 -- %(now)s is NULL except in tests; the database's clock decides. %(clock)s is the process's monotonic clock, in
