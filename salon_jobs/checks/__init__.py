@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
 from importlib.util import find_spec
 from typing import Any, Final, TypeAlias
 
@@ -50,18 +49,19 @@ _SHOWN: Final = 5
 def check_database(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
     """Compare the live database with what is declared and with the tasks' timeouts, unless migrations are pending."""
     try:
-        if conf.database not in (databases or ()) or connections[conf.database].vendor != "postgresql":
+        using = conf.database
+        if using not in (databases or ()) or connections[using].vendor != "postgresql":
             return []  # E002
-        check_schema(conf.database)
-        return [*check_server_timeouts(), *_check_catalogue()]
+        check_schema(using)
+        return [*check_server_timeouts(using), *_check_catalogue(using)]
     except (SchemaMissing, ConfigurationError):
         return []  # reported elsewhere
     except (NotReady, PsycopgError) as error:
         return [Warning(f"the live catalogue cannot be read: {error}", id="salon_jobs.W021")]
 
 
-def _check_catalogue() -> list[CheckMessage]:
-    drifts = () if conf.on_drift == "ignore" else examine(by_alias(conf.database), with_orphans=False).drifts
+def _check_catalogue(using: str) -> list[CheckMessage]:
+    drifts = () if conf.on_drift == "ignore" else examine(by_alias(using), with_orphans=False).drifts
     if not drifts:
         return []
     shown = "".join(f"\n    {drift}" for drift in drifts[:_SHOWN])
@@ -71,9 +71,6 @@ def _check_catalogue() -> list[CheckMessage]:
     if conf.on_drift == "refuse":
         return [Error(text, hint=hint, id="salon_jobs.E020")]
     return [Warning(text, hint=hint, id="salon_jobs.W020")]
-
-
-_LONGEST_PICK_UP = timedelta(seconds=5)
 
 
 def check_settings() -> list[CheckMessage]:
@@ -86,15 +83,21 @@ def check_settings() -> list[CheckMessage]:
     if (fault := not_postgresql(database)) is not None:
         errors.append(Error(fault, hint=POSTGRESQL_REMEDY, id="salon_jobs.E002"))
     else:
-        errors += [*_check_isolation_level(database), *_check_hosts(database)]
-    if conf.poll_interval > _LONGEST_PICK_UP:
-        errors.append(_slow_polling())
-    winners = get_commands()
-    if conf.roles is not None:
-        errors += _check_migrate(winners["migrate"])
-    errors += [_shadowed(name, alias, str(winners[name])) for name, alias in _SERVICES.items() if winners[name] != _APP]
-    if store_model is not None:
-        errors += _check_store_model(store_model)
+        errors += _check_options(database)
+    errors += _check_commands()
+    if store_model is None:
+        return errors
+    try:
+        key = apps.get_model(store_model)._meta.pk.get_internal_type()
+    except LookupError:
+        text, hint = (
+            f"SALON_JOBS['STORE_MODEL'] {store_model!r} does not exist",
+            "name an installed model as 'app_label.Model'",
+        )
+        return [*errors, Error(text, hint=hint, id="salon_jobs.E004")]
+    if key != "UUIDField":
+        hint = "give the store model id = models.UUIDField(primary_key=True, default=uuid.uuid4)"
+        errors.append(Error(f"the primary key of {store_model} is not a UUIDField", hint=hint, id="salon_jobs.E005"))
     return errors
 
 
@@ -109,38 +112,30 @@ def _settings_hint(fault: str) -> str:
     return f"correct {key[0] if key else 'SALON_JOBS'}; Settings in the documentation lists its values {_WHERE}"
 
 
-def _check_isolation_level(database: str) -> list[CheckMessage]:
-    level = connections[database].settings_dict.get("OPTIONS", {}).get("isolation_level")
-    # In PostgreSQL, READ UNCOMMITTED is READ COMMITTED.
-    if level in (None, IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED):
-        return []
-    hint = (
-        "remove isolation_level from the alias's OPTIONS, and give code that needs it another alias: claims, enqueues"
-        " with keys and limits must see what others commit while they wait, and would fail with serialization errors"
-    )
-    text = f"OPTIONS['isolation_level'] of the database {database!r} is not READ COMMITTED"
-    return [Error(text, hint=hint, id="salon_jobs.E006")]
-
-
-def _check_hosts(database: str) -> list[CheckMessage]:
-    """Warn where one of several hosts can be a standby. Does not read a service file."""
+def _check_options(database: str) -> Iterator[CheckMessage]:
+    """Check the isolation level, and warn where one of several hosts can be a standby. Reads no service file."""
     settings = connections[database].settings_dict
     options: Mapping[str, Any] = settings.get("OPTIONS", {})
+    # In PostgreSQL, READ UNCOMMITTED is READ COMMITTED.
+    if options.get("isolation_level") not in (None, IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED):
+        hint = (
+            "remove isolation_level from the alias's OPTIONS, and give code that needs it another alias: claims,"
+            " enqueues with keys and limits must see what others commit while they wait, and would fail with"
+            " serialization errors"
+        )
+        text = f"OPTIONS['isolation_level'] of the database {database!r} is not READ COMMITTED"
+        yield Error(text, hint=hint, id="salon_jobs.E006")
     hosts = [str(options.get(name, "")) for name in ("host", "hostaddr")]
-    chosen = options.get("target_session_attrs") or _libpq_default(b"target_session_attrs")
-    if not any("," in host for host in (settings.get("HOST", ""), *hosts)) or chosen in ("read-write", "primary"):
-        return []
-    hint = (
-        "set OPTIONS['target_session_attrs'] to 'read-write', so that each connection leads to the primary, and"
-        " OPTIONS['connect_timeout'] to a few seconds, which libpq spends on each host that does not answer"
-    )
-    text = f"the database {database!r} has several hosts, and connections may lead to a standby"
-    return [Warning(text, hint=hint, id="salon_jobs.W004")]
-
-
-def _libpq_default(name: bytes) -> str:
-    """Return an option's default, which an environment variable may set."""
-    return next((each.val or b"").decode() for each in Conninfo.get_defaults() if each.keyword == name)
+    # Its default, which an environment variable may set.
+    [by_default] = [each.val for each in Conninfo.get_defaults() if each.keyword == b"target_session_attrs"]
+    chosen = options.get("target_session_attrs") or (by_default or b"").decode()
+    if any("," in host for host in (settings.get("HOST", ""), *hosts)) and chosen not in ("read-write", "primary"):
+        hint = (
+            "set OPTIONS['target_session_attrs'] to 'read-write', so that each connection leads to the primary, and"
+            " OPTIONS['connect_timeout'] to a few seconds, which libpq spends on each host that does not answer"
+        )
+        text = f"the database {database!r} has several hosts, and connections may lead to a standby"
+        yield Warning(text, hint=hint, id="salon_jobs.W004")
 
 
 _APP: Final = "salon_jobs"
@@ -153,44 +148,24 @@ _SERVICES: Final = {
 }
 
 
-def _slow_polling() -> CheckMessage:
-    hint = (
-        "set it to 5 s or less: a job whose wake-up is lost (no listener, a pooler, a lost connection) waits until the"
-        " next poll"
-    )
-    return Warning("SALON_JOBS['POLL_INTERVAL'] is more than 5 s", hint=hint, id="salon_jobs.W002")
-
-
-def _shadowed(name: str, alias: str, winner: str) -> CheckMessage:
-    hint = (
-        f"run `python manage.py salon_jobs {alias}`, which is always ours, and silence this check; or, if nobody needs"
-        f" its {name}, put 'salon_jobs' before it in INSTALLED_APPS"
-    )
-    text = f"`python manage.py {name}` is the command of {winner!r}, which comes before 'salon_jobs'"
-    return Warning(text, hint=hint, id="salon_jobs.W003")
-
-
-def _check_migrate(winner: object) -> list[CheckMessage]:
-    if winner == _APP:
-        return []
-    hint = (
-        "put 'salon_jobs' before it in INSTALLED_APPS; or, if you need its migrate, silence this check: where"
-        " bootstrap_roles has not been run, migrate then ends in a traceback that does not say so"
-    )
-    text = f"{winner!r} overrides the migrate command of salon_jobs"
-    return [Warning(text, hint=hint, id="salon_jobs.W001")]
-
-
-def _check_store_model(name: str) -> list[CheckMessage]:
-    try:
-        model = apps.get_model(name)
-    except LookupError:
-        hint = "name an installed model as 'app_label.Model'"
-        return [Error(f"SALON_JOBS['STORE_MODEL'] {name!r} does not exist", hint=hint, id="salon_jobs.E004")]
-    if model._meta.pk.get_internal_type() != "UUIDField":
-        hint = "give the store model id = models.UUIDField(primary_key=True, default=uuid.uuid4)"
-        return [Error(f"the primary key of {name} is not a UUIDField", hint=hint, id="salon_jobs.E005")]
-    return []
+def _check_commands() -> Iterator[CheckMessage]:
+    """Warn where another app's command wins over ours."""
+    winners = get_commands()
+    if conf.roles is not None and winners["migrate"] != _APP:
+        hint = (
+            "put 'salon_jobs' before it in INSTALLED_APPS; or, if you need its migrate, silence this check: where"
+            " bootstrap_roles has not been run, migrate then ends in a traceback that does not say so"
+        )
+        text = f"{winners['migrate']!r} overrides the migrate command of salon_jobs"
+        yield Warning(text, hint=hint, id="salon_jobs.W001")
+    for name, alias in _SERVICES.items():
+        if winners[name] != _APP:
+            hint = (
+                f"run `python manage.py salon_jobs {alias}`, which is always ours, and silence this check; or, if"
+                f" nobody needs its {name}, put 'salon_jobs' before it in INSTALLED_APPS"
+            )
+            winner = f"the command of {str(winners[name])!r}, which comes before 'salon_jobs'"
+            yield Warning(f"`python manage.py {name}` is {winner}", hint=hint, id="salon_jobs.W003")
 
 
 def check_consumers() -> list[CheckMessage]:
@@ -273,7 +248,13 @@ def check_requests() -> list[CheckMessage]:
     found = [_names_of(path) for path in middleware()]
     place = next((number for number, names in enumerate(found) if _OURS in names), None)
     if place is None:
-        return [] if conf.membership_model is None else [_missing_middleware()]
+        if conf.membership_model is None:
+            return []
+        hint = f"put '{_OURS}' after AuthenticationMiddleware in MIDDLEWARE"
+        text = (
+            "SALON_JOBS['MEMBERSHIP_MODEL'] is set, but TenantMiddleware is not in MIDDLEWARE: requests have no store"
+        )
+        return [Warning(text, hint=hint, id="salon_jobs.W030")]
     errors: list[CheckMessage] = []
     try:
         make_resolver()
@@ -285,12 +266,6 @@ def check_requests() -> list[CheckMessage]:
         text = "TenantMiddleware does not come after AuthenticationMiddleware"
         errors.append(Error(text, hint=hint, id="salon_jobs.E031"))
     return errors
-
-
-def _missing_middleware() -> CheckMessage:
-    hint = f"put '{_OURS}' after AuthenticationMiddleware in MIDDLEWARE"
-    text = "SALON_JOBS['MEMBERSHIP_MODEL'] is set, but TenantMiddleware is not in MIDDLEWARE: requests have no store"
-    return Warning(text, hint=hint, id="salon_jobs.W030")
 
 
 def _names_of(path: str) -> set[str]:
@@ -307,13 +282,20 @@ Declared: TypeAlias = Mapping[type[Model], AccessConstraint]
 
 def check_isolation() -> list[CheckMessage]:
     """Check that models which belong to stores declare it, and that their keys include the store."""
-    if conf.store_model is None or connections[conf.database].vendor != "postgresql":
+    using = conf.database
+    if conf.store_model is None or connections[using].vendor != "postgresql":
         return []
     try:
         store = apps.get_model(conf.store_model)
     except LookupError:
         return []  # E004
-    models = [model for model in apps.get_models(include_auto_created=True) if _has_table(model)]
+    models = [
+        model
+        for model in apps.get_models(include_auto_created=True)
+        if model._meta.managed
+        and not (model._meta.proxy or model._meta.swapped)
+        and router.allow_migrate_model(using, model)
+    ]
     declared: Declared = declared_in_meta()
     if any(_undeclared(model, declared, store) for model in models):
         declared = {**declared_by_operations(), **declared}
@@ -329,12 +311,6 @@ def check_isolation() -> list[CheckMessage]:
             ]
         messages += [error for key in _same_store_keys(model) for error in _check_target(model, key)]
     return messages
-
-
-def _has_table(model: type[Model]) -> bool:
-    meta = model._meta
-    owns_one = meta.managed and not meta.proxy and not meta.swapped
-    return bool(owns_one and router.allow_migrate_model(conf.database, model))
 
 
 def _undeclared(model: type[Model], declared: Declared, store: type[Model]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Final
 
 from django.core.checks import CheckMessage, Warning
@@ -15,19 +16,22 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.jobs import registry
 
+_LONGEST_PICK_UP: Final = timedelta(seconds=5)
+
 
 def check_bounds() -> Iterator[CheckMessage]:
     """Warn where one bound makes another one void, or lets pass what a later one refuses."""
     if "MAX_PAYLOAD" in given_keys("OUTBOX"):
         yield from _check_brokers(conf.outbox.max_payload)
-    poll_s, stale_s = conf.poll_interval.total_seconds(), conf.stale_after_s
-    if poll_s >= stale_s:
-        text = f"SALON_JOBS['POLL_INTERVAL'] is {poll_s:g} s, and a worker is stale {stale_s:g} s after its last poll"
-        hint = "set it to 5 s or less: an idle worker would say that it is not ready"
-        yield Warning(text, hint=hint, id="salon_jobs.W082")
+    if conf.poll_interval > _LONGEST_PICK_UP:
+        hint = (
+            "set it to 5 s or less: a job whose wake-up is lost (no listener, a pooler, a lost connection) waits until"
+            " the next poll, and from 30 s on an idle worker says that it is not ready"
+        )
+        yield Warning("SALON_JOBS['POLL_INTERVAL'] is more than 5 s", hint=hint, id="salon_jobs.W002")
     for broker in configured():
         yield from broker.check()
-    yield from _check_connect_timeout()
+    yield from _check_connect_timeout(conf.database)
 
 
 def _check_brokers(allowed: int) -> Iterator[CheckMessage]:
@@ -44,9 +48,9 @@ def _check_brokers(allowed: int) -> Iterator[CheckMessage]:
             yield Warning(text, hint=hint, id="salon_jobs.W080")
 
 
-def _check_connect_timeout() -> Iterator[CheckMessage]:
+def _check_connect_timeout(using: str) -> Iterator[CheckMessage]:
     """Warn where a process is declared dead while it reconnects. Says nothing if the project sets no timeout."""
-    settings = connections[conf.database].settings_dict
+    settings = connections[using].settings_dict
     options = settings["OPTIONS"]
     timeout = str(options.get("connect_timeout") or "")
     if not timeout.isdecimal():
@@ -56,7 +60,7 @@ def _check_connect_timeout() -> Iterator[CheckMessage]:
     silent_s = conf.process_silent_after.total_seconds()
     if timeout_s * hosts >= silent_s:
         of_hosts = f" for each of {hosts} hosts" if hosts > 1 else ""
-        took = f"connecting to {conf.database!r} may take {timeout_s} s{of_hosts}"
+        took = f"connecting to {using!r} may take {timeout_s} s{of_hosts}"
         text = f"{took}, and SALON_JOBS['PROCESS_SILENT_AFTER'] is {silent_s:g} s"
         hint = (
             "lower OPTIONS['connect_timeout'], or raise PROCESS_SILENT_AFTER: a process that reconnects for longer"
@@ -72,7 +76,7 @@ SELECT name, setting::float8 / 1000 FROM pg_catalog.pg_settings
 """
 
 
-def check_server_timeouts() -> Iterator[CheckMessage]:
+def check_server_timeouts(using: str) -> Iterator[CheckMessage]:
     """Warn where the server ends the transaction of a store's job before the task's own timeout."""
     longest = max(
         (
@@ -85,7 +89,7 @@ def check_server_timeouts() -> Iterator[CheckMessage]:
     if longest is None:
         return
     run_s, task_name = longest
-    with connections[conf.database].cursor() as cursor:
+    with connections[using].cursor() as cursor:
         cursor.execute(_SERVER_TIMEOUTS)
         for setting, limit_s in cursor.fetchall():
             if limit_s < run_s:

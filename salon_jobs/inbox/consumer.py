@@ -223,7 +223,7 @@ class Consumers(Loop):
         chosen = {name: _settings(name) for name in names} if names else dict(conf.consumers)
         if not chosen:
             raise ConfigurationError("SALON_JOBS['CONSUMERS'] names no source: there is nothing to consume")
-        refuse_small_pool(_THREADS + len(chosen))
+        refuse_small_pool(_THREADS + len(chosen), using=conf.database)
         self._consumers = [
             Consumer(name, settings, make_source(settings.source, consumer=name), burst=burst)
             for name, settings in chosen.items()

@@ -288,7 +288,7 @@ class EmbeddedRelay(Relay):
 
     def __init__(self, heartbeat: Heartbeat) -> None:
         """Prepare without I/O. Raises ConfigurationError when a pool is too small for the threads."""
-        refuse_small_pool(_THREADS)
+        refuse_small_pool(_THREADS, using=conf.database)
         super().__init__(lambda: heartbeat.register_embedded("relay"))
         self._heartbeat = heartbeat
 

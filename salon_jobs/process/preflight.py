@@ -156,12 +156,12 @@ def connections_left(alias: str) -> tuple[int, int]:
     return total, left
 
 
-def check_worker() -> None:
+def check_worker(alias: str) -> None:
     """Check role, settings, schema and drift for a process that runs as the worker. Raises what these checks raise."""
-    check_role(conf.database, None if conf.roles is None else conf.roles.worker)
-    check_settings(conf.database)
-    check_schema(conf.database)
-    check_drift(conf.database)
+    check_role(alias, None if conf.roles is None else conf.roles.worker)
+    check_settings(alias)
+    check_schema(alias)
+    check_drift(alias)
 
 
 _OLDEST_POSTGRESQL = 150000

@@ -79,11 +79,11 @@ class Service:
         queues: Sequence[str] | None = None,
         burst: bool = False,
     ) -> None:
-        self._kind = kind
+        self._kind, self._using = kind, conf.database
         self._make_loop = make_loop
         self._burst = burst
         self._database = Probe(
-            lambda: (check_tables if self._schema_checked else check_schema)(conf.database), kept_s=KEPT_S
+            lambda: (check_tables if self._schema_checked else check_schema)(self._using), kept_s=KEPT_S
         )
         self._health: HealthServer | None = None
         try:
@@ -182,7 +182,7 @@ class Service:
         logged = ""
         while not self._stopping.is_set():
             try:
-                check_worker()
+                check_worker(self._using)
                 self._schema_checked = True
                 with answering():
                     self._heartbeat.register()

@@ -20,10 +20,9 @@ def guard_web_roles() -> None:
     ROLES), only logs a warning about a superuser or BYPASSRLS. Also compares row-level security and policies with the
     declared ones, as ON_DRIFT says; raises CatalogueDrift, and DangerousSetting for row_security = off and the like.
     """
-    roles = conf.roles
-    unchecked: dict[str, str | None] = {conf.database: None if roles is None else roles.web}
-    if conf.reader_database != conf.database:
-        unchecked[conf.reader_database] = None if roles is None else roles.operator
+    roles, database = conf.roles, conf.database
+    unchecked: dict[str, str | None] = {database: None if roles is None else roles.web}
+    unchecked.setdefault(conf.reader_database, None if roles is None else roles.operator)
 
     def check(connection: Any, **_: Any) -> None:
         if connection.alias not in unchecked:
@@ -31,7 +30,7 @@ def guard_web_roles() -> None:
         try:
             check_role(connection.alias, unchecked[connection.alias])
             check_settings(connection.alias)
-            if connection.alias == conf.database:
+            if connection.alias == database:
                 check_drift(connection.alias)
         except (ForbiddenRole, DangerousSetting, CatalogueDrift):
             connection.close()

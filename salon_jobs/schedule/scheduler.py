@@ -41,6 +41,7 @@ class Scheduler(Loop):
 
     def __init__(self) -> None:
         super().__init__("scheduler")
+        self.using = conf.database
         # By entry and event, so that each is logged once a tick.
         self._last_reported: dict[tuple[str, str], datetime] = {}
         # The database's time at the last poll, and up to when each entry's ticks had fired or were given up then.
@@ -86,11 +87,11 @@ class Scheduler(Loop):
     def poll(self) -> float:
         """Fire everything that is due; return the seconds until the next tick."""
         entries = cron_entries.all()
-        now, handled = handled_until()
+        now, handled = handled_until(using=self.using)
         if new := [entry.name for entry in entries if entry.name not in handled]:
             # Also after a failover that lost their rows: what was registered once is never taken for granted.
-            register(new)
-            now, handled = handled_until()
+            register(new, using=self.using)
+            now, handled = handled_until(using=self.using)
         self._now, self._now_at = now, time.monotonic()
         next_at = now + timedelta(seconds=_LONGEST_SLEEP_S)
         for entry in entries:
@@ -100,7 +101,7 @@ class Scheduler(Loop):
             due = due_ticks(entry, after, now)
             if due.missed:
                 # Before the others fire: one that keeps failing must not have these reported at each poll.
-                skip(entry.name, due.after)
+                skip(entry.name, due.after, using=self.using)
                 self._handled[entry.name] = due.after
                 self._ticks[entry.name, "missed"] += due.missed
                 first = entry.expression.next_after(after)
@@ -114,7 +115,7 @@ class Scheduler(Loop):
 
         Raises CronInvalid at the end if some could not be fired; the others were.
         """
-        register(entry.name for entry in cron_entries.all())
+        register([entry.name for entry in cron_entries.all()], using=self.using)
         due = [entry for entry in cron_entries.all() if entry.is_due_at(instant)]
         results = {entry.name: self._try_to_fire(entry, instant, advance=False) for entry in due}
         if failed := [name for name, result in results.items() if result is None]:
@@ -142,7 +143,7 @@ class Scheduler(Loop):
             self._report_failure(entry, tick, error)
             return None
         try:
-            handle = fire(entry.name, tick, partial(enqueue.add, job), advance=advance)
+            handle = fire(entry.name, tick, partial(enqueue.add, job), advance=advance, using=self.using)
         except Exception as error:
             if is_held_up(error):
                 self._report(logging.WARNING, events.CRON_HELD_UP, entry, tick, error=str(error).partition("\n")[0])
@@ -201,38 +202,40 @@ def run_cron_entry(name: str) -> JobHandle:
     return enqueue.add(job)
 
 
-def register(names: Iterable[str]) -> None:
+def register(names: Iterable[str], *, using: str) -> None:
     """Record new entries as first seen now, by the database's clock; existing ones do not change."""
     rows = [CronEntryState(name=name) for name in names]
-    CronEntryState.objects.using(conf.database).bulk_create(rows, ignore_conflicts=True)
+    CronEntryState.objects.using(using).bulk_create(rows, ignore_conflicts=True)
 
 
-def handled_until() -> tuple[datetime, dict[str, datetime]]:
+def handled_until(*, using: str) -> tuple[datetime, dict[str, datetime]]:
     """Return the database's time, and by entry when it last fired, or else was first seen."""
-    rows = statements.rows("cron_states")
+    rows = statements.rows("cron_states", using=using)
     return rows[0][0], {name: after for _, name, after in rows if name is not None}
 
 
-def fire(entry: str, tick: datetime, add_job: Callable[[], JobHandle], *, advance: bool = True) -> JobHandle | None:
+def fire(
+    entry: str, tick: datetime, add_job: Callable[[], JobHandle], *, advance: bool = True, using: str
+) -> JobHandle | None:
     """Insert the tick and add its job in one transaction; return None if another scheduler was first.
 
     ``advance`` moves the entry's last tick, and only forwards: nothing fires again if a clock steps back. Raises an
     error of which ``is_held_up`` is true if another transaction has enqueued under the job's key.
     """
     with briefly():
-        fired = statements.rows("cron_tick", {"entry": entry, "tick_at": tick})
+        fired = statements.rows("cron_tick", {"entry": entry, "tick_at": tick}, using=using)
         if not fired:
             return None
         handle = add_job()
-        CronTick.objects.using(conf.database).filter(pk=fired[0][0]).update(job_id=handle.id)
+        CronTick.objects.using(using).filter(pk=fired[0][0]).update(job_id=handle.id)
         if advance:
-            skip(entry, tick)
+            skip(entry, tick, using=using)
         return handle
 
 
-def skip(entry: str, until: datetime) -> None:
+def skip(entry: str, until: datetime, *, using: str) -> None:
     """Skip the entry's ticks up to ``until``; never moves backwards."""
-    entries = CronEntryState.objects.using(conf.database).filter(pk=entry)
+    entries = CronEntryState.objects.using(using).filter(pk=entry)
     entries.update(last_tick_at=Greatest("last_tick_at", Value(until)))
 
 

@@ -27,7 +27,6 @@ from psycopg import Connection, sql
 from psycopg.generators import fetch_many
 from psycopg.pq import TransactionStatus
 
-from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.errors import ConfigurationError, TenantContextError
 from salon_jobs.core.events import log_event
@@ -411,18 +410,18 @@ def _forget(connection: BaseDatabaseWrapper) -> None:
         del connections[connection.alias]
 
 
-def refuse_small_pool(threads: int) -> None:
+def refuse_small_pool(threads: int, *, using: str) -> None:
     """Raise ConfigurationError when Django's pool cannot give each of our threads its own permanent connection.
 
     If heartbeats waited for jobs to return a connection, a living process would be declared dead.
     """
-    pool: Any = connections[conf.database].settings_dict["OPTIONS"].get("pool")
+    pool: Any = connections[using].settings_dict["OPTIONS"].get("pool")
     if not pool:
         return
     size: int = _POOL_DEFAULT if pool is True else pool.get("max_size") or pool.get("min_size", _POOL_DEFAULT)
     if size < threads:
         raise ConfigurationError(
-            f"DATABASES[{conf.database!r}]['OPTIONS']['pool'] gives at most {size} connections and this process keeps "
+            f"DATABASES[{using!r}]['OPTIONS']['pool'] gives at most {size} connections and this process keeps "
             f"{threads}: set max_size to {threads} or more, or lower the concurrency"
         )
 

@@ -152,7 +152,9 @@ class Supervisor:
 
         Raises ConfigurationError when a pool is too small for their threads or ours.
         """
-        refuse_small_pool(max(_THREADS + len(embedded) + processes, options.concurrency + OTHER_THREADS))
+        refuse_small_pool(
+            max(_THREADS + len(embedded) + processes, options.concurrency + OTHER_THREADS), using=conf.database
+        )
         self._burst, self._queues = options.burst, options.queues or ()
         self._totals = RunTotals()
         self._maintenance = Maintenance(burst=options.burst)

@@ -89,7 +89,7 @@ class Worker(Loop):
         ``in_flight`` shows a supervisor what each of them runs; ``idle`` shows the worker's other processes whether any
         does. Raises ConfigurationError if a pool is too small for the threads.
         """
-        refuse_small_pool(options.concurrency + OTHER_THREADS)
+        refuse_small_pool(options.concurrency + OTHER_THREADS, using=conf.database)
         super().__init__("claim")
         self._process_id = process_id
         self._options = options

@@ -174,12 +174,6 @@ def test_the_store_model_is_checked(wrong: str, identity: str) -> None:
         assert [error.id for error in check_settings()] == [identity]
 
 
-@pytest.mark.parametrize(("interval_s", "expected"), [(5, []), (5.1, ["salon_jobs.W002"])])
-def test_slow_polling_is_warned_of(interval_s: float, expected: list[str]) -> None:
-    with override_settings(SALON_JOBS={"POLL_INTERVAL": interval_s}):
-        assert [warning.id for warning in check_settings()] == expected
-
-
 def test_pgtrigger_must_be_installed() -> None:
     from django.conf import settings as django_settings
 

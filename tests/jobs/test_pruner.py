@@ -144,20 +144,20 @@ def test_errors_of_jobs_that_are_gone_go_page_by_page(database: None, monkeypatc
 
 def test_a_tick_is_kept_while_it_could_fire_again(database: None) -> None:
     old = datetime.now(UTC).replace(microsecond=0) - timedelta(days=31)
-    register(["entry"])
+    register(["entry"], using="default")
     change("UPDATE salon_jobs_cron_entry SET registered_at = %s", old - timedelta(days=2))
     added = tasks.system.enqueue()
     # Fired ahead of its time by --at, which does not advance the entry: it is still owed.
-    assert fire("entry", old, lambda: added, advance=False)
+    assert fire("entry", old, lambda: added, advance=False, using="default")
     change("UPDATE salon_jobs_cron_tick SET fired_at = tick_at")
     assert Pruner().run_once() == PruneCounts()
-    assert fire("entry", old, lambda: added) is None, "the row keeps it from firing again"
-    skip("entry", old)
+    assert fire("entry", old, lambda: added, using="default") is None, "the row keeps it from firing again"
+    skip("entry", old, using="default")
     assert Pruner().run_once() == PruneCounts(ticks=1)
     # Long past, but fired just now: a second --at must not fire it again.
-    assert fire("entry", old, lambda: added, advance=False)
+    assert fire("entry", old, lambda: added, advance=False, using="default")
     assert Pruner().run_once() == PruneCounts()
-    assert fire("entry", old, lambda: added, advance=False) is None
+    assert fire("entry", old, lambda: added, advance=False, using="default") is None
 
 
 def test_a_record_of_a_fan_out_goes_with_the_ticks_but_never_after_its_failed_jobs(

@@ -34,7 +34,7 @@ def _fired() -> list[tuple[Any, ...]]:
 
 def _known_for(age: timedelta) -> datetime:
     """Make every entry known for so long; returns the database's time, to the minute."""
-    register(entry.name for entry in entries.cron_entries.all())
+    register([entry.name for entry in entries.cron_entries.all()], using="default")
     change("UPDATE salon_jobs_cron_entry SET registered_at = now() - %s", age)
     [(now,)] = seen("SELECT date_trunc('minute', now())")
     return now  # type: ignore[no-any-return]
@@ -241,7 +241,7 @@ def test_the_job_and_its_tick_are_one_transaction(crontab: None) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        fire(entry.name, TICK, refuse)
+        fire(entry.name, TICK, refuse, using="default")
     assert _fired() == []
 
 

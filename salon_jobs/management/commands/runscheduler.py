@@ -51,8 +51,8 @@ class Command(ServiceCommand):
             facts = {"cron entries": f"{len(cron_entries.all()):,}"}
             self.run_service("scheduler", lambda _heartbeat: Scheduler(), options, facts=facts)
             return
-        check_worker()
         scheduler = Scheduler()
+        check_worker(scheduler.using)
         if at is None:
             scheduler.poll()
         else:
