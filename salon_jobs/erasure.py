@@ -147,16 +147,12 @@ def export_store(
         counts[table.name] = 0
         for page in pages(table, store_id, using=using):
             for row in page.values().iterator(chunk_size=500):
-                out.write(_line(table, row, unredacted))
+                if not unredacted:
+                    row |= {column: redacted(row[column], conf.redact) for column in table.secret}
+                    if table.model is InboxMessage:
+                        row["raw"] = shown_text(row["raw"])
+                # In ASCII: text written by SQL can hold lone surrogates, which a UTF-8 file cannot.
+                out.write(json.dumps({"table": table.name, **row}, default=str) + "\n")
                 counts[table.name] += 1
             progress(table.name, counts[table.name])
     return counts
-
-
-def _line(table: ErasedTable, row: dict[str, Any], unredacted: bool) -> str:
-    if not unredacted:
-        row |= {column: redacted(row[column], conf.redact) for column in table.secret}
-        if table.model is InboxMessage:
-            row["raw"] = shown_text(row["raw"])
-    # In ASCII: text written by SQL can hold lone surrogates, which a UTF-8 file cannot.
-    return json.dumps({"table": table.name, **row}, default=str) + "\n"

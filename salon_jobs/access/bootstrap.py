@@ -178,7 +178,12 @@ def bootstrap(
     changed.
     """
     scripts = build_scripts(roles, extra_owner_roles)
-    _require_passwords(scripts, passwords)
+    if missing := [
+        f"{script.spec.variable} (SALON_JOBS['ROLE_PASSWORDS'][{script.spec.key!r}], role {script.name})"
+        for script in scripts
+        if script.spec.variable is not None and not passwords.get(script.spec.key)
+    ]:
+        raise ConfigurationError(f"the password of a role is missing; set {', '.join(missing)}")
     with connect(url) as connection:
         _require_superuser(connection)
         name = database or connection.info.dbname
@@ -305,16 +310,6 @@ def is_password(password: str, verifier: str, role: str) -> bool:
     return hmac.compare_digest(hashlib.sha256(client_key).digest(), base64.b64decode(scram[3]))
 
 
-def _require_passwords(scripts: Iterable[RoleScript], passwords: Mapping[str, str]) -> None:
-    missing = [
-        f"{script.spec.variable} (SALON_JOBS['ROLE_PASSWORDS'][{script.spec.key!r}], role {script.name})"
-        for script in scripts
-        if script.spec.variable is not None and not passwords.get(script.spec.key)
-    ]
-    if missing:
-        raise ConfigurationError(f"the password of a role is missing; set {', '.join(missing)}")
-
-
 def connect(url: str, database: str | None = None) -> Connection:
     """Connect to ``BOOTSTRAP_URL`` in autocommit, to ``database`` or else the URL's. Raises what ``bootstrap`` does."""
     try:
@@ -356,16 +351,12 @@ def _ensure_database(
 
 def _apply(connection: Connection, script: RoleScript, passwords: Mapping[str, str], *, changes_password: bool) -> None:
     _execute(connection, script.create)
-    if script.spec.variable is not None and (changes_password or _needs_password(connection, script.name)):
+    ((sets_password,),) = connection.execute("SELECT pg_temp.sets_password(%s)", [script.name]).fetchall()
+    if script.spec.variable is not None and (changes_password or sets_password):
         password = passwords[script.spec.key].encode()
         verifier = connection.pgconn.encrypt_password(password, script.name.encode(), b"scram-sha-256").decode()
         _execute(connection, f"ALTER ROLE {identifier(script.name)} PASSWORD {literal(verifier)}")
     _execute(connection, *script.cluster, *script.database)
-
-
-def _needs_password(connection: Connection, name: str) -> bool:
-    row = connection.execute("SELECT pg_temp.sets_password(%s)", [name]).fetchone()
-    return row is not None and bool(row[0])
 
 
 def _execute(connection: Connection, *texts: str) -> None:
@@ -425,23 +416,15 @@ def render_psql(scripts: Sequence[RoleScript]) -> str:
         *(_fill(_READ_VARIABLE, {"variable": each, "password": _psql_variable(each)}) for each in variables),
         "\n",
         _lines(*(script.guard() for script in scripts), scripts[0].guard_database()),
-        *map(_render_role, scripts),
-        "\nCOMMIT;\n",
     ]
-    return "".join(parts)
-
-
-def _render_role(script: RoleScript) -> str:
-    variable, name = script.spec.variable, script.name
-    words = {"literal": literal(name), "identifier": identifier(name), "echo": name.replace("'", "")}
-    return "".join(
-        (
-            f"\n-- Role {name}: {script.spec.purpose}.\n",
-            _lines(script.create),
-            "" if variable is None else _fill(_SET_VARIABLE, {**words, "password": _psql_variable(variable)}),
-            _lines(*script.cluster, *script.database),
-        )
-    )
+    for script in scripts:
+        name, variable = script.name, script.spec.variable
+        parts += [f"\n-- Role {name}: {script.spec.purpose}.\n", _lines(script.create)]
+        if variable is not None:
+            words = {"literal": literal(name), "identifier": identifier(name), "echo": name.replace("'", "")}
+            parts.append(_fill(_SET_VARIABLE, {**words, "password": _psql_variable(variable)}))
+        parts.append(_lines(*script.cluster, *script.database))
+    return "".join([*parts, "\nCOMMIT;\n"])
 
 
 def _psql_variable(variable: str) -> str:

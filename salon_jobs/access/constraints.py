@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeAlias, cast
 
@@ -61,7 +61,7 @@ class AccessConstraint(_Constraint):
         self.web, self.worker = _privileges(name, web), _privileges(name, worker)
 
     @abstractmethod
-    def access(self, model: type[Model], roles: Roles | None) -> TableAccess | None:
+    def access(self, model: type[Model], roles: Roles | None, *, using: str) -> TableAccess | None:
         """Return what is declared for the model's table; None with one database user (``roles`` None)."""
 
     def constraint_sql(self, model: Any, schema_editor: Any) -> Any:
@@ -70,25 +70,27 @@ class AccessConstraint(_Constraint):
 
     def create_sql(self, model: Any, schema_editor: Any) -> Any:
         """Return the SQL that revokes default privileges, grants, creates policies and enables row-level security."""
-        return self._statement(_install, model, schema_editor)
+        return self._statement(model, schema_editor)
 
     def remove_sql(self, model: Any, schema_editor: Any) -> Any:
         """Return the SQL that disables row-level security and restores the default privileges."""
         # The end of the migration would restore it for a table created in the same, such as squashed, migration.
-        schema_editor.deferred_sql[:] = [
-            statement
-            for statement in schema_editor.deferred_sql
-            if not (isinstance(statement, Statement) and _is_access_of(statement, model))
+        deferred: list[Any] = schema_editor.deferred_sql
+        sqls = [each.parts.get("sql") if isinstance(each, Statement) else None for each in deferred]
+        deferred[:] = [
+            each
+            for each, sql in zip(deferred, sqls, strict=True)
+            if not (isinstance(sql, _AccessSQL) and sql.table == model._meta.db_table)
         ]
-        return self._statement(_remove, model, schema_editor)
+        return self._statement(model, schema_editor, removes=True)
 
     def _statement(
-        self, write: Callable[[TableAccess], list[str]], model: type[Model], schema_editor: BaseDatabaseSchemaEditor
+        self, model: type[Model], schema_editor: BaseDatabaseSchemaEditor, *, removes: bool = False
     ) -> Statement:
-        access = self.access(model, conf.roles)
+        access = self.access(model, conf.roles, using=schema_editor.connection.alias)
         if access is None:  # Django runs whatever is returned here, perhaps at the end
             return Statement("SELECT")
-        return Statement("%(sql)s", sql=_AccessSQL(access, write, lock_timeout(schema_editor.connection)))
+        return Statement("%(sql)s", sql=_AccessSQL(access, removes, lock_timeout(schema_editor.connection)))
 
     def options(self) -> dict[str, Any]:
         privileges = (("web", self.web), ("worker", self.worker))
@@ -119,7 +121,7 @@ class StoreIsolation(AccessConstraint):
         super().__init__(name=name, web=web, worker=worker, **messages)
         self.field = field
 
-    def access(self, model: type[Model], roles: Roles | None) -> TableAccess:
+    def access(self, model: type[Model], roles: Roles | None, *, using: str) -> TableAccess:
         field: Any = model._meta.get_field(self.field)
         return store_access(
             model._meta.db_table,
@@ -156,10 +158,10 @@ class MembershipIsolation(StoreIsolation):
         super().__init__(field=field, name=name, web=web, worker=worker, **messages)
         self.user_field = user_field
 
-    def access(self, model: type[Model], roles: Roles | None) -> TableAccess:
-        access = super().access(model, roles)
+    def access(self, model: type[Model], roles: Roles | None, *, using: str) -> TableAccess:
+        access = super().access(model, roles, using=using)
         user: Any = model._meta.get_field(self.user_field)
-        own = user_condition(user.column, user.db_type(connections[conf.database]))
+        own = user_condition(user.column, user.db_type(connections[using]))
         web = PUBLIC if roles is None else roles.web
         policy = Policy(name=MEMBERSHIP_POLICY, command="SELECT", roles=(web,), using=own)
         return replace(access, policies=(*access.policies, policy))
@@ -174,7 +176,7 @@ class SystemScope(AccessConstraint):
     The table has forced row-level security. With one database user this does nothing.
     """
 
-    def access(self, model: type[Model], roles: Roles | None) -> TableAccess | None:
+    def access(self, model: type[Model], roles: Roles | None, *, using: str) -> TableAccess | None:
         if roles is None:
             return None
         web, worker = _columns(model, self.web), _columns(model, self.worker)
@@ -184,31 +186,20 @@ class SystemScope(AccessConstraint):
 class _AccessSQL(Table):
     """SQL composed when it runs: the table may have another name by then."""
 
-    def __init__(
-        self, access: TableAccess, write: Callable[[TableAccess], list[str]], around: tuple[list[str], list[str]]
-    ) -> None:
+    def __init__(self, access: TableAccess, removes: bool, around: tuple[list[str], list[str]]) -> None:
         super().__init__(access.table, lambda name: name)
-        self._access, self._write, self._around = access, write, around
+        self._access, self._removes, self._around = access, removes, around
 
     def __str__(self) -> str:
         before, after = self._around
-        return ";\n".join((*before, *self._write(replace(self._access, table=self.table)), *after))
-
-
-def _is_access_of(statement: Statement, model: type[Model]) -> bool:
-    written = statement.parts.get("sql")
-    return isinstance(written, _AccessSQL) and written.table == model._meta.db_table
-
-
-def _install(access: TableAccess) -> list[str]:
-    return access.install(() if conf.roles is None else conf.roles.runtime)
-
-
-def _remove(access: TableAccess) -> list[str]:
-    roles = conf.roles
-    if roles is None:
-        return access.remove(())
-    return access.remove(roles.runtime, defaults=[spec.name(roles) for spec in ROLE_SPECS if spec.business_dml])
+        access, roles = replace(self._access, table=self.table), conf.roles
+        runtime = () if roles is None else roles.runtime
+        if self._removes:
+            defaults = [] if roles is None else [spec.name(roles) for spec in ROLE_SPECS if spec.business_dml]
+            statements = access.remove(runtime, defaults=defaults)
+        else:
+            statements = access.install(runtime)
+        return ";\n".join((*before, *statements, *after))
 
 
 def is_store_model(model: type[Model], field: Any) -> bool:
@@ -304,7 +295,15 @@ class SameStoreForeignKey(_Constraint):
         """Return the SQL that drops the key, or do not add one that this migration was to add at its end."""
         drop = self._statement(_DROP, model, schema_editor)
         deferred: list[Any] = schema_editor.deferred_sql
-        others = [statement for statement in deferred if not _adds(statement, drop)]
+        others = [
+            each
+            for each in deferred
+            if not (
+                isinstance(each, Statement)
+                and each.template in (_ADD, _VALIDATE)
+                and all(str(each.parts[part]) == str(drop.parts[part]) for part in ("table", "name"))
+            )
+        ]
         if len(others) == len(deferred):
             return drop
         deferred[:] = others
@@ -359,12 +358,3 @@ class SameStoreForeignKey(_Constraint):
             return
         if not to._base_manager.using(using).filter(**reference).exists():
             raise ValidationError(cast("Any", self.get_violation_error_message()), code=self.violation_error_code)
-
-
-def _adds(statement: object, drop: Statement) -> bool:
-    """Return whether a statement adds or validates the key that ``drop`` drops."""
-    return (
-        isinstance(statement, Statement)
-        and statement.template in (_ADD, _VALIDATE)
-        and all(str(statement.parts[part]) == str(drop.parts[part]) for part in ("table", "name"))
-    )

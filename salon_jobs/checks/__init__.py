@@ -61,7 +61,9 @@ def check_database(databases: Sequence[str] | None = None, **_: Any) -> list[Che
 
 
 def _check_catalogue(using: str) -> list[CheckMessage]:
-    drifts = () if conf.on_drift == "ignore" else examine(by_alias(using), with_orphans=False).drifts
+    if conf.on_drift == "ignore":
+        return []
+    drifts = examine(by_alias(using), using=using, with_orphans=False).drifts
     if not drifts:
         return []
     shown = "".join(f"\n    {drift}" for drift in drifts[:_SHOWN])

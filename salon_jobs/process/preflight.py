@@ -104,7 +104,7 @@ def check_settings(alias: str) -> None:
     Asks for what a session starts with. Raises DangerousSetting; NotReady if the database does not answer.
     """
     with answering():
-        found = find_refused(Catalogue(by_alias(alias)))
+        found = find_refused(Catalogue(by_alias(alias), using=alias))
     if found:
         raise DangerousSetting(
             f"sessions start with {', '.join(found)}; remove it there; python manage.py salon_jobs doctor says where"
@@ -119,7 +119,7 @@ def check_drift(alias: str) -> None:
     if conf.on_drift == "ignore":
         return
     with answering():
-        drifts = examine_tables(by_alias(alias)).drifts
+        drifts = examine_tables(by_alias(alias), using=conf.database).drifts
     if not drifts:
         return
     text = f"{'; '.join(map(str, drifts[:3]))}{' …' if drifts[3:] else ''}; run: python manage.py salon_jobs doctor"

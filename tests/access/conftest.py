@@ -15,6 +15,6 @@ from salon_jobs.access.doctor.examination import fix
 @pytest.fixture
 def superuser(database: None) -> Iterator[psycopg.Connection[Any]]:
     """Connect as the superuser; restore what is declared afterwards."""
-    with as_superuser() as connection:
+    with as_superuser(using="default") as connection:
         yield connection
-        fix(connection)
+        fix(connection, using="default")

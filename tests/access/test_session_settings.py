@@ -25,12 +25,20 @@ REFUSED: Final = {
     "standard_conforming_strings": "off",
 }
 OTHERS: Final = {"default_transaction_read_only": "on", "search_path": "elsewhere"}
+# What is a drift only where it is stored.
+STORED: Final = {
+    "role": "migrator",
+    "session_authorization": "migrator",
+    "local_preload_libraries": "auto_explain",
+    "session_preload_libraries": "auto_explain",
+    "dynamic_library_path": "/tmp",
+}
 NOTHING: Final = Declaration(roles=None, named=(), owner="nobody", tables=())
 
 
 @pytest.fixture
 def superuser(database: None) -> Iterator[psycopg.Connection[Any]]:
-    with as_superuser() as connection, connection.transaction(force_rollback=True):
+    with as_superuser(using="default") as connection, connection.transaction(force_rollback=True):
         yield connection
 
 
@@ -39,25 +47,27 @@ def test_the_servers_configuration_and_command_line_are_found() -> None:
         EmbeddedPostgres(fsync=False, options=REFUSED | OTHERS) as server,
         psycopg.connect(server.url, autocommit=True) as connection,
     ):
-        drifts = list(compare_settings(Catalogue(connection), NOTHING))
+        catalogue = Catalogue(connection, using="default")
+        drifts = list(compare_settings(catalogue, NOTHING))
         assert {each.expected.removeprefix("no ") for each in drifts} == {*REFUSED, *OTHERS}
         assert {each.where for each in drifts} == {"server"}
-        assert [text.partition(" = ")[0] for text in find_refused(Catalogue(connection))] == sorted(REFUSED)
+        assert [text.partition(" = ")[0] for text in find_refused(catalogue)] == sorted(REFUSED)
 
 
 @pytest.mark.parametrize(
     "whose", ["ROLE ALL", "ROLE app", f"DATABASE {TEST_DATABASE}", f"ROLE app IN DATABASE {TEST_DATABASE}"]
 )
 def test_what_is_stored_is_found_and_removed(superuser: psycopg.Connection[Any], whose: str) -> None:
-    for name, value in (REFUSED | OTHERS).items():
+    dangerous = REFUSED | OTHERS | STORED
+    for name, value in dangerous.items():
         superuser.execute(f"ALTER {whose} SET {name} = '{value}'".encode())
-    drifts = examine(superuser, with_orphans=False).drifts
+    drifts = examine(superuser, using="default", with_orphans=False).drifts
     assert {(each.where, each.found) for each in drifts} == {
-        (whose.lower(), f"{name} = {value}") for name, value in (REFUSED | OTHERS).items()
+        (whose.lower(), f"{name} = {value}") for name, value in dangerous.items()
     }
     for each in drifts:
         superuser.execute(each.fix[0].encode())
-    assert examine(superuser, with_orphans=False).drifts == ()
+    assert examine(superuser, using="default", with_orphans=False).drifts == ()
 
 
 @pytest.mark.parametrize(
@@ -72,7 +82,7 @@ def test_what_is_stored_is_found_and_removed(superuser: psycopg.Connection[Any],
 )
 def test_a_harmless_value_is_no_drift(superuser: psycopg.Connection[Any], setting: str) -> None:
     superuser.execute(f"ALTER ROLE app SET {setting}".encode())
-    assert examine(superuser, with_orphans=False).drifts == ()
+    assert examine(superuser, using="default", with_orphans=False).drifts == ()
 
 
 @pytest.mark.parametrize("name", [name for name in REFUSED if name != "session_replication_role"])
@@ -80,5 +90,6 @@ def test_the_options_of_a_connection_are_found(database: None, name: str) -> Non
     with psycopg.connect(
         url_for("app", TEST_DATABASE), options=f"-c {name}={REFUSED[name]}", autocommit=True
     ) as connection:
-        assert [each.found for each in examine(connection, with_orphans=False).drifts] == [f"{name} = {REFUSED[name]}"]
-        assert find_refused(Catalogue(connection))
+        drifts = examine(connection, using="default", with_orphans=False).drifts
+        assert [each.found for each in drifts] == [f"{name} = {REFUSED[name]}"]
+        assert find_refused(Catalogue(connection, using="default"))

@@ -93,24 +93,13 @@ def test_a_check_that_finds_no_database_says_so(on_drift: Any) -> None:
 
 
 @pytest.mark.parametrize("command", [BURST, FIRE], ids=lambda command: command[0])
-@pytest.mark.parametrize(
-    "setting",
-    [
-        "row_security = off",
-        "session_replication_role = replica",
-        "salon_jobs.no_store = 'x'",
-        "app.current_store_id = '00000000-0000-0000-0000-000000000001'",
-        "app.current_user_id = '1'",
-        "standard_conforming_strings = off",
-    ],
-)
 def test_a_process_refuses_a_setting_under_which_no_job_can_run(
-    superuser: Superuser, on_drift: Any, command: tuple[str, ...], setting: str
+    superuser: Superuser, on_drift: Any, command: tuple[str, ...]
 ) -> None:
-    superuser.execute(f"ALTER ROLE worker_runtime SET {setting}".encode())
+    superuser.execute("ALTER ROLE worker_runtime SET row_security = off")
     done = manage(*command, **on_drift("ignore"))
     assert done.returncode != 0
-    assert f"DATABASE.SETTING: sessions start with {setting.partition(' ')[0]} = " in done.stdout + done.stderr
+    assert "DATABASE.SETTING: sessions start with row_security = off" in done.stdout + done.stderr
 
 
 def test_a_web_process_refuses_them_too(superuser: Superuser, on_drift: Any) -> None:

@@ -217,7 +217,7 @@ def test_tables(model: type[Model]) -> None:
 
 
 @pytest.mark.usefixtures("database")
-def test_the_grants_and_policies_of_the_live_catalogue() -> None:
+def test_the_grants_policies_and_functions_of_the_live_catalogue() -> None:
     grants = """
         SELECT table_name, grantee, string_agg(privilege_type, ', ' ORDER BY privilege_type)
         FROM information_schema.role_table_grants
@@ -237,6 +237,16 @@ def test_the_grants_and_policies_of_the_live_catalogue() -> None:
         FROM pg_attribute, aclexplode(attacl) AS a WHERE attrelid = 'salon_jobs_job'::regclass GROUP BY 1
     """
     assert {(what.split(",")[0], names) for what, names in _plain("## Job tables", 2)} == set(seen(columns))
+    functions = """
+        SELECT proname, proowner::regrole::text, prosecdef, coalesce((
+               SELECT string_agg(rolname, ', ' ORDER BY rolname) FROM aclexplode(proacl) JOIN pg_roles ON oid = grantee
+                WHERE grantee <> proowner), 'no role')
+        FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND proname ~ '^(salon_jobs|list_store_ids)'
+    """
+    assert {
+        (name, owner, "SECURITY DEFINER" in text, ", ".join(sorted(callers.split(", "))))
+        for name, owner, callers, text in _plain("## Functions", 4)
+    } == set(seen(functions))
 
 
 def _plain(heading: str, width: int) -> set[tuple[str, ...]]:

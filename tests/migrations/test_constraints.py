@@ -216,7 +216,7 @@ def test_a_form_refuses_another_stores_row_before_the_database_does(stores: list
 
 def declared_access(roles: Roles | None) -> dict[str, TableAccess]:
     """Return what is declared of each table, by its name."""
-    declared = (constraint.access(model, roles) for model, constraint in declarations().items())
+    declared = (constraint.access(model, roles, using="default") for model, constraint in declarations().items())
     return {access.table: access for access in declared if access is not None}
 
 
@@ -231,10 +231,10 @@ def test_with_one_database_user_everything_is_to_public_and_the_store_is_left_to
 
 def test_a_table_of_which_each_store_has_one_row_is_not_left_to_its_owner() -> None:
     by_key = StoreIsolation(field="id", name="each_store_has_one")
-    assert by_key.access(Customer, None).force
-    assert not by_key.access(Store, None).force
+    assert by_key.access(Customer, None, using="default").force
+    assert not by_key.access(Store, None, using="default").force
     with override_settings(SALON_JOBS={**settings.SALON_JOBS, "STORE_MODEL": None}):
-        assert not by_key.access(Store, None).force, "so that STORE_MODEL can be set later"
+        assert not by_key.access(Store, None, using="default").force, "so that STORE_MODEL can be set later"
 
 
 def test_a_proxy_declares_nothing_though_it_takes_over_the_meta(monkeypatch: pytest.MonkeyPatch) -> None:

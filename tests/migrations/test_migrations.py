@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+from django.apps import apps
 
 from project.local.postgres import EmbeddedPostgres
 from tests.databases import rows
@@ -14,24 +15,7 @@ from tests.interpreter import manage, succeed
 from tests.settings import url_for
 
 JOB_TABLES = {
-    "message",
-    "blocked_aggregate",
-    "partition",
-    "destination",
-    "inbox",
-    "replay",
-    "job",
-    "job_error",
-    "job_result",
-    "process",
-    "cron_entry",
-    "cron_tick",
-    "superseded",
-    "limit",
-    "fan_out",
-    "follow_up",
-    "task_minute",
-    "queue_minute",
+    model._meta.db_table.removeprefix("salon_jobs_") for model in apps.get_app_config("salon_jobs").get_models()
 }
 
 

@@ -129,10 +129,10 @@ class Relation(NamedTuple):
 
 
 class Catalogue:
-    """Reader of the system catalogue over one connection, with whatever role it has."""
+    """Reader of the system catalogue over one connection, with whatever role it has, to the database of an alias."""
 
-    def __init__(self, connection: psycopg.Connection[Any]) -> None:
-        self.connection = connection
+    def __init__(self, connection: psycopg.Connection[Any], *, using: str) -> None:
+        self.connection, self.using = connection, using
         ((self.database, self.role, self.sees_all_rows),) = connection.execute(
             "SELECT current_database(), current_user, rolsuper OR rolbypassrls FROM pg_roles"
             " WHERE rolname = current_user"
@@ -188,15 +188,15 @@ def by_alias(alias: str) -> psycopg.Connection[Any]:
     return raw
 
 
-def database_name() -> str | None:
-    """Return the name of the jobs' database; None if the superuser's URL has to supply it."""
-    return str(connections[conf.database].settings_dict["NAME"] or "") or None
+def database_name(using: str) -> str | None:
+    """Return the name of an alias's database; None if the superuser's URL has to supply it."""
+    return str(connections[using].settings_dict["NAME"] or "") or None
 
 
 @contextmanager
-def as_superuser() -> Generator[psycopg.Connection[Any]]:
-    """Connect to the jobs' database by BOOTSTRAP_URL, and close at the end. Raises ConfigurationError, NotReady."""
+def as_superuser(*, using: str) -> Generator[psycopg.Connection[Any]]:
+    """Connect to an alias's database by BOOTSTRAP_URL, and close at the end. Raises ConfigurationError, NotReady."""
     if conf.bootstrap_url is None:
         raise ConfigurationError("SALON_JOBS['BOOTSTRAP_URL'] is not set: name a superuser's URL")
-    with connect(conf.bootstrap_url, database_name()) as connection:
+    with connect(conf.bootstrap_url, database_name(using)) as connection:
         yield connection

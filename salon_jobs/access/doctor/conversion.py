@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 
 from salon_jobs.access.doctor.catalogue import Catalogue
-from salon_jobs.access.doctor.declaration import Declaration, declare
+from salon_jobs.access.doctor.declaration import declare
 from salon_jobs.access.doctor.examination import fix, run
 from salon_jobs.access.doctor.roles import KINDS, OF_PUBLIC
 from salon_jobs.access.objects import PUBLIC, grantee, identifier, identifiers
@@ -29,51 +29,53 @@ class Conversion:
     to_roles: bool
 
 
-def plan_conversion(connection: psycopg.Connection[Any]) -> Conversion | None:
+def plan_conversion(connection: psycopg.Connection[Any], *, using: str) -> Conversion | None:
     """Compare the database's owner with the one in the settings; return None if they are the same.
 
     Raises SchemaMissing before the first migrate, ConfigurationError if the one database user does not exist.
     """
-    catalogue = Catalogue(connection)
+    catalogue = Catalogue(connection, using=using)
     declared = declare(catalogue)
-    former = _former(catalogue, declared)
+    # The roles besides the declared owner that own the job tables or, with one user, have privileges there.
+    rows = catalogue.rows(
+        "former_roles", of_roles=declared.roles is None, fan_out=conf.fan_out_function, owner=declared.owner
+    )
+    former = tuple(sorted({name for (name,) in rows} - {declared.owner}))
     if not former:
         return None
     if declared.roles is None and not catalogue.rows("roles", names=[declared.owner]):
         raise ConfigurationError(
-            f"DATABASES[{conf.database!r}]['USER'] names the one database user, and there is no role {declared.owner!r}"
+            f"DATABASES[{using!r}]['USER'] names the one database user, and there is no role {declared.owner!r}"
         )
     return Conversion(
         database=catalogue.database, former=former, owner=declared.owner, to_roles=declared.roles is not None
     )
 
 
-def convert(connection: psycopg.Connection[Any], plan: Conversion) -> tuple[str, ...]:
+def convert(connection: psycopg.Connection[Any], plan: Conversion, *, using: str) -> tuple[str, ...]:
     """Convert in one transaction, as superuser; return the policies that still name a former role.
 
     The roles must exist. Raises FixIncomplete, with nothing changed, if a statement is refused or the result is not as
     declared.
     """
     with connection.transaction():
-        catalogue = Catalogue(connection)
+        catalogue = Catalogue(connection, using=using)
         connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
         declared = declare(catalogue)
-        schemas = _schemas(catalogue)
-        for statement in (
-            *_hand_over(catalogue, plan, schemas),
-            *(_grant_all(declared) if plan.to_roles else _revoke_all(catalogue, plan, schemas)),
-        ):
+        jobs = catalogue.relations(["salon_jobs_job"])["salon_jobs_job"]
+        schemas = sorted({SCHEMA, conf.fan_out_function.split(".")[0], jobs.schema})
+        statements = [*_hand_over(catalogue, plan, schemas)]
+        if plan.to_roles:  # existing objects get the default privileges; ``fix`` then takes some of them back
+            for each in declared.default_privileges:
+                if each.grantee is not None:
+                    on = f"ALL {each.kind} IN SCHEMA {SCHEMA}"
+                    statements.append(f"GRANT {', '.join(each.privileges)} ON {on} TO {identifier(each.grantee)}")
+        else:
+            statements += _revoke_all(catalogue, plan, schemas)
+        for statement in statements:
             run(connection, statement)
-        fix(connection, with_orphans=False)
+        fix(connection, using=using, with_orphans=False)
         return tuple(text for (text,) in catalogue.rows("policies_of", roles=list(plan.former)))
-
-
-def _former(catalogue: Catalogue, declared: Declaration) -> tuple[str, ...]:
-    """Return the roles besides the declared owner that own the job tables or, with one user, have privileges there."""
-    rows = catalogue.rows(
-        "former_roles", of_roles=declared.roles is None, fan_out=conf.fan_out_function, owner=declared.owner
-    )
-    return tuple(sorted({name for (name,) in rows} - {declared.owner}))
 
 
 def _hand_over(catalogue: Catalogue, plan: Conversion, schemas: list[str]) -> Iterable[str]:
@@ -85,14 +87,6 @@ def _hand_over(catalogue: Catalogue, plan: Conversion, schemas: list[str]) -> It
             yield f"ALTER {each.kind} {each.name} {to}"
     for kind, name in catalogue.rows("types_and_statistics", schemas=schemas, owners=list(plan.former)):
         yield f"ALTER {kind} {name} {to}"
-
-
-def _grant_all(declared: Declaration) -> Iterable[str]:
-    """Yield the statements that give existing objects the default privileges; ``fix`` then takes some of them back."""
-    for each in declared.default_privileges:
-        if each.grantee is not None:
-            privileges = ", ".join(each.privileges)
-            yield f"GRANT {privileges} ON ALL {each.kind} IN SCHEMA {SCHEMA} TO {identifier(each.grantee)}"
 
 
 def _revoke_all(catalogue: Catalogue, plan: Conversion, schemas: list[str]) -> Iterable[str]:
@@ -110,19 +104,10 @@ def _revoke_all(catalogue: Catalogue, plan: Conversion, schemas: list[str]) -> I
     yield f"REVOKE ALL ON DATABASE {database} FROM {former} CASCADE"
     for name in plan.former:
         yield f"ALTER ROLE {identifier(name)} IN DATABASE {database} RESET ALL"
-    yield from _reset_default_privileges(catalogue, plan)
-
-
-def _reset_default_privileges(catalogue: Catalogue, plan: Conversion) -> Iterable[str]:
-    """Yield the statements that leave the former roles only the server's own default privileges."""
+    # What they create later has the server's own default privileges.
     rows = catalogue.rows("default_privileges", creators=list(plan.former))
     for creator, schema, kind, name in sorted({row[:4] for row in rows}):
         yield f"{alter_defaults(creator, schema)} REVOKE ALL ON {KINDS[kind]} FROM {grantee(name)}"
     for creator in plan.former:
         for kind, privilege in OF_PUBLIC.items():
             yield f"{alter_defaults(creator)} GRANT {privilege} ON {KINDS[kind]} TO {PUBLIC}"
-
-
-def _schemas(catalogue: Catalogue) -> list[str]:
-    jobs = catalogue.relations(["salon_jobs_job"])["salon_jobs_job"]
-    return sorted({SCHEMA, conf.fan_out_function.split(".")[0], jobs.schema})

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pgtrigger
 from django.apps import apps
 from django.db import connections, router
 
-from salon_jobs.access.constraints import SameStoreForeignKey
 from salon_jobs.access.doctor.catalogue import Catalogue, CatalogueObject, Relation
 from salon_jobs.access.job_tables import (
     FUNCTIONS,
@@ -30,16 +29,6 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import SchemaMissing
 
 
-class StoreKey(NamedTuple):
-    """One composite foreign key to a row of the same store."""
-
-    name: str
-    table: str
-    columns: tuple[str, ...]
-    to_table: str
-    to_columns: tuple[str, ...]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
     """What the catalogue is compared with. With one database user there are no ``named`` roles.
@@ -52,7 +41,6 @@ class Declaration:
     owner: str
     tables: tuple[TableAccess, ...]
     functions: tuple[FunctionAccess, ...] = ()
-    keys: tuple[StoreKey, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -93,17 +81,19 @@ class Declaration:
         return each.runs_as_owner and not each.is_of_extension and (each.owner_bypasses or each.owner == self.owner)
 
 
-def declare_tables(*, owner: str = "") -> Declaration:
+def declare_tables(*, using: str, owner: str = "") -> Declaration:
     """Return what is declared for roles and tables; without roles, ``owner`` is the one database user."""
-    roles = conf.roles
+    roles, store = conf.roles, _store_table()
     if roles is None:
         tables = [_unprotected(name) for name in (*TABLES, "django_migrations")]
     else:
         tables = [*(table_access(name, roles) for name in TABLES), history_access(roles)]
     for model, constraint in declarations().items():
-        if router.allow_migrate_model(conf.database, model):
-            access = constraint.access(model, roles) or _unprotected(model._meta.db_table)
-            tables.append(_with_the_fan_out(access))
+        if router.allow_migrate_model(using, model):
+            access = constraint.access(model, roles, using=using) or _unprotected(model._meta.db_table)
+            if roles is not None and store is not None and access.table == store[0]:
+                access = replace(access, rights=(*access.rights, fan_out_reads(key=store[1], roles=roles)))
+            tables.append(access)
     return Declaration(
         roles=roles,
         named=() if roles is None else named_roles(roles, conf.extra_owner_roles),
@@ -115,9 +105,9 @@ def declare_tables(*, owner: str = "") -> Declaration:
 def declare(catalogue: Catalogue) -> Declaration:
     """Return everything that is declared. Raises SchemaMissing if the job tables do not exist."""
     roles = conf.roles
-    user = str(connections[conf.database].settings_dict.get("USER") or catalogue.role)
+    user = str(connections[catalogue.using].settings_dict.get("USER") or catalogue.role)
     store = _store_table()
-    declared = declare_tables(owner=user)
+    declared = declare_tables(using=catalogue.using, owner=user)
     names = [access.table for access in declared.tables]
     relations = catalogue.relations([*names, *([] if store is None else store[:1])])
     if "salon_jobs_job" not in relations:
@@ -127,7 +117,7 @@ def declare(catalogue: Catalogue) -> Declaration:
         table, key = store
         functions.append(fan_out_function(table=table, table_schema=relations[table].schema, key=key, roles=roles))
     functions += _functions_of_pgtrigger([relations[name] for name in names if name in relations])
-    return replace(declared, functions=tuple(functions), keys=tuple(_store_keys()))
+    return replace(declared, functions=tuple(functions))
 
 
 _FUNCTION: Final = re.compile(
@@ -165,24 +155,6 @@ def _functions_of_pgtrigger(tables: Iterable[Relation]) -> list[FunctionAccess]:
             )
             found[function.signature] = function
     return list(found.values())
-
-
-def _store_keys() -> Iterable[StoreKey]:
-    for model in apps.get_models(include_auto_created=True):
-        keys = [key for key in model._meta.constraints if isinstance(key, SameStoreForeignKey)]
-        # Only if it has keys: for some models Django asks the server what it supports, as a user who may be locked out.
-        if keys and model._meta.can_migrate(conf.database) and router.allow_migrate_model(conf.database, model):
-            for key in keys:
-                columns, to, to_columns = key.reference(model)
-                yield StoreKey(key.name, model._meta.db_table, tuple(columns), to._meta.db_table, tuple(to_columns))
-
-
-def _with_the_fan_out(access: TableAccess) -> TableAccess:
-    """Add what the owner of the fan-out function reads, if this is the store table."""
-    store = _store_table()
-    if conf.roles is None or store is None or access.table != store[0]:
-        return access
-    return replace(access, rights=(*access.rights, fan_out_reads(key=store[1], roles=conf.roles)))
 
 
 def _unprotected(table: str) -> TableAccess:

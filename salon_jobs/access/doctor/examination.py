@@ -26,22 +26,21 @@ class Examination:
     not_checked: tuple[str, ...] = ()
 
 
-def examine(connection: psycopg.Connection[Any], *, with_orphans: bool = True) -> Examination:
-    """Compare everything without changing anything. Any role may run it.
+def examine(connection: psycopg.Connection[Any], *, using: str, with_orphans: bool = True) -> Examination:
+    """Compare everything in the database of an alias without changing anything. Any role may run it.
 
     Orphans of foreign keys, which take reading both tables, are searched only if the role bypasses row-level security.
     Raises SchemaMissing if the job tables do not exist.
     """
-    catalogue = Catalogue(connection)
+    catalogue = Catalogue(connection, using=using)
     with catalogue.unchanged():
         declared = declare(catalogue)
         relations = catalogue.relations(access.table for access in declared.tables)
-        keyed = catalogue.relations(table for key in declared.keys for table in (key.table, key.to_table))
         contrib = catalogue.relations(objects.names_of_django())
         drifts = [*compare_settings(catalogue, declared)]
         catalogue.qualify()
         of_django = objects.used_by_default(catalogue.objects, contrib.values(), relations, declared)
-        drifts += _compare(catalogue, declared, relations, keyed, of_django)
+        drifts += _compare(catalogue, declared, relations, of_django)
         not_checked: list[str] = []
         if of_django:
             names = ", ".join(sorted(table.name for table in of_django))
@@ -55,11 +54,11 @@ def examine(connection: psycopg.Connection[Any], *, with_orphans: bool = True) -
     )
 
 
-def examine_tables(connection: psycopg.Connection[Any]) -> Examination:
+def examine_tables(connection: psycopg.Connection[Any], *, using: str) -> Examination:
     """Compare only row-level security and policies, in a few statements, at the start of a process."""
-    catalogue = Catalogue(connection)
+    catalogue = Catalogue(connection, using=using)
     with catalogue.unchanged():
-        declared = declare_tables()
+        declared = declare_tables(using=using)
         relations = catalogue.relations(access.table for access in declared.tables)
         catalogue.qualify()
         drifts = (
@@ -72,11 +71,7 @@ def examine_tables(connection: psycopg.Connection[Any]) -> Examination:
 
 
 def _compare(
-    catalogue: Catalogue,
-    declared: Declaration,
-    relations: objects.Relations,
-    keyed: objects.Relations,
-    of_django: Iterable[Relation],
+    catalogue: Catalogue, declared: Declaration, relations: objects.Relations, of_django: Iterable[Relation]
 ) -> Iterable[Drift]:
     if declared.roles is None:
         yield from roles.compare_one_user(catalogue, declared)
@@ -91,10 +86,11 @@ def _compare(
     yield from objects.compare_tables(catalogue.objects, relations, declared)
     yield from objects.compare_triggers_and_rules(catalogue, relations, declared)
     yield from shape.compare_shape(catalogue, relations)
-    yield from objects.compare_store_keys(catalogue, keyed, declared)
+    yield from objects.compare_store_keys(catalogue)
     yield from objects.find_publications(catalogue, relations, declared)
     yield from objects.find_server_functions(catalogue, declared)
     yield from objects.compare_functions(catalogue, declared)
+    yield from objects.find_leakproof(catalogue, declared)
     if declared.roles is not None:
         expected = {table.oid for table in (*relations.values(), *of_django)}
         yield from objects.find_undeclared_tables(catalogue.objects, expected, declared)
@@ -105,7 +101,7 @@ def _compare(
 _ROUNDS: Final = 3
 
 
-def fix(connection: psycopg.Connection[Any], *, with_orphans: bool = True) -> tuple[Drift, ...]:
+def fix(connection: psycopg.Connection[Any], *, using: str, with_orphans: bool = True) -> tuple[Drift, ...]:
     """Fix all drifts that need no decision, in one transaction; return the drifts that were fixed.
 
     Run it as a superuser, or as the migrator if no role and no owner's function is affected. Waits briefly for each
@@ -118,7 +114,7 @@ def fix(connection: psycopg.Connection[Any], *, with_orphans: bool = True) -> tu
         for _ in range(_ROUNDS):
             # A recreated key still has to be validated.
             rereads = not fixed or any(drift.kind == "foreign key" for drift in drifts)
-            drifts = fixable(examine(connection, with_orphans=with_orphans and rereads).drifts)
+            drifts = fixable(examine(connection, using=using, with_orphans=with_orphans and rereads).drifts)
             if not drifts:
                 break
             for drift in drifts:

@@ -50,7 +50,9 @@ def _read(parts: Iterator[str]) -> list[_Part]:
             inner = _read(parts)
             if last == "in":
                 words[-1:] = ["=", inner[0]] if len(inner) == 1 else ["=", "any", "array", f"[ {_join(inner)} ]"]
-            elif (isinstance(last, str) and last.isidentifier() and last not in _BEFORE_GROUPS) or _is_list(inner):
+            elif (isinstance(last, str) and last.isidentifier() and last not in _BEFORE_GROUPS) or (
+                not inner or inner[0] == "select" or "," in inner
+            ):
                 words.append(f"( {_join(inner)} )")
             else:
                 words.append(inner[0] if len(inner) == 1 else inner)
@@ -58,7 +60,7 @@ def _read(parts: Iterator[str]) -> list[_Part]:
             kind = part[2:].strip().lower()
             if isinstance(last, str) and re.fullmatch(r"'\d+'", last) and kind in ("bigint", "integer", "numeric"):
                 words[-1] = last.strip("'")
-            elif not (_is_literal(last) or kind.rstrip("[]") in ("text", "character varying", "varchar")):
+            elif not _is_literal(last) and kind.rstrip("[]") not in ("text", "character varying", "varchar"):
                 words.append(f"::{kind}")
         elif part[0] == "'":
             words.append(_literal(part))
@@ -71,10 +73,6 @@ def _read(parts: Iterator[str]) -> list[_Part]:
         else:
             words.append("<>" if part == "!=" else part.lower())
     return words
-
-
-def _is_list(inner: list[_Part]) -> bool:
-    return not inner or inner[0] == "select" or "," in inner
 
 
 def _is_literal(part: _Part) -> bool:

@@ -7,7 +7,9 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final, TypeAlias
 
 from django.apps import apps
+from django.db import router
 
+from salon_jobs.access.constraints import SameStoreForeignKey
 from salon_jobs.access.doctor.catalogue import Catalogue, CatalogueObject, Drift, Relation
 from salon_jobs.access.doctor.declaration import Declaration
 from salon_jobs.access.doctor.expressions import normal_form
@@ -242,27 +244,34 @@ def _open_to(name: str, relations: Relations, declared: Declaration) -> set[int]
     }
 
 
-def compare_store_keys(catalogue: Catalogue, relations: Relations, declared: Declaration) -> Iterable[Drift]:
-    """Yield same-store keys that are missing or on other columns: rows could refer to another store's rows."""
-    keys = {
-        (name, tuple(table)): (columns, to, to_columns, definition)
-        for name, table, columns, to, to_columns, _, definition, _, _ in catalogue.rows(
-            "foreign_keys", names=[key.name for key in declared.keys]
-        )
-    }
-    for key in declared.keys:
-        table, to = relations.get(key.table), relations.get(key.to_table)
+def compare_store_keys(catalogue: Catalogue) -> Iterable[Drift]:
+    """Yield same-store keys that are missing or differ: rows could refer to another store's rows."""
+    keys = [
+        (key.name, model._meta.db_table, *key.reference(model))
+        for model in apps.get_models(include_auto_created=True)
+        for key in model._meta.constraints
+        # In this order: for some models Django asks the server what it supports, as a user who may be locked out.
+        if isinstance(key, SameStoreForeignKey)
+        and model._meta.can_migrate(catalogue.using)
+        and router.allow_migrate_model(catalogue.using, model)
+    ]
+    relations = catalogue.relations({name for _, table, _, to, _ in keys for name in (table, to._meta.db_table)})
+    rows = catalogue.rows("definitions", tables=[relation.oid for relation in relations.values()])
+    present = {(oid, name): definition for oid, name, _, _, definition in rows}
+    for key_name, table_name, columns, model, to_columns in keys:
+        table, to = relations.get(table_name), relations.get(model._meta.db_table)
         if table is None or to is None:
             continue
-        *present, definition = keys.get((key.name, table[1:3]), (None, "none"))
-        if present == [[*key.columns], [*to[1:3]], [*key.to_columns]]:
+        own = f"FOREIGN KEY ({identifiers(columns)}) REFERENCES {to.sql} ({identifiers(to_columns)})"
+        own += " DEFERRABLE INITIALLY DEFERRED"
+        definition = present.get((table.oid, key_name), "none")
+        if normal_form(definition.removesuffix(" NOT VALID")) == normal_form(own):
             continue
-        own = f"FOREIGN KEY ({identifiers(key.columns)}) REFERENCES {to.sql} ({identifiers(key.to_columns)})"
-        alter, name = f"ALTER TABLE {table.sql}", identifier(key.name)
+        alter, name = f"ALTER TABLE {table.sql}", identifier(key_name)
         drop = () if definition == "none" else (f"{alter} DROP CONSTRAINT {name}",)
-        add = f"{alter} ADD CONSTRAINT {name} {own} DEFERRABLE INITIALLY DEFERRED NOT VALID"
+        add = f"{alter} ADD CONSTRAINT {name} {own} NOT VALID"
         hint = "run the doctor again after it: rows added in the meantime still need to be validated"
-        yield Drift("foreign key", f"foreign key {key.name} of {table.where}", own, definition, (*drop, add), hint=hint)
+        yield Drift("foreign key", f"foreign key {key_name} of {table.where}", own, definition, (*drop, add), hint=hint)
 
 
 def find_orphans(catalogue: Catalogue) -> Iterable[Drift]:
@@ -270,8 +279,8 @@ def find_orphans(catalogue: Catalogue) -> Iterable[Drift]:
 
     Only a role that bypasses row-level security sees all of the rows.
     """
-    for name, child, columns, parent, to_columns, is_valid, _, is_child_forced, is_parent_forced in catalogue.rows(
-        "foreign_keys", names=[]
+    for name, child, columns, parent, to_columns, is_valid, is_child_forced, is_parent_forced in catalogue.rows(
+        "foreign_keys"
     ):
         table, to = identifier(*child), identifier(*parent)
         where = f"foreign key {name} of table {table}"
@@ -315,8 +324,11 @@ def compare_functions(catalogue: Catalogue, declared: Declaration) -> Iterable[D
         function = missing.pop(signature)
         yield from _compare_routine(routine, function, words, body, declared)
     for function in missing.values():
-        yield _missing_function(function, declared)
-    yield from _find_leakproof(catalogue, routines, declared)
+        owner = identifier(function.owner or declared.owner)
+        create, *grants = function.create()
+        usage = [f"GRANT USAGE ON SCHEMA {identifier(function.schema)} TO {owner}"] if function.owner else []
+        fix = (*usage, create, f"ALTER FUNCTION {function.signature} OWNER TO {owner}", *grants)
+        yield Drift("function", f"function {function.signature}", "a function", "none", fix)
     if declared.roles is not None:
         yield from _find_undeclared_routines(routines.values(), declared_routines, declared)
 
@@ -334,14 +346,6 @@ def _compare_routine(
         yield Drift("function", routine.where, expected, found, (function.definition,))
     if function.callers is not None:
         yield from routine.compare_rights(function.rights, declared.covered(routine.rights, {routine.owner, owner}))
-
-
-def _missing_function(function: FunctionAccess, declared: Declaration) -> Drift:
-    owner = identifier(function.owner or declared.owner)
-    create, *grants = function.create()
-    usage = [f"GRANT USAGE ON SCHEMA {identifier(function.schema)} TO {owner}"] if function.owner else []
-    fix = (*usage, create, f"ALTER FUNCTION {function.signature} OWNER TO {owner}", *grants)
-    return Drift("function", f"function {function.signature}", "a function", "none", fix)
 
 
 def _find_undeclared_routines(
@@ -397,10 +401,9 @@ def find_server_functions(catalogue: Catalogue, declared: Declaration) -> Iterab
         yield Drift("server function", f"function {function}, role {name}", "no EXECUTE", "EXECUTE", (fix,), hint=hint)
 
 
-def _find_leakproof(
-    catalogue: Catalogue, routines: dict[int, CatalogueObject], declared: Declaration
-) -> Iterable[Drift]:
+def find_leakproof(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
     """Yield LEAKPROOF functions that PUBLIC or our roles may call, except those of the server and of extensions."""
+    routines = {each.oid: each for each in catalogue.objects if each.is_routine}
     for oid, callers in catalogue.rows("leakproof", roles=list(declared.runtime or (declared.owner,))):
         if oid in routines:
             routine = routines[oid]

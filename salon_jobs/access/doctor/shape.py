@@ -13,7 +13,6 @@ from salon_jobs.access.doctor.catalogue import Catalogue, Drift, Relation
 from salon_jobs.access.doctor.expressions import normal_form
 from salon_jobs.access.doctor.objects import Relations
 from salon_jobs.access.objects import identifier, identifiers
-from salon_jobs.conf import settings as conf
 
 _REBUILD: Final = "it reads the table under a lock; rows that contradict it have to go first"
 _UNDECLARED: Final = "nobody declared it, and it can refuse what the processes write"
@@ -33,7 +32,7 @@ def compare_shape(catalogue: Catalogue, relations: Relations) -> Iterable[Drift]
     oids = [table.oid for table in tables]
     # Django writes them without connecting, since it knows the server's version: the alias's user may not log in. The
     # editor is never entered, so that it runs nothing.
-    db: Any = connections[conf.database].copy()
+    db: Any = connections[catalogue.using].copy()
     db.pg_version = catalogue.version
     editor = db.schema_editor(collect_sql=True)
     columns, definitions = catalogue.rows("columns", tables=oids), catalogue.rows("definitions", tables=oids)

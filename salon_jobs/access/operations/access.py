@@ -188,11 +188,19 @@ class ProtectModel(DatabaseOperation):
     ) -> None:
         if old is not None:
             schema_editor.remove_constraint(model, old)
-        access = None if new is None else new.access(model, conf.roles)
+        access = None if new is None else new.access(model, conf.roles, using=schema_editor.connection.alias)
         # Its policies may already exist: a conversion to roles sets up what all migrations declare.
         declared: set[str] = set() if access is None else {policy.name for policy in access.policies}
-        leftovers = [] if schema_editor.collect_sql else sorted(_policies(schema_editor, model) - declared)
-        if leftovers:
+        there: set[str] = set()
+        if not schema_editor.collect_sql:
+            with schema_editor.connection.cursor() as cursor:
+                cursor.execute(
+                    "SELECT polname FROM pg_policy"
+                    " WHERE polrelid = to_regclass(quote_ident(%s)) AND starts_with(polname, 'salon_jobs_')",
+                    [model._meta.db_table],
+                )
+                there = {name for (name,) in cursor.fetchall()}
+        if leftovers := sorted(there - declared):
             raise ConfigurationError(
                 f"{self.model} has policies of another declaration ({', '.join(leftovers)}): pass the previous one, "
                 f'ProtectModel("{self.model}", …, instead_of=…)'
@@ -223,17 +231,6 @@ class ReleaseModel(ProtectModel):
         return f"Release {self.model} from {type(self.constraint).__name__}"
 
 
-def _policies(schema_editor: BaseDatabaseSchemaEditor, model: type[Model]) -> set[str]:
-    """Return the names of the declared policies that a table has."""
-    query = (
-        "SELECT polname FROM pg_policy"
-        " WHERE polrelid = to_regclass(quote_ident(%s)) AND starts_with(polname, 'salon_jobs_')"
-    )
-    with schema_editor.connection.cursor() as cursor:
-        cursor.execute(query, [model._meta.db_table])
-        return {name for (name,) in cursor.fetchall()}
-
-
 def declarations() -> dict[type[Model], AccessConstraint]:
     """Return the constraint that declares access to each model's table; ``Meta`` takes precedence over operations.
 
@@ -261,15 +258,9 @@ def declared_by_operations() -> dict[type[Model], AccessConstraint]:
         for operation in graph.nodes[key].operations
         if isinstance(operation, ProtectModel)
     }
+    installed = {model._meta.label_lower: model for model in apps.get_models(include_auto_created=True)}
     return {
-        model: operation.constraint
-        for operation in last.values()
-        if not isinstance(operation, ReleaseModel) and (model := _installed(operation.model)) is not None
+        installed[name]: operation.constraint
+        for name, operation in last.items()
+        if name in installed and not isinstance(operation, ReleaseModel)
     }
-
-
-def _installed(name: str) -> type[Model] | None:
-    try:
-        return apps.get_model(name)
-    except LookupError:
-        return None

@@ -53,8 +53,8 @@ SELECT i.indrelid::bigint, c.relname, CASE WHEN i.indisunique THEN 'unique index
  ORDER BY 1, 2
 
 -- name: doctor_foreign_keys
--- Return the foreign keys from or to tables under forced row-level security, and all constraints with these names: name,
--- table, columns, table and columns referred to, validity, definition, and which of the tables are forced.
+-- Return the foreign keys from or to tables under forced row-level security: name, table, columns, table and columns
+-- referred to, validity, and which of the tables are forced.
 -- Locks: none. Role: any.
 SELECT k.conname, ARRAY[n.nspname, c.relname]::text[],
        ARRAY(SELECT attname::text FROM unnest(k.conkey) WITH ORDINALITY AS u (number, at)
@@ -62,12 +62,11 @@ SELECT k.conname, ARRAY[n.nspname, c.relname]::text[],
        ARRAY[m.nspname, p.relname]::text[],
        ARRAY(SELECT attname::text FROM unnest(k.confkey) WITH ORDINALITY AS u (number, at)
                JOIN pg_attribute ON attrelid = k.confrelid AND attnum = u.number ORDER BY u.at),
-       k.convalidated, pg_get_constraintdef(k.oid), c.relforcerowsecurity, coalesce(p.relforcerowsecurity, false)
+       k.convalidated, c.relforcerowsecurity, p.relforcerowsecurity
   FROM pg_constraint k
   JOIN pg_class c ON c.oid = k.conrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-  LEFT JOIN pg_class p ON p.oid = k.confrelid LEFT JOIN pg_namespace m ON m.oid = p.relnamespace
- WHERE k.conname = ANY (%(names)s::text[])
-    OR (k.contype = 'f' AND k.conparentid = 0 AND (c.relforcerowsecurity OR p.relforcerowsecurity))
+  JOIN pg_class p ON p.oid = k.confrelid JOIN pg_namespace m ON m.oid = p.relnamespace
+ WHERE k.contype = 'f' AND k.conparentid = 0 AND (c.relforcerowsecurity OR p.relforcerowsecurity)
  ORDER BY 2, 1
 
 -- name: doctor_foreign_parts

@@ -43,7 +43,7 @@ class Doctor(Subcommand):
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         """Compare, report, and fix if asked. Raises CommandError with --fail, or without a terminal."""
         with _connection(options) as connection:
-            examination = examine(connection, with_orphans=not options["skip_orphans"])
+            examination = examine(connection, using=conf.database, with_orphans=not options["skip_orphans"])
             remaining: Sequence[Drift] = examination.drifts
             if options["json"]:
                 out.write(json.dumps(asdict(examination), indent=2))
@@ -52,7 +52,8 @@ class Doctor(Subcommand):
             if options["fix"] and (fixes := fixable(examination.drifts)):
                 if not options["yes"]:
                     ask(f"Fix {len(fixes):,} of them?", err, otherwise="nothing was fixed")
-                err.write(f"fixed: {len(fix(connection, with_orphans=not options['skip_orphans'])):,}")
+                fixed = fix(connection, using=conf.database, with_orphans=not options["skip_orphans"])
+                err.write(f"fixed: {len(fixed):,}")
                 remaining = [drift for drift in examination.drifts if drift.needs_decision]
                 if remaining:
                     err.write(f"left for you to decide: {len(remaining):,}")
@@ -63,7 +64,7 @@ class Doctor(Subcommand):
 @contextmanager
 def _connection(options: dict[str, Any]) -> Generator[psycopg.Connection[Any]]:
     if options["superuser"] or (options["fix"] and options["database"] is None):
-        with as_superuser() as connection:
+        with as_superuser(using=conf.database) as connection:
             yield connection
     else:
         yield by_alias(options["database"] or conf.reader_database)
@@ -102,8 +103,8 @@ class Convert(Subcommand):
 
     def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
         """Ask, bootstrap the roles if the settings have any, convert. Raises CommandError, SalonJobsError."""
-        with as_superuser() as connection:
-            plan = plan_conversion(connection)
+        with as_superuser(using=conf.database) as connection:
+            plan = plan_conversion(connection, using=conf.database)
             if plan is None:
                 raise CommandError(
                     "nothing to convert: the database is what SALON_JOBS['ROLES'] says; python manage.py salon_jobs "
@@ -122,12 +123,12 @@ class Convert(Subcommand):
                     roles=conf.roles,
                     passwords=conf.role_passwords,
                     extra_owner_roles=conf.extra_owner_roles,
-                    database=database_name(),
+                    database=database_name(conf.database),
                     share_roles=options["share_roles"],
                     takes_over=True,
                 )
                 warn_of_kept_passwords(done.other_passwords, err)
-            policies = convert(connection, plan)
+            policies = convert(connection, plan, using=conf.database)
         if options["json"]:
             out.write(
                 json.dumps({**asdict(plan), "undeclared_policies": [str(policy) for policy in policies]}, indent=2)
