@@ -16,6 +16,7 @@ from salon_jobs.core.events import log_event
 from salon_jobs.core.records import JobState, MessageStatus
 from salon_jobs.core.redaction import redacted
 from salon_jobs.db import statements
+from salon_jobs.db.internals import delete_rows
 from salon_jobs.inbox.queries import shown_text
 from salon_jobs.jobs.control import cancel_jobs
 from salon_jobs.models import BlockedAggregate, FollowUp, InboxMessage, Job, JobError, JobResult, Limit, Message
@@ -114,7 +115,7 @@ def erase_store(
             ids = list(page.filter(**sent).values_list("pk", flat=True))
             for start in range(0, len(ids), BATCH):
                 batch = _rows(table, using).filter(pk__in=ids[start : start + BATCH])
-                counts[table.name] += batch._raw_delete(using)
+                counts[table.name] += delete_rows(batch, using=using)
             progress(table.name, counts[table.name])
 
     # Before the jobs, whose deletion would enqueue their follow-up: another job of the store.

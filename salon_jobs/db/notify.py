@@ -20,6 +20,7 @@ from psycopg.pq import TransactionStatus
 
 from salon_jobs.core.events import logger
 from salon_jobs.db.connections import can_run, in_transaction, plain_cursor
+from salon_jobs.db.internals import has_callback
 from salon_jobs.db.statements import converted, in_one_trip, load, results_in_one_trip, succeeded
 
 # Payload of a wake-up that announces more: for 20 ms this process sends no other, so the listener keeps polling until
@@ -58,7 +59,7 @@ class WakeUps:
     def after_commit(self, alias: str) -> None:
         """Send one wake-up after the caller's transaction commits. Never fails the transaction."""
         wake_up = self._by_alias.setdefault(alias, WakeUp(self, alias))
-        if not any(hook[1] is wake_up for hook in connections[alias].run_on_commit):
+        if not has_callback(connections[alias], wake_up):
             transaction.on_commit(wake_up, using=alias, robust=True)
 
     def run(self, connection: BaseDatabaseWrapper, statement: str, parameters: Mapping[str, Any]) -> tuple[Any, ...]:

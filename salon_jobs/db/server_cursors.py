@@ -4,19 +4,19 @@ Python's garbage collector closes an abandoned one late: in any thread, in the m
 connection, in a transaction of whoever has the connection by then. There psycopg's CLOSE fails, since the server closed
 the cursor long ago, and the COMMIT becomes a ROLLBACK; or it waits for ever for the lock that its own thread holds.
 
-Relies on private parts of psycopg, read in 3.3.9: a server-side cursor reaches its connection by ``_conn`` alone,
-takes the connection's lock before it looks whether it is closed, and gives the generators ``_declare_gen`` and
-``_close_gen`` to the connection's ``wait``. ``tests/tenancy/test_abandoned_cursors.py`` fails if that changes.
+Relies on private parts of psycopg (``db/internals.py``), and on a cursor that takes the connection's lock before it
+looks whether it is closed. ``tests/tenancy/test_abandoned_cursors.py`` fails if that changes.
 """
 
 from __future__ import annotations
 
-import inspect
 from contextlib import nullcontext
 from threading import RLock
 from typing import Any, NoReturn
 
 from psycopg.errors import InvalidCursorName
+
+from salon_jobs.db.internals import DECLARES_CURSOR, attach, cursor_of
 
 
 class ServerCursors:
@@ -35,8 +35,8 @@ class ServerCursors:
 
     def follow(self, steps: Any) -> None:
         """Note which cursor psycopg is about to declare or close; it holds the lock."""
-        note = self._open.add if steps.__name__ == "_declare_gen" else self._open.discard
-        note(inspect.getgeneratorlocals(steps)["self"])
+        note = self._open.add if steps.__name__ == DECLARES_CURSOR else self._open.discard
+        note(cursor_of(steps))
 
     def end_with_transaction(self) -> None:
         """Detach from the connection the cursors that the end of its transaction closes."""
@@ -52,7 +52,7 @@ class ServerCursors:
         with self._lock:
             for cursor in tuple(self._open):
                 if with_hold or not cursor.withhold:
-                    cursor._conn = _ENDED
+                    attach(cursor, _ENDED)
                     self._open.discard(cursor)
 
 

@@ -15,13 +15,13 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import ClientCursor, OperationalError
 from psycopg.adapt import PyFormat, Transformer
 from psycopg.errors import error_from_result
-from psycopg.generators import execute as executing
 from psycopg.pq import ExecStatus, Format
 from psycopg.pq.abc import PGresult
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.db.connections import raw_cursor
 from salon_jobs.db.instants import UtcLoader
+from salon_jobs.db.internals import execute_steps
 
 _FOLDER: Final = Path(__file__).with_name("sql")
 _NAME: Final = "-- name: "
@@ -100,7 +100,7 @@ def results_in_one_trip(connection: BaseDatabaseWrapper, statements: str) -> lis
     raw: Any = connection.connection
     with connection.wrap_database_errors, raw.lock:
         raw.pgconn.send_query(statements.encode(raw.info.encoding))
-        results: list[PGresult] = raw.wait(executing(raw.pgconn))
+        results: list[PGresult] = raw.wait(execute_steps(raw.pgconn))
         return results
 
 

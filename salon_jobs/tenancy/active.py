@@ -19,6 +19,7 @@ from salon_jobs.db.connections import (
     in_transaction,
     refuse_lost_transaction,
 )
+from salon_jobs.db.internals import replace_callbacks
 from salon_jobs.tenancy import guc
 
 R = TypeVar("R")
@@ -245,11 +246,11 @@ def run_as_system_task(name: str, function: Callable[..., R], *arguments: Any, *
 
 def carry_to_callbacks(connection: BaseDatabaseWrapper, store: UUID, *, since: int = 0) -> None:
     """Have ``on_commit`` callbacks from number ``since`` on run as the store, unless they have one or need none."""
-    hooks: list[Any] = connection.run_on_commit  # (savepoint ids, function, robust); the stubs declare two of the three
-    connection.run_on_commit = hooks[:since] + [
-        (sids, function if hasattr(function, "storeless") else _InStore(connection.alias, function, store), robust)
-        for sids, function, robust in hooks[since:]
-    ]
+
+    def in_store(function: Any) -> Any:
+        return function if hasattr(function, "storeless") else _InStore(connection.alias, function, store)
+
+    replace_callbacks(connection, in_store, since=since)
 
 
 class _InStore:

@@ -24,13 +24,13 @@ from django.db import DatabaseError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from psycopg import Connection, sql
-from psycopg.generators import fetch_many
 from psycopg.pq import TransactionStatus
 
 from salon_jobs.core import events
 from salon_jobs.core.errors import ConfigurationError, TenantContextError
 from salon_jobs.core.events import log_event
 from salon_jobs.db.connections import in_transaction
+from salon_jobs.db.internals import CHANGES_NOTHING, ENDS_TRANSACTION, OF_SERVER_CURSOR, fetch_many, watch, watcher_of
 from salon_jobs.db.read_only import close_if_read_only
 from salon_jobs.db.server_cursors import ServerCursors
 from salon_jobs.db.statements import converted, in_one_trip, succeeded
@@ -82,11 +82,6 @@ _RELEASE: Final = (
     f"DO $reset$ DECLARE statement text; BEGIN LOOP SELECT release INTO statement FROM ({_LOCKS}) held "  # noqa: S608
     "WHERE release <> ALL ({kept}) LIMIT 1; EXIT WHEN NOT FOUND; EXECUTE statement; END LOOP; END $reset$"
 )
-# psycopg's names for the ends of transactions, and for the autocommit switch that Django makes around each. Any other
-# name counts as a use.
-_CHANGES_NOTHING: Final = frozenset({"_commit_gen", "_rollback_gen", "_set_autocommit_gen"})
-_ENDS_TRANSACTION: Final = frozenset({"_commit_gen", "_rollback_gen"})
-_OF_SERVER_CURSOR: Final = frozenset({"_declare_gen", "_close_gen"})
 _CLIENT_CHANGED: Final = "attributes of the psycopg connection were changed"
 _keep_all = False
 
@@ -137,11 +132,11 @@ class WatchedSession:
     def __call__(self, steps: Any, *args: Any, **kwargs: Any) -> Any:
         """Wait as the connection does, and record that it was used."""
         name = steps.__name__
-        if name not in _CHANGES_NOTHING:
+        if name not in CHANGES_NOTHING:  # any other counts as a use
             self.used = True
-            if name in _OF_SERVER_CURSOR:
+            if name in OF_SERVER_CURSOR:
                 self.cursors.follow(steps)
-        elif name in _ENDS_TRANSACTION:
+        elif name in ENDS_TRANSACTION:
             self.cursors.end_with_transaction()
         raw: Any = self._raw()
         if raw is None:  # collected, together with a cursor that closes itself
@@ -179,7 +174,7 @@ def watch_sessions(*, keep_all: bool = False) -> None:
 
 def watched(raw: Any) -> WatchedSession | None:
     """Return the watcher of a psycopg connection's session, or None."""
-    session: object = None if raw is None else raw.__dict__.get("wait")
+    session = watcher_of(raw)
     return session if isinstance(session, WatchedSession) else None
 
 
@@ -199,8 +194,7 @@ def _watch(connection: BaseDatabaseWrapper, **_: object) -> None:
     session = watched(raw)
     if session is None:
         as_connected = converted(raw, in_one_trip(connection, AS_CONNECTED.format(pid=raw.info.backend_pid)))
-        # psycopg calls it only by this name; an instance attribute keeps the connection free of a reference cycle.
-        vars(raw)["wait"] = WatchedSession(raw, as_connected)
+        watch(raw, WatchedSession(raw, as_connected))
     elif session.used and session_context(connection) is None:
         # It comes from a pool that does not reset. (A session that has just got a store comes from a pool that does.)
         reset(connection)

@@ -21,6 +21,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import TenantContextError
 from salon_jobs.core.text import shown
 from salon_jobs.db.connections import in_transaction, is_lost
+from salon_jobs.db.internals import is_only_block
 from salon_jobs.db.statements import in_one_trip
 from salon_jobs.tenancy import active, guc
 from salon_jobs.tenancy.active import ActiveContext, carry_to_callbacks, current_store_id, open_store, session_context
@@ -166,7 +167,7 @@ class StoreJobContext(ActiveContext):
 
         Call this at the end of the block. If the statement fails, nothing is committed. Raises Django's errors.
         """
-        if self.connection.atomic_blocks != [self._transaction]:
+        if not is_only_block(self.connection, self._transaction):
             return False
         session = watched(self.connection.connection)
         if session is not None:

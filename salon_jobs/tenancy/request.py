@@ -24,6 +24,7 @@ from django.utils.cache import patch_vary_headers
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import StoreRefused, TenantContextError
 from salon_jobs.core.events import REQUEST_REFUSED, log_event
+from salon_jobs.db.internals import is_non_atomic, resource_closers
 from salon_jobs.tenancy.active import ActiveContext, forget_closed, surrounding
 from salon_jobs.tenancy.connections import discard, reset_after_request, watch_sessions
 from salon_jobs.tenancy.context import TenantContext, sync_step, tenant_context
@@ -47,7 +48,7 @@ def stream_as(context: TenantContext, response: HttpResponseBase) -> _StreamedBo
     if _is_plain_file(response):
         return None
     # Whatever closes the parts, including a generator's own close, must run before our end and inside the context.
-    closers: list[Callable[[], object]] = cast("Any", response)._resource_closers
+    closers = resource_closers(response)
     body = _AsyncBody if response.is_async else _Body
     parts: Any = response.streaming_content
     wrapped: Any = body(aiter(parts) if response.is_async else iter(parts), context, tuple(closers))
@@ -273,7 +274,7 @@ def _view_of(request: HttpRequest) -> Callable[..., Any] | None:
 
 
 def _context_maker(view: Callable[..., Any], store: UUID) -> Callable[[], TenantContext]:
-    return partial(tenant_context, store, atomic=conf.database not in getattr(view, "_non_atomic_requests", ()))
+    return partial(tenant_context, store, atomic=not is_non_atomic(view, conf.database))
 
 
 def _stream(

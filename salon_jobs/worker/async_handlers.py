@@ -8,21 +8,19 @@ one to set the store on, to tidy, or to close.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import sys
 import threading
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
-from asgiref.sync import AsyncToSync, SyncToAsync, ThreadSensitiveContext
-
 from salon_jobs.core.vital import vitally
+from salon_jobs.db.internals import thread_sensitive, without_a_loop_afterwards
 from salon_jobs.tenancy.connections import finish_resets, reset_sessions, tidy_connections
 from salon_jobs.worker.forks import end_copy
 
@@ -54,7 +52,7 @@ class _Run:
     def wait(self, cancellable: Callable[[Callable[[], None]], None]) -> Any:
         """Serve the synchronous parts until all tasks have ended; return or raise what the coroutine did."""
         cancellable(self._cancel_soon)
-        with _without_a_loop_afterwards():
+        with without_a_loop_afterwards():
             ended = asyncio.run_coroutine_threadsafe(self._run_all(), self._loop)
             ended.add_done_callback(self._thread.release)
             self._thread.serve()
@@ -75,7 +73,7 @@ class _Run:
         return [task for task in self.tasks if not task.done()]
 
     async def _run_all(self) -> asyncio.Task[Any]:
-        async with _thread_sensitive(self._thread):
+        async with thread_sensitive(self._thread):
             self.context = copy_context()
             self.context.run(_run.set, self)
             self._main = self.context.run(asyncio.create_task, self._coroutine)
@@ -146,21 +144,6 @@ def _call_cleanly(call: Callable[[], R]) -> R:
         finish_resets()
 
 
-def _thread_sensitive(executor: Executor) -> ThreadSensitiveContext:
-    """Make ``sync_to_async`` use this executor inside: through asgiref's API, or through internals of older versions.
-
-    With older versions, this changes the context of the calling task.
-    """
-    if "executor" in inspect.signature(ThreadSensitiveContext).parameters:
-        return ThreadSensitiveContext(executor=executor)
-    context = ThreadSensitiveContext()
-    SyncToAsync.context_to_thread_executor[context] = executor
-    # It would have no effect inside another one, or below async_to_sync: those threads wait for this very run.
-    context.token = SyncToAsync.thread_sensitive_context.set(context)
-    AsyncToSync.executors.current = None
-    return context
-
-
 _run: ContextVar[_Run | None] = ContextVar("salon_jobs_async_run", default=None)
 _LOOP: Final = "salon-jobs-event-loop"
 _starting = threading.Lock()
@@ -226,15 +209,3 @@ def _new_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -
     if run is not None:
         run.tasks.add(task)
     return task
-
-
-@contextmanager
-def _without_a_loop_afterwards() -> Generator[None]:
-    """Make asgiref forget that this thread served a loop: a later async_to_sync here would run on that loop."""
-    known = vars(SyncToAsync.threadlocal)
-    before = dict(known)
-    try:
-        yield
-    finally:
-        known.clear()
-        known.update(before)

@@ -466,7 +466,7 @@ def test_it_waits_for_no_thread_that_waits_for_it(
 
     hooks.coroutine = handler
     ended = threading.Event()
-    monkeypatch.setattr("salon_jobs.worker.async_handlers.ThreadSensitiveContext", context)
+    monkeypatch.setattr("salon_jobs.db.internals.ThreadSensitiveContext", context)
     threading.Thread(target=test, daemon=True).start()
     assert ended.wait(10)
     assert len(ran_on) == 1
