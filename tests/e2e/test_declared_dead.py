@@ -1,0 +1,76 @@
+"""Processes that live although another one declared them dead: their rows were deleted, their connections ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import transaction
+
+from salon_jobs import emit
+from salon_jobs.worker.maintenance import rescue_process
+from tests.e2e import tasks
+from tests.e2e.directory_source import send
+from tests.e2e.worker_process import ConsumerProcess, RelayProcess, WorkerProcess, eventually
+from tests.settings import url_for
+from tests.support import seen
+
+ROWS = "SELECT id, kind FROM salon_jobs_process WHERE kind <> 'worker' ORDER BY id"
+# A heartbeat comes after 3 s at the latest, a poll after 5 s; the rest is for a busy machine.
+SOON_S = 15.0
+
+
+class SchedulerProcess(WorkerProcess):
+    command = "runscheduler"
+
+
+def do_job(stores: list[UUID], _queue: Path) -> None:
+    handle = tasks.write.enqueue(store_id=stores[0])
+    eventually(lambda: seen("SELECT count(*) FROM salon_jobs_job WHERE id = %s", handle.id) == [(0,)], SOON_S)
+
+
+def send_message(_stores: list[UUID], _queue: Path) -> None:
+    with transaction.atomic():
+        emit(f"rn::jobs:::{tasks.nothing.name}", event="noted", payload={"note": "sent"})
+    eventually(lambda: seen("SELECT status FROM salon_jobs_message") == [("published",)], SOON_S)
+
+
+def take_message(_stores: list[UUID], queue: Path) -> None:
+    send(queue, "first")
+    eventually(lambda: not list(queue.glob("*.json")), SOON_S)
+
+
+WORK: dict[str, Callable[[list[UUID], Path], None]] = {"worker": do_job, "relay": send_message, "consume": take_message}
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "rows"),
+    [
+        (WorkerProcess, (), 1),
+        (WorkerProcess, ("--with-scheduler", "--with-relay", "--with-consumer"), 2),
+        (SchedulerProcess, (), 1),
+        (RelayProcess, (), 1),
+        (ConsumerProcess, (), 1),
+    ],
+)
+def test_it_works_again_soon(
+    kind: type[WorkerProcess], arguments: tuple[str, ...], rows: int, stores: list[UUID], tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {
+        "CONSUMERS": {"orders": {"SOURCE": f"rn::directory:::{tmp_path}", "TASKS": {"noted": tasks.nothing.name}}},
+        "OUTBOX": {"PRODUCER": "test", "SOURCES": {"directory": "tests.e2e.directory_source.DirectorySource"}},
+    }
+    with kind(*arguments, url=url_for("worker_runtime"), **settings, ready=True) as process:
+        before = seen(ROWS)
+        assert len(before) == rows
+        for process_id, _ in seen("SELECT id, kind FROM salon_jobs_process"):
+            assert rescue_process(process_id, None).processes == 1
+        eventually(lambda: seen(ROWS) == before, SOON_S, process.output)
+        for name, work in WORK.items():
+            if name in process.command or f"--with-{name}" in arguments:
+                work(stores, tmp_path)
+        eventually(lambda: process.ask("/readyz")[0] == 200, SOON_S, process.output)
+        assert process.end() == 0
