@@ -64,8 +64,7 @@ def fill(store: UUID | None) -> None:
     )
     change(
         "INSERT INTO salon_jobs_follow_up"
-        " (remaining, task, store_id, queue, priority, max_attempts, payload, job_key_mode)"
-        " VALUES (1, 'ping', %s, 'q', 0, 1, %s, 'replace')",
+        " (remaining, task, store_id, payload, options) VALUES (1, 'ping', %s, %s, '{}')",
         store,
         json.dumps({"password": "tulip"}),
     )

@@ -213,14 +213,14 @@ class LimitAdmin(ReaderAdmin):
         if "paused" in form.changed_data:
             obj.paused_at, obj.paused_by = (datetime.now(UTC), user_name(request)) if obj.paused else (None, "")
         obj.save(using=conf.reader_database)
-        after_commit(None, using=conf.reader_database)
+        after_commit(using=conf.reader_database)
 
     def delete_model(self, request: HttpRequest, obj: Limit) -> None:
         """Delete as the operator, and wake workers."""
         obj.delete(using=conf.reader_database)
-        after_commit(None, using=conf.reader_database)
+        after_commit(using=conf.reader_database)
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Limit]) -> None:
         """Delete the selected rows, and wake workers."""
         super().delete_queryset(request, queryset)
-        after_commit(None, using=conf.reader_database)
+        after_commit(using=conf.reader_database)

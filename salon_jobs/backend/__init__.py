@@ -85,7 +85,7 @@ class SalonJobsBackend(BaseTaskBackend):
         handler = handlers.handler_of(task)
         handler.check_reach(task)
         call = handler.call_of(task, args, kwargs)
-        added = enqueue.add(handler.new_job(task, call, job_key(task, args, kwargs)))
+        added = enqueue.add(handler.new_job(task, call, job_key(task, args, kwargs)), using=conf.database)
         result = new_result(task, call, added.public_id, added.created_at)
         # The job may be committed already, so a failing receiver must not look as if it had prevented it.
         task_enqueued.send_robust(type(self), task_result=result)

@@ -33,12 +33,12 @@ from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import OptionInvalid, PayloadInvalid, suggest
 from salon_jobs.core.events import logger
-from salon_jobs.core.records import JobState, NewJob
+from salon_jobs.core.records import JobState
 from salon_jobs.db import statements
 from salon_jobs.db.instants import to_project
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.current import RunningJob, current_job
-from salon_jobs.jobs.options import DeclaredLimits, ErrorRules, JobOptions, Timeouts
+from salon_jobs.jobs.options import DeclaredLimits, ErrorRules, JobOptions, NewJob, Timeouts
 from salon_jobs.jobs.results import load_result
 from salon_jobs.tenancy.active import current_store_id
 

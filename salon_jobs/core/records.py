@@ -39,36 +39,6 @@ class EnqueueAction(StrEnum):
     SUPERSEDED_RUNNING = "superseded_running"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewJob:
-    """One validated job to insert. ``run_at`` None means ``run_in`` from now, or now, by the database's clock.
-
-    ``public_id`` is the unguessable id of its result; ``keep_result`` None keeps the result as long as the task says.
-    """
-
-    task: str
-    store_id: UUID | None
-    payload: str
-    queue: str
-    priority: int
-    max_attempts: int
-    run_at: datetime | None = None
-    run_in: timedelta | None = None
-    expires_at: datetime | None = None
-    job_key: str | None = None
-    job_key_mode: JobKeyMode = JobKeyMode.REPLACE
-    tick: datetime | None = None
-    concurrency_key: str | None = None
-    trace: str | None = None
-    public_id: UUID | None = None
-    keep_result: timedelta | None = None
-
-    @property
-    def due(self) -> datetime | None:
-        """When it is due, by this host's clock, which decides whether to wake a worker; None means now."""
-        return self.run_at if self.run_in is None else datetime.now(UTC) + self.run_in
-
-
 class KeptResult(NamedTuple):
     """What a handler returned, as JSON, for how long it is kept, and how long the handler ran."""
 

@@ -106,7 +106,7 @@ class JobsPublisher(Publisher):
             arguments = {**arguments, STORE_ARGUMENT: str(message.store_id)}
         job = task.new_job(task.payload.bind((), arguments), task.options)
         with consuming([message], self._traced) as [trace]:
-            return add(replace(job, trace=trace)).id
+            return add(replace(job, trace=trace), using=conf.database).id
 
     def _traced(self, message: OutgoingMessage) -> TracedMessage:
         return TracedMessage(

@@ -117,7 +117,7 @@ def _ids(jobs: Jobs) -> list[int]:
 def _wake(results: list[ActionResult[int]], using: str | None) -> list[ActionResult[int]]:
     """Wake workers after the commit if a job was changed."""
     if any(result.changed for result in results):
-        enqueue.after_commit(None, using=using or conf.database)
+        enqueue.after_commit(using=using or conf.database)
     return results
 
 

@@ -6,10 +6,10 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import chain, repeat
 from operator import attrgetter, is_
 from typing import Any, Final, Unpack
@@ -20,15 +20,14 @@ from django.db.backends.utils import CursorWrapper
 from msgspec import Struct
 from psycopg import Error as PsycopgError
 
-from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import EnqueueRefused, PayloadInvalid
-from salon_jobs.core.records import EnqueueAction, NewJob
+from salon_jobs.core.records import EnqueueAction
 from salon_jobs.core.tracing import SYSTEM, Sent, current_trace, is_traced, sending
 from salon_jobs.db import statements
 from salon_jobs.db.connections import named_refusals
 from salon_jobs.db.notify import WakeUps
 from salon_jobs.jobs import registry
-from salon_jobs.jobs.options import EnqueueOptions
+from salon_jobs.jobs.options import EnqueueOptions, NewJob
 from salon_jobs.jobs.results import JobHandle
 from salon_jobs.signals import job_enqueued
 
@@ -52,37 +51,33 @@ class JobContent(Struct, frozen=True, gc=False):
     trace: str | None = None
 
 
-def _is_due(due: datetime | None) -> bool:
-    return due is None or due <= datetime.now(UTC)
-
-
-def after_commit(due: datetime | None, *, using: str | None = None) -> None:
-    """Send a wake-up after the caller's commit, unless the job is due later. Never fails the transaction."""
-    if _is_due(due):
-        wake_ups.after_commit(using or conf.database)
+def after_commit(*, using: str) -> None:
+    """Wake workers after the caller's commit. Never fails the transaction."""
+    wake_ups.after_commit(using)
 
 
 _IN_CONTEXT: Final = "a store's jobs are enqueued inside tenant_context(store_id)"
 
 
 @contextmanager
-def enqueue_cursor(due: datetime | None, *, remedy: str = _IN_CONTEXT) -> Generator[CursorWrapper]:
+def enqueue_cursor(*, using: str, wakes: bool, remedy: str = _IN_CONTEXT) -> Generator[CursorWrapper]:
     """Yield a cursor, translate database errors, and schedule the wake-up for the caller's commit.
 
     Raises EnqueueRefused, SchemaMissing, ConfigurationError.
     """
-    look_for_another_transaction()
-    with named_refusals(conf.database, EnqueueRefused, remedy), connections[conf.database].cursor() as cursor:
+    look_for_another_transaction(using)
+    with named_refusals(using, EnqueueRefused, remedy), connections[using].cursor() as cursor:
         yield cursor
-    after_commit(due)
+    if wakes:
+        wake_ups.after_commit(using)
 
 
-def look_for_another_transaction() -> None:
+def look_for_another_transaction(using: str) -> None:
     """Raise EnqueueRefused if the caller's transaction is on another alias only: its rollback would not undo the job.
 
     Call this before opening a transaction to enqueue in; inside one, it detects nothing.
     """
-    own = connections[conf.database]
+    own = connections[using]
     if own.in_atomic_block or len(connections.settings) == 1:
         return
     for connection in connections.all(initialized_only=True):
@@ -126,13 +121,22 @@ _CANCEL_S: Final = 2.0
 _DEDUPE_TRIES: Final = 5
 
 
-def add(job: NewJob) -> JobHandle:
+def add(job: NewJob, *, using: str) -> JobHandle:
     """Add one job in the caller's transaction. Raises EnqueueRefused, SchemaMissing."""
     with enqueuing(job) as (traced, sent):
-        if job.job_key is not None:
-            handle = _add_keys(traced, [JobContent(job.store_id, job.payload, job.job_key, job.concurrency_key)])[0]
+        if not job.is_plain:
+            content = JobContent(job.store_id, job.payload, job.job_key, job.concurrency_key)
+            [handle] = _add_keys(traced, [content], using)
         else:
-            handle = _add_one(traced)
+            if job.is_due:
+                look_for_another_transaction(using)
+                with named_refusals(using, EnqueueRefused, _IN_CONTEXT):
+                    job_id, created_at = wake_ups.run(connections[using], "enqueue", traced.parameters())
+            else:
+                with enqueue_cursor(using=using, wakes=False) as cursor:
+                    cursor.execute(statements.load("enqueue"), traced.parameters())
+                    job_id, created_at = cursor.fetchone()
+            handle = _handle(job, job_id, EnqueueAction.INSERTED, job.public_id, created_at)
         sent.message_id = str(handle.id)
     _announce(job.task, [handle])
     return handle
@@ -143,43 +147,13 @@ def _announce(task: str, handles: list[JobHandle]) -> None:
         job_enqueued.send_robust(registry.get_declaration(task), handles=handles)
 
 
-def job_values(job: NewJob) -> dict[str, Any]:
-    """Return the parameters that the statements which add jobs have in common."""
-    return {
-        "task": job.task,
-        "store_id": job.store_id,
-        "queue": job.queue,
-        "priority": job.priority,
-        "max_attempts": job.max_attempts,
-        "run_at": job.run_at,
-        "run_in": job.run_in,
-        "expires_at": job.expires_at,
-        "payload": job.payload,
-        "tick": job.tick,
-        "concurrency_key": job.concurrency_key,
-        "trace": job.trace,
-        "public_id": job.public_id,
-        "keep_result": job.keep_result,
-    }
-
-
-def _add_one(job: NewJob) -> JobHandle:
-    if _is_due(job.due):
-        look_for_another_transaction()
-        with named_refusals(conf.database, EnqueueRefused, _IN_CONTEXT):
-            job_id, created_at = wake_ups.run(connections[conf.database], "enqueue", job_values(job))
-    else:
-        with enqueue_cursor(job.due) as cursor:
-            cursor.execute(statements.load("enqueue"), job_values(job))
-            job_id, created_at = cursor.fetchone()
-    return _handle(job, job_id, EnqueueAction.INSERTED, job.public_id, created_at)
-
-
 def _handle(job: NewJob, job_id: int, action: EnqueueAction, public_id: UUID | None, created_at: datetime) -> JobHandle:
     return JobHandle(job_id, action) if job.public_id is None else JobHandle(job_id, action, public_id, created_at)
 
 
-def add_many(pattern: NewJob, contents: Iterable[JobContent], *, then: NewJob | None = None) -> list[JobHandle]:
+def add_many(
+    pattern: NewJob, contents: Iterable[JobContent], *, then: NewJob | None = None, using: str
+) -> list[JobHandle]:
     """Add jobs like ``pattern`` in one transaction, in order; return a handle for each, even if keys repeat.
 
     Either all of them have a key or none. ``then`` is enqueued when they have ended. Raises EnqueueRefused or
@@ -189,64 +163,51 @@ def add_many(pattern: NewJob, contents: Iterable[JobContent], *, then: NewJob | 
     first = next(rest, None)
     if first is None:
         if then is not None:
-            add(then)
+            add(then, using=using)
         return []
     contents = chain((first,), rest)
-    if first.trace is not None:  # each one continues its own trace
-        return _add_many(pattern, first, contents, then)
-    with enqueuing(pattern) as (traced, sent):
-        handles = _add_many(traced, first, contents, then)
-        sent.count, sent.body_size = len(handles), None
+    # Jobs with traces continue their own.
+    with nullcontext((pattern, None)) if first.trace is not None else enqueuing(pattern) as (traced, sent):
+        look_for_another_transaction(using)
+        with transaction.atomic(using=using):
+            if first.job_key is not None:
+                handles = _add_keyed(traced, list(contents), using)
+            else:
+                with connections[using].cursor() as cursor:
+                    handles = _insert(cursor, traced, contents, using)
+                if pattern.is_due:
+                    wake_ups.after_commit(using)
+            if then is not None:
+                add_follow_up(then, {handle.id for handle in handles}, using=using)
+        _announce(pattern.task, handles)
+        if sent is not None:
+            sent.count, sent.body_size = len(handles), None
     return handles
 
 
-def add_follow_up(then: NewJob, ids: Iterable[int]) -> None:
+def add_follow_up(then: NewJob, ids: Iterable[int], *, using: str) -> None:
     """Have a job enqueued in the transaction that ends the last of these new jobs, or at once if there are none."""
-    with enqueuing(then) as (traced, _), enqueue_cursor(None) as cursor:
-        row = {
-            **job_values(traced),
-            "ids": f"{{{','.join(map(str, ids))}}}",
-            "job_key": then.job_key,
-            "job_key_mode": then.job_key_mode.value,
-        }
-        cursor.execute(statements.load("add_follow_up"), row)
+    with enqueuing(then) as (traced, _), enqueue_cursor(using=using, wakes=False) as cursor:
+        parameters = {**traced.parameters(), "ids": f"{{{','.join(map(str, ids))}}}"}
+        cursor.execute(statements.load("add_follow_up"), parameters)
         [waits_for] = cursor.fetchone()
     if not waits_for:
-        add(then)
-
-
-def _add_many(
-    pattern: NewJob, first: JobContent, contents: Iterable[JobContent], then: NewJob | None
-) -> list[JobHandle]:
-    look_for_another_transaction()
-    with transaction.atomic(using=conf.database):
-        if first.job_key is not None:
-            handles = _add_keyed(pattern, list(contents))
-        else:
-            with connections[conf.database].cursor() as cursor:
-                handles = _insert(cursor, pattern, contents)
-            after_commit(pattern.due)
-        if then is not None:
-            add_follow_up(then, {handle.id for handle in handles})
-    _announce(pattern.task, handles)
-    return handles
+        add(then, using=using)
 
 
 def _parameters(pattern: NewJob, contents: Sequence[JobContent]) -> dict[str, Any]:
     first, stores = contents[0], _column(contents, "store_id")
     of_one = first.job_key is None and all(map(is_, stores, repeat(first.store_id)))
-    traces: list[str | None] = [pattern.trace] if first.trace is None else _column(contents, "trace")
     return {
-        **job_values(pattern),
+        **pattern.parameters(),
         # Text that the server splits: a third of the time of arrays, which psycopg quotes element by element.
         "payloads": "\n".join(_column(contents, "payload")),
         "store_id": first.store_id if of_one else None,
         "store_ids": None if of_one else ",".join(map(_text, stores)),
         # Either all have one or none does.
         "job_keys": None if first.job_key is None else _column(contents, "job_key"),
-        "job_key_mode": pattern.job_key_mode.value,
         "concurrency_keys": None if first.concurrency_key is None else _column(contents, "concurrency_key"),
-        "traces": traces,
+        "traces": None if first.trace is None else _column(contents, "trace"),
     }
 
 
@@ -272,7 +233,7 @@ def _batches(contents: Iterable[JobContent]) -> Iterator[tuple[list[JobContent],
         yield batch, False
 
 
-def _insert(cursor: CursorWrapper, pattern: NewJob, contents: Iterable[JobContent]) -> list[JobHandle]:
+def _insert(cursor: CursorWrapper, pattern: NewJob, contents: Iterable[JobContent], using: str) -> list[JobHandle]:
     """Insert jobs without keys, batch after batch; prepare the next batches while the server works.
 
     Statements that the caller's generator runs wait for ours: if one of ours ran after a savepoint of the caller,
@@ -280,7 +241,7 @@ def _insert(cursor: CursorWrapper, pattern: NewJob, contents: Iterable[JobConten
     """
 
     def run(parameters: dict[str, Any]) -> list[int]:
-        with named_refusals(conf.database, EnqueueRefused, _IN_CONTEXT):
+        with named_refusals(using, EnqueueRefused, _IN_CONTEXT):
             cursor.execute(statements.load("add_jobs_without_keys"), parameters)
         ids: list[int] = cursor.fetchone()[0]
         return ids
@@ -310,7 +271,7 @@ def _insert(cursor: CursorWrapper, pattern: NewJob, contents: Iterable[JobConten
         return handles
     pending: deque[Future[list[int]]] = deque()
     caller = threading.current_thread()
-    wrappers = connections[conf.database].execute_wrappers
+    wrappers = connections[using].execute_wrappers
     with ThreadPoolExecutor(1, thread_name_prefix="salon-jobs-enqueue") as server:
         start(_parameters(pattern, batch))
         wrappers.append(in_order)
@@ -326,7 +287,7 @@ def _insert(cursor: CursorWrapper, pattern: NewJob, contents: Iterable[JobConten
             if not isinstance(error, Exception):  # such as Ctrl-C, which does not wait for another transaction's lock
                 server.shutdown(wait=False, cancel_futures=True)
                 with suppress(PsycopgError):
-                    connections[conf.database].connection.cancel_safe(timeout=_CANCEL_S)
+                    connections[using].connection.cancel_safe(timeout=_CANCEL_S)
                 raise
             for statement in pending:
                 if (refused := statement.exception()) is not None:
@@ -338,22 +299,12 @@ def _insert(cursor: CursorWrapper, pattern: NewJob, contents: Iterable[JobConten
     return handles
 
 
-def _add_keyed(pattern: NewJob, contents: Sequence[JobContent]) -> list[JobHandle]:
+def _add_keyed(pattern: NewJob, contents: Sequence[JobContent], using: str) -> list[JobHandle]:
     """Add keyed jobs in the caller's transaction, which holds the locks of their keys until it ends.
 
     Each key once per statement, and the keys in the same order for every enqueuer.
     """
-    handles: dict[int, JobHandle] = {}
-    for positions in _rounds(contents):
-        for start in range(0, len(positions), _ROWS):
-            batch = positions[start : start + _ROWS]
-            handles.update(zip(batch, _add_keys(pattern, [contents[position] for position in batch]), strict=True))
-    return [handles[position] for position in range(len(contents))]
-
-
-def _rounds(contents: Sequence[JobContent]) -> list[list[int]]:
-    """Split the positions, sorted by store and key, into rounds in which each key occurs once."""
-    rounds: list[list[int]] = []
+    rounds: list[list[int]] = []  # of positions, in each of which a key occurs once
     counts: Counter[tuple[str, str]] = Counter()
     keys = [(_text(content.store_id), content.job_key or "") for content in contents]
     for position in sorted(range(len(keys)), key=keys.__getitem__):
@@ -362,14 +313,20 @@ def _rounds(contents: Sequence[JobContent]) -> list[list[int]]:
             rounds.append([])
         rounds[counts[key]].append(position)
         counts[key] += 1
-    return rounds
+    handles: dict[int, JobHandle] = {}
+    for positions in rounds:
+        for start in range(0, len(positions), _ROWS):
+            batch = positions[start : start + _ROWS]
+            added = _add_keys(pattern, [contents[position] for position in batch], using)
+            handles.update(zip(batch, added, strict=True))
+    return [handles[position] for position in range(len(contents))]
 
 
-def _add_keys(pattern: NewJob, contents: Sequence[JobContent]) -> list[JobHandle]:
+def _add_keys(pattern: NewJob, contents: Sequence[JobContent], using: str) -> list[JobHandle]:
     """Add jobs by their keys, each once, in one statement. Raises EnqueueRefused, SchemaMissing."""
     handles: dict[tuple[UUID | None, str | None], JobHandle] = {}
     parameters = _parameters(pattern, contents)
-    with enqueue_cursor(pattern.due) as cursor:
+    with enqueue_cursor(using=using, wakes=pattern.is_due) as cursor:
         for _ in range(_DEDUPE_TRIES):
             cursor.execute(statements.load("add_jobs"), parameters)
             for job_id, action, store_id, key, *described in cursor.fetchall():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from typing import Any, Final, ParamSpec
 
 from asgiref.sync import sync_to_async
@@ -10,12 +11,12 @@ from django.db import transaction
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError, PayloadInvalid, UnknownFanOut
-from salon_jobs.core.records import FanOutProgress, FanOutResult, NewJob
+from salon_jobs.core.records import FanOutProgress, FanOutResult
 from salon_jobs.core.text import shown
 from salon_jobs.core.tracing import SYSTEM, Sent, current_trace, sending
 from salon_jobs.db import statements
 from salon_jobs.jobs.current import running
-from salon_jobs.jobs.enqueue import add_follow_up, enqueue_cursor, job_values
+from salon_jobs.jobs.enqueue import add_follow_up, enqueue_cursor
 from salon_jobs.jobs.options import FanOut
 from salon_jobs.jobs.payload import STORE_ARGUMENT
 from salon_jobs.jobs.task import BoundTask, follow_up
@@ -26,6 +27,7 @@ P = ParamSpec("P")
 _MARKER: Final = f"\x1f{'store':-^34}\x1f"
 _NO_STORE: Final = "00000000-0000-0000-0000-000000000000"
 _EVERY_STORE: Final = FanOut()
+_AS_WORKER: Final = "a fan-out runs as the worker role: call it from a task"
 
 
 def fan_out(task: BoundTask[P], options: FanOut = _EVERY_STORE, /, **arguments: Any) -> FanOutResult:
@@ -41,15 +43,35 @@ def fan_out(task: BoundTask[P], options: FanOut = _EVERY_STORE, /, **arguments: 
         raise ConfigurationError("fan_out needs SALON_JOBS['STORE_MODEL']")
     if not isinstance(task, BoundTask) or not task.task.is_store_task:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise PayloadInvalid(f"fan_out needs a store task; {shown(task)} is not one")
-    job, parameters = _parameters(task, options, arguments)
+    if STORE_ARGUMENT in arguments:
+        raise PayloadInvalid(f"task {task.task.name!r}: fan_out passes store_id itself, once per store")
+    declared, database = task.task, conf.database
+    checked = declared.payload.bind((), {**arguments, STORE_ARGUMENT: _NO_STORE})
+    tick = None if (running_job := running.get()) is None else running_job.tick
+    job = replace(
+        declared.new_job(checked, task.options.of_many()),
+        tick=tick,
+        **declared.keys_for(_MARKER, checked, task.options),
+    )
     then = None if options.then is None else follow_up(options.then)
-    sent = Sent(emitted=False, system=SYSTEM, destination=task.options.queue, name=task.task.name)
+    sent = Sent(emitted=False, system=SYSTEM, destination=job.queue, name=job.task)
     with (
         sending(sent),
-        enqueue_cursor(job.due, remedy="a fan-out runs as the worker role: call it from a task") as cursor,
-        transaction.atomic(using=conf.database),
+        enqueue_cursor(using=database, wakes=job.is_due, remedy=_AS_WORKER) as cursor,
+        transaction.atomic(using=database),
     ):
-        parameters["trace"] = current_trace()
+        parameters: dict[str, Any] = {
+            **replace(job, trace=current_trace()).parameters(),
+            "marker": _MARKER,
+            "job_key": job.job_key,
+            "concurrency_key": job.concurrency_key,
+            "tick": tick,
+            "jitter": options.jitter,
+            "exclude": list(options.exclude),
+            "label": options.label,
+            "digest": hashlib.sha256(f"{job.payload}\x1f{options.label}".encode()).hexdigest(),
+            "wants_ids": then is not None,
+        }
         cursor.execute(statements.load("fan_out_record"), parameters)
         record = cursor.fetchone()
         if record is None:
@@ -57,11 +79,11 @@ def fan_out(task: BoundTask[P], options: FanOut = _EVERY_STORE, /, **arguments: 
             earlier_id, stores, paused = cursor.fetchone()
             return FanOutResult(0, stores, earlier_id, paused)
         statement = statements.load("fan_out").replace("__function__", conf.fan_out_function)
-        cursor.execute(statement, parameters | {"fan_out_id": record[0], "wants_ids": then is not None})
+        cursor.execute(statement, parameters | {"fan_out_id": record[0]})
         inserted, kept, paused, ids = cursor.fetchone()
         sent.count = inserted
         if then is not None:
-            add_follow_up(then, ids or ())
+            add_follow_up(then, ids or (), using=database)
     return FanOutResult(inserted, kept, record[0], paused)
 
 
@@ -81,23 +103,3 @@ def fan_out_progress(fan_out_id: int, *, using: str | None = None) -> FanOutProg
     total, running, queued, failed, cancelled = counts[0]
     done = max(total - running - queued - failed - cancelled, 0)
     return FanOutProgress(total, done, running, queued, failed, cancelled)
-
-
-def _parameters(bound: BoundTask[P], options: FanOut, arguments: dict[str, Any]) -> tuple[NewJob, dict[str, Any]]:
-    task = bound.task
-    if STORE_ARGUMENT in arguments:
-        raise PayloadInvalid(f"task {task.name!r}: fan_out passes store_id itself, once per store")
-    checked = task.payload.bind((), {**arguments, STORE_ARGUMENT: _NO_STORE})
-    job = task.new_job(checked, bound.options)
-    return job, {
-        **job_values(job),
-        "marker": _MARKER,
-        "job_key": bound.options.job_key or task.key_for(_MARKER, checked),
-        "concurrency_key": bound.options.concurrency_key or task.concurrency_key_for(_MARKER, checked),
-        "job_key_mode": job.job_key_mode.value,
-        "tick": None if (running_job := running.get()) is None else running_job.tick,
-        "jitter": options.jitter,
-        "exclude": list(options.exclude),
-        "label": options.label,
-        "digest": hashlib.sha256(f"{job.payload}\x1f{options.label}".encode()).hexdigest(),
-    }

@@ -215,7 +215,7 @@ def set_paused(kind: Limit.Kind, name: str, *, paused: bool, by: str = "", using
     row, is_new = rows.get_or_create(kind=kind, name=name, defaults=values)
     changed = paused if is_new else rows.filter(pk=row.pk).exclude(paused=paused).update(**values) > 0
     if not paused:
-        enqueue.after_commit(None, using=using)
+        enqueue.after_commit(using=using or conf.database)
     return changed
 
 
@@ -261,7 +261,7 @@ def limit(
     else:
         scope = _scope(queue, task, store_id)
     Limit.objects.using(using or conf.database).update_or_create(kind=scope[0], name=scope[1], defaults=values)
-    enqueue.after_commit(None, using=using)
+    enqueue.after_commit(using=using or conf.database)
 
 
 def limit_name(kind: Limit.Kind, name: str) -> str:

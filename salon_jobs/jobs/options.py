@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, get_type_hints
 from uuid import UUID
 
 from salon_jobs.core.arguments import check_text
+from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import OptionInvalid, TaskInvalid, suggest
 from salon_jobs.core.outcomes import DISCARDED, Cancelled, Errored
@@ -24,31 +27,201 @@ if TYPE_CHECKING:
 KeyMode = Literal["replace", "preserve_run_at", "unsafe_dedupe"]
 LONGEST_DAYS: Final = 36_500
 LONGEST: Final = {"job_key": 512, "concurrency_key": 255}
+# Marks an option that only a single enqueue may have, not a fan-out or an ``enqueue_many``.
+OF_ONE: Final = "of one"
+
+
+def check_instant(name: str, value: object) -> datetime:
+    """Return an aware datetime, or with ``USE_TZ = False`` a naive one made aware. Raises OptionInvalid for others."""
+    instant = from_project(value) if isinstance(value, datetime) else None
+    if instant is None or instant.tzinfo is None:
+        raise OptionInvalid(f"{name} must be an aware datetime, not {shown(value)}; give it a time zone")
+    if not EARLIEST <= instant <= LATEST:
+        raise OptionInvalid(f"{name} must lie between {EARLIEST} and {LATEST}, not at {shown(value)}")
+    return instant
+
+
+def check_number(name: str, value: object, least: int, most: int) -> None:
+    """Reject anything but a whole number in this range. Raises OptionInvalid naming the field."""
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise OptionInvalid(f"{name} must be a whole number from {least} to {most}, not {shown(value)}")
+
+
+def check_flag(name: str, value: object) -> bool:
+    """Return True or False; refuse anything else. Raises OptionInvalid naming the field."""
+    if not isinstance(value, bool):
+        raise OptionInvalid(f"{name} must be True or False, not {shown(value)}")
+    return value
+
+
+def check_duration(name: str, value: object, most_days: int = LONGEST_DAYS) -> None:
+    """Reject anything but a timedelta from zero to so many days. Raises OptionInvalid naming the field."""
+    if not isinstance(value, timedelta) or not timedelta(0) <= value <= timedelta(days=most_days):
+        raise OptionInvalid(f"{name} must be a timedelta from zero to {most_days:,} days, not {shown(value)}")
+
+
+def check_key_mode(name: str, value: object) -> None:
+    """Reject anything but a mode of job keys. Raises OptionInvalid naming the field."""
+    if value not in tuple(JobKeyMode):
+        raise OptionInvalid(f"{name} must be one of {', '.join(JobKeyMode)}, not {shown(value)}")
 
 
 class EnqueueOptions(TypedDict, total=False):
-    """Options of ``using`` and ``enqueue_job``; None is the same as leaving one out."""
+    """Options of ``using`` and ``enqueue_job``; None is the same as leaving one out.
 
-    queue: str | None
+    Each has its type, its check and its documentation here; ``OF_ONE`` keeps it from many jobs added at once.
+    ``JobOptions`` gives it a default, and with one more line a task declaration (``TaskOptions``) or one of Django's
+    (``backend.tasks``) may have it too.
+    """
+
+    queue: Annotated[str | None, partial(check_text, longest=100)]
     """Where it waits, instead of the task's queue."""
-    priority: int | None
+    priority: Annotated[int | None, partial(check_number, least=-32768, most=32767)]
+    """Smaller first."""
+    max_attempts: Annotated[int | None, partial(check_number, least=1, most=32767)]
+    """How often the job runs at most."""
+    run_at: Annotated[datetime | None, check_instant]
+    """When it is due."""
+    run_in: Annotated[timedelta | None, check_duration]
+    """How long from now it is due, by the database's clock; instead of ``run_at``."""
+    expires_at: Annotated[datetime | None, check_instant]
+    """When it is cancelled if it has not begun."""
+    job_key: Annotated[str | None, partial(check_text, longest=LONGEST["job_key"])]
+    """Its key, instead of the one that the task's template gives."""
+    job_key_mode: Annotated[KeyMode | None, check_key_mode]
+    """What happens if a job waits under the key; see docs/how-to/job-keys.md."""
+    concurrency_key: Annotated[str | None, partial(check_text, longest=LONGEST["concurrency_key"])]
+    """The key whose jobs share the limit ``key_concurrency``, instead of the one that the task's template gives."""
+    keep_result: Annotated[timedelta | None, check_duration]
+    """How long what the handler returns is kept, instead of what the task says; zero: not at all."""
+
+
+# Of each option, its check, and OF_ONE if it is one.
+_DECLARED: Final[dict[str, tuple[Any, ...]]] = {
+    name: hint.__metadata__ for name, hint in get_type_hints(EnqueueOptions, include_extras=True).items()
+}
+
+
+class TaskOptions(TypedDict, total=False):
+    """Options of ``task`` and ``store_task``."""
+
+    queue: str
+    """The queue of its jobs."""
+    priority: int
     """Smaller first."""
     max_attempts: int | None
-    """How often the job runs at most."""
-    run_at: datetime | None
-    """When it is due."""
-    run_in: timedelta | None
-    """How long from now it is due, by the database's clock; instead of ``run_at``."""
-    expires_at: datetime | None
-    """When it is cancelled if it has not begun."""
+    """How often a job runs at most; None: the setting, 25 by default."""
     job_key: str | None
-    """Its key, instead of the one that the task's template gives."""
-    job_key_mode: KeyMode | None
-    """What happens if a job waits under the key; see docs/how-to/job-keys.md."""
+    """Template over the arguments: at most one job with the same key waits."""
+    job_key_mode: KeyMode
+    """What an enqueue does if a job waits under the key; see docs/how-to/job-keys.md."""
+    backoff: Backoff | None
+    """How long a failed job waits before its retry; None: the setting."""
+    retry_on: tuple[type[BaseException], ...] | None
+    """Errors that are retried; None: all."""
+    discard_on: tuple[type[BaseException], ...] | None
+    """Errors that discard the job; see docs/how-to/retries-snooze-discard.md."""
+    timeout: timedelta | None
+    """Limit of a run; see docs/how-to/timeouts-and-cancellation.md."""
+    wait_timeout: timedelta | None
+    """Limit of the wait before a run."""
+    wait_overtime: timedelta | None
+    """How much of the wait does not count towards ``wait_timeout``."""
+    waiting_shortens_timeout: bool
+    """Whether a run gets no more than is left of ``wait_timeout``."""
+    max_concurrency: int | None
+    """How many of its jobs run at once, in all processes; see docs/how-to/pause-and-limit.md."""
     concurrency_key: str | None
-    """The key whose jobs share the limit ``key_concurrency``, instead of the one that the task's template gives."""
+    """Template over the arguments: jobs that share the key share ``key_concurrency``."""
+    key_concurrency: int | None
+    """How many jobs with the same ``concurrency_key`` run at once; None: 1."""
     keep_result: timedelta | None
-    """How long what the handler returns is kept, instead of what the task says; zero: not at all."""
+    """How long what the handler returns is kept after a success; None: not at all."""
+    at_most_once: bool
+    """Whether a run that was cut short is never repeated; see docs/how-to/how-often-it-runs.md."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """Options that ``using`` can change for one enqueue, with their defaults. Raises OptionInvalid naming the field."""
+
+    queue: str = "default"
+    priority: int = 0
+    max_attempts: int | None = None
+    run_at: datetime | None = None
+    run_in: timedelta | None = None
+    expires_at: datetime | None = None
+    job_key: str | None = None
+    job_key_mode: KeyMode = "replace"
+    concurrency_key: str | None = None
+    keep_result: timedelta | None = None
+
+    def __post_init__(self) -> None:
+        for name, (check, *_) in _DECLARED.items():
+            value = getattr(self, name)
+            if (value is not None or name in _REQUIRED) and (checked := check(name, value)) is not None:
+                object.__setattr__(self, name, checked)
+        if self.run_in is not None and self.run_at is not None:
+            raise OptionInvalid("run_in and run_at both say when the job is due: pass one of them")
+
+    def values(self) -> dict[str, Any]:
+        """Return the options by name."""
+        return {name: getattr(self, name) for name in EnqueueOptions.__annotations__}
+
+    def of_many(self) -> JobOptions:
+        """Return the options, of many jobs added at once. Raises OptionInvalid for one that a single job must have."""
+        for name in _OF_ONE:
+            if getattr(self, name) is not None:
+                raise OptionInvalid(f"{name} is an option of one job: enqueue these one by one")
+        return self
+
+
+_OF_ONE: Final = [name for name, option in _DECLARED.items() if OF_ONE in option]
+# Those that None is no value of.
+_REQUIRED: Final = {field.name for field in fields(JobOptions) if field.default is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewJob(JobOptions):
+    """One job to insert: its checked options, and what no caller sets. It is due at ``run_at``, or after ``run_in``.
+
+    ``public_id`` is the unguessable id of its result; ``keep_result`` None keeps the result as long as the task says.
+    """
+
+    task: str
+    store_id: UUID | None
+    payload: str
+    tick: datetime | None = None
+    trace: str | None = None
+    public_id: UUID | None = None
+
+    def __post_init__(self) -> None:
+        """Check nothing: the options were checked where they were given."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its row is just added, without a look at what is there already."""
+        return self.job_key is None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is due now, by this host's clock, which decides whether to wake a worker."""
+        if self.run_in is not None:
+            return self.run_in <= timedelta(0)
+        return self.run_at is None or self.run_at <= datetime.now(UTC)
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the parameters of the statements that add jobs: ``options`` is JSON of all that is set."""
+        options = {name: value for name in _STORED if (value := getattr(self, name)) is not None}
+        if self.trace is not None:
+            options["trace"] = json.loads(self.trace)
+        return {"task": self.task, "payload": self.payload, "store_id": self.store_id, "options": _to_json(options)}
+
+
+# Instants, durations and ids as PostgreSQL reads them, even of subclasses.
+_to_json: Final = json.JSONEncoder(default=str).encode
+# What a job's statements get as its ``options``.
+_STORED: Final = [field.name for field in fields(NewJob) if field.name not in ("task", "store_id", "payload", "trace")]
 
 
 # Options of other libraries, and what to use here.
@@ -100,51 +273,6 @@ def unknown_option(name: str, known: Iterable[str]) -> OptionInvalid:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobOptions:
-    """Options that ``using`` can change for one enqueue. Raises OptionInvalid naming the field."""
-
-    queue: str = "default"
-    priority: int = 0
-    max_attempts: int | None = None
-    run_at: datetime | None = None
-    run_in: timedelta | None = None
-    expires_at: datetime | None = None
-    job_key: str | None = None
-    job_key_mode: KeyMode = "replace"
-    concurrency_key: str | None = None
-    keep_result: timedelta | None = None
-
-    def __post_init__(self) -> None:
-        check_text("queue", self.queue, 100)
-        for name, longest in LONGEST.items():
-            if (key := getattr(self, name)) is not None:
-                check_text(name, key, longest)
-        check_number("priority", self.priority, -32768, 32767)
-        if self.max_attempts is not None:
-            check_number("max_attempts", self.max_attempts, 1, 32767)
-        for name in ("run_at", "expires_at"):
-            if (value := getattr(self, name)) is not None:
-                object.__setattr__(self, name, check_instant(name, value))
-        for name in ("run_in", "keep_result"):
-            if (value := getattr(self, name)) is not None:
-                check_duration(name, value, LONGEST_DAYS)
-        if self.run_in is not None and self.run_at is not None:
-            raise OptionInvalid("run_in and run_at both say when the job is due: pass one of them")
-        if self.job_key_mode not in tuple(JobKeyMode):
-            raise OptionInvalid(f"job_key_mode must be one of {', '.join(JobKeyMode)}, not {shown(self.job_key_mode)}")
-
-
-def check_instant(name: str, value: object) -> datetime:
-    """Return an aware datetime, or with ``USE_TZ = False`` a naive one made aware. Raises OptionInvalid for others."""
-    instant = from_project(value) if isinstance(value, datetime) else None
-    if instant is None or instant.tzinfo is None:
-        raise OptionInvalid(f"{name} must be an aware datetime, not {shown(value)}; give it a time zone")
-    if not EARLIEST <= instant <= LATEST:
-        raise OptionInvalid(f"{name} must lie between {EARLIEST} and {LATEST}, not at {shown(value)}")
-    return instant
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredLimits:
     """Limits on how many jobs of a task run at once, in total and per key. Raises OptionInvalid naming the field."""
 
@@ -187,19 +315,6 @@ class FanOut:
             check_text("label", self.label, 255)
 
 
-def check_number(name: str, value: object, least: int, most: int) -> None:
-    """Reject anything but a whole number in this range. Raises OptionInvalid naming the field."""
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise OptionInvalid(f"{name} must be a whole number from {least} to {most}, not {shown(value)}")
-
-
-def check_flag(name: str, value: object) -> bool:
-    """Return True or False; refuse anything else. Raises OptionInvalid naming the field."""
-    if not isinstance(value, bool):
-        raise OptionInvalid(f"{name} must be True or False, not {shown(value)}")
-    return value
-
-
 # Options that a task declared at_most_once cannot have, and why.
 _REPEATING: Final = {
     "max_attempts": "which is always 1",
@@ -215,12 +330,6 @@ def refuse_repetition(options: Mapping[str, object]) -> None:
         value = options.get(name)
         if value is not None and not (name == "max_attempts" and value == 1):
             raise OptionInvalid(f"at_most_once does not go with {name}={shown(value)}, {why}: leave one of them out")
-
-
-def check_duration(name: str, value: object, most_days: int) -> None:
-    """Reject anything but a timedelta from zero to so many days. Raises OptionInvalid naming the field."""
-    if not isinstance(value, timedelta) or not timedelta(0) <= value <= timedelta(days=most_days):
-        raise OptionInvalid(f"{name} must be a timedelta from zero to {most_days:,} days, not {shown(value)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

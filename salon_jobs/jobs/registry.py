@@ -8,9 +8,9 @@ from uuid import UUID
 
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import TaskInvalid, UnknownTask, did_you_mean
-from salon_jobs.core.records import JobState, NewJob
+from salon_jobs.core.records import JobState
 from salon_jobs.core.text import shown
-from salon_jobs.jobs.options import DeclaredLimits, ErrorRules, JobOptions, Timeouts
+from salon_jobs.jobs.options import DeclaredLimits, ErrorRules, JobOptions, NewJob, Timeouts
 
 if TYPE_CHECKING:
     from salon_jobs.jobs.current import RunningJob

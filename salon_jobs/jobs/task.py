@@ -7,10 +7,9 @@ import re
 import string
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
-from datetime import timedelta
+from dataclasses import fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpack, overload
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
@@ -22,7 +21,6 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.arguments import check_text
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import OptionInvalid, PayloadInvalid, TaskInvalid
-from salon_jobs.core.records import JobKeyMode, NewJob
 from salon_jobs.core.text import shown
 from salon_jobs.jobs import enqueue, registry
 from salon_jobs.jobs.enqueue import JobContent
@@ -32,7 +30,8 @@ from salon_jobs.jobs.options import (
     EnqueueOptions,
     ErrorRules,
     JobOptions,
-    KeyMode,
+    NewJob,
+    TaskOptions,
     Timeouts,
     check_flag,
     check_number,
@@ -83,7 +82,8 @@ class BoundTask(Generic[P]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
         """Enqueue one job in the caller's transaction. Raises PayloadInvalid, or EnqueueRefused under another store."""
-        return enqueue.add(self.task.new_job(self.task.payload.bind(args, kwargs), self.options))
+        job = self.task.new_job(self.task.payload.bind(args, kwargs), self.options)
+        return enqueue.add(job, using=conf.database)
 
     def enqueue_many(self, calls: Iterable[Call[P]], *, then: Call[...] | None = None) -> list[JobHandle]:
         """Enqueue many jobs in one transaction and return their handles in order.
@@ -92,8 +92,9 @@ class BoundTask(Generic[P]):
         the call of any task, enqueued in the transaction that ends the last of these jobs. Raises PayloadInvalid if one
         of ``calls`` is another task's.
         """
-        pattern = self.task.new_job(None, self.options)
-        return enqueue.add_many(pattern, self._contents(calls), then=None if then is None else follow_up(then))
+        pattern = self.task.new_job(None, self.options.of_many())
+        after = None if then is None else follow_up(then)
+        return enqueue.add_many(pattern, self._contents(calls), then=after, using=conf.database)
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
         """Enqueue like ``enqueue``, from a coroutine: on the thread whose connection the ORM uses there."""
@@ -104,18 +105,20 @@ class BoundTask(Generic[P]):
         return await sync_to_async(self.enqueue_many)(calls, then=then)
 
     def _contents(self, calls: Iterable[Call[P]]) -> Iterator[JobContent]:
-        task, name = self.task, self.task.name
-        job_key, concurrency_key = self.options.job_key, self.options.concurrency_key
-        keyed = job_key is None and task.job_key_template is not None
-        limited = concurrency_key is None and task.limits.concurrency_key is not None
+        task, given = self.task, self.options
         for call in calls:
-            if not isinstance(call, Call) or call.task != name:  # pyright: ignore[reportUnnecessaryIsInstance]
+            if not isinstance(call, Call) or call.task != task.name:  # pyright: ignore[reportUnnecessaryIsInstance]
                 other = f"a call of {call.task!r}" if isinstance(call, Call) else shown(call)  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise PayloadInvalid(f"task {name!r}: enqueue_many got {other}; use its own call(...)")
+                raise PayloadInvalid(f"task {task.name!r}: enqueue_many got {other}; use its own call(...)")
             arguments = call.arguments
-            key = task.key_for(arguments.store_id, arguments) if keyed else job_key
-            limit_key = task.concurrency_key_for(arguments.store_id, arguments) if limited else concurrency_key
-            yield JobContent(arguments.store_id, arguments.json, key, limit_key, call.trace)
+            keys = task.keys_for(arguments.store_id, arguments, given)
+            yield JobContent(
+                arguments.store_id,
+                arguments.json,
+                keys.get("job_key", given.job_key),
+                keys.get("concurrency_key", given.concurrency_key),
+                call.trace,
+            )
 
 
 class Task(BoundTask[P], Generic[P, R_co]):
@@ -158,7 +161,6 @@ class Task(BoundTask[P], Generic[P, R_co]):
         self.is_async = inspect.iscoroutinefunction(function)
         self.is_store_task = is_store_task
         self.atomic = atomic
-        self.job_key_template = job_key_template
         self._backoff = backoff
         self.errors = errors
         self.on_end = None
@@ -171,8 +173,10 @@ class Task(BoundTask[P], Generic[P, R_co]):
             self.payload = PayloadType(name, function, with_store=is_store_task)
         else:
             self.payload = ChunkPayload(name, function)
-        self._check_template("job_key", job_key_template)
-        self._check_template("concurrency_key", limits.concurrency_key)
+        templates = {"job_key": job_key_template, "concurrency_key": limits.concurrency_key}
+        self.key_templates = {name: template for name, template in templates.items() if template is not None}
+        for option, template in self.key_templates.items():
+            self._check_template(option, template)
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
         self.__module__ = function.__module__
@@ -192,9 +196,9 @@ class Task(BoundTask[P], Generic[P, R_co]):
     def using(self, **options: Unpack[EnqueueOptions]) -> BoundTask[P]:
         """Return the task with different options for this enqueue. Raises OptionInvalid naming the field."""
         for name in options:
-            if name in TaskOptions.__annotations__ and name not in EnqueueOptions.__annotations__:
-                raise OptionInvalid(f"no option {name!r} of one enqueue; declare the task with it")
             if name not in EnqueueOptions.__annotations__:
+                if name in TaskOptions.__annotations__:
+                    raise OptionInvalid(f"no option {name!r} of one enqueue; declare the task with it")
                 raise unknown_option(name, EnqueueOptions.__annotations__)
         changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         if self.at_most_once:
@@ -203,42 +207,34 @@ class Task(BoundTask[P], Generic[P, R_co]):
 
     def new_job(self, arguments: Arguments | None, options: JobOptions) -> NewJob:
         """Return the job to add for these arguments and options; without arguments, a pattern for many jobs."""
-        return NewJob(
-            task=self.name,
-            store_id=None if arguments is None else arguments.store_id,
-            payload="{}" if arguments is None else arguments.json,
-            queue=options.queue,
-            priority=options.priority,
+        values = options.values()
+        if options.max_attempts is None:
             # Read the default now, not at import: a system check can then report an invalid setting.
-            max_attempts=self._max_attempts if options.max_attempts is None else options.max_attempts,
-            run_at=options.run_at,
-            run_in=options.run_in,
-            expires_at=options.expires_at,
-            job_key=options.job_key or (None if arguments is None else self.key_for(arguments.store_id, arguments)),
-            job_key_mode=JobKeyMode(options.job_key_mode),
-            concurrency_key=options.concurrency_key
-            or (None if arguments is None else self.concurrency_key_for(arguments.store_id, arguments)),
-            keep_result=None if options.keep_result == self.options.keep_result else options.keep_result,
-        )
+            values["max_attempts"] = 1 if self.at_most_once else conf.max_attempts
+        if options.keep_result == self.options.keep_result:
+            values["keep_result"] = None
+        if arguments is None:
+            return NewJob(task=self.name, store_id=None, payload="{}", **values)
+        if self.key_templates:
+            values |= self.keys_for(arguments.store_id, arguments, options)
+        return NewJob(task=self.name, store_id=arguments.store_id, payload=arguments.json, **values)
 
     def job_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> NewJob:
         """Return the job that enqueueing these arguments adds, with the declared options. Raises PayloadInvalid."""
         return self.new_job(self.payload.bind(args, kwargs), self.options)
 
-    def key_for(self, store: object, arguments: Arguments) -> str | None:
-        """Fill in the job key template from the stored arguments. Raises PayloadInvalid if the key is too long."""
-        key = _filled(self.job_key_template, store, arguments)
-        if key is not None and len(key) > LONGEST["job_key"]:
-            raise PayloadInvalid(f"task {self.name!r}: the job key is longer than {LONGEST['job_key']} characters")
-        return key
-
-    def concurrency_key_for(self, store: object, arguments: Arguments) -> str | None:
-        """Fill in the concurrency key template. Raises PayloadInvalid if the key is empty or too long."""
-        key = _filled(self.limits.concurrency_key, store, arguments)
-        if key is not None and not 1 <= len(key) <= LONGEST["concurrency_key"]:
-            longest = LONGEST["concurrency_key"]
-            raise PayloadInvalid(f"task {self.name!r}: the concurrency key must have 1 to {longest} characters")
-        return key
+    def keys_for(self, store: object, arguments: Arguments, options: JobOptions) -> dict[str, Any]:
+        """Fill in the templates of the keys that ``options`` do not give. Raises PayloadInvalid if one does not fit."""
+        keys: dict[str, Any] = {}
+        for name, template in self.key_templates.items():
+            if getattr(options, name) is not None:
+                continue
+            key = keys[name] = template.format_map({**arguments.plain, STORE_ARGUMENT: store})
+            least = 1 if name == "concurrency_key" else 0
+            if not least <= len(key) <= LONGEST[name]:
+                word = name.replace("_", " ")
+                raise PayloadInvalid(f"task {self.name!r}: the {word} must have {least} to {LONGEST[name]} characters")
+        return keys
 
     @property
     def origin(self) -> str:
@@ -246,17 +242,11 @@ class Task(BoundTask[P], Generic[P, R_co]):
         return f"{self.function.__module__}.{self.function.__qualname__}"
 
     @property
-    def _max_attempts(self) -> int:
-        return 1 if self.at_most_once else conf.max_attempts
-
-    @property
     def backoff(self) -> Backoff:
         """The task's own backoff, or the one from the settings."""
         return self._backoff or conf.backoff
 
-    def _check_template(self, option: str, template: str | None) -> None:
-        if template is None:
-            return
+    def _check_template(self, option: str, template: str) -> None:
         try:
             check_text(option, template, LONGEST[option])
             parts = list(string.Formatter().parse(template))
@@ -277,45 +267,6 @@ class ChunkTask(Task[[UUID, T], R_co], Generic[T, R_co]):
         """Call the function directly with a list of payloads, without enqueueing."""
         handler: Callable[[UUID, list[T]], R_co] = self.function  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
         return handler(store_id, jobs)
-
-
-class TaskOptions(TypedDict, total=False):
-    """Options of ``task`` and ``store_task``."""
-
-    queue: str
-    """The queue of its jobs."""
-    priority: int
-    """Smaller first."""
-    max_attempts: int | None
-    """How often a job runs at most; None: the setting, 25 by default."""
-    job_key: str | None
-    """Template over the arguments: at most one job with the same key waits."""
-    job_key_mode: KeyMode
-    """What an enqueue does if a job waits under the key; see docs/how-to/job-keys.md."""
-    backoff: Backoff | None
-    """How long a failed job waits before its retry; None: the setting."""
-    retry_on: tuple[type[BaseException], ...] | None
-    """Errors that are retried; None: all."""
-    discard_on: tuple[type[BaseException], ...] | None
-    """Errors that discard the job; see docs/how-to/retries-snooze-discard.md."""
-    timeout: timedelta | None
-    """Limit of a run; see docs/how-to/timeouts-and-cancellation.md."""
-    wait_timeout: timedelta | None
-    """Limit of the wait before a run."""
-    wait_overtime: timedelta | None
-    """How much of the wait does not count towards ``wait_timeout``."""
-    waiting_shortens_timeout: bool
-    """Whether a run gets no more than is left of ``wait_timeout``."""
-    max_concurrency: int | None
-    """How many of its jobs run at once, in all processes; see docs/how-to/pause-and-limit.md."""
-    concurrency_key: str | None
-    """Template over the arguments: jobs that share the key share ``key_concurrency``."""
-    key_concurrency: int | None
-    """How many jobs with the same ``concurrency_key`` run at once; None: 1."""
-    keep_result: timedelta | None
-    """How long what the handler returns is kept after a success; None: not at all."""
-    at_most_once: bool
-    """Whether a run that was cut short is never repeated; see docs/how-to/how-often-it-runs.md."""
 
 
 @overload
@@ -379,33 +330,32 @@ def _declare(
     if check_flag("at_most_once", given.get("at_most_once", False)):
         refuse_repetition({**given, "chunk": chunk})
     for option in given:
-        if option in EnqueueOptions.__annotations__ and option not in TaskOptions.__annotations__:
-            raise OptionInvalid(f"no option {option!r} of a task; give it to each enqueue: using({option}=…)")
         if option not in TaskOptions.__annotations__:
+            if option in EnqueueOptions.__annotations__:
+                raise OptionInvalid(f"no option {option!r} of a task; give it to each enqueue: using({option}=…)")
             raise unknown_option(option, TaskOptions.__annotations__)
 
-    def take(*names: str) -> dict[str, Any]:
-        return {each: given[each] for each in names if each in given}
+    def taken(kind: type[T]) -> T:
+        names = {field.name for field in fields(kind)}  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        # Of a task, the keys are templates, which are no options of its jobs.
+        names -= LONGEST.keys() if kind is JobOptions else set()
+        return kind(**{name: value for name, value in given.items() if name in names})
 
     declare: Callable[..., Any] = partial(
         Task if chunk is None else ChunkTask,
         name=name,
-        options=JobOptions(**take("queue", "priority", "max_attempts", "job_key_mode", "keep_result")),
+        options=taken(JobOptions),
         is_store_task=is_store_task,
         atomic=atomic,
         job_key_template=given.get("job_key"),
         backoff=given.get("backoff"),
-        errors=ErrorRules(**take("retry_on", "discard_on")),
-        timeouts=Timeouts(**take("timeout", "wait_timeout", "wait_overtime", "waiting_shortens_timeout")),
-        limits=DeclaredLimits(**take("max_concurrency", "concurrency_key", "key_concurrency")),
+        errors=taken(ErrorRules),
+        timeouts=taken(Timeouts),
+        limits=taken(DeclaredLimits),
         at_most_once=given.get("at_most_once", False),
         chunk=chunk,
     )
     return declare if function is None else declare(function)
-
-
-def _filled(template: str | None, store: object, arguments: Arguments) -> str | None:
-    return None if template is None else template.format_map({**arguments.plain, STORE_ARGUMENT: store})
 
 
 def _derived_name(function: Callable[..., Any]) -> str:

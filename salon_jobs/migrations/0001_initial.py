@@ -368,16 +368,8 @@ class Migration(JobTablesMigration):
                 ("remaining", models.IntegerField(help_text="Jobs that have not ended")),
                 ("task", models.CharField(max_length=255)),
                 ("store_id", models.UUIDField(null=True)),
-                ("queue", models.CharField(max_length=100)),
-                ("priority", models.SmallIntegerField()),
-                ("max_attempts", models.SmallIntegerField()),
                 ("payload", ReadableJSONField()),
-                ("job_key", models.CharField(max_length=512, null=True)),
-                ("job_key_mode", models.CharField(max_length=16)),
-                ("concurrency_key", models.CharField(max_length=255, null=True)),
-                ("trace", models.JSONField(help_text="Trace headers from enqueueing", null=True)),
-                ("public_id", models.UUIDField(null=True)),
-                ("keep_result", models.DurationField(null=True)),
+                ("options", models.JSONField(help_text="Options of the job, as an enqueue gives them")),
                 (
                     "follows",
                     models.JSONField(

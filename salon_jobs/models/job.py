@@ -424,16 +424,8 @@ class FollowUp(models.Model):
     remaining: models.IntegerField[int, int] = models.IntegerField(help_text="Jobs that have not ended")
     task: models.CharField[str, str] = models.CharField(max_length=255)
     store_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True)
-    queue: models.CharField[str, str] = models.CharField(max_length=100)
-    priority: models.SmallIntegerField[int, int] = models.SmallIntegerField()
-    max_attempts: models.SmallIntegerField[int, int] = models.SmallIntegerField()
     payload = ReadableJSONField()
-    job_key: models.CharField[str | None, str | None] = models.CharField(max_length=512, null=True)  # noqa: DJ001 - NULL means "no key"
-    job_key_mode: models.CharField[str, str] = models.CharField(max_length=16)
-    concurrency_key: models.CharField[str | None, str | None] = models.CharField(max_length=255, null=True)  # noqa: DJ001 - NULL means that no limit by key applies
-    trace = models.JSONField(null=True, help_text="Trace headers from enqueueing")
-    public_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True)
-    keep_result: models.DurationField[timedelta | None, timedelta | None] = models.DurationField(null=True)
+    options = models.JSONField(help_text="Options of the job, as an enqueue gives them")
     follows = models.JSONField(null=True, help_text="The jobs it waits for: task, number, first and last ID, fan-out")
     created_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
 

@@ -21,11 +21,11 @@ from salon_jobs.core.error_report import message_of
 from salon_jobs.core.errors import CronInvalid, SalonJobsError, did_you_mean, require_within
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
-from salon_jobs.core.records import NewJob
 from salon_jobs.core.text import shown
 from salon_jobs.db import statements
 from salon_jobs.db.read_only import failed_read_only
 from salon_jobs.jobs import enqueue, registry
+from salon_jobs.jobs.options import NewJob
 from salon_jobs.jobs.queries import briefly, is_held_up
 from salon_jobs.jobs.results import JobHandle
 from salon_jobs.models import CronEntryState, CronTick, Job
@@ -143,7 +143,9 @@ class Scheduler(Loop):
             self._report_failure(entry, tick, error)
             return None
         try:
-            handle = fire(entry.name, tick, partial(enqueue.add, job), advance=advance, using=self.using)
+            handle = fire(
+                entry.name, tick, partial(enqueue.add, job, using=self.using), advance=advance, using=self.using
+            )
         except Exception as error:
             if is_held_up(error):
                 self._report(logging.WARNING, events.CRON_HELD_UP, entry, tick, error=str(error).partition("\n")[0])
@@ -199,7 +201,7 @@ def run_cron_entry(name: str) -> JobHandle:
     except Exception as error:  # the project's own function
         cause = f"{type(error).__name__}: {message_of(error)}"
         raise CronInvalid(f"the payload function of cron entry {name!r} raised {cause}") from error
-    return enqueue.add(job)
+    return enqueue.add(job, using=conf.database)
 
 
 def register(names: Iterable[str], *, using: str) -> None:

@@ -137,7 +137,7 @@ def rescue_process(
     rescued = queries.rescue(process_id, message, charged=charged, again=label is None)
     if label is None and not rescued:
         return RescueCounts()
-    enqueue.after_commit(None)
+    enqueue.after_commit(using=conf.database)
     held_up = len(queries.other_leases(process_id, ()))
     fields: dict[str, Any] = {"held_up": held_up} if held_up else {}
     log_event(

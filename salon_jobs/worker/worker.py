@@ -365,7 +365,7 @@ class Worker(Loop):
         """Give back jobs that wait here behind long ones, for other processes. Raises database errors."""
         if overdue := self._jobs.overdue():
             self._give_back(overdue, "waited behind a long job", level=logging.INFO)
-            enqueue.after_commit(None)
+            enqueue.after_commit(using=conf.database)
 
     def _give_back_unknown(self) -> None:
         """Give back rows leased to this process whose claim was never answered."""

@@ -62,5 +62,5 @@ def test_a_cron_tick_beyond_the_calendar_adds_no_job(database: None) -> None:
     tick = datetime(9999, 12, 31, tzinfo=UTC)
     job = replace(tasks.system.new_job(tasks.system.payload.bind((), {}), tasks.system.options), tick=tick)
     with pytest.raises(Exception, match="salon_jobs_job_instants"):
-        fire("late", tick, lambda: enqueue.add(job), advance=False, using="default")
+        fire("late", tick, lambda: enqueue.add(job, using="default"), advance=False, using="default")
     assert seen("SELECT count(*) FROM salon_jobs_cron_tick") == [(0,)]

@@ -38,8 +38,8 @@ CRONTAB = {
 def test_a_task_is_declared_as_specified(name: str) -> None:
     task = registry.get_task(name)
 
-    assert (task.is_store_task, task.options.max_attempts, task.job_key_template) == CATALOGUE[name]
-    assert task.options.job_key_mode == ("preserve_run_at" if task.job_key_template else "replace")
+    assert (task.is_store_task, task.options.max_attempts, task.key_templates.get("job_key")) == CATALOGUE[name]
+    assert task.options.job_key_mode == ("preserve_run_at" if task.key_templates.get("job_key") else "replace")
     assert task.atomic is (task.is_store_task and name != "send-operator-invitation-email")
 
 

@@ -362,7 +362,7 @@ def heard(database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[psycopg.C
 
 def test_without_a_transaction_the_commit_and_its_wake_up_are_one_round_trip(heard: psycopg.Connection[Any]) -> None:
     handle = tasks.system.enqueue(note="100 % 'certain' ; é")
-    public = enqueue.add(replace(PATTERN, public_id=uuid4()))
+    public = enqueue.add(replace(PATTERN, public_id=uuid4()), using="default")
     assert [each.payload for each in heard.notifies(timeout=5, stop_after=2)] == ["", ""]
     stored = seen("SELECT payload ->> 'note' FROM salon_jobs_job WHERE id = %s", handle.id)
     assert stored == [("100 % 'certain' ; é",)]
@@ -445,7 +445,7 @@ def test_what_the_database_refuses_in_that_round_trip_leaves_no_transaction_open
     heard: psycopg.Connection[Any],
 ) -> None:
     with pytest.raises(DataError, match="out of range"):
-        enqueue.add(replace(PATTERN, priority=100_000))
+        enqueue.add(replace(PATTERN, priority=100_000), using="default")
     assert connection.connection.info.transaction_status == TransactionStatus.IDLE
     assert list(heard.notifies(timeout=0.2)) == []
     tasks.system.enqueue()

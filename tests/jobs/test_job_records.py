@@ -16,6 +16,7 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from salon_jobs import current_job, get_job, tenant_context
+from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import EnqueueRefused, JobDoesNotExist, NoResult
 from salon_jobs.core.records import EnqueueAction, JobState
 from salon_jobs.jobs import JobHandle, Task, control, enqueue
@@ -37,7 +38,8 @@ def add(
 ) -> Any:
     """Enqueue a job that has a public id."""
     options = task.using(job_key=key, job_key_mode=mode).options  # type: ignore[arg-type]
-    return enqueue.add(replace(task.new_job(task.payload.bind((), arguments), options), public_id=public_id))
+    job = task.new_job(task.payload.bind((), arguments), options)
+    return enqueue.add(replace(job, public_id=public_id), using=conf.database)
 
 
 @pytest.mark.parametrize("key", [None, "k"])

@@ -185,7 +185,7 @@ def test_the_arguments_of_a_chunk_are_the_fields_of_its_payload() -> None:
     expected = Arguments(store, '{"note":"","number":1,"tags":[]}')
     assert payload.bind((store, _Sale(1)), {}) == expected
     assert payload.bind((), {"store_id": str(store), "number": 1}) == expected
-    assert declared.key_for(store, expected) == f"{store}:1"
+    assert declared.keys_for(store, expected, declared.options) == {"job_key": f"{store}:1"}
     assert payload.decode(expected.json, store) == {"store_id": store, "sales": [_Sale(1)]}
     for args, kwargs in (((store,), {}), ((store, {"number": 1}), {}), ((store, _Sale(1)), {"note": "x"})):
         with pytest.raises(PayloadInvalid, match=r"takes the store and one _Sale: enqueue\(store_id, _Sale\(…\)\)"):

@@ -73,8 +73,8 @@ def test_a_result_by_its_public_id(empty: None) -> None:
 
 def test_a_job_with_a_public_id_and_a_key(empty: None) -> None:
     add = (
-        "SELECT count(*) FROM salon_jobs_add_jobs('test-system', ARRAY['{}'], job_keys => ARRAY[%s],"
-        " public_id => gen_random_uuid())"
+        "SELECT count(*) FROM salon_jobs_add_jobs('test-system', ARRAY['{}'],"
+        " options => jsonb_build_object('job_key', %s::text, 'public_id', gen_random_uuid()))"
     )
     for number in range(8):
         own_value(add, f"early-{number}")
@@ -87,8 +87,9 @@ def test_a_job_with_a_public_id_and_a_key(empty: None) -> None:
 
 
 def test_the_end_of_a_job_that_something_follows(empty: None) -> None:
-    options = "'x', '{}', NULL, 'q', 0::smallint, 1::smallint, %s, 'replace', NULL, NULL, NULL, NULL"
-    add = f"SELECT salon_jobs_add_follow_up(%s::text::bigint[], {options})"
+    add = (
+        "SELECT salon_jobs_add_follow_up(%s::text::bigint[], 'x', '{}', NULL, jsonb_build_object('job_key', %s::text))"
+    )
     one = "INSERT INTO salon_jobs_job (task, job_key) VALUES ('test-system', %s) RETURNING id"
     end = "DELETE FROM salon_jobs_job WHERE id = %s"
     for _ in range(8):
@@ -98,8 +99,8 @@ def test_the_end_of_a_job_that_something_follows(empty: None) -> None:
         own_value("DELETE FROM salon_jobs_job WHERE job_key = 'k'")
     change(
         "INSERT INTO salon_jobs_job (task, job_key) SELECT 'x', 'k' || n FROM generate_series(1, 20000) AS n;"
-        "INSERT INTO salon_jobs_follow_up (remaining, task, queue, priority, max_attempts, payload, job_key_mode)"
-        " SELECT 2, 'x', 'q', 0, 1, '{}', 'replace' FROM generate_series(1, 20000)"
+        "INSERT INTO salon_jobs_follow_up (remaining, task, payload, options)"
+        " SELECT 2, 'x', '{}', '{}' FROM generate_series(1, 20000)"
     )
     job_id = own_value(one, "k")
     for table in ("salon_jobs_job", "salon_jobs_follow_up"):
@@ -113,11 +114,11 @@ def test_the_end_of_a_job_that_something_follows(empty: None) -> None:
 @pytest.mark.parametrize(
     "function",
     [
+        "salon_jobs_enqueue('test-system', '{}', NULL, jsonb_build_object('public_id', gen_random_uuid()))",
         (
-            "salon_jobs_enqueue('test-system', '{}', NULL, 'default', 0::smallint, 25::smallint, NULL, NULL, NULL,"
-            " NULL, NULL, gen_random_uuid(), NULL)"
+            "salon_jobs_add_jobs('test-system', ARRAY['{}'],"
+            " options => jsonb_build_object('job_key', 'k', 'public_id', gen_random_uuid()))"
         ),
-        "salon_jobs_add_jobs('test-system', ARRAY['{}'], job_keys => ARRAY['k'], public_id => gen_random_uuid())",
     ],
     ids=["without a key", "with a key"],
 )

@@ -249,10 +249,7 @@ def test_a_setting_that_is_no_uuid_adds_nothing(stores: list[UUID], alias: str) 
     [
         "salon_jobs_add_job('ping')",
         "salon_jobs_add_jobs('ping', ARRAY['{}'])",
-        (
-            "salon_jobs_enqueue('ping', '{}', NULL, 'default', 0::smallint, 1::smallint, NULL, NULL, NULL, NULL, NULL,"
-            " NULL, NULL)"
-        ),
+        "salon_jobs_enqueue('ping', '{}', NULL, '{}')",
     ],
 )
 def test_the_operator_adds_no_jobs(stores: list[UUID], call: str) -> None:

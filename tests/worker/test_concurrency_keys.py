@@ -120,8 +120,8 @@ def test_sql_gives_it_by_name(stores: list[UUID]) -> None:
         cursor.execute("SELECT salon_jobs_add_job('test-system', job_key => 'k', concurrency_key => '')")
         cursor.execute("SELECT salon_jobs_add_jobs('test-system', ARRAY['{}', '{}'], concurrency_keys => ARRAY['a'])")
         cursor.execute(
-            "SELECT salon_jobs_enqueue('test-system', '{}', NULL, 'default', 0::smallint, 1::smallint,"
-            " NULL, NULL, NULL, key, NULL, NULL, NULL) FROM unnest(ARRAY['b', '']) AS key"
+            "SELECT salon_jobs_enqueue('test-system', '{}', NULL, jsonb_build_object('concurrency_key', key))"
+            " FROM unnest(ARRAY['b', '']) AS key"
         )
     assert keys() == ["visa", None, "a", None, "b", None], (
         "an empty one is none: a claim group could not distinguish them"

@@ -23,10 +23,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from salon_jobs import fan_out
 from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import Expired
-from salon_jobs.core.records import ClaimedJob, JobKeyMode, NewJob
+from salon_jobs.core.records import ClaimedJob, JobKeyMode
 from salon_jobs.db import statements
 from salon_jobs.jobs import JobHandle, control, enqueue, queries
 from salon_jobs.jobs.enqueue import add_many
+from salon_jobs.jobs.options import NewJob
 from salon_jobs.models import Process
 from salon_jobs.worker.maintenance import RescueCounts, rescue_process
 from tests import tasks
@@ -126,7 +127,8 @@ class Jobs(RuleBasedStateMachine):
     def enqueue_some(self, chosen: list[dict[str, Any]], mode: JobKeyMode) -> None:
         """Enqueue one job, or several at once, with the same key more than once."""
         new = self.alike([self.new_job(each, mode) for each in chosen])
-        handles = add_many(new[0], contents(new)) if len(new) > 1 else [enqueue.add(new[0])]
+        many = len(new) > 1
+        handles = add_many(new[0], contents(new), using="default") if many else [enqueue.add(new[0], using="default")]
         for one, handle in zip(new, handles, strict=True):
             self.enqueued(one, handle)
 
@@ -164,7 +166,7 @@ class Jobs(RuleBasedStateMachine):
         with transaction.atomic():
             new = self.alike([self.new_job(each, mode) for each in chosen])
             if new:
-                add_many(new[0], contents(new))
+                add_many(new[0], contents(new), using="default")
             queries.finish(job, process_id)
             transaction.set_rollback(True)
 
@@ -324,7 +326,7 @@ class Jobs(RuleBasedStateMachine):
             run_at=self.instant(chosen["run_at"]),
             expires_at=self.instant(chosen["expires_at"]),
             job_key=chosen["key"],
-            job_key_mode=mode,
+            job_key_mode=mode.value,
             concurrency_key=chosen["limit_key"],
         )
 
@@ -350,7 +352,7 @@ class Jobs(RuleBasedStateMachine):
             store_id=new.store_id,
             queue=new.queue,
             priority=new.priority,
-            max_attempts=new.max_attempts,
+            max_attempts=new.max_attempts or 1,
             run_at=new.run_at or Soon(),
             expires_at=new.expires_at,
             payload=new.payload,
@@ -361,12 +363,12 @@ class Jobs(RuleBasedStateMachine):
     def enqueued(self, new: NewJob, handle: JobHandle) -> int:
         """Compare one answer with the model's, and add the job to it."""
         job = self.model_job(new)
-        result, met = self.model.expect(job, new.job_key_mode.value)
+        result, met = self.model.expect(job, new.job_key_mode)
         assert handle.action.value == result
         assert met is None or handle.id == met
         assert met is not None or handle.id not in self.model.jobs
         job.id = handle.id
-        self.model.enqueue(job, new.job_key_mode.value)
+        self.model.enqueue(job, new.job_key_mode)
         return handle.id
 
     def claimed(
@@ -437,7 +439,7 @@ class Jobs(RuleBasedStateMachine):
             },
             JobKeyMode.PRESERVE_RUN_AT,
         )
-        return new, enqueue.add(new)
+        return new, enqueue.add(new, using="default")
 
     def held_by_one(self, some: Sequence[int]) -> tuple[int, list[ClaimedJob]]:
         """Choose runs of one process, each once."""

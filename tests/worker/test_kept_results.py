@@ -193,7 +193,8 @@ def test_a_retry_and_a_rescue_keep_the_public_id_and_the_errors_stay_with_the_re
 
     hooks.system = explode
     task, public_id = tasks.kept_result, uuid4()
-    enqueue.add(replace(task.new_job(task.payload.bind((), {}), task.options), public_id=public_id))
+    new = task.new_job(task.payload.bind((), {}), task.options)
+    enqueue.add(replace(new, public_id=public_id), using="default")
     run_due(process_id)
     change("UPDATE salon_jobs_job SET run_at = now()")
     claim(process_id)

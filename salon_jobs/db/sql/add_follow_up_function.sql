@@ -12,15 +12,7 @@ CREATE OR REPLACE FUNCTION __schema__.salon_jobs_add_follow_up(
     task text,
     payload text,
     store_id uuid,
-    queue text,
-    priority smallint,
-    max_attempts smallint,
-    job_key text,
-    job_key_mode text,
-    concurrency_key text,
-    trace text,
-    public_id uuid,
-    keep_result interval
+    options jsonb
 ) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off
 AS $body$
@@ -37,9 +29,8 @@ BEGIN
         RAISE insufficient_privilege USING MESSAGE = 'salon_jobs_add_follow_up: store_id is not the current store';
     END IF;
     INSERT INTO __schema__.salon_jobs_follow_up
-           (task, payload, store_id, queue, priority, max_attempts, job_key, job_key_mode, concurrency_key, trace,
-            public_id, keep_result, remaining)
-    VALUES ($2, $3::jsonb, $4, $5, $6, $7, $8, $9, $10, $11::jsonb, $12, $13, 1)
+           (task, payload, store_id, options, remaining)
+    VALUES ($2, $3::jsonb, $4, $5, 1)
     RETURNING id INTO new_id;
     WITH waiting AS MATERIALIZED (
         SELECT j.id FROM __schema__.salon_jobs_job j

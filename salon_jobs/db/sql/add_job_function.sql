@@ -1,5 +1,5 @@
--- Define salon_jobs_add_job (version 1), which adds one job from SQL, such as a trigger: salon_jobs_add_jobs with the
--- arguments of one job, for the caller's current store only, whatever its role.
+-- Define salon_jobs_add_job (version 1), which adds one job from SQL, such as a trigger: salon_jobs_add_jobs for one
+-- job, with options as arguments of their own, for the caller's current store only, whatever its role.
 -- Replace it only with a definition that accepts the same named arguments.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_add_job(
     task text,
@@ -28,8 +28,10 @@ BEGIN
     LOOP
         RETURN QUERY
         SELECT a.job_id, a.result
-          FROM __schema__.salon_jobs_add_jobs($1, ARRAY[$2::text], ARRAY[$3], $4, $5, $6, $7, $8, $9,
-               CASE WHEN $10 IS NOT NULL THEN ARRAY[$10] END, $11, ARRAY[$12], ARRAY[$13::text], NULL, NULL, $14, $15) AS a;
+          FROM __schema__.salon_jobs_add_jobs($1, ARRAY[$2::text], ARRAY[$3], jsonb_strip_nulls(jsonb_build_object(
+               'queue', $4, 'priority', $5, 'max_attempts', $6, 'run_at', $7, 'expires_at', $8, 'tick', $9,
+               'job_key', $10, 'job_key_mode', coalesce($11, ''), 'concurrency_key', $12, 'trace', $13, 'public_id', $14,
+               'keep_result', $15))) AS a;
         EXIT WHEN FOUND;
     END LOOP;
 END

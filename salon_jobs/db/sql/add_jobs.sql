@@ -6,8 +6,5 @@ SELECT job_id, result, store_id, job_key, job_public_id, job_created_at
   FROM salon_jobs_add_jobs(
        task => %(task)s, payloads => string_to_array(%(payloads)s, E'\n'),
        store_ids => COALESCE(string_to_array(%(store_ids)s, ',', '')::uuid[], ARRAY[%(store_id)s::uuid]),
-       queue => %(queue)s, priority => %(priority)s::smallint, max_attempts => %(max_attempts)s::smallint,
-       run_at => COALESCE(%(run_at)s::timestamptz, statement_timestamp() + %(run_in)s::interval),
-       expires_at => %(expires_at)s, tick => %(tick)s, job_keys => %(job_keys)s::text[],
-       job_key_mode => %(job_key_mode)s, concurrency_keys => %(concurrency_keys)s::text[],
-       traces => %(traces)s::text[], public_id => %(public_id)s::uuid, keep_result => %(keep_result)s::interval)
+       options => %(options)s::jsonb, job_keys => %(job_keys)s::text[],
+       concurrency_keys => %(concurrency_keys)s::text[], traces => %(traces)s::text[])

@@ -1,6 +1,7 @@
 -- Define salon_jobs_add_jobs (version 1), which adds one or many jobs of one task, with keys or without, of stores or
--- of none, and those of a fan-out. Either all have a key or none. Each array has an element per job; payloads,
--- store_ids and traces may have one for all. public_id is for one job. Returns a row for each job that was added or
+-- of none, and those of a fan-out. Either all have a key or none. Each array has an element per job; payloads and
+-- store_ids may have one for all. options holds the rest by name, for all of them: the columns that an enqueue sets,
+-- run_in and job_key_mode; of a single job, its keys and public_id as well. Returns a row for each job that was added or
 -- already there: without keys in the given order, with keys in any. With unsafe_dedupe, a key is missing from the
 -- result if its holder changed meanwhile: call again.
 -- A job that already waits under the key keeps its own public id; one without gets this one. A running job that keeps
@@ -13,8 +14,9 @@
 -- the race. Each key is looked up by a probe of salon_jobs_job_live_key, whatever the planner believes about a table
 -- that was just empty, where every plan seems to cost the same: a bad join compares every new key with every waiting
 -- one. So it is LATERAL, "queued" is spelled so that no other partial index applies, and no index gives the order; NOT
--- IN, unlike NOT EXISTS, stays a hash, and OFFSET 0 keeps EXISTS from becoming one of all jobs. The server keeps plans: with the settings and the array of ids, one that was
--- made for an empty table finds its rows by indexes in a full one, and joins by a hash.
+-- IN, unlike NOT EXISTS, stays a hash, and OFFSET 0 keeps EXISTS from becoming one of all jobs. The server keeps plans:
+-- with the settings and the array of ids, one that was made for an empty table finds its rows by indexes in a full one,
+-- and joins by a hash.
 -- Locks: waiting rows of these keys, in ascending order; never a running one. With several keys, or unsafe_dedupe, also
 -- transaction-level advisory locks, which serialize enqueuers in one global order: the task's, shared, then its keys';
 -- for more than 1,000 keys the task's alone, exclusively, since the server's lock table is small (6,400 by default, for
@@ -25,20 +27,12 @@ CREATE OR REPLACE FUNCTION __schema__.salon_jobs_add_jobs(
     task text,
     payloads text[],
     store_ids uuid[] DEFAULT NULL,
-    queue text DEFAULT 'default',
-    priority smallint DEFAULT 0,
-    max_attempts smallint DEFAULT 25,
-    run_at timestamptz DEFAULT NULL,
-    expires_at timestamptz DEFAULT NULL,
-    tick timestamptz DEFAULT NULL,
+    options jsonb DEFAULT '{}',
     job_keys text[] DEFAULT NULL,
-    job_key_mode text DEFAULT 'replace',
     concurrency_keys text[] DEFAULT NULL,
     traces text[] DEFAULT NULL,
     run_ats timestamptz[] DEFAULT NULL,
-    fan_out_id bigint DEFAULT NULL,
-    public_id uuid DEFAULT NULL,
-    keep_result interval DEFAULT NULL
+    fan_out_id bigint DEFAULT NULL
 ) RETURNS TABLE (
     job_id bigint, result text, store_id uuid, job_key text, job_public_id uuid, job_created_at timestamptz
 )
@@ -47,31 +41,34 @@ SET enable_nestloop = off
 AS $body$
 #variable_conflict use_column
 DECLARE
-    run_at_of_all timestamptz := coalesce($7, now());
+    job __schema__.salon_jobs_job := jsonb_populate_record(
+        NULL::__schema__.salon_jobs_job, '{"queue": "default", "priority": 0, "max_attempts": 25}' || $4);
+    mode text := coalesce($4->>'job_key_mode', 'replace');
+    preserve boolean := mode = 'preserve_run_at';
+    dedupe boolean := mode = 'unsafe_dedupe';
     payload_of_all jsonb := CASE WHEN cardinality($2) = 1 THEN $2[1]::jsonb END;
     store_of_all uuid := CASE WHEN cardinality($3) = 1 THEN $3[1] END;
-    trace_of_all jsonb := CASE WHEN cardinality($13) = 1 THEN $13[1]::jsonb END;
-    preserve boolean := $11 = 'preserve_run_at';
-    dedupe boolean := $11 = 'unsafe_dedupe';
     held bigint[] := '{}';
     place bigint;
 BEGIN
     IF (NOT array_remove($3, NULL) <@ ARRAY[nullif(current_setting('__guc__', true), '')::uuid]
-        OR $15 IS NOT NULL)
+        OR $9 IS NOT NULL)
        AND NOT has_table_privilege(coalesce(nullif(current_setting('role'), 'none'), session_user),
                                    '__schema__.salon_jobs_job', 'INSERT') THEN
         RAISE insufficient_privilege USING MESSAGE = 'salon_jobs_add_jobs: store_id is not the current store';
     END IF;
-    IF $11 IS NULL OR $11 NOT IN ('replace', 'preserve_run_at', 'unsafe_dedupe') THEN
+    IF mode NOT IN ('replace', 'preserve_run_at', 'unsafe_dedupe') THEN
         RAISE invalid_parameter_value USING MESSAGE = 'salon_jobs_add_jobs: job_key_mode is unknown';
     END IF;
-    IF $10 IS NOT NULL AND (dedupe OR cardinality($10) > 1) THEN
+    job_keys := coalesce($5, CASE WHEN $4->>'job_key' IS NOT NULL THEN ARRAY[$4->>'job_key'] END);
+    job.run_at := coalesce(job.run_at, statement_timestamp() + ($4->>'run_in')::interval, now());
+    IF $5 IS NOT NULL AND (dedupe OR cardinality($5) > 1) THEN
         PERFORM CASE WHEN wanted.shared THEN pg_advisory_xact_lock_shared(wanted.h)
                      ELSE pg_advisory_xact_lock(wanted.h) END
            FROM (WITH keys AS MATERIALIZED (
                      SELECT DISTINCT hashtextextended(
                             concat_ws(E'\x1f', $1, coalesce(coalesce(store_of_all, s.store_id)::text, ''), s.job_key), 0) AS h
-                       FROM unnest($3, $10) AS s (store_id, job_key)
+                       FROM unnest($3, $5) AS s (store_id, job_key)
                  ), many AS MATERIALIZED (
                      SELECT count(*) > 1000 AS yes FROM keys
                  )
@@ -85,11 +82,11 @@ BEGIN
         WITH src AS MATERIALIZED (
             SELECT s.ord, coalesce(store_of_all, s.store_id) AS store_id, s.job_key,
                    coalesce(payload_of_all, s.payload::jsonb) AS payload,
-                   nullif(s.concurrency_key, '') AS concurrency_key, coalesce(s.run_at, run_at_of_all) AS run_at,
-                   coalesce(trace_of_all, s.trace::jsonb) AS trace
-              FROM unnest($2, $3, $10, $12, $13, $14)
+                   nullif(coalesce(s.concurrency_key, job.concurrency_key), '') AS concurrency_key,
+                   coalesce(s.run_at, job.run_at) AS run_at, coalesce(s.trace::jsonb, job.trace) AS trace
+              FROM unnest($2, $3, $5, $6, $7, $8)
                    WITH ORDINALITY AS s (payload, store_id, job_key, concurrency_key, trace, run_at, ord)
-             WHERE $10 IS NOT NULL
+             WHERE $5 IS NOT NULL
         ), live AS MATERIALIZED (
             SELECT s.*, h.id, h.public_id, h.created_at
               FROM src s
@@ -104,22 +101,23 @@ BEGIN
                  ORDER BY id DESC LIMIT 1) AS h
         ), waiting AS MATERIALIZED (
             SELECT l.*, h.named
-              FROM (SELECT * FROM live WHERE NOT dedupe OR $16 IS NOT NULL ORDER BY id) AS l
+              FROM (SELECT * FROM live WHERE NOT dedupe OR job.public_id IS NOT NULL ORDER BY id) AS l
              CROSS JOIN LATERAL (
-                SELECT coalesce(j.public_id, $16) AS named FROM __schema__.salon_jobs_job j
+                SELECT coalesce(j.public_id, job.public_id) AS named FROM __schema__.salon_jobs_job j
                  WHERE j.id = l.id AND j.state IN ('queued', 'running') AND j.state <> 'running'
                    FOR UPDATE) AS h
         ), changed AS (
             UPDATE __schema__.salon_jobs_job j
-               SET payload = w.payload, queue = $4, priority = $5, max_attempts = $6, expires_at = $8, tick = $9,
-                   concurrency_key = w.concurrency_key, reason = '', trace = w.trace, keep_result = $17, alone = false,
-                   public_id = w.named,
+               SET payload = w.payload, queue = job.queue, priority = job.priority, max_attempts = job.max_attempts,
+                   expires_at = job.expires_at, tick = job.tick,
+                   concurrency_key = w.concurrency_key, reason = '', trace = w.trace, keep_result = job.keep_result,
+                   alone = false, public_id = w.named,
                    run_at = CASE WHEN preserve THEN j.run_at ELSE w.run_at END,
                    attempts = CASE WHEN preserve THEN j.attempts ELSE 0 END
               FROM waiting w
              WHERE NOT dedupe AND j.id = w.id AND j.id = ANY (ARRAY(SELECT id FROM waiting))
         ), named AS (
-            UPDATE __schema__.salon_jobs_job j SET public_id = $16
+            UPDATE __schema__.salon_jobs_job j SET public_id = job.public_id
              WHERE dedupe AND j.public_id IS NULL AND j.id = ANY (ARRAY(SELECT id FROM waiting))
         )
         SELECT w.ord, w.id, w.store_id, w.job_key, w.named, w.created_at FROM waiting w
@@ -135,10 +133,12 @@ BEGIN
     INSERT INTO __schema__.salon_jobs_job AS j
            (task, store_id, queue, priority, max_attempts, run_at, expires_at, payload, tick, job_key, concurrency_key,
             fan_out_id, trace, public_id, keep_result)
-    SELECT $1, coalesce(store_of_all, s.store_id), $4, $5, $6, coalesce(s.run_at, run_at_of_all), $8,
-           coalesce(payload_of_all, s.payload::jsonb), $9, s.job_key, nullif(s.concurrency_key, ''), $15,
-           coalesce(trace_of_all, s.trace::jsonb), $16, $17
-      FROM unnest($2, $3, $10, $12, $13, $14)
+    SELECT $1, coalesce(store_of_all, s.store_id), job.queue, job.priority, job.max_attempts,
+           coalesce(s.run_at, job.run_at), job.expires_at,
+           coalesce(payload_of_all, s.payload::jsonb), job.tick, s.job_key,
+           nullif(coalesce(s.concurrency_key, job.concurrency_key), ''), $9, coalesce(s.trace::jsonb, job.trace),
+           job.public_id, job.keep_result
+      FROM unnest($2, $3, $5, $6, $7, $8)
            WITH ORDINALITY AS s (payload, store_id, job_key, concurrency_key, trace, run_at, ord)
      WHERE s.ord NOT IN (SELECT unnest(held))
      ORDER BY s.ord
@@ -164,10 +164,10 @@ BEGIN
                    THEN 'superseded_running'
                    ELSE 'inserted' END,
               j.store_id, j.job_key::text, j.public_id, j.created_at;
-    IF $16 IS NOT NULL AND EXISTS (
+    IF job.public_id IS NOT NULL AND EXISTS (
            SELECT FROM __schema__.salon_jobs_job_result r
-            WHERE r.public_id = $16
-              AND r.job_id <> (SELECT j.id FROM __schema__.salon_jobs_job j WHERE j.public_id = $16)) THEN
+            WHERE r.public_id = job.public_id
+              AND r.job_id <> (SELECT j.id FROM __schema__.salon_jobs_job j WHERE j.public_id = job.public_id)) THEN
         RAISE unique_violation USING MESSAGE = 'salon_jobs_add_jobs: public_id belongs to a job whose result is kept',
                                      HINT = 'Enqueue each job with a public_id of its own, such as a new uuid4().';
     END IF;

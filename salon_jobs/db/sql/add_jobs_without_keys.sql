@@ -6,8 +6,4 @@ SELECT array_agg(job_id)
   FROM salon_jobs_add_jobs(
        task => %(task)s, payloads => string_to_array(%(payloads)s, E'\n'),
        store_ids => COALESCE(string_to_array(%(store_ids)s, ',', '')::uuid[], ARRAY[%(store_id)s::uuid]),
-       queue => %(queue)s, priority => %(priority)s::smallint, max_attempts => %(max_attempts)s::smallint,
-       run_at => COALESCE(%(run_at)s::timestamptz, statement_timestamp() + %(run_in)s::interval),
-       expires_at => %(expires_at)s, tick => %(tick)s,
-       concurrency_keys => %(concurrency_keys)s::text[], traces => %(traces)s::text[],
-       keep_result => %(keep_result)s::interval)
+       options => %(options)s::jsonb, concurrency_keys => %(concurrency_keys)s::text[], traces => %(traces)s::text[])

@@ -20,10 +20,11 @@ BEGIN
         RETURN false;
     END IF;
     PERFORM set_config('__guc__', coalesce(due.store_id::text, ''), true);
-    SELECT a.job_id, a.result INTO added FROM __schema__.salon_jobs_add_job(
-                 due.task, due.payload, due.store_id, due.queue, due.priority, due.max_attempts,
-                 job_key => due.job_key, job_key_mode => due.job_key_mode, concurrency_key => due.concurrency_key,
-                 trace => due.trace, public_id => due.public_id, keep_result => due.keep_result) AS a;
+    LOOP
+        SELECT a.job_id, a.result INTO added FROM __schema__.salon_jobs_add_jobs(
+                     due.task, ARRAY[due.payload::text], ARRAY[due.store_id], due.options) AS a;
+        EXIT WHEN FOUND;
+    END LOOP;
     IF added.result <> 'kept' THEN
         UPDATE __schema__.salon_jobs_job j SET follows = due.follows WHERE j.id = added.job_id;
     END IF;

@@ -19,27 +19,27 @@ WITH listed AS MATERIALIZED (
       FROM __function__() AS f
       LEFT JOIN salon_jobs_limit l ON l.kind = 'store' AND l.name = f.store_id::text AND l.paused
      WHERE f.store_id <> ALL (%(exclude)s::uuid[])
+), given AS (
+    SELECT %(options)s::jsonb AS options
 ), src AS MATERIALIZED (
     SELECT array_agg(f.store_id) AS store_ids,
            array_agg(replace(%(job_key)s::text, %(marker)s, f.store_id::text)) AS job_keys,
            array_agg(replace(%(concurrency_key)s::text, %(marker)s, f.store_id::text)) AS concurrency_keys,
-           array_agg(COALESCE(%(run_at)s::timestamptz, statement_timestamp() + %(run_in)s::interval, now())
+           array_agg(COALESCE((o.options->>'run_at')::timestamptz,
+                              statement_timestamp() + (o.options->>'run_in')::interval, now())
                      + %(jitter)s::interval * (('x' || substr(md5(%(task)s || f.store_id), 1, 8))::bit(32)::bigint
                                                / 4294967296.0)) AS run_ats
-      FROM listed f
+      FROM listed f, given o
      WHERE NOT f.paused
     HAVING count(*) > 0
 ), counted AS (
     SELECT count(*) FILTER (WHERE a.result IN ('inserted', 'superseded_running')) AS inserted,
            array_agg(a.job_id) FILTER (WHERE %(wants_ids)s) AS ids
-      FROM src s
+      FROM src s, given o
      CROSS JOIN LATERAL salon_jobs_add_jobs(
-           task => %(task)s, payloads => ARRAY[%(payload)s], store_ids => s.store_ids, queue => %(queue)s,
-           priority => %(priority)s::smallint, max_attempts => %(max_attempts)s::smallint, run_ats => s.run_ats,
-           expires_at => %(expires_at)s, tick => %(tick)s,
-           job_keys => CASE WHEN %(job_key)s::text IS NOT NULL THEN s.job_keys END, job_key_mode => %(job_key_mode)s,
-           concurrency_keys => s.concurrency_keys, traces => ARRAY[%(trace)s]::text[],
-           fan_out_id => %(fan_out_id)s, keep_result => %(keep_result)s::interval) AS a
+           task => %(task)s, payloads => ARRAY[%(payload)s], store_ids => s.store_ids, options => o.options,
+           job_keys => CASE WHEN %(job_key)s::text IS NOT NULL THEN s.job_keys END,
+           concurrency_keys => s.concurrency_keys, run_ats => s.run_ats, fan_out_id => %(fan_out_id)s) AS a
 )
 UPDATE salon_jobs_fan_out f
    SET inserted = c.inserted, kept = l.stores - c.inserted, paused = l.paused
