@@ -70,9 +70,13 @@ def read_delivery(
             raise ValueError(f"the {kind} {destinations.ENVELOPE} is {version!r}, not {destinations.VERSION!r}")
         if not fields.get("event"):
             raise ValueError(f"the {kind} {destinations.EVENT} is missing")
+        try:
+            json.loads(body)
+        except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
+            raise ValueError(f"the body is not JSON: {error}") from error
         envelope = Envelope(
             message_id=fields.get("message-id") or message_id,
-            payload=_json_text(body),
+            payload=body if isinstance(body, str) else body.decode(),
             headers=headers(),
             **{name.replace("-", "_"): fields.get(name, "") for name in destinations.RESERVED - _READ_ABOVE},
         )
@@ -82,14 +86,6 @@ def read_delivery(
 
 
 _READ_ABOVE: Final = {"envelope", "message-id"}
-
-
-def _json_text(body: str | bytes) -> str:
-    try:
-        json.loads(body)
-        return body if isinstance(body, str) else body.decode()
-    except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
-        raise ValueError(f"the body is not JSON: {error}") from error
 
 
 class Source(ABC):

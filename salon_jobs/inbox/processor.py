@@ -207,10 +207,11 @@ class BatchResult:
 class Processor:
     """Processor of one consumer's deliveries. Single-threaded; worker role, outside any transaction."""
 
-    def __init__(self, consumer: str, settings: ConsumerSettings) -> None:
+    def __init__(self, consumer: str, settings: ConsumerSettings, *, using: str) -> None:
         """Look up the tasks. Raises ConfigurationError for an unknown task name, suggesting the nearest one."""
         self._consumer = consumer
         self._settings = settings
+        self._using = using
         self._tasks = find_tasks(consumer, settings)
         # Stores that exist: they are not queried again.
         self._stores: set[UUID] = set()
@@ -265,12 +266,12 @@ class Processor:
         new: list[ParsedMessage] = []
         jobs: dict[str, int] = {}
         if ready:
-            with transaction.atomic(using=conf.database):
-                new_ids = queries.insert(self._consumer, [message.row() for message in first.values()])
+            with transaction.atomic(using=self._using):
+                new_ids = queries.insert(self._consumer, [each.row() for each in first.values()], using=self._using)
                 new = [message for message_id, message in first.items() if message_id in new_ids]
                 jobs = self._enqueue([message for message in new if message.task is not None])
                 if jobs:
-                    queries.record_jobs(self._consumer, jobs)
+                    queries.record_jobs(self._consumer, jobs, using=self._using)
         result.acknowledge += _deliveries(ready)
         result.give_back += _deliveries(message for message in messages if message.is_early)
         result.enqueued += len(jobs)
@@ -318,7 +319,7 @@ class Processor:
             return messages
         named = {message.store_id for message in messages if message.task is not None} - {None}
         if unknown := named - self._stores:
-            self._stores |= queries.existing_stores(unknown)
+            self._stores |= queries.existing_stores(unknown, using=self._using)
         missing = named - self._stores
         return [
             message.rejected(Reason(UNKNOWN_STORE, f"there is no store {message.store_id}", transient=True))
@@ -330,8 +331,8 @@ class Processor:
     def _retry_one(self) -> bool:
         row = reason = None
         try:
-            with transaction.atomic(using=conf.database):
-                row = queries.next_to_retry(self._consumer)
+            with transaction.atomic(using=self._using):
+                row = queries.next_to_retry(self._consumer, using=self._using)
                 if row is None:
                     return False
                 envelope = queries.kept_envelope(row.raw)
@@ -346,13 +347,13 @@ class Processor:
                     reason = message.reason
                     if reason is None:
                         jobs = self._enqueue([replace(message, message_id=row.message_id)])
-                        queries.record_jobs(self._consumer, jobs)
+                        queries.record_jobs(self._consumer, jobs, using=self._using)
         except Exception as error:  # recorded with the message
             if row is None or _is_outage(error) or isinstance(error, OperationalError):
                 raise
             reason = _reason(error)
         if reason is not None:
-            queries.reject_again(row.id, code=reason.code, reason=reason.text)
+            queries.reject_again(row.id, code=reason.code, reason=reason.text, using=self._using)
         return True
 
     def _report(self, message: ParsedMessage, reason: Reason) -> None:

@@ -40,6 +40,9 @@ class JobsPublisher(Publisher):
 
     service = "jobs"
 
+    def __init__(self) -> None:
+        self._using = conf.database
+
     def check(self, message: OutgoingMessage) -> None:
         """Reject a task that is not registered or is another library's, and a payload that no job of it can have."""
         if (name := _task_name(message)) not in registry.task_names():
@@ -60,7 +63,7 @@ class JobsPublisher(Publisher):
 
     def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:
         """Enqueue one job per message, each in its own transaction."""
-        if not connections[conf.database].in_atomic_block:  # a test may drain in its own transaction
+        if not connections[self._using].in_atomic_block:  # a test may drain in its own transaction
             tidy_connections(after_idling=True)
         return publish_one_by_one(messages, self._enqueue, should_continue=should_continue)
 
@@ -70,8 +73,8 @@ class JobsPublisher(Publisher):
     def _enqueue(self, message: OutgoingMessage) -> PublishFailure | None:
         in_store = nullcontext() if message.store_id is None else tenant_context(message.store_id)
         try:
-            with in_store, transaction.atomic(using=conf.database):
-                row, is_new = InboxMessage.objects.using(conf.database).get_or_create(
+            with in_store, transaction.atomic(using=self._using):
+                row, is_new = InboxMessage.objects.using(self._using).get_or_create(
                     consumer=CONSUMER,
                     message_id=str(message.message_id),
                     defaults={
@@ -83,13 +86,13 @@ class JobsPublisher(Publisher):
                 )
                 if is_new:
                     row.job_id = self._add_job(message)
-                    row.save(using=conf.database, update_fields=["job_id"])
+                    row.save(using=self._using, update_fields=["job_id"])
         except UnknownTask as error:
             return PublishFailure(Verdict.MISSING, error.code, str(error))
         except (PayloadInvalid, EnqueueRefused) as error:
             return PublishFailure(Verdict.REFUSED, error.code, str(error))
         except Error as error:
-            connections[conf.database].errors_occurred = True
+            connections[self._using].errors_occurred = True
             return PublishFailure(Verdict.OUTAGE, "JOBS.DATABASE", str(error).strip())
         return None
 

@@ -52,41 +52,41 @@ class Rejected(NamedTuple):
     deliveries: int
 
 
-def insert(consumer: str, rows: Sequence[InboxRow]) -> set[str]:
+def insert(consumer: str, rows: Sequence[InboxRow], *, using: str) -> set[str]:
     """Insert messages in the caller's transaction; return the IDs of new ones. Role: worker."""
     columns = dict(zip(InboxRow._fields, map(list, zip(*rows, strict=True)), strict=True))
-    return {row[0] for row in statements.rows("insert_inbox", {"consumer": consumer, **columns})}
+    return {row[0] for row in statements.rows("insert_inbox", {"consumer": consumer, **columns}, using=using)}
 
 
-def record_jobs(consumer: str, jobs: Mapping[str, int]) -> None:
+def record_jobs(consumer: str, jobs: Mapping[str, int], *, using: str) -> None:
     """Record which jobs the messages became, in the transaction that stored them. Role: worker."""
     parameters = {"consumer": consumer, "message_ids": list(jobs), "job_ids": list(jobs.values())}
-    statements.execute("record_inbox_jobs", parameters)
+    statements.execute("record_inbox_jobs", parameters, using=using)
 
 
-def existing_stores(store_ids: Collection[UUID | None]) -> set[UUID]:
+def existing_stores(store_ids: Collection[UUID | None], *, using: str) -> set[UUID]:
     statement = statements.load("existing_stores").replace("__function__", conf.fan_out_function)
-    with connections[conf.database].cursor() as cursor:
+    with connections[using].cursor() as cursor:
         cursor.execute(statement, {"store_ids": list(store_ids)})
         return {row[0] for row in cursor.fetchall()}
 
 
-def next_to_retry(consumer: str) -> Rejected | None:
+def next_to_retry(consumer: str, *, using: str) -> Rejected | None:
     """Lock and return one message to retry, in the caller's transaction, or None. Role: worker."""
-    waiting = InboxMessage.objects.using(conf.database).filter(consumer=consumer, status=Status.RETRY).order_by("id")
+    waiting = InboxMessage.objects.using(using).filter(consumer=consumer, status=Status.RETRY).order_by("id")
     row = waiting.select_for_update(skip_locked=True).values_list(*Rejected._fields).first()
     return None if row is None else Rejected(*row)
 
 
-def reject_again(inbox_id: int, *, code: str, reason: str) -> None:
+def reject_again(inbox_id: int, *, code: str, reason: str, using: str) -> None:
     """Reject a retried message again, with its new reason. Role: worker."""
-    row = InboxMessage.objects.using(conf.database).filter(id=inbox_id, status=Status.RETRY)
+    row = InboxMessage.objects.using(using).filter(id=inbox_id, status=Status.RETRY)
     row.update(status=Status.REJECTED, code=code, reason=short(reason))
 
 
-def count_rejected(consumer: str) -> int:
+def count_rejected(consumer: str, *, using: str) -> int:
     """Count the messages that wait for an operator. Role: worker."""
-    return InboxMessage.objects.using(conf.database).filter(consumer=consumer, status=Status.REJECTED).count()
+    return InboxMessage.objects.using(using).filter(consumer=consumer, status=Status.REJECTED).count()
 
 
 def retry_messages(ids: Sequence[int], *, using: str) -> list[ActionResult[int]]:
@@ -102,7 +102,7 @@ def dismiss_messages(ids: Sequence[int], *, using: str) -> list[ActionResult[int
     return _decide(ids, (Status.REJECTED, Status.RETRY), Status.DISMISSED, using, ended_at=Now())
 
 
-def prune_inbox(age: timedelta, *, using: str | None = None) -> int:
+def prune_inbox(age: timedelta, *, using: str) -> int:
     """Delete one batch of finished messages that arrived longer than ``age`` ago; return how many.
 
     Fewer than ``PRUNE_BATCH`` means there are no more. Rejected messages stay. Role: worker, operator.

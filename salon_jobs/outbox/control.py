@@ -379,7 +379,7 @@ def replay_messages(
                 requested_by=requested_by, reason=reason, criteria=criteria.described(), messages=len(chosen)
             )
             replay_id = row.pk
-            emit.after_commit(using=alias)
+            emit.wake_ups.after_commit(alias)
         refused = sorted(set(criteria.ids) - set(chosen))
         reasons = _why_not(refused, f"only {', '.join(sorted(criteria.statuses))} ones are sent again", alias)
     first, last = (chosen[0], chosen[-1]) if chosen else (None, None)

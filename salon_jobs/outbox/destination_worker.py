@@ -288,7 +288,11 @@ class DestinationWorker(threading.Thread):
         if outage is None and unsent and not (sent or failures or skipped) and should_continue():
             outage = PublishFailure(Verdict.OUTAGE, "OUTBOX.NOT_SENT", "the publisher sent nothing and did not say why")
         if outage is not None:
-            self._trip_breaker(outage)
+            if self.breaker.trip(outage) and not outage.quiet:
+                missing = outage.verdict is Verdict.MISSING
+                event = events.DESTINATION_UNRESOLVABLE if missing else events.DESTINATION_LOST
+                name = self.aggregate_type
+                log_event(logging.WARNING, event, aggregate_type=name, code=outage.code, detail=outage.detail)
         elif sent or failures:
             self._close_breaker(healed=bool(sent) or uncharged < len(failures))
 
@@ -311,13 +315,6 @@ class DestinationWorker(threading.Thread):
             retry_in_s=None if final else round(failure.wait.total_seconds(), 1),
         )
         return failure
-
-    def _trip_breaker(self, outage: PublishFailure) -> None:
-        if self.breaker.trip(outage) and not outage.quiet:
-            missing = outage.verdict is Verdict.MISSING
-            event = events.DESTINATION_UNRESOLVABLE if missing else events.DESTINATION_LOST
-            name = self.aggregate_type
-            log_event(logging.WARNING, event, aggregate_type=name, code=outage.code, detail=outage.detail)
 
     def _close_breaker(self, *, healed: bool = True) -> None:
         if self.breaker.close(healed=healed):

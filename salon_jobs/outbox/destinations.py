@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 from django.db import connections
@@ -38,7 +39,8 @@ _LOG_LEFT_OUT_S: Final = 60.0
 class Destinations:
     """Destination workers of a relay, by aggregate type. Not thread-safe: relay thread only."""
 
-    def __init__(self, marker: Marker, *, owns: Callable[[], bool], on_change: Callable[[], None]) -> None:
+    def __init__(self, marker: Marker, *, owns: Callable[[], bool], on_change: Callable[[], None], using: str) -> None:
+        self.using = using
         self._marker = marker
         self._owns = owns
         self._on_change = on_change
@@ -109,13 +111,13 @@ class Destinations:
         for worker in self.all():
             requests = worker.backlog.page_requests(worker.aggregate_type, gate.bound)
             if requests and (blocked := worker.backlog.blocked_aggregates()):
-                messages = queries.fetch(requests, gate.bound, without=blocked[:_SWEPT])
+                messages = queries.fetch(requests, gate.bound, without=blocked[:_SWEPT], using=self.using)
                 worker.backlog.accept(requests, messages, gate.bound)
                 count += len(messages)
             elif requests:
                 together[worker.aggregate_type] = requests
         if together:
-            messages = queries.fetch([request for requests in together.values() for request in requests], gate.bound)
+            messages = queries.fetch(list(chain.from_iterable(together.values())), gate.bound, using=self.using)
             count += len(messages)
             by_type: defaultdict[str, list[OutgoingMessage]] = defaultdict(list)
             for message in messages:
@@ -125,7 +127,7 @@ class Destinations:
         return count
 
     def _discover(self) -> None:
-        missing = [name for name in queries.message_types() if name not in self._registered]
+        missing = [name for name in queries.message_types(using=self.using) if name not in self._registered]
         new = [name for name in missing if name not in self._workers]
         left_out = new[max(0, _MOST - len(self._workers)) :]
         if left_out and time.monotonic() >= self._log_left_out_at:
@@ -133,7 +135,7 @@ class Destinations:
             counts: dict[str, Any] = {"served": _MOST, "left_out": len(left_out)}
             log_event(logging.ERROR, events.DESTINATIONS_LEFT_OUT, **counts, aggregate_type=left_out[0])
         if missing := [name for name in missing if name not in left_out]:
-            queries.add_destinations(missing)
+            queries.add_destinations(missing, using=self.using)
             self._registered.update(missing)
             for name in missing:
                 self._worker(name)
@@ -143,7 +145,9 @@ class Destinations:
         pages = 0
         for worker in self.all():
             recovering = worker.backlog.recovering(_HEADS)
-            heads = queries.fetch_heads([hold.head_id for _, hold, _ in recovering if hold.head_id is not None])
+            heads = queries.fetch_heads(
+                [hold.head_id for _, hold, _ in recovering if hold.head_id is not None], using=self.using
+            )
             room = _PAGES
             for key, hold, upto in recovering:
                 head = None if hold.head_id is None else heads.get(hold.head_id)
@@ -157,12 +161,13 @@ class Destinations:
                         after=hold.after,
                         upto=upto if isinstance(key, str) else hold.after + 1,
                         take=hold.page,
+                        using=self.using,
                     )
                 else:
                     continue
                 stale = worker.backlog.accept_recovered(key, hold, messages)
                 if stale is not None:
-                    queries.forget_head(stale)
+                    queries.forget_head(stale, using=self.using)
                 pages += 1
         return pages
 
@@ -184,7 +189,7 @@ class Destinations:
             if worker.rate is not None and (short := worker.wanted_tokens) > 0
         ]
         if wanted:
-            for name, tokens in queries.grant_tokens(wanted).items():
+            for name, tokens in queries.grant_tokens(wanted, using=self.using).items():
                 self._workers[name].give_tokens(tokens)
 
     @property
@@ -198,7 +203,9 @@ class Destinations:
             kind = worker.aggregate_type
             afters, in_memory = worker.backlog.passed_over()
             for partition, upto in afters.items():
-                messages = queries.fetch_passed_over(kind, partition, upto=upto, in_memory=in_memory, take=_SWEPT)
+                messages = queries.fetch_passed_over(
+                    kind, partition, upto=upto, in_memory=in_memory, take=_SWEPT, using=self.using
+                )
                 if late_count := worker.backlog.accept_late(messages):
                     fields: dict[str, Any] = {
                         "aggregate_type": kind,
@@ -387,8 +394,8 @@ class RelayProgress:
         sent, took_s = published - self._published, now - self._logged_at
         self._logged_at, self._published = now, published
         names = [worker.aggregate_type for worker in self._destinations.all()]
-        self._lags = {**dict.fromkeys(names, 0.0), **queries.oldest_messages(names)}
-        self._blocked = queries.count_blocked()
+        self._lags = {**dict.fromkeys(names, 0.0), **queries.oldest_messages(names, using=self._destinations.using)}
+        self._blocked = queries.count_blocked(using=self._destinations.using)
         if sent or self.lag_s:
             log_event(
                 logging.INFO,

@@ -31,11 +31,6 @@ OPERATOR: Final = "operator"
 wake_ups: Final = WakeUps(CHANNEL, together=True)
 
 
-def after_commit(*, using: str | None = None) -> None:
-    """Schedule one wake-up for when the caller's transaction commits. Never makes the transaction fail."""
-    wake_ups.after_commit(using or conf.database)
-
-
 def operator_changed(*, using: str) -> None:
     """Notify relays, when the caller's transaction commits, to reread what is blocked and paused."""
     statements.rows("notify_relays", {"channel": CHANNEL, "news": OPERATOR}, using=using)
@@ -93,10 +88,11 @@ def emit_many(drafts: Iterable[Draft]) -> list[UUID]:
 
     Of 5,000 at a time, all are checked before the first is written.
     """
-    if not connections[conf.database].in_atomic_block:
+    alias = conf.database
+    if not connections[alias].in_atomic_block:
         raise EmitRefused(
             "emit() writes the message in the transaction that it belongs to, and none is open on "
-            f"{conf.database!r}: put both into transaction.atomic(using={conf.database!r})"
+            f"{alias!r}: put both into transaction.atomic(using={alias!r})"
         )
     producer = conf.outbox.require_producer()
     ids: list[UUID] = []
@@ -107,17 +103,17 @@ def emit_many(drafts: Iterable[Draft]) -> list[UUID]:
             trace = current_headers()
             messages = [_message(draft, trace, producer) for draft in batch]
             try:
-                with named_refusals(conf.database, EmitRefused, "emit as the web or the worker role"):
+                with named_refusals(alias, EmitRefused, "emit as the web or the worker role"):
                     for part in _statements(messages):
                         columns = dict(zip(OutgoingMessage._fields, map(list, zip(*part, strict=True)), strict=True))
-                        statements.execute("emit_many", {**columns, "producer": producer})
+                        statements.execute("emit_many", {**columns, "producer": producer}, using=alias)
             except IntegrityError as error:
                 raise EmitRefused(f"the database refused the message: {error}") from error
             if len(batch) == 1:
                 sent.message_id, sent.body_size = str(messages[0].message_id), len(messages[0].payload.encode())
         ids += [message.message_id for message in messages]
     if ids:
-        after_commit()
+        wake_ups.after_commit(alias)
     return ids
 
 

@@ -38,8 +38,9 @@ class Marker(Loop):
     ``on_marked`` is called after each write, because there is room for more messages.
     """
 
-    def __init__(self, on_marked: Callable[[], None]) -> None:
+    def __init__(self, on_marked: Callable[[], None], *, using: str) -> None:
         super().__init__("marker")
+        self._using = using
         self._on_marked = on_marked
         # Other threads append; what is written is removed afterwards.
         self._settled: list[Settled] = []
@@ -93,10 +94,10 @@ class Marker(Loop):
     def _write(self, batch: Sequence[Settled]) -> None:
         published = [message for settled in batch for message in settled.published]
         if published:
-            queries.mark_published(published)
+            queries.mark_published(published, using=self._using)
         skipped = [each for settled in batch for each in settled.skipped]
         if skipped:
-            queries.mark_skipped(skipped)
+            queries.mark_skipped(skipped, using=self._using)
         for settled in batch:
             settled.backlog.marked([*settled.published, *(message for message, _ in settled.skipped)])
         self.published += len(published)
@@ -119,8 +120,9 @@ class MessagePruner(Loop):
     were sent late (after an operator's retry, for example).
     """
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, *, using: str, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__("message pruner", first_poll_in_s=_EVERY_S, clock=clock)
+        self._using = using
         self._after = 0
         self._began = clock()
 
@@ -143,7 +145,7 @@ class MessagePruner(Loop):
         total = 0
         row: tuple[int, int | None, bool]
         while True:
-            [row] = statements.rows("prune_messages", {"after": self._after, **retentions})
+            [row] = statements.rows("prune_messages", {"after": self._after, **retentions}, using=self._using)
             deleted, after, young = row
             total += deleted
             if after is None or not young:

@@ -25,8 +25,9 @@ class Ownership:
     ever since.
     """
 
-    def __init__(self, owner: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, owner: int, *, using: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._owner = owner
+        self._using = using
         self._clock = clock
         self._unchanged_since: dict[PartitionState, float] = {}
         self._ours_until = float("-inf")
@@ -60,11 +61,11 @@ class Ownership:
         silent_after_s = conf.process_silent_after.total_seconds()
         self._began = self._clock()
         known = {**self._epochs, **self._begun}
-        queries.beat_partitions(known, owner=self._owner)
-        states, relays = queries.partitions()
+        queries.beat_partitions(known, owner=self._owner, using=self._using)
+        states, relays = queries.partitions(using=self._using)
         if len(states) < PARTITIONS:  # no relay has run here, or what it wrote was lost or deleted
-            queries.make_partitions()
-            states, relays = queries.partitions()
+            queries.make_partitions(using=self._using)
+            states, relays = queries.partitions(using=self._using)
         # Taken after reading: a heartbeat that arrived during the query must not look as old as the query.
         now = self._clock()
         since = self._unchanged_since = {state: self._unchanged_since.get(state, now) for state in states}
@@ -82,7 +83,7 @@ class Ownership:
         if free and len(epochs) < share:
             wanted = free[: share - len(epochs)]
             self._begun = {state.partition: state.epoch + 1 for state in wanted}
-            taken = queries.take_partitions(wanted, owner=self._owner)
+            taken = queries.take_partitions(wanted, owner=self._owner, using=self._using)
             epochs |= {state.partition: state.epoch + 1 for state in wanted if state.partition in taken}
         self._epochs, self._begun = epochs, {}
         excess = len(epochs) - share
@@ -105,6 +106,6 @@ class Ownership:
 
     def release(self, partitions: frozenset[int]) -> None:
         """Give back partitions that have nothing in flight. Raises database errors."""
-        queries.release_partitions(partitions, owner=self._owner)
+        queries.release_partitions(partitions, owner=self._owner, using=self._using)
         self._epochs = {p: epoch for p, epoch in self._epochs.items() if p not in partitions}
         self.leaving -= partitions

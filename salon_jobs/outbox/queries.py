@@ -98,54 +98,57 @@ class PartitionState(NamedTuple):
     beat: int
 
 
-def gate() -> Gate:
+def gate(*, using: str) -> Gate:
     """Read the gate. Read messages up to its bound afterwards, in a separate statement."""
-    [(allocated, bound, holders, server)] = hot("gate", {})
+    [(allocated, bound, holders, server)] = hot("gate", {}, using=using)
     return Gate(allocated, bound, tuple(holders), server)
 
 
-def fetch(requests: Sequence[PageRequest], bound: int, *, without: Iterable[str] = ()) -> list[OutgoingMessage]:
+def fetch(
+    requests: Sequence[PageRequest], bound: int, *, without: Iterable[str] = (), using: str
+) -> list[OutgoingMessage]:
     """Return the next messages, in the order requested and by ID, without these aggregates (all of one type)."""
     types, partitions, afters, takes = map(list, zip(*requests, strict=True))
     ranges = {"types": types, "partitions": partitions, "afters": afters, "takes": takes}
-    return _messages("fetch_messages", {**ranges, "bound": bound, "without": list(without)})
+    return _messages("fetch_messages", {**ranges, "bound": bound, "without": list(without)}, using=using)
 
 
-def fetch_heads(ids: Sequence[int]) -> dict[int, OutgoingMessage]:
+def fetch_heads(ids: Sequence[int], *, using: str) -> dict[int, OutgoingMessage]:
     """Return, by each pending message's ID, the first pending message of its aggregate, or itself if it has none."""
-    rows = hot("fetch_heads", {"ids": list(ids)}, many=True) if ids else []
+    rows = hot("fetch_heads", {"ids": list(ids)}, many=True, using=using) if ids else []
     return {row[0]: OutgoingMessage._make(row[1:]) for row in rows}
 
 
 def fetch_aggregate(
-    aggregate_type: str, aggregate_id: str, *, after: int, upto: int, take: int
+    aggregate_type: str, aggregate_id: str, *, after: int, upto: int, take: int, using: str
 ) -> list[OutgoingMessage]:
     """Return the messages of one aggregate that were passed over while it was blocked."""
     aggregate = {"aggregate_type": aggregate_type, "aggregate_id": aggregate_id}
-    return _messages("fetch_aggregate", {**aggregate, "after": after, "upto": upto, "take": take})
+    return _messages("fetch_aggregate", {**aggregate, "after": after, "upto": upto, "take": take}, using=using)
 
 
 def fetch_passed_over(
-    aggregate_type: str, partition: int, *, upto: int, in_memory: Iterable[int], take: int
+    aggregate_type: str, partition: int, *, upto: int, in_memory: Iterable[int], take: int, using: str
 ) -> list[OutgoingMessage]:
     """Return pending messages up to an ID that nothing accounts for."""
     partition_of = {"aggregate_type": aggregate_type, "partition": partition}
-    return _messages("fetch_passed_over", {**partition_of, "upto": upto, "in_memory": list(in_memory), "take": take})
+    parameters = {**partition_of, "upto": upto, "in_memory": list(in_memory), "take": take}
+    return _messages("fetch_passed_over", parameters, using=using)
 
 
-def message_types() -> list[str]:
-    return [row[0] for row in hot("message_types", {})]
+def message_types(*, using: str) -> list[str]:
+    return [row[0] for row in hot("message_types", {}, using=using)]
 
 
-def mark_published(messages: Sequence[OutgoingMessage]) -> None:
+def mark_published(messages: Sequence[OutgoingMessage], *, using: str) -> None:
     """Mark messages as published, and unblock the aggregates they blocked."""
-    hot("mark_published", _identities(messages))
+    hot("mark_published", _identities(messages), using=using)
 
 
-def mark_skipped(skipped: Sequence[tuple[OutgoingMessage, str]]) -> None:
+def mark_skipped(skipped: Sequence[tuple[OutgoingMessage, str]], *, using: str) -> None:
     """Mark messages as skipped, with the reason of each, and unblock the aggregates they blocked."""
     identities = _identities([message for message, _ in skipped])
-    hot("mark_skipped", {**identities, "reasons": [reason for _, reason in skipped]})
+    hot("mark_skipped", {**identities, "reasons": [reason for _, reason in skipped]}, using=using)
 
 
 def _identities(messages: Iterable[OutgoingMessage]) -> dict[str, Any]:
@@ -156,7 +159,7 @@ def _identities(messages: Iterable[OutgoingMessage]) -> dict[str, Any]:
     return {"ids": f"{{{ids}}}", "message_ids": f"{{{message_ids}}}"}
 
 
-def write_failures(failures: Sequence[Failure], *, owner: int) -> set[int]:
+def write_failures(failures: Sequence[Failure], *, owner: int, using: str) -> set[int]:
     """Record failures and block their aggregates; return the IDs that this owner may still judge."""
     parameters = {
         **_identities([failure.message for failure in failures]),
@@ -166,18 +169,19 @@ def write_failures(failures: Sequence[Failure], *, owner: int) -> set[int]:
         "errors": [_error(failure.answer) for failure in failures],
         "owner": owner,
     }
-    with transaction.atomic(using=conf.database):
-        written = {row[0] for row in hot("mark_unpublished", parameters)}
+    with transaction.atomic(using=using):
+        written = {row[0] for row in hot("mark_unpublished", parameters, using=using)}
         ours = [failure for failure in failures if failure.message.id in written]
         ids = [failure.message.id for failure in ours]
         types = [failure.message.aggregate_type for failure in ours]
         aggregates = [failure.message.aggregate_id for failure in ours]
-        hot("unblock", {"heads": ids, "types": types, "aggregates": aggregates})
-        hot("block", {"ids": ids, "codes": [failure.answer.code[:_LONGEST_CODE] for failure in ours]})
+        codes = [failure.answer.code[:_LONGEST_CODE] for failure in ours]
+        hot("unblock", {"heads": ids, "types": types, "aggregates": aggregates}, using=using)
+        hot("block", {"ids": ids, "codes": codes}, using=using)
     return written
 
 
-def write_unresolvable(failures: Sequence[Failure], *, owner: int, wait_s: float = 0.0) -> set[int]:
+def write_unresolvable(failures: Sequence[Failure], *, owner: int, wait_s: float = 0.0, using: str) -> set[int]:
     """Block the aggregates of messages that nothing accepts now; return the IDs of newly blocking messages.
 
     None is retried before ``wait_s``.
@@ -189,48 +193,48 @@ def write_unresolvable(failures: Sequence[Failure], *, owner: int, wait_s: float
         "owner": owner,
         "wait_s": wait_s,
     }
-    return {row[0] for row in hot("block_unresolvable", parameters)}
+    return {row[0] for row in hot("block_unresolvable", parameters, using=using)}
 
 
-def forget_head(head_id: int) -> None:
+def forget_head(head_id: int, *, using: str) -> None:
     """Unblock the aggregate that a message blocked, unless the message is pending."""
-    pending = Message.objects.using(conf.database).filter(pk=OuterRef("head_id"), status=MessageStatus.PENDING)
-    BlockedAggregate.objects.using(conf.database).filter(~Exists(pending), head_id=head_id).delete()
+    pending = Message.objects.using(using).filter(pk=OuterRef("head_id"), status=MessageStatus.PENDING)
+    BlockedAggregate.objects.using(using).filter(~Exists(pending), head_id=head_id).delete()
 
 
-def blocked(partitions: Iterable[int]) -> list[Blocked]:
+def blocked(partitions: Iterable[int], *, using: str) -> list[Blocked]:
     due = ExpressionWrapper(Q(status=BlockedAggregate.Status.WAITING, retry_at__lte=Now()), BooleanField())
-    rows = BlockedAggregate.objects.using(conf.database).filter(partition__in=partitions)
+    rows = BlockedAggregate.objects.using(using).filter(partition__in=partitions)
     columns = ("aggregate_type", "aggregate_id", "partition", "head_id", "retry_count")
     return [Blocked._make(row) for row in rows.values_list(*columns, due)]
 
 
-def count_blocked() -> Counter[tuple[str, str]]:
+def count_blocked(*, using: str) -> Counter[tuple[str, str]]:
     """Count blocked aggregates of all relays by aggregate type and status, up to 10,000."""
-    rows = BlockedAggregate.objects.using(conf.database).values_list("aggregate_type", "status")
+    rows = BlockedAggregate.objects.using(using).values_list("aggregate_type", "status")
     return Counter(rows[:_BLOCKED_COUNTED])
 
 
-def make_partitions() -> None:
+def make_partitions(*, using: str) -> None:
     rows = [RelayPartition(partition=partition) for partition in range(PARTITIONS)]
-    RelayPartition.objects.using(conf.database).bulk_create(rows, ignore_conflicts=True)
+    RelayPartition.objects.using(using).bulk_create(rows, ignore_conflicts=True)
 
 
-def beat_partitions(partitions: Iterable[int], *, owner: int) -> None:
+def beat_partitions(partitions: Iterable[int], *, owner: int, using: str) -> None:
     """Send a heartbeat for these partitions, as far as they have this owner."""
-    rows = RelayPartition.objects.using(conf.database).filter(owner=owner, partition__in=partitions)
+    rows = RelayPartition.objects.using(using).filter(owner=owner, partition__in=partitions)
     rows.update(beat=F("beat") + 1)
 
 
-def partitions() -> tuple[list[PartitionState], int]:
+def partitions(*, using: str) -> tuple[list[PartitionState], int]:
     """Return all partitions, and how many relays are alive."""
-    states = RelayPartition.objects.using(conf.database).order_by("partition")
+    states = RelayPartition.objects.using(using).order_by("partition")
     alive_since = Now() - conf.process_silent_after
-    relays = Process.objects.using(conf.database).filter(kind="relay", heartbeat_at__gt=alive_since)
+    relays = Process.objects.using(using).filter(kind="relay", heartbeat_at__gt=alive_since)
     return [PartitionState._make(row) for row in states.values_list(*PartitionState._fields)], relays.count()
 
 
-def take_partitions(states: Sequence[PartitionState], *, owner: int) -> set[int]:
+def take_partitions(states: Sequence[PartitionState], *, owner: int, using: str) -> set[int]:
     """Take partitions that are unchanged since they were read; return those taken."""
     parameters = {
         "partitions": [state.partition for state in states],
@@ -238,36 +242,36 @@ def take_partitions(states: Sequence[PartitionState], *, owner: int) -> set[int]
         "beats": [state.beat for state in states],
         "owner": owner,
     }
-    return {row[0] for row in hot("take_partitions", parameters)}
+    return {row[0] for row in hot("take_partitions", parameters, using=using)}
 
 
-def release_partitions(partitions: Iterable[int], *, owner: int) -> None:
+def release_partitions(partitions: Iterable[int], *, owner: int, using: str) -> None:
     """Give partitions back, so that another relay can take them at once. Idempotent."""
-    rows = RelayPartition.objects.using(conf.database).filter(owner=owner, partition__in=partitions)
+    rows = RelayPartition.objects.using(using).filter(owner=owner, partition__in=partitions)
     rows.update(owner=None, epoch=F("epoch") + 1)
 
 
-def add_destinations(types: Iterable[str]) -> None:
+def add_destinations(types: Iterable[str], *, using: str) -> None:
     """Insert missing rows for these destinations. Idempotent."""
     rows = [DestinationState(aggregate_type=aggregate_type) for aggregate_type in types]
-    DestinationState.objects.using(conf.database).bulk_create(rows, ignore_conflicts=True)
+    DestinationState.objects.using(using).bulk_create(rows, ignore_conflicts=True)
 
 
-def destinations() -> dict[str, tuple[bool, str]]:
+def destinations(*, using: str) -> dict[str, tuple[bool, str]]:
     """Return the registered destinations: whether each is paused, and the code of its outage, "" for none."""
-    rows = DestinationState.objects.using(conf.database).values_list("aggregate_type", "paused", "outage_code")
+    rows = DestinationState.objects.using(using).values_list("aggregate_type", "paused", "outage_code")
     return {aggregate_type: (paused, outage) for aggregate_type, paused, outage in rows}
 
 
-def grant_tokens(wanted: Sequence[tuple[str, int, int]]) -> dict[str, int]:
+def grant_tokens(wanted: Sequence[tuple[str, int, int]], *, using: str) -> dict[str, int]:
     """Take tokens for destinations, each (name, most, rate per second); return how many each got."""
     types, counts, rates = map(list, zip(*wanted, strict=True))
-    return dict(hot("grant_tokens", {"types": types, "wanted": counts, "rates": rates}))
+    return dict(hot("grant_tokens", {"types": types, "wanted": counts, "rates": rates}, using=using))
 
 
-def write_outage(aggregate_type: str, outage: PublishFailure | None) -> None:
+def write_outage(aggregate_type: str, outage: PublishFailure | None, *, using: str) -> None:
     """Record that a destination is unreachable, or (None) that it answers again."""
-    row = DestinationState.objects.using(conf.database).filter(aggregate_type=aggregate_type)
+    row = DestinationState.objects.using(using).filter(aggregate_type=aggregate_type)
     if outage is None:
         row.update(outage_since=None, outage_code="", outage="")
     else:
@@ -275,18 +279,18 @@ def write_outage(aggregate_type: str, outage: PublishFailure | None) -> None:
         row.update(outage_since=since, outage_code=code, outage=shown_message(outage.detail)[:_LONGEST_ERROR])
 
 
-def oldest_messages(types: Iterable[str] | None = None, *, using: str | None = None) -> dict[str, float]:
+def oldest_messages(types: Iterable[str] | None = None, *, using: str) -> dict[str, float]:
     """Return the age in seconds of the oldest pending message of each of these destinations that has one.
 
     ``types`` None means all registered destinations. Paused ones are left out: their messages wait on purpose.
     """
     if types is None:
-        types = DestinationState.objects.using(using or conf.database).values_list("aggregate_type", flat=True)
+        types = DestinationState.objects.using(using).values_list("aggregate_type", flat=True)
     return dict(statements.rows("oldest_message", {"types": list(types), "partitions": PARTITIONS}, using=using))
 
 
-def _messages(statement: str, parameters: dict[str, Any]) -> list[OutgoingMessage]:
-    return list(map(OutgoingMessage._make, hot(statement, parameters, many=True)))
+def _messages(statement: str, parameters: dict[str, Any], *, using: str) -> list[OutgoingMessage]:
+    return list(map(OutgoingMessage._make, hot(statement, parameters, many=True, using=using)))
 
 
 def _error(answer: PublishFailure) -> str:

@@ -55,6 +55,7 @@ class Relay(Loop):
 
     def __init__(self, owner: Callable[[], int], *, burst: bool = False) -> None:
         super().__init__("relay")
+        self.using = conf.database
         self._owner = owner
         self._burst = burst
         self._forced = threading.Event()
@@ -67,11 +68,11 @@ class Relay(Loop):
         # Servers that have answered, by when they were started.
         self._servers: set[float] = set()
         self._ownership: Ownership | None = None
-        self._marker = Marker(self.wake)
-        self._destinations = Destinations(self._marker, owns=self._owns, on_change=self.wake)
+        self._marker = Marker(self.wake, using=self.using)
+        self._destinations = Destinations(self._marker, owns=self._owns, on_change=self.wake, using=self.using)
         self._listener = Listener(emit.CHANNEL, self._hear)
         self._progress = RelayProgress(self._marker, self._destinations)
-        self._pruner = MessagePruner()
+        self._pruner = MessagePruner(using=self.using)
         self._process_id = 0
 
     def stop(self) -> None:
@@ -166,7 +167,7 @@ class Relay(Loop):
         self._listener.start()
         self._pruner.start()
         self._destinations.start()
-        self._ownership = Ownership(self._process_id)
+        self._ownership = Ownership(self._process_id, using=self.using)
         return self._ownership
 
     def _poll(self, ownership: Ownership) -> float:
@@ -177,7 +178,7 @@ class Relay(Loop):
             self._refresh(ownership)
         if not self._marker.is_alive:
             raise RuntimeError("the marker ended with an error; see the log")
-        before, self._gate = self._gate, queries.gate()
+        before, self._gate = self._gate, queries.gate(using=self.using)
         if self._is_another(self._gate.server) or self._gate.allocated < before.allocated:
             self.on_outage()
             return 0.0
@@ -235,8 +236,8 @@ class Relay(Loop):
         began = time.monotonic()
         # Set before reading, so that a request arriving in the meantime is kept.
         self._refresh_at = began + max(_REFRESH_S, _REFRESH_SHARE * self._refresh_took_s)
-        self._destinations.serve(queries.destinations())
-        self._destinations.refresh(queries.blocked(ownership.mine - ownership.leaving))
+        self._destinations.serve(queries.destinations(using=self.using))
+        self._destinations.refresh(queries.blocked(ownership.mine - ownership.leaving, using=self.using))
         self._refresh_took_s = time.monotonic() - began
 
     def _write_failures(self) -> None:
@@ -245,7 +246,7 @@ class Relay(Loop):
                 self._write(worker, failures)
             outage = worker.breaker.outage
             if worker.written_outage != (code := outage.code if outage else ""):
-                queries.write_outage(worker.aggregate_type, outage)
+                queries.write_outage(worker.aggregate_type, outage, using=self.using)
                 worker.written_outage = code
 
     def _write(self, worker: DestinationWorker, failures: Sequence[Failure]) -> None:
@@ -254,8 +255,8 @@ class Relay(Loop):
         new: set[int] = set()
         if unresolvable:
             wait_s = worker.backlog.on_hold / _RETRIES_PER_S
-            new = queries.write_unresolvable(unresolvable, owner=self._process_id, wait_s=wait_s)
-        written = queries.write_failures(charged, owner=self._process_id) if charged else set[int]()
+            new = queries.write_unresolvable(unresolvable, owner=self._process_id, wait_s=wait_s, using=self.using)
+        written = queries.write_failures(charged, owner=self._process_id, using=self.using) if charged else set[int]()
         worker.failures_written(failures)
         newly_blocked = [each for each in unresolvable if each.message.id in new and not each.answer.quiet]
         if newly_blocked:  # one line for those found together, naming the first

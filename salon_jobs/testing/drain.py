@@ -192,18 +192,19 @@ def drain_outbox(*, limit: int = 1000) -> list[DrainedMessage]:
     that are not published stay pending. Role: one that may update messages, such as the worker's or the tables' owner.
     Raises AssertionError if there are more than ``limit`` messages.
     """
+    alias = conf.database
     drained: list[DrainedMessage] = []
-    for aggregate_type in outbox.message_types():
+    for aggregate_type in outbox.message_types(using=alias):
         requests = [PageRequest(aggregate_type, partition, 0, limit + 1) for partition in range(PARTITIONS)]
-        messages = sorted(outbox.fetch(requests, _NO_GATE), key=lambda message: message.id)
+        messages = sorted(outbox.fetch(requests, _NO_GATE, using=alias), key=lambda message: message.id)
         if len(drained) + len(messages) > limit:
             raise AssertionError(f"more than {limit} messages are pending; raise the limit of drain_outbox()")
         if messages:
-            drained += _publish(messages)
+            drained += _publish(messages, using=alias)
     return drained
 
 
-def _publish(messages: list[OutgoingMessage]) -> list[DrainedMessage]:
+def _publish(messages: list[OutgoingMessage], *, using: str) -> list[DrainedMessage]:
     publisher = make_publisher(parse_destination(messages[0].aggregate_type).service)
     publisher.open()
     try:
@@ -211,10 +212,10 @@ def _publish(messages: list[OutgoingMessage]) -> list[DrainedMessage]:
     finally:
         publisher.close()
     pairs = list(zip(messages, answers, strict=True))
-    outbox.mark_published([message for message, answer in pairs if answer is None])
+    outbox.mark_published([message for message, answer in pairs if answer is None], using=using)
     skipped = [(m, answer.code) for m, answer in pairs if answer and answer.verdict is Verdict.SKIPPED]
     if skipped:
-        outbox.mark_skipped(skipped)
+        outbox.mark_skipped(skipped, using=using)
     return [
         DrainedMessage(m.message_id, m.aggregate_type, m.aggregate_id, m.event, m.payload, answer)
         for m, answer in pairs

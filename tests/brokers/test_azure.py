@@ -210,7 +210,7 @@ def test_messages_are_hidden_for_as_long_as_the_settings_say(
     monkeypatch.setattr(source, "_receive_now", nothing)
     monkeypatch.setattr("salon_jobs.inbox.consumer._WAIT", timedelta(0))
     declared = ConsumerSettings(source=str(source.destination), tasks={"e": "ping"})
-    Consumer("parser", declared, source, burst=True).run()
+    Consumer("parser", declared, source, using="default", burst=True).run()
     assert asked == [timedelta(seconds=60)]
 
 

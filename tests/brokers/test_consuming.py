@@ -36,7 +36,7 @@ def visibility(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def consumer(source: Source, *, burst: bool = False, **changes: Any) -> Consumer:
     given = {"orders": {"SOURCE": "rn::x:::y", **ORDERS, **changes}}
-    return Consumer("orders", read_consumers(given)["orders"], source, burst=burst)
+    return Consumer("orders", read_consumers(given)["orders"], source, using="default", burst=burst)
 
 
 @contextmanager

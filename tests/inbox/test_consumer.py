@@ -52,7 +52,7 @@ def consumer(**changes: Any) -> tuple[Consumer, MemorySource]:
 
     source = make_source("rn::memory:::orders", consumer="orders")
     assert isinstance(source, MemorySource)
-    return Consumer("orders", conf.consumers["orders"], source, **changes), source
+    return Consumer("orders", conf.consumers["orders"], source, using="default", **changes), source
 
 
 @contextmanager
@@ -239,7 +239,11 @@ def test_the_check_names_unknown_tasks_and_sources(consumers_settings: Callable[
         ([], {"a": {**ORDERS, "TASKS": {}}}, r"\['a'\]\['TASKS'\] must map at least one event"),
         ([], {"a": {"TASKS": {"e": "ping"}}}, r"\['a'\]\['SOURCE'\] must be set"),
         ([], {"a": {**PLAIN, "ENVELOPE": "all"}}, r"\['a'\]\['ENVELOPE'\] must be one of salon_jobs, none, not 'all'"),
-        ([], {"a": {**PLAIN, "SOURCE": "rn::nats:::a"}}, r"\['a'\]\['ENVELOPE'\] 'none' .*Azure.*, not 'rn::nats:::a'"),
+        (
+            [],
+            {"a": {**PLAIN, "SOURCE": "rn::nats:::a"}},
+            r"\['ENVELOPE'\] 'none' .* of azurequeue, .*, not 'rn::nats:::a'",
+        ),
         ([], {"a": {**PLAIN, "TASKS": {"e": "ping"}}}, r"\['a'\]\['TASKS'\] must be .*'\*'.* with ENVELOPE 'none'"),
         ([], {"a": {**PLAIN, "TASKS": {"*": "ping", "e": "ping"}}}, r"\['a'\]\['TASKS'\] must be"),
         ([], {"a": {**PLAIN, "TASKS": {"*": "pin"}}}, r"\['a'\]\['TASKS'\]\['\*'\]: no task is named 'pin'"),

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("database")
 
 def processor(**settings: Any) -> Processor:
     given = {"SOURCE": "rn::memory:::orders", "TASKS": TASKS, **settings}
-    return Processor("orders", read_consumers({"orders": given})["orders"])
+    return Processor("orders", read_consumers({"orders": given})["orders"], using="default")
 
 
 def jobs() -> list[tuple[Any, ...]]:
@@ -95,7 +95,9 @@ def test_two_consumers_with_the_same_messages_at_once_make_one_job_each() -> Non
 def test_equal_payloads_are_different_messages_and_another_consumer_takes_its_own() -> None:
     one = message('{"note": "same"}')
     assert processor().process([one, message('{"note": "same"}')]).enqueued == 2
-    other = Processor("audit", read_consumers({"audit": {"SOURCE": "rn::memory:::orders", "TASKS": TASKS}})["audit"])
+    other = Processor(
+        "audit", read_consumers({"audit": {"SOURCE": "rn::memory:::orders", "TASKS": TASKS}})["audit"], using="default"
+    )
     assert other.process([again(one)]).enqueued == 1
 
 
@@ -344,7 +346,7 @@ def test_pruning_leaves_what_waits_for_an_operator() -> None:
         " now() - make_interval(days => n) FROM generate_series(29, 31) n,"
         " unnest(ARRAY['enqueued', 'rejected', 'retry', 'dismissed']) status"
     )
-    assert inbox.prune_inbox(timedelta(days=30)) == 4  # of 30 and 31 days
+    assert inbox.prune_inbox(timedelta(days=30), using="default") == 4  # of 30 and 31 days
     kept = {row[0] for row in inbox_rows()}
     assert {"enqueued31", "dismissed31"}.isdisjoint(kept)
     assert {"rejected31", "retry31", "enqueued29", "dismissed29"} <= kept

@@ -76,7 +76,7 @@ def test_a_message_that_arrived_although_it_was_skipped_was_sent() -> None:
     message_id = emitted(event="crossed")
     assert skip_messages([id_of("crossed")], using=OPERATOR)[0].changed
     assert times() == {"crossed": ("skipped", False, True)}
-    queries.mark_published([message(id_of("crossed"), message_id=message_id)])
+    queries.mark_published([message(id_of("crossed"), message_id=message_id)], using="default")
     assert times() == {"crossed": ("published", True, False)}
 
 
@@ -88,7 +88,7 @@ def test_skipped_messages_are_pruned_by_the_time_at_which_they_were_skipped() ->
     failed = "status = 'failed', ended_at = now() - interval '1 year'"
     change(f"UPDATE salon_jobs_message SET {failed} WHERE event = 'failed'")
     change("UPDATE salon_jobs_message SET ended_at = now() - interval '31 days' WHERE event = 'long ago'")
-    assert MessagePruner().run_once() == 1
+    assert MessagePruner(using="default").run_once() == 1
     assert times().keys() == {"lately", "failed"}
 
 

@@ -45,7 +45,8 @@ def say(connection: psycopg.Connection[Any], aggregate: str, number: int) -> Non
 def read(gate: Gate) -> list[int]:
     """Return the numbers that a relay reads up to a gate."""
     wanted = [PageRequest(ORDERS, partition, 0, 100) for partition in range(PARTITIONS)]
-    return [int(m.payload.rpartition(":")[2].strip(" }")) for m in sorted(queries.fetch(wanted, gate.bound))]
+    messages = sorted(queries.fetch(wanted, gate.bound, using="default"))
+    return [int(message.payload.rpartition(":")[2].strip(" }")) for message in messages]
 
 
 def test_a_writer_that_came_before_the_gate_was_read_bounds_it() -> None:
@@ -53,24 +54,24 @@ def test_a_writer_that_came_before_the_gate_was_read_bounds_it() -> None:
     with writer() as slow:
         say(slow, "a", 2)
         emitted("a", number=3)
-        gate = queries.gate()
+        gate = queries.gate(using="default")
         assert (gate.allocated, gate.bound, gate.holders) == (3, 1, (slow.info.backend_pid,))
         assert read(gate) == [1]
         slow.commit()
         assert read(gate) == [1]
-    assert read(queries.gate()) == [1, 2, 3]
+    assert read(queries.gate(using="default")) == [1, 2, 3]
 
 
 def test_a_writer_that_comes_after_the_gate_was_read_is_beyond_it() -> None:
     emitted("a", number=1)
-    gate = queries.gate()
+    gate = queries.gate(using="default")
     with writer() as late:
         say(late, "a", 2)
         emitted("a", number=3)
         assert read(gate) == [1]
         late.commit()
     assert read(gate) == [1]
-    assert read(queries.gate()) == [1, 2, 3]
+    assert read(queries.gate(using="default")) == [1, 2, 3]
 
 
 def test_a_writer_that_ends_between_gate_and_read_is_read() -> None:
@@ -78,11 +79,11 @@ def test_a_writer_that_ends_between_gate_and_read_is_read() -> None:
         say(first, "a", 1)
         say(second, "b", 2)
         first.commit()
-        gate = queries.gate()
+        gate = queries.gate(using="default")
         assert gate.bound == 1  # one id was given when the second came
         second.commit()
         assert read(gate) == [1]
-    assert read(queries.gate()) == [1, 2]
+    assert read(queries.gate(using="default")) == [1, 2]
 
 
 def test_lock_and_mark_go_together_with_a_savepoint() -> None:
@@ -91,17 +92,17 @@ def test_lock_and_mark_go_together_with_a_savepoint() -> None:
         one.execute("SAVEPOINT s")
         say(one, "a", 1)
         one.execute("ROLLBACK TO SAVEPOINT s")
-        assert queries.gate().holders == ()
+        assert queries.gate(using="default").holders == ()
         say(one, "a", 2)
-        assert queries.gate().bound == 1
+        assert queries.gate(using="default").bound == 1
         one.execute("SAVEPOINT t")
         one.execute("SAVEPOINT u")
         say(one, "a", 3)
         one.execute("RELEASE SAVEPOINT u")
         one.execute("ROLLBACK TO SAVEPOINT t")
-        assert queries.gate().bound == 1
+        assert queries.gate(using="default").bound == 1
         one.commit()
-    gate = queries.gate()
+    gate = queries.gate(using="default")
     assert gate.holders == ()
     assert read(gate) == [2]
 
@@ -112,14 +113,14 @@ def test_a_released_savepoint_keeps_the_gate() -> None:
         say(one, "a", 1)
         one.execute("RELEASE SAVEPOINT s")
         say(one, "a", 2)
-        assert queries.gate()[1:3] == (0, (one.info.backend_pid,))
+        assert queries.gate(using="default")[1:3] == (0, (one.info.backend_pid,))
 
 
 def test_a_transaction_that_was_rolled_back_lets_go() -> None:
     with writer() as one:
         say(one, "a", 1)
         one.rollback()
-        assert queries.gate()[:3] == (1, 1, ())
+        assert queries.gate(using="default")[:3] == (1, 1, ())
 
 
 def test_twenty_thousand_messages_of_a_transaction_take_one_lock() -> None:
@@ -144,7 +145,7 @@ def test_a_stricter_isolation_changes_nothing(isolation: str) -> None:
             other.commit()
             say(one, "a", 2)
             emitted("a", number=3)
-            assert read(queries.gate()) == [1]
+            assert read(queries.gate(using="default")) == [1]
             one.commit()
         assert relay_in_burst()
         assert arrived() == [("a", 1), ("a", 2), ("a", 3)]
@@ -157,14 +158,14 @@ def test_a_stricter_isolation_changes_nothing(isolation: str) -> None:
 def test_operators_hold_the_gate_by_insert_and_by_copy() -> None:
     with writer(None) as one:
         one.execute(INSERT, (ORDERS, 1, 3))
-        assert queries.gate()[1:3] == (0, (one.info.backend_pid,))
+        assert queries.gate(using="default")[1:3] == (0, (one.info.backend_pid,))
         one.commit()
         columns = "message_id, aggregate_type, aggregate_id, event, payload"
         with one.cursor().copy(f"COPY salon_jobs_message ({columns}) FROM STDIN") as copy:
             copy.write_row(("7b1c4b8e-4d0e-4f3c-9f38-4a8b7f1f2a11", ORDERS, "a", "e", '{"number": 4}'))
-        assert queries.gate()[1:3] == (3, (one.info.backend_pid,))
+        assert queries.gate(using="default")[1:3] == (3, (one.info.backend_pid,))
         one.commit()
-    assert read(queries.gate()) == [1, 2, 3, 4]
+    assert read(queries.gate(using="default")) == [1, 2, 3, 4]
 
 
 def test_a_prepared_transaction_holds_the_gate_as_pid_0() -> None:
@@ -199,11 +200,11 @@ def test_a_lock_of_the_gate_taken_by_hand_for_a_session_holds_nobody() -> None:
         one.execute("SELECT pg_advisory_lock_shared(23117::bigint << 48)")
         one.commit()
         emitted("a", number=1)
-        assert queries.gate()[:3] == (1, 1, ())
+        assert queries.gate(using="default")[:3] == (1, 1, ())
         say(one, "a", 2)
-        assert queries.gate()[:3] == (2, 0, (one.info.backend_pid,))
+        assert queries.gate(using="default")[:3] == (2, 0, (one.info.backend_pid,))
         one.commit()
-        assert read(queries.gate()) == [1, 2]
+        assert read(queries.gate(using="default")) == [1, 2]
 
 
 def test_what_was_written_past_the_gate_is_found_by_the_sweep(monkeypatch: Any) -> None:

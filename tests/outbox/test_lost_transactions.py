@@ -126,7 +126,7 @@ def test_messages_with_lower_numbers_than_those_read_are_sent_in_order_and_at_on
 def test_another_server_behind_the_same_connection_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pooler closes no connection when it goes on with another primary."""
     read, started = queries.gate, [0.0]
-    monkeypatch.setattr(queries, "gate", lambda: read()._replace(server=started[0]))
+    monkeypatch.setattr(queries, "gate", lambda using: read(using=using)._replace(server=started[0]))
     with transaction.atomic():
         emit_many(draft(f"a{n % 3}", n) for n in range(20))
     with relaying():
@@ -202,7 +202,7 @@ def test_a_destination_that_gets_no_tokens_makes_the_relay_unready(
     change_settings(OUTBOX={"THROUGHPUT": {"*": 1000}})
     monkeypatch.setattr(destinations, "_STARVED_FOR_S", 0.5)
     grant = queries.grant_tokens
-    monkeypatch.setattr(queries, "grant_tokens", lambda wanted: {})
+    monkeypatch.setattr(queries, "grant_tokens", lambda wanted, using: {})
     emitted("a")
     with relaying() as relay:
         eventually(lambda: bool(unready(relay.facts)))

@@ -37,7 +37,7 @@ def clock(change_settings: Callable[..., None], outbox: None) -> Clock:
 @pytest.fixture
 def owner(clock: Clock) -> Ownership:
     """Return a relay that owns everything."""
-    ownership = Ownership(1, clock=clock)
+    ownership = Ownership(1, using="default", clock=clock)
     beat(ownership)
     assert ownership.mine == ALL
     return ownership
@@ -51,7 +51,7 @@ def beat(ownership: Ownership) -> frozenset[int]:
 
 
 def test_an_owner_trusts_itself_for_less_than_a_challenger_waits(owner: Ownership, clock: Clock) -> None:
-    challenger = Ownership(2, clock=clock)
+    challenger = Ownership(2, using="default", clock=clock)
     beat(challenger)
     clock.now = 6.9
     beat(challenger)
@@ -69,14 +69,14 @@ def test_an_owner_trusts_itself_for_less_than_a_challenger_waits(owner: Ownershi
 def test_a_beat_that_came_while_a_challenger_asked_counts_from_when_it_was_read(
     owner: Ownership, clock: Clock, monkeypatch: Any
 ) -> None:
-    challenger = Ownership(2, clock=clock)
+    challenger = Ownership(2, using="default", clock=clock)
     read = queries.partitions
 
-    def slowly() -> Any:
+    def slowly(*, using: str) -> Any:
         monkeypatch.setattr(queries, "partitions", read)
         clock.now = 5
         beat(owner)
-        return read()
+        return read(using=using)
 
     monkeypatch.setattr(queries, "partitions", slowly)
     beat(challenger)  # it began at 0, and read at 5 what the owner wrote at 5
@@ -87,7 +87,7 @@ def test_a_beat_that_came_while_a_challenger_asked_counts_from_when_it_was_read(
 
 
 def test_a_partition_that_was_lost_and_is_taken_again_in_one_beat_was_lost(owner: Ownership, clock: Clock) -> None:
-    other = Ownership(2, clock=clock)
+    other = Ownership(2, using="default", clock=clock)
     beat(other)
     clock.now = 20
     beat(other)
@@ -114,7 +114,7 @@ def test_one_that_nobody_challenged_finds_its_partitions_as_it_left_them(owner: 
 
 
 def test_steps_of_the_databases_clock_change_no_owner(owner: Ownership, clock: Clock) -> None:
-    challenger = Ownership(2, clock=clock)
+    challenger = Ownership(2, using="default", clock=clock)
     beat(challenger)
     change("UPDATE salon_jobs_process SET heartbeat_at = heartbeat_at + interval '1 year'")
     clock.now = 5
@@ -127,10 +127,10 @@ def test_steps_of_the_databases_clock_change_no_owner(owner: Ownership, clock: C
 
 
 def test_of_two_that_take_at_once_one_gets_each_partition(clock: Clock) -> None:
-    queries.make_partitions()
-    states, _ = queries.partitions()
-    first = queries.take_partitions(states, owner=1)
-    assert (first, queries.take_partitions(states, owner=2)) == (set(ALL), set())
+    queries.make_partitions(using="default")
+    states, _ = queries.partitions(using="default")
+    first = queries.take_partitions(states, owner=1, using="default")
+    assert (first, queries.take_partitions(states, owner=2, using="default")) == (set(ALL), set())
 
 
 def put(owner: int | None, *, epoch: int, beat: int = 0) -> None:
@@ -155,7 +155,7 @@ def test_a_row_of_an_earlier_time_at_which_it_was_ours_too_stays_ours(owner: Own
 
 def test_a_row_of_an_earlier_time_that_was_given_up_since_is_another_relays(owner: Ownership, clock: Clock) -> None:
     owner.release(ALL)
-    other = Ownership(2, clock=clock)
+    other = Ownership(2, using="default", clock=clock)
     beat(other)
     put(1, epoch=1)
     owner.doubt()
@@ -174,11 +174,11 @@ def test_a_row_of_an_earlier_time_that_was_given_up_since_is_another_relays(owne
 def test_partitions_whose_answer_was_lost_are_owned(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     take = queries.take_partitions
 
-    def take_and_lose(states: Any, *, owner: int) -> set[int]:
-        take(states, owner=owner)
+    def take_and_lose(states: Any, *, owner: int, using: str) -> set[int]:
+        take(states, owner=owner, using=using)
         raise OperationalError("the connection is lost")
 
-    owner = Ownership(1, clock=clock)
+    owner = Ownership(1, using="default", clock=clock)
     with monkeypatch.context() as patched:
         patched.setattr(queries, "take_partitions", take_and_lose)
         with pytest.raises(OperationalError):
@@ -189,7 +189,7 @@ def test_partitions_whose_answer_was_lost_are_owned(clock: Clock, monkeypatch: p
 
 
 def test_an_outage_holds_nothing_and_gives_other_relays_their_time_again(owner: Ownership, clock: Clock) -> None:
-    challenger = Ownership(2, clock=clock)
+    challenger = Ownership(2, using="default", clock=clock)
     beat(challenger)
     owner.doubt()
     challenger.doubt()
@@ -204,14 +204,15 @@ def test_an_outage_holds_nothing_and_gives_other_relays_their_time_again(owner: 
 
 def test_no_failure_is_written_by_a_relay_that_lost_the_partition(owner: Ownership, clock: Clock) -> None:
     emitted("a")
-    [message] = queries.fetch([queries.PageRequest(ORDERS, partition, 0, 9) for partition in ALL], queries.gate().bound)
+    wanted = [queries.PageRequest(ORDERS, partition, 0, 9) for partition in ALL]
+    [message] = queries.fetch(wanted, queries.gate(using="default").bound, using="default")
     unpublished = failure(message)
-    other = Ownership(2, clock=clock)
+    other = Ownership(2, using="default", clock=clock)
     beat(other)
     clock.now = 20
     beat(other)
-    assert queries.write_failures([unpublished], owner=1) == set()
-    assert queries.write_failures([unpublished], owner=2) == {message.id}
+    assert queries.write_failures([unpublished], owner=1, using="default") == set()
+    assert queries.write_failures([unpublished], owner=2, using="default") == {message.id}
 
 
 def test_a_relay_whose_connections_age_takes_over_what_another_left(
@@ -219,7 +220,7 @@ def test_a_relay_whose_connections_age_takes_over_what_another_left(
 ) -> None:
     change_settings(PROCESS_SILENT_AFTER=5)
     monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 1)
-    queries.make_partitions()
+    queries.make_partitions(using="default")
     change("UPDATE salon_jobs_partition SET owner = 99, epoch = 7")
     with relaying() as relay:
         relay.wait_for_partitions()

@@ -22,7 +22,7 @@ def test_what_is_past_its_retention_goes_and_nothing_unsent() -> None:
         sent(status, year, 3)
     sent("published", timedelta(days=6, hours=23))
     sent("skipped", timedelta(days=29))
-    assert MessagePruner().run_once() == 6
+    assert MessagePruner(using="default").run_once() == 6
     assert statuses() == {"pending": 3, "failed": 3, "published": 1, "skipped": 1}
 
 
@@ -31,7 +31,7 @@ def test_a_walk_goes_past_what_is_never_sent_and_ends_where_messages_are_young()
     sent("published", timedelta(days=30), 6_000)
     sent("published", timedelta(0), 12_000)
     now = [0.0]
-    pruner = MessagePruner(clock=lambda: now[0])
+    pruner = MessagePruner(using="default", clock=lambda: now[0])
     assert pruner.run_once() == 6_000
     assert statuses() == {"pending": 6_000, "published": 12_000}
     change("UPDATE salon_jobs_message SET status = 'published', sent_at = now() - interval '8 days' WHERE id <= 6000")
@@ -51,11 +51,11 @@ def test_what_the_retention_keeps_stays(
     change_settings(OUTBOX={"RETAIN_PUBLISHED": retention})
     for status, days in aged.items():
         sent(status, timedelta(days=days))
-    assert MessagePruner().run_once() == 0
+    assert MessagePruner(using="default").run_once() == 0
 
 
 @pytest.mark.slow
 def test_messages_that_were_sent_late_do_not_end_the_walk() -> None:
     sent("published", timedelta(days=8), 12_000)
     change("UPDATE salon_jobs_message SET sent_at = now() WHERE id < (SELECT min(id) + 6000 FROM salon_jobs_message)")
-    assert MessagePruner().run_once() == 6_000
+    assert MessagePruner(using="default").run_once() == 6_000

@@ -58,14 +58,14 @@ def test_many_messages_arrive_in_the_order_of_each_aggregate() -> None:
 def test_reading_what_is_blocked_takes_a_tenth_of_the_time_where_it_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
 
-    def slow(_: object) -> list[Any]:
+    def slow(_: object, *, using: str) -> list[Any]:
         nonlocal now
         now += 3
         return []
 
     monkeypatch.setattr("salon_jobs.outbox.relay.time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(queries, "blocked", slow)
-    relay, ownership = Relay(lambda: 1), Ownership(1)
+    relay, ownership = Relay(lambda: 1), Ownership(1, using="default")
     relay._refresh(ownership)
     assert relay._refresh_at == pytest.approx(1000.1)
     relay._refresh(ownership)
@@ -134,7 +134,7 @@ def test_two_relays_share_the_partitions_and_hand_them_over(change_settings: Cal
 
 def test_a_busy_destination_keeps_no_new_one_from_being_found(change_settings: Callable[..., None]) -> None:
     change_settings(OUTBOX={"FETCH_LIMIT": 5})
-    queries.add_destinations([ORDERS])
+    queries.add_destinations([ORDERS], using="default")
     with transaction.atomic():
         emit_many(draft(number=n) for n in range(500))
         emit("rn::memory:::new", event="e", payload={})
@@ -191,7 +191,7 @@ def test_the_types_of_destinations_that_nobody_can_parse_hold_up_no_other_and_ma
 
 def test_any_number_of_destinations_holds_up_none_that_was_registered(monkeypatch: Any) -> None:
     monkeypatch.setattr(destinations, "_MOST", 5)
-    queries.add_destinations([ORDERS])
+    queries.add_destinations([ORDERS], using="default")
     change("SELECT salon_jobs_emit('rn::memory:::a' || n, 'a', 'e', '{}') FROM generate_series(1, 20) n")
     emitted("a", number=1)
     assert relay_in_burst()
@@ -224,9 +224,9 @@ def test_what_a_former_owner_published_holds_nothing_back_although_it_was_parked
     assert relay_in_burst()
     [(head,)] = seen("SELECT head_id FROM salon_jobs_blocked_aggregate WHERE status = 'parked'")
     [(message_id,)] = seen("SELECT message_id FROM salon_jobs_message")
-    queries.mark_published([message(head + 1, message_id=message_id)])
-    queries.mark_published([message(head)])
+    queries.mark_published([message(head + 1, message_id=message_id)], using="default")
+    queries.mark_published([message(head)], using="default")
     assert (statuses(), blocked_count()) == ({"failed": 1}, 1)
-    queries.mark_published([message(head, message_id=message_id)])
+    queries.mark_published([message(head, message_id=message_id)], using="default")
     assert statuses() == {"published": 1}
     assert blocked_count() == 0

@@ -95,7 +95,7 @@ def test_a_relay_reads_the_topics_for_a_destination_that_it_knows(
     with relaying() as running:
         eventually(lambda: running.facts()["partitions"] != [])
     assert readings == [], "nothing says that this deployment uses SNS"
-    queries.add_destinations([topic])
+    queries.add_destinations([topic], using="default")
     with relaying():
         eventually(lambda: bool(readings))
     assert statuses() == {}

@@ -353,10 +353,11 @@ def test_on_the_ignore_list_it_warns_nobody(warned: Callable[[str], list[dict[st
 
 def test_a_relay_that_lost_the_partition_blocks_nothing() -> None:
     emitted("a")
-    queries.make_partitions()
-    [message] = queries.fetch([queries.PageRequest(ORDERS, partition, 0, 9) for partition in range(16)], 1)
+    queries.make_partitions(using="default")
+    wanted = [queries.PageRequest(ORDERS, partition, 0, 9) for partition in range(16)]
+    [message] = queries.fetch(wanted, 1, using="default")
     answer = PublishFailure(Verdict.UNRESOLVABLE, "TEST.NOWHERE")
-    assert queries.write_unresolvable([Failure(message, answer)], owner=1) == set()
+    assert queries.write_unresolvable([Failure(message, answer)], owner=1, using="default") == set()
     assert blocked() == []
 
 

@@ -34,7 +34,7 @@ def delivered(message: OutgoingMessage) -> Delivery:
 def processor(**settings: Any) -> Processor:
     """Make a consumer of the orders."""
     given = {"SOURCE": ORDERS, "TASKS": TASKS, **settings}
-    return Processor("billing", read_consumers({"billing": given})["billing"])
+    return Processor("billing", read_consumers({"billing": given})["billing"], using="default")
 
 
 def relay_and_consume() -> None:

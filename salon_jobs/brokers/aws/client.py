@@ -227,9 +227,14 @@ class SnsConnection:
             done = self._client.publish_batch(TopicArn=arn, PublishBatchRequestEntries=batch)  # type: ignore[arg-type]
         except ERRORS as error:
             answer = verdict_of(error)
-            if answer.verdict is Verdict.REFUSED and len(entries) > 1:
-                return self._one_by_one(arn, entries, should_continue=should_continue)
-            return [answer] * len(entries)
+            if answer.verdict is not Verdict.REFUSED or len(entries) == 1:
+                return [answer] * len(entries)
+            # Find out which entries caused it; the others are not to blame.
+            alone: Answers = []
+            for entry in entries:
+                sent = should_continue()
+                alone += self.publish_batch(arn, [entry], should_continue=should_continue) if sent else [NOT_SENT]
+            return alone
         published = {answer.get("Id") for answer in done.get("Successful", [])}
         failed = {answer["Id"]: answer for answer in done.get("Failed", [])}
         answers: Answers = []
@@ -250,15 +255,6 @@ class SnsConnection:
         """Close the connections."""
         self._client.close()
         self._pinging.close()
-
-    def _one_by_one(self, arn: str, entries: Sequence[Entry], *, should_continue: Callable[[], bool]) -> Answers:
-        """Find out which entries caused the rejection of their request; the others are not to blame."""
-        answers: Answers = []
-        for entry in entries:
-            answers += (
-                self.publish_batch(arn, [entry], should_continue=should_continue) if should_continue() else [NOT_SENT]
-            )
-        return answers
 
     def _topic_arns(self) -> list[str]:
         pages = self._client.get_paginator("list_topics").paginate()

@@ -62,7 +62,7 @@ class NatsConnection:
         # Called in the loop when the connection is lost.
         self.on_lost: Callable[[Unreachable], None] = lambda _why: None
         # Called in the loop with each new client, before anyone else gets it.
-        self.on_connected: Callable[[Any], Awaitable[None]] = _nothing
+        self.on_connected: Callable[[Any], Awaitable[None]] | None = None
         self.last_error = ""
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -171,7 +171,8 @@ class NatsConnection:
             await asyncio.wait_for(connecting, settings.timeout.total_seconds())
             if settings.tls and not _offers_tls(client):
                 raise errors.Error("the server offers no TLS, which the settings demand")
-            await self.on_connected(client)
+            if self.on_connected is not None:
+                await self.on_connected(client)
         except (errors.Error, TimeoutError, OSError, ValueError) as error:
             self._end(client)
             reason = self.last_error or describe(error)
@@ -197,6 +198,9 @@ class NatsConnection:
 
             return reveal
 
+        tls = ssl.create_default_context(cafile=settings.tls_ca_file) if settings.tls else None
+        if tls and settings.tls_certificate_files:
+            tls.load_cert_chain(*settings.tls_certificate_files)
         user, password = settings.user or (None, None)
         return {
             "name": settings.client_name,
@@ -209,7 +213,7 @@ class NatsConnection:
             "password": secret(password),
             "token": secret(settings.token),
             "user_credentials": settings.credentials_file,
-            "tls": _tls_context() if settings.tls else None,
+            "tls": tls,
         }
 
     async def _drop(self, client: Any, why: Unreachable) -> None:
@@ -251,13 +255,6 @@ def _offers_tls(client: Any) -> bool:
     return bool(client._server_info.get("tls_required"))
 
 
-def _tls_context() -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=settings.tls_ca_file)
-    if settings.tls_certificate_files:
-        context.load_cert_chain(*settings.tls_certificate_files)
-    return context
-
-
 async def _cancelled(tasks: set[asyncio.Task[Any]]) -> None:
     """Cancel tasks until they end: before Python 3.12, ``wait_for`` drops a cancellation that meets the result."""
     ended: set[asyncio.Task[Any]] = set()
@@ -267,7 +264,3 @@ async def _cancelled(tasks: set[asyncio.Task[Any]]) -> None:
         done, tasks = await asyncio.wait(tasks, timeout=_CANCEL_AGAIN_S)
         ended |= done
     await asyncio.gather(*ended, return_exceptions=True)  # retrieves their errors
-
-
-async def _nothing(_client: Any) -> None:
-    return None

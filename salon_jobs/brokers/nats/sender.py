@@ -28,15 +28,7 @@ from salon_jobs.brokers.nats.publisher import (
     subject_of,
 )
 from salon_jobs.brokers.nats.settings import settings
-from salon_jobs.brokers.publisher import (
-    NOT_SENT,
-    Aggregate,
-    AggregateOrder,
-    Answers,
-    OutgoingMessage,
-    PublishFailure,
-    Verdict,
-)
+from salon_jobs.brokers.publisher import Aggregate, AggregateOrder, Answers, OutgoingMessage, PublishFailure, Verdict
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import MessageInvalid
 
@@ -73,7 +65,7 @@ class Batch:
         self._unavailable: set[str] = set()
         self._postponed: list[tuple[Aggregate, PublishFailure]] = []
         # Streams that accept a subject, queried once.
-        self._streams: dict[str, asyncio.Task[list[str]]] = {}
+        self._streams: dict[str, asyncio.Task[StreamNames]] = {}
         self._waiter: asyncio.Future[None] | None = None
         self._timeout_s = settings.timeout.total_seconds()
         self._loop = asyncio.get_running_loop()
@@ -134,7 +126,7 @@ class Batch:
     async def _send(self, aggregate: Aggregate) -> None:
         subject = self._subject(aggregate)
         if subject in self._sender.streamless:
-            self._start(aggregate, self._find_stream(aggregate))
+            self._start(aggregate, self._explain(aggregate))
             return
         sent = await self._sender.send(self, subject, self._order.first_of(aggregate))
         if isinstance(sent, str):
@@ -177,30 +169,26 @@ class Batch:
                 await query
             except Unreachable as error:
                 self._order.answer(aggregate, error.failure)
+            finally:
+                self._queries.discard(task)
+                self._wake()
 
         task = self._loop.create_task(ask())
         self._queries.add(task)
-        task.add_done_callback(self._query_done)
 
-    def _query_done(self, task: asyncio.Task[None]) -> None:
-        self._queries.discard(task)
-        self._wake()
+    async def _explain(self, aggregate: Aggregate, failure: PublishFailure | None = None) -> None:
+        """Distinguish a subject that no stream accepts from a stream that accepts nothing now.
 
-    async def _find_stream(self, aggregate: Aggregate) -> None:
-        """Continue with a subject that had no stream, if it has one by now."""
-        subject = self._subject(aggregate)
-        if not await self._streams_for(subject):
-            return await self._explain(aggregate, NOT_SENT)
-        self._sender.streamless.discard(subject)
-        return self._order.resume(aggregate)
-
-    async def _explain(self, aggregate: Aggregate, failure: PublishFailure) -> None:
-        """Distinguish a subject that no stream accepts from a stream that accepts nothing now."""
+        Without a failure the subject had no stream before: go on with it if it has one by now.
+        """
         subject = self._subject(aggregate)
         streams_of_destination = await self._streams_of_destination()
         streams = await self._streams_for(subject) if streams_of_destination else []
-        if streams:
+        if streams and failure is not None:
             return await self._postpone(aggregate, streams[0], failure)
+        if streams:
+            self._sender.streamless.discard(subject)
+            return self._order.resume(aggregate)
         if len(self._sender.streamless) >= _MOST_SUBJECTS:
             self._sender.streamless.clear()
         self._sender.streamless.add(subject)
@@ -227,17 +215,15 @@ class Batch:
         if not self._postponed:
             return
         outage = self._order.stopped_by
-        if outage is None and self._accepting <= self._unavailable and not await self._another_stream_answers():
-            outage = self._postponed[0][1]
+        if outage is None and self._accepting <= self._unavailable:
+            try:
+                others = set(await self._streams_of_destination()) - self._unavailable
+            except Unreachable:
+                others = set()
+            if not any(await asyncio.gather(*map(self._answers, sorted(others)[:_WINDOW]))):
+                outage = self._postponed[0][1]
         for aggregate, failure in self._postponed:
             self._order.answer(aggregate, outage or replace(failure, verdict=Verdict.UNRESOLVABLE))
-
-    async def _another_stream_answers(self) -> bool:
-        try:
-            others = [stream for stream in await self._streams_of_destination() if stream not in self._unavailable]
-        except Unreachable:
-            return False
-        return any(await asyncio.gather(*map(self._answers, others[:_WINDOW])))
 
     async def _answers(self, stream: str) -> bool:
         try:
@@ -254,13 +240,10 @@ class Batch:
 
     async def _streams_for(self, subject: str) -> list[str]:
         """Return the streams that accept a subject, queried once per call. Raises Unreachable."""
-        task = self._streams.get(subject)
-        if task is None:
-            task = self._streams[subject] = self._loop.create_task(self._query_streams(subject))
-        return await task
-
-    async def _query_streams(self, subject: str) -> list[str]:
-        return (await self._sender.query("STREAM.NAMES", {"subject": subject}, read_names)).streams or []
+        if (task := self._streams.get(subject)) is None:
+            query = self._sender.query("STREAM.NAMES", {"subject": subject}, read_names)
+            task = self._streams[subject] = self._loop.create_task(query)
+        return (await task).streams or []
 
     async def _continue_after_fence(self, aggregate: Aggregate, stream: str) -> None:
         """Read the end of the subject: skip messages already there, continue after it."""

@@ -8,10 +8,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, TypeVar
-from urllib.parse import quote
 
 from salon_jobs.brokers.nats.connection import NatsConnection, Unreachable, api, describe, errors, js_errors
-from salon_jobs.brokers.nats.publisher import aggregate_of
+from salon_jobs.brokers.nats.publisher import aggregate_of, percent_encoded
 from salon_jobs.brokers.nats.settings import settings
 from salon_jobs.brokers.source import Delivery, Source, read_delivery
 from salon_jobs.core import destinations
@@ -38,7 +37,7 @@ class NatsSource(Source):
         super().__init__(destination, consumer=consumer)
         self._connection = NatsConnection()
         # A name must not contain separators of subjects or paths.
-        self._name = re.sub(r"[^A-Za-z0-9_-]", lambda match: quote(match[0], safe="").replace(".", "%2E"), consumer)
+        self._name = re.sub(r"[^A-Za-z0-9_-]", percent_encoded, consumer)
         self._bound: tuple[Any, Any, timedelta] | None = None
 
     @property
