@@ -112,7 +112,7 @@ def test_sections_and_the_variables_of_the_demo(key: str, kind: Callable[[], Any
     assert {name: each["default"] for name, each in found.items()} == defaults(kind)
     assert {each["variable"] or "" for each in found.values()} == variables
     assert key in ("OUTBOX", "AZURE") or all(
-        (each["variable"] or "").endswith(f"_{name}") for name, each in found.items()
+        (each["variable"] or f"_{name}").endswith(f"_{name}") for name, each in found.items()
     )
 
 
