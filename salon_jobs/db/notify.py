@@ -21,7 +21,8 @@ from psycopg.pq import TransactionStatus
 from salon_jobs.core.events import logger
 from salon_jobs.db.connections import can_run, in_transaction, plain_cursor
 from salon_jobs.db.internals import has_callback
-from salon_jobs.db.statements import converted, in_one_trip, load, results_in_one_trip, succeeded
+from salon_jobs.db.libpq import converted, results_of, succeeded
+from salon_jobs.db.statements import in_one_trip, load
 
 # Payload of a wake-up that announces more: for 20 ms this process sends no other, so the listener keeps polling until
 # SECOND_POLL has passed.
@@ -78,8 +79,8 @@ class WakeUps:
         raw: Any = connection.connection
         text = f"BEGIN; {own.mogrify(load(statement), parameters)}; COMMIT; NOTIFY {self.channel}"
         try:
-            results = results_in_one_trip(connection, text)
             with connection.wrap_database_errors:
+                results = results_of(raw, text)
                 for result in results[:3]:
                     succeeded(raw, result)
         finally:

@@ -56,7 +56,7 @@ class Marker(Loop):
         if self._settled:
             self._write_all()
         else:
-            statements.ping()
+            statements.ping(using=conf.database)
         return _PING_EVERY_S
 
     def finish(self) -> bool:

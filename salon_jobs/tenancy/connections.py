@@ -30,10 +30,11 @@ from salon_jobs.core import events
 from salon_jobs.core.errors import ConfigurationError, TenantContextError
 from salon_jobs.core.events import log_event
 from salon_jobs.db.connections import in_transaction
-from salon_jobs.db.internals import CHANGES_NOTHING, ENDS_TRANSACTION, OF_SERVER_CURSOR, fetch_many, watch, watcher_of
+from salon_jobs.db.internals import CHANGES_NOTHING, ENDS_TRANSACTION, OF_SERVER_CURSOR, watch, watcher_of
+from salon_jobs.db.libpq import converted, exchange, last_answer, send
 from salon_jobs.db.read_only import close_if_read_only
 from salon_jobs.db.server_cursors import ServerCursors
-from salon_jobs.db.statements import converted, in_one_trip, succeeded
+from salon_jobs.db.statements import in_one_trip
 from salon_jobs.tenancy.active import open_store, session_context
 
 # The session's advisory locks, each as the call that releases it.
@@ -223,8 +224,8 @@ def reset(connection: BaseDatabaseWrapper, *, wait: bool = True) -> bool:
             in_one_trip(connection, session.reset)
             session.used = False
         else:
-            with connection.wrap_database_errors, raw.lock:
-                raw.pgconn.send_query(session.reset.encode())
+            with connection.wrap_database_errors:
+                send(raw, session.reset)
     except (DatabaseError, TenantContextError) as error:
         discard(connection, error)
         return False
@@ -238,8 +239,8 @@ def finish_reset(connection: BaseDatabaseWrapper) -> None:
     if session is None or raw.info.transaction_status != TransactionStatus.ACTIVE:
         return  # closed in the meantime
     try:
-        with connection.wrap_database_errors, raw.lock:
-            succeeded(raw, raw.wait(fetch_many(raw.pgconn))[-1])
+        with connection.wrap_database_errors:
+            last_answer(raw)
         session.used = False
     except DatabaseError as error:
         discard(connection, error)
@@ -256,7 +257,7 @@ def reset_raw(raw: Connection[Any]) -> bool:
     if session.client_changed:
         raise TenantContextError(_CLIENT_CHANGED)
     session.cursors.end_all()
-    succeeded(raw, raw.pgconn.exec_(session.reset.encode()))
+    exchange(raw, raw.pgconn.exec_, session.reset.encode())
     session.used = False
     return True
 

@@ -18,7 +18,8 @@ from psycopg import sql
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError, StoreRefused
 from salon_jobs.db.connections import in_transaction
-from salon_jobs.db.statements import converted, in_one_trip
+from salon_jobs.db.libpq import converted
+from salon_jobs.db.statements import in_one_trip
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser

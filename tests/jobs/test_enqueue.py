@@ -504,7 +504,7 @@ def test_while_commits_are_many_the_insert_runs_by_itself(
     heard: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(enqueue.wake_ups, "_gap_s", 0.001)
-    monkeypatch.setattr(notify, "results_in_one_trip", None)
+    monkeypatch.setattr(notify, "results_of", None)
     handle = tasks.system.enqueue()
     assert job_row(handle.id) is not None
     assert len(list(heard.notifies(timeout=5, stop_after=1))) == 1

@@ -21,7 +21,8 @@ from psycopg.rows import dict_row
 from project.salon.models import Store
 from salon_jobs import Discard, Snooze, current_job
 from salon_jobs.core.errors import CancelRequested, Interrupted, TimedOut
-from salon_jobs.db.statements import converted, in_one_trip
+from salon_jobs.db.libpq import converted
+from salon_jobs.db.statements import in_one_trip
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.tenancy.connections import AS_CONNECTED, watched
 from salon_jobs.worker.runner import Runner

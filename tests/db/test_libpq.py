@@ -1,0 +1,52 @@
+"""Exchanges below psycopg's cursors end with the errors of the server, and know when their connection is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection
+from psycopg import errors
+
+from salon_jobs.db import libpq
+from tests.settings import url_for
+
+
+@pytest.fixture
+def raw(database: None) -> Iterator[Any]:
+    """Return a psycopg connection."""
+    with psycopg.connect(url_for("worker_runtime")) as opened:
+        yield opened
+
+
+def test_the_results_of_several_statements_end_with_the_first_error(raw: Any) -> None:
+    results = libpq.results_of(raw, "SELECT 1; SELECT 1 / 0; SELECT 2")
+    assert libpq.converted(raw, results[0]) == [(1,)]
+    assert len(results) == 2
+    with pytest.raises(errors.DivisionByZero):
+        libpq.succeeded(raw, results[1])
+    raw.rollback()
+    libpq.send(raw, "SELECT 1; SELECT 3")
+    assert libpq.converted(raw, libpq.last_answer(raw)) == [(3,)]
+
+
+def test_an_exchange_says_what_became_of_the_connection(raw: Any) -> None:
+    with psycopg.connect(url_for(None), autocommit=True) as other:
+        other.execute("SELECT pg_terminate_backend(%s)", [raw.info.backend_pid])
+    for _ in range(2):  # when it is cut, and once it is closed
+        with pytest.raises(psycopg.OperationalError):
+            libpq.exchange(raw, raw.pgconn.exec_, b"SELECT pg_sleep(10)")
+        assert raw.closed
+
+
+def test_a_statement_that_was_dropped_is_prepared_again(database: None) -> None:
+    connection.ensure_connection()
+    raw: Any = connection.connection
+    prepared = libpq.PreparedStatements(raw)
+    assert prepared.run("one", b"SELECT $1::bigint", [7], tuple) == [(7,)]
+    raw.execute("DEALLOCATE ALL")
+    with pytest.raises(errors.InvalidSqlStatementName):
+        prepared.run("one", b"SELECT $1::bigint", [7], tuple)
+    assert prepared.run("one", b"SELECT $1::bigint", [8], tuple) == [(8,)]
