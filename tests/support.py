@@ -23,8 +23,10 @@ from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import queries, registry
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.worker.buffer import JobBuffer
+from salon_jobs.worker.chunks import ChunkRun
 from salon_jobs.worker.deadlines import DeadlineWatcher
-from salon_jobs.worker.executor import execute, settle
+from salon_jobs.worker.ends import settle
+from salon_jobs.worker.executor import execute
 from salon_jobs.worker.finisher import Finisher
 from salon_jobs.worker.in_flight import IdleTable, InFlightTable
 from salon_jobs.worker.maintenance import Rescuer
@@ -41,7 +43,8 @@ def claim(process_id: int, room: int = 100) -> list[ClaimedJob]:
 
 def running_job(job: ClaimedJob, process_id: int) -> RunningJob:
     """Return a claimed job as a handler sees it."""
-    return RunningJob(job, registry.get_task(job.task), process_id)
+    task = registry.get_declaration(job.task)
+    return RunningJob(job, task, process_id) if task.chunk is None else ChunkRun(job, task, process_id)
 
 
 def run(job: ClaimedJob, process_id: int) -> Outcome:

@@ -20,7 +20,8 @@ from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import queries, registry
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.models import Process
-from salon_jobs.worker.executor import execute, settle
+from salon_jobs.worker.ends import settle
+from salon_jobs.worker.executor import execute
 from tests.tenancy.probe import round_trips
 
 _STORE = UUID("00000000-0000-4000-8000-000000000001")

@@ -213,18 +213,10 @@ def contained(what: str, *args: object) -> Generator[None]:
         logger.exception(what, *args)
 
 
-def log_batch(
-    level: int,
-    event: str,
-    records: Iterable[R],
-    *,
-    fields: Callable[[R], dict[str, Any]],
-    line: Callable[[R, str, str, str, str], object] | None = None,
-) -> None:
+def log_batch(level: int, event: str, records: Iterable[R], *, fields: Callable[[R], dict[str, Any]]) -> None:
     """Log ``event`` once for each of ``records``, in a single write where our own handler is the only listener.
 
-    ``fields`` returns the fields of a record. ``line`` returns the whole line of a record, as the encoder takes it,
-    given the values of the head; for records written for every job, since a dict costs twice as much.
+    ``fields`` returns the fields of a record.
     """
     if not logger.isEnabledFor(level):
         return
@@ -232,7 +224,7 @@ def log_batch(
     own = logger.logger
     writer = handlers[0] if len(handlers) == 1 and own.propagate and not own.handlers else None
     if isinstance(writer, JsonLinesHandler) and level >= writer.level:
-        writer.write_batch(level, event, list(records), fields=fields, line=line)
+        writer.write_batch(level, event, list(records), fields=fields)
         return
     for record in records:
         log_event(level, event, **fields(record))
@@ -255,13 +247,7 @@ class JsonLinesHandler(LinesHandler):
         self.setFormatter(JsonFormatter())
 
     def write_batch(
-        self,
-        level: int,
-        event: str,
-        records: Sequence[R],
-        *,
-        fields: Callable[[R], dict[str, Any]],
-        line: Callable[[R, str, str, str, str], object] | None = None,
+        self, level: int, event: str, records: Sequence[R], *, fields: Callable[[R], dict[str, Any]]
     ) -> None:
         """Write one line for each of ``records``, in the formatter's format, with one timestamp and in one write.
 
@@ -270,13 +256,7 @@ class JsonLinesHandler(LinesHandler):
         try:
             head = {**JsonFormatter.head(time.time(), level, logger.name), "event": event}
             try:
-                when, name, source, _ = head.values()
-                lines = (
-                    [head | fields(record) for record in records]
-                    if line is None
-                    else [line(record, when, name, source, event) for record in records]
-                )
-                text = _as_text(_encoder().encode_lines(lines))
+                text = _as_text(_encoder().encode_lines([head | fields(record) for record in records]))
             except ValueError:
                 text = "".join(f"{_json_line(head | fields(record))}\n" for record in records)
             if records:

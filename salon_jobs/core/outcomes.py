@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from salon_jobs.core.errors import Expired, OutcomeUnknown
+from salon_jobs.core.errors import Expired, NotRepeated, OutcomeUnknown
 
 DISCARDED: Final = "discarded"
 CANCELLED: Final = "cancelled"
@@ -109,3 +109,8 @@ class Split:
 
 
 Outcome = Succeeded | Snoozed | Cancelled | NotStarted | Errored | Released | Lost | Unknown | Split
+
+
+def not_repeated(why: str) -> Errored:
+    """Return the outcome of a run that was cut short and may not be repeated."""
+    return Errored(NotRepeated(f"{why}, and the task runs at most once"), retryable=False)

@@ -98,16 +98,18 @@ class RunningJob:
     finished_with: Any = field(default=None, init=False)
     # What the declaration remembers of this run until its end is announced.
     memo: Any = field(default=None, init=False)
-    # The number of jobs in its chunk. The chunk's first run, which stands for all of them, holds the others.
-    chunk_size: int = field(default=1, init=False)
-    others: tuple[RunningJob, ...] = field(default=(), init=False, repr=False)
     # What the tracer and the reporter of failures receive, if there are any.
     trace: Run | None = field(default=None, init=False)
 
     @property
     def runs(self) -> tuple[RunningJob, ...]:
-        """This run, and for the first one of a chunk also the others."""
-        return (self, *self.others)
+        """The runs that begin and end with this one: itself, unless it stands for others."""
+        return (self,)
+
+    @property
+    def log_fields(self) -> dict[str, object]:
+        """Further fields of the records of its end."""
+        return {}
 
     @property
     def ran_s(self) -> float:
@@ -116,8 +118,8 @@ class RunningJob:
 
     @property
     def duration_s(self) -> float:
-        """Seconds the handler has run; in a chunk, this job's share."""
-        return self.ran_s / self.chunk_size
+        """Seconds the handler has run for this job."""
+        return self.ran_s
 
     @property
     def waited_s(self) -> float:

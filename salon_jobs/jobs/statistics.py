@@ -83,7 +83,6 @@ class TaskStatistics:
         if index is None:
             return
         timed = event not in (events.JOB_RELEASED, events.JOB_EXPIRED, events.JOB_OUTCOME_UNKNOWN)
-        now = time.monotonic()
         task = queue = None
         counts: RunCounts | None = None
         with self._lock:
@@ -94,7 +93,7 @@ class TaskStatistics:
                     counts = self._of(task, queue)
                 counts.outcomes[index] += 1
                 if timed:
-                    duration_s = ((now if run.ended is None else run.ended) - run.started) / run.chunk_size
+                    duration_s = run.duration_s
                     counts.duration_s += duration_s
                     counts.durations[bucket_of(duration_s)] += 1
                     counts.duration_max_s = max(counts.duration_max_s, duration_s)

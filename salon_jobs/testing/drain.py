@@ -30,7 +30,9 @@ from salon_jobs.outbox import queries as outbox
 from salon_jobs.outbox.queries import PageRequest
 from salon_jobs.tenancy.active import ActiveContext, current_store_id, run_as_system_task
 from salon_jobs.worker.async_handlers import run_coroutine
-from salon_jobs.worker.executor import execute, join, joins_chunk, settle
+from salon_jobs.worker.chunks import ChunkRun, joins_chunk
+from salon_jobs.worker.ends import settle
+from salon_jobs.worker.executor import execute
 
 if TYPE_CHECKING:
     from django.tasks import Task as DjangoTask
@@ -75,12 +77,17 @@ def drain_jobs(
             if len(drained) == limit:
                 raise AssertionError(f"{limit} jobs ran and still more are due; the next is {claimed[0].task!r}")
             job = claimed[0]
-            running = RunningJob(job, registry.get_declaration(job.task), process.pk)
-            if others := _claim_others(running, limit - len(drained) - 1, queues=queues, now=now):
-                join(running, others)
-            outcome = settle(running, execute(running))
+            task = registry.get_declaration(job.task)
+            if task.chunk is None:
+                running: RunningJob = RunningJob(job, task, process.pk)
+                outcome = execute(running)
+            else:
+                others = _claim_others(job, process.pk, limit - len(drained) - 1, queues=queues, now=now)
+                running = ChunkRun.of([job, *others], task, process.pk)
+                outcome = running.execute()
+            outcome = settle(running, outcome)
             if raise_errors and isinstance(outcome, (Errored, Split)):
-                what = f"a chunk of {len(running.runs)} jobs" if running.others else f"job {running.id}"
+                what = f"a chunk of {len(running.runs)} jobs" if len(running.runs) > 1 else f"job {running.id}"
                 raise AssertionError(
                     f"{what} of task {running.task!r} failed: {report(outcome.error).message!r}. If "
                     "the test expects this, pass raise_errors=False; the error is then in the run's outcome"
@@ -92,17 +99,17 @@ def drain_jobs(
 
 
 def _claim_others(
-    running: RunningJob, most: int, *, queues: Sequence[str] | None, now: datetime | None
+    first: ClaimedJob, process_id: int, most: int, *, queues: Sequence[str] | None, now: datetime | None
 ) -> list[ClaimedJob]:
     """Claim up to ``most`` due jobs that run in one chunk with this one."""
-    task, first = running.declaration, running.job
+    task = registry.get_declaration(first.task)
     if task.chunk is None or not joins_chunk(task, first):
         return []
-    due = queries.claim_due(running.process_id, [task.name], 10_000, queues=queues, now=now)
+    due = queries.claim_due(process_id, [task.name], 10_000, queues=queues, now=now)
     alike = [job for job in due if (job.store_id, job.claim_group) == (first.store_id, first.claim_group)]
     chunk = [job for job in alike if joins_chunk(task, job)][: min(task.chunk - 1, most)]
     ids = {job.id for job in chunk}
-    queries.requeue([(job.id, job.lease) for job in due if job.id not in ids], running.process_id)
+    queries.requeue([(job.id, job.lease) for job in due if job.id not in ids], process_id)
     return chunk
 
 

@@ -1,63 +1,197 @@
-"""Claims for chunks: more due jobs of the store and the task of one that is about to run."""
+"""Chunks: several jobs of one store and task that run together, how they are gathered, run and ended."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
+import logging
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
 
-from salon_jobs.core.records import NO_STORE, ClaimedJob
-from salon_jobs.jobs import queries, registry
-from salon_jobs.jobs.limits import Limits
+from salon_jobs.core import events
+from salon_jobs.core.error_report import report
+from salon_jobs.core.errors import LeaseLost, ResultInvalid
+from salon_jobs.core.events import log_event
+from salon_jobs.core.outcomes import Errored, Outcome, Split, Succeeded
+from salon_jobs.core.records import ClaimedJob, JobState
+from salon_jobs.db.statements import in_one_trip
+from salon_jobs.jobs import current, queries
+from salon_jobs.jobs.current import RunningJob
+from salon_jobs.jobs.payload import ChunkPayload
+from salon_jobs.jobs.registry import TaskDeclaration
+from salon_jobs.jobs.results import MOST_PER_STATEMENT, in_statements
+from salon_jobs.process.loop import Outage
+from salon_jobs.signals import job_started
+from salon_jobs.tenancy.context import StoreJobContext
+from salon_jobs.worker import ends, executor
 from salon_jobs.worker.buffer import JobBuffer
-from salon_jobs.worker.executor import joins_chunk
-from salon_jobs.worker.fair_claim import Quota, claim_groups
-from salon_jobs.worker.group_scanner import ClaimGroup
 
-# How long a chunk, or the worker's sweep, waits for another thread's claim, so that a connection that hangs holds up
-# only its own thread.
-PATIENCE_S = 1.0
+if TYPE_CHECKING:
+    from salon_jobs.worker.chunk_claim import ChunkClaimer
 
 
-class ChunkClaimer:
-    """Claimer of more jobs for a chunk that begins, on the thread that runs it. Thread-safe.
+def joins_chunk(task: TaskDeclaration, job: ClaimedJob) -> bool:
+    """Return whether the job may run together with others.
 
-    It holds its ``lock`` until the buffer knows the jobs it has claimed. It claims only jobs that no limit counts: only
-    the worker's own claims count, under a lock in the database.
+    A job that failed, or was in a chunk that failed, runs alone, since it would make the others fail again. So does one
+    that waited too long, which ends without a run, and one whose payload is so large that its claim left it out.
+    """
+    if task.chunk is None or job.attempts or job.expired or job.alone or not job.payload:
+        return False
+    return task.timeouts is None or not task.timeouts.expiry(time.monotonic() - job.due_at)
+
+
+class ChunkRun(RunningJob):
+    """Run of one job of a task with ``chunk``, alone or in a chunk.
+
+    The first run of a chunk stands for all of them where a thread, a deadline, a slot in shared memory or a trace knows
+    one run.
     """
 
-    def __init__(self, process_id: int, jobs: JobBuffer, limits: Callable[[], Limits]) -> None:
-        """Prepare; ``limits`` returns the limits in effect."""
-        self._process_id = process_id
-        self._jobs = jobs
-        self._limits = limits
-        self.lock = threading.Lock()
-        self.claimed = 0
+    size = 1
+    others: tuple[ChunkRun, ...] = ()
 
-    def claim(self, last: ClaimedJob, room: int) -> list[ClaimedJob]:
-        """Claim up to ``room`` due jobs of the claim group of ``last`` that come after it, for the same chunk.
+    @classmethod
+    def of(cls, jobs: Sequence[ClaimedJob], *context: Any, **options: Any) -> ChunkRun:
+        """Return the run of these jobs; the other arguments are those of a ``RunningJob``."""
+        first, *others = (cls(job, *context, **options) for job in jobs)
+        first.others = tuple(others)
+        for run in first.runs if others else ():
+            run.started, run.size = first.started, len(jobs)
+        return first
 
-        Those that must run alone go to the buffer. Claims nothing if another thread's claim takes long. Raises database
-        errors.
+    @property
+    def runs(self) -> tuple[ChunkRun, ...]:
+        """All runs of the chunk that begins with this one."""
+        return (self, *self.others)
+
+    @property
+    def log_fields(self) -> dict[str, object]:
+        """The number of jobs in the chunk."""
+        return {"chunk": self.size} if self.size > 1 else {}
+
+    @property
+    def duration_s(self) -> float:
+        """This job's share of the seconds that the handler has run."""
+        return self.ran_s / self.size
+
+    def returned(self, value: object) -> None:
+        """Keep the results of those jobs of the chunk whose result is kept.
+
+        Raises ResultInvalid unless there is one per job.
         """
-        group = ClaimGroup(
-            last.store_id or NO_STORE, last.claim_group, last.queue, last.task, last.priority, None, due=True
-        )
-        limits = self._limits()
-        if limits and (not limits.allow(group.scopes) or limits.counted(group.scopes)):
-            return []
-        task = registry.get_declaration(last.task)
-        low_water = {group.id: (round(last.run_at_s * 1_000_000), last.id)}
-        if not self.lock.acquire(timeout=PATIENCE_S):
-            return []
+        runs = self.runs
+        if not any(run.keeps_result for run in runs):
+            return
+        results: list[Any] = [None] * len(runs) if value is None else cast("list[Any]", value)
+        if not isinstance(results, list) or len(results) != len(runs):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ResultInvalid(
+                f"task {self.task!r} keeps results: for {len(runs)} jobs it must return None, or a list of {len(runs)}"
+            )
+        for run, result in zip(runs, results, strict=True):
+            RunningJob.returned(run, result)
+
+    def execute(self) -> Outcome:
+        """Run the chunk in one transaction; it succeeds as a whole or not at all. Raises only an interrupt."""
+        if not self.others:
+            return executor.execute(self)
+        task, payload = self.declaration, cast("ChunkPayload", self.declaration.payload)
+        in_transaction = self.connection.in_atomic_block
+        token = current.running.set(self)
         try:
-            jobs = claim_groups(self._process_id, [Quota(group, room, room)], room, low_water)
-            self.claimed += len(jobs)
-            chunk, alone = list[ClaimedJob](), list[ClaimedJob]()
-            for job in jobs:
-                (chunk if joins_chunk(task, job) else alone).append(job)
-            self._jobs.lease(chunk)
-            if alone and not self._jobs.put(alone):
-                queries.give_back([(job.id, job.lease) for job in alone], self._process_id)
+            arguments = payload.join([payload.decode(run.job.payload, run.job.store_id) for run in self.runs])
+            if job_started.receivers:
+                for run in self.runs:
+                    job_started.send_robust(task, job=run)
+            with executor.store_transaction(self) as own:
+                executor.call_handler(arguments, self)
+                self._finish(own)
+            for run in self.runs:
+                run.finished = True
+            if not in_transaction:
+                current.refuse_open_transaction(self.connection)
+            return Succeeded(finished=True)
+        except BaseException as error:  # a handler may raise anything, even SystemExit; only the chunk fails
+            return self.ended_by(error)
         finally:
-            self.lock.release()
-        return chunk
+            current.running.reset(token)
+
+    def ended_by(self, error: BaseException) -> Outcome:
+        """Return the outcome of a chunk that raised this error. If it is its own fault, its jobs then run alone."""
+        outcome = executor.ended_by(self, error)
+        return Split(error, alone=isinstance(outcome, Errored)) if self.others else outcome
+
+    def _finish(self, own: StoreJobContext | None) -> None:
+        """Finish all jobs of the chunk, and commit if nothing else is open. Raises LeaseLost."""
+        self.check_end()
+        self.is_unclear = True
+        results = [(run.job, run.result) for run in self.runs]
+        for some in in_statements(results, MOST_PER_STATEMENT):
+            jobs, kept = [job for job, _ in some], [result for _, result in some]
+            if queries.finish_all(jobs, self.process_id, kept, ran_s=self.ran_s) < len(jobs):
+                raise LeaseLost(f"jobs of the chunk of job {self.id} are no longer leased to this run")
+        jobs = [run.job for run in self.runs if run.result is None]
+        with executor.lease_lost(self):
+            # An empty statement commits alone.
+            finish = queries.finish_call(jobs, self.process_id, ran_s=self.ran_s) if jobs else "SELECT"
+            if own is None or not own.commit_after(finish):
+                in_one_trip(self.connection, finish)
+
+    def split(self, outcome: Split) -> bool:
+        """Requeue the jobs of the chunk, which was rolled back; return False if none is ours."""
+        error = outcome.error
+        ended = queries.requeue(
+            [(run.job.id, run.job.lease) for run in self.runs],
+            self.process_id,
+            delay=ends.delay_of_release(self),
+            alone=outcome.alone,
+        )
+        if not ended:
+            return False
+        described = report(error)
+        if self.trace is not None:
+            self.trace.error = error
+        log_event(
+            logging.WARNING,
+            events.CHUNK_SPLIT,
+            exc_info=error if self.interrupted_by is None else None,
+            **ends.identify(self.job),
+            jobs=self.size,
+            queue=self.job.queue,
+            error_class=described.error_class,
+            code=described.code,
+            error=described.message[: ends.LONGEST_LOGGED],
+        )
+        for run in self.runs:
+            end = ended.get(run.id)
+            if end is None:
+                ends.log_end(logging.WARNING, events.JOB_LEASE_LOST, run)
+                continue
+            if end.state is JobState.CANCELLED:
+                ends.log_end(logging.INFO, events.JOB_CANCELLED, run, reason=end.reason)
+            else:
+                ends.log_end(logging.INFO, events.JOB_RELEASED, run, reason="chunk split")
+            ends.announce(run, end.state)
+        return True
+
+
+def gather(
+    task: TaskDeclaration, jobs: list[ClaimedJob], buffer: JobBuffer, claimer: ChunkClaimer | None, outage: Outage
+) -> None:
+    """Add to ``jobs``, of which there is one, those that run in one chunk with it: jobs that wait, then claimed ones.
+
+    If the database does not answer, the chunk runs without more. ``outage`` is the calling thread's.
+    """
+    [first] = jobs
+    if not joins_chunk(task, first):
+        return
+    most = task.chunk or 1
+    # Compared as numbers, since comparing two UUIDs is a call. Each claim brings only a few of each store.
+    group, store = first.claim_group, first.store_id and first.store_id.int
+
+    def matches(job: ClaimedJob) -> bool:
+        is_alike = job.claim_group == group and (job.store_id and job.store_id.int) == store
+        return is_alike and joins_chunk(task, job)
+
+    jobs += buffer.take_matching(matches, most - 1)
+    if claimer is not None and len(jobs) < most:
+        outage.attempt(lambda: jobs.extend(claimer.claim(jobs[-1], most - len(jobs))))

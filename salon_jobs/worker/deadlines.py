@@ -16,7 +16,7 @@ from salon_jobs.jobs import queries
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.process.loop import Loop
 from salon_jobs.worker.buffer import JobBuffer
-from salon_jobs.worker.executor import identify, report_given_back
+from salon_jobs.worker.ends import identify, report_given_back
 
 if TYPE_CHECKING:
     from salon_jobs.worker.runner import Runner

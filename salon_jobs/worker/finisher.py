@@ -24,7 +24,7 @@ from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.results import MOST_PER_STATEMENT, in_statements
 from salon_jobs.process.loop import Loop
 from salon_jobs.tenancy.connections import tidy_connections
-from salon_jobs.worker.executor import identify, refused, report_successes, settle
+from salon_jobs.worker.ends import identify, refused, report_successes, settle
 
 # How long the first success of a batch waits for others; then up to _BATCH go in one statement.
 _GATHER_S = 0.005

@@ -27,7 +27,8 @@ from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.jobs.waiting import QueueFront, count_rest, look_at_queue, record_depths
 from salon_jobs.process.heartbeat import application_name
 from salon_jobs.process.loop import Loop
-from salon_jobs.worker.executor import identify, joins_chunk, settle
+from salon_jobs.worker.chunks import joins_chunk
+from salon_jobs.worker.ends import identify, settle
 from salon_jobs.worker.in_flight import InFlightRun
 
 # Log event for each state of a dead process's job.

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,6 @@ from salon_jobs.core.tracing import is_observed, observing
 from salon_jobs.core.vital import vitally
 from salon_jobs.jobs import queries, registry
 from salon_jobs.jobs.current import RunningJob
-from salon_jobs.jobs.registry import TaskDeclaration
 from salon_jobs.process.loop import Outage
 from salon_jobs.tenancy.connections import (
     drop_connections,
@@ -37,14 +37,16 @@ from salon_jobs.tenancy.connections import (
     watch_sessions,
 )
 from salon_jobs.worker.buffer import JobBuffer
+from salon_jobs.worker.chunks import ChunkRun, gather
 from salon_jobs.worker.deadlines import DeadlineWatcher
-from salon_jobs.worker.executor import ended_by, execute, identify, join, joins_chunk, refused, settle
+from salon_jobs.worker.ends import identify, refused, settle
+from salon_jobs.worker.executor import ended_by, execute
 from salon_jobs.worker.finisher import Finisher
 from salon_jobs.worker.forks import end_copy
 from salon_jobs.worker.in_flight import NEVER, InFlightTable
 
 if TYPE_CHECKING:
-    from salon_jobs.worker.chunks import ChunkClaimer
+    from salon_jobs.worker.chunk_claim import ChunkClaimer
 
 _CANCEL_S = 2.0
 # How long a cancelled handler may take to end by itself, and a run that timed out before its process is killed.
@@ -81,6 +83,7 @@ class Runner:
         self._in_flight = in_flight
         self._deadlines = deadlines
         self._chunks = chunks
+        self._using = conf.database
         self._outage = Outage("settle")
         self._connection: BaseDatabaseWrapper | None = None
         # Whether resets of this thread's sessions may have been sent and not answered.
@@ -183,7 +186,7 @@ class Runner:
             try:
                 running = self._prepare(jobs, idle_since)
                 # A copy, so that whatever a handler or an exception inside our own code leaves in it ends with the run.
-                copy_context().run(self._run_in_scope, running)
+                copy_context().run(self._run_job, running)
             except BaseException:  # a thread that ended would be missing from then on
                 logger.exception("the end of job %s could not be written; it stays leased and is given back", job.id)
                 self._abandon_run(jobs, running)
@@ -204,14 +207,12 @@ class Runner:
             tidy_connections(after_idling=True)
             self._connection = None
         task = registry.get_declaration(job.task)
-        if task.chunk is not None and joins_chunk(task, job):
-            self._gather(task, jobs)
-        connection = self._connection or connections[conf.database]
-        running = RunningJob(job, task, self._process_id, connection, resets_session=True)
-        self._connection = connection
-        if len(jobs) > 1:
-            join(running, jobs[1:])
-        return running
+        if task.chunk is not None:
+            gather(task, jobs, self._jobs, self._chunks, self._outage)
+        connection = self._connection = self._connection or connections[self._using]
+        if task.chunk is not None:
+            return ChunkRun.of(jobs, task, self._process_id, connection, resets_session=True)
+        return RunningJob(job, task, self._process_id, connection, resets_session=True)
 
     def _abandon_run(self, jobs: Sequence[ClaimedJob], running: RunningJob | None) -> None:
         """Free the thread of a run that an error of our own ended, even before it began."""
@@ -223,74 +224,54 @@ class Runner:
         self._jobs.ran(self._number, jobs=len(jobs))
         self._jobs.forget(jobs)  # a sweep gives them back
 
-    def _gather(self, task: TaskDeclaration, jobs: list[ClaimedJob]) -> None:
-        """Add the jobs that run in one chunk with the first."""
-        [first] = jobs
-        most = task.chunk or 1
-        # Compared as numbers, since comparing two UUIDs is a call. Each claim brings only a few of each store.
-        group, store = first.claim_group, first.store_id and first.store_id.int
-
-        def matches(job: ClaimedJob) -> bool:
-            is_alike = job.claim_group == group and (job.store_id and job.store_id.int) == store
-            return is_alike and joins_chunk(task, job)
-
-        jobs += self._jobs.take_matching(matches, most - 1)
-        if (chunks := self._chunks) is not None and len(jobs) < most:
-            # If the database does not answer, the chunk runs without more.
-            self._outage.attempt(lambda: jobs.extend(chunks.claim(jobs[-1], most - len(jobs))))
-
-    def _run_in_scope(self, running: RunningJob) -> None:
-        if not is_observed():
-            self._run_job(running)
-            return
-        with observing(running.start_trace()):
-            self._run_job(running)
-
     def _run_job(self, running: RunningJob) -> None:
-        self._begin(running)
+        with observing(running.start_trace()) if is_observed() else nullcontext():
+            self._show(running)
+            outcome = self._execute(running)
+            end_copy()  # of a callback after the commit, or of a receiver
+            self._end(running, outcome)
+            # Both agree whether the row is finished: the finisher writes the success, or only reports it.
+            if isinstance(outcome, Succeeded) and outcome.finished is running.finished:
+                for run in running.runs:
+                    self._finisher.add(run)
+            elif self._settle(running, outcome):
+                self._jobs.forget([run.job for run in running.runs])
+
+    def _show(self, running: RunningJob) -> None:
+        """Show the run to the supervisor, and have it interrupted, then killed, if it takes too long."""
+        job, timeouts, kill_at = running.job, running.declaration.timeouts, NEVER
+        if timeouts is not None and (run_s := timeouts.run_s(running.waited_s)) is not None:
+            running.times_out_at = running.started + run_s
+            running.on_extended = lambda times_out_at: self._in_flight.move(self._number, times_out_at + _KILL_GRACE_S)
+            kill_at = running.times_out_at + _KILL_GRACE_S
+            self._deadlines.watch(running, self.interrupt)
+        self._in_flight.show(self._number, job.id, job.lease, kill_at=kill_at)
+
+    def _execute(self, running: RunningJob) -> Outcome:
+        """Call the handler; whatever interrupts it, or our own code around it, decides the outcome."""
+        chunk = running if isinstance(running, ChunkRun) else None
         outcome: Outcome | None = None
         while True:
             try:
                 if outcome is None:
                     self._running = running
-                    outcome = execute(running)
+                    outcome = execute(running) if chunk is None else chunk.execute()
                 with self._lock:
                     # From here on no interrupt is sent, and one not delivered yet is withdrawn: the outcome counts.
                     self._running = None
                     if running.interrupted_by is not None:
                         _raise_in(self._thread, None)
-                break
+                return outcome
             except Interrupted as error:
                 # It hit code around the handler. The fence shows whether the handler's transaction had committed.
-                outcome = outcome or ended_by(running, error)
-        end_copy()  # of a callback after the commit, or of a receiver
-        self._end(running, outcome)
-        # Both agree whether the row is finished: the finisher writes the success, or only reports it.
-        if isinstance(outcome, Succeeded) and outcome.finished is running.finished:
-            self._finisher.add(running)
-            for run in running.others:
-                self._finisher.add(run)
-        elif self._settle(running, outcome):
-            self._jobs.forget([run.job for run in running.runs])
-
-    def _begin(self, running: RunningJob) -> None:
-        """Show the run to the supervisor, and have it interrupted, then killed, if it takes too long."""
-        timeouts = running.declaration.timeouts
-        run_s = None if timeouts is None else timeouts.run_s(running.waited_s)
-        kill_at = NEVER
-        if run_s is not None:
-            running.times_out_at = running.started + run_s
-            running.on_extended = lambda times_out_at: self._in_flight.move(self._number, times_out_at + _KILL_GRACE_S)
-            kill_at = running.times_out_at + _KILL_GRACE_S
-            self._deadlines.watch(running, self.interrupt)
-        job = running.job
-        self._in_flight.show(self._number, job.id, job.lease, kill_at=kill_at)
+                outcome = outcome or (ended_by(running, error) if chunk is None else chunk.ended_by(error))
 
     def _end(self, running: RunningJob, outcome: Outcome) -> None:
         running.ended = time.monotonic()
-        for run in running.others:
+        runs = running.runs
+        for run in runs:
             run.ended = running.ended
-        self._jobs.ran(self._number, jobs=running.chunk_size)
+        self._jobs.ran(self._number, jobs=len(runs))
         if running.times_out_at is not None:
             self._in_flight.move(self._number, NEVER)
         if running.times_out_at is not None or running.cancel_at is not None:
@@ -328,7 +309,17 @@ class Runner:
                         return True
                     tidy_connections()
                 elif isinstance(outcome, Errored):
-                    self._fail_plainly(running, error)
+                    # Not even the error can be recorded; counting the attempt keeps the job from returning for ever.
+                    queries.fail(
+                        running.job,
+                        self._process_id,
+                        report(error),
+                        delay=conf.backoff.cap,
+                        final=False,
+                        reason="attempts_exhausted",
+                        ran_s=running.ran_s,
+                    )
+                    logger.error("the end of job %s could not be recorded: %s", running.id, type(error).__name__)
                     return True
                 elif isinstance(outcome, Succeeded) and isinstance(error, refusals):
                     outcome = refused(running, error)
@@ -337,19 +328,6 @@ class Runner:
             else:
                 self._outage.over()
                 return True
-
-    def _fail_plainly(self, running: RunningJob, error: BaseException) -> None:
-        """Count the attempt when even the error itself cannot be recorded: otherwise the job would return forever."""
-        queries.fail(
-            running.job,
-            self._process_id,
-            report(error),
-            delay=conf.backoff.cap,
-            final=False,
-            reason="attempts_exhausted",
-            ran_s=running.ran_s,
-        )
-        logger.error("the end of job %s could not be recorded: %s", running.id, type(error).__name__)
 
 
 def _raise_in(thread: threading.Thread, kind: type[Interrupted] | None) -> None:

@@ -24,10 +24,10 @@ from salon_jobs.process.loop import Loop
 from salon_jobs.tenancy.connections import refuse_small_pool
 from salon_jobs.worker import deadlines
 from salon_jobs.worker.buffer import OVERDUE_S, JobBuffer
-from salon_jobs.worker.chunks import PATIENCE_S, ChunkClaimer
+from salon_jobs.worker.chunk_claim import PATIENCE_S, ChunkClaimer
 from salon_jobs.worker.claim import Claimer
 from salon_jobs.worker.deadlines import Cancellations, DeadlineWatcher
-from salon_jobs.worker.executor import end_begun, report_given_back
+from salon_jobs.worker.ends import end_begun, report_given_back
 from salon_jobs.worker.fair_claim import LIMIT_WAIT_S, Claim
 from salon_jobs.worker.finisher import Finisher
 from salon_jobs.worker.in_flight import IdleTable, InFlightTable

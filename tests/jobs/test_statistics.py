@@ -19,7 +19,7 @@ from salon_jobs.jobs import statistics
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.pruning import PruneCounts, Pruner
 from salon_jobs.jobs.statistics import STORED_OUTCOMES, TaskStatistics, totals
-from salon_jobs.worker import executor
+from salon_jobs.worker import ends
 from salon_jobs.worker import maintenance as maintenance_module
 from salon_jobs.worker.maintenance import Maintenance
 from salon_jobs.worker.worker import Worker, WorkerOptions
@@ -35,7 +35,7 @@ HOUR = timedelta(hours=1)
 def counted(monkeypatch: pytest.MonkeyPatch) -> TaskStatistics:
     """Give each test statistics of its own."""
     fresh = TaskStatistics()
-    for module in (executor, maintenance_module, statistics):
+    for module in (ends, maintenance_module, statistics):
         monkeypatch.setattr(module, "ended_runs", fresh)
     monkeypatch.setattr("salon_jobs.worker.maintenance.ended_runs", fresh)
     monkeypatch.setattr("salon_jobs.worker.worker.ended_runs", fresh)
@@ -68,7 +68,7 @@ def test_every_end_of_a_run_is_counted_where_it_is_written(
     run_due(process_id)
     tasks.in_store.enqueue(store_id=stores[0])
     [job] = claim(process_id)
-    executor.settle(running_job(job, process_id), Released())
+    ends.settle(running_job(job, process_id), Released())
     counted.flush()
     assert outcomes() == {
         "test-store": {"succeeded": 1, "snoozed": 1, "cancelled": 1, "retried": 1, "failed": 1, "released": 1}

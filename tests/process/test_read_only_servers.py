@@ -19,7 +19,8 @@ from salon_jobs.db.read_only import ServerReadOnly, close_if_read_only
 from salon_jobs.jobs import enqueue
 from salon_jobs.process.listener import Listener
 from salon_jobs.process.loop import Loop
-from salon_jobs.worker.executor import execute, settle
+from salon_jobs.worker.ends import settle
+from salon_jobs.worker.executor import execute
 from tests import tasks
 from tests.conftest import manage
 from tests.e2e.worker_process import WorkerProcess, eventually

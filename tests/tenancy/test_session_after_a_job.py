@@ -188,7 +188,7 @@ def test_however_the_job_is_interrupted(
     stores: list[UUID], process_id: int, monkeypatch: pytest.MonkeyPatch, kind: Kind, interrupt: type[Interrupted]
 ) -> None:
     runners: list[Runner] = []
-    begin = Runner._begin
+    begin = Runner._show
 
     def remember(runner: Runner, running: RunningJob) -> None:
         runners.append(runner)
@@ -201,7 +201,7 @@ def test_however_the_job_is_interrupted(
         threading.Thread(target=runners[-1].interrupt, args=(current_job(), interrupt)).start()
         execute("SELECT pg_sleep(60)")
 
-    monkeypatch.setattr(Runner, "_begin", remember)
+    monkeypatch.setattr(Runner, "_show", remember)
     before, after = around(process_id, kind, stores[1], leave)
     assert (after[1:], after[-1]) == (before[1:], [])
 

@@ -17,7 +17,8 @@ from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import control, queries, registry
 from salon_jobs.models import Process
 from salon_jobs.testing import drain_jobs
-from salon_jobs.worker.executor import end_begun, execute, settle
+from salon_jobs.worker.ends import end_begun, settle
+from salon_jobs.worker.executor import execute
 from salon_jobs.worker.in_flight import InFlightRun
 from salon_jobs.worker.maintenance import RescueCounts, rescue_process
 from tests import tasks

@@ -19,20 +19,20 @@ from salon_jobs.control import cancel_jobs, limit, pause
 from salon_jobs.core.errors import NoCurrentJob
 from salon_jobs.core.outcomes import Split, Succeeded
 from salon_jobs.core.records import ClaimedJob, JobState
-from salon_jobs.jobs import queries
-from salon_jobs.jobs.current import RunningJob
+from salon_jobs.jobs import queries, registry
 from salon_jobs.jobs.limits import load_limits
 from salon_jobs.jobs.options import Timeouts
 from salon_jobs.signals import job_finished, job_started
-from salon_jobs.worker import chunks as chunks_module
+from salon_jobs.worker import chunk_claim as chunks_module
 from salon_jobs.worker import worker as worker_module
 from salon_jobs.worker.buffer import JobBuffer
-from salon_jobs.worker.chunks import ChunkClaimer
-from salon_jobs.worker.executor import execute, join, joins_chunk, settle
+from salon_jobs.worker.chunk_claim import ChunkClaimer
+from salon_jobs.worker.chunks import ChunkRun, joins_chunk
+from salon_jobs.worker.ends import settle
 from salon_jobs.worker.maintenance import rescue_process
 from tests import tasks
 from tests.e2e.worker_process import eventually
-from tests.support import change, claim, elsewhere, job_row, running_job, running_on_a_thread, seen, working
+from tests.support import change, claim, elsewhere, job_row, running_on_a_thread, seen, working
 from tests.tasks import Hooks, Sale
 from tests.worker.effects import write, written
 from tests.worker.test_store_fences import states, wait_until_somebody_waits_for_a_lock
@@ -63,14 +63,12 @@ class Calls:
         return [10 * sale.number for sale in sales]
 
 
-def chunk_of(jobs: Sequence[ClaimedJob], process_id: int) -> RunningJob:
+def chunk_of(jobs: Sequence[ClaimedJob], process_id: int) -> ChunkRun:
     """Return claimed jobs as one chunk."""
-    first = running_job(jobs[0], process_id)
-    join(first, jobs[1:])
-    return first
+    return ChunkRun.of(jobs, registry.get_declaration(jobs[0].task), process_id)
 
 
-def on_this_thread(chunk: RunningJob) -> RunningJob:
+def on_this_thread(chunk: ChunkRun) -> ChunkRun:
     """Return the chunk as another thread runs it, on its own connection."""
     return chunk_of([run.job for run in chunk.runs], chunk.process_id)
 
@@ -170,7 +168,7 @@ def test_all_finish_in_the_handlers_transaction(
     hooks.store = Calls()
     add(stores[0], 0, 1, 2)
     chunk = chunk_of(claim(process_id), process_id)
-    assert execute(chunk) == Succeeded(finished=True)
+    assert chunk.execute() == Succeeded(finished=True)
     assert all(run.finished for run in chunk.runs)
     assert seen(ROWS) == [("succeeded", 1, None)] * (3 * kept)
     assert written() == ["0", "1", "2"]
@@ -215,7 +213,7 @@ def test_a_row_that_another_transaction_has_locked_is_waited_for(
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic(), connection.cursor() as cursor:
             cursor.execute("UPDATE salon_jobs_job SET attempts = attempts WHERE id = %s", [ids[1]])
-            running = elsewhere(pool, lambda: execute(on_this_thread(chunk)))
+            running = elsewhere(pool, lambda: on_this_thread(chunk).execute())
             wait_until_somebody_waits_for_a_lock()
         assert running.result(10) == Succeeded(finished=True)
     assert seen(ROWS) == []
@@ -226,7 +224,7 @@ def test_a_commit_whose_answer_was_lost_is_a_success(stores: list[UUID], hooks: 
     hooks.store = Calls()
     add(stores[0], 0, 1)
     chunk = chunk_of(claim(process_id), process_id)
-    assert execute(chunk) == Succeeded(finished=True)
+    assert chunk.execute() == Succeeded(finished=True)
     lost = OSError("the answer was lost")
     assert settle(chunk, Split(lost)) == Succeeded(finished=True, callback_error=lost)
 
@@ -279,7 +277,7 @@ def test_each_job_keeps_its_result(stores: list[UUID], hooks: Hooks, process_id:
 def test_results_must_be_one_for_each_job(stores: list[UUID], hooks: Hooks, process_id: int) -> None:
     hooks.store = lambda **_: [1, 2]
     add(stores[0], 1, 2, 3, task=tasks.in_chunks_with_results)
-    outcome = execute(chunk_of(claim(process_id), process_id))
+    outcome = chunk_of(claim(process_id), process_id).execute()
     assert isinstance(outcome, Split)
     assert str(outcome.error) == (
         "task 'test-chunk-results' keeps results: for 3 jobs it must return None, or a list of 3"

@@ -15,7 +15,8 @@ from salon_jobs.core.outcomes import Errored, Lost, Outcome, Succeeded
 from salon_jobs.jobs import queries
 from salon_jobs.models import Process
 from salon_jobs.tenancy.connections import tidy_connections
-from salon_jobs.worker.executor import execute, settle
+from salon_jobs.worker.ends import settle
+from salon_jobs.worker.executor import execute
 from tests import tasks
 from tests.support import change, claim, job_row, run, run_due, running_job, seen
 from tests.worker.effects import job_events, write, written

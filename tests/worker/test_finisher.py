@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 import threading
+from operator import attrgetter
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.db import connections
 
-from salon_jobs.core import events
-from salon_jobs.core.events import log_event
 from salon_jobs.jobs import queries
-from salon_jobs.worker.executor import _described, report_successes
+from salon_jobs.worker.chunks import ChunkRun
+from salon_jobs.worker.ends import report_successes
 from tests import tasks
 from tests.core.test_log_lines import only_handler, without_time
 from tests.support import change, claim, running_job, running_on_a_thread, seen
+from tests.tasks import Sale
 from tests.worker.effects import job_events
 
 
@@ -132,20 +133,29 @@ def test_the_thread_outlives_what_nobody_foresaw(
     assert [job_id for job_id, _ in queries.other_leases(process_id, ())] == ids[:1], "a sweep gives it back"
 
 
-def test_the_line_of_a_success_looks_like_others(process_id: int) -> None:
+def test_the_line_of_a_success_says_how_it_ran(stores: list[UUID], process_id: int) -> None:
+    tasks.in_chunks.enqueue_many([tasks.in_chunks.call(stores[0], Sale(number)) for number in range(2)])
     tasks.system.enqueue()
-    [job] = claim(process_id)
-    plain, traced = runs = [running_job(job, process_id) for _ in range(2)]
+    *of_chunk, job = sorted(claim(process_id), key=attrgetter("id"))
+    chunk = ChunkRun.of(of_chunk, tasks.in_chunks, process_id)
+    plain, traced = running_job(job, process_id), running_job(job, process_id)
     traced.start_trace().trace_id = "4bf92f3577b34da6a3ce929d0e0e4736"
-    traced.chunk_size = 2
-    plain.ended, traced.ended = plain.started + 0.125, traced.started + 0.0625
+    for running in (plain, traced, *chunk.runs):
+        running.ended = running.started + 0.125
     with only_handler() as stream:
-        report_successes(runs)
-        together = without_time(stream.getvalue())
-    assert [line.get("trace_id") for line in together] == [None, "4bf92f3577b34da6a3ce929d0e0e4736"]
-    assert [line["duration_ms"] for line in together] == [125.0, 31.25]
-    assert [line.get("chunk") for line in together] == [None, 2]
-    with only_handler() as stream:
-        for running in runs:
-            log_event(logging.INFO, events.JOB_SUCCEEDED, **_described(running))
-        assert together == without_time(stream.getvalue())
+        report_successes([plain, traced, *chunk.runs])
+        lines = without_time(stream.getvalue())
+    assert [line.get("trace_id") for line in lines] == [None, "4bf92f3577b34da6a3ce929d0e0e4736", None, None]
+    assert [line["duration_ms"] for line in lines] == [125.0, 125.0, 62.5, 62.5]
+    assert [line.get("chunk") for line in lines] == [None, None, 2, 2]
+    assert lines[0] == {
+        "level": "info",
+        "logger": "salon_jobs",
+        "event": "job_succeeded",
+        "task_name": "test-system",
+        "job_id": job.id,
+        "store_id": None,
+        "attempt": 1,
+        "queue": "default",
+        "duration_ms": 125.0,
+    }

@@ -11,7 +11,8 @@ from django.db import connection
 from salon_jobs.core.outcomes import Lost, Released, Succeeded
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs.limits import Limits
-from salon_jobs.worker.executor import execute, joins_chunk
+from salon_jobs.worker.chunks import joins_chunk
+from salon_jobs.worker.executor import execute
 from salon_jobs.worker.fair_claim import FairClaim
 from tests import tasks
 from tests.support import change, claim, run, running_job

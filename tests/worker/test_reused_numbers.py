@@ -15,7 +15,8 @@ from salon_jobs.core.outcomes import Lost, Succeeded
 from salon_jobs.core.records import ClaimedJob, KeptResult
 from salon_jobs.jobs import queries
 from salon_jobs.worker.buffer import JobBuffer
-from salon_jobs.worker.executor import execute, join, settle
+from salon_jobs.worker.chunks import ChunkRun
+from salon_jobs.worker.ends import settle
 from tests import tasks
 from tests.support import change, claim, job_row, run, running_job, seen
 from tests.tasks import Hooks
@@ -118,9 +119,8 @@ def test_the_chunk_of_lost_jobs_is_rolled_back(stores: list[UUID], process_id: i
     lose(*old)
     new = add()
     assert [job.id for job in new] == [job.id for job in old]
-    first = running_job(old[0], process_id)
-    join(first, old[1:])
-    settle(first, execute(first))
+    chunk = ChunkRun.of(old, tasks.in_chunks, process_id)
+    settle(chunk, chunk.execute())
     assert seen("SELECT id, state, lease FROM salon_jobs_job ORDER BY id") == [
         (job.id, "running", job.lease) for job in new
     ]

@@ -14,9 +14,9 @@ from project.salon.models import Customer
 from salon_jobs.core.errors import TenantContextError
 from salon_jobs.core.outcomes import Errored, Succeeded
 from salon_jobs.db.statements import in_one_trip
-from salon_jobs.jobs.current import RunningJob, current_job
+from salon_jobs.jobs.current import current_job
 from salon_jobs.tenancy import guc
-from salon_jobs.worker import executor
+from salon_jobs.tenancy.context import StoreJobContext
 from tests import tasks
 from tests.support import change, claim, run, run_due, seen
 from tests.worker.conftest import RunHere
@@ -117,13 +117,13 @@ def test_what_is_committed_keeps_its_callbacks_though_the_run_is_interrupted_the
         write()
         transaction.on_commit(lambda: visible.extend(Customer.objects.values_list("name", flat=True)))
 
-    original = executor._commit_finished
+    original = StoreJobContext.commit_after
 
-    def interrupted_after(own: Any, running: RunningJob) -> bool:
-        original(own, running)
+    def interrupted_after(own: StoreJobContext, statement: str) -> bool:
+        original(own, statement)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(executor, "_commit_finished", interrupted_after)
+    monkeypatch.setattr(StoreJobContext, "commit_after", interrupted_after)
     hooks.store = body
     tasks.in_store.enqueue(store_id=stores[0])
     [job] = claim(process_id)

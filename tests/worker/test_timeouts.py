@@ -27,7 +27,7 @@ from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.options import Timeouts
 from salon_jobs.jobs.statistics import TaskStatistics
 from salon_jobs.models import Job
-from salon_jobs.worker import executor
+from salon_jobs.worker import ends, executor
 from salon_jobs.worker import runner as runner_module
 from salon_jobs.worker.runner import Runner
 from salon_jobs.worker.supervisor import RunTotals
@@ -371,7 +371,7 @@ def test_an_expired_run_is_reported_to_tracers_and_metrics(
     limit(wait_timeout=timedelta(seconds=60))
     tracer, counted = RecordingTracer({}), TaskStatistics()
     monkeypatch.setattr(tracing, "_tracer", tracer)
-    monkeypatch.setattr(executor, "ended_runs", counted)
+    monkeypatch.setattr(ends, "ended_runs", counted)
     handle = tasks.in_store.enqueue(store_id=stores[0])
     due_since(75)
     with running_on_a_thread(process_id, claim(process_id)):
@@ -448,7 +448,7 @@ def test_a_run_that_was_interrupted_has_not_waited(
 ) -> None:
     limit(wait_timeout=timedelta(seconds=60))
     runners: list[Runner] = []
-    begin = Runner._begin
+    begin = Runner._show
 
     def remember(runner: Runner, running: RunningJob) -> None:
         runners.append(runner)
@@ -461,7 +461,7 @@ def test_a_run_that_was_interrupted_has_not_waited(
         threading.Thread(target=runners[-1].interrupt, args=(current_job(), Interrupted)).start()
         spin()
 
-    monkeypatch.setattr(Runner, "_begin", remember)
+    monkeypatch.setattr(Runner, "_show", remember)
     run_on_thread(interrupt, declared)
     assert seen("SELECT state, attempts FROM salon_jobs_job") == [("queued", 0)]
     with running_on_a_thread(process_id, claim(process_id)):

@@ -13,7 +13,7 @@ from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import control, queries, registry
 from salon_jobs.jobs.limits import limit, load_limits
 from salon_jobs.worker.buffer import JobBuffer
-from salon_jobs.worker.chunks import ChunkClaimer
+from salon_jobs.worker.chunk_claim import ChunkClaimer
 from salon_jobs.worker.claim import Claimer
 from salon_jobs.worker.fair_claim import FairClaim
 from tests import tasks

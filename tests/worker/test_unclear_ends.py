@@ -16,8 +16,10 @@ from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.statistics import OUTCOMES, TaskStatistics
 from salon_jobs.signals import job_finished
 from salon_jobs.tenancy.context import StoreJobContext
-from salon_jobs.worker import executor
-from salon_jobs.worker.executor import execute, join, settle
+from salon_jobs.worker import ends
+from salon_jobs.worker.chunks import ChunkRun
+from salon_jobs.worker.ends import settle
+from salon_jobs.worker.executor import execute
 from tests import tasks
 from tests.e2e.worker_process import eventually
 from tests.support import change, claim, running_job, running_on_a_thread, working
@@ -34,8 +36,11 @@ def readings(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, str]]:
     return found
 
 
-def one_run(process_id: int) -> RunningJob:
+def one_run(process_id: int, outcome: Outcome | None = None) -> RunningJob:
+    """Return a run that can have this outcome."""
     tasks.system.enqueue()
+    if isinstance(outcome, Split):
+        return ChunkRun.of(claim(process_id), tasks.system, process_id)
     return running_job(claim(process_id)[0], process_id)
 
 
@@ -44,7 +49,7 @@ def test_a_row_that_is_gone_is_no_success_of_a_run_that_sent_nothing(
     process_id: int, outcome: Outcome, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    running = one_run(process_id)
+    running = one_run(process_id, outcome)
     change("DELETE FROM salon_jobs_job")
     assert not isinstance(settle(running, outcome), Succeeded)
     assert set(job_events(caplog)) & {"job_succeeded", "job_callback_failed"} == set()
@@ -71,7 +76,7 @@ def test_after_a_promotion_it_is_reported_as_unknown(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     counts = TaskStatistics()
-    monkeypatch.setattr(executor, "ended_runs", counts)
+    monkeypatch.setattr(ends, "ended_runs", counts)
     told: list[tuple[object, str]] = []
 
     def receive(state: object, error: Any, **_: object) -> None:
@@ -79,7 +84,7 @@ def test_after_a_promotion_it_is_reported_as_unknown(
 
     caplog.set_level("INFO")
     readings.append(EARLIER)
-    running = one_run(process_id)
+    running = one_run(process_id, outcome)
     run = running.start_trace()
     running.end()
     job_finished.connect(receive)
@@ -152,12 +157,11 @@ def test_a_transaction_whose_commit_was_not_answered(
     else:
         tasks.in_store.enqueue(store_id=stores[0])
     claimed = claim(process_id)
-    running = running_job(claimed[0], process_id)
-    if jobs > 1:
-        join(running, claimed[1:])
+    chunk = ChunkRun.of(claimed, tasks.in_chunks, process_id) if jobs > 1 else None
+    running = chunk or running_job(claimed[0], process_id)
     with monkeypatch.context() as patched:
         patched.setattr(StoreJobContext, "commit_after", commit_after)
-        outcome = execute(running)
+        outcome = chunk.execute() if chunk else execute(running)
     assert isinstance(settle(running, outcome), Unknown if is_promoted else Succeeded)
     last = "job_outcome_unknown" if is_promoted else "job_succeeded"
     assert job_events(caplog)[-jobs:] == [last] * jobs

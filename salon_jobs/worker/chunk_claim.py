@@ -1,0 +1,63 @@
+"""Claims for chunks: more due jobs of the store and the task of one that is about to run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from salon_jobs.core.records import NO_STORE, ClaimedJob
+from salon_jobs.jobs import queries, registry
+from salon_jobs.jobs.limits import Limits
+from salon_jobs.worker.buffer import JobBuffer
+from salon_jobs.worker.chunks import joins_chunk
+from salon_jobs.worker.fair_claim import Quota, claim_groups
+from salon_jobs.worker.group_scanner import ClaimGroup
+
+# How long a chunk, or the worker's sweep, waits for another thread's claim, so that a connection that hangs holds up
+# only its own thread.
+PATIENCE_S = 1.0
+
+
+class ChunkClaimer:
+    """Claimer of more jobs for a chunk that begins, on the thread that runs it. Thread-safe.
+
+    It holds its ``lock`` until the buffer knows the jobs it has claimed. It claims only jobs that no limit counts: only
+    the worker's own claims count, under a lock in the database.
+    """
+
+    def __init__(self, process_id: int, jobs: JobBuffer, limits: Callable[[], Limits]) -> None:
+        """Prepare; ``limits`` returns the limits in effect."""
+        self._process_id = process_id
+        self._jobs = jobs
+        self._limits = limits
+        self.lock = threading.Lock()
+        self.claimed = 0
+
+    def claim(self, last: ClaimedJob, room: int) -> list[ClaimedJob]:
+        """Claim up to ``room`` due jobs of the claim group of ``last`` that come after it, for the same chunk.
+
+        Those that must run alone go to the buffer. Claims nothing if another thread's claim takes long. Raises database
+        errors.
+        """
+        group = ClaimGroup(
+            last.store_id or NO_STORE, last.claim_group, last.queue, last.task, last.priority, None, due=True
+        )
+        limits = self._limits()
+        if limits and (not limits.allow(group.scopes) or limits.counted(group.scopes)):
+            return []
+        task = registry.get_declaration(last.task)
+        low_water = {group.id: (round(last.run_at_s * 1_000_000), last.id)}
+        if not self.lock.acquire(timeout=PATIENCE_S):
+            return []
+        try:
+            jobs = claim_groups(self._process_id, [Quota(group, room, room)], room, low_water)
+            self.claimed += len(jobs)
+            chunk, alone = list[ClaimedJob](), list[ClaimedJob]()
+            for job in jobs:
+                (chunk if joins_chunk(task, job) else alone).append(job)
+            self._jobs.lease(chunk)
+            if alone and not self._jobs.put(alone):
+                queries.give_back([(job.id, job.lease) for job in alone], self._process_id)
+        finally:
+            self.lock.release()
+        return chunk

@@ -1,0 +1,261 @@
+"""Ends of runs: each outcome is written under the fence, logged, counted and announced."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from salon_jobs.core import events
+from salon_jobs.core.error_report import report
+from salon_jobs.core.errors import EndRefused, OutcomeUnknown
+from salon_jobs.core.events import contained, log_batch, log_event
+from salon_jobs.core.outcomes import (
+    CANCELLED,
+    Cancelled,
+    Errored,
+    Lost,
+    NotStarted,
+    Outcome,
+    Released,
+    Snoozed,
+    Split,
+    Succeeded,
+    Unknown,
+    not_repeated,
+)
+from salon_jobs.core.records import ClaimedJob, JobState
+from salon_jobs.core.tracing import FinalFailure, report_failure
+from salon_jobs.jobs import queries, registry
+from salon_jobs.jobs.current import RunningJob
+from salon_jobs.jobs.statistics import ended_runs
+from salon_jobs.signals import job_finished
+
+if TYPE_CHECKING:
+    from salon_jobs.worker.chunks import ChunkRun
+
+LONGEST_LOGGED: Final = 500
+
+
+def settle(running: RunningJob, outcome: Outcome) -> Outcome:
+    """Write the outcome under the fence, log it and send ``job_finished``; return what really happened.
+
+    Raises database errors, also when the job is held up (``queries.is_held_up``); then call it again.
+    """
+    if isinstance(outcome, Split):
+        if cast("ChunkRun", running).split(outcome):
+            return outcome
+    elif (state := _write(running, outcome)) is not None:
+        announce(running, state, outcome.error if isinstance(outcome, (Errored, NotStarted)) else None)
+        return outcome
+    # The row is not ours. Only a run that sent its end without a clear answer can have been committed: other rows are
+    # gone for other reasons.
+    is_committed = (
+        not isinstance(outcome, Lost)
+        and running.is_unclear
+        and queries.committed(running.job, running.process_id, began=running.started)
+    )
+    if is_committed is None:
+        unknown = OutcomeUnknown(
+            "the database was promoted before it answered the COMMIT: the job has ended, or is lost"
+        )
+        if running.trace is not None:
+            running.trace.error = unknown
+        for run in running.runs:
+            log_end(logging.WARNING, events.JOB_OUTCOME_UNKNOWN, run, code=unknown.code, error=str(unknown))
+            announce(run, None, unknown)
+        return Unknown(unknown)
+    if is_committed:
+        # Without an interrupt, only an on_commit callback can have failed.
+        raised = outcome.error if isinstance(outcome, (Errored, Split)) and running.interrupted_by is None else None
+        if raised is not None:
+            log_end(logging.ERROR, events.JOB_CALLBACK_FAILED, running, exc_info=raised)
+        if running.trace is not None:
+            running.trace.ended = events.JOB_SUCCEEDED
+        for run in running.runs:
+            run.finished = True
+        report_successes(running.runs)
+        return Succeeded(finished=True, callback_error=raised)
+    for run in running.runs:
+        log_end(logging.WARNING, events.JOB_LEASE_LOST, run)
+    return Lost()
+
+
+def _write(running: RunningJob, outcome: Outcome) -> JobState | None:
+    """Write and log one outcome; return the job's state now, None when this run no longer owns the row."""
+    job, process_id = running.job, running.process_id
+    match outcome:
+        case Succeeded(finished=finished):
+            if not finished:
+                # An earlier try, whose answer was lost, may have finished it. This one is unclear until it is answered.
+                was_unclear, running.is_unclear = running.is_unclear, True
+                if not queries.finish(job, process_id, running.result, ran_s=running.ran_s):
+                    running.is_unclear = was_unclear
+                    return None
+            log_end(logging.INFO, events.JOB_SUCCEEDED, running)
+            return JobState.SUCCEEDED
+        case Snoozed(delay=delay):
+            ended = queries.requeue([(job.id, job.lease)], process_id, delay=delay)
+            if not ended:
+                return None
+            log_end(logging.INFO, events.JOB_SNOOZED, running, delay_s=delay.total_seconds())
+            return ended[job.id].state
+        case Released(begun=begun):
+            wait = delay_of_release(running)
+            ended = queries.requeue([(job.id, job.lease)], process_id, delay=wait, unbegun=not begun)
+            if not ended:
+                return None
+            log_end(logging.WARNING, events.JOB_RELEASED, running)
+            return ended[job.id].state
+        case Cancelled(kind=kind, detail=detail):
+            reason = kind if kind == detail else f"{kind}: {detail}"
+            if not queries.cancel_run(job, process_id, reason, ran_s=running.ran_s):
+                return None
+            log_end(logging.INFO, events.JOB_CANCELLED, running, reason=reason)
+            return JobState.CANCELLED
+        case NotStarted(error=error):
+            if running.trace is not None:
+                running.trace.error = error
+            described, reason = report(error), f"expired: {error}"
+            if not queries.expire_run(job, process_id, described, reason):
+                return None
+            expiry: dict[str, Any] = {"error_class": described.error_class, "code": described.code}
+            log_end(
+                logging.WARNING,
+                events.JOB_EXPIRED,
+                running,
+                reason=reason,
+                waited_s=round(running.waited_s, 3),
+                **expiry,
+            )
+            return JobState.CANCELLED
+        case Errored():
+            return _write_error(running, outcome)
+        case Lost() | Unknown() | Split():
+            return None
+
+
+def _write_error(running: RunningJob, outcome: Errored) -> JobState | None:
+    job, error = running.job, outcome.error
+    if running.trace is not None:
+        running.trace.error = error
+    delay = running.declaration.backoff.delay(job.attempt)
+    described = report(error)
+    ended = queries.fail(
+        job,
+        running.process_id,
+        described,
+        delay=delay,
+        final=not outcome.retryable,
+        reason=described.code or ("attempts_exhausted" if outcome.retryable else "not_retried"),
+        ran_s=running.ran_s,
+    )
+    if ended is None and not queries.failed_by(job, running.process_id):
+        return None
+    # If the row is no longer owned but failed under this lease, an earlier attempt was written and its answer lost.
+    state = JobState.FAILED if ended is None else ended.state
+    fields: dict[str, Any] = {
+        "error_class": described.error_class,
+        "code": described.code,
+        "error": described.message[:LONGEST_LOGGED],
+    }
+    match state:
+        case JobState.FAILED:
+            log_end(logging.ERROR, events.JOB_FAILED, running, exc_info=error, **fields)
+            reported = running.trace is not None and error in running.trace.reported
+            report_failure(FinalFailure(job.id, job.task, job.store_id, job.attempt, error, reported))
+        case JobState.CANCELLED:
+            log_end(logging.WARNING, events.JOB_CANCELLED, running, reason=ended.reason if ended else "", **fields)
+        case _:
+            # The error rows have the tracebacks of failures that only repeat the first.
+            shown = error if job.attempt == 1 else None
+            fields["delay_s"] = round(delay.total_seconds(), 3)
+            log_end(logging.WARNING, events.JOB_RETRIED, running, exc_info=shown, **fields)
+    return state
+
+
+def refused(running: RunningJob, error: Exception) -> Errored:
+    """Return the final outcome of a run that succeeded, and whose end the database refuses to write."""
+    size = 0 if running.result is None else len(running.result.value.encode())
+    what = f"keep its result of {size:,} bytes" if size else "record that it succeeded"
+    refusal = EndRefused(
+        f"the handler of task {running.task!r} has returned, so what it did outside a transaction of its own stands, "
+        f"but the database refuses to {what}: {type(error).__name__}: {str(error).strip()[:LONGEST_LOGGED]}"
+    )
+    refusal.__cause__ = error
+    return Errored(refusal, retryable=False)
+
+
+def end_begun(job_id: int, lease: int, process_id: int) -> None:
+    """Fail a job of this process whose only run has begun, and whose end nobody will write. Raises database errors."""
+    if (job := queries.leased_job(process_id, job_id, lease)) is not None:
+        running = RunningJob(job, registry.get_declaration(job.task), process_id)
+        settle(running, not_repeated("the end of the run could not be written"))
+
+
+def delay_of_release(running: RunningJob) -> timedelta | None:
+    """Return zero if the task has a wait timeout, which its run must not count towards; None keeps ``run_at``."""
+    timeouts = running.declaration.timeouts
+    return timedelta(0) if timeouts is not None and timeouts.wait_timeout is not None else None
+
+
+def announce(running: RunningJob, state: JobState | None, error: BaseException | None = None) -> None:
+    """Tell receivers and the task of an end that is written, whatever they raise."""
+    if job_finished.receivers:
+        with contained("receivers of job_finished raised for job %s", running.id):
+            job_finished.send_robust(running.declaration, job=running, state=state, error=error)
+    if state is not None and running.declaration.on_end is not None:
+        with contained("the end of job %s could not be announced", running.id):
+            running.declaration.on_end(running, state, error)
+
+
+def report_successes(runs: Sequence[RunningJob], on_told: Callable[[], None] = lambda: None) -> None:
+    """Log runs whose success is written, all in one write, and send ``job_finished`` for each.
+
+    ``on_told`` is called after each run whose receivers were called.
+    """
+    ended_runs.count(events.JOB_SUCCEEDED, runs)
+    log_batch(logging.INFO, events.JOB_SUCCEEDED, runs, fields=_described)
+    for running in runs:
+        if running.declaration.on_end is not None or job_finished.receivers:
+            announce(running, JobState.SUCCEEDED)
+            on_told()
+
+
+def identify(job: ClaimedJob | queries.Ended) -> dict[str, Any]:
+    """Return the fields that every log record of a run has."""
+    return {"task_name": job.task, "job_id": job.id, "store_id": job.store_id, "attempt": job.attempts + 1}
+
+
+def report_given_back(jobs: Sequence[queries.Ended], reason: str, *, level: int = logging.WARNING) -> None:
+    """Log jobs that this process had claimed and has given back unstarted: queued again, or cancelled on request."""
+    released = [job for job in jobs if job.state is JobState.QUEUED]
+    log_batch(level, events.JOB_RELEASED, released, fields=lambda job: _unstarted(job, reason))
+    for job in jobs:
+        if job.state is JobState.CANCELLED:
+            ended_runs.count_untimed(events.JOB_CANCELLED, job.task, job.queue)
+            severity = logging.INFO if job.reason == CANCELLED else logging.WARNING
+            log_event(severity, events.JOB_CANCELLED, **_unstarted(job, job.reason))
+
+
+def _unstarted(job: queries.Ended, reason: str) -> dict[str, Any]:
+    return {**identify(job), "queue": job.queue, "reason": reason}
+
+
+def log_end(
+    level: int, event: str, running: RunningJob, *, exc_info: BaseException | None = None, **fields: object
+) -> None:
+    """Count and log the end of a run."""
+    ended_runs.count(event, (running,))
+    if running.trace is not None:
+        running.trace.ended = event
+    log_event(level, event, exc_info=exc_info, **_described(running), **fields)
+
+
+def _described(running: RunningJob) -> dict[str, Any]:
+    duration_ms = round(running.duration_s * 1000, 3)
+    fields = {**identify(running.job), "queue": running.job.queue, "duration_ms": duration_ms, **running.log_fields}
+    if running.trace is not None and running.trace.trace_id is not None:
+        fields["trace_id"] = running.trace.trace_id
+    return fields
