@@ -34,6 +34,7 @@ LAYERS = (
     "worker",
     "backend",
     "control",
+    "verbs",
     "integrations",
     "erasure",
     "dashboard",

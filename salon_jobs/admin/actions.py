@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import re
 import time
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
 
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin import helpers
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import quote
-from django.db.models import QuerySet
+from django.core.validators import RegexValidator
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.safestring import SafeString
 
-from salon_jobs.admin.base import OrderedList, ReadOnlyAdmin, may, reader, sees_all_stores
+from salon_jobs.admin.base import ModelAdmin, OrderedList, ReadOnlyAdmin, may, reader, sees_all_stores
 from salon_jobs.core.errors import OptionInvalid
-from salon_jobs.core.records import ActionResult
 from salon_jobs.core.units import with_noun
 from salon_jobs.tenancy.active import current_store_id
+from salon_jobs.verbs import Verb, verbs_of
 
 _CONFIRMED = "confirmed"
 _STORE = "store"
@@ -45,40 +46,74 @@ LONGEST_S = 20.0
 
 
 class ActionForm(forms.Form):
-    """Form on a confirmation page whose non-empty fields are passed to the verb."""
+    """Form of a confirmation page: the arguments that a verb takes."""
 
-    def describe(self, arguments: dict[str, Any]) -> str:
-        """Return what is done with these arguments, if it differs from the action's ``done``."""
-        return ""
+    def __init__(self, verb: Verb, data: Mapping[str, Any] | None = None) -> None:
+        super().__init__(data)
+        self._verb = verb
+        for name in verb.takes:
+            self.fields[name] = _FIELDS[name]()
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments that were given."""
+        return {name: value for name, value in self.cleaned_data.items() if value not in (None, "")}
+
+    def clean(self) -> dict[str, Any]:
+        """Refuse to do nothing."""
+        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+        if self._verb.nothing_given and not self.errors and not self.arguments:
+            raise forms.ValidationError(self._verb.nothing_given)
+        return cleaned
+
+
+# The fields in which users give the arguments of verbs.
+_FIELDS: Final[Mapping[str, Callable[[], forms.Field]]] = {
+    "at": lambda: forms.DateTimeField(
+        label="Due at",
+        required=False,
+        widget=forms.DateTimeInput(attrs={"type": "datetime-local"}),
+        help_text=f"Leave empty for now. Time zone: {timezone.get_current_timezone_name()}",
+    ),
+    "priority": lambda: forms.IntegerField(
+        required=False, min_value=-32768, max_value=32767, help_text="Lower numbers run first"
+    ),
+    "queue": lambda: forms.CharField(
+        required=False, max_length=100, validators=[RegexValidator(r"\A[^\x00\ud800-\udfff]*\Z")]
+    ),
+    "reason": lambda: forms.CharField(
+        label="Reason, for the record", max_length=1000, widget=forms.TextInput(attrs={"class": "vTextField"})
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Action(ABC):
-    """Action on the selected rows of an admin, confirmed first if it has a ``question``.
+class Action:
+    """Operators' verb as an action on the selected rows of an admin, confirmed first if it has a question.
 
-    Staff of one store may take it only if it is ``for_stores``. A row's page offers it if the row's state is in
-    ``offered_in`` (None: always), and with ``in_rows`` so does the row in the list.
+    This one changes each row and reports the results; others override ``run``.
     """
 
-    name: str
-    short_description: str
-    permissions: tuple[str, ...]
-    _: KW_ONLY
-    question: str = ""
-    form: type[ActionForm] = ActionForm
-    for_stores: bool = False
-    offered_in: Container[str] | None = None
-    in_rows: bool = False
+    verb: Verb
     do_not_call_in_templates: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        return self.verb.name
+
+    @property
+    def question(self) -> str:
+        return self.verb.question
+
+    @property
+    def short_description(self) -> str:
+        """The action's name for the selected rows."""
+        return str(self.verb.label) or f"{self.name.capitalize()} selected {self.verb.of._meta.verbose_name_plural}"
 
     @property
     def label(self) -> str:
         """The action's name for one row."""
-        return re.sub(r"( of)? selected [a-z]+", "", str(self.short_description))
-
-    def is_offered_for(self, state: str) -> bool:
-        """Return whether a row in this state offers it."""
-        return self.offered_in is None or state in self.offered_in
+        return re.sub(r"( of)? selected [a-z]+", "", self.short_description)
 
     @property
     def __name__(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride] - of the instance, not the class
@@ -87,8 +122,8 @@ class Action(ABC):
 
     def is_allowed(self, request: HttpRequest) -> bool:
         """Return whether the user may take this action."""
-        is_for = self.for_stores or sees_all_stores(request)
-        return is_for and all(may(request, f"salon_jobs.{each}") for each in self.permissions)
+        is_for = self.verb.for_stores or sees_all_stores(request)
+        return is_for and all(may(request, f"salon_jobs.{each}") for each in self.verb.permissions)
 
     def __call__(self, model_admin: ActionAdmin, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
         """Ask, or change the rows and report; then return to the page that offered it. Called by Django."""
@@ -106,17 +141,60 @@ class Action(ABC):
 
     def make_form(self, data: Mapping[str, Any] | None, request: HttpRequest, queryset: QuerySet[Any]) -> ActionForm:
         """Return the form, bound to ``data`` unless that is None."""
-        return self.form(data)
+        return ActionForm(self.verb, data)
 
     def preview(self, request: HttpRequest, queryset: QuerySet[Any]) -> tuple[list[str], bool]:
-        """Return what the confirmation page says, and whether there is anything to confirm."""
+        """Return what the confirmation page says, and whether there is anything to confirm.
+
+        It says what becomes of the selected rows, state by state. Others may change it until it is confirmed.
+        """
         count, noun = queryset.order_by()[: _COUNTED + 1].count(), _noun(queryset)
         selected = with_noun(count, noun) if count <= _COUNTED else f"More than {_COUNTED:,} {noun}s"
-        return [f"{selected} selected.", self.question], True
+        lines = [f"{selected} selected."]
+        if not self.verb.effects:
+            return [*lines, str(self.question)], True
+        name = "state" if hasattr(queryset.model, "state") else "status"
+        states = Counter(queryset.order_by().values_list(name, flat=True)[:_COUNTED])
+        for state, number in sorted(states.items()):
+            effect = self.verb.effects.get(state, "nothing is done")
+            lines.append(f"{with_noun(number, f'{state} {noun}')}: {effect}.")
+        return lines, True
 
-    @abstractmethod
     def run(self, request: HttpRequest, queryset: QuerySet[Any], form: ActionForm) -> None:
-        """Change the rows and report it."""
+        """Change the rows a thousand at a time, log those changed, and report how many, and why others were not.
+
+        Stops after ``LONGEST_S``, before a web server cuts the request off and the report is lost.
+        """
+        arguments, noun, using = form.arguments, _noun(queryset), reader(request)
+        done = self.verb.done_with(arguments)
+        if self.verb.takes_by:
+            arguments["by"] = user_name(request)
+        end = time.monotonic() + LONGEST_S
+        changed = unchanged = 0
+        still_to_come: Counter[str] = Counter()
+        reasons: list[str] = []
+        links: list[SafeString] = []
+        for rows in _batches(queryset, oldest_first=self.verb.oldest_first):
+            results = self.verb.change([getattr(row, self.verb.key) for row in rows], using=using, **arguments)
+            pairs = list(zip(rows, results, strict=True))
+            changed_rows = [row for row, result in pairs if result.changed]
+            log_changed(request, changed_rows, done)
+            still_to_come.update(result.detail for result in results if result.changed and result.detail)
+            refused = [(row, result) for row, result in pairs if not result.changed]
+            links += [_link(request, row) for row in changed_rows[: _LINKED - len(links)]]
+            changed, unchanged = changed + len(changed_rows), unchanged + len(refused)
+            reasons += [
+                f"{noun.capitalize()} {row.pk} was not {done}: {result.detail}."
+                for row, result in refused[: _REASONS_SHOWN - len(reasons)]
+            ]
+            if len(rows) == BATCH and time.monotonic() > end:
+                text = f"Stopped after {LONGEST_S:.0f} s; more {noun}s may match."
+                messages.warning(request, f"{text} Run the action again, or use manage.py salon_jobs.")
+                break
+        more = unchanged - len(reasons)
+        report(request, changed=changed, reasons=reasons, done=done, noun=noun, more=more, links=links)
+        for detail, count in still_to_come.items():
+            messages.success(request, f"{count:,} of them: {detail}.")
 
     def _ask(
         self, model_admin: ActionAdmin, request: HttpRequest, queryset: QuerySet[Any], form: ActionForm
@@ -125,7 +203,7 @@ class Action(ABC):
         lines, can_confirm = self.preview(request, queryset)
         context = {
             **model_admin.admin_site.each_context(request),
-            "title": re.sub(r" of selected [a-z]+| selected", "", str(self.short_description)),
+            "title": re.sub(r" of selected [a-z]+| selected", "", self.short_description),
             "opts": model_admin.opts,
             "media": model_admin.media,
             "lines": lines,
@@ -149,72 +227,6 @@ class Action(ABC):
         return TemplateResponse(request, "admin/salon_jobs/ask_first.html", context)
 
 
-@dataclass(frozen=True, slots=True)
-class RowAction(Action):
-    """Action that applies an operator's verb to each row.
-
-    ``verb`` takes values of ``id_field``, the alias and, if it ``takes_by``, the user's name. It returns the results in
-    the same order. ``effects`` say on the confirmation page what becomes of rows in each state; without one, nothing.
-    """
-
-    verb: Callable[..., Sequence[ActionResult[Any]]]
-    done: str
-    _: KW_ONLY
-    effects: Mapping[str, str] = field(default_factory=dict[str, str])
-    oldest_first: bool = False
-    id_field: str = "pk"
-    takes_by: bool = False
-
-    def preview(self, request: HttpRequest, queryset: QuerySet[Any]) -> tuple[list[str], bool]:
-        """Return what becomes of the selected rows, state by state. Others may change it until it is confirmed."""
-        lines, can_confirm = Action.preview(self, request, queryset)
-        if not self.effects:
-            return lines, can_confirm
-        name = "state" if hasattr(queryset.model, "state") else "status"
-        states = Counter(queryset.order_by().values_list(name, flat=True)[:_COUNTED])
-        lines[1:] = [
-            f"{with_noun(count, f'{state} {_noun(queryset)}')}: {self.effects.get(state, 'nothing is done')}."
-            for state, count in sorted(states.items())
-        ]
-        return lines, can_confirm
-
-    def run(self, request: HttpRequest, queryset: QuerySet[Any], form: ActionForm) -> None:
-        """Change the rows a thousand at a time, log those changed, and report how many, and why others were not.
-
-        Stops after ``LONGEST_S``, before a web server cuts the request off and the report is lost.
-        """
-        arguments = {name: value for name, value in form.cleaned_data.items() if value not in (None, "")}
-        done, noun, using = form.describe(arguments) or self.done, _noun(queryset), reader(request)
-        if self.takes_by:
-            arguments["by"] = user_name(request)
-        end = time.monotonic() + LONGEST_S
-        changed = unchanged = 0
-        still_to_come: Counter[str] = Counter()
-        reasons: list[str] = []
-        links: list[SafeString] = []
-        for rows in _batches(queryset, oldest_first=self.oldest_first):
-            results = self.verb([getattr(row, self.id_field) for row in rows], using=using, **arguments)
-            pairs = list(zip(rows, results, strict=True))
-            changed_rows = [row for row, result in pairs if result.changed]
-            log_changed(request, changed_rows, done)
-            still_to_come.update(result.detail for result in results if result.changed and result.detail)
-            refused = [(row, result) for row, result in pairs if not result.changed]
-            links += [_link(request, row) for row in changed_rows[: _LINKED - len(links)]]
-            changed, unchanged = changed + len(changed_rows), unchanged + len(refused)
-            reasons += [
-                f"{noun.capitalize()} {row.pk} was not {done}: {result.detail}."
-                for row, result in refused[: _REASONS_SHOWN - len(reasons)]
-            ]
-            if len(rows) == BATCH and time.monotonic() > end:
-                text = f"Stopped after {LONGEST_S:.0f} s; more {noun}s may match."
-                messages.warning(request, f"{text} Run the action again, or use manage.py salon_jobs.")
-                break
-        more = unchanged - len(reasons)
-        report(request, changed=changed, reasons=reasons, done=done, noun=noun, more=more, links=links)
-        for detail, count in still_to_come.items():
-            messages.success(request, f"{count:,} of them: {detail}.")
-
-
 class ButtonList(OrderedList):
     """List with a column of buttons."""
 
@@ -230,8 +242,28 @@ class ButtonList(OrderedList):
         return rows
 
 
-class ActionAdmin(ReadOnlyAdmin):
-    """Read-only admin whose list and rows' pages offer each ``Action`` to the users who may take it."""
+def actions_of(model: type[Model], **others: type[Action]) -> tuple[Any, ...]:
+    """Return the actions on a model's rows, one for each verb; ``others`` names the classes of those that need one."""
+    verbs = (verb for verb in verbs_of(model).values() if verb.permissions)
+    return tuple(others.get(verb.name, Action)(verb) for verb in verbs)
+
+
+class OffersActions(ModelAdmin):
+    """Admin that offers each ``Action`` to the users who may take it."""
+
+    def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
+        """Return the actions that the user may take. Django passes ``action_location`` from 6.1 on."""
+        location: dict[str, Any] = {} if action_location is None else {"action_location": action_location}
+        actions: dict[str, Any] = super().get_actions(request, **location)
+        return {
+            name: each
+            for name, each in actions.items()
+            if not isinstance(action := getattr(each, "func", None) or each[0], Action) or action.is_allowed(request)
+        }
+
+
+class ActionAdmin(OffersActions, ReadOnlyAdmin):
+    """Read-only admin whose list and rows' pages offer actions."""
 
     has_history = True
 
@@ -252,7 +284,9 @@ class ActionAdmin(ReadOnlyAdmin):
     @admin.display(description="actions")
     def row_actions(self, row: Any) -> SafeString:
         """Offer in the row what its state allows and needs no form."""
-        buttons = [(action.name, row.pk, action.question, action.label) for action in row.buttons if action.in_rows]
+        buttons = [
+            (action.name, row.pk, action.question, action.label) for action in row.buttons if action.verb.in_rows
+        ]
         template = '<button type="submit" class="button" name="row_action" value="{}:{}" title="{}">{}</button> '
         return format_html_join("", template, buttons)
 
@@ -264,7 +298,7 @@ class ActionAdmin(ReadOnlyAdmin):
         """Return the actions that the row's page offers."""
         offered = [each for each in self.actions or () if isinstance(each, Action) and each.is_allowed(request)]
         state = self.state_of(row) if offered else ""
-        return [action for action in offered if action.is_offered_for(state)]
+        return [action for action in offered if action.verb.is_offered_in(state)]
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """Return the row with the buttons of its page."""
@@ -272,16 +306,6 @@ class ActionAdmin(ReadOnlyAdmin):
         if row is not None:
             row.buttons = self.buttons_of(row, request)
         return row
-
-    def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
-        """Return the actions that the user may take. Django passes ``action_location`` from 6.1 on."""
-        location: dict[str, Any] = {} if action_location is None else {"action_location": action_location}
-        actions: dict[str, Any] = super().get_actions(request, **location)
-        return {
-            name: each
-            for name, each in actions.items()
-            if not isinstance(action := getattr(each, "func", None) or each[0], Action) or action.is_allowed(request)
-        }
 
 
 def _batches(queryset: QuerySet[Any], *, oldest_first: bool) -> Iterator[list[Any]]:

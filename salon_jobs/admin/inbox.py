@@ -12,11 +12,11 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 
-from salon_jobs.admin.actions import ActionAdmin, RowAction
+from salon_jobs.admin.actions import ActionAdmin, actions_of
 from salon_jobs.admin.base import OrderedList, badge, text, time_of
 from salon_jobs.admin.filters import InboxStatusFilter
 from salon_jobs.dashboard.labels import ago
-from salon_jobs.inbox.queries import dismiss_messages, retry_messages, shown_text
+from salon_jobs.inbox.queries import shown_text
 from salon_jobs.models import InboxMessage
 
 _BADGES = {"enqueued": "good", "rejected": "bad", "retry": "warn", "dismissed": "quiet"}
@@ -45,26 +45,7 @@ class InboxAdmin(ActionAdmin):
     list_filter = (InboxStatusFilter,)
     search_fields = ("message_id__exact",)
     search_help_text = "The full ID of a message"
-    actions = (
-        RowAction(
-            "retry",
-            "Retry selected messages",
-            ("retry_inboxmessage",),
-            retry_messages,
-            "marked for a retry",
-            offered_in=("rejected",),
-        ),
-        RowAction(
-            "dismiss",
-            "Dismiss selected messages",
-            ("dismiss_inboxmessage",),
-            dismiss_messages,
-            "dismissed",
-            question="Rejected messages in this selection, and those waiting for a retry, will never become jobs.",
-            effects=dict.fromkeys(("rejected", "retry"), "will never become a job"),
-            offered_in=("rejected", "retry"),
-        ),
-    )
+    actions = actions_of(InboxMessage)
     fieldsets = (
         (None, {"fields": ("state", "code", "reason", "job_link", "consumer", "event", "producer", "store")}),
         (None, {"fields": ("shown_raw",)}),

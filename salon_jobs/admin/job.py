@@ -44,7 +44,7 @@ from salon_jobs.admin.filters import (
     StoreFilter,
     TaskFilter,
 )
-from salon_jobs.admin.job_actions import JOB_ACTIONS, RETRY
+from salon_jobs.admin.job_actions import JOB_ACTIONS
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import JobState
 from salon_jobs.core.units import counted, distance, duration, error_name, with_noun
@@ -172,7 +172,7 @@ class JobAdmin(ActionAdmin):
     )
     search_fields = ("id__exact", "job_key__exact", "store_id__exact")
     search_help_text = _searched()
-    actions = JOB_ACTIONS
+    actions = tuple(JOB_ACTIONS.values())
     fieldsets = (
         ("State", {"fields": ("status", "waiting", "failure", "outcome", "attempt_count", "process")}),
         ("Task", {"fields": ("task_link", "queue_link", "store_link", "origin", "then")}),
@@ -248,7 +248,7 @@ class JobAdmin(ActionAdmin):
             "kinds": failure_kinds(using=reader(request)),
             "counted": COUNTED,
             "most": MOST_KINDS,
-            "may_retry": RETRY.is_allowed(request),
+            "may_retry": JOB_ACTIONS["retry"].is_allowed(request),
         }
         return TemplateResponse(request, "admin/salon_jobs/failures.html", context)
 

@@ -15,7 +15,7 @@ from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
-from salon_jobs.admin.actions import log_changed, report, user_name
+from salon_jobs.admin.actions import OffersActions, actions_of, user_name
 from salon_jobs.admin.base import ReaderAdmin, badge, reader, scope_name, sees_all_stores
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import OptionInvalid
@@ -24,7 +24,7 @@ from salon_jobs.dashboard.labels import who_paused
 from salon_jobs.db.statements import rows as rows_of
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.enqueue import after_commit
-from salon_jobs.jobs.limits import LIFTED, ListedLimit, count_by_scope, limit_name, list_limits, set_paused
+from salon_jobs.jobs.limits import LIFTED, ListedLimit, count_by_scope, limit_name, list_limits
 from salon_jobs.models import Limit
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class KindFilter(admin.ChoicesFieldListFilter):
         return [each for each in super().choices(changelist) if str(each["display"]) != hidden]
 
 
-class LimitAdmin(ReaderAdmin):
+class LimitAdmin(OffersActions, ReaderAdmin):
     """Admin of limits, edited through the operator's database role; workers apply them within a second."""
 
     empty_hint = "Add one to pause or limit a queue, a task or jobs that share a key."
@@ -137,7 +137,7 @@ class LimitAdmin(ReaderAdmin):
     fields = ("kind", "name", "paused", "max_concurrency", "unlimited", "rate")
     ordering = ("kind", "name")
     sortable_by = ()
-    actions = ("pause_selected", "resume_selected")
+    actions = actions_of(Limit)
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
@@ -175,26 +175,6 @@ class LimitAdmin(ReaderAdmin):
     def unlimited(self, row: Limit) -> bool:
         """Return whether "no limit" was set, for users who may only look."""
         return row.max_concurrency == LIFTED
-
-    @admin.action(description="Pause selected limits", permissions=["change"])
-    def pause_selected(self, request: HttpRequest, queryset: QuerySet[Limit]) -> None:
-        """Pause everything that the limits apply to."""
-        self._set_paused(request, queryset, paused=True)
-
-    @admin.action(description="Resume selected limits", permissions=["change"])
-    def resume_selected(self, request: HttpRequest, queryset: QuerySet[Limit]) -> None:
-        """Resume everything that the limits apply to."""
-        self._set_paused(request, queryset, paused=False)
-
-    def _set_paused(self, request: HttpRequest, queryset: QuerySet[Limit], *, paused: bool) -> None:
-        done, by, using = "paused" if paused else "resumed", user_name(request), reader(request)
-        rows = [
-            row
-            for row in queryset.order_by("pk")
-            if set_paused(Limit.Kind(row.kind), row.name, paused=paused, by=by, using=using)
-        ]
-        log_changed(request, rows, done)
-        report(request, changed=len(rows), reasons=(), done=done, noun="limit")
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Refuse users limited to one store: a limit can affect all stores."""

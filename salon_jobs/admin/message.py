@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
-from django import forms
 from django.contrib import admin
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
@@ -16,7 +13,16 @@ from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 
-from salon_jobs.admin.actions import Action, ActionAdmin, ActionForm, ButtonList, RowAction, log_changed, report
+from salon_jobs.admin.actions import (
+    Action,
+    ActionAdmin,
+    ActionForm,
+    ButtonList,
+    actions_of,
+    log_changed,
+    report,
+    user_name,
+)
 from salon_jobs.admin.base import (
     ReadOnlyAdmin,
     address_of_list,
@@ -36,34 +42,17 @@ from salon_jobs.admin.filters import (
     known_destinations,
 )
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.records import ActionResult, MessageStatus
+from salon_jobs.core.records import MessageStatus
 from salon_jobs.core.units import counted, with_noun
 from salon_jobs.dashboard.labels import ago, instant, pause_of, who_paused
 from salon_jobs.dashboard.relays import COUNTED, why_not_sent
 from salon_jobs.models import BlockedAggregate, DestinationState, Message, Process, RelayPartition, Replay
-from salon_jobs.outbox.control import (
-    MOST,
-    MessageCriteria,
-    pause_destination,
-    replay_messages,
-    resume_destination,
-    retry_heads,
-    retry_messages,
-    skip_messages,
-)
+from salon_jobs.outbox.control import MOST, MessageCriteria, replay_messages
 from salon_jobs.tenancy.active import current_store_id
 
 _BADGES = {"pending": "waiting", "published": "good", "failed": "bad", "skipped": "quiet"}
 _SEARCHED = 1000
 _OPEN = (MessageStatus.PENDING, MessageStatus.FAILED)
-
-
-class ReplayForm(ActionForm):
-    """Form for the reason of a replay."""
-
-    reason = forms.CharField(
-        label="Reason, for the record", max_length=1000, widget=forms.TextInput(attrs={"class": "vTextField"})
-    )
 
 
 class ReplayAction(Action):
@@ -79,9 +68,9 @@ class ReplayAction(Action):
         return lines, replay.messages > 0
 
     def run(self, request: HttpRequest, queryset: QuerySet[Message], form: ActionForm) -> None:
-        user: Any = request.user
-        using, reason, done = reader(request), form.cleaned_data["reason"], "sent again"
-        replayed = replay_messages(_criteria(queryset), requested_by=user.get_username(), reason=reason, using=using)
+        using, done = reader(request), self.verb.done
+        by, reason = user_name(request), form.cleaned_data["reason"]
+        replayed = replay_messages(_criteria(queryset), requested_by=by, reason=reason, using=using)
         log_changed(request, list(Replay.objects.using(using).filter(pk__in=[replayed.replay_id or 0])), done)
         reasons = [f"Message {each.id} was not {done}: {each.detail}." for each in replayed.refused]
         more = max(len(reasons) - 5, 0)
@@ -140,39 +129,7 @@ class MessageAdmin(DestinationLinkAdmin):
     list_filter = ("status", DestinationFilter, EventFilter, MessageStoreFilter)
     search_fields = ("id__exact", "message_id__exact", "aggregate_id__exact")
     search_help_text = "The full number or UUID of a message, or an aggregate ID"
-    # Oldest first: messages that block others come before them.
-    actions = (
-        RowAction(
-            "retry",
-            "Retry selected messages",
-            ("retry_message",),
-            retry_messages,
-            "retried",
-            oldest_first=True,
-            offered_in=("failed", "blocked"),
-            in_rows=True,
-        ),
-        RowAction(
-            "skip",
-            "Skip selected messages",
-            ("skip_message",),
-            skip_messages,
-            "skipped",
-            question="Pending and failed messages in this selection will never be sent; those they block continue.",
-            effects=dict.fromkeys(("pending", "failed"), "will never be sent; messages that it blocks continue"),
-            oldest_first=True,
-            offered_in=("pending", "blocked", "failed"),
-            in_rows=True,
-        ),
-        ReplayAction(
-            "replay",
-            "Send selected messages again (replay)",
-            ("replay_message",),
-            question="Replay?",
-            form=ReplayForm,
-            offered_in=("published", "skipped", "failed"),
-        ),
-    )
+    actions = actions_of(Message, replay=ReplayAction)
     fieldsets = (
         (None, {"fields": ("state", "delivery", "last_error", "event", "destination", "aggregate_id", "store")}),
         (None, {"fields": ("shown_payload", "shown_headers")}),
@@ -316,17 +273,7 @@ class BlockedAggregateAdmin(DestinationLinkAdmin):
     optional = ("code", "error", "aggregate_id", "store", "retry_count", "retry")
     start = time_of("since", "since")
     retry = time_of("retry_at", "next attempt")
-    actions = (
-        RowAction(
-            "unpark",
-            "Retry selected aggregates now (unpark)",
-            ("retry_message",),
-            retry_heads,
-            "unparked",
-            oldest_first=True,
-            id_field="head_id",
-        ),
-    )
+    actions = actions_of(BlockedAggregate)
 
     @admin.display(description="status")
     def state(self, row: Any) -> SafeString:
@@ -353,26 +300,6 @@ class BlockedAggregateAdmin(DestinationLinkAdmin):
         return format_html('<a href="{}">message {}</a>', self.address_of(Message, row.head_id), row.head_id)
 
 
-def _pause(names: Sequence[str], *, by: str, using: str) -> list[ActionResult[str]]:
-    return _change_each(partial(pause_destination, by=by), names, "it is paused already", paused=True, using=using)
-
-
-def _resume(names: Sequence[str], *, using: str) -> list[ActionResult[str]]:
-    return _change_each(resume_destination, names, "it is not paused", paused=False, using=using)
-
-
-def _change_each(
-    change: Callable[..., None], names: Sequence[str], refusal: str, *, paused: bool, using: str
-) -> list[ActionResult[str]]:
-    """Change the destinations that are not in this state yet; others still show who paused them."""
-    rows = DestinationState.objects.using(using).filter(pk__in=names, paused=paused)
-    unchanged = set(rows.values_list("pk", flat=True))
-    for name in names:
-        if name not in unchanged:
-            change(name, using=using)
-    return [ActionResult(name, name not in unchanged, refusal if name in unchanged else "") for name in names]
-
-
 class DestinationAdmin(ActionAdmin):
     """Admin of destinations, with their current outages."""
 
@@ -387,27 +314,7 @@ class DestinationAdmin(ActionAdmin):
     list_filter = (DestinationStateFilter,)
     search_fields = ("aggregate_type__exact",)
     ordering = ("aggregate_type",)
-    actions = (
-        RowAction(
-            "pause",
-            "Pause selected destinations",
-            ("pause_destinationstate",),
-            _pause,
-            "paused",
-            takes_by=True,
-            offered_in=("sending",),
-            in_rows=True,
-        ),
-        RowAction(
-            "resume",
-            "Resume selected destinations",
-            ("pause_destinationstate",),
-            _resume,
-            "resumed",
-            offered_in=("paused",),
-            in_rows=True,
-        ),
-    )
+    actions = actions_of(DestinationState)
 
     def state_of(self, row: DestinationState) -> str:
         return "paused" if row.paused else "sending"

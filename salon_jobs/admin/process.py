@@ -14,7 +14,7 @@ from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
-from salon_jobs.admin.actions import BATCH, Action, ActionAdmin, ActionForm, log_changed
+from salon_jobs.admin.actions import BATCH, Action, ActionAdmin, ActionForm, actions_of, log_changed
 from salon_jobs.admin.base import OrderedList, ReadOnlyAdmin, address_of_list, as_json, badge, may, reader, time_of
 from salon_jobs.admin.filters import EntryFilter
 from salon_jobs.conf import settings as conf
@@ -161,9 +161,7 @@ class CronEntryAdmin(ActionAdmin):
     search_fields = ("name__exact",)
     empty_hint = "A scheduler records the declared entries when it starts: python manage.py runscheduler."
     related = (CronTick,)
-    actions = (
-        RunNow("run_now", "Run selected entries now", ("run_cronentrystate",), offered_in=("declared",), in_rows=True),
-    )
+    actions = actions_of(CronEntryState, run_now=RunNow)
 
     def described(self, rows: Iterable[CronEntryState], request: HttpRequest) -> list[Any]:
         """Give each row its declaration in this process, if any, its last run and its buttons."""

@@ -15,7 +15,7 @@ from django.db.models.functions import Now
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.arguments import check_text
 from salon_jobs.core.errors import OptionInvalid
-from salon_jobs.core.records import NO_STORE
+from salon_jobs.core.records import NO_STORE, ActionResult
 from salon_jobs.core.text import shown
 from salon_jobs.jobs import enqueue, registry
 from salon_jobs.models import Limit
@@ -190,33 +190,42 @@ def pause(
     ``by`` says who pauses it, and is shown with the jobs that wait; pausing again does not change it. Takes effect
     within a second. Raises OptionInvalid unless exactly one is named, and if ``by`` is longer than 255 characters.
     """
-    check_text("by", by, 255, least=0)
-    set_paused(*_scope(queue, task, store_id), paused=True, by=by, using=using)
+    pause_scopes([":".join(_scope(queue, task, store_id))], by=by, using=using)
 
 
 def resume(
     *, queue: str | None = None, task: str | None = None, store_id: UUID | str | None = None, using: str | None = None
 ) -> None:
     """Resume a paused queue, task or store; its limits stay. Role: operator, worker."""
-    set_paused(*_scope(queue, task, store_id), paused=False, using=using)
+    resume_scopes([":".join(_scope(queue, task, store_id))], using=using)
 
 
-def set_paused(kind: Limit.Kind, name: str, *, paused: bool, by: str = "", using: str | None = None) -> bool:
-    """Pause or resume what the limit of this kind and stored name applies to; resuming wakes workers.
+def pause_scopes(scopes: Iterable[str], *, by: str, using: str | None = None) -> list[ActionResult[str]]:
+    """Pause each scope (``kind:name``); of those paused already, the earlier ``by`` stays. Role: operator, worker."""
+    check_text("by", by, 255, least=0)
+    values: dict[str, Any] = {"paused": True, "paused_at": Now(), "paused_by": by}
+    return _set_paused(scopes, values, "it is paused already", using)
 
-    Return whether that changed anything. Pausing again does not change who paused it first.
-    """
+
+def resume_scopes(scopes: Iterable[str], *, using: str | None = None) -> list[ActionResult[str]]:
+    """Resume each scope, and wake workers. Role: operator, worker."""
+    results = _set_paused(scopes, {"paused": False, "paused_at": None, "paused_by": ""}, "it is not paused", using)
+    enqueue.after_commit(using=using or conf.database)
+    return results
+
+
+def _set_paused(
+    scopes: Iterable[str], values: dict[str, Any], refusal: str, using: str | None
+) -> list[ActionResult[str]]:
     rows = Limit.objects.using(using or conf.database)
-    values: dict[str, Any] = {
-        "paused": paused,
-        "paused_at": Now() if paused else None,
-        "paused_by": by if paused else "",
-    }
-    row, is_new = rows.get_or_create(kind=kind, name=name, defaults=values)
-    changed = paused if is_new else rows.filter(pk=row.pk).exclude(paused=paused).update(**values) > 0
-    if not paused:
-        enqueue.after_commit(using=using or conf.database)
-    return changed
+    results: list[ActionResult[str]] = []
+    for scope in scopes:
+        kind, _, name = scope.partition(":")
+        row, is_new = rows.get_or_create(kind=kind, name=name, defaults=values)
+        is_other = rows.filter(pk=row.pk).exclude(paused=values["paused"])
+        changed = values["paused"] if is_new else is_other.update(**values) > 0
+        results.append(ActionResult(scope, changed, "" if changed else refusal))
+    return results
 
 
 def limit(

@@ -115,6 +115,11 @@ class Limit(models.Model):
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
 
+    @property
+    def scope(self) -> str:
+        """What it applies to, as ``kind:name``."""
+        return f"{self.kind}:{self.name}"
+
 
 class CronEntryState(models.Model):
     """One cron entry that a scheduler has registered. Ticks before ``registered_at`` are never backfilled."""

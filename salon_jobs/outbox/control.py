@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final, TypeVar
@@ -250,26 +250,41 @@ def pause_destination(aggregate_type: str, *, by: str = "", using: str | None = 
     Messages are still written, and wait. ``by`` says who pauses it; if it is already paused, the earlier ``by`` stays.
     Raises MessageInvalid for an invalid name, OptionInvalid for ``by`` longer than 255 characters.
     """
-    check_text("by", by, 255, least=0)
-    _set_paused(aggregate_type, True, by, using)
+    pause_destinations([aggregate_type], by=by, using=using)
 
 
 def resume_destination(aggregate_type: str, *, using: str | None = None) -> None:
     """Send a paused destination its waiting messages again, in order. Role and errors as in ``pause_destination``."""
-    _set_paused(aggregate_type, False, "", using)
+    resume_destinations([aggregate_type], using=using)
 
 
-def _set_paused(aggregate_type: str, paused: bool, by: str, using: str | None) -> None:
-    if not isinstance(aggregate_type, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise MessageInvalid(f"aggregate_type must be a string, not {shown(aggregate_type)}")
-    parse_destination(aggregate_type)
+def pause_destinations(names: Sequence[str], *, by: str, using: str | None = None) -> list[ActionResult[str]]:
+    """Pause destinations, as ``pause_destination`` does."""
+    check_text("by", by, 255, least=0)
+    return _set_paused(names, {"paused": True, "paused_at": Now(), "paused_by": by}, "it is paused already", using)
+
+
+def resume_destinations(names: Sequence[str], *, using: str | None = None) -> list[ActionResult[str]]:
+    """Resume destinations, as ``resume_destination`` does."""
+    return _set_paused(names, {"paused": False, "paused_at": None, "paused_by": ""}, "it is not paused", using)
+
+
+def _set_paused(
+    names: Sequence[str], values: Mapping[str, Any], refusal: str, using: str | None
+) -> list[ActionResult[str]]:
+    for name in names:
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise MessageInvalid(f"aggregate_type must be a string, not {shown(name)}")
+        parse_destination(name)
     alias = using or conf.database
+    rows, changed = DestinationState.objects.using(alias), set[str]()
     with transaction.atomic(using=alias):
-        rows = DestinationState.objects.using(alias)
-        rows.bulk_create([DestinationState(aggregate_type=aggregate_type)], ignore_conflicts=True)
-        changed = rows.filter(pk=aggregate_type).exclude(paused=paused)
-        changed.update(paused=paused, paused_at=Now() if paused else None, paused_by=by)
+        rows.bulk_create([DestinationState(aggregate_type=name) for name in names], ignore_conflicts=True)
+        for name in sorted(set(names)):
+            if rows.filter(pk=name).exclude(paused=values["paused"]).update(**values):
+                changed.add(name)
         emit.operator_changed(using=alias)
+    return [ActionResult(name, name in changed, "" if name in changed else refusal) for name in names]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

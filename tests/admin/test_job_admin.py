@@ -392,7 +392,7 @@ def test_limits_show_their_use_and_are_paused_in_the_list(client: Client, stores
     [(store_limit,)] = seen("SELECT id FROM salon_jobs_limit WHERE kind = 'store'")
     assert "<h2>store Salon 0</h2>" in client.get(f"{LIMITS}{store_limit}/change/").content.decode()
     ids = [str(number) for (number,) in seen("SELECT id FROM salon_jobs_limit ORDER BY id")]
-    for action, paused in (("pause_selected", [True, True]), ("resume_selected", [False, False])):
+    for action, paused in (("pause", [True, True]), ("resume", [False, False])):
         client.post(LIMITS, {"action": action, "index": "0", "_selected_action": ids})
         assert [each for (each,) in seen("SELECT paused FROM salon_jobs_limit ORDER BY id")] == paused
         name = "boss" if all(paused) else ""
@@ -403,7 +403,7 @@ def test_limits_show_their_use_and_are_paused_in_the_list(client: Client, stores
 @pytest.mark.parametrize(
     ("page", "form"),
     [
-        (LIMITS, {"action": "resume_selected"}),
+        (LIMITS, {"action": "resume"}),
         (LIMITS, {"action": "delete_selected", "post": "yes"}),
         (f"{LIMITS}{{}}/change/", {"kind": "queue", "name": "night", "max_concurrency": "2"}),
         (f"{LIMITS}{{}}/delete/", {"post": "yes"}),

@@ -1,0 +1,284 @@
+"""Operators' verbs: what each changes, takes, asks and says, for the commands and the admin alike.
+
+``salon_jobs.control`` is the same for host code: it has the functions, with their types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from django.db.models import Model
+from django.utils.functional import lazy
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.inbox import queries as inbox
+from salon_jobs.jobs import control as jobs
+from salon_jobs.jobs import limits
+from salon_jobs.models import BlockedAggregate, CronEntryState, DestinationState, InboxMessage, Job, Limit, Message
+from salon_jobs.outbox import control as messages
+from salon_jobs.schedule.scheduler import run_cron_entry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb:
+    """What operators can do to rows of one model.
+
+    Most ``change`` rows: the function takes their values of ``key`` and ``using``, with ``takes_by`` who does it, and
+    the arguments in ``takes``; it returns a result for each, in their order. Others have a face of their own.
+    """
+
+    name: str
+    of: type[Model]
+    change: Callable[..., Any]
+    # Permissions of the admin's users (none: only the command has it); staff of one store need ``for_stores`` too.
+    permissions: tuple[str, ...]
+    for_stores: bool = False
+    key: str = "pk"
+    takes_by: bool = False
+    # Optional arguments, with what is said of each instead of ``done``, and what is said if all are missing but needed.
+    takes: Mapping[str, str] = field(default_factory=dict[str, str])
+    nothing_given: str = ""
+    # What becomes of a row in each state; of one in any other, nothing.
+    effects: Mapping[str, str] = field(default_factory=dict[str, str])
+    # The admin's name of it for selected rows, what it asks before ("": nothing) and says after.
+    label: str = ""
+    question: str = ""
+    done: str
+    # The states of rows that offer it, if not those with effects (neither: all), and whether the list has a button.
+    offered_in: tuple[str, ...] = ()
+    in_rows: bool = False
+    # Whether rows are changed in ascending order.
+    oldest_first: bool = False
+    # The command's help ("": there is no command), what it says after, and the states of the rows that options select.
+    help: str = ""
+    reported: str = ""
+    matching: tuple[str, ...] = ()
+
+    def is_offered_in(self, state: str) -> bool:
+        """Return whether a row in this state offers the verb."""
+        offered = self.offered_in or tuple(self.effects)
+        return not offered or state in offered
+
+    def done_with(self, arguments: Mapping[str, Any]) -> str:
+        """Return what the admin says after it, with these arguments."""
+        said = " and ".join(self.takes[name].format(value) for name, value in arguments.items() if self.takes.get(name))
+        return said or self.done
+
+
+def _named_scopes(sentence: str) -> str:
+    return sentence.format("queue, task or store" if conf.store_model else "queue or task")
+
+
+_scopes: Final[Any] = lazy(_named_scopes, str)
+_RETRIED: Final = "queued again, with at least one more attempt"
+_STOPS_STARTS: Final = "Stop starting the jobs of a queue, task or store; claimed jobs continue."
+
+VERBS: Final = (
+    Verb(
+        name="retry",
+        of=Job,
+        change=jobs.retry_jobs,
+        permissions=("retry_job",),
+        for_stores=True,
+        takes={"at": "queued again for {:%Y-%m-%d %H:%M %Z}"},
+        question="Failed and cancelled jobs in this selection will be queued again, with at least one more attempt.",
+        effects={"failed": _RETRIED, "cancelled": _RETRIED},
+        done="retried",
+        in_rows=True,
+        help="Queue failed and cancelled jobs again, due now or later; jobs without attempts left get one more.",
+        reported="queued again",
+        matching=("failed",),
+    ),
+    Verb(
+        name="cancel",
+        of=Job,
+        change=jobs.cancel_jobs,
+        permissions=("cancel_job",),
+        for_stores=True,
+        question="Queued and failed jobs are cancelled now; running ones when their handler stops.",
+        effects={"queued": "cancelled now", "failed": "cancelled now", "running": "cancelled when the handler stops"},
+        done="cancelled",
+        offered_in=("queued", "running"),
+        in_rows=True,
+        help="Cancel jobs: queued and failed ones at once; the worker of a running one is asked to end it.",
+        reported="cancelled or asked to end",
+        matching=("queued", "running"),
+    ),
+    Verb(
+        name="discard",
+        of=Job,
+        change=jobs.discard_jobs,
+        permissions=("discard_job",),
+        for_stores=True,
+        question="Discards the queued and failed jobs selected. They will not run again unless someone retries them.",
+        effects=dict.fromkeys(("queued", "failed"), "discarded, to run again only after a retry"),
+        done="discarded",
+        help="Discard queued and failed jobs: they will not run again unless someone retries them.",
+        matching=("queued", "failed"),
+    ),
+    Verb(
+        name="change",
+        of=Job,
+        change=jobs.change_jobs,
+        permissions=("change_job",),
+        for_stores=True,
+        takes={"priority": "given priority {}", "queue": "given queue {}"},
+        nothing_given="Give a priority, a queue or both.",
+        label="Change priority or queue of selected jobs",
+        question="Queued jobs in this selection will be changed.",
+        effects={"queued": "changed as given here"},
+        done="changed",
+    ),
+    # Of the queues, tasks and stores of the selected jobs.
+    Verb(
+        name="pause",
+        of=Job,
+        change=limits.pause_scopes,
+        permissions=("add_limit", "change_limit"),
+        label=_scopes("Pause or resume {} of selected jobs"),
+        question=_scopes("This pauses or resumes every job of the {} you choose, not only the selected ones."),
+        done="paused",
+    ),
+    Verb(
+        name="pause",
+        of=Limit,
+        change=limits.pause_scopes,
+        permissions=("change_limit",),
+        key="scope",
+        takes_by=True,
+        done="paused",
+        oldest_first=True,
+        help=f"{_STOPS_STARTS} Workers follow within a second.",
+    ),
+    Verb(
+        name="resume",
+        of=Limit,
+        change=limits.resume_scopes,
+        permissions=("change_limit",),
+        key="scope",
+        done="resumed",
+        oldest_first=True,
+        help="Start the jobs of a paused queue, task or store again; its limits stay.",
+    ),
+    Verb(
+        name="run_now",
+        of=CronEntryState,
+        change=run_cron_entry,
+        permissions=("run_cronentrystate",),
+        label="Run selected entries now",
+        done="run now",
+        offered_in=("declared",),
+        in_rows=True,
+    ),
+    Verb(
+        name="retry",
+        of=Message,
+        change=messages.retry_messages,
+        permissions=("retry_message",),
+        done="retried",
+        offered_in=("failed", "blocked"),
+        in_rows=True,
+        oldest_first=True,  # messages that block others come before them
+        help="Send messages again: failed ones with all their attempts, waiting ones at once.",
+        reported="sent again",
+        matching=("failed",),
+    ),
+    Verb(
+        name="skip",
+        of=Message,
+        change=messages.skip_messages,
+        permissions=("skip_message",),
+        question="Pending and failed messages in this selection will never be sent; those they block continue.",
+        effects=dict.fromkeys(("pending", "failed"), "will never be sent; messages that it blocks continue"),
+        done="skipped",
+        offered_in=("pending", "blocked", "failed"),
+        in_rows=True,
+        oldest_first=True,
+        help="Give up messages: they are never sent, and the messages they block continue.",
+        matching=("failed",),
+    ),
+    Verb(
+        name="send-skipped",
+        of=Message,
+        change=messages.send_skipped_messages,
+        permissions=(),
+        done="to be sent",
+        help="Send messages that a list in the settings skipped, with their original IDs.",
+        matching=("skipped",),
+    ),
+    Verb(
+        name="replay",
+        of=Message,
+        change=messages.replay_messages,
+        permissions=("replay_message",),
+        takes={"reason": ""},
+        label="Send selected messages again (replay)",
+        question="Replay?",
+        done="sent again",
+        offered_in=("published", "skipped", "failed"),
+        help="Send messages again as new ones, in the original order. Counts them first, and asks for confirmation.",
+    ),
+    Verb(
+        name="unpark",
+        of=BlockedAggregate,
+        change=messages.retry_heads,
+        permissions=("retry_message",),
+        key="head_id",
+        label="Retry selected aggregates now (unpark)",
+        done="unparked",
+        oldest_first=True,
+        help="Retry the message that blocks each aggregate, at once.",
+    ),
+    Verb(
+        name="pause",
+        of=DestinationState,
+        change=messages.pause_destinations,
+        permissions=("pause_destinationstate",),
+        takes_by=True,
+        done="paused",
+        offered_in=("sending",),
+        in_rows=True,
+        help="Stop sending to a destination; messages are still written, and wait. Relays follow within a second.",
+    ),
+    Verb(
+        name="resume",
+        of=DestinationState,
+        change=messages.resume_destinations,
+        permissions=("pause_destinationstate",),
+        done="resumed",
+        offered_in=("paused",),
+        in_rows=True,
+        help="Resume a paused destination; waiting messages are sent in order.",
+    ),
+    Verb(
+        name="retry",
+        of=InboxMessage,
+        change=inbox.retry_messages,
+        permissions=("retry_inboxmessage",),
+        label="Retry selected messages",
+        done="marked for a retry",
+        offered_in=("rejected",),
+        help="Have consume_queue retry rejected messages at its next poll.",
+        reported="for consume_queue to retry at its next poll",
+        matching=("rejected",),
+    ),
+    Verb(
+        name="dismiss",
+        of=InboxMessage,
+        change=inbox.dismiss_messages,
+        permissions=("dismiss_inboxmessage",),
+        label="Dismiss selected messages",
+        question="Rejected messages in this selection, and those waiting for a retry, will never become jobs.",
+        effects=dict.fromkeys(("rejected", "retry"), "will never become a job"),
+        done="dismissed",
+        help="Dismiss messages that are rejected or wait for a retry: they never become jobs.",
+        matching=("rejected", "retry"),
+    ),
+)
+
+
+def verbs_of(model: type[Model]) -> dict[str, Verb]:
+    """Return the verbs for rows of a model, by name."""
+    return {verb.name: verb for verb in VERBS if verb.of is model}
