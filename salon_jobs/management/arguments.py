@@ -133,6 +133,11 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "--yes": {"action": "store_true", "help": "do not ask for confirmation"},
     "--json": {"action": "store_true", "help": "write JSON"},
     "--dry-run": {"action": "store_true", "help": "count only, change nothing"},
+    "--at": {
+        "type": instant_ahead,
+        "metavar": "TIME",
+        "help": "when they are due: from now (12h) or an ISO 8601 instant",
+    },
     "--limit": {"type": positive, "default": 50, "metavar": "N", "help": "list at most N (default 50)"},
     "--task": {"metavar": "NAME", "help": "of this task"},
     "--queue": {"metavar": "NAME", "help": "of this queue"},

@@ -1,4 +1,4 @@
-"""Tables, JSON, questions, reports and error lines that commands print."""
+"""What commands print: tables, pages, JSON, questions, reports and error lines."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import cached_property, partial
 from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
@@ -19,30 +20,61 @@ from django.utils import timezone
 from psycopg import Error as PsycopgError
 from psycopg.errors import UndefinedTable
 
+from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError, NotReady, SalonJobsError, SchemaMissing
-from salon_jobs.core.records import ActionResult, IdT
+from salon_jobs.core.records import ActionResult
 from salon_jobs.core.terminal import Painted, Screen
 from salon_jobs.core.text import visible, visible_lines
 from salon_jobs.core.units import distance, with_noun
 from salon_jobs.db.read_only import ServerReadOnly, failed_read_only
+from salon_jobs.verbs import Verb
 
 _BATCH: Final = 1000
 _DETAIL_INDENT: Final = 4
 _DETAIL_LINES: Final = 2
+_PROGRESS_EVERY_S: Final = 2.0
+# Headings of columns in tables; JSON has the columns' names.
+_HEADS: Final = {
+    "aggregate_type": "destination",
+    "aggregate_id": "aggregate",
+    "head_id": "message",
+    "message_id": "message",
+    "retry_count": "failed attempts",
+}
+_COLOURS: Final = {
+    "running": "blue",
+    "succeeded": "green",
+    "published": "green",
+    "failed": "red",
+    "parked": "red",
+    "rejected": "red",
+    "cancelled": "yellow",
+    "skipped": "yellow",
+    "waiting": "yellow",
+    "retry": "yellow",
+    "retrying": "yellow",
+    "cancelling": "yellow",
+    "timed out": "red",
+}
 
 
-def table(rows: Sequence[Sequence[object]], screen: Screen | None = None) -> str:
+def table(rows: Sequence[Sequence[object]], screen: Screen) -> list[str]:
     """Format a table with a header row: numbers to the right, text to the left. Empty cells get a dash."""
-    head, *lines = [[_cell(value) for value in row] for row in rows]
-    return "\n".join((screen or Screen()).table([each.text for each in head], lines))
+    shown: list[list[Painted]] = []
+    for row in rows:
+        cells: list[Painted] = []
+        for value in row:
+            text, colour = value if isinstance(value, Painted) else (value, "")
+            text = when(text) if isinstance(text, datetime) else "" if text is None else printable(str(text))
+            cells.append(Painted(text or "-", colour))
+        shown.append(cells)
+    head, *lines = shown
+    return screen.table([each.text for each in head], lines)
 
 
-def _cell(value: object) -> Painted:
-    if isinstance(value, Painted):
-        return Painted(printable(value.text), value.colour)
-    if isinstance(value, datetime):
-        return Painted(when(value), "")
-    return Painted("-" if value is None or value == "" else printable(str(value)), "")
+def colour_of(state: str) -> Painted:
+    """Return a state or status in its colour."""
+    return Painted(state, _COLOURS.get(state, ""))
 
 
 def when(at: datetime, now: datetime | None = None) -> str:
@@ -65,45 +97,99 @@ def printable_lines(text: str) -> str:
     return visible_lines(text.expandtabs())
 
 
-# Headings of columns in tables; JSON has the columns' names.
-_HEADS: Final = {
-    "aggregate_type": "destination",
-    "aggregate_id": "aggregate",
-    "head_id": "message",
-    "message_id": "message",
-    "retry_count": "failed attempts",
-}
+def listed_counts(counts: Mapping[str, int]) -> str:
+    """Format counts by kind."""
+    return ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
 
 
-def write_list(
-    rows: QuerySet[Any],
-    columns: Sequence[str],
-    options: Mapping[str, Any],
-    out: OutputWrapper,
-    err: OutputWrapper,
-    *,
-    nothing: str,
-    detail: str,
-    below: Sequence[str] = (),
-    only_in_json: Sequence[str] = (),
-    waiting: Callable[[Sequence[Mapping[str, Any]]], Sequence[str]] | None = None,
-) -> int:
-    """Write the first ``--limit`` rows as a table, or as JSON; return how many.
+class Console:
+    """Where a subcommand reads its options, and writes.
 
-    The table leaves out columns without any value. On a terminal it has the column ``detail`` below each row, after why
-    the row waits, which ``waiting`` returns for each ("" if it does not); on a narrow one, after the columns ``below``.
-    Without rows, write ``nothing`` to ``err``.
+    The result goes to standard output, with ``--json`` as one JSON document; notes, questions and progress go to
+    standard error.
     """
-    found = list(rows.values(*columns, *only_in_json)[: options["limit"] + 1])
-    listed = found[: options["limit"]]
-    if waiting is not None:
-        for row, waits in zip(listed, waiting(listed), strict=True):
-            row["waiting"] = waits
-    if options["json"]:
-        out.write(json.dumps(listed, indent=2, default=str))
-    elif listed:
-        screen = Screen.of(out, options)
-        hidden = {detail, *(below if screen.is_narrow else ())}
+
+    def __init__(self, options: Mapping[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
+        self.options, self.out, self.err = options, out, err
+        self._progress_at = time.monotonic()
+
+    def __getitem__(self, option: str) -> Any:
+        return self.options[option]
+
+    @property
+    def using(self) -> str:
+        """The alias through which operators' commands read and change."""
+        return conf.reader_database
+
+    @property
+    def database(self) -> str:
+        """The alias of the job tables."""
+        return conf.database
+
+    @cached_property
+    def screen(self) -> Screen:
+        return Screen.of(self.out, self.options)
+
+    def write(self, text: str) -> None:
+        """Write a part of the result."""
+        self.out.write(text)
+
+    def note(self, text: str) -> None:
+        """Write a note beside the result."""
+        self.err.write(text)
+
+    def result(self, value: object, text: str) -> None:
+        """Write the result: the text, or the value as JSON."""
+        self.write(_json(value) if self["json"] else printable(text))
+
+    def listing(self, value: object, rows: Sequence[Sequence[object]], nothing: str, **more: Any) -> None:
+        """Write a table of the rows below the first, or the value as JSON; without rows, note ``nothing``."""
+        if self["json"]:
+            self.write(_json(value))
+        elif len(rows) > 1:
+            self.table(rows, **more)
+        else:
+            self.note(nothing)
+
+    def table(self, rows: Sequence[Sequence[object]], details: Sequence[str] = (), *, detail: str = "") -> None:
+        """Write a table, perhaps with a detail of each row, such as its last error.
+
+        On a terminal the detail is below the row; elsewhere it is the last column, so that each row is a line for
+        ``grep``.
+        """
+        if self.screen.width is None and any(details):
+            rows = [[*row, text] for row, text in zip(rows, [detail, *details], strict=True)]
+        head, *lines = table(rows, self.screen)
+        self.write(head)
+        for number, line in enumerate(lines):
+            self.write(line)
+            text = details[number] if details and self.screen.width is not None else ""
+            for part in self.screen.wrap(printable(text), indent=_DETAIL_INDENT, lines=_DETAIL_LINES) if text else ():
+                self.write(self.screen.paint(part, "dim"))
+
+    def rows(
+        self,
+        rows: QuerySet[Any],
+        columns: Sequence[str],
+        *,
+        nothing: str,
+        detail: str,
+        below: Sequence[str] = (),
+        only_in_json: Sequence[str] = (),
+        waiting: Callable[[Sequence[Mapping[str, Any]]], Sequence[str]] | None = None,
+    ) -> int:
+        """Write the first ``--limit`` rows; return how many.
+
+        The table leaves out columns without any value. On a terminal it has the column ``detail`` below each row, after
+        why the row waits, which ``waiting`` returns for each ("" if it does not); on a narrow one, after the columns
+        ``below``.
+        """
+        found = list(rows.values(*columns, *only_in_json)[: self["limit"] + 1])
+        listed = found[: self["limit"]]
+        if waiting is not None:
+            for row, waits in zip(listed, waiting(listed), strict=True):
+                row["waiting"] = waits
+        hidden = {detail, *(below if self.screen.is_narrow else ())}
         filled = {name for name in columns if any(row[name] not in (None, "", 0) for row in listed)}
         shown = [name for name in columns if name in filled - hidden]
         head = [_HEADS.get(name, name.removesuffix("_at")) for name in shown]
@@ -113,99 +199,87 @@ def write_list(
             waits = f"waiting: {row['waiting']}" if row.get("waiting") else ""
             why = "; ".join(part for part in (waits, row[detail]) if part)
             details.append(" · ".join(filter(None, (*(row[name] for name in below if name in hidden), why))))
-        write_table([head, *cells], details, screen, out, detail=detail if waiting is None else "why")
-    else:
-        err.write(nothing)
-    if len(found) > len(listed):
-        err.write(first_only(len(listed)))
-    return len(listed)
+        self.listing(listed, [head, *cells], nothing, details=details, detail=detail if waiting is None else "why")
+        self.note_more(len(listed), len(found))
+        return len(listed)
+
+    def note_more(self, listed: int, found: int) -> None:
+        """Note that only some of the rows are listed."""
+        if found > listed:
+            self.note(f"only the first {'is' if listed == 1 else f'{listed:,} are'} listed; --limit lists more")
+
+    def page(
+        self,
+        title: str,
+        state: str,
+        *,
+        notes: Sequence[tuple[str, str, str]],
+        facts: Mapping[str, object],
+        content: Mapping[str, object],
+    ) -> None:
+        """Write one object: its title and state, notes (label, text, colour), facts, and content in full.
+
+        Leaves out what is empty. Writes content that is not text as JSON.
+        """
+        paint = self.screen.paint
+        self.write(f"{paint(printable(title), 'bold')} {paint(*colour_of(state))}")
+        for label, text, colour in notes:
+            if text:
+                self.write(paint(printable_lines(f"{label}: {text}"), colour))
+        self.write("")
+        known = {name: value for name, value in facts.items() if value is not None and value != ""}
+        width = max(map(len, known))
+        for name, value in known.items():
+            text = instant(value) if isinstance(value, datetime) else printable(str(value))
+            self.write(f"  {paint(name, 'dim')}{' ' * (width - len(name))}  {text}")
+        for name, value in content.items():
+            if value not in ("", {}):
+                text = value if isinstance(value, str) else _json(value, ensure_ascii=False)
+                self.write(f"\n{paint(name, 'bold')}\n{printable_lines(text)}")
+
+    def confirm(self, question: str, *, otherwise: str = "nothing was changed", remedy: str = "pass --yes") -> None:
+        """Ask unless ``--yes``. Raises CommandError: ``otherwise`` after a no, ``remedy`` without a terminal."""
+        if not self["yes"]:
+            ask(question, self.err, otherwise=otherwise, remedy=remedy)
+
+    def progress(self, what: str, count: int) -> None:
+        """Note how many of something are done, at most every two seconds."""
+        if time.monotonic() - self._progress_at >= _PROGRESS_EVERY_S:
+            self._progress_at = time.monotonic()
+            self.note(f"{count:,} {what}")
+
+    def change(self, verb: Verb, ids: Sequence[int], *, known: int | None = None, **arguments: Any) -> None:
+        """Ask unless none of the rows is ``known``, change a thousand rows at a time, and report.
+
+        Notes the progress of several batches, and an early end. Raises CommandError without a terminal.
+        """
+        if asked := len(ids) if known is None else known:
+            self.confirm(f"{verb.name.capitalize()} {with_noun(asked, str(verb.of._meta.verbose_name))}?")
+        change: Callable[..., list[ActionResult[Any]]] = partial(verb.change, using=self.using, **arguments)
+        results: list[ActionResult[Any]] = []
+        try:
+            for start in range(0, len(ids), _BATCH):
+                results += change(ids[start : start + _BATCH])
+                if len(ids) > _BATCH:
+                    self.note(f"{len(results):,} of {len(ids):,}")
+        except BaseException:
+            self.note(f"stopped after {len(results):,} of {len(ids):,}")
+            raise
+        self.changed(results, verb.reported or verb.done)
+
+    def changed(self, results: Sequence[ActionResult[Any]], done: str) -> None:
+        """Write the results as JSON, or a line for each that has details, and how many rows were changed."""
+        if not self["json"]:
+            for result in results:
+                if result.detail:
+                    name = result.id if isinstance(result.id, int | str) else " ".join(result.id)
+                    self.write(printable(f"{name}: {result.detail}"))
+        changed = sum(result.changed for result in results)
+        self.result([asdict(result) for result in results], f"{done}: {changed:,} of {len(results):,}")
 
 
-def first_only(count: int) -> str:
-    """Return the note that only ``count`` of more rows are listed."""
-    return f"only the first {'is' if count == 1 else f'{count:,} are'} listed; --limit lists more"
-
-
-def write_table(
-    rows: Sequence[Sequence[object]], details: Sequence[str], screen: Screen, out: OutputWrapper, *, detail: str
-) -> None:
-    """Write a table with a detail of each row, such as its last error.
-
-    On a terminal the detail is below the row; elsewhere it is the last column, so that each row is a line for ``grep``.
-    """
-    if screen.width is None:
-        shown = [[*row, text] for row, text in zip(rows, [detail, *details], strict=True)] if any(details) else rows
-        out.write(table(shown, screen))
-        return
-    head, *lines = table(rows, screen).splitlines()
-    out.write(head)
-    for line, text in zip(lines, details, strict=True):
-        out.write(line)
-        for part in screen.wrap(printable(text), indent=_DETAIL_INDENT, lines=_DETAIL_LINES):
-            out.write(screen.paint(part, "dim"))
-
-
-_COLOURS: Final = {
-    "running": "blue",
-    "succeeded": "green",
-    "published": "green",
-    "failed": "red",
-    "parked": "red",
-    "rejected": "red",
-    "cancelled": "yellow",
-    "skipped": "yellow",
-    "waiting": "yellow",
-    "retry": "yellow",
-    "retrying": "yellow",
-    "cancelling": "yellow",
-    "timed out": "red",
-}
-
-
-def colour_of(state: str) -> Painted:
-    """Return a state or status in its colour."""
-    return Painted(state, _COLOURS.get(state, ""))
-
-
-def write_page(
-    title: str,
-    state: str,
-    *,
-    notes: Sequence[tuple[str, str, str]],
-    facts: Mapping[str, object],
-    content: Mapping[str, object],
-    screen: Screen,
-    out: OutputWrapper,
-) -> None:
-    """Write one object: its title and state, notes (label, text, colour), facts, and content in full.
-
-    Leaves out what is empty. Writes content that is not text as JSON.
-    """
-    shown, colour = colour_of(state)
-    out.write(f"{screen.paint(printable(title), 'bold')} {screen.paint(shown, colour)}")
-    for label, text, colour in notes:
-        if text:
-            out.write(screen.paint(printable_lines(f"{label}: {text}"), colour))
-    out.write("")
-    known = {name: value for name, value in facts.items() if value is not None and value != ""}
-    width = max(map(len, known))
-    for name, value in known.items():
-        text = instant(value) if isinstance(value, datetime) else printable(str(value))
-        out.write(f"  {screen.paint(name, 'dim')}{' ' * (width - len(name))}  {text}")
-    for name, value in content.items():
-        if value not in ("", {}):
-            text = value if isinstance(value, str) else json.dumps(value, indent=2, default=str, ensure_ascii=False)
-            out.write(f"\n{screen.paint(name, 'bold')}\n{printable_lines(text)}")
-
-
-def write_counts(done: str, counts: Mapping[str, int], options: Mapping[str, Any], out: OutputWrapper) -> None:
-    """Write counts by kind on a line, or as JSON."""
-    out.write(json.dumps(counts) if options["json"] else f"{done}: {listed_counts(counts)}")
-
-
-def listed_counts(counts: Mapping[str, int]) -> str:
-    """Format counts by kind."""
-    return ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
+def _json(value: object, *, ensure_ascii: bool = True) -> str:
+    return json.dumps(value, indent=2, default=str, ensure_ascii=ensure_ascii)
 
 
 def ask(question: str, err: OutputWrapper, *, otherwise: str, remedy: str = "pass --yes") -> None:
@@ -225,23 +299,6 @@ def warn_of_kept_passwords(names: Iterable[str], err: OutputWrapper) -> None:
             f"kept the password of {name}, which is not the one in ROLE_PASSWORDS; "
             "python manage.py bootstrap_roles --change-passwords changes it"
         )
-
-
-_EVERY_S: Final = 2.0
-
-
-class Progress:
-    """Progress line, at most one every two seconds."""
-
-    def __init__(self, err: OutputWrapper) -> None:
-        self._err = err
-        self._shown_at = time.monotonic()
-
-    def show(self, what: str, count: int) -> None:
-        """Write how many of something are done, unless the last line is too recent."""
-        if time.monotonic() - self._shown_at >= _EVERY_S:
-            self._shown_at = time.monotonic()
-            self._err.write(f"{count:,} {what}")
 
 
 @contextmanager
@@ -270,48 +327,3 @@ def as_command_error() -> Generator[None]:
             ) from error
         text = ServerReadOnly() if failed_read_only(error) else error
         raise CommandError(f"{NotReady.code}: {text}") from error
-
-
-def change_rows(
-    ids: Sequence[int],
-    verb: Callable[[Sequence[int]], list[ActionResult[int]]],
-    options: Mapping[str, Any],
-    out: OutputWrapper,
-    err: OutputWrapper,
-    *,
-    action: str,
-    noun: str,
-    done: str,
-    known: int | None = None,
-) -> None:
-    """Ask unless ``--yes`` or none of the rows is ``known``, change a thousand rows at a time, and report.
-
-    Writes the progress of several batches, and an early end, to ``err``. Raises CommandError without a terminal.
-    """
-    asked = len(ids) if known is None else known
-    if asked and not options["yes"]:
-        ask(f"{action} {with_noun(asked, noun)}?", err, otherwise="nothing was changed")
-    results: list[ActionResult[int]] = []
-    try:
-        for start in range(0, len(ids), _BATCH):
-            results += verb(ids[start : start + _BATCH])
-            if len(ids) > _BATCH:
-                err.write(f"{len(results):,} of {len(ids):,}")
-    except BaseException:
-        err.write(f"stopped after {len(results):,} of {len(ids):,}")
-        raise
-    write_results(results, done, options, out)
-
-
-def write_results(
-    results: Sequence[ActionResult[IdT]], done: str, options: Mapping[str, Any], out: OutputWrapper
-) -> None:
-    """Write the results as JSON, or a line for each that has details, and how many rows were changed."""
-    if options["json"]:
-        out.write(json.dumps([asdict(result) for result in results]))
-        return
-    for result in results:
-        if result.detail:
-            name = " ".join(result.id) if isinstance(result.id, tuple) else result.id
-            out.write(printable(f"{name}: {result.detail}"))
-    out.write(f"{done}: {sum(result.changed for result in results):,} of {len(results):,}")

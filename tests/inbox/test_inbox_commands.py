@@ -98,7 +98,7 @@ def test_what_came_commands_no_terminal(waiting: list[int]) -> None:
 
 def test_retry_and_dismiss_ask_and_change_what_waits_alone(waiting: list[int], monkeypatch: Any) -> None:
     monkeypatch.setattr("sys.stdin", StringIO("y\n"))
-    with pytest.raises(CommandError, match=r"Retry 2 messages\? .*pass --yes"):
+    with pytest.raises(CommandError, match=r"Retry 2 incoming messages\? .*pass --yes"):
         run("retry", "--consumer", "orders")
     with pytest.raises(CommandError, match="name the messages by IDs, or all of one consumer's by --consumer"):
         run("dismiss", "--yes")

@@ -300,7 +300,7 @@ def test_an_interrupt_tells_how_far_it_came(database: None) -> None:
 
 def test_pruning_that_is_interrupted_tells_what_it_deleted(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
     failed(91, 1001)
-    monkeypatch.setattr("salon_jobs.management.output._EVERY_S", 0.0)
+    monkeypatch.setattr("salon_jobs.management.output._PROGRESS_EVERY_S", 0.0)
     out = StringIO()
     with pytest.raises(CommandError, match="interrupted"):
         call_command("salon_jobs", "prune", "--yes", stdout=out, stderr=InterruptedAfter("1,000 of 1,001 deleted"))

@@ -12,14 +12,14 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from salon_jobs.conf import settings as conf
 from salon_jobs.management.arguments import ShortParser, unknown_names
 from salon_jobs.management.commands import consume_queue, relay_outbox, runscheduler, runworker
-from salon_jobs.management.output import as_command_error, plain_notes
+from salon_jobs.management.output import Console, as_command_error, plain_notes
 from salon_jobs.management.service import ServiceCommand
 from salon_jobs.management.subcommands import Subcommand
 from salon_jobs.management.subcommands.cron import Cron
 from salon_jobs.management.subcommands.database import Convert, Doctor
 from salon_jobs.management.subcommands.inbox import Inbox
-from salon_jobs.management.subcommands.jobs import CancelJobs, ListJobs, RetryJobs, ShowJob
-from salon_jobs.management.subcommands.limits import Pause, Resume, SetLimits
+from salon_jobs.management.subcommands.jobs import JOBS
+from salon_jobs.management.subcommands.limits import LIMITS
 from salon_jobs.management.subcommands.messages import Messages
 from salon_jobs.management.subcommands.statistics import Prune, Stats
 from salon_jobs.management.subcommands.stores import EraseStore, ExportStore
@@ -27,13 +27,8 @@ from salon_jobs.management.subcommands.top import Top
 from salon_jobs.process.preflight import check_role
 
 SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (
-    ListJobs(),
-    ShowJob(),
-    CancelJobs(),
-    RetryJobs(),
-    Pause(),
-    Resume(),
-    SetLimits(),
+    *JOBS,
+    *LIMITS,
     Cron(),
     Messages(),
     Inbox(),
@@ -97,7 +92,7 @@ class Command(BaseCommand):
             for note in unknown_names(options):
                 self.stderr.write(note)
             try:
-                chosen.run(options, self.stdout, self.stderr)
+                chosen.run(Console(options, self.stdout, self.stderr))
                 self.stdout.flush()  # a full disk must not look like success
             except BrokenPipeError:
                 _leave_quietly()

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Any
 
-from django.core.management.base import CommandError, CommandParser, OutputWrapper
+from django.core.management.base import CommandError, CommandParser
 
-from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import EnqueueAction
-from salon_jobs.core.terminal import Painted, Screen
-from salon_jobs.dashboard.processes import CronAtWork, cron
+from salon_jobs.core.terminal import Painted
+from salon_jobs.dashboard.processes import cron
 from salon_jobs.management.arguments import add_options
-from salon_jobs.management.output import write_table
+from salon_jobs.management.output import Console
 from salon_jobs.management.subcommands import Subcommand
-from salon_jobs.schedule.entries import CronEntry, cron_entries
+from salon_jobs.schedule.entries import cron_entries
 from salon_jobs.schedule.scheduler import run_cron_entry
-
-_HEAD = ("entry", "schedule", "zone", "next", "last")
 
 
 class Cron(Subcommand):
@@ -32,54 +28,35 @@ class Cron(Subcommand):
         parser.add_argument("entry", nargs="?", metavar="NAME", help="with run: the name of an entry")
         add_options(parser, "--json")
 
-    def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
+    def run(self, console: Console) -> None:
         """List, or enqueue the job through ``DATABASE``. Raises CommandError, CronInvalid."""
-        if options["action"] == "list":
-            if options["entry"] is not None:
+        name = console["entry"]
+        if console["action"] == "list":
+            if name is not None:
                 raise CommandError("cron list takes no name")
-            self._list(options, out, err)
-        elif options["entry"] is None:
+            self._list(console)
+        elif name is None:
             raise CommandError("name an entry: salon_jobs cron run NAME")
         else:
-            handle = run_cron_entry(options["entry"])
-            shown = {"entry": options["entry"], "job_id": handle.id, "action": handle.action.value}
+            handle = run_cron_entry(name)
             said = "" if handle.action == EnqueueAction.INSERTED else f" ({handle.action.value})"
-            out.write(json.dumps(shown) if options["json"] else f"enqueued job {handle.id}{said}")
+            shown = {"entry": name, "job_id": handle.id, "action": handle.action.value}
+            console.result(shown, f"enqueued job {handle.id}{said}")
 
-    def _list(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
+    def _list(self, console: Console) -> None:
+        """Write the entries; on a narrow screen, which has no column for it, a result worth noting is below its row."""
         declared = {entry.name: entry for entry in cron_entries.all()}
-        entries = cron(using=conf.reader_database)
-        if options["json"]:
-            out.write(
-                json.dumps([_described(each, declared.get(each.name)) for each in entries], indent=2, default=str)
-            )
-        elif entries:
-            screen = Screen.of(out, options)
-            rows = [_cells(each, declared.get(each.name)) for each in entries]
-            head = (*_HEAD, *(() if screen.is_narrow else ("result",)))
-            details = [each.result if each.failed or _is_notable(each, screen) else "" for each in entries]
-            write_table([head, *(row[: len(head)] for row in rows)], details, screen, out, detail="error")
-        else:
-            err.write("no cron entry is declared")
-
-
-def _described(row: CronAtWork, entry: CronEntry | None) -> dict[str, Any]:
-    known = {
-        "task": entry and entry.task_name,
-        "schedule": entry and entry.expression.line,
-        "timezone": entry and entry.expression.timezone,
-    }
-    return {**asdict(row), **known}
-
-
-def _is_notable(row: CronAtWork, screen: Screen) -> bool:
-    """Return whether the result goes below its row: a narrow screen has no column for it."""
-    return (
-        screen.is_narrow and row.last_tick is not None and not row.result.startswith(("queued", "running", "succeeded"))
-    )
-
-
-def _cells(row: CronAtWork, entry: CronEntry | None) -> tuple[object, ...]:
-    where = ("not declared here", None) if entry is None else (entry.expression.line, entry.expression.timezone)
-    result = Painted("failed", "red") if row.failed else row.result
-    return (row.name, *where, row.next_at, row.last_tick or "never", result)
+        is_narrow = console.screen.is_narrow
+        described: list[dict[str, Any]] = []
+        rows: list[tuple[object, ...]] = [("entry", "schedule", "zone", "next", "last", "result")]
+        details: list[str] = []
+        for each in cron(using=console.using):
+            entry = declared.get(each.name)
+            line, zone = (entry.expression.line, entry.expression.timezone) if entry else (None, None)
+            described.append({**asdict(each), "task": entry and entry.task_name, "schedule": line, "timezone": zone})
+            result = Painted("failed", "red") if each.failed else each.result
+            rows.append((each.name, line or "not declared here", zone, each.next_at, each.last_tick or "never", result))
+            is_usual = each.last_tick is None or each.result.startswith(("queued", "running", "succeeded"))
+            details.append(each.result if each.failed or (is_narrow and not is_usual) else "")
+        shown = [row[:-1] for row in rows] if is_narrow else rows
+        console.listing(described, shown, "no cron entry is declared", details=details, detail="error")

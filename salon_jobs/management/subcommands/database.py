@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Any
 
-import psycopg
-from django.core.management.base import CommandError, CommandParser, OutputWrapper
+from django.core.management.base import CommandError, CommandParser
 
 from salon_jobs.access.bootstrap import bootstrap
 from salon_jobs.access.doctor.catalogue import Drift, as_superuser, by_alias, database_name
 from salon_jobs.access.doctor.conversion import convert, plan_conversion
 from salon_jobs.access.doctor.examination import Examination, examine, fix, fixable
 from salon_jobs.conf import settings as conf
+from salon_jobs.core.units import with_noun
 from salon_jobs.management.arguments import add_options
-from salon_jobs.management.output import ask, warn_of_kept_passwords
+from salon_jobs.management.output import Console, warn_of_kept_passwords
 from salon_jobs.management.subcommands import Subcommand
 
 
@@ -40,52 +39,45 @@ class Doctor(Subcommand):
         parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
         parser.add_argument("--json", action="store_true", help="write what was found as JSON")
 
-    def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
+    def run(self, console: Console) -> None:
         """Compare, report, and fix if asked. Raises CommandError with --fail, or without a terminal."""
-        with _connection(options) as connection:
-            examination = examine(connection, using=conf.database, with_orphans=not options["skip_orphans"])
+        what: dict[str, Any] = {"using": console.database, "with_orphans": not console["skip_orphans"]}
+        as_super = console["superuser"] or (console["fix"] and console["database"] is None)
+        # Only that of a superuser is closed.
+        superuser = as_superuser(using=console.database) if as_super else None
+        with superuser or nullcontext(by_alias(console["database"] or console.using)) as connection:
+            examination = examine(connection, **what)
             remaining: Sequence[Drift] = examination.drifts
-            if options["json"]:
-                out.write(json.dumps(asdict(examination), indent=2))
+            if console["json"]:
+                console.result(asdict(examination), "")
             else:
-                _write(examination, out, err)
-            if options["fix"] and (fixes := fixable(examination.drifts)):
-                if not options["yes"]:
-                    ask(f"Fix {len(fixes):,} of them?", err, otherwise="nothing was fixed")
-                fixed = fix(connection, using=conf.database, with_orphans=not options["skip_orphans"])
-                err.write(f"fixed: {len(fixed):,}")
+                _write(examination, console)
+            if console["fix"] and (fixes := fixable(examination.drifts)):
+                console.confirm(f"Fix {len(fixes):,} of them?", otherwise="nothing was fixed")
+                console.note(f"fixed: {len(fix(connection, **what)):,}")
                 remaining = [drift for drift in examination.drifts if drift.needs_decision]
                 if remaining:
-                    err.write(f"left for you to decide: {len(remaining):,}")
-        if options["fail"] and remaining:
+                    console.note(f"left for you to decide: {len(remaining):,}")
+        if console["fail"] and remaining:
             raise CommandError(f"the database is not as declared: {_counted(remaining)}")
 
 
-@contextmanager
-def _connection(options: dict[str, Any]) -> Generator[psycopg.Connection[Any]]:
-    if options["superuser"] or (options["fix"] and options["database"] is None):
-        with as_superuser(using=conf.database) as connection:
-            yield connection
-    else:
-        yield by_alias(options["database"] or conf.reader_database)
-
-
-def _write(examination: Examination, out: OutputWrapper, err: OutputWrapper) -> None:
+def _write(examination: Examination, console: Console) -> None:
     for drift in examination.drifts:
-        out.write(f"{drift.kind}: {drift.where}")
+        console.write(f"{drift.kind}: {drift.where}")
         lines = [("expected", drift.expected), ("found", drift.found)]
         lines += [("decide" if drift.needs_decision else "fix", f"{statement};") for statement in drift.fix]
         lines += [("hint", drift.hint)] if drift.hint else []
         for label, text in lines:
-            out.write(f"  {label:<10}{text}")
-        out.write("")
+            console.write(f"  {label:<10}{text}")
+        console.write("")
     for text in examination.not_checked:
-        err.write(f"not checked: {text}")
-    out.write(f"{examination.database}, as {examination.role}: {_counted(examination.drifts)}")
+        console.note(f"not checked: {text}")
+    console.write(f"{examination.database}, as {examination.role}: {_counted(examination.drifts)}")
 
 
 def _counted(drifts: Sequence[Drift]) -> str:
-    return {0: "no drift", 1: "1 drift"}.get(len(drifts), f"{len(drifts):,} drifts")
+    return with_noun(len(drifts), "drift") if drifts else "no drift"
 
 
 class Convert(Subcommand):
@@ -101,39 +93,33 @@ class Convert(Subcommand):
         )
         add_options(parser, "--yes", "--json")
 
-    def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
+    def run(self, console: Console) -> None:
         """Ask, bootstrap the roles if the settings have any, convert. Raises CommandError, SalonJobsError."""
-        with as_superuser(using=conf.database) as connection:
-            plan = plan_conversion(connection, using=conf.database)
+        with as_superuser(using=console.database) as connection:
+            plan = plan_conversion(connection, using=console.database)
             if plan is None:
                 raise CommandError(
                     "nothing to convert: the database is what SALON_JOBS['ROLES'] says; python manage.py salon_jobs "
                     "doctor shows what differs"
                 )
             what = "roles" if plan.to_roles else f"the one user {plan.owner}"
-            if not options["yes"]:
-                ask(
-                    f"Convert database {plan.database} from {', '.join(plan.former)} to {what}?",
-                    err,
-                    otherwise="nothing was converted",
-                )
+            question = f"Convert database {plan.database} from {', '.join(plan.former)} to {what}?"
+            console.confirm(question, otherwise="nothing was converted")
             if conf.roles is not None and conf.bootstrap_url is not None:
                 done = bootstrap(
                     conf.bootstrap_url,
                     roles=conf.roles,
                     passwords=conf.role_passwords,
                     extra_owner_roles=conf.extra_owner_roles,
-                    database=database_name(conf.database),
-                    share_roles=options["share_roles"],
+                    database=database_name(console.database),
+                    share_roles=console["share_roles"],
                     takes_over=True,
                 )
-                warn_of_kept_passwords(done.other_passwords, err)
-            policies = convert(connection, plan, using=conf.database)
-        if options["json"]:
-            out.write(
-                json.dumps({**asdict(plan), "undeclared_policies": [str(policy) for policy in policies]}, indent=2)
-            )
-            return
-        out.write(f"{plan.database} belongs to {plan.owner} now, which took over from {', '.join(plan.former)}")
-        for policy in policies:
-            err.write(f"still names a former role, and is not declared: policy {policy}")
+                warn_of_kept_passwords(done.other_passwords, console.err)
+            policies = convert(connection, plan, using=console.database)
+        console.result(
+            {**asdict(plan), "undeclared_policies": [str(policy) for policy in policies]},
+            f"{plan.database} belongs to {plan.owner} now, which took over from {', '.join(plan.former)}",
+        )
+        for policy in () if console["json"] else policies:
+            console.note(f"still names a former role, and is not declared: policy {policy}")

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, ClassVar
+from typing import Final
 from uuid import UUID
 
-from django.core.management.base import CommandError, CommandParser, OutputWrapper
+from django.core.management.base import CommandError, CommandParser
 
-from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import JobState
-from salon_jobs.core.terminal import Painted, Screen
+from salon_jobs.core.terminal import Painted
 from salon_jobs.dashboard.labels import pause_of, store_names
 from salon_jobs.jobs import limits
-from salon_jobs.jobs.limits import ListedLimit, list_limits
 from salon_jobs.management.arguments import add_options, os_user, unknown_names
-from salon_jobs.management.output import printable, write_table
-from salon_jobs.management.subcommands import Subcommand
-from salon_jobs.models import Job
-
-_HEAD = ("limit", "paused", "at once", "per second", "declared")
+from salon_jobs.management.output import Console
+from salon_jobs.management.subcommands import Subcommand, VerbSubcommand
+from salon_jobs.models import Job, Limit
+from salon_jobs.verbs import verbs_of
 
 
 class SetLimits(Subcommand):
@@ -46,92 +43,53 @@ class SetLimits(Subcommand):
         rate.add_argument("--no-rate", action="store_true", help="any number start per second")
         add_options(parser, "--json")
 
-    def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
+    def run(self, console: Console) -> None:
         """Set the limit, if one is named, and write the current limits. Raises CommandError, OptionInvalid."""
-        has_scope = any(options[name] is not None for name in ("queue", "task", "store", "key"))
-        values = _values(options)
+        has_scope = any(console[name] is not None for name in ("queue", "task", "store", "key"))
+        # Omitted options keep their value.
+        values = {name: console[name] for name in ("max_concurrency", "rate") if console[name] is not None}
+        values |= {"max_concurrency": None} if console["as_declared"] else {}
+        values |= {"rate": None} if console["no_rate"] else {}
+        values |= {"lift": True} if console["lift"] else {}
         if has_scope and not values:
             raise CommandError("nothing to set: pass --max-concurrency, --lift, --as-declared, --rate or --no-rate")
         if values and not has_scope:
             raise CommandError("nothing to limit: pass --queue, --task (with --key) or --store")
         if values:
-            scope = {"queue": options["queue"], "task": options["task"], "store_id": options["store"]}
-            limits.limit(**scope, key=options["key"], using=conf.reader_database, **values)
-        listed = list_limits(using=conf.reader_database)
-        if options["json"]:
-            out.write(json.dumps(list(map(asdict, listed)), indent=2, default=str))
-        elif listed:
-            rows = [_HEAD, *map(_cells, listed)]
-            write_table(rows, list(map(_detail, listed)), Screen.of(out, options), out, detail="why")
-        else:
-            err.write("no limit is set or declared")
+            scope = {"queue": console["queue"], "task": console["task"], "store_id": console["store"]}
+            limits.limit(**scope, key=console["key"], using=console.using, **values)
+        rows: list[Sequence[object]] = [("limit", "paused", "at once", "per second", "declared")]
+        details: list[str] = []
+        listed = limits.list_limits(using=console.using)
+        for limit in listed:
+            paused = Painted("yes", "yellow") if limit.paused else None
+            numbers = (None if n is None else f"{n:,}" for n in (limit.max_concurrency, limit.rate, limit.declared))
+            rows.append((f"{limit.kind} {limit.name}", paused, *numbers))
+            is_store = limit.kind == "store" and limit.name != "*"
+            name = store_names({UUID(limit.name)})[UUID(limit.name)] if is_store else limit.name
+            why = pause_of(limit) if limit.paused and (limit.paused_by or limit.paused_at) else ""
+            details.append("; ".join(part for part in (name if name != limit.name else "", why) if part))
+        nothing = "no limit is set or declared"
+        console.listing(list(map(asdict, listed)), rows, nothing, details=details, detail="why")
 
 
-def _values(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of ``limit``: omitted options keep their value."""
-    values = {name: options[name] for name in ("max_concurrency", "rate") if options[name] is not None}
-    if options["as_declared"]:
-        values["max_concurrency"] = None
-    if options["no_rate"]:
-        values["rate"] = None
-    return values | ({"lift": True} if options["lift"] else {})
-
-
-def _cells(limit: ListedLimit) -> tuple[object, ...]:
-    numbers = (None if n is None else f"{n:,}" for n in (limit.max_concurrency, limit.rate, limit.declared))
-    return (f"{limit.kind} {limit.name}", Painted("yes", "yellow") if limit.paused else None, *numbers)
-
-
-def _detail(limit: ListedLimit) -> str:
-    name = ""
-    if limit.kind == "store" and limit.name != "*":
-        name = store_names({UUID(limit.name)})[UUID(limit.name)]
-    why = pause_of(limit) if limit.paused and (limit.paused_by or limit.paused_at) else ""
-    return "; ".join(part for part in (name if name != limit.name else "", why) if part)
-
-
-class Pause(Subcommand):
-    """Subcommand that stops starting the jobs of one queue, task or store."""
-
-    name = "pause"
-    help = "Stop starting the jobs of a queue, task or store; claimed jobs continue. Workers follow within a second."
-    done: ClassVar[str] = "paused"
+class Pause(VerbSubcommand):
+    """Subcommand that stops or resumes starting the jobs of one queue, task or store."""
 
     def add_arguments(self, parser: CommandParser) -> None:
         add_options(parser.add_mutually_exclusive_group(required=True), "--queue", "--task", "--store")
-        add_options(parser, "--yes", "--json")
+        add_options(parser, *(["--yes"] if self.verb.takes_by else []), "--json")
 
-    def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
+    def run(self, console: Console) -> None:
         """Do it and report it. Raises CommandError for a name that no task and no waiting job has: perhaps a typo."""
-        if not options.get("yes", True) and list(unknown_names(options)) and not _has_jobs(options):
-            [(kind, name)] = [(kind, options[kind]) for kind in ("queue", "task") if options[kind] is not None]
-            raise CommandError(f"Unknown {kind} {name!r}; nothing was {self.done}. Pass --yes to pause it anyway.")
-        self.change(queue=options["queue"], task=options["task"], store_id=options["store"])
-        scope = {name: str(options[name]) for name in ("queue", "task", "store") if options[name] is not None}
-        text = ", ".join(f"{name} {value}" for name, value in scope.items())
-        out.write(json.dumps({self.done: scope}) if options["json"] else printable(f"{self.done}: {text}"))
-
-    def change(self, **scope: Any) -> None:
-        """Pause the scope in the name of the operating system's user."""
-        limits.pause(**scope, by=os_user(), using=conf.reader_database)
+        [(kind, value)] = [(kind, console[kind]) for kind in ("queue", "task", "store") if console[kind] is not None]
+        verb, name = self.verb, limits.limit_name(Limit.Kind(kind), str(value))
+        if verb.takes_by and not console["yes"] and list(unknown_names(console.options)):
+            queued = Job.objects.using(console.using).filter(state=JobState.QUEUED, **{kind: name})
+            if not queued.exists():
+                raise CommandError(f"Unknown {kind} {name!r}; nothing was {verb.done}. Pass --yes to pause it anyway.")
+        verb.change([f"{kind}:{name}"], using=console.using, **({"by": os_user()} if verb.takes_by else {}))
+        console.result({verb.done: {kind: name}}, f"{verb.done}: {kind} {name}")
 
 
-def _has_jobs(options: dict[str, Any]) -> bool:
-    """Return whether jobs of this queue or task wait."""
-    criteria = {name: options[name] for name in ("queue", "task") if options[name] is not None}
-    return Job.objects.using(conf.reader_database).filter(state=JobState.QUEUED, **criteria).exists()
-
-
-class Resume(Pause):
-    """Subcommand that resumes a paused queue, task or store."""
-
-    name = "resume"
-    help = "Start the jobs of a paused queue, task or store again; its limits stay."
-    done = "resumed"
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        add_options(parser.add_mutually_exclusive_group(required=True), "--queue", "--task", "--store")
-        add_options(parser, "--json")
-
-    def change(self, **scope: Any) -> None:
-        limits.resume(**scope, using=conf.reader_database)
+LIMITS: Final = (*map(Pause, verbs_of(Limit).values()), SetLimits())

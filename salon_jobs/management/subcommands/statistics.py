@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
 
-from django.core.management.base import CommandError, CommandParser, OutputWrapper
+from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
-from salon_jobs.conf import settings as conf
 from salon_jobs.core import units
-from salon_jobs.core.records import JobState
-from salon_jobs.core.terminal import Screen
 from salon_jobs.core.units import with_noun
 from salon_jobs.jobs.pruning import BATCH, count_prunable, prune_jobs, retained
 from salon_jobs.jobs.statistics import FLUSH_EVERY_S, TaskTotals, counted_until, totals
 from salon_jobs.management.arguments import add_options, duration
-from salon_jobs.management.output import Progress, ask, listed_counts, table
+from salon_jobs.management.output import Console, listed_counts
 from salon_jobs.management.subcommands import Subcommand
 
 _HEAD = ("task", "runs", "succeeded", "retried", "failed", "mean", "p50", "p95", "wait mean", "wait p50", "wait p95")
@@ -42,23 +38,18 @@ class Stats(Subcommand):
         parser.add_argument("--task", action="append", metavar="NAME", help="this task only; repeatable")
         parser.add_argument("--json", action="store_true", help="write JSON, times in seconds")
 
-    def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
+    def run(self, console: Console) -> None:
         rows = [
             each
-            for each in totals(options["last"], using=conf.reader_database)
-            if options["task"] is None or each.task in options["task"]
+            for each in totals(console["last"], using=console.using)
+            if console["task"] is None or each.task in console["task"]
         ]
-        if options["json"]:
-            out.write(json.dumps(list(map(described, rows)), indent=2))
-        elif rows:
-            screen = Screen.of(out, options)
-            shown = [n for n, name in enumerate(_HEAD) if not (screen.is_narrow and name in _ONLY_WIDE)]
-            out.write(table([[cells[n] for n in shown] for cells in (_HEAD, *map(_cells, rows))], screen))
-        else:
-            err.write("no run is counted in this period")
-        if not options["json"]:
+        shown = [n for n, name in enumerate(_HEAD) if not (console.screen.is_narrow and name in _ONLY_WIDE)]
+        table = [[cells[n] for n in shown] for cells in (_HEAD, *map(_cells, rows))]
+        console.listing(list(map(described, rows)), table, "no run is counted in this period")
+        if not console["json"]:
             counted = timezone.localtime(counted_until())
-            err.write(f"counted up to {counted:%H:%M:%S %Z}: workers add their runs every {FLUSH_EVERY_S:g} s")
+            console.note(f"counted up to {counted:%H:%M:%S %Z}: workers add their runs every {FLUSH_EVERY_S:g} s")
 
 
 def described(row: TaskTotals) -> dict[str, Any]:
@@ -100,22 +91,26 @@ class Prune(Subcommand):
         )
         add_options(parser, "--dry-run", "--yes", "--json")
 
-    def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
+    def run(self, console: Console) -> None:
         """Count, ask, delete, report the counts. Raises CommandError without a terminal to confirm on."""
-        ages = _ages(options["state"], options["older_than"])
+        states, given, using = console["state"], console["older_than"], console.using
+        chosen = {state: given or kept for state, kept in retained().items() if states is None or state.value in states}
+        # Those kept for ever are left out, unless an age is given.
+        ages = {state: age for state, age in chosen.items() if age is not None}
         if not ages:
             raise CommandError("the RETAIN settings keep these jobs forever; pass an age with --older-than")
-        using = conf.reader_database
+
+        def report(done: str, counts: Mapping[str, int]) -> None:
+            console.result({done.replace(" ", "_"): counts}, f"{done}: {listed_counts(counts)}")
+
         prunable = {state.value: count_prunable(state, age, using=using) for state, age in ages.items()}
-        if options["dry_run"]:
-            self._report("would be deleted", prunable, options, out)
+        if console["dry_run"]:
+            report("would be deleted", prunable)
             return
-        total = sum(prunable.values())
-        if total and not options["yes"]:
+        if total := sum(prunable.values()):
             question = f"Delete {with_noun(total, 'job')} ({listed_counts(prunable)})?"
-            ask(question, err, otherwise="nothing was deleted", remedy="pass --yes, or --dry-run to count only")
-        deleted = dict.fromkeys(prunable, 0)
-        errors, progress = 0, Progress(err)
+            console.confirm(question, otherwise="nothing was deleted", remedy="pass --yes, or --dry-run to count only")
+        deleted, errors = dict.fromkeys(prunable, 0), 0
         try:
             for state, age in ages.items():
                 jobs = BATCH
@@ -123,17 +118,6 @@ class Prune(Subcommand):
                     jobs, their_errors = prune_jobs(state, age, using=using)
                     deleted[state.value] += jobs
                     errors += their_errors
-                    progress.show(f"of {total:,} deleted", sum(deleted.values()))
+                    console.progress(f"of {total:,} deleted", sum(deleted.values()))
         finally:  # report what was deleted before an interrupt or a lost database too
-            self._report("deleted", {**deleted, "errors": errors}, options, out)
-
-    def _report(self, done: str, counts: Mapping[str, int], options: dict[str, Any], out: OutputWrapper) -> None:
-        as_json = json.dumps({done.replace(" ", "_"): counts})
-        out.write(as_json if options["json"] else f"{done}: {listed_counts(counts)}")
-
-
-def _ages(states: list[str] | None, older_than: timedelta | None) -> dict[JobState, timedelta]:
-    """Return the minimum age to prune for each state; states kept forever are left out unless an age is given."""
-    chosen = {state: age for state, age in retained().items() if states is None or state.value in states}
-    ages = {state: older_than or age for state, age in chosen.items()}
-    return {state: age for state, age in ages.items() if age is not None}
+            report("deleted", {**deleted, "errors": errors})

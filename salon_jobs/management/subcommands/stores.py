@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Generator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TextIO
 from uuid import UUID
 
-from django.core.management.base import CommandError, CommandParser, OutputWrapper
+from django.core.management.base import CommandError, CommandParser
 
-from salon_jobs.conf import settings as conf
 from salon_jobs.core.units import with_noun
 from salon_jobs.erasure import cancel_store, erase_store, export_store, running_jobs, store_state
 from salon_jobs.jobs.limits import pause
 from salon_jobs.management.arguments import add_options, duration, os_user
-from salon_jobs.management.output import Progress, ask, write_counts
+from salon_jobs.management.output import Console, ask, listed_counts
 from salon_jobs.management.subcommands import Subcommand
 
 _POLL_S: Final = 0.25
@@ -41,49 +40,43 @@ class EraseStore(Subcommand):
         parser.add_argument("--skip-unsent", action="store_true", help="give up its unsent messages")
         add_options(parser, "--yes", "--json")
 
-    def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
+    def run(self, console: Console) -> None:
         """Ask, pause the store, end its runs, erase. Raises CommandError if something prevents it or is left over."""
-        store_id, using = options["store"], conf.reader_database
+        store_id, using = console["store"], console.using
         state = store_state(store_id, using=using)
-        if state.running and not options["cancel"]:
+        if state.running and not console["cancel"]:
             jobs = with_noun(state.running, "running job")
             raise CommandError(f"the store has {jobs}: pass --cancel, or wait")
-        if state.unsent and not options["skip_unsent"]:
+        if state.unsent and not console["skip_unsent"]:
             ask(
                 f"Give up {with_noun(len(state.unsent), 'unsent message')}?",
-                err,
+                console.err,
                 otherwise="nothing was erased",
                 remedy="pass --skip-unsent, or wait until they are sent",
             )
-        if not options["yes"]:
-            ask(f"Erase all data held for store {store_id}?", err, otherwise="nothing was erased")
+        console.confirm(f"Erase all data held for store {store_id}?", otherwise="nothing was erased")
         pause(store_id=store_id, by=os_user(), using=using)
-        if options["cancel"]:
+        if console["cancel"]:
             cancel_store(store_id, using=using)
-            _await_end(store_id, _WAIT_S if options["wait"] is None else options["wait"].total_seconds(), err)
+            end = time.monotonic() + (_WAIT_S if console["wait"] is None else console["wait"].total_seconds())
+            while running := running_jobs(store_id, using=using):
+                if time.monotonic() >= end:
+                    raise CommandError(
+                        f"{with_noun(running, 'job')} of the store still running; nothing was erased, the store is"
+                        " paused: try again later"
+                    )
+                console.progress("jobs are running", running)
+                time.sleep(_POLL_S)
         # Read again, since relays and writers have continued.
-        unsent = store_state(store_id, using=using).unsent if options["skip_unsent"] else state.unsent
-        counts = erase_store(store_id, unsent, progress=Progress(err).show, using=using)
-        write_counts("erased", counts, options, out)
+        unsent = store_state(store_id, using=using).unsent if console["skip_unsent"] else state.unsent
+        counts = erase_store(store_id, unsent, progress=console.progress, using=using)
+        console.result(counts, f"erased: {listed_counts(counts)}")
         remaining = store_state(store_id, using=using)
         if remaining.running or remaining.waiting or remaining.unsent:
             raise CommandError(
                 f"{with_noun(remaining.running + remaining.waiting, 'job')} and "
                 f"{with_noun(len(remaining.unsent), 'unsent message')} were added meanwhile; run the command again"
             )
-
-
-def _await_end(store_id: UUID, wait_s: float, err: OutputWrapper) -> None:
-    end = time.monotonic() + wait_s
-    progress = Progress(err)
-    while running := running_jobs(store_id, using=conf.reader_database):
-        if time.monotonic() >= end:
-            raise CommandError(
-                f"{with_noun(running, 'job')} of the store still running; nothing was erased, the store is paused:"
-                " try again later"
-            )
-        progress.show("jobs are running", running)
-        time.sleep(_POLL_S)
 
 
 class ExportStore(Subcommand):
@@ -100,18 +93,23 @@ class ExportStore(Subcommand):
         parser.add_argument("--unredacted", action="store_true", help="include the values that REDACT hides")
         add_options(parser, "--json")
 
-    def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
+    def run(self, console: Console) -> None:
         """Write the lines, the progress to standard error, and then the counts. Never overwrites a file."""
-        file: Any = _new_file(options["output"]) if options["output"] else nullcontext(out)
-        with file as lines:
-            counts = export_store(
-                options["store"],
-                lines,
-                unredacted=options["unredacted"],
-                progress=Progress(err).show,
-                using=conf.reader_database,
-            )
-        write_counts("exported", counts, options, out if options["output"] else err)
+        path, store = console["output"], console["store"]
+        how: dict[str, Any] = {
+            "unredacted": console["unredacted"],
+            "progress": console.progress,
+            "using": console.using,
+        }
+        if path is None:
+            out: Any = console.out
+            counts = export_store(store, out, **how)
+            beside = Console(console.options, console.err, console.err)
+        else:
+            with _new_file(path) as lines:
+                counts = export_store(store, lines, **how)
+            beside = console
+        beside.result(counts, f"exported: {listed_counts(counts)}")
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import select
 import shutil
@@ -16,11 +15,10 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, Final, TextIO, TypeAlias
 
-from django.core.management.base import CommandParser, OutputWrapper
+from django.core.management.base import CommandParser
 from django.db import Error
 from django.utils import timezone
 
-from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import NotReady
 from salon_jobs.core.terminal import Painted, Screen
 from salon_jobs.core.units import about, duration, estimated, number, with_noun
@@ -30,7 +28,7 @@ from salon_jobs.dashboard.queues import Waiting, waiting
 from salon_jobs.jobs.search import FailureKind, failure_kinds
 from salon_jobs.jobs.statistics import TaskTotals, totals
 from salon_jobs.management.arguments import duration as duration_option
-from salon_jobs.management.output import printable, when
+from salon_jobs.management.output import Console, printable, table
 from salon_jobs.management.subcommands import Subcommand
 from salon_jobs.management.subcommands.statistics import described
 from salon_jobs.process.probe import Probe
@@ -108,20 +106,24 @@ class Top(Subcommand):
             help="how often to refresh (default 2s)",
         )
 
-    def run(self, options: dict[str, Any], out: OutputWrapper, err: OutputWrapper) -> None:
+    def run(self, console: Console) -> None:
         """Write one page without a terminal; otherwise refresh it, even while the database does not respond."""
+        options, out, using = console.options, console.out, console.using
         if options["json"]:
-            out.write(json.dumps(_described(), indent=2, default=str))
+            console.result(_described(using), "")
             return
         if options["once"] or not out.isatty():
-            out.write("\n".join(_page(Screen.of(out, options), _MOST_ROWS)))
+            console.write("\n".join(_page(console.screen, _MOST_ROWS, using)))
             return
-        page = Probe(lambda: _page(Screen.of(out, options), _rows()), patience_s=_PATIENCE_S)
+        page = Probe(lambda: _page(Screen.of(out, options), _rows(), using), patience_s=_PATIENCE_S)
         with Keys(sys.stdin) as keys:
             out.write(_ENTER, ending="")
             try:
                 while True:
-                    _draw(_shown(page), out)
+                    lines = _shown(page)[: shutil.get_terminal_size().lines - 1]
+                    shown = "".join(f"{line}{_END_OF_LINE}\n" for line in lines)
+                    out.write(f"{_HOME}{shown}{_END_OF_SCREEN}", ending="")
+                    out.flush()
                     if keys.pressed("q", within_s=options["every"].total_seconds()):
                         return
             except KeyboardInterrupt:
@@ -142,20 +144,13 @@ def _clock() -> str:
     return f"{timezone.localtime(datetime.now(UTC)):%H:%M:%S}"
 
 
-def _draw(lines: list[str], out: OutputWrapper) -> None:
-    shown = lines[: shutil.get_terminal_size().lines - 1]
-    out.write(_HOME + "".join(f"{line}{_END_OF_LINE}\n" for line in shown) + _END_OF_SCREEN, ending="")
-    out.flush()
-
-
 def _rows() -> int:
     """Return how many rows of each table to show, so that failures and running jobs fit on this terminal."""
     return min(_MOST_ROWS, max(_FEWEST_ROWS, (shutil.get_terminal_size().lines - _BESIDES) // _TABLES))
 
 
-def _described() -> dict[str, Any]:
+def _described(using: str) -> dict[str, Any]:
     """Return what a page shows, with all rows that were read."""
-    using = conf.reader_database
     queued, live = waiting(using=using), processes(using=using)
     return {
         "exact": queued.exact,
@@ -167,30 +162,28 @@ def _described() -> dict[str, Any]:
     }
 
 
-def _page(screen: Screen, most: int) -> list[str]:
+def _page(screen: Screen, most: int, using: str) -> list[str]:
     """Return the lines of a page, failures first."""
-    using = conf.reader_database
     queued, live = waiting(using=using), processes(using=using)
     tasks = totals(_LAST, using=using)
+    failures = {each.task: each.outcomes["failed"] + each.outcomes["retried"] for each in tasks}
+    failing = sorted((each for each in tasks if failures[each.task]), key=lambda each: -failures[each.task])
+    slowest = sorted((each for each in tasks if each.runs), key=lambda each: -(each.duration(0.95) or 0))
     parts = [
         _summary(queued, live, screen),
         *(
-            screen.table(head, [[_painted(cell) for cell in row] for row in shown])
+            table([head, *shown], screen)
             for head, rows in (
                 _errors(failure_kinds(using=using)),
                 _running(live, most),
                 _queues(queued),
-                _tasks("failing", _failing(tasks)),
-                _tasks("slowest", _slowest(tasks)),
+                _tasks("failing", failing),
+                _tasks("slowest", slowest),
             )
             if (shown := list(islice(rows, most)))
         ),
     ]
     return [line for part in parts for line in (*part, "")][:-1]
-
-
-def _painted(cell: object) -> Painted:
-    return cell if isinstance(cell, Painted) else Painted(printable(str(cell)) or "-", "")
 
 
 def _summary(queued: Waiting, live: tuple[ProcessAtWork, ...], screen: Screen) -> list[str]:
@@ -220,7 +213,7 @@ def _queues(queued: Waiting) -> Section:
     head = ("queue", "queued", "due", "oldest", "enqueued/min", "processed/min", "failed/h", "retried/h")
     return head, (
         (
-            Painted(printable(queue.name), "yellow" if queue.paused else ""),
+            Painted(queue.name, "yellow" if queue.paused else ""),
             estimated(queue.depth.waiting, queued.exact),
             estimated(queue.depth.due, queued.exact),
             duration(queue.depth.oldest_due_s),
@@ -250,15 +243,6 @@ def _tasks(what: str, tasks: Iterable[TaskTotals]) -> Section:
     )
 
 
-def _slowest(tasks: list[TaskTotals]) -> list[TaskTotals]:
-    return sorted((each for each in tasks if each.runs), key=lambda each: -(each.duration(0.95) or 0))
-
-
-def _failing(tasks: list[TaskTotals]) -> list[TaskTotals]:
-    failures = {each.task: each.outcomes["failed"] + each.outcomes["retried"] for each in tasks}
-    return sorted((each for each in tasks if failures[each.task]), key=lambda each: -failures[each.task])
-
-
 def _running(live: tuple[ProcessAtWork, ...], most: int) -> Section:
     held = [(job, process) for process in live for job in process.jobs]
     held.sort(key=lambda pair: -pair[0].for_s)
@@ -270,7 +254,7 @@ def _running(live: tuple[ProcessAtWork, ...], most: int) -> Section:
             job.task,
             str(job.id),
             duration(job.for_s),
-            *(["-" if job.store is None else names[job.store]] if stores else []),
+            *([job.store and names[job.store]] if stores else []),
             f"{process.hostname}/{process.pid}",
         )
         for job, process in held[:most]
@@ -280,10 +264,10 @@ def _running(live: tuple[ProcessAtWork, ...], most: int) -> Section:
 def _errors(kinds: list[FailureKind]) -> Section:
     return ("failed jobs", "jobs", "newest", "last", "error"), (
         (
-            Painted(printable(kind.task), "red"),
+            Painted(kind.task, "red"),
             number(kind.jobs),
             str(kind.newest_id),
-            "-" if kind.last_at is None else when(kind.last_at),
+            kind.last_at,
             f"{kind.error_class.rpartition('.')[2]}: {kind.message}",
         )
         for kind in kinds
