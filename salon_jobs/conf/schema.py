@@ -100,6 +100,43 @@ def _paths(value: Any) -> tuple[str, ...]:
     return paths
 
 
+def _model(value: Any) -> str:
+    if not re.fullmatch(r"\w+\.\w+", text(value)):
+        raise ValueError("'app_label.Model'")
+    return str(value)
+
+
+def _guc(value: Any) -> str:
+    name = text(value)
+    if not re.fullmatch(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)+", name):
+        raise ValueError("a dotted name such as 'app.current_store_id'")
+    if name == _user_guc(name):
+        raise ValueError("another name, since this one holds the user's key")
+    return name
+
+
+def _user_guc(store_guc: str) -> str:
+    return f"{store_guc.rpartition('.')[0]}.current_user_id"
+
+
+def _request_store(value: Any) -> str:
+    how = text(value)
+    if how.startswith("*."):
+        if not re.fullmatch(r"\*(\.[a-z0-9-]+)+", how):
+            raise ValueError("a domain in lower case, such as '*.salons.example'")
+    elif how not in REQUEST_STORES[:-1] and not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", how):
+        known = ", ".join(REQUEST_STORES[:-1])
+        raise ValueError(f"one of {known}, a subdomain such as '*.salons.example', or the dotted path of a class")
+    return how
+
+
+def _trace_link(value: Any) -> str:
+    link = text(value)
+    if not (link.startswith(("https://", "http://")) and "{trace_id}" in link):
+        raise ValueError("an address with {trace_id} in it")
+    return link
+
+
 def _roles(value: Any) -> Roles:
     if isinstance(value, Roles):
         return value
@@ -139,12 +176,12 @@ class Settings:
     # The function that lists the stores; migrations create it.
     fan_out_function: ClassVar[str] = "public.list_store_ids_for_fan_out"
 
-    store_model: str | None = setting(None, optional(text))
-    store_guc: str = setting("app.current_store_id", text)
-    request_store: str = setting("membership", text)
+    store_model: str | None = setting(None, optional(_model))
+    store_guc: str = setting("app.current_store_id", _guc)
+    request_store: str = setting("membership", _request_store)
     request_without_store: str = setting("refuse", one_of("refuse", "continue"))
     paths_without_store: tuple[str, ...] = setting((), _paths)
-    membership_model: str | None = setting(None, optional(text))
+    membership_model: str | None = setting(None, optional(_model))
     database: str = setting(DEFAULT_DB_ALIAS, text)
     operator_database: str | None = setting(None, optional(text))
     roles: Roles | None = setting(None, optional(_roles))
@@ -170,7 +207,7 @@ class Settings:
     sentry: bool | None = setting(None, optional(flag))
     sentry_level: str | None = setting("WARNING", optional(log_level))
     redact: tuple[str, ...] = setting(SENSITIVE, names)
-    trace_link: str | None = setting(None, optional(text))
+    trace_link: str | None = setting(None, optional(_trace_link))
     sentry_monitors: bool = setting(False, flag)
     tracing: bool = setting(False, flag)
     outbox: OutboxSettings = _part(OutboxSettings, "OUTBOX")
@@ -209,7 +246,7 @@ class Settings:
     @property
     def user_guc(self) -> str:
         """The PostgreSQL setting that holds the user's key while memberships are read, next to the store's."""
-        return f"{self.store_guc.rpartition('.')[0]}.current_user_id"
+        return _user_guc(self.store_guc)
 
     @property
     def heartbeat_interval(self) -> timedelta:
@@ -238,38 +275,8 @@ def read_settings(given: object, *, aliases: Collection[str]) -> Settings:
     """
     brokers = import_module(BROKERS)
     loaded = read_section(Settings, given, path="SALON_JOBS", others=brokers.sections())
-    _validate(loaded, aliases)
-    loaded.outbox.check_rates({service for broker in brokers.configured() for service in broker.publishers})
-    return loaded
-
-
-def _validate(loaded: Settings, aliases: Collection[str]) -> None:
-    if not re.fullmatch(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)+", loaded.store_guc):
-        raise ConfigurationError("SALON_JOBS['STORE_GUC'] must be a dotted name such as 'app.current_store_id'")
-    if loaded.store_guc == loaded.user_guc:
-        raise ConfigurationError(f"SALON_JOBS['STORE_GUC'] cannot be {loaded.user_guc!r}, which holds the user's key")
-    for key, model in (("STORE_MODEL", loaded.store_model), ("MEMBERSHIP_MODEL", loaded.membership_model)):
-        if model is not None and not re.fullmatch(r"\w+\.\w+", model):
-            raise ConfigurationError(f"SALON_JOBS[{key!r}] must be 'app_label.Model'")
-    _validate_request_store(loaded)
-    link = loaded.trace_link
-    if link is not None and not (link.startswith(("https://", "http://")) and "{trace_id}" in link):
-        raise ConfigurationError("SALON_JOBS['TRACE_LINK'] must be an address with {trace_id} in it")
     for key, alias in (("DATABASE", loaded.database), ("OPERATOR_DATABASE", loaded.operator_database)):
         if alias is not None and alias not in aliases:
             raise ConfigurationError(f"SALON_JOBS[{key!r}] names {alias!r}, which is not in DATABASES")
-
-
-def _validate_request_store(loaded: Settings) -> None:
-    how, domain = loaded.request_store, loaded.store_domain
-    if domain is not None:
-        if not re.fullmatch(r"[a-z0-9-]+(\.[a-z0-9-]+)*", domain):
-            raise ConfigurationError(
-                "SALON_JOBS['REQUEST_STORE'] must name a domain in lower case, such as '*.salons.example'"
-            )
-    elif how not in REQUEST_STORES[:-1] and not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", how):
-        known = ", ".join(REQUEST_STORES[:-1])
-        raise ConfigurationError(
-            f"SALON_JOBS['REQUEST_STORE'] must be one of {known}, a subdomain such as '*.salons.example', or "
-            "the dotted path of a class"
-        )
+    loaded.outbox.check_rates({service for broker in brokers.configured() for service in broker.publishers})
+    return loaded

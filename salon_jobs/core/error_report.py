@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from salon_jobs.core.errors import Interrupted, SalonJobsError
 from salon_jobs.core.redaction import without_secrets
@@ -60,12 +60,13 @@ class ErrorReport:
 def report(error: BaseException) -> ErrorReport:
     """Describe an error, keeping the end of a long traceback. Never raises, whatever the error's own methods do."""
     message = message_of(error)
+    varied = _VARIES.sub("*", message.partition("\n")[0])
     return ErrorReport(
         error_class=_class_of(error),
         code=_text(lambda: str(error.code))[:64] if isinstance(error, SalonJobsError | Interrupted) else "",
         message=message,
         traceback=f"{traceback_of(error)}\n"[-_LONGEST_TRACEBACK:],
-        alike="\x1f".join((_class_of(error), _text(lambda: _raised_in(error)), _without_variables(message))),
+        alike="\x1f".join((_class_of(error), _text(lambda: _raised_in(error)), varied[:_LONGEST_ALIKE])),
     )
 
 
@@ -133,8 +134,9 @@ def _one(error: BaseException, frames: TracebackType | None, depth: int) -> Iter
     name = _class_of(error).removeprefix("builtins.").removeprefix("__main__.")
     message = message_of(error)
     yield f"{name}: {message}\n" if message else f"{name}\n"
-    for note in _notes(error):
-        yield f"{note}\n"
+    notes: Any = getattr(error, "__notes__", ())
+    if type(notes) is list:
+        yield from map(_note_line, cast("list[object]", notes)[:_MOST_NOTES])
     if isinstance(error, BaseExceptionGroup):
         grouped: tuple[BaseException, ...] = error.exceptions  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         shown = grouped[:_MOST_GROUPED] if depth < _DEEPEST_GROUP else ()
@@ -146,13 +148,8 @@ def _one(error: BaseException, frames: TracebackType | None, depth: int) -> Iter
             yield f"  +---------------- and {len(grouped) - len(shown):,} more\n"
 
 
-def _notes(error: BaseException) -> list[str]:
-    notes: Any = getattr(error, "__notes__", ())
-    return list(map(_shown_note, notes[:_MOST_NOTES])) if type(notes) is list else []  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-
-
-def _shown_note(note: object) -> str:
-    return _text(lambda: shown_message(str(note))[:_LONGEST_NOTE])
+def _note_line(note: object) -> str:
+    return f"{_text(lambda: shown_message(str(note))[:_LONGEST_NOTE])}\n"
 
 
 def _class_of(error: BaseException) -> str:
@@ -166,10 +163,6 @@ def _raised_in(error: BaseException) -> str:
     own = [frame for frame in frames if not frame.f_code.co_filename.startswith(_OTHERS)]
     innermost = (own or frames)[-1:]
     return "".join(f"{frame.f_globals.get('__name__', '')}.{frame.f_code.co_qualname}" for frame in innermost)
-
-
-def _without_variables(message: str) -> str:
-    return _VARIES.sub("*", message.partition("\n")[0])[:_LONGEST_ALIKE]
 
 
 def _text(describe: Callable[[], str]) -> str:

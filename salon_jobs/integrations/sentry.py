@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal
 from uuid import UUID, uuid5
@@ -53,14 +53,19 @@ class SentryReporter:
     @contextmanager
     def running(self, run: Run) -> Generator[None]:
         """Give a run its own breadcrumbs, tags and trace, since a thread runs jobs of one store after another."""
-        monitors = _begin_check_ins(run) if conf.sentry_monitors else ()
+        # The entries whose tick this job is. Its check-in lasts from its first run until it has ended for good.
+        entries = [] if run.tick is None or not conf.sentry_monitors else entries_of_tick(run.task, run.tick)
+        for entry in entries if run.attempt == 1 else ():
+            _check_in(entry, run, "in_progress")
         with sentry_sdk.isolation_scope() as scope:
             scope.set_tags(_tags(run))
             scope.set_new_propagation_context()
             run.reported = reported = _Reported()
             scope.add_event_processor(reported)
             yield
-        _end_check_ins(monitors, run)
+        if run.ended in _OK or run.ended in _ERROR:
+            for entry in entries:
+                _check_in(entry, run, "ok" if run.ended in _OK else "error")
 
     def report(self, failure: FinalFailure | MessageFailure) -> None:
         """Capture one failure as one event. Without a client nothing is sent."""
@@ -282,22 +287,6 @@ _MARGIN_MINUTES: Final = 5
 # How a job ends for good; after any other outcome it runs again, and its check-in stays open.
 _OK: Final = (events.JOB_SUCCEEDED,)
 _ERROR: Final = (events.JOB_FAILED, events.JOB_CANCELLED, events.JOB_EXPIRED, events.JOB_OUTCOME_UNKNOWN)
-
-
-def _begin_check_ins(run: Run) -> Sequence[CronEntry]:
-    """Return the entries whose tick this job is, and check them in if it runs for the first time."""
-    entries = [] if run.tick is None else entries_of_tick(run.task, run.tick)
-    if run.attempt == 1:
-        for entry in entries:
-            _check_in(entry, run, "in_progress")
-    return entries
-
-
-def _end_check_ins(entries: Sequence[CronEntry], run: Run) -> None:
-    """Close their check-ins when the job has ended for good."""
-    if run.ended in _OK or run.ended in _ERROR:
-        for entry in entries:
-            _check_in(entry, run, "ok" if run.ended in _OK else "error")
 
 
 def _check_in(entry: CronEntry, run: Run, status: str) -> None:

@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from salon_jobs.core.errors import ConfigurationError
-from salon_jobs.core.metrics import BOUNDS_S, Metric, Sample, Timings, bounded
+from salon_jobs.core.metrics import BOUNDS_S, Sample, Timings, bounded
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric as Family
@@ -51,17 +51,14 @@ class _Samples:
             if family is None:
                 family = families[name] = Family(name, metric.help, metric.kind.value)
             labels = dict(zip(metric.labels, given, strict=True))
-            if isinstance(value, Timings):
-                _add_timings(family, metric, value, labels)
-            else:
+            if not isinstance(value, Timings):
                 family.add_sample(metric.name, labels, value)
+                continue
+            up_to = list(accumulate(value.counts))
+            for number in range(0, len(BOUNDS_S), _STEP):
+                bound = {**labels, "le": f"{BOUNDS_S[number]:.4g}"}
+                family.add_sample(f"{metric.name}_bucket", bound, up_to[number])
+            family.add_sample(f"{metric.name}_bucket", {**labels, "le": "+Inf"}, up_to[-1])
+            family.add_sample(f"{metric.name}_count", labels, up_to[-1])
+            family.add_sample(f"{metric.name}_sum", labels, value.sum_s)
         yield from families.values()
-
-
-def _add_timings(family: Family, metric: Metric, timings: Timings, labels: dict[str, str]) -> None:
-    up_to = list(accumulate(timings.counts))
-    for number in range(0, len(BOUNDS_S), _STEP):
-        family.add_sample(f"{metric.name}_bucket", {**labels, "le": f"{BOUNDS_S[number]:.4g}"}, up_to[number])
-    family.add_sample(f"{metric.name}_bucket", {**labels, "le": "+Inf"}, up_to[-1])
-    family.add_sample(f"{metric.name}_count", labels, up_to[-1])
-    family.add_sample(f"{metric.name}_sum", labels, timings.sum_s)

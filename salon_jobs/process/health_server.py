@@ -166,7 +166,12 @@ class HealthServer:
         elif path == "/readyz":
             self._send(request, *self._ask())
         elif path == "/metrics":
-            self._send_metrics(request)
+            try:
+                content, content_type = exposition(self._samples(), accept=request.headers.get("Accept", ""))
+            except ConfigurationError as error:
+                self._send(request, 501, {"status": "no metrics", "code": error.code, "detail": str(error)})
+            else:
+                self._send_content(request, 200, content, content_type)
         else:
             self._send(request, 404, {"status": "unknown path", "paths": ["/healthz", "/readyz", "/metrics"]})
 
@@ -179,14 +184,6 @@ class HealthServer:
             logger.log(logging.ERROR, "readiness could not be computed", exc_info=error)
             detail = f"{type(error).__name__}: {message_of(error)}"
             return 503, {"status": "not ready", "code": NotReady.code, "detail": detail}
-
-    def _send_metrics(self, request: BaseHTTPRequestHandler) -> None:
-        try:
-            content, content_type = exposition(self._samples(), accept=request.headers.get("Accept", ""))
-        except ConfigurationError as error:
-            self._send(request, 501, {"status": "no metrics", "code": error.code, "detail": str(error)})
-        else:
-            self._send_content(request, 200, content, content_type)
 
     def _send(self, request: BaseHTTPRequestHandler, status: int, body: dict[str, object]) -> None:
         self._send_content(request, status, json.dumps(body, default=str).encode(), "application/json")

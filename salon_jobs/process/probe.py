@@ -42,7 +42,13 @@ class Probe(Generic[T]):
 
     def answer(self) -> T:
         """Return or raise what the query did. Raises NotReady if there is no answer within ``patience_s``."""
-        attempt = self._latest()
+        with self._lock:
+            now = time.monotonic()
+            attempt = self._attempt
+            if attempt is None or attempt.done() or now - self._asked > _LOST_AFTER_S:
+                self._asked = now
+                attempt = self._attempt = Future()
+                threading.Thread(target=self._run, args=(attempt,), name="salon-jobs-probe", daemon=True).start()
         wait([attempt], self._patience_s)
         with self._lock:
             if not attempt.done():
@@ -56,14 +62,6 @@ class Probe(Generic[T]):
     def age_s(self) -> float:
         """Age of the last answer, in seconds; infinite before the first."""
         return time.monotonic() - self._answered
-
-    def _latest(self) -> Future[T]:
-        with self._lock:
-            now = time.monotonic()
-            if self._attempt is None or self._attempt.done() or now - self._asked > _LOST_AFTER_S:
-                self._asked, self._attempt = now, Future()
-                threading.Thread(target=self._run, args=(self._attempt,), name="salon-jobs-probe", daemon=True).start()
-            return self._attempt
 
     def _run(self, attempt: Future[T]) -> None:
         asked = time.monotonic()

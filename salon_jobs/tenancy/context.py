@@ -266,7 +266,7 @@ class TenantContext:
     """
 
     def __init__(self, make: Callable[..., ActiveContext], using: str | None) -> None:
-        self._make, self._alias = make, using or conf.database
+        self._make, self.alias = make, using or conf.database
         self._active: ActiveContext | None = None
         self._surrounding: tuple[ActiveContext, ...] = ()
 
@@ -331,7 +331,7 @@ class TenantContext:
     def _enter(self, *, by_statement: bool) -> None:
         if self.is_open:
             raise TenantContextError("this context is already open: call tenant_context() for each block")
-        context = self._make(connections[self._alias], by_statement=by_statement)
+        context = self._make(connections[self.alias], by_statement=by_statement)
         context.__enter__()
         self._active, self._surrounding = context, active.surrounding()
 
@@ -355,23 +355,23 @@ def carry_store(function: Callable[P, R], *, atomic: bool = True, using: str | N
     store_id = current_store_id()
     if store_id is None:
         raise TenantContextError("there is no store to carry: call carry_store inside a tenant_context")
-    alias = using or conf.database
 
     if inspect.iscoroutinefunction(function):
 
         @wraps(function)
         async def run_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-            async with tenant_context(store_id, atomic=atomic, using=alias):
+            async with tenant_context(store_id, atomic=atomic, using=using):
                 return await function(*args, **kwargs)
 
         return cast("Callable[P, R]", run_async)
 
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        connection = connections[alias]
+        context = tenant_context(store_id, atomic=atomic, using=using)
+        connection = connections[context.alias]
         was_open = connection.connection is not None
         try:
-            with tenant_context(store_id, atomic=atomic, using=alias):
+            with context:
                 return function(*args, **kwargs)
         finally:
             if not was_open:

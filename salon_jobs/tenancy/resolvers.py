@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, cast, runtime_checkable
 from uuid import UUID
 
 from django.apps import apps
@@ -79,17 +79,15 @@ def _field(model: type[Model], name: str, target: str | None) -> Field[Any, Any]
     """Return the field with this name, or else the only foreign key to the target. Raises ConfigurationError."""
     columns = model._meta.concrete_fields
     named = [field for field in columns if field.name == name]
-    fitting = named or [field for field in columns if field.related_model and _label(field.related_model) == target]
+    fitting = named or [
+        field for field in columns if field.related_model and cast("Any", field.related_model)._meta.label == target
+    ]
     if len(fitting) != 1:
         raise ConfigurationError(
             f"SALON_JOBS['MEMBERSHIP_MODEL']: {model._meta.label} has no field {name!r}, and not exactly one foreign "
             f"key to {target}"
         )
     return fitting[0]
-
-
-def _label(model: Any) -> str:
-    return str(model._meta.label)
 
 
 @runtime_checkable

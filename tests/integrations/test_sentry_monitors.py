@@ -24,7 +24,7 @@ from sentry_sdk.transport import Transport
 
 from salon_jobs import Snooze, cron, emit, fan_out
 from salon_jobs.brokers.memory import MemoryPublisher
-from salon_jobs.brokers.publisher import Verdict
+from salon_jobs.brokers.publisher import PublishFailure, Verdict
 from salon_jobs.core import tracing
 from salon_jobs.core.events import JOB_OUTCOME_UNKNOWN
 from salon_jobs.integrations import opentelemetry
@@ -32,8 +32,8 @@ from salon_jobs.integrations.sentry import slug_of
 from salon_jobs.schedule.entries import cron_entries
 from salon_jobs.schedule.scheduler import Scheduler
 from tests import tasks
-from tests.outbox.scene import ORDERS, answer_with, relay_in_burst
-from tests.outbox.whole_way import delivered, discard, fail, processor, run_all
+from tests.outbox.scene import ORDERS, relay_in_burst
+from tests.outbox.whole_way import delivered, discard, fail, make_due, processor, run_all
 from tests.support import change, seen
 
 SECRET = "a-customers-name"
@@ -100,11 +100,18 @@ def test_a_run_whose_outcome_is_unknown_ends_its_check_in_as_an_error(
     assert check_ins(sent) == ["in_progress", "error"], "nobody runs it again"
 
 
-def test_a_message_that_fails_is_one_event(sent: Sent) -> None:
-    answer_with(Verdict.REFUSED, detail=SECRET)
+def test_a_message_that_fails_is_one_event_and_a_retry_is_none(
+    sent: Sent, change_settings: Callable[..., None]
+) -> None:
+    change_settings(OUTBOX={"RETRY_BACKOFF": 60})
+    answers = iter([Verdict.RETRY, Verdict.REFUSED])
+    MemoryPublisher.answer = lambda _: PublishFailure(next(answers), "TEST.NO", SECRET)
     with transaction.atomic():
         message_id = emit(ORDERS, aggregate_id="1", event="order.created", payload={"name": SECRET})
         emit(ORDERS, aggregate_id="1", event="order.created", payload={})
+    relay_in_burst()
+    assert sent.of("event") == []
+    make_due()
     for _ in range(2):
         relay_in_burst()
     [event] = sent.of("event")
@@ -115,8 +122,9 @@ def test_a_message_that_fails_is_one_event(sent: Sent) -> None:
         "consumer": "",
         "store_id": "",
         "code": "TEST.NO",
-        "attempt": 1,
+        "attempt": 2,
     }
+    assert event["fingerprint"] == ["message_failed", ORDERS, "order.created", "TEST.NO"]
     assert "logentry" in event or event["message"] == "message_failed: TEST.NO (order.created)"
     assert seen("SELECT status FROM salon_jobs_message ORDER BY id") == [("failed",), ("pending",)]
     assert SECRET not in json.dumps(sent.items)

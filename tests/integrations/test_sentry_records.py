@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -15,7 +15,7 @@ from django.db import transaction
 from project.sentry import report_to
 from salon_jobs import cron
 from salon_jobs.brokers.memory import MemoryPublisher
-from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
+from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure
 from salon_jobs.core import events as log_events
 from salon_jobs.core.events import log_event, logger
 from salon_jobs.integrations.sentry import RecordReporter
@@ -23,8 +23,8 @@ from salon_jobs.schedule.entries import cron_entries
 from salon_jobs.schedule.scheduler import Scheduler, register
 from tests import tasks
 from tests.e2e.worker_process import eventually
-from tests.outbox.scene import emitted, relay_in_burst, relaying
-from tests.outbox.whole_way import fail, make_due, run_all
+from tests.outbox.scene import emitted, relaying
+from tests.outbox.whole_way import fail, run_all
 from tests.sentry_server import SentryServer
 from tests.support import change
 
@@ -90,22 +90,6 @@ def test_a_broken_publisher_is_one_event_until_it_works_again(sentry: SentryServ
             eventually(lambda: len(MemoryPublisher.published) == number, 20)  # noqa: B023 - called at once
             events = received(sentry)
             assert [event["fingerprint"] for event in events].count(["publisher_broken"]) == number
-
-
-def test_a_failed_message_is_exactly_one_event_and_a_retry_is_none(
-    sentry: SentryServer, change_settings: Callable[..., None]
-) -> None:
-    change_settings(OUTBOX={"RETRY_BACKOFF": 60})
-    answers = iter([Verdict.RETRY, Verdict.REFUSED])
-    MemoryPublisher.answer = lambda _: PublishFailure(next(answers), "TEST.NO", SECRET)
-    emitted("1")
-    relay_in_burst()
-    assert received(sentry) == []
-    make_due()
-    relay_in_burst()
-    [event] = received(sentry)
-    assert (event["fingerprint"][0], event["tags"]["attempt"]) == ("message_failed", 2)
-    assert SECRET not in str(event), "nor with what was logged before it"
 
 
 def test_gwt_10_a_failed_job_is_exactly_one_event_and_a_retry_is_none(sentry: SentryServer, stores: list[UUID]) -> None:
