@@ -128,6 +128,8 @@ class Round:
             if scene.end == "killed":
                 servers.kill_primary()
                 if scene.silent:
+                    # A backend may outlive the kill by what it is doing, and its answer must not be held for ever.
+                    self._old_host().break_open()
                     self._old_host().silence()
             elif scene.end == "frozen":
                 servers.freeze_primary()
@@ -164,10 +166,11 @@ class Round:
             servers.standby.stop()
             since = time.monotonic()
         load.resume()
-        self._heal(since)
-        if scene.silent:
-            host = self._old_host()
-            host.answer()
+        try:
+            self._heal(since)
+        finally:
+            if scene.silent:
+                self._old_host().answer()
 
     def _hold(self, client: Client, stack: ExitStack) -> None:
         """Have jobs run that do not end, and messages sent whose mark waits for a lock, with numbers that are lost."""
