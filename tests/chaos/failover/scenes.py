@@ -128,7 +128,7 @@ class Round:
             if scene.end == "killed":
                 servers.kill_primary()
                 if scene.silent:
-                    # A backend may outlive the kill by what it is doing, and its answer must not be held for ever.
+                    # A backend's last words that are under way would be held, and their client would wait for more.
                     self._old_host().break_open()
                     self._old_host().silence()
             elif scene.end == "frozen":
