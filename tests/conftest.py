@@ -42,6 +42,7 @@ TABLES = (
         "salon_jobs_superseded",
         "salon_jobs_limit",
         "salon_jobs_fan_out",
+        "salon_jobs_unique",
         "salon_jobs_follow_up",
         "salon_jobs_task_minute",
     ),

@@ -78,6 +78,7 @@ TABLES: Final[Mapping[str, JobTable]] = {
     "salon_jobs_job_result": JobTable(operator=("DELETE",), web=_READ),
     "salon_jobs_superseded": JobTable(),
     "salon_jobs_fan_out": JobTable(),
+    "salon_jobs_unique": JobTable(),
     "salon_jobs_follow_up": JobTable(operator=("DELETE",), worker=("SELECT",)),
     "salon_jobs_process": JobTable(),
     "salon_jobs_limit": JobTable(operator=("INSERT", "UPDATE", "DELETE")),

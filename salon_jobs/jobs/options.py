@@ -94,6 +94,8 @@ class EnqueueOptions(TypedDict, total=False):
     """The key whose jobs share the limit ``key_concurrency``, instead of the one that the task's template gives."""
     keep_result: Annotated[timedelta | None, check_duration]
     """How long what the handler returns is kept, instead of what the task says; zero: not at all."""
+    unique_for: Annotated[timedelta | None, check_duration, OF_ONE]
+    """How long the same enqueue adds nothing after this one, even if its job has ended; see docs/how-to/job-keys.md."""
 
 
 # Of each option, its check, and OF_ONE if it is one.
@@ -155,6 +157,7 @@ class JobOptions:
     job_key_mode: KeyMode = "replace"
     concurrency_key: str | None = None
     keep_result: timedelta | None = None
+    unique_for: timedelta | None = None
 
     def __post_init__(self) -> None:
         for name, (check, *_) in _DECLARED.items():
@@ -201,7 +204,7 @@ class NewJob(JobOptions):
     @property
     def is_plain(self) -> bool:
         """Whether its row is just added, without a look at what is there already."""
-        return self.job_key is None
+        return self.job_key is None and self.unique_for is None
 
     @property
     def is_due(self) -> bool:

@@ -1,4 +1,4 @@
-"""Deletion of rows past their retention, in small batches: jobs, errors, results, ticks, fan-outs, statistics."""
+"""Deletion of rows past their retention, in small batches."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ _OLD: Final = {
     "fan_outs": ("salon_jobs_fan_out", "created_at"),
     "statistics": ("salon_jobs_task_minute", "minute"),
     "depths": ("salon_jobs_queue_minute", "minute"),
+    "unique": ("salon_jobs_unique", "expires_at"),
 }
 
 
@@ -48,6 +49,7 @@ class PruneCounts:
     fan_outs: int = 0
     statistics: int = 0
     depths: int = 0
+    unique: int = 0
     more: bool = False
 
     @property
@@ -93,6 +95,7 @@ class Pruner:
         if (age := conf.retain_succeeded) is not None:
             turns.append(partial(self._errors_turn, max(age, _ERRORS_KEPT)))
         turns.append(partial(_turn, "results", statements.load("prune_results")))
+        turns.append(partial(_turn, "unique", prune_old("unique"), timedelta(0)))
         turns.append(partial(_turn, "ticks", statements.load("prune_ticks"), _TICKS_KEPT))
         turns += [partial(_turn, kind, prune_old(kind), _STATISTICS_KEPT) for kind in ("statistics", "depths")]
         return turns

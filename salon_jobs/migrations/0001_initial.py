@@ -362,6 +362,18 @@ class Migration(JobTablesMigration):
             },
         ),
         migrations.CreateModel(
+            name="UniqueMark",
+            fields=[
+                ("id", models.UUIDField(primary_key=True, serialize=False)),
+                ("job_id", models.BigIntegerField(null=True)),
+                ("expires_at", models.DateTimeField(help_text="When it ends, and may be deleted")),
+            ],
+            options={
+                "db_table": "salon_jobs_unique",
+                "indexes": [models.Index(fields=["expires_at"], name="salon_jobs_unique_expires")],
+            },
+        ),
+        migrations.CreateModel(
             name="FollowUp",
             fields=[
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),

@@ -1,4 +1,4 @@
-"""Models of jobs, the errors of their attempts, their results, fan-outs, follow-ups and superseded runs."""
+"""Models of jobs, the errors of their attempts, their results, fan-outs, follow-ups, unique marks, superseded runs."""
 
 from __future__ import annotations
 
@@ -412,6 +412,25 @@ class FanOutRecord(models.Model):
 
     def __str__(self) -> str:
         return f"{self.task} #{self.pk}"
+
+
+class UniqueMark(models.Model):
+    """One enqueue with ``unique_for``: until the mark expires, the same enqueue adds nothing, even if its job is gone.
+
+    Written by salon_jobs_add_jobs alone. It holds nothing of the job but its id: ``id`` is a digest of task, store, and
+    key or arguments.
+    """
+
+    id: models.UUIDField[UUID, UUID] = models.UUIDField(primary_key=True)
+    job_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
+    expires_at: models.DateTimeField[datetime, datetime] = InstantField(help_text="When it ends, and may be deleted")
+
+    class Meta:
+        db_table = "salon_jobs_unique"
+        indexes: ClassVar = [models.Index(fields=["expires_at"], name="salon_jobs_unique_expires")]
+
+    def __str__(self) -> str:
+        return f"mark of job {self.job_id}"
 
 
 class FollowUp(models.Model):

@@ -4,6 +4,9 @@
 -- run_in and job_key_mode; of a single job, its keys and public_id as well. Returns a row for each job that was added or
 -- already there: without keys in the given order, with keys in any. With unsafe_dedupe, a key is missing from the
 -- result if its holder changed meanwhile: call again.
+-- With unique_for, which is for one job, its mark comes first: the first enqueue in the period writes it, and calls this
+-- function without the option; the others find it, those at the same time after waiting for the first one's commit.
+-- They return the first one's job as kept, and read it before they would lock it, so that they wait for nobody else.
 -- A job that already waits under the key keeps its own public id; one without gets this one. A running job that keeps
 -- the key (unsafe_dedupe) is not changed. A public id belongs to one job for as long as its result is kept: the new job
 -- would hide that result, and could not keep its own. That check comes last, after the wait for any live job of that
@@ -17,7 +20,7 @@
 -- IN, unlike NOT EXISTS, stays a hash, and OFFSET 0 keeps EXISTS from becoming one of all jobs. The server keeps plans:
 -- with the settings and the array of ids, one that was made for an empty table finds its rows by indexes in a full one,
 -- and joins by a hash.
--- Locks: waiting rows of these keys, in ascending order; never a running one. With several keys, or unsafe_dedupe, also
+-- Locks: the mark of unique_for, by the first; waiting rows of these keys, in ascending order; never a running one. With several keys, or unsafe_dedupe, also
 -- transaction-level advisory locks, which serialize enqueuers in one global order: the task's, shared, then its keys';
 -- for more than 1,000 keys the task's alone, exclusively, since the server's lock table is small (6,400 by default, for
 -- all transactions together). Each statement has its own snapshot, so it sees what former holders committed.
@@ -50,6 +53,7 @@ DECLARE
     store_of_all uuid := CASE WHEN cardinality($3) = 1 THEN $3[1] END;
     held bigint[] := '{}';
     place bigint;
+    mark uuid;
 BEGIN
     IF (NOT array_remove($3, NULL) <@ ARRAY[nullif(current_setting('__guc__', true), '')::uuid]
         OR $9 IS NOT NULL)
@@ -62,6 +66,37 @@ BEGIN
     END IF;
     job_keys := coalesce($5, CASE WHEN $4->>'job_key' IS NOT NULL THEN ARRAY[$4->>'job_key'] END);
     job.run_at := coalesce(job.run_at, statement_timestamp() + ($4->>'run_in')::interval, now());
+    IF $4->>'unique_for' IS NOT NULL THEN
+        mark := left(encode(sha256(convert_to(jsonb_build_array(
+                         $1, $3[1], $5[1], CASE WHEN $5 IS NULL THEN payload_of_all END)::text, 'UTF8')), 'hex'), 32);
+        SELECT m.job_id INTO job_id FROM __schema__.salon_jobs_unique m
+         WHERE m.id = mark AND m.expires_at > statement_timestamp();
+        IF NOT FOUND THEN
+            INSERT INTO __schema__.salon_jobs_unique AS m (id, expires_at)
+            VALUES (mark, statement_timestamp() + ($4->>'unique_for')::interval)
+            ON CONFLICT (id) DO UPDATE SET expires_at = excluded.expires_at, job_id = NULL
+             WHERE m.expires_at <= statement_timestamp();
+            IF FOUND THEN
+                RETURN QUERY
+                  WITH added AS MATERIALIZED (
+                      SELECT a.* FROM __schema__.salon_jobs_add_jobs($1, $2, $3, $4 - 'unique_for', $5, $6, $7) AS a
+                  ), marked AS (
+                      UPDATE __schema__.salon_jobs_unique m SET job_id = a.job_id FROM added a WHERE m.id = mark
+                  )
+                  SELECT a.* FROM added a;
+                IF NOT FOUND THEN
+                    DELETE FROM __schema__.salon_jobs_unique m WHERE m.id = mark;
+                END IF;
+                RETURN;
+            END IF;
+            SELECT m.job_id INTO job_id FROM __schema__.salon_jobs_unique m WHERE m.id = mark;
+        END IF;
+        result := 'kept';
+        store_id := $3[1];
+        job_key := $5[1];
+        RETURN NEXT;
+        RETURN;
+    END IF;
     IF $5 IS NOT NULL AND (dedupe OR cardinality($5) > 1) THEN
         PERFORM CASE WHEN wanted.shared THEN pg_advisory_xact_lock_shared(wanted.h)
                      ELSE pg_advisory_xact_lock(wanted.h) END

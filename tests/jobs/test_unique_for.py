@@ -1,0 +1,163 @@
+"""Shows that an enqueue with ``unique_for`` adds nothing if the same was enqueued within that time."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+from django.db import connections, transaction
+
+from salon_jobs import fan_out, tenant_context
+from salon_jobs.core.errors import OptionInvalid
+from salon_jobs.jobs import EnqueueAction, JobHandle
+from salon_jobs.jobs.pruning import Pruner
+from tests import tasks
+from tests.support import change, elsewhere, run_due, seen
+
+HOUR = timedelta(hours=1)
+MARKS = "SELECT job_id FROM salon_jobs_unique"
+
+
+def once(note: str = "", **options: object) -> JobHandle:
+    """Enqueue a system task once in an hour."""
+    return tasks.system.using(unique_for=HOUR, **options).enqueue(note=note)  # type: ignore[arg-type]
+
+
+def kept(handle: JobHandle) -> JobHandle:
+    """Return what the same enqueue returns later."""
+    return JobHandle(handle.id, EnqueueAction.KEPT)
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+@pytest.mark.parametrize("ends", [False, True])
+def test_the_same_enqueue_adds_nothing_even_if_the_job_has_ended(process_id: int, key: str | None, ends: bool) -> None:
+    first = once("a", job_key=key)
+    assert first.action is EnqueueAction.INSERTED
+    if ends:
+        run_due(process_id)
+        assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
+    assert once("a", job_key=key) == kept(first)
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0 if ends else 1,)]
+
+
+def test_another_task_store_key_or_payload_is_another_enqueue(stores: list[UUID]) -> None:
+    same = tasks.keyed.using(unique_for=HOUR)
+    handles = [
+        once("a"),
+        once("b"),
+        once("a", job_key="k"),
+        tasks.keyed_system.using(unique_for=HOUR, job_key="k").enqueue(note="a"),
+        *(same.enqueue(store_id=store, number=1) for store in stores[:2]),
+        tasks.in_store.using(unique_for=HOUR).enqueue(store_id=stores[0], number=1),
+        tasks.in_store.using(unique_for=HOUR).enqueue(store_id=stores[1], number=1),
+    ]
+    assert {handle.action for handle in handles} == {EnqueueAction.INSERTED}
+    assert same.enqueue(store_id=stores[0], number=1, note="the key decides") == kept(handles[4])
+    assert once("b", job_key="k") == kept(handles[2])
+
+
+def test_the_period_counts_from_the_first_and_begins_anew_after_it(database: None) -> None:
+    first = once()
+    [before] = seen("SELECT expires_at, expires_at - now() BETWEEN '59 min' AND '1 h' FROM salon_jobs_unique")
+    assert once() == kept(first)
+    assert seen("SELECT expires_at, true FROM salon_jobs_unique") == [before], "the second does not prolong it"
+    change("UPDATE salon_jobs_unique SET expires_at = now()")
+    second = once()
+    assert second.action is EnqueueAction.INSERTED
+    assert once() == kept(second)
+
+
+def test_enqueues_without_it_neither_count_nor_are_kept_back(database: None) -> None:
+    tasks.system.enqueue()
+    assert seen(MARKS) == []
+    once()
+    assert tasks.system.enqueue().action is EnqueueAction.INSERTED
+
+
+def test_with_a_key_the_first_one_does_what_the_mode_says(database: None) -> None:
+    waiting = tasks.keyed_system.using(job_key="k").enqueue(note="a")
+    for mode, action in (("unsafe_dedupe", EnqueueAction.KEPT), ("replace", EnqueueAction.REPLACED)):
+        change("DELETE FROM salon_jobs_unique")
+        bound = tasks.keyed_system.using(job_key="k", job_key_mode=mode, unique_for=HOUR)  # type: ignore[arg-type]
+        assert bound.enqueue(note="b") == JobHandle(waiting.id, action)
+        assert bound.enqueue(note="c") == kept(waiting)
+    assert seen("SELECT payload->>'note' FROM salon_jobs_job") == [("b",)]
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_the_same_enqueue_of_another_transaction_waits_for_its_end(database: None, commits: bool) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            first = once()
+            other = elsewhere(pool, once)
+            wait_for_a_lock()
+            transaction.set_rollback(not commits)
+        second = other.result(10)
+    assert second.action is (EnqueueAction.KEPT if commits else EnqueueAction.INSERTED)
+    assert (second.id == first.id) is commits
+    assert seen(MARKS) == [(second.id,)]
+    assert seen("SELECT id FROM salon_jobs_job") == [(second.id,)]
+
+
+def test_one_that_adds_nothing_holds_nobody_up(database: None) -> None:
+    first, held, ends = once(), threading.Event(), threading.Event()
+
+    def keep() -> None:
+        with transaction.atomic():
+            assert once() == kept(first)
+            held.set()
+            assert ends.wait(10)
+
+    with ThreadPoolExecutor(2) as pool:
+        holder = elsewhere(pool, keep)
+        assert held.wait(10)
+        assert elsewhere(pool, once).result(10) == kept(first)
+        ends.set()
+        holder.result(10)
+
+
+def wait_for_a_lock() -> None:
+    """Return when a backend waits for another transaction."""
+    for _ in range(10_000):
+        if seen(
+            "SELECT true FROM pg_stat_activity WHERE wait_event = 'transactionid' AND datname = current_database()"
+        ):
+            return
+    raise AssertionError("nobody waits")
+
+
+def test_the_web_role_enqueues_so_for_its_own_store(stores: list[UUID]) -> None:
+    bound = tasks.in_store.using(unique_for=HOUR)
+    other = bound.enqueue(store_id=stores[1], number=1)
+    with tenant_context(stores[0], using="web"), connections["web"].cursor() as cursor:
+        call = (
+            "SELECT job_id, result FROM"
+            " salon_jobs_add_jobs('test-store', ARRAY['{\"number\": 1}'], ARRAY[%s::uuid], %s)"
+        )
+        for expected in ("inserted", "kept"):
+            cursor.execute(call, [stores[0], '{"unique_for": "1 h"}'])
+            [(job_id, result)] = cursor.fetchall()
+            assert (result, job_id == other.id) == (expected, False)
+    assert sorted(seen(MARKS)) == [(other.id,), (job_id,)]
+
+
+def test_a_mark_goes_when_it_has_expired(process_id: int) -> None:
+    first, second = once("a"), once("b")
+    run_due(process_id)
+    change("UPDATE salon_jobs_unique SET expires_at = now() WHERE job_id = %s", first.id)
+    assert Pruner().run_once().unique == 1
+    assert seen(MARKS) == [(second.id,)]
+    assert once("b") == kept(second)
+
+
+def test_it_is_for_one_job_at_a_time(stores: list[UUID]) -> None:
+    message = "unique_for is an option of one job: enqueue these one by one"
+    with pytest.raises(OptionInvalid, match=message):
+        tasks.system.using(unique_for=HOUR).enqueue_many([tasks.system.call()])
+    with pytest.raises(OptionInvalid, match=message):
+        fan_out(tasks.in_store.using(unique_for=HOUR))
+    with pytest.raises(OptionInvalid, match="unique_for must be a timedelta from zero to 36,500 days, not 5"):
+        tasks.system.using(unique_for=5)  # type: ignore[arg-type]
