@@ -178,7 +178,8 @@ def job_function(name: str, schema: str, roles: Roles | None) -> FunctionAccess:
         definition=f"{_PLACEHOLDER.sub(fill, declared)}$body$",
         callers=() if roles is None else tuple(getattr(roles, key) for key in _PLACEHOLDER.findall(uses)),
         triggers=tuple(
-            Trigger(trigger, table, " ".join(create.split())) for create, trigger, table in _TRIGGER.findall(uses)
+            Trigger(trigger, schema, table, " ".join(create.split()))
+            for create, trigger, table in _TRIGGER.findall(uses)
         ),
     )
 

@@ -157,12 +157,25 @@ _SETTING: Final = re.compile(r"\bSET (\w+) = ((?:(?! SET ).)+)")
 
 
 class Trigger(NamedTuple):
-    """Trigger of a table in its function's schema, with its CREATE statement; ``comment`` is pgtrigger's own."""
+    """Trigger of a table, with its CREATE statement; ``comment`` is pgtrigger's own."""
 
     name: str
+    schema: str
     table: str
     create: str
     comment: str = ""
+
+    @property
+    def drop(self) -> str:
+        return f"DROP TRIGGER IF EXISTS {self.name} ON {identifier(self.schema, self.table)}"
+
+    def replace(self) -> list[str]:
+        """Return the statements that create or replace it."""
+        # PostgreSQL cannot replace constraint triggers.
+        drop = [] if self.create.startswith("CREATE OR REPLACE") else [self.drop]
+        on = f"ON TRIGGER {self.name} ON {identifier(self.schema, self.table)}"
+        comment = [f"COMMENT {on} IS {literal(self.comment)}"] if self.comment else []
+        return [*drop, self.create, *comment]
 
 
 def arguments_of(definition: str) -> dict[str, str]:
@@ -230,20 +243,9 @@ class FunctionAccess:
             self.definition,
             *(() if self.callers is None else (f"REVOKE ALL ON FUNCTION {self.signature} FROM PUBLIC",)),
             *grants(f"FUNCTION {self.signature}", self.rights),
-            *(statement for trigger in self.triggers for statement in self.replace_trigger(trigger)),
+            *(statement for trigger in self.triggers for statement in trigger.replace()),
         ]
-
-    def replace_trigger(self, trigger: Trigger) -> list[str]:
-        """Return the statements that create or replace one of its triggers."""
-        # PostgreSQL cannot replace constraint triggers.
-        drop = [] if trigger.create.startswith("CREATE OR REPLACE") else [self._drop_trigger(trigger)]
-        on = f"ON TRIGGER {trigger.name} ON {identifier(self.schema, trigger.table)}"
-        comment = [f"COMMENT {on} IS {literal(trigger.comment)}"] if trigger.comment else []
-        return [*drop, trigger.create, *comment]
 
     def drop(self) -> list[str]:
         """Return the statements that drop its triggers and itself if they exist."""
-        return [*map(self._drop_trigger, self.triggers), f"DROP FUNCTION IF EXISTS {self.signature}"]
-
-    def _drop_trigger(self, trigger: Trigger) -> str:
-        return f"DROP TRIGGER IF EXISTS {trigger.name} ON {identifier(self.schema, trigger.table)}"
+        return [*(trigger.drop for trigger in self.triggers), f"DROP FUNCTION IF EXISTS {self.signature}"]

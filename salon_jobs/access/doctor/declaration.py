@@ -136,6 +136,7 @@ def _functions_of_pgtrigger(tables: Iterable[Relation]) -> list[FunctionAccess]:
         words = {**sql.defaults, **sql.kwargs}
         trigger = Trigger(
             sql.pgid,
+            table.schema,
             table.name,
             f"CREATE {'CONSTRAINT' if words['constraint'] else 'OR REPLACE'} TRIGGER {sql.pgid} {words['when']}"
             f" {words['operation']} ON {table.sql} {words['timing']} {words['referencing']} FOR EACH {words['level']}"

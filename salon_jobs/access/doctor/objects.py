@@ -104,7 +104,7 @@ def compare_triggers_and_rules(catalogue: Catalogue, relations: Relations, decla
     """Yield triggers (those of foreign keys included) that are missing, different, disabled or undeclared; rules."""
     tables = {table.oid: table for table in relations.values()}
     declared_triggers = {
-        (relations[trigger.table].oid, trigger.name): (function, trigger)
+        (relations[trigger.table].oid, trigger.name): trigger
         for function in declared.functions
         for trigger in function.triggers
         if trigger.table in relations
@@ -117,20 +117,20 @@ def compare_triggers_and_rules(catalogue: Catalogue, relations: Relations, decla
             drop = f"DROP RULE {identifier(name)} ON {table.sql}"
             yield Drift(kind, where, "none", " ".join(definition.split()), (drop,), True, hint)
             continue
-        function, trigger = declared_triggers.pop((oid, name), (None, None))
-        if function is None or trigger is None:
+        trigger = declared_triggers.pop((oid, name), None)
+        if trigger is None:
             if not is_internal:
                 drop = f"DROP TRIGGER {identifier(name)} ON {table.sql}"
                 hint = "it can change or drop rows unseen; declare it with pgtrigger if it is yours"
                 yield Drift(kind, where, "none", definition, (drop,), True, hint)
                 continue
         elif _normal_trigger(trigger, trigger.create) != _normal_trigger(trigger, definition):
-            yield Drift(kind, where, trigger.create, definition, tuple(function.replace_trigger(trigger)))
+            yield Drift(kind, where, trigger.create, definition, tuple(trigger.replace()))
         if state != "ENABLE":
             yield Drift(kind, where, "ENABLE", state, (f"ALTER TABLE {table.sql} ENABLE TRIGGER {identifier(name)}",))
-    for (oid, name), (function, trigger) in declared_triggers.items():
-        fix = tuple(function.replace_trigger(trigger))
-        yield Drift("trigger", f"trigger {name} of {tables[oid].where}", "a trigger", "none", fix)
+    for (oid, name), trigger in declared_triggers.items():
+        where = f"trigger {name} of {tables[oid].where}"
+        yield Drift("trigger", where, "a trigger", "none", tuple(trigger.replace()))
 
 
 def _normal_trigger(trigger: Trigger, definition: str) -> str:
