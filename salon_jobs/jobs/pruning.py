@@ -62,6 +62,7 @@ class Pruner:
     """Pruner of rows past their retention. Any number of pruners can work at once."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._using = conf.database
         self._clock = clock
         self._errors_after = 0
 
@@ -90,19 +91,32 @@ class Pruner:
     def _turns(self) -> list[_Turn]:
         # A fan-out goes no later than its failed jobs: without them it would look as if they had succeeded.
         fan_outs_kept = min(conf.retain_failed or _TICKS_KEPT, _TICKS_KEPT)
-        turns: list[_Turn] = [partial(_turn, "fan_outs", prune_old("fan_outs"), fan_outs_kept)]
-        turns += [partial(_jobs_turn, state, age) for state, age in retained().items() if age is not None]
+        turns: list[_Turn] = [partial(self._turn, "fan_outs", prune_old("fan_outs"), fan_outs_kept)]
+        turns += [partial(self._jobs_turn, state, age) for state, age in retained().items() if age is not None]
         if (age := conf.retain_succeeded) is not None:
             turns.append(partial(self._errors_turn, max(age, _ERRORS_KEPT)))
-        turns.append(partial(_turn, "results", statements.load("prune_results")))
-        turns.append(partial(_turn, "unique", prune_old("unique"), timedelta(0)))
-        turns.append(partial(_turn, "ticks", statements.load("prune_ticks"), _TICKS_KEPT))
-        turns += [partial(_turn, kind, prune_old(kind), _STATISTICS_KEPT) for kind in ("statistics", "depths")]
+        turns.append(partial(self._turn, "results", statements.load("prune_results")))
+        turns.append(partial(self._turn, "unique", prune_old("unique"), timedelta(0)))
+        turns.append(partial(self._turn, "ticks", statements.load("prune_ticks"), _TICKS_KEPT))
+        turns += [partial(self._turn, kind, prune_old(kind), _STATISTICS_KEPT) for kind in ("statistics", "depths")]
         return turns
+
+    def _jobs_turn(self, state: JobState, age: timedelta) -> tuple[Mapping[str, int], bool]:
+        jobs, errors = prune_jobs(state, age, using=self._using)
+        return {state.value: jobs, "errors": errors}, jobs == BATCH
+
+    def _turn(self, kind: str, statement: str, age: timedelta | None = None) -> tuple[Mapping[str, int], bool]:
+        with connections[self._using].cursor() as cursor:
+            parameters: dict[str, Any] = {"age": age}
+            cursor.execute(statement, parameters)
+            [deleted] = cursor.fetchone()
+        return {kind: deleted}, deleted == BATCH
 
     def _errors_turn(self, age: timedelta) -> tuple[Mapping[str, int], bool]:
         """Prune the next page of error rows. One without orphans ends the round; the next round continues after it."""
-        [(deleted, after)] = statements.rows("prune_errors", {"after": self._errors_after, "age": age})
+        [(deleted, after)] = statements.rows(
+            "prune_errors", {"after": self._errors_after, "age": age}, using=self._using
+        )
         self._errors_after = after or 0
         return {"errors": deleted}, bool(deleted and after)
 
@@ -129,19 +143,6 @@ def count_prunable(state: JobState, age: timedelta, *, using: str) -> int:
     """Count the jobs that ended in ``state`` longer than ``age`` ago. Role: worker, operator."""
     [(count,)] = statements.rows("count_prunable", {"state": state.value, "age": age}, using=using)
     return int(count)
-
-
-def _jobs_turn(state: JobState, age: timedelta) -> tuple[Mapping[str, int], bool]:
-    jobs, errors = prune_jobs(state, age, using=conf.database)
-    return {state.value: jobs, "errors": errors}, jobs == BATCH
-
-
-def _turn(kind: str, statement: str, age: timedelta | None = None) -> tuple[Mapping[str, int], bool]:
-    parameters: dict[str, Any] = {"age": age}
-    with connections[conf.database].cursor() as cursor:
-        cursor.execute(statement, parameters)
-        [deleted] = cursor.fetchone()
-    return {kind: deleted}, deleted == BATCH
 
 
 def prune_old(kind: str) -> str:
