@@ -300,7 +300,7 @@ class EmbeddedRelay(Relay):
         finally:
             self._heartbeat.drop(self._process_id)
             if self._process_id:
-                self.outage.attempt(lambda: delete_row(self._process_id))
+                self.outage.attempt(lambda: delete_row(self._process_id, using=self.using))
 
     def facts(self) -> dict[str, object]:
         return {"relay": super().facts()}

@@ -29,15 +29,15 @@ def application_name(process_id: int) -> str:
     return f"salon_jobs/{process_id}"
 
 
-def name_connections(process_id: int) -> None:
+def name_connections(process_id: int, *, using: str) -> None:
     """Name all connections opened from now on after the process, by a connection parameter, which poolers preserve.
 
     Their transactions are READ COMMITTED, whatever the server's default: limits are counted after waiting for a lock,
     and must include what was committed meanwhile. Closes this thread's own connection, and the pool, so that none
     without the name is left.
     """
-    connection: Any = connections[conf.database]
-    options = connections.settings[conf.database].setdefault("OPTIONS", {})
+    connection: Any = connections[using]
+    options = connections.settings[using].setdefault("OPTIONS", {})
     options["application_name"] = application_name(process_id)
     options.setdefault("isolation_level", IsolationLevel.READ_COMMITTED)
     connection.close()
@@ -83,7 +83,7 @@ class Heartbeat(Loop):
     def register(self) -> int:
         """Insert the row, start the heartbeat and return the process id. Raises database errors."""
         self.process_id = self._insert(self._kind, os.getpid(), self._concurrency, self._queues)
-        name_connections(self.process_id)
+        name_connections(self.process_id, using=self.using)
         self.start()
         return self.process_id
 
@@ -126,7 +126,7 @@ class Heartbeat(Loop):
 
     def finish(self) -> bool:
         """Delete the row. Stop a heartbeat only after the last job was given back."""
-        return self.outage.attempt(lambda: delete_row(self.process_id))
+        return self.outage.attempt(lambda: delete_row(self.process_id, using=self.using))
 
     def _insert(
         self,
@@ -155,6 +155,6 @@ class Heartbeat(Loop):
         return int(columns["id"])
 
 
-def delete_row(process_id: int) -> None:
+def delete_row(process_id: int, *, using: str) -> None:
     """Delete the row of a process that ended normally. Raises database errors."""
-    Process.objects.using(conf.database).filter(pk=process_id).delete()
+    Process.objects.using(using).filter(pk=process_id).delete()

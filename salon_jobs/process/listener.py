@@ -164,7 +164,7 @@ class Listener(Loop):
     def poll(self) -> float:
         """Listen until the connection breaks or the loop is stopped; return the seconds until the next connection."""
         try:
-            with psycopg.connect(autocommit=True, **_parameters()) as connection:
+            with psycopg.connect(autocommit=True, **_parameters(self.using)) as connection:
                 if self._receives_a_ping(connection):
                     self._failures = 0
                     self._listen(connection)
@@ -189,10 +189,10 @@ class Listener(Loop):
         payload = secrets.token_hex(8)
         connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(_PING_CHANNEL)))
         try:
-            with connections[conf.database].cursor() as cursor:
+            with connections[self.using].cursor() as cursor:
                 cursor.execute("SELECT pg_notify(%s, %s)", [_PING_CHANNEL, payload])
         finally:
-            connections[conf.database].close()
+            connections[self.using].close()
         give_up = time.monotonic() + _PING_WITHIN_S
         while time.monotonic() < give_up and not self.stopping.is_set():
             if payload in [ping.payload for ping in connection.notifies(timeout=_POLL_S, stop_after=1)]:
@@ -252,11 +252,11 @@ class Listener(Loop):
             self.wake()
 
 
-def _parameters() -> dict[str, Any]:
+def _parameters(using: str) -> dict[str, Any]:
     """Return connection parameters: the URL in LISTEN (a direct one next to a pooler), else Django's own settings."""
     if isinstance(conf.listen, str):
         return {"conninfo": conf.listen}
-    parameters: dict[str, Any] = connections[conf.database].get_connection_params()
+    parameters: dict[str, Any] = connections[using].get_connection_params()
     for django_only in ("cursor_factory", "context", "prepare_threshold"):
         parameters.pop(django_only, None)
     return parameters

@@ -35,9 +35,10 @@ class Outage:
     failure or a deadlock is retried within milliseconds, without a record unless it happens 20 times in a row.
     """
 
-    def __init__(self, loop: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, loop: str, *, using: str, clock: Callable[[], float] = time.monotonic) -> None:
         """Prepare for outages of the loop that the log calls ``loop``."""
         self._loop = loop
+        self._using = using
         self._clock = clock
         self._failures = 0
         self._log_at = float("-inf")
@@ -50,7 +51,7 @@ class Outage:
         if self._clock() >= self._log_at:
             self._log_at = self._clock() + _LOG_EVERY_S
             log_event(logging.WARNING, events.DATABASE_LOST, loop=self._loop, error=str(error).strip(), **fields)
-        connections[conf.database].errors_occurred = True
+        connections[self._using].errors_occurred = True
         remember_connections()
         return OUTAGE_WAITS.delay(self._failures).total_seconds()
 
@@ -108,7 +109,9 @@ class Loop:
         wait: Callable[[threading.Event, float], object] = lambda event, seconds: event.wait(seconds),
     ) -> None:
         """Prepare; ``name`` is for the log and the thread. Tests pass ``clock`` and ``wait``."""
-        self.outage = Outage(name, clock=clock)
+        # The alias of the database that the loop works on.
+        self.using = conf.database
+        self.outage = Outage(name, using=self.using, clock=clock)
         self.stopping = threading.Event()
         self.woken = threading.Event()
         self._first_poll_in_s = first_poll_in_s
@@ -192,9 +195,9 @@ class Loop:
             if self.stopping.is_set():
                 return
             try:
-                was_old = self.knows_server and is_only_old(connections[conf.database])
+                was_old = self.knows_server and is_only_old(connections[self.using])
                 tidy_connections()
-                if self._connection not in (None, connections[conf.database].connection) and not was_old:
+                if self._connection not in (None, connections[self.using].connection) and not was_old:
                     self.on_outage()
                 wait_s = self.poll()
             except Error as error:
@@ -205,5 +208,5 @@ class Loop:
                 wait_s = 0.0
             else:
                 self._polled_at = self._clock()
-                self._connection = connections[conf.database].connection
+                self._connection = connections[self.using].connection
                 self.outage.over()

@@ -15,6 +15,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, Final, NoReturn
 
+from salon_jobs.conf import settings as conf
 from salon_jobs.core import events, tracing
 from salon_jobs.core.errors import NotReady
 from salon_jobs.core.events import log_event, logger
@@ -101,7 +102,7 @@ class _Child:
         if start is None:
             return True
         refuse_read_only_servers()
-        name_connections(start["process_id"])
+        name_connections(start["process_id"], using=conf.database)
         options = WorkerOptions(**start["options"])
         in_flight = InFlightTable(options.concurrency, fileno=self._in_flight)
         worker = self._worker = Worker(start["process_id"], options, in_flight=in_flight, idle=self._idle)

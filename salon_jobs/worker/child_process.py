@@ -206,7 +206,7 @@ _BURST_TRIES = 3
 # How long the other runs of a child that must be killed may take to end.
 _DRAIN_S = 2.0
 # After the last of them leaves the table, its success still has to be written, with others, and logged.
-_SETTLE_S = 0.25
+_LAST_WRITES_S = 0.25
 # How long a child may be unable to write the ends of its runs while the database answers.
 _STUCK_S = 60.0
 # Reports come every second; an older one, from before a handler held the GIL, is outdated.
@@ -270,8 +270,8 @@ class ChildSupervisor(Loop):
             child.stop()
             return
         self._alone_since = None if late < len(runs) else self._alone_since or now
-        is_settled = self._alone_since is not None and now - self._alone_since > _SETTLE_S
-        if is_settled or now - self._draining_since > _DRAIN_S:
+        has_written = self._alone_since is not None and now - self._alone_since > _LAST_WRITES_S
+        if has_written or now - self._draining_since > _DRAIN_S:
             self.kill("a job ran past its limit", blameless=True)
 
     def kill_if_stuck(self) -> None:
@@ -368,7 +368,7 @@ class ChildSupervisor(Loop):
 
     def _sign_off(self, child: ChildProcess, status: int, *, in_order: bool) -> None:
         if in_order:
-            delete_row(child.process_id)
+            delete_row(child.process_id, using=self.using)
             return
         runs = child.runs()
         overdue: list[InFlightRun] = []

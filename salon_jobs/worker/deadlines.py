@@ -119,10 +119,7 @@ class Cancellations:
         for job_id, lease in requested:
             for runner in self._runners:
                 runner.cancel(job_id, lease)
-        self._end_unstarted(requested)
-
-    def _end_unstarted(self, requested: set[tuple[int, int]]) -> None:
-        """End jobs that had not started: giving back a job whose cancellation was requested cancels it."""
+        # Giving back a job that had not started and whose cancellation was requested cancels it.
         jobs = self._jobs.withdraw(requested)
         given_back = queries.give_back([(job.id, job.lease) for job in jobs], self._process_id)
         report_given_back(given_back, "cancellation withdrawn", level=logging.INFO)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any, Final
-from uuid import UUID
 
 from django.apps import apps
 from django.db import DatabaseError, Error
@@ -205,7 +204,9 @@ def store_transaction(running: RunningJob, *, afresh: bool = False) -> Generator
     """Open a transaction as the job's store. Raises Discard if the store's row is gone."""
     connection, store_id = running.connection, running.store_id
     assert store_id is not None  # noqa: S101 - decode refused a store task without one
-    exists = _store_exists(conf.store_model, store_id)
+    model = conf.store_model
+    # Whether the store's row is visible.
+    exists = "true" if model is None else f"{_store_look_up(model)}'{store_id}')"
     if StoreJobContext.fits(connection):
         with StoreJobContext(connection, store_id, exists, afresh=afresh, resets=running.resets_session) as own:
             # Nothing guarantees that the one statement set the store before it looked the store up, so a store that
@@ -224,13 +225,9 @@ def _refuse_vanished_store(running: RunningJob, exists: str) -> None:
         raise Discard("the store no longer exists")
 
 
-def _store_exists(store_model: str | None, store_id: UUID) -> str:
-    """Return the SQL expression for whether a store's row is visible; always true without a store model."""
-    return "true" if store_model is None else f"{_store_look_up(store_model)}'{store_id}')"
-
-
 @cache
 def _store_look_up(store_model: str) -> str:
+    """Return the SQL that asks for a store, up to its id."""
     meta = apps.get_model(store_model)._meta
     table, key = compose.Identifier(meta.db_table), compose.Identifier(meta.pk.column)
     return compose.SQL("EXISTS (SELECT FROM {} WHERE {} = ").format(table, key).as_string(None)

@@ -253,7 +253,7 @@ class Finisher(Loop):
         """Return whether the database answers: then an error that repeats is no outage."""
         try:
             tidy_connections()
-            statements.ping(using=conf.database)
+            statements.ping(using=self.using)
         except Error:
             return False
         return True

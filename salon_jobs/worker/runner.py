@@ -84,7 +84,7 @@ class Runner:
         self._deadlines = deadlines
         self._chunks = chunks
         self._using = conf.database
-        self._outage = Outage("settle")
+        self._outage = Outage("settle", using=self._using)
         self._connection: BaseDatabaseWrapper | None = None
         # Whether resets of this thread's sessions may have been sent and not answered.
         self._resets = False

@@ -89,8 +89,8 @@ class Worker(Loop):
         ``in_flight`` shows a supervisor what each of them runs; ``idle`` shows the worker's other processes whether any
         does. Raises ConfigurationError if a pool is too small for the threads.
         """
-        refuse_small_pool(options.concurrency + OTHER_THREADS, using=conf.database)
         super().__init__("claim")
+        refuse_small_pool(options.concurrency + OTHER_THREADS, using=self.using)
         self._process_id = process_id
         self._options = options
         self._jobs = JobBuffer(options.concurrency, self._job_ended)
@@ -168,7 +168,9 @@ class Worker(Loop):
         if self._limit_may_be_free:
             self.stopping.wait(max(0.0, self._claim_asked + LIMIT_WAIT_S[0] - time.monotonic()))
             self._limit_may_be_free = False
-        self._give_back_overdue()
+        if overdue := self._jobs.overdue():  # another process may be idle
+            self._give_back(overdue, "waited behind a long job", level=logging.INFO)
+            enqueue.after_commit(using=self.using)
         self._cancellations.poll()
         if not self._knows_timeline:
             # A failover can lose the last heartbeats; others might take the next jobs from a process that looks dead.
@@ -187,8 +189,11 @@ class Worker(Loop):
         if not self._left():
             self._hand_over()
             return 0.0
-        if self._find_tasks():
-            return 0.0
+        if time.monotonic() - self._searched >= _FIND_S[bool(self._last_claim.jobs)]:
+            found = registry.find_waiting()
+            self._searched = time.monotonic()
+            if found:
+                return 0.0
         if not room or self._last_claim.again_in_s == 0:
             self._jobs.wait_for_room(_ROOM_S)
             return 0.0
@@ -282,16 +287,7 @@ class Worker(Loop):
             self._idle.show(idle=False)
         if self._idle.processes > 1 and claim.again_in_s == 0 and not had_backlog:
             # The others left the wake-up to this one.
-            enqueue.wake_ups.notify(conf.database, MORE if self._claim_asked < self._look_until else "")
-
-    def _find_tasks(self) -> bool:
-        """From time to time, register tasks that jobs wait for; return whether there is more to claim now."""
-        every_s = _FIND_S[bool(self._last_claim.jobs)]
-        if time.monotonic() - self._searched < every_s:
-            return False
-        found = registry.find_waiting()
-        self._searched = time.monotonic()
-        return found
+            enqueue.wake_ups.notify(self.using, MORE if self._claim_asked < self._look_until else "")
 
     def _left(self) -> int:
         """Return how many jobs this process may still claim."""
@@ -360,12 +356,6 @@ class Worker(Loop):
             log_event(logging.WARNING, events.PROCESS_DRAINING, reason="timeouts", timeouts=count)
             self._draining = True
             super().stop()
-
-    def _give_back_overdue(self) -> None:
-        """Give back jobs that wait here behind long ones, for other processes. Raises database errors."""
-        if overdue := self._jobs.overdue():
-            self._give_back(overdue, "waited behind a long job", level=logging.INFO)
-            enqueue.after_commit(using=conf.database)
 
     def _give_back_unknown(self) -> None:
         """Give back rows leased to this process whose claim was never answered."""

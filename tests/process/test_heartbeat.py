@@ -84,7 +84,7 @@ def test_a_process_that_runs_jobs_is_replaced_and_its_row_not_inserted_again(hea
 
 def test_it_comes_as_soon_as_any_loop_finds_the_database_back(heartbeat: Heartbeat) -> None:
     change("DELETE FROM salon_jobs_process")
-    outage = Outage("another loop")
+    outage = Outage("another loop", using="default")
     outage.lost(psycopg.OperationalError("the server closed the connection"))
     thread = threading.Thread(target=outage.over)
     thread.start()

@@ -105,7 +105,7 @@ def test_an_outage_is_waited_out_with_growing_waits_and_logged_once(
 
 
 def test_an_outage_that_lasts_is_logged_again(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    outage = Outage("rounds", clock=clock)
+    outage = Outage("rounds", using="default", clock=clock)
     for _ in range(7):
         outage.lost(OperationalError("gone"))
         clock.now += 10
@@ -127,7 +127,7 @@ def test_work_is_done_again_until_the_database_answers_or_it_is_given_up(clock: 
         if faults:
             raise faults.pop()
 
-    outage = Outage("work", clock=clock)
+    outage = Outage("work", using="default", clock=clock)
     assert not outage.attempt(work)
     assert not outage.wait_out(work, lambda _: True)
     assert outage.wait_out(work, lambda _: False)
@@ -155,7 +155,7 @@ def test_a_connection_that_the_server_ends_while_it_is_set_up_is_replaced(databa
         failures.append(wait_s)
         return len(failures) > 3
 
-    outage = Outage("work", clock=Clock())
+    outage = Outage("work", using="default", clock=Clock())
     failures: list[float] = []
     connection.close()
     tidy_connections()
