@@ -12,7 +12,7 @@ from typing import Any, Final
 from django.db.models import Model
 from django.utils.functional import lazy
 
-from salon_jobs.conf import settings as conf
+from salon_jobs.conf import is_given
 from salon_jobs.inbox import queries as inbox
 from salon_jobs.jobs import control as jobs
 from salon_jobs.jobs import limits
@@ -68,7 +68,8 @@ class Verb:
 
 
 def _named_scopes(sentence: str) -> str:
-    return sentence.format("queue, task or store" if conf.store_model else "queue or task")
+    # Without reading the settings: Django's checks of the admin ask for it, and ours tell what is wrong with them.
+    return sentence.format("queue, task or store" if is_given("STORE_MODEL") else "queue or task")
 
 
 _scopes: Final[Any] = lazy(_named_scopes, str)
