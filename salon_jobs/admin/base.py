@@ -36,7 +36,7 @@ from salon_jobs.core.errors import StoreRefused
 from salon_jobs.core.redaction import redacted
 from salon_jobs.core.text import visible_html
 from salon_jobs.core.units import with_noun
-from salon_jobs.dashboard.labels import exact, store_name
+from salon_jobs.dashboard.labels import ago, exact, store_name
 from salon_jobs.db.connections import schema_missing
 from salon_jobs.models import Job, Limit
 from salon_jobs.tenancy.active import current_store_id
@@ -260,11 +260,12 @@ class ReaderAdmin(ModelAdmin):
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Show the list, with the model's name as its title."""
         title = str(self.opts.verbose_name_plural).capitalize()
-        related = [
-            (str(model._meta.verbose_name_plural).capitalize(), address_of_list(model, self.admin_site))
-            for model in self.related
-            if self.admin_site.is_registered(model) and self._is_linked(self.admin_site.get_model_admin(model), request)
-        ]
+        related: list[tuple[str, str]] = []
+        for model in self.related:
+            page: Any = self.admin_site.get_model_admin(model) if self.admin_site.is_registered(model) else None
+            if page is not None and configured_parts()[page.part] and page.has_view_permission(request):
+                name = str(model._meta.verbose_name_plural).capitalize()
+                related.append((name, address_of_list(model, self.admin_site)))
         return super().changelist_view(request, {"title": title, "related": related, **(extra_context or {})})
 
     def change_view(
@@ -330,8 +331,11 @@ class ReaderAdmin(ModelAdmin):
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Leave out empty fields, fields hidden from the user, and sections without fields."""
         unseen = self.hidden_fields(request)
-        if obj is not None:
-            unseen |= {name for name in self.optional if name not in unseen and self._is_empty(name, obj)}
+        for name in () if obj is None else self.optional:
+            if name not in unseen:
+                shown = getattr(self, name, None)
+                value = shown(obj) if callable(shown) else getattr(obj, name)
+                unseen |= {name} if value in (None, "", 0, "-") else set()
         kept = [
             (name, {**each, "fields": [field for field in each["fields"] if field not in unseen]})
             for name, each in super().get_fieldsets(request, obj)
@@ -341,10 +345,6 @@ class ReaderAdmin(ModelAdmin):
     def hidden_fields(self, request: HttpRequest) -> set[str]:
         """Return the fields that the user may not see, and those of the store in a project without stores."""
         return set() if conf.store_model else {"store", "store_link"}
-
-    def _is_empty(self, name: str, row: Any) -> bool:
-        shown = getattr(self, name, None)
-        return (shown(row) if callable(shown) else getattr(row, name)) in (None, "", 0, "-")
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         """Return whether the index lists the page: not if it is internal, or the settings do not configure its part."""
@@ -360,10 +360,6 @@ class ReaderAdmin(ModelAdmin):
         if not may(request, view):
             return f"it needs the permission {view}"
         return "your permissions do not include it" if self._is_for(request) else _OPERATORS_ONLY
-
-    @staticmethod
-    def _is_linked(page: Any, request: HttpRequest) -> bool:
-        return configured_parts()[page.part] and page.has_view_permission(request)
 
     def _is_for(self, request: HttpRequest) -> bool:
         return self.has_rows_of_stores or sees_all_stores(request)
@@ -444,8 +440,10 @@ class ReadOnlyAdmin(ReaderAdmin):
 
         Also refuses values that PostgreSQL's text cannot hold.
         """
-        offered = [name for each in self.list_filter for name in _lookups_of(each)]
-        if lookup not in (*offered, *self.linked_by):
+        offered = set(self.linked_by)
+        for each in self.list_filter:  # a field's name, or a ``SimpleListFilter``
+            offered |= {each, f"{each}__exact"} if isinstance(each, str) else {each.parameter_name}  # type: ignore[union-attr]
+        if lookup not in offered:
             raise DisallowedModelAdminLookup(f"{self.opts.verbose_name_plural} have no filter {lookup!r}")
         return "\0" not in value
 
@@ -460,13 +458,6 @@ class ReadOnlyAdmin(ReaderAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: models.Model | None = None) -> bool:
         """Refuse: pruning deletes."""
         return False
-
-
-def _lookups_of(list_filter: Any) -> tuple[str, ...]:
-    """Return the query parameters of one of our list filters: a field's name, or a ``SimpleListFilter``."""
-    if isinstance(list_filter, str):
-        return list_filter, f"{list_filter}__exact"
-    return (list_filter.parameter_name,)
 
 
 def id_or_uuid(term: str, *, uuid_field: str) -> Q:
@@ -486,6 +477,28 @@ def time_of(name: str, description: str) -> Callable[[Any, Any], SafeString | st
     def shown(_: Any, row: Any) -> SafeString | str:
         at: datetime | None = getattr(row, name)
         return "-" if at is None else exact(at, datetime.now(UTC))
+
+    return shown
+
+
+def age_of(name: str, description: str) -> Callable[[Any, Any], SafeString | str]:
+    """Return the display function of a row's time by its distance from now, with the time as a tooltip."""
+
+    @admin.display(description=description)
+    def shown(_: Any, row: Any) -> SafeString | str:
+        at: datetime | None = getattr(row, name)
+        return "-" if at is None else ago(at, datetime.now(UTC))
+
+    return shown
+
+
+def json_of(name: str, description: str, *, hides_empty: bool = False) -> Callable[[Any, Any], SafeString | str]:
+    """Return the display function of a row's JSON, perhaps with a dash for an empty value."""
+
+    @admin.display(description=description)
+    def shown(_: Any, row: Any) -> SafeString | str:
+        value = getattr(row, name)
+        return "-" if hides_empty and not value else as_json(value)
 
     return shown
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib import admin
@@ -13,9 +12,8 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 
 from salon_jobs.admin.actions import ActionAdmin, actions_of
-from salon_jobs.admin.base import OrderedList, badge, text, time_of
+from salon_jobs.admin.base import OrderedList, age_of, badge, text, time_of
 from salon_jobs.admin.filters import InboxStatusFilter
-from salon_jobs.dashboard.labels import ago
 from salon_jobs.inbox.queries import shown_text
 from salon_jobs.models import InboxMessage
 
@@ -53,6 +51,7 @@ class InboxAdmin(ActionAdmin):
         ("Details", {"fields": ("message_id",), "classes": ("collapse",)}),
     )
     optional = ("code", "reason", "job_link", "event", "producer", "store", "shown_raw", "dismissed")
+    received = age_of("received_at", "received")
     received_at_time = time_of("received_at", "received")
     dismissed = time_of("ended_at", "dismissed")
 
@@ -84,10 +83,6 @@ class InboxAdmin(ActionAdmin):
     def kind(self, message: InboxMessage) -> SafeString:
         """Show the event, and below the consumer that read it."""
         return format_html("{}<small>{}</small>", message.event or "-", message.consumer)
-
-    @admin.display(description="received")
-    def received(self, message: InboxMessage) -> SafeString:
-        return ago(message.received_at, datetime.now(UTC))
 
     @admin.display(description="raw message")
     def shown_raw(self, message: InboxMessage) -> SafeString | str:

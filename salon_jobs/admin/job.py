@@ -25,11 +25,11 @@ from django.utils.text import Truncator
 from salon_jobs.admin.actions import ActionAdmin, ButtonList
 from salon_jobs.admin.base import (
     MOST,
-    as_json,
     as_reader,
     badge,
     explained,
     id_or_uuid,
+    json_of,
     may,
     reader,
     sees_all_stores,
@@ -194,6 +194,7 @@ class JobAdmin(ActionAdmin):
         "job_key",
         "concurrency_key",
     )
+    shown_payload = json_of("payload", "payload")
     enqueued_at = time_of("created_at", "enqueued")
     due_at = time_of("run_at", "due")
     ended = time_of("finished_at", "ended")
@@ -451,10 +452,6 @@ class JobAdmin(ActionAdmin):
     def _alike(self, shown: str, **filters: str) -> SafeString:
         """Link a job's property to the list of jobs that share it."""
         return format_html('<a href="{}?{}">{}</a>', self.address_of_list(), urlencode(filters), shown)
-
-    @admin.display(description="payload")
-    def shown_payload(self, job: Job) -> SafeString:
-        return as_json(job.payload)
 
     @admin.display(description="errors")
     def errors(self, job: Job) -> SafeString | str:

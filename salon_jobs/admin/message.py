@@ -26,9 +26,10 @@ from salon_jobs.admin.actions import (
 from salon_jobs.admin.base import (
     ReadOnlyAdmin,
     address_of_list,
-    as_json,
+    age_of,
     badge,
     id_or_uuid,
+    json_of,
     reader,
     sees_all_stores,
     time_of,
@@ -148,6 +149,8 @@ class MessageAdmin(DestinationLinkAdmin):
         "producer",
         "replay_of",
     )
+    shown_payload = json_of("payload", "payload")
+    shown_headers = json_of("headers", "headers", hides_empty=True)
     written = time_of("created_at", "written")
     sent = time_of("sent_at", "published")
     ended = time_of("ended_at", "failed or skipped")
@@ -203,14 +206,6 @@ class MessageAdmin(DestinationLinkAdmin):
         now = datetime.now(UTC)
         sent = ago(message.sent_at, now) if message.sent_at else ""
         return format_html("{}<small>{}{}</small>", ago(message.created_at, now), "sent " if sent else "", sent)
-
-    @admin.display(description="payload")
-    def shown_payload(self, message: Message) -> SafeString:
-        return as_json(message.payload)
-
-    @admin.display(description="headers")
-    def shown_headers(self, message: Message) -> SafeString | str:
-        return as_json(message.headers) if message.headers else "-"
 
     @admin.display(description="delivery")
     def delivery(self, message: Message) -> SafeString | str:
@@ -272,6 +267,7 @@ class BlockedAggregateAdmin(DestinationLinkAdmin):
     fields = ("state", "head", "code", "error", "destination", "aggregate_id", "store", "start", "retry_count", "retry")
     optional = ("code", "error", "aggregate_id", "store", "retry_count", "retry")
     start = time_of("since", "since")
+    blocked = age_of("since", "since")
     retry = time_of("retry_at", "next attempt")
     actions = actions_of(BlockedAggregate)
 
@@ -284,10 +280,6 @@ class BlockedAggregateAdmin(DestinationLinkAdmin):
     def to(self, row: BlockedAggregate) -> SafeString:
         """Name the destination, and below the aggregate."""
         return format_html("{}<small>{}</small>", row.aggregate_type, row.aggregate_id or "")
-
-    @admin.display(description="since")
-    def blocked(self, row: BlockedAggregate) -> SafeString:
-        return ago(row.since, datetime.now(UTC))
 
     @admin.display(description="retry")
     def attempt(self, row: BlockedAggregate) -> SafeString:
@@ -311,6 +303,7 @@ class DestinationAdmin(ActionAdmin):
     optional = ("pause", "start", "outage_code", "outage")
     sortable_by = ()
     start = time_of("outage_since", "down since")
+    since = age_of("outage_since", "down since")
     list_filter = (DestinationStateFilter,)
     search_fields = ("aggregate_type__exact",)
     ordering = ("aggregate_type",)
@@ -352,10 +345,6 @@ class DestinationAdmin(ActionAdmin):
     def pause(self, row: DestinationState) -> str:
         """Show who paused the destination, and when."""
         return pause_of(row).capitalize() if row.paused else "-"
-
-    @admin.display(description="down since")
-    def since(self, row: DestinationState) -> SafeString | str:
-        return "-" if row.outage_since is None else ago(row.outage_since, datetime.now(UTC))
 
 
 class ReplayAdmin(ReadOnlyAdmin):

@@ -15,7 +15,17 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from salon_jobs.admin.actions import BATCH, Action, ActionAdmin, ActionForm, actions_of, log_changed
-from salon_jobs.admin.base import OrderedList, ReadOnlyAdmin, address_of_list, as_json, badge, may, reader, time_of
+from salon_jobs.admin.base import (
+    OrderedList,
+    ReadOnlyAdmin,
+    address_of_list,
+    age_of,
+    as_json,
+    badge,
+    may,
+    reader,
+    time_of,
+)
 from salon_jobs.admin.filters import EntryFilter
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import SalonJobsError
@@ -58,6 +68,7 @@ class ProcessAdmin(ReadOnlyAdmin):
     ordering = ("-heartbeat_at",)
     sortable_by = ()
     started = time_of("started_at", "started")
+    age = age_of("started_at", "started")
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """Return the process with what it runs."""
@@ -96,10 +107,6 @@ class ProcessAdmin(ReadOnlyAdmin):
         shown = ago(row.heartbeat_at, now)
         is_silent = now - row.heartbeat_at > conf.process_silent_after
         return format_html("{} {}", shown, badge("silent", "bad")) if is_silent else shown
-
-    @admin.display(description="started")
-    def age(self, row: Process) -> SafeString:
-        return ago(row.started_at, datetime.now(UTC))
 
     @admin.display(description="supervisor")
     def supervisor(self, row: Process) -> SafeString | str:
@@ -303,6 +310,7 @@ class FanOutAdmin(ReadOnlyAdmin):
     sortable_by = ()
     of_tick = time_of("tick", "cron tick")
     created = time_of("created_at", "added")
+    age = age_of("created_at", "added")
 
     @admin.display(description="fan-out")
     def name(self, record: FanOutRecord) -> SafeString:
@@ -322,10 +330,6 @@ class FanOutAdmin(ReadOnlyAdmin):
     @admin.display(description="paused stores")
     def paused_stores(self, record: FanOutRecord) -> int:
         return record.paused
-
-    @admin.display(description="added")
-    def age(self, record: FanOutRecord) -> SafeString:
-        return ago(record.created_at, datetime.now(UTC))
 
     def progress(self, record: FanOutRecord) -> SafeString:
         """Count the jobs, with a link to them."""

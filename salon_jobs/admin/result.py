@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib import admin
@@ -11,9 +10,8 @@ from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from salon_jobs.admin.base import ReadOnlyAdmin, as_json, id_or_uuid, time_of
+from salon_jobs.admin.base import ReadOnlyAdmin, age_of, id_or_uuid, json_of, time_of
 from salon_jobs.core.units import duration
-from salon_jobs.dashboard.labels import ago
 from salon_jobs.models import JobResult
 
 
@@ -32,6 +30,10 @@ class JobResultAdmin(ReadOnlyAdmin):
         ("Details", {"fields": ("priority", "public_id", "worker_id"), "classes": ("collapse",)}),
     )
     optional = ("store", "public_id")
+    shown_value = json_of("value", "returned")
+    shown_payload = json_of("payload", "payload")
+    finished = age_of("finished_at", "finished")
+    kept = age_of("expires_at", "kept until")
     enqueued = time_of("created_at", "enqueued")
     due = time_of("run_at", "due")
     started = time_of("started_at", "started")
@@ -54,22 +56,6 @@ class JobResultAdmin(ReadOnlyAdmin):
         """Name the job by its task, and below by its number."""
         return format_html("{}<small>#{}</small>", row.task, row.pk)
 
-    @admin.display(description="finished")
-    def finished(self, row: JobResult) -> SafeString:
-        return ago(row.finished_at, datetime.now(UTC))
-
     @admin.display(description="ran for")
     def took(self, row: JobResult) -> str:
         return duration(max(0.0, (row.finished_at - row.started_at).total_seconds()))
-
-    @admin.display(description="kept until")
-    def kept(self, row: JobResult) -> SafeString:
-        return ago(row.expires_at, datetime.now(UTC))
-
-    @admin.display(description="returned")
-    def shown_value(self, row: JobResult) -> SafeString:
-        return as_json(row.value)
-
-    @admin.display(description="payload")
-    def shown_payload(self, row: JobResult) -> SafeString:
-        return as_json(row.payload)

@@ -81,9 +81,12 @@ def cron(*, using: str) -> tuple[CronAtWork, ...]:
     now = datetime.now(UTC)
     results = {row[0]: row[1:] for row in rows("cron_results", using=using)}
     next_at = {entry.name: entry.expression.next_after(now) for entry in cron_entries.all()}
-    return tuple(
-        _entry(name, next_at.get(name), results.get(name, (None,) * 4)) for name in sorted({*results, *next_at})
-    )
+    entries: list[CronAtWork] = []
+    for name in sorted({*results, *next_at}):
+        tick, fired_at, job_id, outcome = results.get(name, (None,) * 4)
+        result = "never fired" if tick is None else outcome or "no longer recorded"
+        entries.append(CronAtWork(name, next_at.get(name), tick, fired_at, job_id, result))
+    return tuple(entries)
 
 
 def _process(row: tuple[Any, ...]) -> ProcessAtWork:
@@ -95,9 +98,3 @@ def _process(row: tuple[Any, ...]) -> ProcessAtWork:
     return ProcessAtWork(
         number, kind, hostname, pid, supervisor_id, served, concurrency, started_at, beat_s_ago, held, shown
     )
-
-
-def _entry(name: str, next_at: datetime | None, last: tuple[Any, ...]) -> CronAtWork:
-    tick, fired_at, job_id, outcome = last
-    result = "never fired" if tick is None else outcome or "no longer recorded"
-    return CronAtWork(name, next_at, tick, fired_at, job_id, result)

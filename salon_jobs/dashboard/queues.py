@@ -167,17 +167,15 @@ def history(span: Span, *, using: str, now: datetime | None = None) -> tuple[Ste
     at = since
     while at <= ended:
         minutes = min(step_s, (until - at).total_seconds()) / 60
-        steps.append(_step(at, minutes, runs.get(at), depths.get(at, (None, None))))
+        depth = depths.get(at, (None, None))
+        if (found := runs.get(at)) is None:
+            steps.append(Step(at, waiting=depth[0], due=depth[1]))
+        else:
+            succeeded, retried, failed, waits, most_s = found
+            rates = succeeded / minutes, retried / minutes, failed / minutes
+            steps.append(Step(at, *rates, percentile(waits, 0.5, most_s), percentile(waits, 0.95, most_s), *depth))
         at += span.step
     return tuple(steps)
-
-
-def _step(at: datetime, minutes: float, runs: tuple[Any, ...] | None, depth: tuple[Any, ...]) -> Step:
-    if runs is None:
-        return Step(at, waiting=depth[0], due=depth[1])
-    succeeded, retried, failed, waits, most_s = runs
-    rates = succeeded / minutes, retried / minutes, failed / minutes
-    return Step(at, *rates, percentile(waits, 0.5, most_s), percentile(waits, 0.95, most_s), *depth)
 
 
 LOOKED_AT: Final = 10_000
