@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from threading import Lock
-from typing import ClassVar, Final, Generic, NamedTuple, TypeVar
+from typing import ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from salon_jobs.core import destinations
@@ -186,6 +186,43 @@ class Publisher(ABC):
 
     def close(self) -> None:  # noqa: B027 - some hold nothing
         """Release connections and threads. Idempotent."""
+
+
+class Client(Protocol):
+    """What a ``ClientPublisher`` publishes through. Thread-safe; made without I/O."""
+
+    def ping(self) -> None:
+        """Check that the broker answers. Raises NotReady."""
+
+    def close(self) -> None:
+        """Release connections and threads."""
+
+
+C = TypeVar("C", bound=Client)
+
+
+class ClientPublisher(Publisher, Generic[C]):
+    """Publisher through a client, which is made at first use: its module imports the SDK."""
+
+    def __init__(self) -> None:
+        self.client = OnFirstUse(self.connect)
+
+    @abstractmethod
+    def connect(self) -> C:
+        """Import the client's module and make the client. Raises ConfigurationError."""
+
+    def open(self) -> None:
+        """Make the client, which connects with the first message. Raises ConfigurationError."""
+        self.client.get()
+
+    def ping(self) -> None:
+        """Have the client check that the broker answers."""
+        self.client.get().ping()
+
+    def close(self) -> None:
+        """Close the client; a later use makes another one."""
+        if (client := self.client.take()) is not None:
+            client.close()
 
 
 # Verdicts on the destination: any other message sent there would get the same.

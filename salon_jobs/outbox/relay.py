@@ -90,8 +90,10 @@ class Relay(Loop):
         except BaseException:
             self._forced.set()
             raise
-        if self._burst and self._is_done():
-            self.stopping.set()
+        if self._burst:
+            all_read = self._owns() and self._held_since is None and not self._destinations.behind(self._gate)
+            if all_read and self._marker.idle and self._destinations.idle:
+                self.stopping.set()
         return wait_s
 
     def on_outage(self) -> None:
@@ -116,7 +118,14 @@ class Relay(Loop):
         left_s = conf.shutdown_grace.total_seconds() - conf.shutdown_interrupt_after.total_seconds() - _LEAVE_S
         clean = self._marker.stop_within(max(1.0, left_s)) and clean
         if (ownership := self._ownership) is not None:
-            self.outage.attempt(lambda: self._leave(ownership))
+
+            def leave() -> None:
+                self._write_failures()
+                # Not those with messages in flight or unmarked: the next relay takes them when our time is over.
+                self._destinations.own(frozenset())
+                ownership.release(self._destinations.free_of(ownership.mine))
+
+            self.outage.attempt(leave)
         self._destinations.close()
         return clean
 
@@ -267,17 +276,6 @@ class Relay(Loop):
             if failure.final and message.id in written:
                 about = (str(message.message_id), message.aggregate_type, message.event, message.store_id)
                 report_failure(MessageFailure(*about, failure.answer.code, failure.tries))
-
-    def _is_done(self) -> bool:
-        """Return, in a burst, whether nothing is left to do now."""
-        all_read = self._owns() and self._held_since is None and not self._destinations.behind(self._gate)
-        return all_read and self._marker.idle and self._destinations.idle
-
-    def _leave(self, ownership: Ownership) -> None:
-        self._write_failures()
-        # Not those with messages in flight or unmarked: the next relay takes them when our time is over.
-        self._destinations.own(frozenset())
-        ownership.release(self._destinations.free_of(ownership.mine))
 
 
 # Relay, marker, pruner, heartbeat, and two concurrent health checks.

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
 from salon_jobs.brokers.publisher import Publisher
 from salon_jobs.brokers.source import Delivery, Source
 from salon_jobs.conf.sections import read_consumers
-from salon_jobs.core.errors import SourceLost
-from salon_jobs.inbox import queries as inbox
 from salon_jobs.inbox.consumer import Consumer
 from tests.brokers.messages import make, publish
 from tests.e2e.worker_process import eventually
@@ -107,70 +104,3 @@ def test_acknowledgements_that_never_arrived_bring_no_second_job(
         monkeypatch.setattr(source, "acknowledge", answer)
         eventually(lambda: sum(answered) >= len(lost), PATIENCE_S)
     assert notes() == expected(5)
-
-
-def test_poison_is_rejected_after_so_many_deliveries_and_holds_up_no_other(
-    source: Source, publisher: Publisher, destination: str
-) -> None:
-    nobody = make(destination, "p", event="order.sold", store_id=uuid4())
-    unknown = make(destination, "u", event="order.lost")
-    assert publish(publisher, nobody, unknown, *batch(destination, 3)) == [None] * 5
-    with running_consumer(consumer(source)):
-        eventually(lambda: len(notes()) == 3, PATIENCE_S)
-        eventually(lambda: ("rejected", "INBOX.UNKNOWN_STORE") in rows(), PATIENCE_S)
-    assert sorted(rows()) == [("enqueued", "")] * 3 + [
-        ("rejected", "INBOX.UNKNOWN_EVENT"),
-        ("rejected", "INBOX.UNKNOWN_STORE"),
-    ]
-    assert seen("SELECT deliveries FROM salon_jobs_inbox WHERE code = 'INBOX.UNKNOWN_STORE'") == [(5,)]
-
-
-def test_what_is_no_message_is_rejected_and_the_queue_goes_on(
-    broker: Broker, source: Source, publisher: Publisher, destination: str
-) -> None:
-    broker.spoil(destination, "this is no message")
-    assert publish(publisher, *batch(destination, 2)) == [None] * 2
-    consumer(source, burst=True).run()
-    assert sorted(rows()) == [("enqueued", ""), ("enqueued", ""), ("rejected", "INBOX.UNREADABLE")]
-    assert "this is no message" in seen("SELECT raw FROM salon_jobs_inbox WHERE status = 'rejected'")[0][0]
-
-
-def test_a_replay_is_refused_by_rule_and_let_through_by_an_operator(
-    source: Source, publisher: Publisher, destination: str
-) -> None:
-    original = make(destination, payload='{"note": "00"}')
-    replay = make(destination, payload='{"note": "00"}', replay_of=original.message_id)
-    assert publish(publisher, original, replay) == [None, None]
-    loop = consumer(source, REPLAYS="refuse")
-    with running_consumer(loop):
-        eventually(lambda: ("rejected", "INBOX.REPLAY_REFUSED") in rows(), PATIENCE_S)
-        eventually(lambda: notes() == ["00"], PATIENCE_S)
-        [(row,)] = seen("SELECT id FROM salon_jobs_inbox WHERE status = 'rejected'")
-        inbox.retry_messages([row], using="operator")
-        eventually(lambda: notes() == ["00", "00"], PATIENCE_S)
-
-
-def test_a_broker_that_goes_and_comes_back_is_consumed_further(
-    broker: Broker, source: Source, publisher: Publisher, destination: str
-) -> None:
-    def lost() -> bool:
-        try:
-            loop.facts()
-        except SourceLost:
-            return True
-        return False
-
-    assert publish(publisher, *batch(destination, 3)) == [None] * 3
-    loop = consumer(source)
-    with running_consumer(loop):
-        eventually(lambda: len(notes()) == 3, PATIENCE_S)
-        broker.stop()
-        try:
-            eventually(lost, PATIENCE_S)
-        finally:
-            broker.start()
-        late = make(destination, "9", payload='{"note": "03"}')
-        published: Callable[[], bool] = lambda: publish(publisher, late) == [None]  # noqa: E731
-        eventually(published, PATIENCE_S)
-        eventually(lambda: notes() == expected(4), PATIENCE_S)
-        eventually(lambda: not lost(), PATIENCE_S)

@@ -262,13 +262,6 @@ def test_limits_of_the_stream_become_verdicts(
     assert results(publisher, make(destination), make(destination)) == [(verdict, code), HELD]
 
 
-def test_a_server_that_is_away_is_an_outage(configure: Configure, publisher: NatsPublisher) -> None:
-    configure(NatsBroker(), MAX_RECONNECTS=0)
-    assert results(publisher, make("rn::nats:::orders")) == [(Verdict.OUTAGE, "NATS.UNREACHABLE")]
-    with pytest.raises(NotReady, match=r"NATS\.UNREACHABLE.*Connect call failed"):
-        publisher.ping()
-
-
 @contextmanager
 def frozen(broker: NatsBroker) -> Generator[None]:
     """Have a server keep its connections and say nothing."""

@@ -65,7 +65,7 @@ class Requests:
         self.lists = 0
         self.refuse: Callable[[list[dict[str, Any]]], str | None] = lambda entries: None
         self.fail: dict[str, str] = {}  # payload → error code
-        events = publisher._connection.get()._client.meta.events
+        events = publisher.client.get()._client.meta.events
         events.register("provide-client-params.sns.PublishBatch", self._record)
         events.register("provide-client-params.sns.ListTopics", self._count)
         events.register("before-call.sns.PublishBatch", self._answer)
@@ -193,7 +193,7 @@ def test_an_entry_without_an_answer_is_tried_again(publisher: SnsPublisher, requ
     def forget(parsed: dict[str, Any], **_: object) -> None:
         parsed["Successful"] = parsed["Successful"][1:]
 
-    publisher._connection.get()._client.meta.events.register("after-call.sns.PublishBatch", forget)
+    publisher.client.get()._client.meta.events.register("after-call.sns.PublishBatch", forget)
     assert codes(publisher, make(topic, "a"), make(topic, "b")) == ["SNS.NO_ANSWER", ""]
 
 
@@ -270,7 +270,7 @@ def test_what_boto3_can_not_use_is_told_when_the_publisher_opens(
 @pytest.mark.parametrize("body", [b"<html>Welcome to the hotel</html>", b"{}", b""])
 def test_an_answer_that_sns_never_gave_counts_for_nothing(publisher: SnsPublisher, topic: str, body: bytes) -> None:
     assert publish(publisher, make(topic)) == [None]
-    events: Any = publisher._connection.get()._client.meta.events
+    events: Any = publisher.client.get()._client.meta.events
     nothing: Any = {}
     events.register("before-send.sns", lambda request, **_: AWSResponse(request.url, 200, nothing, _Body(body)))
     assert codes(publisher, make(topic))[0] in ("SNS.UNREACHABLE", "SNS.NO_ANSWER")
@@ -420,7 +420,7 @@ def test_topics_that_can_not_be_read_are_tried_again_each_minute_and_those_known
 ) -> None:
     configure(REFETCH_INTERVAL=interval)
     publisher = SnsPublisher(clock=clock, wait=clock.wait)
-    events = publisher._connection.get()._client.meta.events
+    events = publisher.client.get()._client.meta.events
     refused = True
 
     def refuse(**_: object) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterator
 from uuid import uuid4
@@ -13,9 +12,8 @@ from salon_jobs.brokers.aws import client
 from salon_jobs.brokers.aws.client import SnsConnection
 from salon_jobs.outbox import queries
 from tests.e2e.worker_process import eventually
-from tests.outbox.scene import emitted, outages, relay_in_burst, relaying, statuses
+from tests.outbox.scene import emitted, relay_in_burst, relaying, statuses
 from tests.servers.sns import SnsBroker, SnsFifoBroker
-from tests.support import seen
 
 
 @pytest.fixture(scope="module")
@@ -47,37 +45,6 @@ def readings(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
     monkeypatch.setattr(SnsConnection, "_topic_arns", noticed)
     return found
-
-
-def arrived(broker: SnsBroker, topic: str, aggregate_id: str) -> list[int]:
-    """Return the numbers of what arrived of an aggregate, in the broker's order."""
-    return [json.loads(one.payload)["number"] for one in broker.received(topic) if one.aggregate_id == aggregate_id]
-
-
-def test_what_committed_arrives_once_and_in_order(broker: SnsBroker, topic: str) -> None:
-    for number in range(6):
-        for aggregate in "abc":
-            emitted(aggregate, number=number, to=topic)
-    assert relay_in_burst()
-    assert statuses() == {"published": 18}
-    for aggregate in "abc":
-        assert arrived(broker, topic, aggregate) == list(range(6))
-
-
-def test_an_outage_costs_no_attempt_and_what_waited_arrives_in_order(broker: SnsBroker, topic: str) -> None:
-    with relaying():
-        emitted("a", number=0, to=topic)
-        eventually(lambda: statuses() == {"published": 1})
-        broker.stop()
-        try:
-            for number in range(1, 5):
-                emitted("a", number=number, to=topic)
-            eventually(lambda: outages() == ["SNS.UNREACHABLE"])
-        finally:
-            broker.start()
-        eventually(lambda: statuses() == {"published": 5}, 20)
-    assert seen("SELECT max(retry_count) FROM salon_jobs_message") == [(0,)]
-    assert arrived(broker, topic, "a") == [0, 1, 2, 3, 4]
 
 
 def test_a_relay_reads_the_topics_when_it_starts(topic: str, readings: list[list[str]]) -> None:

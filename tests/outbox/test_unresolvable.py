@@ -279,23 +279,6 @@ def test_a_subscriber_that_is_no_stream_makes_no_outage_of_it(
             done.set()
 
 
-def test_a_destination_without_any_stream_is_missing_as_a_whole_and_blocks_no_aggregate(
-    nats: NatsBroker, warned: Callable[[str], list[dict[str, Any]]]
-) -> None:
-    with transaction.atomic():
-        emit_many(draft(f"a{n % 3000}", n // 3000, to=TO) for n in range(6000))
-    with relaying() as relay:
-        eventually(lambda: relay.facts()["destinations"].get(TO, {}).get("outage") == "NATS.NO_STREAM", 20)
-        eventually(lambda: outages() == ["NATS.NO_STREAM"])
-        assert blocked() == []
-        assert [one["code"] for one in warned("destination_unresolvable")] == ["NATS.NO_STREAM"]
-        nats.stream("orders")
-        eventually(lambda: statuses() == {"published": 6000}, 60)
-    assert set(map(tuple, there(nats, "orders").values())) == {(0, 1)}
-    assert len(warned("destination_unresolvable")) == 1
-    assert charged() == 0
-
-
 def test_a_stream_for_some_of_the_subjects_ends_the_wait_of_those(nats: NatsBroker) -> None:
     with relaying() as relay:
         for number in range(3):

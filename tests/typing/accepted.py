@@ -44,6 +44,7 @@ from salon_jobs.backend import SalonJobsBackend
 from salon_jobs.backend import task as backend_task
 from salon_jobs.brokers.publisher import (
     NOT_SENT,
+    ClientPublisher,
     OutgoingMessage,
     Publisher,
     PublishFailure,
@@ -497,6 +498,36 @@ class Printer(Publisher):
 
     def ping(self) -> None:
         """Answer."""
+
+
+class Pen:
+    """Client of a plotter."""
+
+    def ping(self) -> None:
+        """Answer."""
+
+    def close(self) -> None:
+        """Dry."""
+
+
+class Plotter(ClientPublisher[Pen]):
+    """Publisher through a client."""
+
+    service = "plotter"
+
+    def check(self, message: OutgoingMessage) -> None:
+        """Accept everything."""
+
+    def connect(self) -> Pen:
+        """Take a pen."""
+        return Pen()
+
+    def publish(
+        self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]
+    ) -> list[PublishFailure | None]:
+        """Plot nothing."""
+        assert_type(self.client.get(), Pen)
+        return [None for _ in messages]
 
 
 class Scanner(Source):

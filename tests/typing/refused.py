@@ -41,6 +41,7 @@ from salon_jobs.backend import SalonJobsBackend
 from salon_jobs.backend import task as backend_task
 from salon_jobs.brokers.publisher import (
     NOT_SENT,
+    ClientPublisher,
     OutgoingMessage,
     Publisher,
     PublishFailure,
@@ -396,6 +397,7 @@ job_started.connect(print, sender_id=1)  # E
 job_finished.send(job=1)  # E
 Publisher()  # E
 publish_one_by_one([], print)  # E
+ClientPublisher()  # E
 PublishFailure("retry")  # E
 wrong_verdict: Verdict = "retry"  # E
 wrong_answer: Verdict = NOT_SENT  # E

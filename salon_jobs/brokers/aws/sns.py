@@ -17,9 +17,8 @@ from salon_jobs.brokers.publisher import (
     Aggregate,
     AggregateOrder,
     Answers,
-    OnFirstUse,
+    ClientPublisher,
     OutgoingMessage,
-    Publisher,
     PublishFailure,
     Verdict,
 )
@@ -86,7 +85,7 @@ _NO_TEXT: Final = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010
 _JOIN_S: Final = 1.0
 
 
-class SnsPublisher(Publisher):
+class SnsPublisher(ClientPublisher["SnsConnection"]):
     """Publisher of batches of up to ten, several at once, but never two messages of one aggregate at once.
 
     SNS answers for each entry of a batch, so an earlier entry can fail while a later one is published. The next message
@@ -99,9 +98,9 @@ class SnsPublisher(Publisher):
     def __init__(
         self, *, clock: Callable[[], float] = time.monotonic, wait: Callable[[Event, float], bool] = Event.wait
     ) -> None:
+        super().__init__()
         self._clock = clock
         self._wait = wait
-        self._connection = OnFirstUse(self._connect)
         self._closing = Event()
         self._reader: Thread | None = None
 
@@ -142,7 +141,7 @@ class SnsPublisher(Publisher):
 
     def open(self) -> None:
         """Discover the topics unless they are known. If SNS does not answer, that happens at first use."""
-        self._connection.get().topics.discover()
+        self.client.get().topics.discover()
 
     def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:
         """Publish to one topic, found by name; region and account of the ARN are ignored."""
@@ -159,22 +158,17 @@ class SnsPublisher(Publisher):
             ]
         return order.answers
 
-    def ping(self) -> None:
-        """Check readiness by asking SNS for its topics."""
-        self._connection.get().ping()
-
     def close(self) -> None:
         """Stop refreshing topics and close the connections; a later use opens new ones."""
         self._closing.set()
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.join(_JOIN_S)
-        if (connection := self._connection.take()) is not None:
-            connection.close()
+        super().close()
 
     def _read_topics(self, closing: Event) -> None:
         try:
-            topics = self._connection.get().topics
+            topics = self.client.get().topics
         except ConfigurationError as error:  # the first message raises it again
             log_event(logging.ERROR, events.TOPICS_NOT_READ, error=str(error))
             return
@@ -182,14 +176,15 @@ class SnsPublisher(Publisher):
             if self._wait(closing, due_in_s):
                 return
 
-    def _connect(self) -> SnsConnection:
+    def connect(self) -> SnsConnection:
+        """Make the clients of boto3."""
         # A process that only emits messages needs no boto3.
         from salon_jobs.brokers.aws.client import SnsConnection  # noqa: PLC0415
 
         return SnsConnection(clock=self._clock)
 
     def _send(self, topic: str, order: AggregateOrder, *, should_continue: Callable[[], bool]) -> None:
-        connection = self._connection.get()
+        connection = self.client.get()
         arn = connection.find_topic(topic)
         if isinstance(arn, PublishFailure):
             order.stop(arn)

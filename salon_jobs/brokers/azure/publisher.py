@@ -12,9 +12,8 @@ from salon_jobs.brokers.publisher import (
     AggregateOrder,
     Answers,
     BrokerError,
-    OnFirstUse,
+    ClientPublisher,
     OutgoingMessage,
-    Publisher,
     PublishFailure,
     Verdict,
 )
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 LARGEST_BYTES: Final = 49_152
 
 
-class AzureQueuePublisher(Publisher):
+class AzureQueuePublisher(ClientPublisher["AzureAccount"]):
     """Publisher to ``rn::azurequeue:::QUEUE`` in the account of the settings.
 
     Aggregates are sent in parallel, up to ``AzureAccount.concurrency``; messages of one aggregate, one by one. The
@@ -37,9 +36,6 @@ class AzureQueuePublisher(Publisher):
     """
 
     service = "azurequeue"
-
-    def __init__(self) -> None:
-        self._account = OnFirstUse(lambda: connect("azure-publisher"))
 
     @property
     def largest_bytes(self) -> int:
@@ -64,15 +60,18 @@ class AzureQueuePublisher(Publisher):
                 f"Queue Storage accepts {LARGEST_BYTES} in all: store the content elsewhere and send a reference to it"
             )
 
-    def open(self) -> None:
-        """Create the connection pool; the first message connects. Raises ConfigurationError."""
-        self._account.get()
+    def connect(self) -> AzureAccount:
+        """Prepare the connection pool; the first message connects. Raises ConfigurationError."""
+        # The SDK takes half a second to import, and a web process, which only calls check, does not need it.
+        from salon_jobs.brokers.azure.account import AzureAccount  # noqa: PLC0415
+
+        return AzureAccount("azure-publisher")
 
     def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:
         """Put the messages, different aggregates in parallel."""
         if not messages:
             return []
-        account = self._account.get()
+        account = self.client.get()
         queue = parse_destination(messages[0].aggregate_type).resource
         order = AggregateOrder(messages)
 
@@ -83,23 +82,6 @@ class AzureQueuePublisher(Publisher):
 
         list(account.threads.map(put_while_ready, range(min(len(order.ready), account.concurrency))))
         return order.answers
-
-    def ping(self) -> None:
-        """Check that the account answers and accepts its key; a shared access signature may be denied (403)."""
-        self._account.get().ping()
-
-    def close(self) -> None:
-        """Close the connections once requests in progress have ended."""
-        if (account := self._account.take()) is not None:
-            account.close()
-
-
-def connect(name: str) -> AzureAccount:
-    """Open the account of the settings; ``name`` is for its threads. Raises ConfigurationError."""
-    # The SDK takes half a second to import, and a web process, which only calls check, does not need it.
-    from salon_jobs.brokers.azure.account import AzureAccount  # noqa: PLC0415
-
-    return AzureAccount(name)
 
 
 def _put(account: AzureAccount, queue: str, body: bytes) -> PublishFailure | None:

@@ -11,7 +11,7 @@ import asyncio
 import random
 import ssl
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
@@ -46,7 +46,8 @@ class Unreachable(BrokerError):
 
 
 class NatsConnection:
-    """Connection made at first use and after a loss. All methods except ``run`` and ``close`` belong to its loop."""
+    """Connection made at first use and after a loss. All methods except ``ping``, ``run`` and ``close`` belong to its
+    loop."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -59,11 +60,17 @@ class NatsConnection:
         self._tried = asyncio.Event()
         self._refusal = Unreachable("no connection within the timeout", code="NATS.TIMEOUT")
         self._discovered: list[str] = []
-        # Called in the loop when the connection is lost.
-        self.on_lost: Callable[[Unreachable], None] = lambda _why: None
-        # Called in the loop with each new client, before anyone else gets it.
-        self.on_connected: Callable[[Any], Awaitable[None]] | None = None
         self.last_error = ""
+
+    async def on_connected(self, client: Any) -> None:
+        """Prepare a new client, before anyone else gets it."""
+
+    def on_lost(self, error: Unreachable) -> None:
+        """React to the loss of the connection."""
+
+    def ping(self) -> None:
+        """Check readiness with a ping. Raises NotReady."""
+        self.run(self.probe())
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the loop's thread and return its result."""
@@ -171,8 +178,7 @@ class NatsConnection:
             await asyncio.wait_for(connecting, settings.timeout.total_seconds())
             if settings.tls and not _offers_tls(client):
                 raise errors.Error("the server offers no TLS, which the settings demand")
-            if self.on_connected is not None:
-                await self.on_connected(client)
+            await self.on_connected(client)
         except (errors.Error, TimeoutError, OSError, ValueError) as error:
             self._end(client)
             reason = self.last_error or describe(error)

@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from salon_jobs.brokers.nats.settings import settings
-from salon_jobs.brokers.publisher import Answers, OnFirstUse, OutgoingMessage, Publisher, PublishFailure, Verdict
+from salon_jobs.brokers.publisher import Answers, ClientPublisher, OutgoingMessage, PublishFailure, Verdict
 from salon_jobs.core import destinations
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import MessageInvalid
@@ -20,16 +20,13 @@ if TYPE_CHECKING:
     from salon_jobs.brokers.nats.sender import NatsSender
 
 
-class NatsPublisher(Publisher):
+class NatsPublisher(ClientPublisher["NatsSender"]):
     """Publisher to the subject ``resource.aggregate_id``; headers carry the fields of ``core.destinations``.
 
     ``sender`` keeps the order; docs/how-to/nats.md describes the streams it needs.
     """
 
     service = "nats"
-
-    def __init__(self) -> None:
-        self._sender = OnFirstUse(_make_sender)
 
     @property
     def largest_bytes(self) -> int:
@@ -57,29 +54,16 @@ class NatsPublisher(Publisher):
                 "(SALON_JOBS['NATS']['MAX_PAYLOAD']): send less, or a reference to it"
             )
 
-    def open(self) -> None:
-        """Create the sender, which connects at first use. Raises ConfigurationError without the client library."""
-        self._sender.get()
+    def connect(self) -> NatsSender:
+        """Make the sender, which connects at first use. Raises ConfigurationError without the client library."""
+        # A process that only emits messages needs no client library.
+        from salon_jobs.brokers.nats.sender import NatsSender  # noqa: PLC0415
+
+        return NatsSender()
 
     def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:
         """Publish with up to 256 messages in flight, one per aggregate."""
-        return self._sender.get().publish(messages, should_continue=should_continue)
-
-    def ping(self) -> None:
-        """Check readiness with a ping."""
-        self._sender.get().ping()
-
-    def close(self) -> None:
-        """Close the connection and end its thread; a later use opens a new one."""
-        if (sender := self._sender.take()) is not None:
-            sender.close()
-
-
-def _make_sender() -> NatsSender:
-    # A process that only emits messages needs no client library.
-    from salon_jobs.brokers.nats.sender import NatsSender  # noqa: PLC0415
-
-    return NatsSender()
+        return self.client.get().publish(messages, should_continue=should_continue)
 
 
 _ILLEGAL: Final = re.compile(r"[\x00-\x20.*>%\x7f-\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff]")

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
@@ -149,10 +150,13 @@ class Batch:
         due = next(iter(self._in_flight.values()))[1] if self._in_flight else self._loop.time() + self._timeout_s
         if (remaining_s := due - self._loop.time()) > 0:
             return remaining_s
-        is_alive, complaint = await self._sender.probe()
-        timeout = PublishFailure(
-            Verdict.OUTAGE, "NATS.TIMEOUT", f"no acknowledgement within {self._timeout_s:g} s{complaint}"
-        )
+        is_alive, said = True, f"; the server said: {error}" if (error := self._sender.last_error) else ""
+        try:
+            await self._sender.probe()
+        except Unreachable as silence:
+            is_alive, said = False, f"; {silence.failure.detail}"
+        detail = f"no acknowledgement within {self._timeout_s:g} s{said}"
+        timeout = PublishFailure(Verdict.OUTAGE, "NATS.TIMEOUT", detail)
         if not is_alive:
             self.abort(timeout)
             return self._timeout_s
@@ -216,10 +220,9 @@ class Batch:
             return
         outage = self._order.stopped_by
         if outage is None and self._accepting <= self._unavailable:
-            try:
+            others: set[str] = set()
+            with suppress(Unreachable):
                 others = set(await self._streams_of_destination()) - self._unavailable
-            except Unreachable:
-                others = set()
             if not any(await asyncio.gather(*map(self._answers, sorted(others)[:_WINDOW]))):
                 outage = self._postponed[0][1]
         for aggregate, failure in self._postponed:
@@ -286,19 +289,17 @@ class Batch:
         return (await self._sender.query(f"STREAM.MSG.GET.{stream}", query, read_stored)).message
 
 
-class NatsSender:
-    """Transport for all batches of one publisher. Thread-safe."""
+class NatsSender(NatsConnection):
+    """Connection for all batches of one publisher."""
 
     def __init__(self) -> None:
+        super().__init__()
         # The last sequence of recently used subjects. An unknown one is assumed to be empty; the server rejects the
         # message if it is not.
         self._sequences: OrderedDict[str, int] = OrderedDict()
         # Subjects that no stream accepted. The streams are queried before the next try, because publishing would wait
         # until its timeout if there is a subscriber that is not a stream.
         self.streamless: set[str] = set()
-        self._connection = NatsConnection()
-        self._connection.on_connected = self._subscribe
-        self._connection.on_lost = self._lost
         self._inbox = ""
         self._tokens = itertools.count(1)
         # Batches that wait for the answer with this token.
@@ -306,19 +307,11 @@ class NatsSender:
 
     def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:
         """Publish messages of one destination, and return an answer for each."""
-        return self._connection.run(self._publish(messages, should_continue))
-
-    def ping(self) -> None:
-        """Check readiness with a ping. Raises NotReady."""
-        self._connection.run(self._connection.probe())
-
-    def close(self) -> None:
-        """Close the connection and end its thread. Idempotent; a later use opens a new one."""
-        self._connection.close()
+        return self.run(self._publish(messages, should_continue))
 
     async def send(self, batch: Batch, subject: str, message: OutgoingMessage) -> PublishFailure | str:
         """Send a message; return the token by which the batch gets its answer, or why it cannot be sent."""
-        if (client := self._connection.connected) is None:
+        if (client := self.connected) is None:
             return PublishFailure(Verdict.OUTAGE, "NATS.UNREACHABLE", "the connection was lost")
         try:
             headers = headers_of(message)
@@ -355,19 +348,10 @@ class NatsSender:
     async def query(self, subject: str, query: dict[str, object], read: Callable[[bytes], A]) -> A:
         """Query JetStream's API, in the domain of the settings. Raises Unreachable, unless nothing was found (404)."""
         prefix = f"$JS.{settings.domain}.API" if settings.domain else "$JS.API"
-        answer = read(await self._connection.request(f"{prefix}.{subject}", msgspec.json.encode(query)))
+        answer = read(await self.request(f"{prefix}.{subject}", msgspec.json.encode(query)))
         if answer.error is not None and answer.error.code != 404:
             raise Unreachable(answer.error.description, code=f"NATS.{answer.error.err_code}")
         return answer
-
-    async def probe(self) -> tuple[bool, str]:
-        """Drop a dead connection; return whether it is alive, and the server's last complaint."""
-        try:
-            await self._connection.probe()
-        except Unreachable as error:
-            return False, f"; {error.failure.detail}"
-        complaint = self._connection.last_error
-        return True, f"; the server said: {complaint}" if complaint else ""
 
     async def _publish(self, messages: Sequence[OutgoingMessage], should_continue: Callable[[], bool]) -> Answers:
         if not messages:
@@ -379,7 +363,7 @@ class NatsSender:
             return [PublishFailure(Verdict.REFUSED, "NATS.BAD_SUBJECT", str(error))] * len(messages)
         batch = Batch(self, resource, messages, should_continue=should_continue)
         try:
-            await self._connection.client()
+            await self.client()
         except Unreachable as error:
             batch.abort(error.failure)
         try:
@@ -387,7 +371,8 @@ class NatsSender:
         finally:
             self._waiting = {token: other for token, other in self._waiting.items() if other is not batch}
 
-    async def _subscribe(self, client: Any) -> None:
+    async def on_connected(self, client: Any) -> None:
+        """Subscribe to the answers."""
         inbox = f"{client.new_inbox()}."
         await client.subscribe(f"{inbox}*", cb=self._answered)
         self._inbox = inbox
@@ -397,7 +382,8 @@ class NatsSender:
         if (batch := self._waiting.pop(token, None)) is not None:
             batch.acknowledged(token, read_ack(answer.data) if answer.data else None)
 
-    def _lost(self, error: Unreachable) -> None:
+    def on_lost(self, error: Unreachable) -> None:
+        """Answer the batches that wait."""
         batches, self._waiting = set(self._waiting.values()), {}
         for batch in batches:
             batch.abort(error.failure)
