@@ -74,8 +74,9 @@ def as_reader(view: View, site: AdminSite) -> View:
         store = None if chooses else store_of_staff(request)
         if store is None:
             return choose_store(request, site)
-        with tenant_context(store, using=conf.database), _without_operator():
-            with connections[conf.database].cursor() as cursor:
+        using = reader(request)
+        with tenant_context(store, using=using), _without_operator(using):
+            with connections[using].cursor() as cursor:
                 cursor.execute(f"SET LOCAL {FEW_ROWS}")
             response = view(request, *args, **kwargs)
             if isinstance(response, SimpleTemplateResponse):
@@ -152,8 +153,8 @@ def store_of_staff(request: HttpRequest) -> UUID | None:
     return store
 
 
-def _without_operator() -> AbstractContextManager[None]:
-    if conf.reader_database == conf.database:
+def _without_operator(using: str) -> AbstractContextManager[None]:
+    if conf.reader_database == using:
         return nullcontext()
     return connections[conf.reader_database].execute_wrapper(_refuse)
 
