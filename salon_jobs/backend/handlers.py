@@ -8,6 +8,7 @@ import sys
 from collections.abc import Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from copy import copy
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial, reduce
 from typing import Any, Final
@@ -52,9 +53,14 @@ def effective(task: AnyTask, name: str) -> Any:
     return option(task, name, task.get_backend().options.get(name))
 
 
-def max_attempts(task: AnyTask) -> int:
-    """Return how many attempts a job of the task has, by default one."""
-    return 1 if effective(task, "at_most_once") else effective(task, "max_attempts") or 1
+def options_of(task: AnyTask) -> JobOptions:
+    """Return the options of a task's jobs, which have one attempt by default. Raises OptionInvalid."""
+    return JobOptions(
+        queue=task.queue_name,
+        priority=-int(task.priority),  # here, lower comes first
+        max_attempts=1 if effective(task, "at_most_once") else effective(task, "max_attempts") or 1,
+        keep_result=keep_result(task),
+    )
 
 
 class TaskHandler:
@@ -86,12 +92,7 @@ class TaskHandler:
 
     @property
     def options(self) -> JobOptions:
-        return JobOptions(
-            queue=self.task.queue_name,
-            priority=-int(self.task.priority),
-            max_attempts=max_attempts(self.task),
-            keep_result=keep_result(self.task),
-        )
+        return options_of(self.task)
 
     @property
     def at_most_once(self) -> bool:
@@ -147,28 +148,13 @@ class TaskHandler:
 
     def new_job(self, task: AnyTask, call: TaskCall, key: str | None) -> NewJob:
         """Return the job of a call, with the options of the task that was enqueued. Raises InvalidTask, ValueError."""
-        kept = keep_result(task)
         try:
-            options = JobOptions(
-                max_attempts=max_attempts(task),
-                run_at=task.run_after,
-                job_key=key,
-                keep_result=None if kept == keep_result(self.task) else kept,
-            )
+            values = replace(options_of(task), run_at=task.run_after, job_key=key).values()
         except OptionInvalid as error:
             raise InvalidTask(f"{task.module_path}: {error}") from error
-        return NewJob(
-            task=self.name,
-            store_id=current_store_id(),
-            payload=call.encode(),
-            queue=task.queue_name,
-            priority=-int(task.priority),  # here, lower comes first
-            max_attempts=options.max_attempts or 1,
-            run_at=options.run_at,
-            job_key=options.job_key,
-            public_id=uuid4(),
-            keep_result=options.keep_result,
-        )
+        if values["keep_result"] == keep_result(self.task):
+            values["keep_result"] = None
+        return NewJob(task=self.name, store_id=current_store_id(), payload=call.encode(), public_id=uuid4(), **values)
 
     def stored(self, name: str, value: object) -> object:
         """Return one argument as a payload holds it. Raises PayloadInvalid for a name that the function has not."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from salon_jobs.backend.framework import TaskError, TaskResult, TaskResultStatus
-from salon_jobs.backend.tasks import AnyTask, changed, option
+from salon_jobs.backend.tasks import ENQUEUED, AnyTask, changed, option
 from salon_jobs.core.outcomes import CANCEL_CLASS, DISCARD_CLASS, DISCARDED
 from salon_jobs.core.records import JobState
 from salon_jobs.db.instants import to_project
@@ -24,8 +24,6 @@ else:
 
 # A NUL written as JSON, after an even number of backslashes: jsonb refuses it.
 _NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
-# What one enqueue can change of a task. The worker reads the rest from the task as declared.
-_ENQUEUED: Final = ("priority", "queue_name", "run_after", "max_attempts", "job_key", "keep_result")
 STATUS: Final = {
     JobState.QUEUED: TaskResultStatus.READY,
     JobState.RUNNING: TaskResultStatus.RUNNING,
@@ -92,7 +90,7 @@ def changes_of(task: AnyTask, declared: AnyTask) -> dict[str, Any]:
     """Return the options of a task that differ from the declared one, of those that one enqueue can change."""
     if task is declared:
         return {}
-    return {name: option(task, name) for name in _ENQUEUED if option(task, name) != option(declared, name)}
+    return {name: option(task, name) for name in ENQUEUED if option(task, name) != option(declared, name)}
 
 
 def new_result(task: AnyTask, call: TaskCall, public_id: UUID | None, enqueued_at: datetime | None) -> BackendResult:

@@ -27,7 +27,15 @@ from salon_jobs.backend.framework import task as django_task
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import OptionInvalid, suggest
 from salon_jobs.core.text import shown
-from salon_jobs.jobs.options import JobOptions, Timeouts, check_flag, no_attribute, other_word, refuse_repetition
+from salon_jobs.jobs.options import (
+    EnqueueOptions,
+    JobOptions,
+    Timeouts,
+    check_flag,
+    no_attribute,
+    other_word,
+    refuse_repetition,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -75,8 +83,23 @@ class JobTask(AnyTask):
     # Has more options than the base class. Type checkers do not see this: to them it is Django's Task.
     def using(self, **options: Any) -> JobTask:
         """Return the task with other options; None keeps one as it is. Raises InvalidTask, TypeError."""
-        _refuse_unknown(options, _USING)
+        _refuse_unknown(options, UsingOptions.__annotations__)
         return replace(self, **{name: value for name, value in options.items() if value is not None})
+
+
+class UsingOptions(TypedDict, total=False):
+    """Options of ``using``: Django's, and those of a ``JobTask``; None keeps one as it is."""
+
+    priority: int | None
+    queue_name: str | None
+    run_after: datetime | None
+    backend: str | None
+    max_attempts: int | None
+    backoff: Backoff | None
+    timeout: timedelta | None
+    job_key: str | None
+    keep_result: timedelta | None
+    at_most_once: bool | None
 
 
 if TYPE_CHECKING:
@@ -84,20 +107,7 @@ if TYPE_CHECKING:
     class TypedTask(Task[P, R]):
         """What type checkers see of a task declared with ``task``, which is a ``JobTask``."""
 
-        def using(
-            self,
-            *,
-            priority: int | None = None,
-            queue_name: str | None = None,
-            run_after: datetime | None = None,
-            backend: str | None = None,
-            max_attempts: int | None = None,
-            backoff: Backoff | None = None,
-            timeout: timedelta | None = None,
-            job_key: str | None = None,
-            keep_result: timedelta | None = None,
-            at_most_once: bool | None = None,
-        ) -> TypedTask[P, R]: ...
+        def using(self, **options: Unpack[UsingOptions]) -> TypedTask[P, R]: ...
 
 
 class DjangoTaskOptions(TypedDict, total=False):
@@ -131,7 +141,7 @@ def task(function: Any = None, /, *, takes_context: bool = False, **options: Unp
     """
     _refuse_unknown(options, DjangoTaskOptions.__annotations__)
     given: dict[str, Any] = dict(options)
-    ours = {name: given.pop(name) for name in (*BACKEND_OPTIONS, "job_key") if name in given}
+    ours = {name: given.pop(name) for name in _OURS if name in given}
 
     make: Any = django_task
 
@@ -149,10 +159,20 @@ def task(function: Any = None, /, *, takes_context: bool = False, **options: Unp
     return declare if function is None else declare(function)
 
 
-BACKEND_OPTIONS: Final = ("max_attempts", "backoff", "timeout", "keep_result", "at_most_once")
+_OURS: Final = tuple(
+    field.name for field in fields(JobTask) if field.name not in {each.name for each in fields(AnyTask)}
+)
+# Those that ``OPTIONS`` can have, too.
+BACKEND_OPTIONS: Final = tuple(name for name in _OURS if name != "job_key")
+# What one enqueue can change of a task. The worker reads the rest from the task as declared.
+ENQUEUED: Final = (
+    "priority",
+    "queue_name",
+    "run_after",
+    *(name for name in _OURS if name in EnqueueOptions.__annotations__),
+)
 # Names of ``run_after`` in native tasks and other libraries.
 _DUE: Final = frozenset({"run_at", "run_in", "eta", "countdown", "schedule_at"})
-_USING: Final = ("priority", "queue_name", "run_after", "backend", "job_key", *BACKEND_OPTIONS)
 
 
 def _refuse_unknown(options: Mapping[str, Any], known: Collection[str]) -> None:

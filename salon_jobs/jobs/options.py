@@ -348,7 +348,10 @@ class ErrorRules:
     def __post_init__(self) -> None:
         for name in ("retry_on", "discard_on"):
             kinds: object = getattr(self, name)
-            if kinds is not None and not (isinstance(kinds, tuple) and all(map(_is_error, kinds))):  # pyright: ignore[reportUnknownArgumentType]
+            if kinds is not None and not (
+                isinstance(kinds, tuple)
+                and all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds)  # pyright: ignore[reportUnknownVariableType]
+            ):
                 raise OptionInvalid(f"{name} must be a tuple of exception classes, not {shown(getattr(self, name))}")
         for retried, discarded in product(self.retry_on or (), self.discard_on or ()):
             if issubclass(retried, discarded) or issubclass(discarded, retried):
@@ -362,10 +365,6 @@ class ErrorRules:
         if isinstance(error, self.discard_on or ()):
             return Cancelled(DISCARDED, f"{type(error).__name__}: {report(error).message}")
         return Errored(error, retryable=self.retry_on is None or isinstance(error, self.retry_on))
-
-
-def _is_error(kind: object) -> bool:
-    return isinstance(kind, type) and issubclass(kind, BaseException)
 
 
 # A run gets at least this much of its timeout, however little is left of the wait timeout.

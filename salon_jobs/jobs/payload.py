@@ -64,14 +64,19 @@ class PayloadType:
         self.task_name, self.signature = task_name, signature
         fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
         for parameter in self.signature.parameters.values():
-            _check_parameter(task_name, parameter, hints)
-            if parameter.name == STORE_ARGUMENT:
+            name, default = parameter.name, parameter.default
+            if parameter.kind not in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY):
+                raise TaskInvalid(f"task {task_name!r}: parameter {name!r} must be an ordinary named parameter")
+            if name not in hints:
+                raise TaskInvalid(f"task {task_name!r}: parameter {name!r} needs a type annotation")
+            if name == STORE_ARGUMENT:
                 continue
-            annotation = _aware(hints[parameter.name])
-            if parameter.default is inspect.Parameter.empty:
-                fields.append((parameter.name, annotation))
+            if default is inspect.Parameter.empty:
+                fields.append((name, _aware(hints[name])))
             else:
-                fields.append((parameter.name, annotation, _default(parameter.default)))
+                if type(default) in (list, dict, set) and default:  # each payload gets a copy
+                    default = msgspec.field(default_factory=default.copy)
+                fields.append((name, _aware(hints[name]), default))
         _check_store(task_name, signature, hints, with_store=with_store)
         self.with_store = with_store
         self.names = frozenset(self.signature.parameters)
@@ -343,18 +348,6 @@ def _foreign_types(root: msgspec.inspect.Type) -> set[str]:
                 foreign.add(node.cls.__name__)
             waiting.extend(getattr(node, name) for name in node.__struct_fields__)
     return foreign
-
-
-def _check_parameter(task_name: str, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> None:
-    if parameter.kind not in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY):
-        raise TaskInvalid(f"task {task_name!r}: parameter {parameter.name!r} must be an ordinary named parameter")
-    if parameter.name not in hints:
-        raise TaskInvalid(f"task {task_name!r}: parameter {parameter.name!r} needs a type annotation")
-
-
-def _default(value: Any) -> Any:
-    # Each payload gets a copy of a mutable default.
-    return msgspec.field(default_factory=value.copy) if type(value) in (list, dict, set) and value else value
 
 
 def _aware(annotation: Any) -> Any:

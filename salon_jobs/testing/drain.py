@@ -61,12 +61,11 @@ def drain_jobs(
     cause. With ``raise_errors=False``, that job is retried or failed as in a worker, and the drain goes on. Jobs of a
     task with ``chunk`` run together as in a worker, each counted as a run; after a failed chunk they run one by one.
     """
-    process = Process.objects.using(conf.database).create(
-        kind="test", hostname=socket.gethostname()[:255], pid=os.getpid()
-    )
+    database = conf.database
+    process = Process.objects.using(database).create(kind="test", hostname=socket.gethostname()[:255], pid=os.getpid())
     drained: list[DrainedJob] = []
-    if connections[conf.database].in_atomic_block:  # it may never commit: ``then`` is enqueued as the jobs end
-        statements.execute("count_ends_at_once")
+    if connections[database].in_atomic_block:  # it may never commit: ``then`` is enqueued as the jobs end
+        statements.execute("count_ends_at_once", using=database)
     try:
         while True:
             claimed = queries.claim_due(process.pk, registry.task_names(), 1, queues=queues, now=now)

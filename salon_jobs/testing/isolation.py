@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, LiteralString, NamedTuple, NoReturn, TypeAlias
 from uuid import UUID
 
+from django.apps import apps
 from django.db import DatabaseError, IntegrityError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Model
@@ -164,10 +165,15 @@ def _table_of(model: type[Model], field: str | None, connection: BaseDatabaseWra
     declared = declared_in_meta().get(model) or declared_by_operations().get(model)
     if field is None and isinstance(declared, StoreIsolation):
         field = declared.field
+    store_model = None if conf.store_model is None else apps.get_model(conf.store_model)
     candidates = [
         f.column
         for f in meta.local_concrete_fields
-        if (f.attname == "store_id" or _is_store(f.related_model) if field is None else field in (f.name, f.attname))
+        if (
+            f.attname == "store_id" or (f.related_model is not None and f.related_model is store_model)
+            if field is None
+            else field in (f.name, f.attname)
+        )
     ]
     [column] = candidates if len(candidates) == 1 else [None]
     if column is None:
@@ -176,14 +182,6 @@ def _table_of(model: type[Model], field: str | None, connection: BaseDatabaseWra
             "declare StoreIsolation, or name the field with field=…"
         )
     return StoreTable(connection, meta.db_table, column)
-
-
-def _is_store(model: object) -> bool:
-    return (
-        isinstance(model, type)
-        and issubclass(model, Model)
-        and model._meta.label_lower == (conf.store_model or "").lower()
-    )
 
 
 _MALFORMED: Final = "no uuid"
@@ -315,7 +313,7 @@ class IsolationProbe:
         statement = sql.SQL("INSERT INTO {} ({}) VALUES ({})").format(
             sql.Identifier(self.table.name),
             sql.SQL(", ").join(sql.Identifier(column.name) for column in values),
-            sql.SQL(", ").join(_placeholder(column) for column in values),
+            sql.SQL(", ").join(sql.SQL("%s::" + column.type) for column in values),  # pyright: ignore[reportArgumentType]
         )
         attempt = self._attempt(statement, *values.values())
         if not attempt.is_refused:
@@ -354,12 +352,6 @@ class IsolationProbe:
     def _fail(self, what: str, attempt: _Attempt | None = None) -> NoReturn:
         error = attempt.error if attempt is not None else None
         raise AssertionError(f"{self.table} is not isolated: role {self.role!r} {what}") from error
-
-
-def _placeholder(column: Column) -> sql.Composable:
-    """Return a placeholder that casts a text to the column's type."""
-    cast: Any = f"%s::{column.type}"  # as the catalogue writes it
-    return sql.SQL(cast)
 
 
 def _of(store: UUID | None, template: _Template, store_column: Column) -> _Template:
