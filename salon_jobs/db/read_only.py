@@ -7,6 +7,7 @@ tables is meant to lead to the primary.
 
 from __future__ import annotations
 
+import threading
 from typing import Any, Final
 
 from django.core.signals import request_finished
@@ -53,7 +54,8 @@ def reports_read_only(server: PGconn) -> bool:
 
     Only a hint: a pooler repeats what some server reported once.
     """
-    return any(server.parameter_status(name) == b"on" for name in _REPORTED)
+    first, second = _REPORTED
+    return server.parameter_status(first) == b"on" or server.parameter_status(second) == b"on"
 
 
 def refuses_writes(connection: BaseDatabaseWrapper) -> bool:
@@ -102,6 +104,8 @@ def _examine(connection: BaseDatabaseWrapper, **_: object) -> None:
     raw: Any = connection.connection
     if connection.alias != conf.database or not isinstance(raw, Connection):
         return
+    if connections[connection.alias] is connection:
+        _own.connection = connection
     # A web process may read from a standby; but a pool must not give it the same connection for ever.
     if (_refuse or _HANDED_OUT in vars(raw)) and close_if_read_only(connection):
         if _refuse:
@@ -111,8 +115,19 @@ def _examine(connection: BaseDatabaseWrapper, **_: object) -> None:
         vars(raw)[_HANDED_OUT] = True
 
 
+class _Own(threading.local):
+    """The connection of this thread. Django's own look-up of it takes longer than all else at the end of a request."""
+
+    connection: BaseDatabaseWrapper | None = None
+
+
+_own: Final = _Own()
+
+
 def _leave_after_request(**_: object) -> None:
-    connection = connections[conf.database]
+    connection = _own.connection
+    if connection is None or connection.alias != conf.database:
+        connection = _own.connection = connections[conf.database]
     if not connection.in_atomic_block:
         close_if_read_only(connection)
 
