@@ -87,6 +87,12 @@ def test_a_failure_of_a_partition_that_was_lost_holds_nothing() -> None:
     assert (backlog.on_hold, backlog.size) == (0, 0)
 
 
+def test_a_failure_holds_the_messages_of_its_aggregate_that_still_wait_in_memory() -> None:
+    backlog = filled(message(1), message(2), message(3, "b"))
+    backlog.fail([failure(each) for each in backlog.take(1)])
+    assert backlog.take(9) == [message(3, "b")]
+
+
 def test_a_page_that_was_read_before_its_head_failed_is_not_added() -> None:
     backlog = filled(message(1), message(2))
     backlog.refresh([Blocked(TYPE, "a", 0, 0, 1, True)])  # left behind by another relay
