@@ -19,19 +19,7 @@ from tests.support import change, plan_nodes, seen
 
 MANY = 2_000
 MODES = ["replace", "preserve_run_at", "unsafe_dedupe"]
-PATTERN: dict[str, Any] = {
-    "task": "test-keyed",
-    "queue": "default",
-    "priority": 0,
-    "max_attempts": 25,
-    "run_at": None,
-    "run_in": None,
-    "expires_at": None,
-    "tick": None,
-    "store_id": None,
-    "public_id": None,
-    "keep_result": None,
-}
+TASK = "test-keyed"
 
 
 class Explained:
@@ -73,11 +61,13 @@ def explained(migrated: None) -> Iterator[Explained]:
 
 def added(store_ids: list[Any], mode: str) -> dict[str, Any]:
     """Return the parameters that add a job with the same key for each store."""
-    return PATTERN | {
+    return {
+        "task": TASK,
         "payloads": "\n".join("{}" for _ in store_ids),
         "store_ids": ",".join(map(str, store_ids)),
+        "store_id": None,
+        "options": json.dumps({"job_key_mode": mode}),
         "job_keys": ["same"] * len(store_ids),
-        "job_key_mode": mode,
         "concurrency_keys": None,
         "traces": [None],
     }
@@ -100,10 +90,11 @@ def test_keyed_jobs_look_each_key_up_alone(explained: Explained, mode: str) -> N
     for _ in range(8):  # five plans of their own, then the one that is kept
         explained.nodes(statement, added(stores[:2], mode))
     # Of each store one with the key, and of one store many others.
-    change("INSERT INTO salon_jobs_job (task, store_id, job_key) SELECT 'test-keyed', id, 'same' FROM store")
+    change("INSERT INTO salon_jobs_job (task, store_id, job_key) SELECT %s, id, 'same' FROM store", TASK)
     change(
-        "INSERT INTO salon_jobs_job (task, store_id, job_key) SELECT 'test-keyed', %s, 'k:' || n"
+        "INSERT INTO salon_jobs_job (task, store_id, job_key) SELECT %s, %s, 'k:' || n"
         " FROM generate_series(1, 5000) AS n",
+        TASK,
         stores[0],
     )
     assert_each_key_has_its_probe(explained.nodes(statement, added(stores, mode)))
@@ -117,15 +108,15 @@ def test_a_fan_out_to_many_stores_compares_no_store_with_all_others(
     explained: Explained, mode: str, again: bool
 ) -> None:
     if again:
-        change("INSERT INTO salon_jobs_job (task, store_id, job_key) SELECT 'test-keyed', id, 'same' FROM store")
-    change("INSERT INTO salon_jobs_fan_out (id, task, digest) VALUES (1, 'test-keyed', '')")
-    parameters = PATTERN | {
+        change("INSERT INTO salon_jobs_job (task, store_id, job_key) SELECT %s, id, 'same' FROM store", TASK)
+    change("INSERT INTO salon_jobs_fan_out (id, task, digest) VALUES (1, %s, '')", TASK)
+    parameters = {
+        "task": TASK,
         "payload": "{}",
+        "options": json.dumps({"job_key_mode": mode}),
         "job_key": "same",
-        "job_key_mode": mode,
         "concurrency_key": None,
         "marker": "#",
-        "trace": None,
         "jitter": timedelta(0),
         "exclude": [],
         "fan_out_id": 1,

@@ -20,10 +20,11 @@
 -- IN, unlike NOT EXISTS, stays a hash, and OFFSET 0 keeps EXISTS from becoming one of all jobs. The server keeps plans:
 -- with the settings and the array of ids, one that was made for an empty table finds its rows by indexes in a full one,
 -- and joins by a hash.
--- Locks: the mark of unique_for, by the first; waiting rows of these keys, in ascending order; never a running one. With several keys, or unsafe_dedupe, also
--- transaction-level advisory locks, which serialize enqueuers in one global order: the task's, shared, then its keys';
--- for more than 1,000 keys the task's alone, exclusively, since the server's lock table is small (6,400 by default, for
--- all transactions together). Each statement has its own snapshot, so it sees what former holders committed.
+-- Locks: the mark of unique_for, by the first; waiting rows of these keys, in ascending order; never a running one.
+-- With several keys, or unsafe_dedupe, also transaction-level advisory locks, which serialize enqueuers in one global
+-- order: the task's, shared, then its keys'; for more than 1,000 keys the task's alone, exclusively, since the server's
+-- lock table is small (6,400 by default, for all transactions together). Each statement has its own snapshot, so it sees
+-- what former holders committed.
 -- JIT is off: with keys, the planner overrates the joins, and a server that compiled them took seconds for each call.
 -- Replace it only with a definition that accepts the same named arguments.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_add_jobs(
