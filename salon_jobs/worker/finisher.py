@@ -265,8 +265,9 @@ class Finisher(Loop):
         self._report(batch, queries.finish_many(jobs, self._process_id, ran_s=ran_s) if jobs else set())
         kept = [(running.job, running.result) for running in batch if running.result is not None]
         for some in in_statements(kept, self._most_per_statement):
-            results = [result for _, result in some]
-            self._report(batch, queries.finish_many([job for job, _ in some], self._process_id, results=results))
+            jobs, results = [job for job, _ in some], [result for _, result in some]
+            ran_s = [result.ran_s for result in results] if conf.keep_succeeded else ()
+            self._report(batch, queries.finish_many(jobs, self._process_id, results=results, ran_s=ran_s))
         if batch and not self.stopping.is_set():
             # A row that another transaction has locked, such as one that cancels the job, holds up only that job.
             locked = queries.owned([running.job for running in batch], self._process_id)

@@ -110,7 +110,7 @@ def test_a_fan_out_to_many_stores_compares_no_store_with_all_others(
     if again:
         change("INSERT INTO salon_jobs_job (task, store_id, job_key) SELECT %s, id, 'same' FROM store", TASK)
     change("INSERT INTO salon_jobs_fan_out (id, task, digest) VALUES (1, %s, '')", TASK)
-    parameters = {
+    parameters: dict[str, Any] = {
         "task": TASK,
         "payload": "{}",
         "options": json.dumps({"job_key_mode": mode}),

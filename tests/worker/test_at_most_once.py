@@ -269,7 +269,7 @@ def test_every_way_to_enqueue_gives_it_one_attempt(stores: list[UUID], process_i
     fan_out(tasks.once_in_store)
     tasks.system.enqueue_many([tasks.system.call()], then=tasks.once.call(note="then"))
     assert seen("SELECT DISTINCT max_attempts FROM salon_jobs_job WHERE task LIKE 'test-once%%'") == [(1,)]
-    assert seen("SELECT max_attempts FROM salon_jobs_follow_up") == [(1,)]
+    assert seen("SELECT options ->> 'max_attempts' FROM salon_jobs_follow_up") == [("1",)]
 
 
 def test_a_row_that_says_otherwise_is_not_repeated_either(process_id: int, hooks: tasks.Hooks) -> None:

@@ -2,8 +2,9 @@
 -- rows or, with keep, keeps them as succeeded, with the time at which the run began (ran_s ago); returns how many were
 -- still leased to these runs. With all_or_error it raises SJ001 unless all were, so that COMMIT can be sent in the same
 -- round trip. results is a JSON object of what the handlers returned, kept for a time in the same transaction: for the
--- fence of a run (finish.sql), the value, and for how many seconds it is kept. A function, since the server keeps its
--- plans, behind a pooler too: ending a store's job costs a quarter of a separate DELETE and COMMIT.
+-- fence of a run (finish.sql), the value, for how many seconds it is kept, and how long the handler ran. A function,
+-- since the server keeps its plans, behind a pooler too: ending a store's job costs a quarter of a separate DELETE and
+-- COMMIT.
 -- Each row is found by its key, whatever the planner believes: + 0 and || '' hide the index by process, which holds an
 -- entry for each job that the process ran since the last vacuum; a join with the leases could read all rows first.
 -- Locks: the rows, in ascending order. Replace it only with a definition that accepts the same arguments.
@@ -21,8 +22,8 @@ BEGIN
                (job_id, public_id, store_id, task, queue, priority, payload, attempts, run_at, created_at, started_at,
                 worker_id, value, finished_at, expires_at)
         SELECT j.id, j.public_id, j.store_id, j.task, j.queue, j.priority, j.payload, least(j.attempts + 1, 32767),
-               j.run_at, j.created_at, clock_timestamp() - ran_s * interval '1 second', holder, r.kept -> 0,
-               clock_timestamp(), clock_timestamp() + (r.kept ->> 1)::float8 * interval '1 second'
+               j.run_at, j.created_at, clock_timestamp() - (r.kept ->> 2)::float8 * interval '1 second',
+               holder, r.kept -> 0, clock_timestamp(), clock_timestamp() + (r.kept ->> 1)::float8 * interval '1 second'
           FROM __schema__.salon_jobs_job j
          CROSS JOIN LATERAL (SELECT results -> (j.id # j.lease)::text AS kept OFFSET 0) r
          WHERE j.id = ANY (ids) AND j.lease = leases[array_position(ids, j.id)] AND j.leased_by + 0 = holder
