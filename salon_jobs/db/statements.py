@@ -127,7 +127,8 @@ def hot(
         if not jit:
             inlined = ClientCursor[Any](raw).mogrify(load(statement).encode(), parameters)
             return converted(raw, in_one_trip(connection, f"SET LOCAL jit = off; {inlined}"), make_row)
-        if many and isinstance(cursor, ClientCursor) and raw.autocommit:
+        # Not isinstance: it would narrow the type of the cursor for what follows.
+        if many and issubclass(type(cursor), ClientCursor) and raw.autocommit:
             # A claimed job is read in a fifth of the time, and the server formats no numbers; psycopg cannot read the
             # types of extensions that way.
             inlined = cursor.mogrify(load(statement).encode(), parameters)
