@@ -46,6 +46,8 @@ from salon_jobs.tenancy.resolvers import make_resolver
 ALL_STORES: Final = "salon_jobs.view_all_stores"
 
 View = Callable[..., HttpResponseBase]
+# What a list or page shows of a row: called by Django with the admin and the row.
+Display = Callable[[Any, Any], SafeString | str]
 
 
 def sees_all_stores(request: HttpRequest) -> bool:
@@ -471,37 +473,27 @@ def id_or_uuid(term: str, *, uuid_field: str) -> Q:
     return matches
 
 
-def time_of(name: str, description: str) -> Callable[[Any, Any], SafeString | str]:
+def _display_of(name: str, description: str, show: Callable[[Any], SafeString | str]) -> Display:
+    @admin.display(description=description)
+    def shown(_: Any, row: Any) -> SafeString | str:
+        return show(getattr(row, name))
+
+    return shown
+
+
+def time_of(name: str, description: str) -> Display:
     """Return the display function of a row's time, with its zone (whatever the project's formats) and its distance."""
-
-    @admin.display(description=description)
-    def shown(_: Any, row: Any) -> SafeString | str:
-        at: datetime | None = getattr(row, name)
-        return "-" if at is None else exact(at, datetime.now(UTC))
-
-    return shown
+    return _display_of(name, description, lambda at: "-" if at is None else exact(at, datetime.now(UTC)))
 
 
-def age_of(name: str, description: str) -> Callable[[Any, Any], SafeString | str]:
+def age_of(name: str, description: str) -> Display:
     """Return the display function of a row's time by its distance from now, with the time as a tooltip."""
-
-    @admin.display(description=description)
-    def shown(_: Any, row: Any) -> SafeString | str:
-        at: datetime | None = getattr(row, name)
-        return "-" if at is None else ago(at, datetime.now(UTC))
-
-    return shown
+    return _display_of(name, description, lambda at: "-" if at is None else ago(at, datetime.now(UTC)))
 
 
-def json_of(name: str, description: str, *, hides_empty: bool = False) -> Callable[[Any, Any], SafeString | str]:
+def json_of(name: str, description: str, *, hides_empty: bool = False) -> Display:
     """Return the display function of a row's JSON, perhaps with a dash for an empty value."""
-
-    @admin.display(description=description)
-    def shown(_: Any, row: Any) -> SafeString | str:
-        value = getattr(row, name)
-        return "-" if hides_empty and not value else as_json(value)
-
-    return shown
+    return _display_of(name, description, lambda value: "-" if hides_empty and not value else as_json(value))
 
 
 def scope_name(kind: str, name: str) -> str:

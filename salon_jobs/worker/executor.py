@@ -107,9 +107,10 @@ def _released(running: RunningJob, why: str) -> Released | Errored:
 def ended_by(running: RunningJob, error: BaseException) -> Outcome:
     """Return the outcome of a run that raised this error; an interrupt from outside takes precedence."""
     rules = running.declaration.errors
-    blameless = running.interrupted_by is None and _met_read_only_server(running, error)
     if running.interrupted_by is None:
-        return _released(running, "the server accepted no writes") if blameless else rules.outcome(error)
+        if _met_read_only_server(running, error):
+            return _released(running, "the server accepted no writes")
+        return rules.outcome(error)
     if running.interrupted_by is not TimedOut:
         if running.cancelled():
             return Cancelled(CANCELLED, CANCELLED)
