@@ -15,7 +15,7 @@ from typing import Final, Self
 from project import settings
 
 _COMMAND_TIMEOUT_S: Final = 60.0
-_READY_TIMEOUT_S: Final = 10.0
+_READY_TIMEOUT_S: Final = 60.0
 _STOP_TIMEOUT_S: Final = 35.0
 
 

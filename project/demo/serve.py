@@ -34,7 +34,7 @@ _PAUSED: Final = "exports"
 _INVOICES: Final = "invoices"
 _STORES: Final = 6
 _POLL_S: Final = 0.5
-_PATIENCE_S: Final = 30.0
+_PATIENCE_S: Final = 90.0
 
 
 def create(database: DemoDatabase) -> None:

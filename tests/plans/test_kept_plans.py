@@ -43,7 +43,7 @@ def rows_read(statement: str, *parameters: float | str | None, of: str = "salon_
 
 
 @pytest.mark.parametrize("keep", [False, True])
-@pytest.mark.parametrize("results", [None, json.dumps({str(20_000 ^ 1): [{}, 60]})], ids=["nothing", "a result"])
+@pytest.mark.parametrize("results", [None, json.dumps({str(20_000 ^ 1): [{}, 60, 1.5]})], ids=["nothing", "a result"])
 @pytest.mark.parametrize("ids", ["{20000}", "{100,9000,20000}"], ids=["one", "chunk"])
 def test_the_end_of_a_run(empty: None, ids: str, keep: bool, results: str | None) -> None:
     for _ in range(8):  # five plans of their own, then the one that is kept
