@@ -7,11 +7,10 @@ tables is meant to lead to the primary.
 
 from __future__ import annotations
 
-import threading
+import time
 from typing import Any, Final
 
-from django.core.signals import request_finished
-from django.db import Error, OperationalError, connections
+from django.db import Error, OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from psycopg import Connection
@@ -85,9 +84,11 @@ def failed_read_only(error: BaseException | None) -> bool:
 
 
 def leave_read_only_servers() -> None:
-    """Have this process leave such servers when a request ends, and when a pool hands out a connection again."""
+    """Have this process leave such servers when a request ends or a health check fails, and when a pool hands them out.
+
+    A request makes no statement more, and runs no code of ours, where nothing is wrong.
+    """
     connection_created.connect(_examine, dispatch_uid="salon_jobs.read_only")
-    request_finished.connect(_leave_after_request, dispatch_uid="salon_jobs.read_only")
 
 
 def refuse_read_only_servers() -> None:
@@ -104,8 +105,6 @@ def _examine(connection: BaseDatabaseWrapper, **_: object) -> None:
     raw: Any = connection.connection
     if connection.alias != conf.database or not isinstance(raw, Connection):
         return
-    if connections[connection.alias] is connection:
-        _own.connection = connection
     # A web process may read from a standby; but a pool must not give it the same connection for ever.
     if (_refuse or _HANDED_OUT in vars(raw)) and close_if_read_only(connection):
         if _refuse:
@@ -113,23 +112,20 @@ def _examine(connection: BaseDatabaseWrapper, **_: object) -> None:
         connection.connect()
     elif connection.settings_dict["OPTIONS"].get("pool"):
         vars(raw)[_HANDED_OUT] = True
+    elif connection.settings_dict["CONN_MAX_AGE"] != 0 and _is_read_only(connection):
+        connection.close_at = time.monotonic()  # at the end of the request
+    if "is_usable" not in vars(connection):
+        _watch_health_checks(connection)
 
 
-class _Own(threading.local):
-    """The connection of this thread. Django's own look-up of it takes longer than all else at the end of a request."""
+def _watch_health_checks(connection: BaseDatabaseWrapper) -> None:
+    """Have Django's health check, which it also makes after an error, fail on a server that accepts no writes."""
+    answers = connection.is_usable
 
-    connection: BaseDatabaseWrapper | None = None
+    def is_usable() -> bool:
+        return answers() and not _is_read_only(connection)
 
-
-_own: Final = _Own()
-
-
-def _leave_after_request(**_: object) -> None:
-    connection = _own.connection
-    if connection is None or connection.alias != conf.database:
-        connection = _own.connection = connections[conf.database]
-    if not connection.in_atomic_block:
-        close_if_read_only(connection)
+    vars(connection)["is_usable"] = is_usable
 
 
 def close_if_read_only(connection: BaseDatabaseWrapper) -> bool:
@@ -138,6 +134,14 @@ def close_if_read_only(connection: BaseDatabaseWrapper) -> bool:
     Otherwise a standby, or a primary that was demoted, would be kept for ever. The server is asked if it reported to be
     read-only, or after an error, in place of Django's health check; so a connection without either costs no round trip.
     """
+    if not _is_read_only(connection):
+        return False
+    connection.connection.close()
+    connection.close()
+    return True
+
+
+def _is_read_only(connection: BaseDatabaseWrapper) -> bool:
     raw: Any = connection.connection
     if connection.alias != conf.database or not isinstance(raw, Connection) or raw.closed:
         return False
@@ -146,12 +150,10 @@ def close_if_read_only(connection: BaseDatabaseWrapper) -> bool:
     if in_transaction(connection):
         return False
     try:
-        if not refuses_writes(connection):
-            vars(raw)[_ACCEPTS_WRITES] = True
-            connection.errors_occurred = False
-            return False
+        if refuses_writes(connection):
+            return True
     except Error:
-        pass  # it is of no use either
-    raw.close()
-    connection.close()
-    return True
+        return True  # it is of no use either
+    vars(raw)[_ACCEPTS_WRITES] = True
+    connection.errors_occurred = False
+    return False

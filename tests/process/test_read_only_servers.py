@@ -272,6 +272,28 @@ def test_a_standby_is_refused_by_what_it_reports(
         replicated.move(cut=False)
 
 
+@pytest.mark.parametrize("checked", [False, True])
+def test_a_server_that_becomes_read_only_is_left_after_an_error_or_by_a_health_check(
+    address: int, replicated: Replicated, checked: bool
+) -> None:
+    connection = connections["default"]
+    connection.settings_dict.update(CONN_MAX_AGE=600, CONN_HEALTH_CHECKS=checked)
+    connection.close()
+    first = backend()
+    request_finished.send(sender=None)
+    replicated.make_read_only()
+    try:
+        if checked:
+            assert backend() != first, "before the first statement of the request"
+        else:
+            with pytest.raises(InternalError), connection.cursor() as cursor:
+                cursor.execute("CREATE TABLE never ()")
+            request_finished.send(sender=None)
+            assert connection.connection is None
+    finally:
+        replicated.make_read_only(on=False)
+
+
 def test_a_listener_leaves_a_server_that_becomes_read_only(
     address: int, replicated: Replicated, caplog: pytest.LogCaptureFixture
 ) -> None:

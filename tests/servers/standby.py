@@ -135,10 +135,10 @@ class Replicated(ExitStack):
         self._frozen = []
         self.standby.kill()
 
-    def make_read_only(self) -> None:
-        """Let the primary refuse writes from now on, and keep its connections."""
+    def make_read_only(self, *, on: bool = True) -> None:
+        """Let the primary refuse writes from now on, or take them again, and keep its connections."""
         with self.connect() as connection:
-            connection.execute("ALTER SYSTEM SET default_transaction_read_only = on")
+            connection.execute(f"ALTER SYSTEM SET default_transaction_read_only = {'on' if on else 'off'}")
             connection.execute("SELECT pg_reload_conf()")
 
     def rebuild(self) -> None:

@@ -22,9 +22,9 @@ def answer(installed: str, count: int) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("migrated")
-def test_a_request_without_stores_costs_no_statement_and_keeps_what_connecting_set() -> None:
+def test_a_request_without_stores_costs_no_statement_runs_nothing_and_keeps_what_connecting_set() -> None:
     requests = 3
     session = ["eu", "5MB", 1, "{at_connect}", 1]
     for installed in ("django", "salon_jobs"):
         found = answer(installed, requests)
-        assert (found["trips"], found["session"]) == (requests, session), installed
+        assert (found["trips"], found["session"], found["ran"]) == (requests, session, []), installed
