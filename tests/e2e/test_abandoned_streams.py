@@ -19,7 +19,7 @@ STORES = ["/stream/", "/write/", "/stream/async/", "/write/async/", "/stream/syn
 FAILING = [*STORES, "/stream/failing/", "/stream/stopped/"]
 
 
-@pytest.mark.parametrize("pool", [1, 2, 3])
+@pytest.mark.parametrize("pool", [1, 3])
 @pytest.mark.parametrize(
     ("kind", "resets", "paths"),
     [

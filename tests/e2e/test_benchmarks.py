@@ -15,16 +15,22 @@ from benchmarks.measures import MEASURES
 from benchmarks.report import verdicts
 from tests.interpreter import run_command
 
+# Each differs in a number alone from one that stays.
+_ALIKE = {"drain-machine", "steady-20", "steady-200", "steady-2000", "emit-writers", "poison"}
+MEASURED = [measure for measure in MEASURES if measure.name not in _ALIKE]
+
 
 @pytest.mark.slow
 def test_every_measure_gives_its_figures(migrated: None, tmp_path: Path) -> None:
     path = tmp_path / "figures.json"
+    names = [measure.name for measure in MEASURED]
     words = (sys.executable, "-m", "benchmarks", "--size", "smoke", "--peers", "none", "--json", str(path))
-    done = run_command(*words, timeout_s=600)
+    only = [word for name in names for word in ("--only", name)]
+    done = run_command(*words, *only, timeout_s=600)
     assert done.returncode == 0, done.stdout + done.stderr
     run = json.loads(path.read_text())
-    assert list(run["measures"]) == [measure.name for measure in MEASURES]
-    for measure in MEASURES:
+    assert list(run["measures"]) == names
+    for measure in MEASURED:
         found = run["measures"][measure.name]
         assert found["failures"] == {}
         assert set(found["medians"][OURS]) == set(measure.units)

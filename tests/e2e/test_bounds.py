@@ -25,8 +25,8 @@ def peak_mb(pid: int) -> int:
     return int(found[1]) // 1024
 
 
-@pytest.mark.parametrize(("jobs", "size"), [(150, 9_900_000), (1000, 1_200_000)])
-def test_results_of_more_than_a_gigabyte_are_kept_and_ten_ordinary_jobs_end_once(jobs: int, size: int) -> None:
+def test_results_of_more_than_a_gigabyte_are_kept_and_ten_ordinary_jobs_end_once() -> None:
+    jobs, size = 120, 9_900_000
     tasks.large_result.enqueue_many([tasks.large_result.call(size=size)] * jobs)
     ordinary = [handle.id for handle in tasks.nothing.enqueue_many([tasks.nothing.call()] * 10)]
     with WorkerProcess(url=URL, ready=True) as worker:
@@ -41,14 +41,14 @@ def test_results_of_more_than_a_gigabyte_are_kept_and_ten_ordinary_jobs_end_once
     assert peak < 900
 
 
-def test_payloads_of_three_gigabytes_are_not_read_at_once() -> None:
+def test_payloads_of_a_gigabyte_are_not_read_at_once() -> None:
     text = "x" * 990_000
-    for _ in range(30):
+    for _ in range(10):
         tasks.take_large.enqueue_many([tasks.take_large.call(text=text)] * 100)
     with WorkerProcess(url=URL, ready=True) as worker:
         [child] = worker.children()
         eventually(lambda: seen(JOBS) == [(0,)], 300, what=worker.output)
         peak = peak_mb(child["pid"])
         assert worker.end() == 0
-        assert len(worker.logged("job_succeeded")) == 3000
+        assert len(worker.logged("job_succeeded")) == 1000
     assert peak < 400
