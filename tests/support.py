@@ -61,7 +61,7 @@ def run_due(process_id: int) -> list[Outcome]:
 def rescuer() -> Rescuer:
     """Return a rescuer that met the server long ago, so that it judges at once."""
     offset_s = -3600.0
-    found = Rescuer(clock=lambda: time.monotonic() + offset_s)
+    found = Rescuer(clock=lambda: time.monotonic() + offset_s, using="default")
     found.run_once()
     offset_s = 0.0
     return found
@@ -123,8 +123,8 @@ def running_on_a_thread(process_id: int, jobs: Sequence[ClaimedJob], **bounds: i
     """
     queue = JobBuffer(1)
     abandon = threading.Event()
-    finisher = Finisher(process_id, queue.forget, abandon, **bounds)
-    deadlines = DeadlineWatcher()
+    finisher = Finisher(process_id, queue.forget, abandon, **bounds, using="default")
+    deadlines = DeadlineWatcher(using="default")
     runner = Runner(queue, finisher, process_id, 0, abandon, in_flight=InFlightTable(1), deadlines=deadlines)
     queue.put(list(jobs))
     finisher.start()
@@ -144,7 +144,7 @@ def running_on_a_thread(process_id: int, jobs: Sequence[ClaimedJob], **bounds: i
 @contextmanager
 def working(process_id: int, concurrency: int = 1, *, idle: IdleTable | None = None) -> Generator[Worker]:
     """Run a worker, with its listener, in this process."""
-    loop = Worker(process_id, WorkerOptions(concurrency=concurrency), idle=idle)
+    loop = Worker(process_id, WorkerOptions(concurrency=concurrency), idle=idle, using="default")
     thread = threading.Thread(target=loop.run, daemon=True)
     thread.start()
     try:

@@ -85,7 +85,7 @@ def test_gwt_07_the_tick_of_three_in_the_morning_aggregates_the_day_before(store
             )
     tick = datetime.fromisoformat("2026-05-06T03:00:00+09:00")
     day = date(2026, 5, 5)
-    Scheduler().run_at(tick)
+    Scheduler(using="default").run_at(tick)
     assert seen("SELECT payload->>'target_date', tick FROM salon_jobs_job WHERE task = 'aggregate-daily-sales'") == [
         ("2026-05-05", tick)
     ]
@@ -116,7 +116,7 @@ def test_gwt_08_customers_deleted_ninety_days_ago_are_physically_gone(stores: li
                 name,
                 instant,
             )
-    Scheduler().run_at(NOW)
+    Scheduler(using="default").run_at(NOW)
     while jobs := claim(process_id):
         for job in jobs:
             run(job, process_id)

@@ -358,10 +358,11 @@ def _can_import(path: str) -> bool:
         return False
 
 
-def _find_waiting() -> bool:
+def _find_waiting(using: str) -> bool:
     """Import the tasks of this backend that jobs wait for; return whether there were any."""
     known = [*registry.task_names(), *_no_tasks]
-    waiting = statements.rows("tasks_to_import", {"tasks": known, "backends": list(task_backends)})
+    parameters = {"tasks": known, "backends": list(task_backends)}
+    waiting = statements.rows("tasks_to_import", parameters, using=using)
     paths = {path for (path,) in waiting}
     found = set(filter(_can_import, paths))
     # They are reported as unknown tasks, and left to workers that know them.

@@ -47,12 +47,11 @@ class Consumer(Loop):
         self, name: str, settings: ConsumerSettings, source: Source, *, using: str, burst: bool = False
     ) -> None:
         """Prepare without I/O. Raises ConfigurationError for an unknown task."""
-        super().__init__(f"consumer {name}")
+        super().__init__(f"consumer {name}", using=using)
         self.name = name
         self.error: Exception | None = None
         self._source = source
         self._burst = burst
-        self._using = using
         self._processor = Processor(name, settings, using=using)
         self._trouble: Exception | None = None
         self._failures = 0
@@ -125,7 +124,7 @@ class Consumer(Loop):
         if retried:
             log_event(logging.INFO, events.MESSAGES_RETRIED, consumer=self.name, messages=retried)
         if retried or now - self._counted >= _COUNT_EVERY_S:
-            self._rejected, self._counted = count_rejected(self.name, using=self._using), now
+            self._rejected, self._counted = count_rejected(self.name, using=self.using), now
         return len(deliveries) + retried
 
     def _process(self, deliveries: Sequence[Delivery]) -> BatchResult:
@@ -192,7 +191,7 @@ class Consumer(Loop):
     def _log(self, error: Exception) -> None:
         """Log an error unless it is of the same class as the last one."""
         if isinstance(error, Error):
-            connections[self._using].errors_occurred = True
+            connections[self.using].errors_occurred = True
         if type(self._trouble) is type(error):
             return
         if isinstance(error, NotReady):
@@ -220,16 +219,15 @@ class Consumers(Loop):
     It ends when all have ended, as in a burst. ``run`` raises the first error of a burst.
     """
 
-    def __init__(self, names: Sequence[str] = (), *, burst: bool = False) -> None:
+    def __init__(self, names: Sequence[str] = (), *, using: str, burst: bool = False) -> None:
         """Create the named consumers, or all in the settings. No I/O. Raises ConfigurationError."""
-        super().__init__("inbox")
-        self._using = conf.database
+        super().__init__("inbox", using=using)
         chosen = {name: _settings(name) for name in names} if names else dict(conf.consumers)
         if not chosen:
             raise ConfigurationError("SALON_JOBS['CONSUMERS'] names no source: there is nothing to consume")
-        refuse_small_pool(_THREADS + len(chosen), using=conf.database)
+        refuse_small_pool(_THREADS + len(chosen), using=using)
         self._consumers = [
-            Consumer(name, settings, make_source(settings.source, consumer=name), using=self._using, burst=burst)
+            Consumer(name, settings, make_source(settings.source, consumer=name), using=using, burst=burst)
             for name, settings in chosen.items()
         ]
         self._prune_at = float("-inf")
@@ -244,7 +242,7 @@ class Consumers(Loop):
         if any(consumer.error for consumer in self._consumers) or not any(each.is_alive for each in self._consumers):
             self.stopping.set()
         elif time.monotonic() >= self._prune_at:
-            if deleted := prune_inbox(RETAINED, using=self._using):
+            if deleted := prune_inbox(RETAINED, using=self.using):
                 log_event(logging.INFO, events.PRUNED, inbox=deleted)
             self._prune_at = time.monotonic() + (0.0 if deleted == PRUNE_BATCH else _PRUNE_EVERY_S)
         return _CHECK_EVERY_S

@@ -61,9 +61,8 @@ class PruneCounts:
 class Pruner:
     """Pruner of rows past their retention. Any number of pruners can work at once."""
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._using = conf.database
-        self._clock = clock
+    def __init__(self, *, using: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._using, self._clock = using, clock
         self._errors_after = 0
 
     def run_once(self) -> PruneCounts:

@@ -371,7 +371,7 @@ def committed(job: ClaimedJob, process_id: int, *, began: float | None = None) -
     COMMIT may have been lost, or the row.
     """
     [(took_effect, is_gone, _)] = hot("lease_state", _fence(job, process_id))
-    if took_effect and is_gone and began is not None and not is_same_timeline(began):
+    if took_effect and is_gone and began is not None and not is_same_timeline(began, using=conf.database):
         return None
     return bool(took_effect)
 

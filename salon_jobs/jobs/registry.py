@@ -153,20 +153,20 @@ def declaration_of(target: object) -> TaskDeclaration:
     return cast("TaskDeclaration", declare(target))
 
 
-_finders: list[Callable[[], bool]] = []
+_finders: list[Callable[[str], bool]] = []
 
 
-def add_finder(find: Callable[[], bool]) -> None:
-    """Add a function that registers tasks of jobs that wait, if a library can find them, and returns whether it did."""
+def add_finder(find: Callable[[str], bool]) -> None:
+    """Add a function that registers tasks of jobs that wait in a database, and returns whether it found any."""
     _finders.append(find)
 
 
-def find_waiting() -> bool:
+def find_waiting(*, using: str) -> bool:
     """Let the finders register tasks that queued jobs name and no module has declared; return whether any did.
 
     Raises database errors. Worker role.
     """
-    registered = [find() for find in _finders]
+    registered = [find(using) for find in _finders]
     return any(registered)
 
 

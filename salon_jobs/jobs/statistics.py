@@ -107,12 +107,12 @@ class TaskStatistics:
         with self._lock:
             self._of(task, queue).outcomes[_INDEX[event]] += 1
 
-    def flush_when_due(self) -> None:
+    def flush_when_due(self, *, using: str) -> None:
         """Flush if the last flush was five seconds ago. Raises database errors, but keeps the counts."""
         if time.monotonic() - self._flushed >= FLUSH_EVERY_S:
-            self.flush()
+            self.flush(using=using)
 
-    def flush(self) -> None:
+    def flush(self, *, using: str) -> None:
         """Add the counts to the database: one statement, rows ordered by key. Worker role, autocommit.
 
         Raises database errors, but keeps the counts for the next flush.
@@ -124,7 +124,8 @@ class TaskStatistics:
         if not counted:
             return
         try:
-            statements.execute("add_statistics", {"rows": json.dumps(list(map(_stored, counted.items())))})
+            rows = json.dumps(list(map(_stored, counted.items())))
+            statements.execute("add_statistics", {"rows": rows}, using=using)
         except BaseException:
             with self._lock:
                 _add(counted, to=self._unwritten)

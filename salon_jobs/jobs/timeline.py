@@ -14,28 +14,28 @@ _readings: list[tuple[float, str]] = []
 _UNSUPPORTED = ("0A", "42")
 
 
-def record_timeline() -> None:
+def record_timeline(*, using: str) -> None:
     """Remember the timeline for runs that begin from now on. A worker calls it before it claims, and after an outage.
 
     Raises database errors.
     """
-    timeline = _read()
+    timeline = _read(using)
     if timeline is not None and (not _readings or _readings[-1][1] != timeline):
         _readings.append((time.monotonic(), timeline))
 
 
-def is_same_timeline(since: float) -> bool:
+def is_same_timeline(since: float, *, using: str) -> bool:
     """Return whether the server still writes the timeline of that instant (monotonic seconds), or none is known.
 
     Raises database errors.
     """
     known = next((timeline for at, timeline in reversed(_readings) if at <= since), None)
-    return known is None or _read() in (known, None)
+    return known is None or _read(using) in (known, None)
 
 
-def _read() -> str | None:
+def _read(using: str) -> str | None:
     try:
-        timeline: str = hot("timeline", {})[0][0]
+        timeline: str = hot("timeline", {}, using=using)[0][0]
     except Error as error:
         sqlstate: str = getattr(error.__cause__, "sqlstate", None) or ""
         if isinstance(error, OperationalError) or not sqlstate.startswith(_UNSUPPORTED):

@@ -166,18 +166,18 @@ def depths(*, using: str) -> Depths:
     return Depths(queues, stores, exact, stores_exact)
 
 
-def record_depths() -> None:
+def record_depths(*, using: str) -> None:
     """Record this minute's counts, unless another worker has. Idempotent. Worker role, autocommit."""
-    with connections[conf.database].cursor() as cursor:
+    with connections[using].cursor() as cursor:
         cursor.execute("SELECT EXISTS (SELECT FROM salon_jobs_queue_minute WHERE minute = date_trunc('minute', now()))")
         if cursor.fetchone()[0]:
             return
-        now = depths(using=conf.database)
+        now = depths(using=using)
         rows = [
             {"queue": name, **asdict(depth), "oldest_due_s": depth.oldest_due_s or 0.0, "exact": now.exact}
             for name, depth in with_declared(now.queues).items()
         ]
-        statements.execute("record_waiting", {"rows": json.dumps(rows)})
+        statements.execute("record_waiting", {"rows": json.dumps(rows)}, using=using)
 
 
 def with_declared(queues: Mapping[str, Depth]) -> dict[str, Depth]:
@@ -222,11 +222,8 @@ class QueueFront:
         ]
 
 
-def look_at_queue(*, using: str | None = None) -> QueueFront:
-    """Inspect the front of the queue. Role: worker, operator; others see too few jobs. Raises database errors.
-
-    ``using`` defaults to the alias of the job tables.
-    """
+def look_at_queue(*, using: str) -> QueueFront:
+    """Inspect the front of the queue. Role: worker, operator; others see too few jobs. Raises database errors."""
     [front] = statements.rows("queue_front", {"tasks": registry.task_names()}, using=using)
     lag_s, unknown, unknown_jobs, queues, due, late_s, paused = front
     return QueueFront(
@@ -243,6 +240,6 @@ def _positive(queues: list[str], counts: list[int]) -> dict[str, int]:
     return {queue: count for queue, count in zip(queues, counts, strict=True) if count}
 
 
-def count_rest() -> dict[tuple[str, str], int]:
+def count_rest(*, using: str) -> dict[tuple[str, str], int]:
     """Count scheduled and failed jobs by queue and state, bounded by queue_rest. Raises database errors."""
-    return {(queue, state): count for queue, state, count in statements.rows("queue_rest")}
+    return {(queue, state): count for queue, state, count in statements.rows("queue_rest", using=using)}

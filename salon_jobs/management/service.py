@@ -31,6 +31,11 @@ class ServiceCommand(BaseCommand):
     # Checks of models query the database's version, but this process must start and report without a database.
     requires_system_checks = ("salon_jobs",)
 
+    @property
+    def using(self) -> str:
+        """The alias of the job tables."""
+        return conf.database
+
     # Set by Django, to False when it runs through call_command.
     _called_from_command_line: bool
     # Subcommand of ``salon_jobs`` that runs the same, whatever other apps call theirs.
@@ -96,7 +101,7 @@ class ServiceCommand(BaseCommand):
         """
         burst = options["burst"]
         address = options["health_addr"] or ("127.0.0.1", 0 if burst else self.health_port)
-        service = Service(kind, make_loop, health_address=address, burst=burst, **more)
+        service = Service(kind, make_loop, using=self.using, health_address=address, burst=burst, **more)
         if (screen := options["screen"]) is not None and options["log_format"] == "text":
             self.stdout.write("\n".join(self._banner(facts, service, screen, burst=burst)))
             self.stdout.flush()
@@ -104,7 +109,7 @@ class ServiceCommand(BaseCommand):
 
     def _banner(self, facts: Mapping[str, str], service: Service, screen: Screen, *, burst: bool) -> list[str]:
         """Return the lines of the banner: what runs here, on which database, and how to stop it."""
-        database: Mapping[str, Any] = connections[conf.database].settings_dict
+        database: Mapping[str, Any] = connections[self.using].settings_dict
         where = f"{database['HOST'] or 'local socket'}{':' if database['PORT'] else ''}{database['PORT']}"
         shown = {
             **facts,

@@ -39,8 +39,7 @@ class Marker(Loop):
     """
 
     def __init__(self, on_marked: Callable[[], None], *, using: str) -> None:
-        super().__init__("marker")
-        self._using = using
+        super().__init__("marker", using=using)
         self._on_marked = on_marked
         # Other threads append; what is written is removed afterwards.
         self._settled: list[Settled] = []
@@ -56,7 +55,7 @@ class Marker(Loop):
         if self._settled:
             self._write_all()
         else:
-            statements.ping(using=conf.database)
+            statements.ping(using=self.using)
         return _PING_EVERY_S
 
     def finish(self) -> bool:
@@ -94,10 +93,10 @@ class Marker(Loop):
     def _write(self, batch: Sequence[Settled]) -> None:
         published = [message for settled in batch for message in settled.published]
         if published:
-            queries.mark_published(published, using=self._using)
+            queries.mark_published(published, using=self.using)
         skipped = [each for settled in batch for each in settled.skipped]
         if skipped:
-            queries.mark_skipped(skipped, using=self._using)
+            queries.mark_skipped(skipped, using=self.using)
         for settled in batch:
             settled.backlog.marked([*settled.published, *(message for message, _ in settled.skipped)])
         self.published += len(published)
@@ -121,8 +120,7 @@ class MessagePruner(Loop):
     """
 
     def __init__(self, *, using: str, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__("message pruner", first_poll_in_s=_EVERY_S, clock=clock)
-        self._using = using
+        super().__init__("message pruner", using=using, first_poll_in_s=_EVERY_S, clock=clock)
         self._after = 0
         self._began = clock()
 
@@ -145,7 +143,7 @@ class MessagePruner(Loop):
         total = 0
         row: tuple[int, int | None, bool]
         while True:
-            [row] = statements.rows("prune_messages", {"after": self._after, **retentions}, using=self._using)
+            [row] = statements.rows("prune_messages", {"after": self._after, **retentions}, using=self.using)
             deleted, after, young = row
             total += deleted
             if after is None or not young:

@@ -53,9 +53,8 @@ class Relay(Loop):
     # no relay that died would seem silent for long enough.
     knows_server = True
 
-    def __init__(self, owner: Callable[[], int], *, burst: bool = False) -> None:
-        super().__init__("relay")
-        self.using = conf.database
+    def __init__(self, owner: Callable[[], int], *, using: str, burst: bool = False) -> None:
+        super().__init__("relay", using=using)
         self._owner = owner
         self._burst = burst
         self._forced = threading.Event()
@@ -68,11 +67,11 @@ class Relay(Loop):
         # Servers that have answered, by when they were started.
         self._servers: set[float] = set()
         self._ownership: Ownership | None = None
-        self._marker = Marker(self.wake, using=self.using)
-        self._destinations = Destinations(self._marker, owns=self._owns, on_change=self.wake, using=self.using)
-        self._listener = Listener(emit.CHANNEL, self._hear)
+        self._marker = Marker(self.wake, using=using)
+        self._destinations = Destinations(self._marker, owns=self._owns, on_change=self.wake, using=using)
+        self._listener = Listener(emit.CHANNEL, self._hear, using=using)
         self._progress = RelayProgress(self._marker, self._destinations)
-        self._pruner = MessagePruner(using=self.using)
+        self._pruner = MessagePruner(using=using)
         self._process_id = 0
 
     def stop(self) -> None:
@@ -287,8 +286,8 @@ class EmbeddedRelay(Relay):
 
     def __init__(self, heartbeat: Heartbeat) -> None:
         """Prepare without I/O. Raises ConfigurationError when a pool is too small for the threads."""
-        refuse_small_pool(_THREADS, using=conf.database)
-        super().__init__(lambda: heartbeat.register_embedded("relay"))
+        refuse_small_pool(_THREADS, using=heartbeat.using)
+        super().__init__(lambda: heartbeat.register_embedded("relay"), using=heartbeat.using)
         self._heartbeat = heartbeat
 
     def finish(self) -> bool:

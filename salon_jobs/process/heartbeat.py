@@ -71,8 +71,8 @@ class Heartbeat(Loop):
 
     wakes_after_outage = True
 
-    def __init__(self, kind: str, *, concurrency: int, queues: Sequence[str] | None) -> None:
-        super().__init__("heartbeat")
+    def __init__(self, kind: str, *, using: str, concurrency: int, queues: Sequence[str] | None) -> None:
+        super().__init__("heartbeat", using=using)
         self._kind = kind
         self._concurrency = concurrency
         self._queues = queues
@@ -112,14 +112,14 @@ class Heartbeat(Loop):
         """Update every row once; insert those that are gone again, or have their processes replaced."""
         with self._lock:
             rows = dict(self._rows)
-        alive = {process_id for (process_id,) in statements.rows("beat", {"process_ids": list(rows)})}
+        alive = {process_id for (process_id,) in statements.rows("beat", {"process_ids": list(rows)}, using=self.using)}
         for process_id, row in rows.items():
             if process_id in alive or process_id not in self._rows:  # it may have been dropped meanwhile
                 continue
             if row.on_gone is not None:
                 self.drop(process_id)
                 row.on_gone()
-            elif statements.rows("register_process", row.columns):
+            elif statements.rows("register_process", row.columns, using=self.using):
                 kind: str = row.columns["kind"]
                 log_event(logging.WARNING, events.PROCESS_REGISTERED_AGAIN, kind=kind, process_id=process_id)
         return conf.heartbeat_interval.total_seconds()
@@ -148,7 +148,7 @@ class Heartbeat(Loop):
         inserted: list[tuple[datetime]] = []
         while not inserted:
             columns["id"] = new_process_id()
-            inserted = statements.rows("register_process", columns)
+            inserted = statements.rows("register_process", columns, using=self.using)
         [(columns["started_at"],)] = inserted
         with self._lock:
             self._rows[columns["id"]] = _Row(columns, on_gone)

@@ -126,8 +126,10 @@ class Listener(Loop):
     connect or receives nothing costs latency, never jobs. With the setting LISTEN off it does nothing.
     """
 
-    def __init__(self, channel: str, on_wake: Callable[[str], None], event: ListenerEvent | None = None) -> None:
-        super().__init__("listener")
+    def __init__(
+        self, channel: str, on_wake: Callable[[str], None], event: ListenerEvent | None = None, *, using: str
+    ) -> None:
+        super().__init__("listener", using=using)
         self._channel = channel
         self._on_wake = on_wake
         self._event = event

@@ -13,7 +13,6 @@ from weakref import WeakSet
 from django.db import Error, connections
 from psycopg.errors import DeadlockDetected, SerializationFailure
 
-from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.events import log_event
@@ -104,14 +103,17 @@ class Loop:
         self,
         name: str,
         *,
+        using: str,
         first_poll_in_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[threading.Event, float], object] = lambda event, seconds: event.wait(seconds),
     ) -> None:
-        """Prepare; ``name`` is for the log and the thread. Tests pass ``clock`` and ``wait``."""
-        # The alias of the database that the loop works on.
-        self.using = conf.database
-        self.outage = Outage(name, using=self.using, clock=clock)
+        """Prepare to work on the database ``using``; ``name`` is for the log and the thread.
+
+        Tests pass ``clock`` and ``wait``.
+        """
+        self.using = using
+        self.outage = Outage(name, using=using, clock=clock)
         self.stopping = threading.Event()
         self.woken = threading.Event()
         self._first_poll_in_s = first_poll_in_s

@@ -74,17 +74,16 @@ class Service:
         kind: str,
         make_loop: MakeLoop,
         *,
+        using: str,
         health_address: tuple[str, int],
         concurrency: int = 1,
         queues: Sequence[str] | None = None,
         burst: bool = False,
     ) -> None:
-        self._kind, self._using = kind, conf.database
+        self._kind = kind
         self._make_loop = make_loop
         self._burst = burst
-        self._database = Probe(
-            lambda: (check_tables if self._schema_checked else check_schema)(self._using), kept_s=KEPT_S
-        )
+        self._database = Probe(lambda: (check_tables if self._schema_checked else check_schema)(using), kept_s=KEPT_S)
         self._health: HealthServer | None = None
         try:
             self._health = HealthServer(health_address, self._readiness, self._samples)
@@ -93,7 +92,7 @@ class Service:
                 raise
             # Probably a second service on a developer's machine, where nothing probes it.
             log_event(logging.WARNING, events.HEALTH_NOT_LISTENING, kind=kind, error=str(error))
-        self._heartbeat = Heartbeat(kind, concurrency=concurrency, queues=queues)
+        self._heartbeat = Heartbeat(kind, using=using, concurrency=concurrency, queues=queues)
         self._loop: ServedLoop | None = None
         self._stopping = threading.Event()
         self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -182,7 +181,7 @@ class Service:
         logged = ""
         while not self._stopping.is_set():
             try:
-                check_worker(self._using)
+                check_worker(self._heartbeat.using)
                 self._schema_checked = True
                 with answering():
                     self._heartbeat.register()

@@ -39,9 +39,8 @@ _LATE_S = 120.0
 class Scheduler(Loop):
     """Loop that reads the database's clock, fires what is due and sleeps until the next tick."""
 
-    def __init__(self) -> None:
-        super().__init__("scheduler")
-        self.using = conf.database
+    def __init__(self, *, using: str) -> None:
+        super().__init__("scheduler", using=using)
         # By entry and event, so that each is logged once a tick.
         self._last_reported: dict[tuple[str, str], datetime] = {}
         # The database's time at the last poll, and up to when each entry's ticks had fired or were given up then.

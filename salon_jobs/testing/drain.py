@@ -70,7 +70,7 @@ def drain_jobs(
         while True:
             claimed = queries.claim_due(process.pk, registry.task_names(), 1, queues=queues, now=now)
             if not claimed:
-                if registry.find_waiting():
+                if registry.find_waiting(using=database):
                     continue
                 break
             if len(drained) == limit:

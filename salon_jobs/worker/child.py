@@ -15,7 +15,6 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, Final, NoReturn
 
-from salon_jobs.conf import settings as conf
 from salon_jobs.core import events, tracing
 from salon_jobs.core.errors import NotReady
 from salon_jobs.core.events import log_event, logger
@@ -102,11 +101,11 @@ class _Child:
         if start is None:
             return True
         refuse_read_only_servers()
-        name_connections(start["process_id"], using=conf.database)
-        options = WorkerOptions(**start["options"])
+        process_id, using, options = start["process_id"], start["using"], WorkerOptions(**start["options"])
+        name_connections(process_id, using=using)
         in_flight = InFlightTable(options.concurrency, fileno=self._in_flight)
-        worker = self._worker = Worker(start["process_id"], options, in_flight=in_flight, idle=self._idle)
-        fields: dict[str, Any] = {"kind": KIND, "process_id": start["process_id"]}
+        worker = self._worker = Worker(process_id, options, using=using, in_flight=in_flight, idle=self._idle)
+        fields: dict[str, Any] = {"kind": KIND, "process_id": process_id}
         log_event(logging.INFO, events.PROCESS_STARTED, **fields, pid=os.getpid())
         reporter = _Reporter(worker, self._channel)
         reporter.start()
@@ -144,7 +143,7 @@ class _Reporter(Loop):
     """Loop that reports to the supervisor every second, and once more at the end."""
 
     def __init__(self, worker: Worker, channel: ControlChannel) -> None:
-        super().__init__("report")
+        super().__init__("report", using=worker.using)
         self._worker = worker
         self._channel = channel
 

@@ -137,10 +137,10 @@ class ChildProcess:
         """Return what its threads run now, or were running when it died."""
         return self._in_flight.shown()
 
-    def start(self, process_id: int) -> None:
-        """Let the child work as this registered process."""
+    def start(self, process_id: int, *, using: str) -> None:
+        """Let the child work as this process, which is registered in the database ``using``."""
         self.process_id = process_id
-        self._channel.send(start={"process_id": process_id, "options": asdict(self._options)})
+        self._channel.send(start={"process_id": process_id, "using": using, "options": asdict(self._options)})
 
     def stop(self) -> None:
         """Ask it to stop; a second call forces it."""
@@ -220,7 +220,7 @@ class ChildSupervisor(Loop):
     """
 
     def __init__(self, number: int, plan: ChildPlan, heartbeat: Heartbeat, registered: threading.Event) -> None:
-        super().__init__(f"child {number}")
+        super().__init__(f"child {number}", using=heartbeat.using)
         self._number = number
         self._plan = plan
         self._heartbeat = heartbeat
@@ -291,7 +291,7 @@ class ChildSupervisor(Loop):
 
     def _ask_for_lock(self) -> bool:
         name = application_name(0 if self.process is None else self.process.process_id)
-        [(waits,)] = statements.rows("waits_for_lock", {"application_name": name})
+        [(waits,)] = statements.rows("waits_for_lock", {"application_name": name}, using=self.using)
         return bool(waits)
 
     def _waits_for_lock(self) -> bool:
@@ -364,7 +364,7 @@ class ChildSupervisor(Loop):
             queues=options.served,
             on_gone=lambda: self.kill("its row is gone: others declared it dead, or a failover lost its claims"),
         )
-        child.start(process_id)
+        child.start(process_id, using=self.using)
 
     def _sign_off(self, child: ChildProcess, status: int, *, in_order: bool) -> None:
         if in_order:
@@ -378,7 +378,8 @@ class ChildSupervisor(Loop):
         elif self._killed_at is not None and self._is_blameless:
             overdue, charged = [run for run in runs if run.kill_at <= self._killed_at], []
         try:
-            rescue_process(child.process_id, None, end=describe_end(status), charged=charged, overdue=overdue)
+            end = describe_end(status)
+            rescue_process(child.process_id, None, using=self.using, end=end, charged=charged, overdue=overdue)
         except OperationalError as error:
             if not is_held_up(error):
                 raise

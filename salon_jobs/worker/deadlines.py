@@ -43,8 +43,8 @@ class _Watched:
 class DeadlineWatcher(Loop):
     """Loop that interrupts runs at their deadline. ``on_timeout`` is called for every run that timed out."""
 
-    def __init__(self, on_timeout: Callable[[], None] = lambda: None) -> None:
-        super().__init__("deadlines")
+    def __init__(self, on_timeout: Callable[[], None] = lambda: None, *, using: str) -> None:
+        super().__init__("deadlines", using=using)
         self._on_timeout = on_timeout
         self._lock = threading.Lock()
         self._watched: dict[tuple[int, int], _Watched] = {}

@@ -64,6 +64,7 @@ class Finisher(Loop):
         forget: Callable[[Sequence[ClaimedJob]], None],
         abandon: threading.Event,
         *,
+        using: str,
         most_per_statement: int = MOST_PER_STATEMENT,
         most_kept: int = MOST_KEPT,
     ) -> None:
@@ -71,7 +72,7 @@ class Finisher(Loop):
 
         ``most_per_statement`` and ``most_kept`` are characters of results; a larger one goes, and waits, alone.
         """
-        super().__init__("finisher")
+        super().__init__("finisher", using=using)
         self._process_id = process_id
         self._forget = forget
         self._abandon = abandon

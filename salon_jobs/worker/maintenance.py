@@ -60,8 +60,8 @@ class Rescuer:
     waiting. In each case it first waits for a full silence period.
     """
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, *, using: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._using, self._clock = using, clock
         self._blind_until = float("-inf")
         # By when they were started, and whether they were standbys.
         self._servers: set[tuple[float, bool]] = set()
@@ -77,7 +77,7 @@ class Rescuer:
         if asked < self._blind_until:
             return RescueCounts()
         try:
-            [(*server, dead)] = statements.rows("silent_processes", {"silent_after": silence})
+            [(*server, dead)] = statements.rows("silent_processes", {"silent_after": silence}, using=self._using)
             self._held_up.intersection_update(dead)
             is_known = tuple(server) in self._servers
             if not is_known or self._clock() - asked > conf.heartbeat_interval.total_seconds():
@@ -99,7 +99,7 @@ class Rescuer:
         if self._clock() > until:
             return RescueCounts()
         try:
-            return rescue_process(process_id, silence)
+            return rescue_process(process_id, silence, using=self._using)
         except OperationalError as error:
             if not queries.is_held_up(error):
                 raise
@@ -113,6 +113,7 @@ def rescue_process(
     process_id: int,
     silence: timedelta | None,
     *,
+    using: str,
     end: str = "stopped sending heartbeats",
     charged: Collection[int] | None = None,
     overdue: Iterable[InFlightRun] = (),
@@ -128,7 +129,7 @@ def rescue_process(
     and then it is unknown which had started. Raises database errors; then call it again. If the row itself is held up,
     that is an error too (``queries.is_held_up``).
     """
-    is_silent, label = _declare_dead(process_id, silence)
+    is_silent, label = _declare_dead(process_id, silence, using)
     if not is_silent:
         return RescueCounts()
     for run in overdue:
@@ -138,7 +139,7 @@ def rescue_process(
     rescued = queries.rescue(process_id, message, charged=charged, again=label is None)
     if label is None and not rescued:
         return RescueCounts()
-    enqueue.after_commit(using=conf.database)
+    enqueue.after_commit(using=using)
     held_up = len(queries.other_leases(process_id, ()))
     fields: dict[str, Any] = {"held_up": held_up} if held_up else {}
     log_event(
@@ -151,24 +152,25 @@ def rescue_process(
     return RescueCounts(1, len(rescued) - failed, failed)
 
 
-def _declare_dead(process_id: int, silence: timedelta | None) -> tuple[bool, str | None]:
+def _declare_dead(process_id: int, silence: timedelta | None, using: str) -> tuple[bool, str | None]:
     """Delete a process's row and end its backends, in one transaction.
 
     Return whether it is dead, and what it was; None if its row was gone already.
     """
     backends = {"application_name": application_name(process_id)}
+    deletion = {"process_id": process_id, "silent_after": silence}
     for is_last in (False, True):
         try:
             with queries.briefly():
-                labels = statements.rows("delete_process", {"process_id": process_id, "silent_after": silence})
+                labels = statements.rows("delete_process", deletion, using=using)
                 if labels:
-                    statements.rows("end_backends", backends)
+                    statements.rows("end_backends", backends, using=using)
                 return bool(labels), labels[0][0] if labels else None
         except OperationalError as error:
             if is_last or not queries.is_held_up(error):
                 raise
         # By a claim in flight, whose backend may be sending its answer to a host that is gone.
-        statements.rows("end_backends", backends)
+        statements.rows("end_backends", backends, using=using)
     raise AssertionError  # the last try returns or raises
 
 
@@ -224,11 +226,11 @@ class Maintenance(Loop):
     has their task.
     """
 
-    def __init__(self, *, burst: bool = False) -> None:
-        super().__init__("maintenance", first_poll_in_s=_EVERY_S)
+    def __init__(self, *, using: str, burst: bool = False) -> None:
+        super().__init__("maintenance", using=using, first_poll_in_s=_EVERY_S)
         self._burst = burst
-        self._rescuer = Rescuer()
-        self._pruner = Pruner()
+        self._rescuer = Rescuer(using=using)
+        self._pruner = Pruner(using=using)
         self._inspect_at = self._prune_at = float("-inf")
         self._swept = time.monotonic()
         self._rest: dict[tuple[str, str], int] = {}
@@ -252,11 +254,11 @@ class Maintenance(Loop):
         self._swept = now
         if now >= self._inspect_at:
             self._inspect()
-            statements.execute("forget_superseded")
-            statements.rows("enqueue_follow_ups")
-            record_depths()
+            statements.execute("forget_superseded", using=self.using)
+            statements.rows("enqueue_follow_ups", using=self.using)
+            record_depths(using=self.using)
             self._inspect_at = now + _INSPECT_EVERY_S
-        ended_runs.flush_when_due()
+        ended_runs.flush_when_due(using=self.using)
         if now >= self._prune_at:
             self._prune_at = now + (0.0 if self._pruner.run_once().more else _PRUNE_EVERY_S)
         return _EVERY_S
@@ -266,16 +268,16 @@ class Maintenance(Loop):
         return self.outage.attempt(self._finish)
 
     def _finish(self) -> None:
-        ended_runs.flush()
+        ended_runs.flush(using=self.using)
         if self._burst:
             self._inspect()
 
     def _inspect(self) -> None:
-        front = look_at_queue()
+        front = look_at_queue(using=self.using)
         # In this order, since a job may be added at any time: what is still unknown then was there to be found.
-        while front.unknown_tasks and registry.find_waiting():
-            front = look_at_queue()
-        self._rest = count_rest()
+        while front.unknown_tasks and registry.find_waiting(using=self.using):
+            front = look_at_queue(using=self.using)
+        self._rest = count_rest(using=self.using)
         if front.unknown_tasks and front.unknown_tasks != self.front.unknown_tasks:
             tasks = list(front.unknown_tasks)
             log_event(logging.WARNING, events.TASKS_UNKNOWN, code="JOB.UNKNOWN_TASK", tasks=tasks, detail=_UNDECLARED)

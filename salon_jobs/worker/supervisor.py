@@ -88,7 +88,7 @@ def connections_of(processes: int, options: WorkerOptions) -> int:
     return processes * (options.concurrency + OTHER_THREADS) + _CONNECTIONS
 
 
-def count_processes(asked: int | None, options: WorkerOptions) -> int:
+def count_processes(asked: int | None, options: WorkerOptions, *, using: str) -> int:
     """Return how many processes to start; log a warning if connections are too few for them, or for one a processor.
 
     As many as were asked for; else one for each usable processor, as long as all take at most half of the server's
@@ -100,7 +100,7 @@ def count_processes(asked: int | None, options: WorkerOptions) -> int:
         return wanted
     whose = "the server's"
     try:
-        total, left = Probe(lambda: connections_left(conf.database)).answer()
+        total, left = Probe(lambda: connections_left(using)).answer()
     except NotReady:
         if asked is not None:
             return asked
@@ -152,12 +152,11 @@ class Supervisor:
 
         Raises ConfigurationError when a pool is too small for their threads or ours.
         """
-        refuse_small_pool(
-            max(_THREADS + len(embedded) + processes, options.concurrency + OTHER_THREADS), using=conf.database
-        )
+        threads = max(_THREADS + len(embedded) + processes, options.concurrency + OTHER_THREADS)
+        refuse_small_pool(threads, using=heartbeat.using)
         self._burst, self._queues = options.burst, options.queues or ()
         self._totals = RunTotals()
-        self._maintenance = Maintenance(burst=options.burst)
+        self._maintenance = Maintenance(using=heartbeat.using, burst=options.burst)
         self._embedded = tuple(embedded)
         self._registered = threading.Event()
         self._stopping = threading.Event()

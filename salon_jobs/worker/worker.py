@@ -81,6 +81,7 @@ class Worker(Loop):
         process_id: int,
         options: WorkerOptions,
         *,
+        using: str,
         in_flight: InFlightTable | None = None,
         idle: IdleTable | None = None,
     ) -> None:
@@ -89,15 +90,15 @@ class Worker(Loop):
         ``in_flight`` shows a supervisor what each of them runs; ``idle`` shows the worker's other processes whether any
         does. Raises ConfigurationError if a pool is too small for the threads.
         """
-        super().__init__("claim")
-        refuse_small_pool(options.concurrency + OTHER_THREADS, using=self.using)
+        super().__init__("claim", using=using)
+        refuse_small_pool(options.concurrency + OTHER_THREADS, using=using)
         self._process_id = process_id
         self._options = options
         self._jobs = JobBuffer(options.concurrency, self._job_ended)
         self._idle = idle or IdleTable()
         self._is_listening = False
         event = self.woken = ListenerEvent()
-        self._listener = Listener(enqueue.CHANNEL, self.notify, event)
+        self._listener = Listener(enqueue.CHANNEL, self.notify, event, using=using)
         self._claimer = Claimer(
             process_id, options.queues, excluded=options.excluded, is_direct=lambda: self._listener.is_direct
         )
@@ -110,8 +111,8 @@ class Worker(Loop):
         self._claimed = self._reported_claimed = 0
         self._look_until = float("-inf")
         self._timeouts = itertools.count(1)
-        self._finisher = Finisher(process_id, self._jobs.forget, self._abandon)
-        self._deadlines = DeadlineWatcher(self._count_timeout)
+        self._finisher = Finisher(process_id, self._jobs.forget, self._abandon, using=using)
+        self._deadlines = DeadlineWatcher(self._count_timeout, using=using)
         in_flight = in_flight or InFlightTable(options.concurrency)
         self._chunks = ChunkClaimer(process_id, self._jobs, lambda: self._claimer.limits)
         self._runners = [
@@ -176,7 +177,7 @@ class Worker(Loop):
             # A failover can lose the last heartbeats; others might take the next jobs from a process that looks dead.
             if not queries.has_fresh_heartbeat(self._process_id):
                 return _HEARTBEAT_LATE_S
-            record_timeline()
+            record_timeline(using=self.using)
             self._knows_timeline = True
         room = min(self._jobs.room(), self._left())
         if room:
@@ -185,12 +186,12 @@ class Worker(Loop):
         if time.monotonic() - self._swept > _SWEEP_S:
             self._give_back_unknown()
             self._swept = time.monotonic()
-        ended_runs.flush_when_due()
+        ended_runs.flush_when_due(using=self.using)
         if not self._left():
             self._hand_over()
             return 0.0
         if time.monotonic() - self._searched >= _FIND_S[bool(self._last_claim.jobs)]:
-            found = registry.find_waiting()
+            found = registry.find_waiting(using=self.using)
             self._searched = time.monotonic()
             if found:
                 return 0.0
@@ -233,7 +234,7 @@ class Worker(Loop):
         self._deadlines.stop()
         self._deadlines.join()
         self._attempt_twice(self._give_back_all)
-        self._attempt_twice(ended_runs.flush)
+        self._attempt_twice(lambda: ended_runs.flush(using=self.using))
         return is_clean
 
     @property
@@ -330,7 +331,8 @@ class Worker(Loop):
             return claim.again_in_s
         if not claim.jobs and self._jobs.wait_idle(min(conf.poll_interval.total_seconds(), _ROOM_S)):
             self._claim(self._jobs.room(), afresh=True)
-            if not self._last_claim.jobs and self._last_claim.again_in_s is None and not registry.find_waiting():
+            has_found = self._last_claim.jobs or self._last_claim.again_in_s is not None
+            if not has_found and not registry.find_waiting(using=self.using):
                 self.stopping.set()
         return 0.0
 

@@ -66,7 +66,7 @@ class TestCron:
         cron("0 18 * * *", add, payload=lambda tick: {"left": tick.hour, "right": 2}, name="sum")
         cron("0 18 * * *", mail, payload={"address": "a@b.example"})
         cron("0 18 * * *", describe, name="with-context")
-        assert Scheduler().run_at(TICK) == 3
+        assert Scheduler(using="default").run_at(TICK) == 3
         jobs = seen("SELECT task, queue, priority, max_attempts, tick FROM salon_jobs_job ORDER BY id")
         assert jobs == [
             ("tests.backend.calls.add", "default", 0, 1, TICK),

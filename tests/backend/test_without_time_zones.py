@@ -155,13 +155,13 @@ def test_cron_fires_by_instants_whatever_the_projects_clock_says() -> None:
     cron_entries.clear()
     try:
         cron("30 2 * * *", tasks.system, name="nightly", timezone="Europe/Paris", payload=lambda at: {"note": f"{at}"})
-        assert Scheduler().run_at(FIRST) == 1
-        assert [Scheduler().run_at(at) for at in (FIRST, SECOND)] == [0, 0]
+        assert Scheduler(using="default").run_at(FIRST) == 1
+        assert [Scheduler(using="default").run_at(at) for at in (FIRST, SECOND)] == [0, 0]
         cron("* * * * *", tasks.system, name="often")
-        scheduler = Scheduler()
+        scheduler = Scheduler(using="default")
         scheduler.poll()
         change("UPDATE salon_jobs_cron_entry SET registered_at = registered_at - interval '3 minutes'")
-        Scheduler().poll()
+        Scheduler(using="default").poll()
     finally:
         cron_entries.clear()
         for entry in before:

@@ -55,7 +55,7 @@ def test_one_process_runs_jobs_fires_cron_relays_and_consumes(nats: NatsBroker, 
 def test_embedded_loops_are_stopped_once_since_twice_would_force_it(burst: bool) -> None:
     """A burst stops them when the work ends by itself."""
     embedded = Mock(**{"run.return_value": True, "samples.return_value": []})
-    heartbeat = Heartbeat("supervisor", concurrency=0, queues=None)
+    heartbeat = Heartbeat("supervisor", concurrency=0, queues=None, using="default")
     options = WorkerOptions(concurrency=1, queues=None, burst=burst)
     worker = Supervisor(heartbeat, [], options, processes=0, embedded=[embedded])
     if not burst:

@@ -67,7 +67,7 @@ def test_it_works_again_soon(
         before = seen(ROWS)
         assert len(before) == rows
         for process_id, _ in seen("SELECT id, kind FROM salon_jobs_process"):
-            assert rescue_process(process_id, None).processes == 1
+            assert rescue_process(process_id, None, using="default").processes == 1
         eventually(lambda: seen(ROWS) == before, SOON_S, process.output)
         for name, work in WORK.items():
             if name in process.command or f"--with-{name}" in arguments:

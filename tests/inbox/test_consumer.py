@@ -83,7 +83,7 @@ def test_a_burst_goes_on_until_every_source_is_empty(
     monkeypatch.setattr("salon_jobs.inbox.consumer._BATCH", 2)
     consumers_settings(orders=ORDERS, notes={**ORDERS, "SOURCE": "rn::memory:::notes"})
     MemorySource.queues.update({"orders": [message() for _ in range(7)], "notes": [message() for _ in range(3)]})
-    assert Consumers(burst=True).run()
+    assert Consumers(burst=True, using="default").run()
     assert jobs() == 10
     assert dict(seen("SELECT consumer, count(*) FROM salon_jobs_inbox GROUP BY 1")) == {"orders": 7, "notes": 3}
 
@@ -206,7 +206,7 @@ def test_it_prunes_the_inbox() -> None:
         "INSERT INTO salon_jobs_inbox (consumer, message_id, status, received_at)"
         " SELECT 'gone', n::text, 'enqueued', now() - interval '31 days' FROM generate_series(1, 2500) n"
     )
-    with running(Consumers()):
+    with running(Consumers(using="default")):
         eventually(lambda: seen("SELECT count(*) FROM salon_jobs_inbox") == [(0,)])
 
 
@@ -261,7 +261,7 @@ def test_settings_are_refused_by_field(
 ) -> None:
     consumers_settings(**consumers)
     with pytest.raises(ConfigurationError, match=error):
-        Consumers(names)
+        Consumers(names, using="default")
 
 
 def test_a_consumer_counts_what_it_received_and_what_became_of_it() -> None:

@@ -164,7 +164,7 @@ def test_a_cron_entry_checks_in_when_its_job_begins_and_when_it_ends(
     entry: None, sent: Sent, change_settings: Callable[..., None]
 ) -> None:
     change_settings(SENTRY_MONITORS=True)
-    assert Scheduler().run_at(TICK) == 1
+    assert Scheduler(using="default").run_at(TICK) == 1
     assert check_ins(sent) == []
     run_all()
     first, last = sent.of("check_in")
@@ -194,7 +194,7 @@ def test_a_check_in_lasts_as_long_as_the_jobs_attempts_and_one_discarded_is_an_e
 ) -> None:
     change_settings(SENTRY_MONITORS=True)
     tasks.hooks.system = body
-    Scheduler().run_at(TICK)
+    Scheduler(using="default").run_at(TICK)
     for statuses in expected:
         run_all()
         assert check_ins(sent) == statuses
@@ -206,13 +206,13 @@ def test_nothing_else_checks_in(
     stores: list[UUID], entry: None, sent: Sent, change_settings: Callable[..., None]
 ) -> None:
     change_settings(SENTRY_MONITORS=False)
-    Scheduler().run_at(TICK)
+    Scheduler(using="default").run_at(TICK)
     run_all()
     assert check_ins(sent) == [], "not asked for"
     change_settings(SENTRY_MONITORS=True)
     tasks.hooks.system = lambda **_: fan_out(tasks.in_store)
     tasks.system.enqueue()
-    Scheduler().run_at(TICK.replace(day=6))
+    Scheduler(using="default").run_at(TICK.replace(day=6))
     run_all()
     run_all()
     assert check_ins(sent) == ["in_progress", "ok"], "neither a job without a tick, nor those of a fan-out"

@@ -64,7 +64,7 @@ def test_a_cron_entry_that_can_not_fire_is_one_event_a_tick(
     cron("0 18 * * *", tasks.system, payload=payload, name="nightly", backfill=timedelta(days=2))
     register(["nightly"], using="default")
     change("UPDATE salon_jobs_cron_entry SET registered_at = now() - interval '1 day'")
-    scheduler = Scheduler()
+    scheduler = Scheduler(using="default")
     for _ in range(3):
         scheduler.poll()
     [event] = received(sentry)

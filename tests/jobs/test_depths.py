@@ -123,12 +123,12 @@ def test_counting_reads_no_more_than_the_bound(database: None) -> None:
 def test_one_worker_writes_the_minute_with_empty_queues_too(database: None) -> None:
     change(f"{INSERT} VALUES ('a', 'mail', NULL, 0, now() - interval '1 minute', 'queued')")
     rows = "SELECT queue, waiting, due, oldest_due_s >= 60, exact FROM salon_jobs_queue_minute ORDER BY queue"
-    record_depths()
+    record_depths(using="default")
     first = seen(rows)
     assert ("mail", 1, 1, True, True) in first
     assert ("default", 0, 0, False, True) in first
     change(f"{INSERT} VALUES ('a', 'mail', NULL, 0, now(), 'queued')")
-    record_depths()
+    record_depths(using="default")
     minutes = seen("SELECT count(DISTINCT minute) FROM salon_jobs_queue_minute")
     assert (minutes == [(1,)] and seen(rows) == first) or minutes == [(2,)], "a new minute may have begun"
 
@@ -138,7 +138,7 @@ def test_old_rows_are_pruned(database: None) -> None:
         "INSERT INTO salon_jobs_queue_minute SELECT now() - age, 'default', 1, 1, 0, true"
         " FROM unnest(ARRAY['15 days', '13 days']::interval[]) AS age"
     )
-    assert Pruner().run_once().depths == 1
+    assert Pruner(using="default").run_once().depths == 1
     assert [age > timedelta(days=12) for (age,) in seen("SELECT now() - minute FROM salon_jobs_queue_minute")] == [True]
 
 

@@ -238,7 +238,7 @@ def test_a_key_that_an_open_transaction_holds_holds_up_no_end(
         for job_id in (*held, other[0].id):
             change("DELETE FROM salon_jobs_job WHERE id = %s", job_id)
         assert remaining() == [0], "the job of the other is enqueued"
-        maintenance = Maintenance()
+        maintenance = Maintenance(using="default")
         maintenance.poll()
         assert remaining() == [0]
         ends.set()
@@ -260,11 +260,11 @@ def test_however_many_wait_for_a_held_key_maintenance_soon_goes_on(process_id: i
         )
         with ThreadPoolExecutor(1) as pool:
             began = time.monotonic()
-            elsewhere(pool, lambda: Maintenance().poll()).result(20)
+            elsewhere(pool, lambda: Maintenance(using="default").poll()).result(20)
             assert time.monotonic() - began < 3, "without waiting for the key once for each"
         assert len(remaining()) == 100
     for _ in range(20):  # half a second each
-        Maintenance().poll()
+        Maintenance(using="default").poll()
         if remaining() == []:
             break
     assert remaining() == []

@@ -173,7 +173,7 @@ class Run:
     def die(self, charged: list[int] | None) -> None:
         process = self.processes[-1]
         self.processes.append(new_process())
-        rescue_process(process, None, charged=charged)
+        rescue_process(process, None, charged=charged, using="default")
 
 
 VERBS: dict[str, Callable[[Run], object]] = {

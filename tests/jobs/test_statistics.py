@@ -69,7 +69,7 @@ def test_every_end_of_a_run_is_counted_where_it_is_written(
     tasks.in_store.enqueue(store_id=stores[0])
     [job] = claim(process_id)
     ends.settle(running_job(job, process_id), Released())
-    counted.flush()
+    counted.flush(using="default")
     assert outcomes() == {
         "test-store": {"succeeded": 1, "snoozed": 1, "cancelled": 1, "retried": 1, "failed": 1, "released": 1}
     }
@@ -80,7 +80,7 @@ def test_every_end_of_a_run_is_counted_where_it_is_written(
 def test_no_percentile_exceeds_the_longest(process_id: int, counted: TaskStatistics) -> None:
     for took_s, waited_s in ((0.2, 8.6), (0.5, 8.1)):
         counted.count(events.JOB_SUCCEEDED, [ended_run(process_id, took_s=took_s, waited_s=waited_s)])
-        counted.flush()
+        counted.flush(using="default")
     [total] = totals(HOUR, using="operator")
     assert total.duration_max_s == pytest.approx(0.5, abs=0.01)
     assert total.wait(0.95) == pytest.approx(8.6, abs=0.1)
@@ -94,7 +94,7 @@ def test_successes_written_in_batches_are_counted(process_id: int, counted: Task
         tasks.system.enqueue()
     with running_on_a_thread(process_id, claim(process_id)):
         pass
-    counted.flush()
+    counted.flush(using="default")
     assert outcomes() == {"test-system": {"succeeded": 3}}
 
 
@@ -107,7 +107,7 @@ def test_jobs_of_a_dead_process_are_counted_where_they_are_taken_from_it(
     change("UPDATE salon_jobs_job SET rescues = 5 WHERE queue = 'other'")
     change("UPDATE salon_jobs_process SET heartbeat_at = now() - interval '16 s'")
     rescuer().run_once()
-    counted.flush()
+    counted.flush(using="default")
     assert outcomes() == {"test-store": {"rescued": 1}, "test-system": {"failed": 1}}
     assert seen("SELECT queue FROM salon_jobs_task_minute ORDER BY 1") == [("default",), ("other",)]
 
@@ -115,7 +115,7 @@ def test_jobs_of_a_dead_process_are_counted_where_they_are_taken_from_it(
 def test_durations_and_waits_are_added_up(process_id: int, counted: TaskStatistics) -> None:
     for took_s, waited_s in ((0.01, 100), (0.01, 100), (2, 0)):
         counted.count(events.JOB_SUCCEEDED, [ended_run(process_id, took_s=took_s, waited_s=waited_s)])
-        counted.flush()
+        counted.flush(using="default")
     [row] = totals(HOUR, using="operator")
     assert row.outcomes == {**dict.fromkeys(STORED_OUTCOMES, 0), "succeeded": 3}
     assert row.runs == 3
@@ -129,10 +129,10 @@ def test_durations_and_waits_are_added_up(process_id: int, counted: TaskStatisti
 
 
 def test_nothing_to_add_asks_the_database_nothing(database: None, counted: TaskStatistics) -> None:
-    counted.flush()
+    counted.flush(using="default")
     counted.count(events.JOB_LEASE_LOST, [])
     counted.count(events.JOB_CALLBACK_FAILED, [])
-    counted.flush()
+    counted.flush(using="default")
     assert outcomes() == {}
 
 
@@ -142,26 +142,26 @@ def test_an_outage_keeps_the_counts_for_the_next_time(process_id: int, counted: 
         cursor.execute("SELECT pg_backend_pid()")
         change("SELECT pg_terminate_backend(%s)", cursor.fetchone()[0])
     with pytest.raises(DatabaseError):
-        counted.flush()
+        counted.flush(using="default")
     connections["default"].close()
     counted.count(events.JOB_SUCCEEDED, [ended_run(process_id, took_s=1, waited_s=1)])
-    counted.flush()
-    counted.flush()
+    counted.flush(using="default")
+    counted.flush(using="default")
     assert outcomes() == {"test-system": {"succeeded": 2}}
 
 
 def test_a_flush_waits_its_time(process_id: int, counted: TaskStatistics, monkeypatch: pytest.MonkeyPatch) -> None:
     counted.count(events.JOB_SUCCEEDED, [ended_run(process_id, took_s=1, waited_s=1)])
-    counted.flush_when_due()
+    counted.flush_when_due(using="default")
     assert outcomes() == {}
     monkeypatch.setattr(statistics, "FLUSH_EVERY_S", 0.0)
-    counted.flush_when_due()
+    counted.flush_when_due(using="default")
     assert outcomes() == {"test-system": {"succeeded": 1}}
 
 
 def test_what_was_counted_is_added_when_maintenance_stops(process_id: int, counted: TaskStatistics) -> None:
     counted.count(events.JOB_SUCCEEDED, [ended_run(process_id, took_s=1, waited_s=1)])
-    maintenance = Maintenance()
+    maintenance = Maintenance(using="default")
     maintenance.start()
     maintenance.stop()
     assert maintenance.join(10)
@@ -180,7 +180,7 @@ def test_threads_count_and_flush_at_once_and_none_is_lost(process_id: int, count
     def flush() -> None:
         ready.wait(10)
         for _ in range(50):
-            counted.flush()
+            counted.flush(using="default")
         connections.close_all()
 
     threads = [threading.Thread(target=work) for work in (count, count, count, flush, flush)]
@@ -188,7 +188,7 @@ def test_threads_count_and_flush_at_once_and_none_is_lost(process_id: int, count
         thread.start()
     for thread in threads:
         thread.join(60)
-    counted.flush()
+    counted.flush(using="default")
     assert outcomes() == {"test-system": {"succeeded": 15_000}}
 
 
@@ -204,7 +204,7 @@ def test_processes_that_add_the_same_tasks_in_any_order_do_not_deadlock(database
             for _ in range(10):
                 for name in order:
                     mine.count_untimed(events.JOB_RESCUED, name, "default")
-                mine.flush()
+                mine.flush(using="default")
         except BaseException as error:
             failures.append(error)
         finally:
@@ -229,8 +229,8 @@ def test_old_statistics_are_pruned_in_batches_beside_other_pruners(database: Non
     )
     with psycopg.connect(url_for("worker_runtime")) as other:
         other.execute("SELECT FROM salon_jobs_task_minute ORDER BY minute LIMIT 100 FOR UPDATE")
-        assert Pruner().run_once() == PruneCounts(statistics=1400)
-    assert Pruner().run_once() == PruneCounts(statistics=100)
+        assert Pruner(using="default").run_once() == PruneCounts(statistics=1400)
+    assert Pruner(using="default").run_once() == PruneCounts(statistics=100)
     assert seen("SELECT count(*) FROM salon_jobs_task_minute") == [(60,)]
 
 
@@ -254,5 +254,5 @@ def _raising(error: Exception | None) -> Any:
 def test_a_worker_adds_what_it_counted_when_it_ends(process_id: int) -> None:
     for _ in range(3):
         tasks.system.enqueue()
-    assert Worker(process_id, WorkerOptions(concurrency=2, burst=True)).run()
+    assert Worker(process_id, WorkerOptions(concurrency=2, burst=True), using="default").run()
     assert outcomes() == {"test-system": {"succeeded": 3}}

@@ -62,7 +62,7 @@ def relay_in_burst() -> bool:
     """Relay what is due, in this thread."""
     process = Process.objects.create(kind="relay", hostname="test", pid=1)
     try:
-        return Relay(lambda: process.pk, burst=True).run()
+        return Relay(lambda: process.pk, burst=True, using="default").run()
     finally:
         Process.objects.filter(pk=process.pk).delete()
 
@@ -72,7 +72,7 @@ class RunningRelay:
 
     def __init__(self, relay: Relay | None = None) -> None:
         self.process_id = 0 if relay else self._register()
-        self.relay = relay or Relay(lambda: self.process_id)
+        self.relay = relay or Relay(lambda: self.process_id, using="default")
         self.clean: bool | None = None
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()

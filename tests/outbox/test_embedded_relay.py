@@ -34,7 +34,7 @@ class LateHeartbeat(Heartbeat):
 def heartbeat(outbox: None, change_settings: Callable[..., None]) -> Iterator[LateHeartbeat]:
     """Register a supervisor."""
     change_settings(PROCESS_SILENT_AFTER=0.5)
-    heartbeat = LateHeartbeat("supervisor", concurrency=0, queues=None)
+    heartbeat = LateHeartbeat("supervisor", concurrency=0, queues=None, using="default")
     heartbeat.register()
     yield heartbeat
     heartbeat.stop()

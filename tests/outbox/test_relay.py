@@ -65,7 +65,7 @@ def test_reading_what_is_blocked_takes_a_tenth_of_the_time_where_it_is_much(monk
 
     monkeypatch.setattr("salon_jobs.outbox.relay.time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(queries, "blocked", slow)
-    relay, ownership = Relay(lambda: 1), Ownership(1, using="default")
+    relay, ownership = Relay(lambda: 1, using="default"), Ownership(1, using="default")
     relay._refresh(ownership)
     assert relay._refresh_at == pytest.approx(1000.1)
     relay._refresh(ownership)

@@ -82,7 +82,7 @@ def test_an_upload_is_parsed_once_on_the_other_side(
         for store, task in ((own, first), (other, second))
     }
 
-    assert Consumers(burst=True).run()
+    assert Consumers(burst=True, using="default").run()
     assert both_sides.received(PARSE) == []
     assert seen("SELECT task, store_id FROM salon_jobs_job ORDER BY store_id") == [
         ("parse-upload", own),
@@ -109,7 +109,7 @@ def test_an_upload_while_azure_is_down_is_parsed_when_it_is_back(
         eventually(lambda: statuses() == {"published": 1}, 20)
     assert seen("SELECT retry_count FROM salon_jobs_message") == [(0,)]
 
-    assert Consumers(burst=True).run()
+    assert Consumers(burst=True, using="default").run()
     run_due(process_id)
     assert parsed() == [("while it was down", "SUCCEEDED", 4)]
 
@@ -143,7 +143,7 @@ def test_a_crash_between_send_and_commit_leaves_nothing_and_one_between_send_and
     assert [message.aggregate_id for message in twice] == [kept, kept]
     assert len({message.message_id for message in twice}) == 1
 
-    assert Consumers(burst=True).run()
+    assert Consumers(burst=True, using="default").run()
     assert seen("SELECT task, store_id FROM salon_jobs_job") == [("parse-upload", stores[0])]
     run_due(process_id)
     assert parsed() == [("kept by its commit", "SUCCEEDED", 5)]
@@ -174,7 +174,7 @@ def test_an_upload_is_parsed_where_bodies_carry_no_envelope(
     bodies = [json.loads(base64.b64decode(message.content)) for message in there[:2]]
     assert sorted(bodies, key=written.index) == written[:2]
 
-    assert Consumers(burst=True).run()
+    assert Consumers(burst=True, using="default").run()
     with azure.queue(PARSE) as queue:
         assert queue.peek_messages() == []
     became = dict(seen("SELECT message_id, status FROM salon_jobs_inbox"))

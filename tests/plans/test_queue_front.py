@@ -43,7 +43,7 @@ def waiting(last_waiting: int) -> Iterator[None]:
 
 
 def test_the_lag_and_the_unknown_tasks_of_every_priority_are_seen(waiting: None) -> None:
-    front = look_at_queue()
+    front = look_at_queue(using="default")
     assert front.lag_s == pytest.approx(180, abs=30)
     assert (front.unknown_tasks, front.unknown_jobs) == (("never-seen", "unheard-of"), 6)
 
@@ -68,14 +68,14 @@ def test_what_waits_behind_the_front_is_counted_up_to_a_bound(waiting: None) -> 
     plan = nodes("queue_rest", {})
     assert sum(node["Actual Rows"] * node["Actual Loops"] for node in scans(plan)) <= 11_100
     assert not [node for node in plan if node["Node Type"] == "Seq Scan"]
-    counts = count_rest()
+    counts = count_rest(using="default")
     assert sum(count for (_, state), count in counts.items() if state == "failed") == 1000
     assert counts["default", "scheduled"] == 10_000
 
 
 def test_the_queues_of_due_jobs_are_told_apart(waiting: None) -> None:
     change("INSERT INTO salon_jobs_job (task, queue, run_at) VALUES ('ping', 'mail', now() - interval '9 minutes')")
-    front = look_at_queue()
+    front = look_at_queue(using="default")
     assert front.due == {"default": 12, "mail": 1}
     assert front.late_s["mail"] == pytest.approx(540, abs=30)
     assert front.late_s["default"] == pytest.approx(180, abs=30)
@@ -85,7 +85,7 @@ def test_what_is_paused_is_neither_late_nor_unknown(waiting: None) -> None:
     pause(task="never-seen", using="operator")
     pause(queue="mail", using="operator")
     change("INSERT INTO salon_jobs_job (task, queue, run_at) VALUES ('ping', 'mail', now() - interval '9 minutes')")
-    front = look_at_queue()
+    front = look_at_queue(using="default")
     assert front.lag_s == pytest.approx(180, abs=30)
     assert front.unknown_tasks == ("unheard-of",)
     assert front.due == {"default": 9}
@@ -100,9 +100,9 @@ def test_jobs_of_a_paused_store_are_not_late(waiting: None) -> None:
     change(
         "INSERT INTO salon_jobs_job (task, store_id, run_at) VALUES ('test-store', %s, now() - interval '1 day')", store
     )
-    assert look_at_queue().lag_s == pytest.approx(86_400, abs=60)
+    assert look_at_queue(using="default").lag_s == pytest.approx(86_400, abs=60)
     pause(store_id=store, using="operator")
-    assert look_at_queue().lag_s == pytest.approx(180, abs=30)
+    assert look_at_queue(using="default").lag_s == pytest.approx(180, abs=30)
 
 
 def test_a_pause_with_a_long_backlog_does_not_hide_that_another_queue_is_late(waiting: None) -> None:
@@ -111,7 +111,7 @@ def test_a_pause_with_a_long_backlog_does_not_hide_that_another_queue_is_late(wa
         " SELECT 'ping', 'flood', -9, now() - interval '1 day' FROM generate_series(1, 12000)"
     )
     pause(queue="flood", using="operator")
-    front = look_at_queue()
+    front = look_at_queue(using="default")
     assert front.paused == {"flood": 10_000}
     assert front.lag_s == pytest.approx(180, abs=30)
     assert front.late_s.keys() == {"default"}
@@ -119,5 +119,5 @@ def test_a_pause_with_a_long_backlog_does_not_hide_that_another_queue_is_late(wa
 
 def test_an_empty_queue_has_no_lag(database: None) -> None:
     change("TRUNCATE salon_jobs_job CASCADE")
-    front = look_at_queue()
+    front = look_at_queue(using="default")
     assert (front.lag_s, front.unknown_tasks) == (0.0, ())

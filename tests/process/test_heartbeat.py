@@ -29,7 +29,7 @@ ROWS = (
 def heartbeat(database: None, settings: Any) -> Iterator[Heartbeat]:
     """Register a supervisor, whose next heartbeat is far away."""
     settings.SALON_JOBS = {**settings.SALON_JOBS, "PROCESS_SILENT_AFTER": 7200}
-    heartbeat = Heartbeat("supervisor", concurrency=3, queues=["a", "b"])
+    heartbeat = Heartbeat("supervisor", concurrency=3, queues=["a", "b"], using="default")
     heartbeat.register()
     yield heartbeat
     heartbeat.stop()

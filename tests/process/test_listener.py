@@ -27,7 +27,7 @@ class Heard:
     def __init__(self, *, has_event: bool) -> None:
         self.woken = threading.Semaphore(0)
         self.event = ListenerEvent() if has_event else None
-        self.listener = Listener(enqueue.CHANNEL, lambda _: self.woken.release(), self.event)
+        self.listener = Listener(enqueue.CHANNEL, lambda _: self.woken.release(), self.event, using="default")
         self._is_over = threading.Event()
         self._waiter = threading.Thread(target=self._wait, daemon=True)
         self._waiter.start()

@@ -38,7 +38,7 @@ class Rounds(Loop):
     """Loop of given rounds: a number is the wait until the next, an error is raised. Stops after the last."""
 
     def __init__(self, clock: Clock, *rounds: float | Exception, **options: Any) -> None:
-        super().__init__("rounds", clock=clock, wait=clock.wait, **options)
+        super().__init__("rounds", using="default", clock=clock, wait=clock.wait, **options)
         self._rounds: Iterator[float | Exception] = iter(rounds)
         self.outages = 0
         self.finished = False

@@ -47,7 +47,7 @@ def test_a_tick_fires_once_for_two_schedulers_at_the_same_moment(crontab: None) 
 
     def poll() -> None:
         together.wait()
-        Scheduler().poll()
+        Scheduler(using="default").poll()
         connections.close_all()
 
     threads = [threading.Thread(target=poll) for _ in range(2)]
@@ -63,7 +63,7 @@ def test_a_tick_fires_once_for_two_schedulers_at_the_same_moment(crontab: None) 
 
 def test_an_entry_owes_no_tick_from_before_it_was_known(crontab: None) -> None:
     cron("* * * * *", tasks.system, backfill=timedelta(hours=6))
-    Scheduler().poll()
+    Scheduler(using="default").poll()
     assert _fired() == []
 
 
@@ -71,7 +71,7 @@ def test_backfill_reaches_as_far_as_the_entry_says(crontab: None, caplog: pytest
     cron("*/10 * * * *", tasks.system, backfill=timedelta(hours=1), name="hour")
     cron("*/10 * * * *", tasks.system, name="none")
     known_since = _known_for(timedelta(hours=3)) - timedelta(hours=3)
-    Scheduler().poll()
+    Scheduler(using="default").poll()
     counts = dict(seen("SELECT entry, count(*) FROM salon_jobs_cron_tick GROUP BY 1"))
     assert counts["hour"] in (6, 7)
     assert counts.get("none", 0) in (0, 1), "a tick of the last five minutes is not late"
@@ -81,7 +81,7 @@ def test_backfill_reaches_as_far_as_the_entry_says(crontab: None, caplog: pytest
     for fields in missed:
         assert timedelta(0) <= fields["first"] - known_since <= timedelta(minutes=10), "--at fires it all the same"
     caplog.clear()
-    Scheduler().poll()
+    Scheduler(using="default").poll()
     assert "cron_missed" not in caplog.text, "what was given up is reported once"
     assert dict(seen("SELECT entry, count(*) FROM salon_jobs_cron_tick GROUP BY 1"))["hour"] in (counts["hour"], 7)
 
@@ -89,10 +89,10 @@ def test_backfill_reaches_as_far_as_the_entry_says(crontab: None, caplog: pytest
 def test_a_clock_that_steps_back_fires_nothing_again(crontab: None) -> None:
     cron("* * * * *", tasks.system)
     _known_for(timedelta(minutes=3))
-    Scheduler().poll()
+    Scheduler(using="default").poll()
     before = _fired()
     change("UPDATE salon_jobs_cron_entry SET last_tick_at = last_tick_at - interval '2 minutes'")
-    Scheduler().poll()
+    Scheduler(using="default").poll()
     assert _fired()[: len(before)] == before
     assert len(_fired()) - len(before) <= 1, "a minute may have turned meanwhile"
 
@@ -101,7 +101,7 @@ def test_an_entry_whose_row_a_failover_lost_is_known_again_and_its_lost_tick_fir
     cron("* * * * *", tasks.system, name="a")
     cron("* * * * *", tasks.system, name="b")
     _known_for(timedelta(minutes=3))
-    scheduler = Scheduler()
+    scheduler = Scheduler(using="default")
     scheduler.poll()
     before = _fired()
     assert {entry for entry, _ in before} == {"a", "b"}
@@ -127,7 +127,7 @@ def test_a_payload_that_can_not_be_made_stops_no_other_entry_and_is_tried_again(
     cron("* * * * *", tasks.system, payload=lambda _: {"wrong": 1}, name="b-invalid")
     cron("* * * * *", tasks.system, name="c-fine")
     _known_for(timedelta(minutes=1))
-    scheduler = Scheduler()
+    scheduler = Scheduler(using="default")
     for _ in range(2):
         scheduler.poll()
     assert {entry for entry, _ in _fired()} == {"c-fine"}
@@ -157,7 +157,7 @@ def test_a_payload_whose_database_fails_stops_no_other_entry(
     cron("* * * * *", tasks.system, payload=payload, name="a-broken")
     cron("* * * * *", tasks.system, name="b-fine")
     _known_for(timedelta(minutes=1))
-    Scheduler().poll()
+    Scheduler(using="default").poll()
     assert {entry for entry, _ in _fired()} == {"b-fine"}
     [complaint, *_] = [r for r in caplog.records if getattr(r, "event", "") == "cron_failed"]
     assert error in str(complaint.exc_info)
@@ -169,7 +169,7 @@ def test_a_key_that_an_open_transaction_holds_delays_only_its_own_entry(
     cron("* * * * *", tasks.keyed_system, payload={"note": "held"}, name="a-held")
     cron("* * * * *", tasks.system, name="b-free")
     _known_for(timedelta(minutes=1))
-    scheduler = Scheduler()
+    scheduler = Scheduler(using="default")
     # It ends by itself only so that a scheduler that waits for it does not do so for ever.
     with psycopg.connect(url_for(None), options="-c idle_in_transaction_session_timeout=20s") as other:
         other.execute("INSERT INTO salon_jobs_job (task, job_key) VALUES ('test-keyed-system', 'k:held')")
@@ -201,7 +201,7 @@ def test_missed_ticks_are_reported_once_while_the_first_due_one_fails(
 
     cron("* * * * *", tasks.system, payload=payload)
     _known_for(timedelta(minutes=30))
-    scheduler = Scheduler()
+    scheduler = Scheduler(using="default")
     for _ in range(5):
         scheduler.poll()
     missed = [record for record in caplog.records if getattr(record, "event", "") == "cron_missed"]
@@ -218,7 +218,7 @@ def test_a_given_instant_fires_the_others_and_names_the_one_that_failed(crontab:
     cron("0 18 * * *", tasks.system, name="b-fine")
     for _ in range(2):
         with pytest.raises(CronInvalid, match=r"2026-05-05T18:00:00\+00:00: a-broken$"):
-            Scheduler().run_at(TICK)
+            Scheduler(using="default").run_at(TICK)
     assert _fired() == [("b-fine", TICK)]
     assert len(seen("SELECT id FROM salon_jobs_job")) == 1
 
@@ -227,11 +227,11 @@ def test_one_given_instant_fires_its_entries_once_and_leaves_the_clock_alone(cro
     cron("0 18 * * *", tasks.system, name="nightly")
     cron("*/5 * * * *", tasks.system, name="often")
     cron("1 18 * * *", tasks.system, name="other")
-    assert Scheduler().run_at(TICK) == 2
-    assert Scheduler().run_at(TICK) == 0
+    assert Scheduler(using="default").run_at(TICK) == 2
+    assert Scheduler(using="default").run_at(TICK) == 0
     assert _fired() == [("nightly", TICK), ("often", TICK)]
     assert seen("SELECT DISTINCT last_tick_at FROM salon_jobs_cron_entry") == [(None,)]
-    assert Scheduler().run_at(TICK + timedelta(seconds=1)) == 0
+    assert Scheduler(using="default").run_at(TICK + timedelta(seconds=1)) == 0
 
 
 def test_the_job_and_its_tick_are_one_transaction(crontab: None) -> None:
@@ -282,7 +282,7 @@ def test_a_scheduler_measures_how_late_it_was_and_what_became_of_ticks(crontab: 
     cron("* * * * *", tasks.system, payload=payload, name="late")
     cron("* * * * *", tasks.system, payload=lambda tick: {"note": tick.isoformat()}, name="good")
     now = _known_for(timedelta(minutes=4))
-    scheduler = Scheduler()
+    scheduler = Scheduler(using="default")
     scheduler.poll()
     values = shown(scheduler.samples())
     assert of(values, "cron_ticks_total", entry="late", outcome="failed") == 1

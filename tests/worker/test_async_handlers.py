@@ -90,7 +90,7 @@ def test_many_at_once_see_their_own_store_alone(stores: list[UUID], hooks: tasks
     hooks.coroutine = handler
     for number in range(48):
         tasks.async_store.enqueue(store_id=stores[number % 2], number=number)
-    assert Worker(process_id, WorkerOptions(concurrency=threads, burst=True)).run()
+    assert Worker(process_id, WorkerOptions(concurrency=threads, burst=True), using="default").run()
     assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
     assert seen(ERRORS) == []
     assert wrong == []
@@ -370,7 +370,7 @@ def test_a_handler_that_cancels_every_task_of_the_loop_ends_no_job_before_it_has
     hooks.coroutine = handler
     for number in range(2):
         tasks.async_store.enqueue(store_id=stores[number], number=number)
-    assert Worker(process_id, WorkerOptions(concurrency=2, burst=True)).run()
+    assert Worker(process_id, WorkerOptions(concurrency=2, burst=True), using="default").run()
     assert (found, written()) == ([1], ["cleaned up"])
     assert seen(ROWS) == [("queued", 1, None)]
     assert seen(ERRORS) == [(1, "asyncio.exceptions.CancelledError", "")]
@@ -408,7 +408,7 @@ def test_an_async_generator_that_another_job_collects_ends_as_the_one_that_began
         tasks.async_store.enqueue(store_id=stores[number], number=number)
     gc.disable()
     try:
-        assert Worker(process_id, WorkerOptions(concurrency=2, burst=True)).run()
+        assert Worker(process_id, WorkerOptions(concurrency=2, burst=True), using="default").run()
     finally:
         gc.enable()
     assert ended_as == [stores[0]]
@@ -509,7 +509,7 @@ def test_the_connections_stay_those_of_the_threads(stores: list[UUID], hooks: ta
     hooks.coroutine = handler
     for _ in range(50):
         tasks.async_store.enqueue(store_id=stores[0])
-    assert Worker(process_id, WorkerOptions(concurrency=2, burst=True)).run()
+    assert Worker(process_id, WorkerOptions(concurrency=2, burst=True), using="default").run()
     assert len(most) == 50
     assert len(backends) <= 2
     assert seen("SELECT count(*) FROM pg_stat_activity WHERE pid = ANY(%s)", list(backends)) == [(0,)]

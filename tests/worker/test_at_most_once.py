@@ -127,7 +127,9 @@ def test_a_run_whose_process_died_fails_and_is_not_repeated(
 ) -> None:
     begin(process_id)
     known = None if charged is None else [enqueued] * (charged == "it")
-    assert rescue_process(process_id, None, end="was killed by SIGKILL", charged=known) == RescueCounts(1, 0, 1)
+    assert rescue_process(
+        process_id, None, end="was killed by SIGKILL", charged=known, using="default"
+    ) == RescueCounts(1, 0, 1)
     rescues = 0 if charged == "none" else 1
     assert row_of(enqueued) == ("failed", "JOB.NOT_REPEATED", 1, rescues, None, NOT_REPEATED)
     assert errors() == [(enqueued, 1, "JOB.NOT_REPEATED", NOT_REPEATED)]
@@ -147,7 +149,7 @@ def test_a_job_that_had_not_begun_is_queued_again_however_often_its_processes_di
     for _ in range(4):
         process = int(Process.objects.create(kind="worker", hostname="test", pid=2).pk)
         assert len(claim(process)) == 1
-        assert rescue_process(process, None) == RescueCounts(1, 1, 0)
+        assert rescue_process(process, None, using="default") == RescueCounts(1, 1, 0)
     assert row_of(enqueued) == ("queued", "", 0, 0, None, None)
     assert errors() == []
 
@@ -202,14 +204,14 @@ def test_an_interrupt_is_the_end_and_effects_in_the_transaction_are_rolled_back(
 def test_a_run_for_which_its_process_was_killed_has_timed_out(enqueued: int, process_id: int) -> None:
     job = begin(process_id)
     overdue = [InFlightRun(0, job.id, job.lease, 100.0, 101.5)]
-    rescue_process(process_id, None, charged=[], overdue=overdue)
+    rescue_process(process_id, None, charged=[], overdue=overdue, using="default")
     assert row_of(enqueued)[:3] == ("failed", "JOB.TIMED_OUT", 1)
 
 
 def test_a_cancelled_run_is_cancelled(enqueued: int, process_id: int) -> None:
     begin(process_id)
     control.cancel_jobs([enqueued], using="default")
-    rescue_process(process_id, None)
+    rescue_process(process_id, None, using="default")
     assert row_of(enqueued)[:2] == ("cancelled", "cancelled")
 
 
@@ -246,18 +248,18 @@ def test_no_statement_queues_again_what_has_begun(enqueued: int, process_id: int
 
 def test_an_operator_may_have_it_run_again(enqueued: int, process_id: int) -> None:
     begin(process_id)
-    rescue_process(process_id, None)
+    rescue_process(process_id, None, using="default")
     assert control.retry_jobs([enqueued], using="default")[0].changed
     again = int(Process.objects.create(kind="worker", hostname="test", pid=2).pk)
     begin(again)
-    rescue_process(again, None)
+    rescue_process(again, None, using="default")
     assert row_of(enqueued)[:3] == ("failed", "JOB.NOT_REPEATED", 2)
 
 
 def test_a_store_may_have_its_own_run_again(stores: list[UUID], process_id: int) -> None:
     handle = tasks.once_in_store.enqueue(store_id=stores[0])
     begin(process_id)
-    rescue_process(process_id, None)
+    rescue_process(process_id, None, using="default")
     with tenant_context(stores[0], using="web"):
         assert control.retry_jobs([handle.id], using="web")[0].changed
 

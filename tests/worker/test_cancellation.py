@@ -196,7 +196,7 @@ def test_only_what_was_really_cancelled_is_logged_and_counted(
     assert job_events(caplog) == ["job_released", "job_cancelled"]
     assert f"job_id={wanted.id} " in caplog.messages[1]
     assert f"job_id={retried.id} " in caplog.messages[0]
-    counted.flush()
+    counted.flush(using="default")
     assert seen("SELECT task, cancelled FROM salon_jobs_task_minute") == [("test-store", 1)]
 
 

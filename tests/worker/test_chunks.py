@@ -463,7 +463,7 @@ def test_the_jobs_of_a_process_that_died_join_no_chunk(stores: list[UUID], proce
     ids = add(stores[0], 0, 1)
     other = tasks.in_store.enqueue(store_id=stores[0]).id
     claim(process_id)
-    rescue_process(process_id, None, charged=[ids[0]])
+    rescue_process(process_id, None, charged=[ids[0]], using="default")
     assert seen("SELECT rescues, attempts FROM salon_jobs_job ORDER BY id") == [(1, 0), (0, 0), (0, 0)]
     assert seen(ALONE) == [(True,), (True,), (False,)]
     assert job_row(other) is not None

@@ -408,7 +408,7 @@ def test_a_burst_ends_though_groups_are_slow_to_scan(
 ) -> None:
     monkeypatch.setattr(fair_claim, "_SCAN_EVERY_S", (0.0, 60.0))
     add(5, stores[0])
-    worker = Worker(process_id, WorkerOptions(concurrency=2, burst=True))
+    worker = Worker(process_id, WorkerOptions(concurrency=2, burst=True), using="default")
     thread = threading.Thread(target=worker.run)
     thread.start()
     thread.join(20)

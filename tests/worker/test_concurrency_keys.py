@@ -106,7 +106,7 @@ def test_a_cron_entry_gives_its_job_the_key(declared: Declared) -> None:
     cron_entries.clear()
     try:
         cron("0 0 1 1 *", charge, payload={"card": "visa"})
-        assert Scheduler().run_at(datetime(2026, 1, 1, tzinfo=UTC)) == 1
+        assert Scheduler(using="default").run_at(datetime(2026, 1, 1, tzinfo=UTC)) == 1
     finally:
         cron_entries.clear()
         for each in kept:

@@ -151,7 +151,7 @@ def test_workers_run_no_more_than_declared_and_come_to_an_end(
             running.subtract([line, "all"])
 
     hooks.store = count
-    workers = [Worker(another_process(), WorkerOptions(concurrency=4, burst=True)) for _ in range(2)]
+    workers = [Worker(another_process(), WorkerOptions(concurrency=4, burst=True), using="default") for _ in range(2)]
     threads = [threading.Thread(target=worker.run) for worker in workers]
     for thread in threads:
         thread.start()
@@ -171,7 +171,7 @@ def test_a_place_that_a_job_of_this_process_leaves_is_taken_before_the_next_look
 ) -> None:
     monkeypatch.setattr(fair_claim, "LIMIT_WAIT_S", (0.025, 60.0))
     add(declare(max_concurrency=1), stores[:1], count=2)
-    worker = Worker(another_process(), WorkerOptions(concurrency=4, burst=True))
+    worker = Worker(another_process(), WorkerOptions(concurrency=4, burst=True), using="default")
     gate, started = threading.Event(), threading.Semaphore(0)
 
     def wait(**_: object) -> None:

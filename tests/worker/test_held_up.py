@@ -87,7 +87,7 @@ def test_a_rescue_leaves_the_job_whose_key_is_held_until_the_holder_ends(
     claim(process_id)
     hold_keys(other, stores[0], 0)
     with within(SOON_S):
-        assert rescue_process(process_id, None) == RescueCounts(processes=1, queued=10)
+        assert rescue_process(process_id, None, using="default") == RescueCounts(processes=1, queued=10)
     assert ends() == [("queued", 10), ("running", 1)]
     assert seen("SELECT count(*) FROM salon_jobs_process") == [(0,)], "the burial is not rolled back"
     [logged] = events(caplog, "process_dead")
@@ -111,7 +111,7 @@ def test_a_rescue_leaves_rows_that_another_transaction_has_locked(
     claim(process_id)
     other.execute("SELECT FROM salon_jobs_job WHERE id = ANY (%s) FOR UPDATE", [ids[:3]])
     with within(SOON_S):
-        assert rescue_process(process_id, None) == RescueCounts(processes=1, queued=7)
+        assert rescue_process(process_id, None, using="default") == RescueCounts(processes=1, queued=7)
     other.rollback()
     assert rescuer().run_once() == RescueCounts(processes=1, queued=3)
 
@@ -125,7 +125,7 @@ def test_of_two_thousand_jobs_those_whose_keys_are_free_are_rescued_soon(
     hold_keys(other, stores[0], *range(0, 1000, 2))
     sweeper, queued = rescuer(), 0
     with within(SOON_S):
-        queued = rescue_process(process_id, None).queued
+        queued = rescue_process(process_id, None, using="default").queued
         # On a busy machine the search for those that are held up can reach its end of a second before all are seen.
         while queued < 1500:
             queued += sweeper.run_once().queued

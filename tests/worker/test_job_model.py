@@ -227,9 +227,9 @@ class Jobs(RuleBasedStateMachine):
     def fall_silent_and_be_rescued(self, slot: int) -> None:
         """Let a process fall silent: nobody knows what it had started."""
         process_id = self.slots[slot]
-        assert rescue_process(process_id, SILENCE) == RescueCounts(), "it beats"
+        assert rescue_process(process_id, SILENCE, using="default") == RescueCounts(), "it beats"
         change("UPDATE salon_jobs_process SET heartbeat_at = now() - interval '1 h' WHERE id = %s", process_id)
-        counts = rescue_process(process_id, SILENCE)
+        counts = rescue_process(process_id, SILENCE, using="default")
         assert counts == RescueCounts(1, *self.model.rescue_process(process_id, None))
         self.replace_process(slot)
 
@@ -238,7 +238,7 @@ class Jobs(RuleBasedStateMachine):
         """Let a process die before its parent's eyes, who knows what it had started."""
         process_id = self.slots[slot]
         ids = {self.held(pick)[1].id for pick in started}
-        counts = rescue_process(process_id, None, charged=ids)
+        counts = rescue_process(process_id, None, charged=ids, using="default")
         assert counts == RescueCounts(1, *self.model.rescue_process(process_id, ids))
         self.replace_process(slot)
 

@@ -214,7 +214,7 @@ def test_a_retry_and_a_rescue_keep_the_public_id_and_the_errors_stay_with_the_re
     assert record.first_started_at == record.errors[0].started_at
     # Errors of a job that succeeded are pruned after a day, while its result is kept for longer.
     change("UPDATE salon_jobs_job_error SET occurred_at = now() - interval '2 days'")
-    pruner = Pruner()
+    pruner = Pruner(using="default")
     pruner.run_once()
     assert len(get_job(job.id).errors) == 2
     change("UPDATE salon_jobs_job_result SET expires_at = now() - interval '1 second'")
@@ -222,7 +222,7 @@ def test_a_retry_and_a_rescue_keep_the_public_id_and_the_errors_stay_with_the_re
     assert load_result(public_id) is None
     with pytest.raises(JobDoesNotExist):
         get_job(job.id)
-    Pruner().run_once()
+    Pruner(using="default").run_once()
     assert seen("SELECT count(*) FROM salon_jobs_job_error") == [(0,)]
 
 
@@ -232,7 +232,7 @@ def test_results_are_kept_for_as_long_as_the_task_says(process_id: int, hooks: H
     run_due(process_id)
     ages = "SELECT extract(epoch FROM expires_at - finished_at)::int FROM salon_jobs_job_result ORDER BY job_id"
     assert seen(ages) == [(3600,), (172_800,)]
-    Pruner().run_once()
+    Pruner(using="default").run_once()
     assert len(seen(RESULTS)) == 2
 
 

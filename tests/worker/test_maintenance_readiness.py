@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("database")
 
 @contextmanager
 def maintaining() -> Generator[Maintenance]:
-    maintenance = Maintenance()
+    maintenance = Maintenance(using="default")
     maintenance.start()
     try:
         yield maintenance
@@ -57,10 +57,10 @@ def test_what_was_counted_is_reported_once_and_tasks_of_another_release_are_one(
         statistics.count_untimed("job_rescued", task, "default")
     for _ in range(2):
         totals.add(statistics.take_report())  # also while the database is away
-        statistics.flush()
+        statistics.flush(using="default")
     assert seen("SELECT task, rescued FROM salon_jobs_task_minute WHERE task = 'ping'") == [("ping", 2)]
     statistics.count_untimed("job_rescued", "ping", "default")
-    statistics.flush()
+    statistics.flush(using="default")
     totals.add([*statistics.take_report(), *statistics.take_report()])
     values = shown(totals.samples())
     assert of(values, "finished_total", task="ping", outcome="rescued") == 3
@@ -75,20 +75,20 @@ def test_a_task_that_a_finder_registers_meanwhile_is_not_unknown(
     late = ["late", "later"]
     paths: set[str] = set()
 
-    def find() -> bool:
+    def find(using: str) -> bool:
         waiting = {task for (task,) in seen("SELECT task FROM salon_jobs_job")} & {"late", "later"} - paths
         paths.update(waiting)
         return bool(waiting)
 
-    def look() -> QueueFront:
+    def look(*, using: str) -> QueueFront:
         if late:
             change("INSERT INTO salon_jobs_job (task) VALUES (%s), ('never-seen')", late.pop(0))
-        return look_at_queue()
+        return look_at_queue(using=using)
 
     monkeypatch.setattr(registry, "_finders", [find])
     monkeypatch.setattr(registry, "task_names", lambda: sorted(paths))
     monkeypatch.setattr(maintenance_module, "look_at_queue", look)
-    maintenance = Maintenance()
+    maintenance = Maintenance(using="default")
     maintenance.poll()
     assert maintenance.front.unknown_tasks == ("never-seen",)
     fields: list[Any] = [vars(record).get("event_fields") for record in caplog.records if "tasks" in record.message]

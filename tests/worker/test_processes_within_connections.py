@@ -59,7 +59,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 
 
 def test_half_of_the_servers_connections_bound_the_default(plain: None, caplog: pytest.LogCaptureFixture) -> None:
-    assert count_processes(None, OPTIONS) == 4
+    assert count_processes(None, OPTIONS, using="default") == 4
     [warning] = warnings(caplog)
     assert (warning["connections"], warning["allowed"]) == (connections_of(PROCESSORS, OPTIONS), 18)
     assert "4 processes for 16 processors" in warning["detail"]
@@ -74,7 +74,7 @@ def test_limits_of_the_role_and_the_database_bound_it(small: str, plain: None, l
         # Enough for two processes, also while this connection counts, and one that is about to end.
         superuser.execute(f"ALTER {limit.format(12)}".encode())
         try:
-            assert count_processes(None, OPTIONS) == 2
+            assert count_processes(None, OPTIONS, using="default") == 2
         finally:
             superuser.execute(f"ALTER {limit.format(-1)}".encode())
 
@@ -87,15 +87,15 @@ def test_connections_in_use_bound_it_and_one_process_is_started_at_least(
             for _ in range(more):
                 others.enter_context(psycopg.connect(small))
             caplog.clear()
-            assert count_processes(None, OPTIONS) == processes
+            assert count_processes(None, OPTIONS, using="default") == processes
     [warning] = warnings(caplog)
     assert (warning["connections"], warning["allowed"] <= 4) == (6, True)
 
 
 def test_a_number_that_was_asked_for_is_kept_with_a_warning(plain: None, caplog: pytest.LogCaptureFixture) -> None:
-    assert count_processes(8, OPTIONS) == 8
+    assert count_processes(8, OPTIONS, using="default") == 8
     assert not warnings(caplog), "34 of 37"
-    assert count_processes(9, OPTIONS) == 9
+    assert count_processes(9, OPTIONS, using="default") == 9
     [warning] = warnings(caplog)
     assert (warning["connections"], warning["allowed"] <= 37) == (38, True)
 
@@ -105,11 +105,11 @@ def test_without_an_answer_it_is_bounded_by_the_usual_number(
 ) -> None:
     monkeypatch.setattr(supervisor, "usable_processors", lambda: PROCESSORS)
     with alias_of("postgresql://127.0.0.1:1/", "nobody", ""):
-        assert count_processes(None, WorkerOptions(concurrency=8)) == 4
+        assert count_processes(None, WorkerOptions(concurrency=8), using="default") == 4
         assert "the usual 97" in warnings(caplog)[0]["detail"]
-        assert count_processes(PROCESSORS, OPTIONS) == PROCESSORS
+        assert count_processes(PROCESSORS, OPTIONS, using="default") == PROCESSORS
 
 
 def test_behind_a_pooler_nothing_bounds_it(plain: None, settings: Any) -> None:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "LISTEN": "postgresql://127.0.0.1/direct"}
-    assert count_processes(None, OPTIONS) == PROCESSORS
+    assert count_processes(None, OPTIONS, using="default") == PROCESSORS

@@ -43,7 +43,7 @@ def test_nobody_is_judged_when_the_question_itself_had_to_wait(process_id: int) 
     """Whatever held it up (a pooler without a free connection) held up heartbeats too."""
     be_silent(process_id)
     now_s = [0.0]
-    sweeper = Rescuer(clock=lambda: now_s[0])
+    sweeper = Rescuer(clock=lambda: now_s[0], using="default")
     sweeper.run_once()
     now_s[0] += 16
 
@@ -164,10 +164,10 @@ def test_after_an_outage_it_waits_a_full_silence_since_nobody_could_beat(
 ) -> None:
     now = 1000.0
 
-    def refuse(*_: object) -> list[Any]:
+    def refuse(*_: object, **__: object) -> list[Any]:
         raise OperationalError("the server closed the connection")
 
-    sweeper = Rescuer(clock=lambda: now)
+    sweeper = Rescuer(clock=lambda: now, using="default")
     sweeper.run_once()
     now += 16
     be_silent(process_id)
@@ -183,7 +183,7 @@ def test_after_an_outage_it_waits_a_full_silence_since_nobody_could_beat(
 
 def test_on_a_server_that_it_has_just_met_it_waits_a_full_silence(process_id: int) -> None:
     now = 1000.0
-    sweeper = Rescuer(clock=lambda: now)
+    sweeper = Rescuer(clock=lambda: now, using="default")
     be_silent(process_id)
     for waited, processes in ((0, 0), (14, 0), (2, 1)):
         now += waited
@@ -200,7 +200,7 @@ def test_on_a_server_that_it_has_just_met_it_waits_a_full_silence(process_id: in
 def test_on_another_server_it_waits_a_full_silence_although_no_statement_failed(process_id: int, differs: str) -> None:
     """As when the connection was replaced between two sweeps, or led to a standby before."""
     now = 1000.0
-    sweeper = Rescuer(clock=lambda: now)
+    sweeper = Rescuer(clock=lambda: now, using="default")
     sweeper.run_once()
     now += 16
     change(f"CREATE SCHEMA another; CREATE FUNCTION another.{differs}; GRANT USAGE ON SCHEMA another TO PUBLIC")
@@ -229,9 +229,9 @@ def test_the_silence_is_a_setting(stores: list[UUID], process_id: int, settings:
 def test_of_a_child_that_died_only_jobs_that_had_started_are_charged(stores: list[UUID], process_id: int) -> None:
     started, waiting = (tasks.in_store.enqueue(store_id=stores[0]).id for _ in range(2))
     claim(process_id)
-    assert rescue_process(process_id, None, end="was killed by SIGKILL", charged=[started]) == RescueCounts(
-        processes=1, queued=2
-    )
+    assert rescue_process(
+        process_id, None, end="was killed by SIGKILL", charged=[started], using="default"
+    ) == RescueCounts(processes=1, queued=2)
     rows = seen("SELECT id, state, attempts, rescues, lease, leased_by FROM salon_jobs_job ORDER BY id")
     assert rows == [(started, "queued", 0, 1, 0, None), (waiting, "queued", 0, 0, 0, None)]
     [(job_id, message)] = seen("SELECT job_id, message FROM salon_jobs_job_error")
@@ -246,7 +246,7 @@ def test_a_job_that_merely_waited_is_never_failed_however_often_its_processes_di
     for _ in range(5):
         process = new_process()
         claim(process)
-        assert rescue_process(process, None, charged=[]) == RescueCounts(1, 1, 0)
+        assert rescue_process(process, None, charged=[], using="default") == RescueCounts(1, 1, 0)
     assert seen("SELECT state, attempts, rescues FROM salon_jobs_job") == [("queued", 0, 0)]
     assert seen("SELECT count(*) FROM salon_jobs_job_error") == [(0,)]
 
@@ -263,7 +263,7 @@ def test_the_run_for_which_a_child_was_killed_is_a_failed_attempt_and_its_neighb
         InFlightRun(0, culprit, job.lease, 100.0, 101.5),
         InFlightRun(1, other.id, other.lease + 1, 100.0, 101.5),
     ]
-    rescue_process(process_id, None, charged=[], overdue=overdue)
+    rescue_process(process_id, None, charged=[], overdue=overdue, using="default")
     rows = seen("SELECT id, state, attempts, rescues, run_at > now() FROM salon_jobs_job ORDER BY id")
     assert rows[0] == ((culprit, "failed", 1, 0, False) if max_attempts == 1 else (culprit, "queued", 1, 0, True))
     assert rows[1] == (other.id, "queued", 0, 0, False), "a lease of before is another run's"

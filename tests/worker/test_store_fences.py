@@ -126,7 +126,7 @@ def test_claims_follow_priority_then_run_at_within_the_asked_queues(stores: list
 def test_a_dead_process_claims_nothing(stores: list[UUID], process_id: int) -> None:
     tasks.in_store.enqueue(store_id=stores[0])
     be_silent(process_id)
-    assert rescue_process(process_id, SILENCE) == RescueCounts(processes=1)
+    assert rescue_process(process_id, SILENCE, using="default") == RescueCounts(processes=1)
     assert claim(process_id) == []
     assert states() == ["queued"]
 
@@ -137,7 +137,7 @@ def test_a_rescue_waits_for_a_claim_in_flight_and_includes_its_jobs(stores: list
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
             claim(process_id)
-            rescue = elsewhere(pool, lambda: rescue_process(process_id, SILENCE))
+            rescue = elsewhere(pool, lambda: rescue_process(process_id, SILENCE, using="default"))
             wait_until_somebody_waits_for_a_lock()
             assert not rescue.done()
         assert rescue.result(10) == RescueCounts(processes=1, queued=1)
@@ -152,7 +152,7 @@ def test_a_claim_behind_a_rescue_gets_nothing(stores: list[UUID], process_id: in
     be_silent(process_id)
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
-            rescue_process(process_id, SILENCE)
+            rescue_process(process_id, SILENCE, using="default")
             late: Future[list[ClaimedJob]] = elsewhere(pool, lambda: claim(process_id))
             wait_until_somebody_waits_for_a_lock()
         assert late.result(10) == []
@@ -162,7 +162,7 @@ def test_a_claim_behind_a_rescue_gets_nothing(stores: list[UUID], process_id: in
 def test_a_process_that_beats_is_not_declared_dead(stores: list[UUID], process_id: int) -> None:
     tasks.in_store.enqueue(store_id=stores[0])
     claim(process_id)
-    assert rescue_process(process_id, SILENCE) == RescueCounts()
+    assert rescue_process(process_id, SILENCE, using="default") == RescueCounts()
     assert seen("SELECT count(*) FROM salon_jobs_process") == [(1,)]
     assert states() == ["running"]
 
@@ -174,7 +174,7 @@ def test_a_beat_that_comes_first_wins_against_a_rescue_that_waits(stores: list[U
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
             Process.objects.filter(pk=process_id).update(heartbeat_at=seen("SELECT clock_timestamp()")[0][0])
-            rescue = elsewhere(pool, lambda: rescue_process(process_id, SILENCE))
+            rescue = elsewhere(pool, lambda: rescue_process(process_id, SILENCE, using="default"))
             wait_until_somebody_waits_for_a_lock()
         assert rescue.result(10) == RescueCounts()
     assert states() == ["running"]
@@ -186,8 +186,8 @@ def test_two_rescues_at_once_count_one(stores: list[UUID], process_id: int) -> N
     be_silent(process_id)
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
-            assert rescue_process(process_id, SILENCE) == RescueCounts(processes=1, queued=1)
-            second = elsewhere(pool, lambda: rescue_process(process_id, SILENCE))
+            assert rescue_process(process_id, SILENCE, using="default") == RescueCounts(processes=1, queued=1)
+            second = elsewhere(pool, lambda: rescue_process(process_id, SILENCE, using="default"))
             wait_until_somebody_waits_for_a_lock()
         assert second.result(10) in (RescueCounts(), RescueCounts(processes=1))
     assert seen("SELECT state, rescues FROM salon_jobs_job") == [("queued", 1)]
@@ -231,7 +231,7 @@ def test_one_row_that_can_not_be_changed_holds_up_no_rescue(
     change(f"ALTER TABLE salon_jobs_job ADD CONSTRAINT refused {refused}")
     be_silent(process_id)
     try:
-        assert rescue_process(process_id, SILENCE) == RescueCounts(processes=1, queued=3)
+        assert rescue_process(process_id, SILENCE, using="default") == RescueCounts(processes=1, queued=3)
     finally:
         change("ALTER TABLE salon_jobs_job DROP CONSTRAINT refused")
     assert states() == ["queued", "running", "cancelled", "queued", "queued"]
@@ -289,7 +289,7 @@ def test_a_process_declared_dead_claims_no_success_that_another_run_had(stores: 
     tasks.in_store.enqueue(store_id=stores[0])
     [job] = claim(process_id)
     be_silent(process_id)
-    assert rescue_process(process_id, SILENCE) == RescueCounts(processes=1, queued=1)
+    assert rescue_process(process_id, SILENCE, using="default") == RescueCounts(processes=1, queued=1)
     other = int(Process.objects.create(kind="worker", hostname="test", pid=2).pk)
     [again] = claim(other)
     assert queries.finish(again, other)

@@ -381,7 +381,7 @@ def test_an_expired_run_is_reported_to_tracers_and_metrics(
     totals = RunTotals()
     totals.add(counted.take_report())
     assert of(shown(totals.samples()), "finished_total", task="test-store", outcome="expired") == 1
-    counted.flush()
+    counted.flush(using="default")
     assert seen("SELECT cancelled FROM salon_jobs_task_minute") == [(1,)]
 
 

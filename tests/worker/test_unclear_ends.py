@@ -59,8 +59,8 @@ def test_a_row_that_is_gone_is_no_success_of_a_run_that_sent_nothing(
 def test_a_commit_without_an_answer_succeeded_on_the_same_timeline(
     process_id: int, readings: list[tuple[float, str]]
 ) -> None:
-    timeline.record_timeline()
-    timeline.record_timeline()
+    timeline.record_timeline(using="default")
+    timeline.record_timeline(using="default")
     assert [known for _, known in readings] == ["00000001"]
     running = one_run(process_id)
     running.end()
@@ -98,7 +98,7 @@ def test_after_a_promotion_it_is_reported_as_unknown(
     assert {name: counted[name] for name in OUTCOMES if counted[name]} == {"unknown": 1}
     assert isinstance(run.error, OutcomeUnknown)
     assert run.has_failed
-    counts.flush()
+    counts.flush(using="default")
     [totals] = statistics.totals(timedelta(hours=1), using="operator")
     assert (totals.runs, any(totals.outcomes.values())) == (0, False), "the table has no column for it"
 

@@ -24,6 +24,6 @@ class Command(ServiceCommand):
         super().add_arguments(parser)
 
     def serve(self, options: dict[str, Any]) -> None:
-        consumers = Consumers(options["name"], burst=options["burst"])
+        consumers = Consumers(options["name"], using=self.using, burst=options["burst"])
         facts = {"consumers": ", ".join(options["name"] or conf.consumers)}
         self.run_service("consumer", lambda _heartbeat: consumers, options, facts=facts)

@@ -22,6 +22,6 @@ class Command(ServiceCommand):
         conf.outbox.require_producer()
 
         def make_loop(heartbeat: Heartbeat) -> Relay:
-            return Relay(lambda: heartbeat.process_id, burst=options["burst"])
+            return Relay(lambda: heartbeat.process_id, using=heartbeat.using, burst=options["burst"])
 
         self.run_service("relay", make_loop, options, facts={"producer": str(conf.outbox.producer)})

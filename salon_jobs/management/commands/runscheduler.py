@@ -49,9 +49,9 @@ class Command(ServiceCommand):
             raise CommandError("--at goes with --burst")
         if not options["burst"]:
             facts = {"cron entries": f"{len(cron_entries.all()):,}"}
-            self.run_service("scheduler", lambda _heartbeat: Scheduler(), options, facts=facts)
+            self.run_service("scheduler", lambda heartbeat: Scheduler(using=heartbeat.using), options, facts=facts)
             return
-        scheduler = Scheduler()
+        scheduler = Scheduler(using=self.using)
         check_worker(scheduler.using)
         if at is None:
             scheduler.poll()

@@ -83,17 +83,17 @@ class Command(ServiceCommand):
             max_jobs=options["max_jobs_per_child"] or conf.max_jobs_per_child,
         )
         asked = options["processes"] or conf.processes
-        processes = count_processes(asked, worker_options)
+        processes = count_processes(asked, worker_options, using=self.using)
         wanted = asked or usable_processors()
 
         def make_loop(heartbeat: Heartbeat) -> Supervisor:
             embedded: list[ServedLoop] = []
             if options["with_scheduler"]:
-                embedded.append(Scheduler())
+                embedded.append(Scheduler(using=heartbeat.using))
             if options["with_relay"]:
                 embedded.append(EmbeddedRelay(heartbeat))
             if options["with_consumer"]:
-                embedded.append(Consumers())
+                embedded.append(Consumers(using=heartbeat.using))
             command = self.command_line(options)
             return Supervisor(heartbeat, command, worker_options, processes=processes, embedded=embedded)
 
