@@ -1,4 +1,4 @@
-"""Superuser's connection to the migrated database; what a test breaks is fixed afterwards."""
+"""Superuser's connections to the migrated database; what a test breaks is fixed or rolled back afterwards."""
 
 from __future__ import annotations
 
@@ -18,3 +18,10 @@ def superuser(database: None) -> Iterator[psycopg.Connection[Any]]:
     with as_superuser(using="default") as connection:
         yield connection
         fix(connection, using="default")
+
+
+@pytest.fixture
+def trial(database: None) -> Iterator[psycopg.Connection[Any]]:
+    """Connect as the superuser, in a transaction that is rolled back."""
+    with as_superuser(using="default") as connection, connection.transaction(force_rollback=True):
+        yield connection

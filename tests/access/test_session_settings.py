@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Final
 
 import psycopg
-import pytest
 
 from project.local.postgres import EmbeddedPostgres
-from salon_jobs.access.doctor.catalogue import Catalogue, as_superuser
+from salon_jobs.access.doctor.catalogue import Catalogue
 from salon_jobs.access.doctor.declaration import Declaration
 from salon_jobs.access.doctor.examination import examine
 from salon_jobs.access.doctor.session_settings import compare_settings, find_refused
@@ -36,12 +34,6 @@ STORED: Final = {
 NOTHING: Final = Declaration(roles=None, named=(), owner="nobody", tables=())
 
 
-@pytest.fixture
-def superuser(database: None) -> Iterator[psycopg.Connection[Any]]:
-    with as_superuser(using="default") as connection, connection.transaction(force_rollback=True):
-        yield connection
-
-
 def test_the_servers_configuration_and_command_line_are_found() -> None:
     with (
         EmbeddedPostgres(fsync=False, options=REFUSED | OTHERS) as server,
@@ -54,42 +46,38 @@ def test_the_servers_configuration_and_command_line_are_found() -> None:
         assert [text.partition(" = ")[0] for text in find_refused(catalogue)] == sorted(REFUSED)
 
 
-@pytest.mark.parametrize(
-    "whose", ["ROLE ALL", "ROLE app", f"DATABASE {TEST_DATABASE}", f"ROLE app IN DATABASE {TEST_DATABASE}"]
-)
-def test_what_is_stored_is_found_and_removed(superuser: psycopg.Connection[Any], whose: str) -> None:
-    dangerous = REFUSED | OTHERS | STORED
-    for name, value in dangerous.items():
-        superuser.execute(f"ALTER {whose} SET {name} = '{value}'".encode())
-    drifts = examine(superuser, using="default", with_orphans=False).drifts
-    assert {(each.where, each.found) for each in drifts} == {
-        (whose.lower(), f"{name} = {value}") for name, value in dangerous.items()
-    }
-    for each in drifts:
-        superuser.execute(each.fix[0].encode())
-    assert examine(superuser, using="default", with_orphans=False).drifts == ()
+def drifts_of(connection: psycopg.Connection[Any]) -> set[tuple[str, str]]:
+    return {(each.where, each.found) for each in examine(connection, using="default", with_orphans=False).drifts}
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [
-        "row_security = on",
-        "row_security = 'true'",
-        "row_security = 1",
-        "default_transaction_read_only = NO",
-        "session_replication_role = 'ORIGIN'",
-    ],
-)
-def test_a_harmless_value_is_no_drift(superuser: psycopg.Connection[Any], setting: str) -> None:
-    superuser.execute(f"ALTER ROLE app SET {setting}".encode())
-    assert examine(superuser, using="default", with_orphans=False).drifts == ()
+def test_what_is_stored_is_found_and_removed(trial: psycopg.Connection[Any]) -> None:
+    scopes = ("ROLE ALL", "ROLE app", f"DATABASE {TEST_DATABASE}", f"ROLE app IN DATABASE {TEST_DATABASE}")
+    dangerous = [(whose, *each) for whose in scopes for each in (REFUSED | OTHERS | STORED).items()]
+    for whose, name, value in dangerous:
+        trial.execute(f"ALTER {whose} SET {name} = '{value}'".encode())
+    assert drifts_of(trial) == {(whose.lower(), f"{name} = {value}") for whose, name, value in dangerous}
+    for each in examine(trial, using="default", with_orphans=False).drifts:
+        trial.execute(each.fix[0].encode())
+    assert drifts_of(trial) == set()
 
 
-@pytest.mark.parametrize("name", [name for name in REFUSED if name != "session_replication_role"])
-def test_the_options_of_a_connection_are_found(database: None, name: str) -> None:
-    with psycopg.connect(
-        url_for("app", TEST_DATABASE), options=f"-c {name}={REFUSED[name]}", autocommit=True
-    ) as connection:
-        drifts = examine(connection, using="default", with_orphans=False).drifts
-        assert [each.found for each in drifts] == [f"{name} = {REFUSED[name]}"]
-        assert find_refused(Catalogue(connection, using="default"))
+def test_harmless_values_are_no_drift(trial: psycopg.Connection[Any]) -> None:
+    for role, setting in (
+        ("app", "row_security = on"),
+        ("worker_runtime", "row_security = 'true'"),
+        ("jobs_operator", "row_security = 1"),
+        ("app", "default_transaction_read_only = NO"),
+        ("app", "session_replication_role = 'ORIGIN'"),
+    ):
+        trial.execute(f"ALTER ROLE {role} SET {setting}".encode())
+    assert drifts_of(trial) == set()
+
+
+def test_the_options_of_a_connection_are_found(database: None) -> None:
+    given = {name: value for name, value in REFUSED.items() if name != "session_replication_role"}
+    options = " ".join(f"-c {name}={value}" for name, value in given.items())
+    with psycopg.connect(url_for("app", TEST_DATABASE), options=options, autocommit=True) as connection:
+        assert {found for _, found in drifts_of(connection)} == {f"{name} = {value}" for name, value in given.items()}
+        assert [text.partition(" = ")[0] for text in find_refused(Catalogue(connection, using="default"))] == sorted(
+            given
+        )

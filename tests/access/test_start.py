@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from django.core.checks import run_checks
+from django.db import connections
 
+from salon_jobs.checks import check_database
 from tests.conftest import manage
 from tests.tenancy.test_web_roles import serve
 
@@ -30,8 +32,9 @@ def on_drift(tmp_path: Path) -> Any:
     return environment
 
 
-@pytest.mark.parametrize("command", [BURST, FIRE], ids=lambda command: command[0])
-@pytest.mark.parametrize("choice", ["warn", "refuse", pytest.param("ignore", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("command", "choice"), [(BURST, "warn"), (BURST, "refuse"), (BURST, "ignore"), (FIRE, "refuse")], ids=str
+)
 def test_worker_and_scheduler_do_as_the_setting_says(
     superuser: Superuser, on_drift: Any, command: tuple[str, ...], choice: str
 ) -> None:
@@ -45,11 +48,8 @@ def test_worker_and_scheduler_do_as_the_setting_says(
     assert "Traceback" not in output
 
 
-@pytest.mark.parametrize("command", [BURST, FIRE], ids=lambda command: command[0])
-def test_nothing_is_reported_where_nothing_drifted(
-    superuser: Superuser, on_drift: Any, command: tuple[str, ...]
-) -> None:
-    done = manage(*command, **on_drift("refuse"))
+def test_nothing_is_reported_where_nothing_drifted(database: None, on_drift: Any) -> None:
+    done = manage(*BURST, **on_drift("refuse"))
     assert done.returncode == 0, done.stderr
     assert "drift" not in done.stdout + done.stderr
 
@@ -63,33 +63,29 @@ def test_a_web_process_does_as_the_setting_says(superuser: Superuser, on_drift: 
     assert ("policy debug of table" in done.stdout + done.stderr) is (choice != "ignore")
 
 
-def check(**environment: str) -> subprocess.CompletedProcess[str]:
-    return manage("check", "--database", "default", **environment)
-
-
-@pytest.mark.parametrize(
-    ("choice", "check_id"), [("warn", "W020"), ("refuse", "E020"), pytest.param("ignore", None, marks=pytest.mark.slow)]
-)
-def test_check_reports_drifts(superuser: Superuser, on_drift: Any, choice: str, check_id: str | None) -> None:
-    done = check(**on_drift(choice))
-    assert (done.returncode, "no issues" in done.stdout) == (0, True), done.stderr
+@pytest.mark.parametrize(("choice", "check_id"), [("warn", "W020"), ("refuse", "E020"), ("ignore", None)])
+def test_check_reports_drifts(superuser: Superuser, settings: Any, choice: str, check_id: str | None) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "ON_DRIFT": choice}
+    assert check_database(databases=["default"]) == []
     others = ", ".join(f"salon_jobs_{name}" for name in ("process", "limit", "cron_tick", "fan_out"))
     superuser.execute(f"GRANT worker_runtime TO app; {NO_FORCE}; GRANT SELECT ON {others} TO app".encode())
-    done = check(**on_drift(choice))
-    assert (done.returncode != 0) is (choice == "refuse")
+    found = check_database(databases=["default"])
     if check_id is None:
-        assert "not as declared" not in done.stderr
+        assert found == []
         return
-    assert f"(salon_jobs.{check_id}) the database is not as declared:\n    membership: role app" in done.stderr
-    assert "and 1 more" in done.stderr
-    assert "salon_jobs doctor lists each difference with the statements that fix it" in done.stderr
+    [message] = found
+    assert message.id == f"salon_jobs.{check_id}"
+    assert message.msg.startswith("the database is not as declared:\n    membership: role app")
+    assert "and 1 more" in message.msg
+    assert "salon_jobs doctor lists each difference with the statements that fix it" in (message.hint or "")
+    assert message in run_checks(databases=["default"])
 
 
-def test_a_check_that_finds_no_database_says_so(on_drift: Any) -> None:
-    code = "from salon_jobs.checks import check_database as c; print(*(e.id for e in c(databases=['default'])), c())"
-    nowhere = "postgresql://app:p@127.0.0.1:1/x"
-    done = manage("shell", "-v", "0", "-c", code, DATABASE_URL=nowhere, **on_drift("warn"))
-    assert done.stdout.strip() == "salon_jobs.W021 []", done.stderr
+def test_a_check_that_finds_no_database_says_so(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    connections["default"].close()
+    monkeypatch.setitem(connections["default"].settings_dict, "PORT", 1)
+    assert [each.id for each in check_database(databases=["default"])] == ["salon_jobs.W021"]
+    assert check_database() == []
 
 
 @pytest.mark.parametrize("command", [BURST, FIRE], ids=lambda command: command[0])

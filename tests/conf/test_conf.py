@@ -167,11 +167,18 @@ def test_no_secret_is_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "identity"), [("nowhere.Store", "salon_jobs.E004"), ("auth.User", "salon_jobs.E005")]
+    ("wrong", "identity", "said", "remedy"),
+    [
+        ("nowhere.Store", "salon_jobs.E004", "'nowhere.Store' does not exist", "'app_label.Model'"),
+        ("auth.User", "salon_jobs.E005", "not a UUIDField", "primary_key=True"),
+    ],
 )
-def test_the_store_model_is_checked(wrong: str, identity: str) -> None:
+def test_the_store_model_is_checked(wrong: str, identity: str, said: str, remedy: str) -> None:
     with override_settings(SALON_JOBS={"STORE_MODEL": wrong}):
-        assert [error.id for error in check_settings()] == [identity]
+        [error] = check_settings()
+    assert error.id == identity
+    assert said in error.msg
+    assert remedy in (error.hint or "")
 
 
 def test_pgtrigger_must_be_installed() -> None:
