@@ -21,7 +21,9 @@ from salon_jobs.db.instants import UtcLoader
 from salon_jobs.db.libpq import PreparedStatements, converted, exchange
 
 _FOLDER: Final = Path(__file__).with_name("sql")
+_PARTS: Final = _FOLDER / "parts.sql"
 _NAME: Final = "-- name: "
+_INCLUDE: Final = "-- include: "
 _PLACEHOLDER: Final = re.compile(r"%\((\w+)\)s")
 
 
@@ -40,7 +42,12 @@ def files(pattern: str) -> list[str]:
 
 @cache
 def _statements() -> dict[str, str]:
-    return {name: statement for file in _FOLDER.iterdir() for name, statement in _read(file).items()}
+    return {name: text for file in _FOLDER.iterdir() if file != _PARTS for name, text in _read(file).items()}
+
+
+@cache
+def _parts() -> dict[str, str]:
+    return _read(_PARTS)
 
 
 def _read(file: Path) -> dict[str, str]:
@@ -49,7 +56,7 @@ def _read(file: Path) -> dict[str, str]:
     name, lines = file.name.removesuffix(".sql"), list[str]()
     for line in [*file.read_text(encoding="utf-8").splitlines(), _NAME]:
         if not line.startswith(_NAME):
-            lines.append(line)
+            lines.append(_parts()[line.removeprefix(_INCLUDE)] if line.startswith(_INCLUDE) else line)
             continue
         if statement := "\n".join(text for text in lines if not text.startswith("--")).strip():
             found[name] = statement

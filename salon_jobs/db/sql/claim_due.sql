@@ -19,13 +19,9 @@ WITH RECURSIVE me AS MATERIALIZED (
     SELECT id FROM salon_jobs_process
      WHERE id = %(process_id)s AND set_config('synchronous_commit', 'off', true) = 'off'
        FOR KEY SHARE
-), level (priority) AS (
-    (SELECT priority FROM salon_jobs_job WHERE state = 'queued' ORDER BY priority LIMIT 1)
-    UNION ALL
-    SELECT (SELECT j.priority FROM salon_jobs_job j
-             WHERE j.state = 'queued' AND j.priority > level.priority ORDER BY j.priority LIMIT 1)
-      FROM level WHERE level.priority IS NOT NULL
-), due AS MATERIALIZED (
+),
+-- include: levels
+due AS MATERIALIZED (
     SELECT one.id
       FROM level
      CROSS JOIN LATERAL (

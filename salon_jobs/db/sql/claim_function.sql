@@ -6,9 +6,7 @@ CREATE OR REPLACE FUNCTION __schema__.salon_jobs_claim(
     process_id bigint, tasks text[], room integer, now timestamptz, queues text[], clock float8,
     token bigint, left_out bigint[]
 ) RETURNS TABLE (
-    id bigint, task varchar, store_id uuid, payload text, queue varchar, priority smallint, run_at_s float8,
-    attempts smallint, max_attempts smallint, lease bigint, expired boolean, tick_s float8, created_at_s float8,
-    claim_group bigint, due_at float8, trace text, public_id uuid, keep_result_s float8, alone boolean
+-- include: claimed_job
 )
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_sort = off SET jit = off
 AS $body$

@@ -17,9 +17,7 @@ CREATE OR REPLACE FUNCTION __schema__.salon_jobs_claim_groups(
     low_ids bigint[], keys text[], each_store uuid[], store_quotas integer[], token bigint,
     left_out bigint[]
 ) RETURNS TABLE (
-    id bigint, task varchar, store_id uuid, payload text, queue varchar, priority smallint, run_at_s float8,
-    attempts smallint, max_attempts smallint, lease bigint, expired boolean, tick_s float8, created_at_s float8,
-    claim_group bigint, due_at float8, trace text, public_id uuid, keep_result_s float8, alone boolean
+-- include: claimed_job
 )
 LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off

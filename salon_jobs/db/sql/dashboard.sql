@@ -4,14 +4,7 @@
 -- Locks: none. Role: operator, worker.
 SELECT date_bin(%(step)s::interval, minute, %(since)s::timestamptz) AS at,
        sum(succeeded)::bigint, sum(retried)::bigint, sum(failed)::bigint,
-       ARRAY[sum(waits[1]), sum(waits[2]), sum(waits[3]), sum(waits[4]), sum(waits[5]), sum(waits[6]),
-                 sum(waits[7]), sum(waits[8]), sum(waits[9]), sum(waits[10]), sum(waits[11]), sum(waits[12]),
-                 sum(waits[13]), sum(waits[14]), sum(waits[15]), sum(waits[16]), sum(waits[17]), sum(waits[18]),
-                 sum(waits[19]), sum(waits[20]), sum(waits[21]), sum(waits[22]), sum(waits[23]), sum(waits[24]),
-                 sum(waits[25]), sum(waits[26]), sum(waits[27]), sum(waits[28]), sum(waits[29]), sum(waits[30]),
-                 sum(waits[31]), sum(waits[32]), sum(waits[33]), sum(waits[34]), sum(waits[35]), sum(waits[36]),
-                 sum(waits[37]), sum(waits[38]), sum(waits[39]), sum(waits[40]), sum(waits[41]), sum(waits[42]),
-                 sum(waits[43]), sum(waits[44]), sum(waits[45]), sum(waits[46]), sum(waits[47]), sum(waits[48])]::bigint[],
+-- include: sums_of_waits
        max(wait_max_s)
   FROM salon_jobs_task_minute
  WHERE minute >= %(since)s::timestamptz
@@ -40,14 +33,7 @@ SELECT task, sum(succeeded), sum(retried), sum(failed), sum(cancelled), sum(snoo
              sum(durations[37]), sum(durations[38]), sum(durations[39]), sum(durations[40]), sum(durations[41]), sum(durations[42]),
              sum(durations[43]), sum(durations[44]), sum(durations[45]), sum(durations[46]), sum(durations[47]), sum(durations[48])]::bigint[],
        sum(wait_s),
-       ARRAY[sum(waits[1]), sum(waits[2]), sum(waits[3]), sum(waits[4]), sum(waits[5]), sum(waits[6]),
-             sum(waits[7]), sum(waits[8]), sum(waits[9]), sum(waits[10]), sum(waits[11]), sum(waits[12]),
-             sum(waits[13]), sum(waits[14]), sum(waits[15]), sum(waits[16]), sum(waits[17]), sum(waits[18]),
-             sum(waits[19]), sum(waits[20]), sum(waits[21]), sum(waits[22]), sum(waits[23]), sum(waits[24]),
-             sum(waits[25]), sum(waits[26]), sum(waits[27]), sum(waits[28]), sum(waits[29]), sum(waits[30]),
-             sum(waits[31]), sum(waits[32]), sum(waits[33]), sum(waits[34]), sum(waits[35]), sum(waits[36]),
-             sum(waits[37]), sum(waits[38]), sum(waits[39]), sum(waits[40]), sum(waits[41]), sum(waits[42]),
-             sum(waits[43]), sum(waits[44]), sum(waits[45]), sum(waits[46]), sum(waits[47]), sum(waits[48])]::bigint[],
+-- include: sums_of_waits
        max(duration_max_s), max(wait_max_s)
   FROM salon_jobs_task_minute
  WHERE minute >= date_trunc('minute', now() - %(last)s::interval)

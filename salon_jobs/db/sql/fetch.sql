@@ -3,8 +3,8 @@
 -- id order. ``types``, ``partitions``, ``afters`` and ``takes`` are parallel arrays.
 -- Served by salon_jobs_message_pending. Runs in a transaction of its own, begun after the gate was read.
 -- Locks: none. Role: worker.
-SELECT m.id, m.message_id, m.aggregate_type, m.aggregate_id, m.event, m.payload::text, m.headers::text, m.store_id,
-       m.producer, extract(epoch FROM m.created_at)::float8, m.replay_of, m.partition
+SELECT
+-- include: message_columns
   FROM unnest(%(types)s::text[], %(partitions)s::smallint[], %(afters)s::bigint[], %(takes)s::integer[])
        AS a (aggregate_type, partition, after, take)
  CROSS JOIN LATERAL (
@@ -18,8 +18,8 @@ SELECT m.id, m.message_id, m.aggregate_type, m.aggregate_id, m.event, m.payload:
 -- Read where to continue with aggregates that are retried: for each message that blocks one and is still pending,
 -- the first pending message of its aggregate, which is an earlier one if an operator made that one pending again.
 -- Locks: none. Role: worker.
-SELECT h.id, m.id, m.message_id, m.aggregate_type, m.aggregate_id, m.event, m.payload::text, m.headers::text,
-       m.store_id, m.producer, extract(epoch FROM m.created_at)::float8, m.replay_of, m.partition
+SELECT h.id,
+-- include: message_columns
   FROM (SELECT b.id, CASE WHEN b.aggregate_id = '' THEN b.id ELSE (
                  SELECT f.id FROM salon_jobs_message f
                   WHERE f.aggregate_type = b.aggregate_type AND f.aggregate_id = b.aggregate_id
@@ -33,8 +33,8 @@ SELECT h.id, m.id, m.message_id, m.aggregate_type, m.aggregate_id, m.event, m.pa
 -- Read the messages of one aggregate that were skipped while it was blocked: the pending ones after one id, up to
 -- another, in order. Served by salon_jobs_message_open.
 -- Locks: none. Role: worker.
-SELECT m.id, m.message_id, m.aggregate_type, m.aggregate_id, m.event, m.payload::text, m.headers::text, m.store_id,
-       m.producer, extract(epoch FROM m.created_at)::float8, m.replay_of, m.partition
+SELECT
+-- include: message_columns
   FROM salon_jobs_message m
  WHERE m.aggregate_type = %(aggregate_type)s AND m.aggregate_id = %(aggregate_id)s AND m.status = 'pending'
    AND m.id > %(after)s AND m.id <= %(upto)s
@@ -46,8 +46,8 @@ SELECT m.id, m.message_id, m.aggregate_type, m.aggregate_id, m.event, m.payload:
 -- hand. 200,000 may wait behind one blocked message: NOT IN is hashed whatever the statistics say, and the rest are
 -- index probes at worst.
 -- Locks: none. Role: worker.
-SELECT m.id, m.message_id, m.aggregate_type, m.aggregate_id, m.event, m.payload::text, m.headers::text, m.store_id,
-       m.producer, extract(epoch FROM m.created_at)::float8, m.replay_of, m.partition
+SELECT
+-- include: message_columns
   FROM salon_jobs_message m
  WHERE m.aggregate_type = %(aggregate_type)s AND m.partition = %(partition)s AND m.status = 'pending'
    AND m.id <= %(upto)s

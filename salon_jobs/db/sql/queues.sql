@@ -8,18 +8,10 @@
 -- Paused jobs gather there too. If they fill the bound, it steps through up to 1,000 claim groups for the oldest job of
 -- each, as estimate_waiting does: the pause of one queue must not hide that another is late.
 -- Locks: none. Role: worker, operator.
-WITH RECURSIVE level (priority) AS (
-    (SELECT priority FROM salon_jobs_job WHERE state = 'queued' ORDER BY priority LIMIT 1)
-    UNION ALL
-    SELECT (SELECT j.priority FROM salon_jobs_job j
-             WHERE j.state = 'queued' AND j.priority > level.priority ORDER BY j.priority LIMIT 1)
-      FROM level WHERE level.priority IS NOT NULL
-), paused AS MATERIALIZED (
-    SELECT COALESCE(array_agg(name) FILTER (WHERE kind = 'queue'), '{}') AS queues,
-           COALESCE(array_agg(name) FILTER (WHERE kind = 'task'), '{}') AS tasks,
-           COALESCE(array_agg(name) FILTER (WHERE kind = 'store'), '{}') AS stores
-      FROM salon_jobs_limit WHERE paused
-), first AS MATERIALIZED (
+WITH RECURSIVE
+-- include: levels
+-- include: paused
+first AS MATERIALIZED (
     SELECT due.queue, due.task, due.run_at, due.id
       FROM level
      CROSS JOIN LATERAL (
@@ -34,23 +26,11 @@ WITH RECURSIVE level (priority) AS (
                SELECT COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid)::text = ANY (p.stores)
                  FROM salon_jobs_job j WHERE j.id = f.id)) AS is_paused
       FROM first f CROSS JOIN paused p
-), step AS (
-    (SELECT COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) AS store, j.claim_group, j.queue, j.task, j.run_at
-       FROM salon_jobs_job j
-      WHERE j.state = 'queued' AND (SELECT count(*) = 10000 AND bool_or(is_paused) FROM front)
-      ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group, j.run_at, j.id LIMIT 1)
-    UNION ALL
-    SELECT next.*
-      FROM step
-     CROSS JOIN LATERAL (
-           SELECT COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group, j.queue, j.task, j.run_at
-             FROM salon_jobs_job j
-            WHERE j.state = 'queued'
-              AND (COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group)
-                > (step.store, step.claim_group | 4294967295)
-            ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group, j.run_at, j.id
-            LIMIT 1) next
-), behind AS MATERIALIZED (
+), stepping (wanted) AS MATERIALIZED (
+    SELECT count(*) = 10000 AND bool_or(is_paused) FROM front
+),
+-- include: first_of_each_prefix
+behind AS MATERIALIZED (
     SELECT queue, task, run_at, store FROM step LIMIT 1000
 ), late AS (
     SELECT queue, run_at FROM front WHERE NOT is_paused AND task = ANY (%(tasks)s)
@@ -75,13 +55,9 @@ SELECT (SELECT max(late_s) FROM by_queue), unknown.tasks, unknown.jobs,
 -- Name the tasks at the front of the queue that are not registered, of jobs that a backend of django.tasks enqueued.
 -- Bounded as queue_front is.
 -- Locks: none. Role: worker.
-WITH RECURSIVE level (priority) AS (
-    (SELECT priority FROM salon_jobs_job WHERE state = 'queued' ORDER BY priority LIMIT 1)
-    UNION ALL
-    SELECT (SELECT j.priority FROM salon_jobs_job j
-             WHERE j.state = 'queued' AND j.priority > level.priority ORDER BY j.priority LIMIT 1)
-      FROM level WHERE level.priority IS NOT NULL
-), front AS MATERIALIZED (
+WITH RECURSIVE
+-- include: levels
+front AS MATERIALIZED (
     SELECT due.task
       FROM level
      CROSS JOIN LATERAL (
@@ -126,13 +102,9 @@ SELECT queue, coalesce(lately, 0)::bigint, growth::bigint, coalesce(failed, 0)::
 -- Count by queue what is not part of the front (queue_front): jobs that are not due yet, up to 10,000 of each priority
 -- and 10,000 in all, and up to 1,000 failed ones, whose queues are only in the table.
 -- Locks: none. Role: worker.
-WITH RECURSIVE level (priority) AS (
-    (SELECT priority FROM salon_jobs_job WHERE state = 'queued' ORDER BY priority LIMIT 1)
-    UNION ALL
-    SELECT (SELECT j.priority FROM salon_jobs_job j
-             WHERE j.state = 'queued' AND j.priority > level.priority ORDER BY j.priority LIMIT 1)
-      FROM level WHERE level.priority IS NOT NULL
-), scheduled AS (
+WITH RECURSIVE
+-- include: levels
+scheduled AS (
     SELECT later.queue
       FROM level
      CROSS JOIN LATERAL (

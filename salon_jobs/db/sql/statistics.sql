@@ -46,18 +46,10 @@ SELECT date_trunc('minute', now()), r.*
 -- and the number of pages of the table. It steps from priority to priority and takes the oldest of each from the index
 -- alone (unless a store is paused, which only the table shows), so that it costs the same with millions queued.
 -- Locks: none. Role: worker, operator.
-WITH RECURSIVE level (priority) AS (
-    (SELECT priority FROM salon_jobs_job WHERE state = 'queued' ORDER BY priority LIMIT 1)
-    UNION ALL
-    SELECT (SELECT j.priority FROM salon_jobs_job j
-             WHERE j.state = 'queued' AND j.priority > level.priority ORDER BY j.priority LIMIT 1)
-      FROM level WHERE level.priority IS NOT NULL
-), paused AS MATERIALIZED (
-    SELECT COALESCE(array_agg(name) FILTER (WHERE kind = 'queue'), '{}') AS queues,
-           COALESCE(array_agg(name) FILTER (WHERE kind = 'task'), '{}') AS tasks,
-           COALESCE(array_agg(name) FILTER (WHERE kind = 'store'), '{}') AS stores
-      FROM salon_jobs_limit WHERE paused
-), first AS MATERIALIZED (
+WITH RECURSIVE
+-- include: levels
+-- include: paused
+first AS MATERIALIZED (
     SELECT waiting.queue, waiting.task, waiting.run_at, waiting.id
       FROM level
      CROSS JOIN LATERAL (
@@ -96,34 +88,19 @@ SELECT 'all', NULL, count(*), pg_relation_size('salon_jobs_job') / current_setti
 -- time, so that the numbers do not jump. A sample misses queues with few jobs among millions; they are found by
 -- stepping through up to %(claim_groups)s claim groups, which shows that they exist and how long their oldest job has waited.
 -- Locks: none. Role: worker, operator. Not prepared: the percentage is folded into the plan.
-WITH RECURSIVE paused AS MATERIALIZED (
-    SELECT COALESCE(array_agg(name) FILTER (WHERE kind = 'queue'), '{}') AS queues,
-           COALESCE(array_agg(name) FILTER (WHERE kind = 'task'), '{}') AS tasks,
-           COALESCE(array_agg(name) FILTER (WHERE kind = 'store'), '{}') AS stores
-      FROM salon_jobs_limit WHERE paused
-), sample AS MATERIALIZED (
+WITH RECURSIVE
+-- include: paused
+sample AS MATERIALIZED (
     SELECT j.queue, j.store_id, j.run_at,
            j.queue = ANY (p.queues) OR j.task = ANY (p.tasks)
              OR COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid)::text = ANY (p.stores) AS is_paused
       FROM salon_jobs_job j TABLESAMPLE SYSTEM (%(percent)s) REPEATABLE (0) CROSS JOIN paused p
      WHERE j.state = 'queued'
-), step AS (
-    (SELECT COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) AS store, j.claim_group, j.queue, j.task, j.run_at
-       FROM salon_jobs_job j
-      WHERE j.state = 'queued'
-      ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group, j.run_at, j.id LIMIT 1)
-    UNION ALL
-    SELECT next.*
-      FROM step
-     CROSS JOIN LATERAL (
-           SELECT COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group, j.queue, j.task, j.run_at
-             FROM salon_jobs_job j
-            WHERE j.state = 'queued'
-              -- Skip to the next prefix: claim groups that differ only in their keys count as one.
-              AND (COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group)
-                > (step.store, step.claim_group | 4294967295)
-            ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group, j.run_at, j.id LIMIT 1) next
-), seen AS MATERIALIZED (
+), stepping (wanted) AS (
+    SELECT true
+),
+-- include: first_of_each_prefix
+seen AS MATERIALIZED (
     SELECT s.queue, s.run_at,
            s.queue = ANY (p.queues) OR s.task = ANY (p.tasks) OR s.store::text = ANY (p.stores) AS is_paused
       FROM (SELECT queue, task, store, run_at FROM step LIMIT %(claim_groups)s) s CROSS JOIN paused p
