@@ -32,23 +32,24 @@ if TYPE_CHECKING:
     from salon_jobs.admin.process import ProcessAdmin as ProcessAdmin
     from salon_jobs.admin.result import JobResultAdmin as JobResultAdmin
 
-_MODULES: Final = {
-    "BlockedAggregateAdmin": "message",
-    "CronEntryAdmin": "process",
-    "CronTickAdmin": "process",
-    "DashboardAdmin": "dashboard",
-    "DestinationAdmin": "message",
-    "FanOutAdmin": "process",
-    "InboxAdmin": "inbox",
-    "JobAdmin": "job",
-    "JobResultAdmin": "result",
-    "LimitAdmin": "limit",
-    "MessageAdmin": "message",
-    "PartitionAdmin": "message",
-    "ProcessAdmin": "process",
-    "ReplayAdmin": "message",
-}
-_load = lazy_names(__name__, _MODULES)
+# Each page's class, and the module that declares it, in the order of use, in which the index lists them.
+_PAGES: Final = (
+    (models.Dashboard, "DashboardAdmin", "dashboard"),
+    (models.Job, "JobAdmin", "job"),
+    (models.JobResult, "JobResultAdmin", "result"),
+    (models.CronEntryState, "CronEntryAdmin", "process"),
+    (models.Limit, "LimitAdmin", "limit"),
+    (models.Process, "ProcessAdmin", "process"),
+    (models.Message, "MessageAdmin", "message"),
+    (models.BlockedAggregate, "BlockedAggregateAdmin", "message"),
+    (models.DestinationState, "DestinationAdmin", "message"),
+    (models.InboxMessage, "InboxAdmin", "inbox"),
+    (models.Replay, "ReplayAdmin", "message"),
+    (models.RelayPartition, "PartitionAdmin", "message"),
+    (models.CronTick, "CronTickAdmin", "process"),
+    (models.FanOutRecord, "FanOutAdmin", "process"),
+)
+_load = lazy_names(__name__, {name: module for _, name, module in _PAGES})
 if not TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin  # generic only for type checkers
     __getattr__ = _load
@@ -68,30 +69,13 @@ class _LateAdmin(ModelAdmin):
         return getattr(self, name)
 
 
-# In the order of use, in which the index lists them.
-_PAGES: Final = (
-    (models.Dashboard, "DashboardAdmin"),
-    (models.Job, "JobAdmin"),
-    (models.JobResult, "JobResultAdmin"),
-    (models.CronEntryState, "CronEntryAdmin"),
-    (models.Limit, "LimitAdmin"),
-    (models.Process, "ProcessAdmin"),
-    (models.Message, "MessageAdmin"),
-    (models.BlockedAggregate, "BlockedAggregateAdmin"),
-    (models.DestinationState, "DestinationAdmin"),
-    (models.InboxMessage, "InboxAdmin"),
-    (models.Replay, "ReplayAdmin"),
-    (models.RelayPartition, "PartitionAdmin"),
-    (models.CronTick, "CronTickAdmin"),
-    (models.FanOutRecord, "FanOutAdmin"),
-)
-for _model, _name in _PAGES:
+for _model, _name, _ in _PAGES:
     admin.site.register(_model, type(_name, (_LateAdmin,), {}))
 
 
 def _in_order_of_use(get_app_list: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
     """Return a site's ``get_app_list`` with our pages in the order of use; Django sorts them by name."""
-    places: dict[Any, int] = {model: place for place, (model, _) in enumerate(_PAGES)}
+    places: dict[Any, int] = {model: place for place, (model, *_) in enumerate(_PAGES)}
 
     @wraps(get_app_list)
     def ordered(*args: Any, **kwargs: Any) -> list[Any]:

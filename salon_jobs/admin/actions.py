@@ -13,18 +13,16 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin import helpers
 from django.contrib.admin.models import CHANGE, LogEntry
-from django.contrib.admin.utils import quote
 from django.core.validators import RegexValidator
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.safestring import SafeString
 
-from salon_jobs.admin.base import ModelAdmin, OrderedList, ReadOnlyAdmin, may, reader, sees_all_stores
+from salon_jobs.admin.base import ModelAdmin, ReadOnlyAdmin, may, reader, sees_all_stores
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.units import with_noun
 from salon_jobs.tenancy.active import current_store_id
@@ -127,13 +125,18 @@ class Action:
 
     def __call__(self, model_admin: ActionAdmin, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
         """Ask, or change the rows and report; then return to the page that offered it. Called by Django."""
-        no_question: dict[str, str] = {}
-        data = no_question if not self.question else request.POST if _is_confirmed(request) else None
+        data: Mapping[str, Any] | None = None if self.question else {}
+        # In the same store: another tab can choose another one.
+        if self.question and _CONFIRMED in request.POST and request.POST.get(_STORE, "") == _store(request):
+            data = request.POST
         form = self.make_form(data, request, queryset)
+        newest = request.POST.get(_NEWEST, "")
         try:
             if not form.is_valid():
                 return self._ask(model_admin, request, queryset, form)
-            self.run(request, _confirmed_rows(request, queryset), form)
+            # Without rows written after the confirmation page, which did not count them.
+            known = newest.isdecimal() and len(newest) < 20
+            self.run(model_admin, request, queryset.filter(pk__lte=newest) if known else queryset, form)
         except OptionInvalid as error:
             messages.warning(request, f"{error}.")
         back = _back(request)
@@ -160,7 +163,7 @@ class Action:
             lines.append(f"{with_noun(number, f'{state} {noun}')}: {effect}.")
         return lines, True
 
-    def run(self, request: HttpRequest, queryset: QuerySet[Any], form: ActionForm) -> None:
+    def run(self, model_admin: Any, request: HttpRequest, queryset: QuerySet[Any], form: ActionForm) -> None:
         """Change the rows a thousand at a time, log those changed, and report how many, and why others were not.
 
         Stops after ``LONGEST_S``, before a web server cuts the request off and the report is lost.
@@ -181,7 +184,7 @@ class Action:
             log_changed(request, changed_rows, done)
             still_to_come.update(result.detail for result in results if result.changed and result.detail)
             refused = [(row, result) for row, result in pairs if not result.changed]
-            links += [_link(request, row) for row in changed_rows[: _LINKED - len(links)]]
+            links += [model_admin.link(type(row), row.pk, row) for row in changed_rows[: _LINKED - len(links)]]
             changed, unchanged = changed + len(changed_rows), unchanged + len(refused)
             reasons += [
                 f"{noun.capitalize()} {row.pk} was not {done}: {result.detail}."
@@ -225,21 +228,6 @@ class Action:
             },
         }
         return TemplateResponse(request, "admin/salon_jobs/ask_first.html", context)
-
-
-class ButtonList(OrderedList):
-    """List with a column of buttons."""
-
-    def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
-        model_admin: Any = self.model_admin
-        self.result_list = rows = self.described(list(self.result_list), request)
-        for row in rows:
-            row.buttons = model_admin.buttons_of(row, request)
-
-    def described(self, rows: list[Any], request: HttpRequest) -> list[Any]:
-        """Give the rows what their columns and buttons show, in few queries."""
-        return rows
 
 
 def actions_of(model: type[Model], **others: type[Action]) -> tuple[Any, ...]:
@@ -294,18 +282,13 @@ class ActionAdmin(OffersActions, ReadOnlyAdmin):
         """Return the state by which actions are offered for a row."""
         return ""
 
-    def buttons_of(self, row: Any, request: HttpRequest) -> list[Action]:
-        """Return the actions that the row's page offers."""
+    def described(self, rows: list[Any], request: HttpRequest) -> list[Any]:
+        """Give each row the actions that its state allows."""
         offered = [each for each in self.actions or () if isinstance(each, Action) and each.is_allowed(request)]
-        state = self.state_of(row) if offered else ""
-        return [action for action in offered if action.verb.is_offered_in(state)]
-
-    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        """Return the row with the buttons of its page."""
-        row: Any = super().get_object(request, object_id, from_field)
-        if row is not None:
-            row.buttons = self.buttons_of(row, request)
-        return row
+        for row in super().described(rows, request):
+            state = self.state_of(row)
+            row.buttons = [action for action in offered if action.verb.is_offered_in(state)]
+        return rows
 
 
 def _batches(queryset: QuerySet[Any], *, oldest_first: bool) -> Iterator[list[Any]]:
@@ -350,27 +333,8 @@ def report(
         messages.warning(request, f"{with_noun(more, f'more {noun}')} {'was' if more == 1 else 'were'} not {done}.")
 
 
-def _link(request: HttpRequest, row: Any) -> SafeString:
-    """Name a row, with a link to its page on this site."""
-    match = request.resolver_match
-    name = f"admin:{row._meta.app_label}_{row._meta.model_name}_change"
-    url = reverse(name, args=[quote(row.pk)], current_app=match.namespace if match else None)
-    return format_html('<a href="{}">{}</a>', url, row)
-
-
 def _noun(queryset: QuerySet[Any]) -> str:
     return str(queryset.model._meta.verbose_name)
-
-
-def _is_confirmed(request: HttpRequest) -> bool:
-    """Return whether the action was confirmed, and in the same store: another tab can choose another store."""
-    return _CONFIRMED in request.POST and request.POST.get(_STORE, "") == _store(request)
-
-
-def _confirmed_rows(request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-    """Leave out rows written after the confirmation page, which did not count them."""
-    newest = request.POST.get(_NEWEST, "")
-    return queryset.filter(pk__lte=newest) if newest.isdecimal() and len(newest) < 20 else queryset
 
 
 def _back(request: HttpRequest) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NoReturn
@@ -13,7 +13,7 @@ from uuid import UUID
 from django.contrib import admin
 from django.contrib.admin import AdminSite
 from django.contrib.admin.exceptions import DisallowedModelAdminLookup
-from django.contrib.admin.utils import unquote
+from django.contrib.admin.utils import quote, unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core import paginator
 from django.core.exceptions import PermissionDenied
@@ -24,6 +24,7 @@ from django.http.response import HttpResponseBase
 from django.template.response import SimpleTemplateResponse, TemplateResponse
 from django.urls import URLPattern, reverse
 from django.utils.html import format_html
+from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.translation import get_language, get_language_bidi
 
@@ -38,7 +39,7 @@ from salon_jobs.core.text import visible_html
 from salon_jobs.core.units import with_noun
 from salon_jobs.dashboard.labels import ago, exact, store_name
 from salon_jobs.db.connections import schema_missing
-from salon_jobs.models import Job, Limit
+from salon_jobs.models import Job, Limit, Process
 from salon_jobs.tenancy.active import current_store_id
 from salon_jobs.tenancy.context import tenant_context
 from salon_jobs.tenancy.resolvers import make_resolver
@@ -76,8 +77,9 @@ def as_reader(view: View, site: AdminSite) -> View:
         store = None if chooses else store_of_staff(request)
         if store is None:
             return choose_store(request, site)
-        using = reader(request)
-        with tenant_context(store, using=using), _without_operator(using):
+        using, operators = conf.database, conf.reader_database
+        refusing = nullcontext() if operators == using else connections[operators].execute_wrapper(_refuse)
+        with tenant_context(store, using=using), refusing:
             with connections[using].cursor() as cursor:
                 cursor.execute(f"SET LOCAL {FEW_ROWS}")
             response = view(request, *args, **kwargs)
@@ -155,12 +157,6 @@ def store_of_staff(request: HttpRequest) -> UUID | None:
     return store
 
 
-def _without_operator(using: str) -> AbstractContextManager[None]:
-    if conf.reader_database == using:
-        return nullcontext()
-    return connections[conf.reader_database].execute_wrapper(_refuse)
-
-
 _OPERATORS_ONLY: Final = "it needs operator access, which staff limited to one store do not have"
 
 
@@ -233,6 +229,8 @@ class ReaderAdmin(ModelAdmin):
     related: ClassVar[tuple[type[models.Model], ...]] = ()
     # Fields that a row's page leaves out if they are empty.
     optional: ClassVar[tuple[str, ...]] = ()
+    # Large columns that only a row's page reads.
+    deferred: ClassVar[tuple[str, ...]] = ()
     # What an empty list says about where rows come from.
     empty_hint: ClassVar[str] = ""
     list_class: ClassVar[type[ChangeList]] = ChangeList
@@ -256,7 +254,7 @@ class ReaderAdmin(ModelAdmin):
         """
         if not self._is_for(request):
             raise PermissionDenied  # Django fetches the row before it checks permissions
-        rows: QuerySet[Any] = super().get_queryset(request).using(reader(request))
+        rows: QuerySet[Any] = super().get_queryset(request).using(reader(request)).defer(*self.deferred)
         limited = self.has_rows_of_stores and not sees_all_stores(request)
         return rows.filter(store_id=current_store_id()) if limited else rows
 
@@ -298,10 +296,26 @@ class ReaderAdmin(ModelAdmin):
             each.callback = explained(as_reader(each.callback, self.admin_site), self)
         return urls
 
-    def address_of(self, model: type[models.Model], pk: object) -> str:
+    def address_of(self, model: type[models.Model], pk: int | str) -> str:
         """Return the URL of a row's page on this site."""
         name = f"admin:{model._meta.app_label}_{model._meta.model_name}_change"
-        return reverse(name, args=[pk], current_app=self.admin_site.name)
+        return reverse(name, args=[quote(pk)], current_app=self.admin_site.name)
+
+    def link(self, model: type[models.Model], pk: int | str, shown: object) -> SafeString:
+        """Link to a row's page on this site."""
+        return format_html('<a href="{}">{}</a>', self.address_of(model, pk), shown)
+
+    def link_to_list(self, model: type[models.Model], shown: object, **filters: Any) -> SafeString:
+        """Link to the rows of a list on this site that match."""
+        address = address_of_list(model, self.admin_site)
+        return format_html('<a href="{}?{}">{}</a>', address, urlencode(filters), shown)
+
+    def link_to_process(self, pk: int | None, *, using: str | None) -> SafeString | str:
+        """Link to a process, if it still exists."""
+        if pk is None:
+            return "-"
+        found = Process.objects.using(using).filter(pk=pk).first()
+        return f"process {pk}, which is gone" if found is None else self.link(Process, pk, found)
 
     def address_of_list(self) -> str:
         """Return the URL of this admin's list on this site."""
@@ -310,9 +324,7 @@ class ReaderAdmin(ModelAdmin):
     @admin.display(description="job")
     def job_link(self, row: Any) -> SafeString | str:
         """Link to the job of a row; succeeded jobs are gone."""
-        if row.job_id is None:
-            return "-"
-        return format_html('<a href="{}">{}</a>', self.address_of(Job, row.job_id), row.job_id)
+        return "-" if row.job_id is None else self.link(Job, row.job_id, row.job_id)
 
     @admin.display(description="store")
     def store(self, row: Any) -> SafeString | str:
@@ -392,6 +404,8 @@ class OrderedList(ChangeList):
     def get_results(self, request: HttpRequest) -> None:
         """Load the rows; offer no actions without rows, and no link to all rows if all are shown."""
         super().get_results(request)
+        model_admin: Any = self.model_admin
+        self.result_list = model_admin.described(list(self.result_list), request)
         self.show_admin_actions = bool(self.result_count)
         if not self.query and not self.get_filters_params():
             self.full_result_count = self.result_count
@@ -421,12 +435,14 @@ class ReadOnlyAdmin(ReaderAdmin):
     # Whether the admin's log can have entries of a row, from its actions.
     has_history: ClassVar[bool] = False
 
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
-    ) -> Any:
-        """Show a row, with a link to its history if it can have one."""
-        context = {"has_history": self.has_history, **(extra_context or {})}
-        return super().change_view(request, object_id, form_url, context)
+    def described(self, rows: list[Any], request: HttpRequest) -> list[Any]:
+        """Give the rows of a list, or the one of a page, what is shown of them, in few queries."""
+        return rows
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """Return the row with what its page shows."""
+        row: Any = super().get_object(request, object_id, from_field)
+        return None if row is None else self.described([row], request)[0]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Show the list, also for an address typed without ``__exact`` (``?state=failed``)."""
@@ -499,6 +515,11 @@ def json_of(name: str, description: str, *, hides_empty: bool = False) -> Displa
 def scope_name(kind: str, name: str) -> str:
     """Format what a limit or a pause applies to; a store by its name."""
     return f"{kind} {store_name(UUID(name)) if kind == Limit.Kind.STORE else name}"
+
+
+def below(shown: object, *parts: object) -> SafeString:
+    """Format a cell of a list: what is shown, and below it the parts that are not empty."""
+    return format_html("{}<small>{}</small>", shown, " · ".join(str(part) for part in parts if part))
 
 
 def badge(shown: str, kind: str) -> SafeString:

@@ -243,13 +243,7 @@ def _now(request: HttpRequest) -> dict[str, Any]:
     waiting, totals = queues.waiting(using=using), relays.totals(using=using)
     tasks = statistics.totals(queues.HOUR, using=using)
     return {
-        # Worst first. What was paused on purpose needs no attention.
-        "problems": [
-            *_of_workers(waiting, live),
-            *_of_tasks(look_at_queue(using=using)),
-            *(_of_relays(relaying) if configured_parts()["outbox"] else ()),
-            *_of_operators(totals),
-        ],
+        "problems": list(_problems(waiting, live, look_at_queue(using=using), relaying, totals)),
         "waiting": waiting,
         "running": sum(process.held for process in live),
         "totals": totals,
@@ -273,7 +267,10 @@ def _now(request: HttpRequest) -> dict[str, Any]:
     }
 
 
-def _of_workers(waiting: queues.Waiting, live: Sequence[ProcessAtWork]) -> Iterator[Problem]:
+def _problems(
+    waiting: queues.Waiting, live: Sequence[ProcessAtWork], front: QueueFront, relaying: Relaying, totals: relays.Totals
+) -> Iterator[Problem]:
+    """Yield the worst problems first. What was paused on purpose needs no attention."""
     workers = [each for each in live if each.kind == "worker" and not each.silent]
     if not workers:
         yield Problem("no worker is running (start one: python manage.py runworker)", section="processes")
@@ -285,34 +282,27 @@ def _of_workers(waiting: queues.Waiting, live: Sequence[ProcessAtWork]) -> Itera
     if silent := [each for each in live if each.silent]:
         text = "1 process is silent" if len(silent) == 1 else f"{len(silent)} processes are silent"
         yield Problem(text, section="processes")
-
-
-def _of_tasks(front: QueueFront) -> Iterator[Problem]:
     if tasks := front.unknown_tasks:
         jobs = with_noun(front.unknown_jobs, "due job")
         names = f"{', '.join(tasks[:_NAMED])}{', …' if tasks[_NAMED:] else ''}"
         text = f"{jobs} of {'a task that is' if len(tasks) == 1 else 'tasks that are'} not declared here: {names}"
         one = {"task": tasks[0]} if len(tasks) == 1 else {}
         yield Problem(text, model="job", filters={**one, "state__exact": "queued"})
-
-
-def _of_relays(relaying: Relaying) -> Iterator[Problem]:
-    for each in relaying.destinations:
-        if each.outage_since is not None and not each.paused:
-            since = f"{timezone.localtime(each.outage_since):%Y-%m-%d %H:%M %Z}"
-            text = f"destination {each.aggregate_type} has been down since {since} ({each.outage_code})"
-            yield Problem(text, model="destinationstate", filters={"q": each.aggregate_type})
-    late_s = max((each.oldest_s or 0.0 for each in relaying.destinations if not each.paused), default=0.0)
-    if relaying.unowned and late_s:
-        count = with_noun(len(relaying.unowned), "partition")
-        text = f"no relay owns {count}; the oldest message has waited for {duration(late_s)}"
-        yield Problem(text, section="relays")
-    if relaying.gate.behind:
-        text = f"{with_noun(relaying.gate.behind, 'message')} held back by an open transaction"
-        yield Problem(text, section="relays")
-
-
-def _of_operators(totals: relays.Totals) -> Iterator[Problem]:
+    if configured_parts()["outbox"]:
+        in_use = [each for each in relaying.destinations if not each.paused]
+        for each in in_use:
+            if each.outage_since is not None:
+                since = f"{timezone.localtime(each.outage_since):%Y-%m-%d %H:%M %Z}"
+                text = f"destination {each.aggregate_type} has been down since {since} ({each.outage_code})"
+                yield Problem(text, model="destinationstate", filters={"q": each.aggregate_type})
+        late_s = max((each.oldest_s or 0.0 for each in in_use), default=0.0)
+        if relaying.unowned and late_s:
+            unowned = with_noun(len(relaying.unowned), "partition")
+            text = f"no relay owns {unowned}; the oldest message has waited for {duration(late_s)}"
+            yield Problem(text, section="relays")
+        if relaying.gate.behind:
+            text = f"{with_noun(relaying.gate.behind, 'message')} held back by an open transaction"
+            yield Problem(text, section="relays")
     for count, noun, model, status in (
         (totals.failed, "failed job", "job", {"state__exact": "failed"}),
         (totals.parked, "parked aggregate", "blockedaggregate", {"status__exact": "parked"}),

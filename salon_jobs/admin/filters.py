@@ -180,9 +180,12 @@ class EnqueuedFilter(admin.SimpleListFilter):
         return [(value, label) for value, (label, _) in self._ages.items()]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        """Filter by the ids allocated since then."""
         chosen = self._ages.get(self.value() or "")
-        return queryset if chosen is None else enqueued(queryset, since=datetime.now(UTC) - chosen[1])
+        return queryset if chosen is None else self.since(queryset, datetime.now(UTC) - chosen[1])
+
+    def since(self, queryset: QuerySet[Job], at: datetime) -> QuerySet[Job]:
+        """Filter by the ids allocated since then."""
+        return enqueued(queryset, since=at)
 
 
 class EndedFilter(EnqueuedFilter):
@@ -194,13 +197,9 @@ class EndedFilter(EnqueuedFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         return [(value, f"ended {label}") for value, (label, _) in self._ages.items()]
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
+    def since(self, queryset: QuerySet[Job], at: datetime) -> QuerySet[Job]:
         """Filter by the index of jobs that have ended."""
-        chosen = self._ages.get(self.value() or "")
-        if chosen is None:
-            return queryset
-        ended = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
-        return queryset.filter(state__in=ended, finished_at__gte=datetime.now(UTC) - chosen[1])
+        return queryset.filter(state__in=_ENDED, finished_at__gte=at)
 
 
 class ErrorClassFilter(NameFilter):
@@ -237,6 +236,7 @@ class ErrorGroupFilter(NameFilter):
         return queryset.filter(state=JobState.FAILED, fingerprint=int(name))
 
 
+_ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 _RARE = (MessageStatus.FAILED, MessageStatus.SKIPPED)
 _LOOKED_AT_FOR_CHOICES = 1000
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponseRedirect
-from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 
 from salon_jobs.admin.actions import ActionAdmin, actions_of
-from salon_jobs.admin.base import OrderedList, age_of, badge, text, time_of
+from salon_jobs.admin.base import OrderedList, age_of, badge, below, text, time_of
 from salon_jobs.admin.filters import InboxStatusFilter
 from salon_jobs.inbox.queries import shown_text
 from salon_jobs.models import InboxMessage
@@ -51,13 +49,10 @@ class InboxAdmin(ActionAdmin):
         ("Details", {"fields": ("message_id",), "classes": ("collapse",)}),
     )
     optional = ("code", "reason", "job_link", "event", "producer", "store", "shown_raw", "dismissed")
+    deferred = ("raw",)
     received = age_of("received_at", "received")
     received_at_time = time_of("received_at", "received")
     dismissed = time_of("ended_at", "dismissed")
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[InboxMessage]:
-        """Defer the raw content, which can be large, to a message's own page."""
-        return super().get_queryset(request).defer("raw")
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Open on the rejected messages, which need an operator."""
@@ -77,12 +72,12 @@ class InboxAdmin(ActionAdmin):
     def why(self, message: InboxMessage) -> SafeString | str:
         """Show the code of the reason why the message was rejected, and below its text."""
         reason = Truncator(message.reason).chars(120)
-        return format_html("{}<small>{}</small>", message.code, reason) if message.code or reason else "-"
+        return below(message.code, reason) if message.code or reason else "-"
 
     @admin.display(description="event")
     def kind(self, message: InboxMessage) -> SafeString:
         """Show the event, and below the consumer that read it."""
-        return format_html("{}<small>{}</small>", message.event or "-", message.consumer)
+        return below(message.event or "-", message.consumer)
 
     @admin.display(description="raw message")
     def shown_raw(self, message: InboxMessage) -> SafeString | str:

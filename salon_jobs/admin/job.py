@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -16,17 +15,16 @@ from django.http import HttpRequest, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from django.utils import timezone
-from django.utils.functional import lazy
 from django.utils.html import format_html, format_html_join
-from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 
-from salon_jobs.admin.actions import ActionAdmin, ButtonList
+from salon_jobs.admin.actions import ActionAdmin
 from salon_jobs.admin.base import (
     MOST,
     as_reader,
     badge,
+    below,
     explained,
     id_or_uuid,
     json_of,
@@ -51,7 +49,7 @@ from salon_jobs.core.units import counted, distance, duration, error_name, with_
 from salon_jobs.dashboard.labels import ago, exact, followed, instant, store_name
 from salon_jobs.jobs.search import COUNTED, MOST_KINDS, failure_kinds, retries_ahead, with_key
 from salon_jobs.jobs.waiting import due_in, waiting_reasons
-from salon_jobs.models import CronTick, FanOutRecord, FollowUp, Job, JobError, JobResult, Process
+from salon_jobs.models import CronTick, FanOutRecord, FollowUp, Job, JobError, JobResult
 from salon_jobs.schedule.scheduler import tick_of
 
 _SHOWN = 50
@@ -93,32 +91,6 @@ def _ran(job: Any) -> bool:
     return job.state in (JobState.SUCCEEDED, JobState.FAILED) and job.reason != "process_died"
 
 
-class JobList(ButtonList):
-    """List of jobs with the last error of each, and why it waits."""
-
-    def described(self, rows: list[Any], request: HttpRequest) -> list[Any]:
-        return described(rows, request)
-
-
-def described(jobs: Iterable[Job], request: HttpRequest) -> list[Any]:
-    """Give each job its last error and why it waits, for the admin's columns.
-
-    Four queries at most. Staff of one store see only when their jobs are due, since limits and workers belong to no
-    store.
-    """
-    rows: list[Any] = list(jobs)
-    using, now, may_see_all = reader(request), datetime.now(UTC), sees_all_stores(request)
-    tried = [job.pk for job in rows if job.attempts or job.rescues or job.state == str(JobState.FAILED)]
-    newest = JobError.objects.using(using).filter(job_id__in=tried).order_by("job_id", "-id").distinct("job_id")
-    errors = {error.job_id: error for error in newest} if tried else {}
-    reasons = waiting_reasons(rows, using=using, now=now, store_name=store_name) if may_see_all else {}
-    for job in rows:
-        job.now, job.last_error, job.knows_all = now, errors.get(job.pk), may_see_all
-        if job.state == str(JobState.QUEUED):
-            job.waits_for = reasons[job.pk] if may_see_all else due_in(job, now)
-    return rows
-
-
 _ENDED = (JobState.SUCCEEDED.value, JobState.FAILED.value, JobState.CANCELLED.value)
 # Reasons of ended jobs, in words; those of operators with what the admin's log says.
 _BY_OPERATORS = {"cancelled": "cancelled", "discarded: by an operator": "discarded"}
@@ -139,14 +111,6 @@ _BADGES = {
 }
 
 
-def _search_help() -> str:
-    text = "The full number or key of a job"
-    return f"{text}, or the ID of a store" if conf.store_model else text
-
-
-_searched: Any = lazy(_search_help, str)
-
-
 _OPTIONAL_TIMES = ("claimed", "started", "ended", "waited", "took", "asked_to_end", "expires", "of_tick")
 
 
@@ -158,7 +122,6 @@ class JobAdmin(ActionAdmin):
     related = (FanOutRecord,)
     linked_by = ("fan_out_id__exact", "leased_by__exact", "state__exact")
     change_list_template = "admin/salon_jobs/jobs.html"
-    list_class = JobList
     list_display = ("job", "progress", "detail", "enqueued", "row_actions")
     sortable_by = ("job",)
     list_filter = (
@@ -171,7 +134,6 @@ class JobAdmin(ActionAdmin):
         StoreFilter,
     )
     search_fields = ("id__exact", "job_key__exact", "store_id__exact")
-    search_help_text = _searched()
     actions = tuple(JOB_ACTIONS.values())
     fieldsets = (
         ("State", {"fields": ("status", "waiting", "failure", "outcome", "attempt_count", "process")}),
@@ -194,6 +156,7 @@ class JobAdmin(ActionAdmin):
         "job_key",
         "concurrency_key",
     )
+    deferred = ("payload",)
     shown_payload = json_of("payload", "payload")
     enqueued_at = time_of("created_at", "enqueued")
     due_at = time_of("run_at", "due")
@@ -202,9 +165,27 @@ class JobAdmin(ActionAdmin):
     expires = time_of("expires_at", "expires")
     of_tick = time_of("tick", "cron tick")
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
-        """Defer the payload, which can be large, to a job's own page."""
-        return super().get_queryset(request).defer("payload")
+    @property
+    def search_help_text(self) -> str:  # type: ignore[override]
+        text = "The full number or key of a job"
+        return f"{text}, or the ID of a store" if conf.store_model else text
+
+    def described(self, rows: list[Any], request: HttpRequest) -> list[Any]:
+        """Give each job its last error, why it waits and its buttons.
+
+        Four queries at most. Staff of one store see only when their jobs are due, since limits and workers belong to no
+        store.
+        """
+        using, now, may_see_all = reader(request), datetime.now(UTC), sees_all_stores(request)
+        tried = [job.pk for job in rows if job.attempts or job.rescues or job.state == str(JobState.FAILED)]
+        newest = JobError.objects.using(using).filter(job_id__in=tried).order_by("job_id", "-id").distinct("job_id")
+        errors = {error.job_id: error for error in newest} if tried else {}
+        reasons = waiting_reasons(rows, using=using, now=now, store_name=store_name) if may_see_all else {}
+        for job in rows:
+            job.now, job.last_error, job.knows_all = now, errors.get(job.pk), may_see_all
+            if job.state == str(JobState.QUEUED):
+                job.waits_for = reasons[job.pk] if may_see_all else due_in(job, now)
+        return super().described(rows, request)
 
     def get_list_display(self, request: HttpRequest) -> Any:
         """Show of ended jobs first when they ended."""
@@ -272,17 +253,11 @@ class JobAdmin(ActionAdmin):
         numbers = [(state.value, rows.filter(state=state.value)[: MOST + 1].count()) for state in JobState]
         return [(state, counted(number, MOST + 1)) for state, number in numbers]
 
-    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        """Return the job with what its columns show."""
-        found = super().get_object(request, object_id, from_field)
-        return None if found is None else described([found], request)[0]
-
     def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> Any:
         """Show the kept result of a job that is gone, or a page that says what may have become of it."""
-        if object_id.isdecimal() and len(object_id) < 20 and may(request, "salon_jobs.view_jobresult"):
-            kept = JobResult.objects.using(reader(request)).filter(pk=int(object_id)).exists()
-            if kept:
-                return HttpResponseRedirect(self.address_of(JobResult, object_id))
+        may_exist = object_id.isdecimal() and len(object_id) < 20 and may(request, "salon_jobs.view_jobresult")
+        if may_exist and JobResult.objects.using(reader(request)).filter(pk=int(object_id)).exists():
+            return HttpResponseRedirect(self.address_of(JobResult, object_id))
         name = f"Job {object_id}" if object_id.isdecimal() else "That job"
         why = "" if conf.keep_succeeded else ": succeeded jobs are deleted at once (RETAIN_SUCCEEDED keeps them)"
         pruned = (("failed", conf.retain_failed), ("cancelled", conf.retain_cancelled))
@@ -331,7 +306,7 @@ class JobAdmin(ActionAdmin):
     @admin.display(description="state")
     def progress(self, job: Any) -> SafeString:
         """Show the state, and below how many attempts it took."""
-        return format_html("{}<small>{}</small>", self.status(job), self.attempt_count(job))
+        return below(self.status(job), self.attempt_count(job))
 
     @admin.display(description="why")
     def detail(self, job: Any) -> SafeString | str:
@@ -378,22 +353,22 @@ class JobAdmin(ActionAdmin):
         """Show when the job was enqueued, and below when it ended and how long it ran, or when it was claimed."""
         took = self.took(job)
         if job.state == str(JobState.RUNNING):
-            below = [f"claimed {distance(job.started_at, job.now)}"]
+            lines = [f"claimed {distance(job.started_at, job.now)}"]
         else:
             ended = f"{job.state} {distance(job.finished_at, job.now)}" if job.finished_at else ""
-            below = [part for part in (ended, "" if took == "-" else f"ran {took}") if part]
-        return self._with_below(ago(job.created_at, job.now), below)
+            lines = [part for part in (ended, "" if took == "-" else f"ran {took}") if part]
+        return self._with_below(ago(job.created_at, job.now), lines)
 
     @admin.display(description="ended", ordering="finished_at")
     def finished(self, job: Any) -> SafeString:
         """Show when the job ended, and below when it was enqueued and how long it ran."""
         took = self.took(job)
-        below = [f"enqueued {distance(job.created_at, job.now)}", *([] if took == "-" else [f"ran {took}"])]
-        return self._with_below(ago(job.finished_at, job.now), below)
+        lines = [f"enqueued {distance(job.created_at, job.now)}", *([] if took == "-" else [f"ran {took}"])]
+        return self._with_below(ago(job.finished_at, job.now), lines)
 
     @staticmethod
-    def _with_below(shown: SafeString, below: list[str]) -> SafeString:
-        return format_html("{}{}", shown, format_html_join("", "<small>{}</small>", ((part,) for part in below)))
+    def _with_below(shown: SafeString, lines: list[str]) -> SafeString:
+        return format_html("{}{}", shown, format_html_join("", "<small>{}</small>", ((part,) for part in lines)))
 
     @admin.display(description="claimed")
     def claimed(self, job: Any) -> SafeString | str:
@@ -430,28 +405,19 @@ class JobAdmin(ActionAdmin):
     @admin.display(description="runs in")
     def process(self, job: Any) -> SafeString | str:
         """Link to the worker that holds the job."""
-        if job.leased_by is None:
-            return "-"
-        worker = Process.objects.using(job._state.db).filter(pk=job.leased_by).first()
-        if worker is None:
-            return f"process {job.leased_by}, which is gone"
-        return format_html('<a href="{}">{}</a>', self.address_of(Process, worker.pk), worker)
+        return self.link_to_process(job.leased_by, using=job._state.db)
 
     @admin.display(description="task")
     def task_link(self, job: Job) -> SafeString:
-        return self._alike(job.task, task=job.task)
+        return self.link_to_list(Job, job.task, task=job.task)
 
     @admin.display(description="queue")
     def queue_link(self, job: Job) -> SafeString:
-        return self._alike(job.queue, queue=job.queue)
+        return self.link_to_list(Job, job.queue, queue=job.queue)
 
     @admin.display(description="store")
     def store_link(self, job: Job) -> SafeString | str:
-        return "-" if job.store_id is None else self._alike(store_name(job.store_id), store=str(job.store_id))
-
-    def _alike(self, shown: str, **filters: str) -> SafeString:
-        """Link a job's property to the list of jobs that share it."""
-        return format_html('<a href="{}?{}">{}</a>', self.address_of_list(), urlencode(filters), shown)
+        return "-" if job.store_id is None else self.link_to_list(Job, store_name(job.store_id), store=job.store_id)
 
     @admin.display(description="errors")
     def errors(self, job: Job) -> SafeString | str:
@@ -486,28 +452,19 @@ class JobAdmin(ActionAdmin):
         return format_html('<a href="{}">{}</a>', conf.trace_link.replace("{trace_id}", match[0]), match[0])
 
     @admin.display(description="enqueued by")
-    def origin(self, job: Job) -> SafeString | str:
+    def origin(self, job: Any) -> SafeString | str:
         """Link to what added the job: a fan-out, the end of others that it follows, or the tick of a cron entry."""
         if job.fan_out_id is not None:
-            url = self.address_of(FanOutRecord, job.fan_out_id)
-            return format_html('<a href="{}">fan-out {}</a>', url, job.fan_out_id)
-        if job.follows is not None:
-            return self._followed(job)
+            return self.link(FanOutRecord, job.fan_out_id, f"fan-out {job.fan_out_id}")
+        if (follows := job.follows) is not None:
+            shown = followed(follows)
+            if follows["fan_out"] is not None:
+                return self.link(FanOutRecord, follows["fan_out"], shown)
+            return self.link(Job, follows["first"], shown) if follows["jobs"] == 1 else shown
         tick = tick_of(job, using=job._state.db or conf.reader_database)
         if tick is None:
             return "-"
-        url = self.address_of(CronTick, tick.pk)
-        return format_html('<a href="{}">cron entry {}</a> at {}', url, tick.entry, instant(tick.tick_at))
-
-    def _followed(self, job: Job) -> SafeString | str:
-        """Link to the job, or the fan-out, whose end enqueued this one."""
-        follows: Any = job.follows
-        shown = followed(follows)
-        if follows["fan_out"] is not None:
-            return format_html('<a href="{}">{}</a>', self.address_of(FanOutRecord, follows["fan_out"]), shown)
-        if follows["jobs"] == 1:
-            return format_html('<a href="{}">{}</a>', self.address_of(Job, follows["first"]), shown)
-        return shown
+        return format_html("{} at {}", self.link(CronTick, tick.pk, f"cron entry {tick.entry}"), instant(tick.tick_at))
 
     @admin.display(description="then")
     def then(self, job: Job) -> str:

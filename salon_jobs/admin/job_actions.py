@@ -64,7 +64,7 @@ class PauseAction(Action):
         paused = Limit.objects.using(reader(request)).filter(paused=True).values_list("kind", "name")
         return PauseForm(self.verb, data, scopes=scopes, paused=set(paused))
 
-    def run(self, request: HttpRequest, queryset: QuerySet[Job], form: ActionForm) -> None:
+    def run(self, model_admin: Any, request: HttpRequest, queryset: QuerySet[Job], form: ActionForm) -> None:
         """Pause or resume all jobs of the chosen queues, tasks and stores, not only the selected ones."""
         using, done, scopes = reader(request), form.cleaned_data["verb"], form.cleaned_data["scopes"]
         if done == "paused":

@@ -16,7 +16,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from salon_jobs.admin.actions import OffersActions, actions_of, user_name
-from salon_jobs.admin.base import ReaderAdmin, badge, reader, scope_name, sees_all_stores
+from salon_jobs.admin.base import ReaderAdmin, badge, below, reader, scope_name, sees_all_stores
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.units import rate_text
@@ -157,7 +157,7 @@ class LimitAdmin(OffersActions, ReaderAdmin):
         """Show whether jobs start."""
         if not row.paused:
             return badge("active", "good")
-        return format_html("{}<small>{}</small>", badge("paused", "warn"), who_paused(row))
+        return below(badge("paused", "warn"), who_paused(row))
 
     @admin.display(description="running")
     def usage(self, row: Any) -> str:

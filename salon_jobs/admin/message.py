@@ -9,25 +9,15 @@ from django.contrib import admin
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
-from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 
-from salon_jobs.admin.actions import (
-    Action,
-    ActionAdmin,
-    ActionForm,
-    ButtonList,
-    actions_of,
-    log_changed,
-    report,
-    user_name,
-)
+from salon_jobs.admin.actions import Action, ActionAdmin, ActionForm, actions_of, log_changed, report, user_name
 from salon_jobs.admin.base import (
     ReadOnlyAdmin,
-    address_of_list,
     age_of,
     badge,
+    below,
     id_or_uuid,
     json_of,
     reader,
@@ -68,7 +58,7 @@ class ReplayAction(Action):
         lines += [f"Message {each.id} will not be sent again: {each.detail}." for each in replay.refused[:5]]
         return lines, replay.messages > 0
 
-    def run(self, request: HttpRequest, queryset: QuerySet[Message], form: ActionForm) -> None:
+    def run(self, model_admin: Any, request: HttpRequest, queryset: QuerySet[Message], form: ActionForm) -> None:
         using, done = reader(request), self.verb.done
         by, reason = user_name(request), form.cleaned_data["reason"]
         replayed = replay_messages(_criteria(queryset), requested_by=by, reason=reason, using=using)
@@ -90,32 +80,12 @@ class DestinationLinkAdmin(ActionAdmin):
         """Link to the destination, which staff of one store may not see."""
         if row._state.db != conf.reader_database or current_store_id() is not None:
             return row.aggregate_type
-        query = urlencode({"q": row.aggregate_type})
-        return format_html(
-            '<a href="{}?{}">{}</a>', address_of_list(DestinationState, self.admin_site), query, row.aggregate_type
-        )
+        return self.link_to_list(DestinationState, row.aggregate_type, q=row.aggregate_type)
 
 
 def retries(count: int) -> str:
     """Format how many attempts to send a message failed; "" if none."""
     return with_noun(count, "failed attempt") if count else ""
-
-
-class MessageList(ButtonList):
-    """List of messages that marks those that block others, and pending ones whose destination is paused or down."""
-
-    def described(self, rows: list[Any], request: HttpRequest) -> list[Any]:
-        using = reader(request)
-        pending = [row for row in rows if row.status == MessageStatus.PENDING]
-        heads = BlockedAggregate.objects.using(using).in_bulk([row.pk for row in pending], field_name="head_id")
-        kinds = {row.aggregate_type for row in pending} if sees_all_stores(request) else ()
-        states = DestinationState.objects.using(using).in_bulk(kinds) if kinds else {}
-        for row in pending:
-            row.head = heads.get(row.pk)
-            state = states.get(row.aggregate_type)
-            if state is not None and (state.paused or state.outage_since is not None):
-                row.held = f"destination {'paused' if state.paused else 'down'}"
-        return rows
 
 
 class MessageAdmin(DestinationLinkAdmin):
@@ -125,7 +95,6 @@ class MessageAdmin(DestinationLinkAdmin):
     empty_hint = "Messages are written by emit()."
     related = (Replay, RelayPartition)
     has_rows_of_stores = True
-    list_class = MessageList
     list_display = ("id", "progress", "to", "store", "age", "row_actions")
     list_filter = ("status", DestinationFilter, EventFilter, MessageStoreFilter)
     search_fields = ("id__exact", "message_id__exact", "aggregate_id__exact")
@@ -149,6 +118,7 @@ class MessageAdmin(DestinationLinkAdmin):
         "producer",
         "replay_of",
     )
+    deferred = ("payload", "headers")
     shown_payload = json_of("payload", "payload")
     shown_headers = json_of("headers", "headers", hides_empty=True)
     written = time_of("created_at", "written")
@@ -156,9 +126,19 @@ class MessageAdmin(DestinationLinkAdmin):
     ended = time_of("ended_at", "failed or skipped")
     retry = time_of("retry_at", "next attempt")
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Message]:
-        """Defer large columns to a message's own page."""
-        return super().get_queryset(request).defer("payload", "headers")
+    def described(self, rows: list[Any], request: HttpRequest) -> list[Any]:
+        """Mark messages that block others, and pending ones whose destination is paused or down."""
+        using = reader(request)
+        pending = [row for row in rows if row.status == MessageStatus.PENDING]
+        heads = BlockedAggregate.objects.using(using).in_bulk([row.pk for row in pending], field_name="head_id")
+        kinds = {row.aggregate_type for row in pending} if sees_all_stores(request) else ()
+        states = DestinationState.objects.using(using).in_bulk(kinds) if kinds else {}
+        for row in pending:
+            row.head = heads.get(row.pk)
+            state = states.get(row.aggregate_type)
+            if state is not None and (state.paused or state.outage_since is not None):
+                row.held = f"destination {'paused' if state.paused else 'down'}"
+        return super().described(rows, request)
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Message], search_term: str
@@ -167,15 +147,16 @@ class MessageAdmin(DestinationLinkAdmin):
         term = search_term.strip()
         if not term:
             return queryset, False
-        matches = Q(pk__in=_of_aggregate(request, term)) | id_or_uuid(term, uuid_field="message_id")
+        # Those of an aggregate: open ones by their index, others among the newest ids.
+        rows = Message.objects.using(reader(request)).filter(aggregate_id=term).order_by("-pk")
+        is_open = rows.filter(aggregate_type__in=known_destinations(request), status__in=_OPEN)
+        newest = [found.values_list("pk", flat=True)[:_SEARCHED] for found in (is_open, bounded(request, rows))]
+        matches = Q(pk__in=[*newest[0], *newest[1]]) | id_or_uuid(term, uuid_field="message_id")
         return queryset.filter(matches), False
 
     def state_of(self, row: Any) -> str:
         """Return the status; of a pending message that waits for its next attempt or an operator, "blocked"."""
-        if row.status != MessageStatus.PENDING:
-            return str(row.status)
-        holder = row.head if hasattr(row, "head") else self._holder(row)  # the list knows
-        return "blocked" if holder is not None and holder.head_id == row.pk else str(row.status)
+        return "blocked" if getattr(row, "head", None) is not None else str(row.status)
 
     def line(self, row: Message) -> str:
         return f"{row} · {row.status} · {row.aggregate_type} {row.aggregate_id}".rstrip()
@@ -190,22 +171,20 @@ class MessageAdmin(DestinationLinkAdmin):
         """Show the status, and below how often it was retried, its error, and why its destination takes none."""
         head = getattr(message, "head", None)
         error = (head.error if head else message.last_error) if message.status in _OPEN else ""
-        parts = (retries(message.retry_count), Truncator(error).chars(120), getattr(message, "held", ""))
-        below = " · ".join(part for part in parts if part)
-        return format_html("{}<small>{}</small>", self.state(message), below)
+        held = getattr(message, "held", "")
+        return below(self.state(message), retries(message.retry_count), Truncator(error).chars(120), held)
 
     @admin.display(description="destination")
     def to(self, message: Message) -> SafeString:
         """Name the destination, and below the event and the aggregate."""
-        rest = " · ".join(part for part in (message.event, message.aggregate_id) if part)
-        return format_html("{}<small>{}</small>", message.aggregate_type, rest)
+        return below(message.aggregate_type, message.event, message.aggregate_id)
 
     @admin.display(description="written")
     def age(self, message: Message) -> SafeString:
         """Show when the message was written, and below when it was sent."""
         now = datetime.now(UTC)
-        sent = ago(message.sent_at, now) if message.sent_at else ""
-        return format_html("{}<small>{}{}</small>", ago(message.created_at, now), "sent " if sent else "", sent)
+        sent = format_html("sent {}", ago(message.sent_at, now)) if message.sent_at else ""
+        return format_html("{}<small>{}</small>", ago(message.created_at, now), sent)
 
     @admin.display(description="delivery")
     def delivery(self, message: Message) -> SafeString | str:
@@ -216,40 +195,25 @@ class MessageAdmin(DestinationLinkAdmin):
         if holder is None:
             if message.status != MessageStatus.PENDING:
                 return "Failed; blocks no other message"
-            return self._destination(message) or "Ready to send"
+            # Staff of one store may not know what keeps the destination from taking messages.
+            if message._state.db != conf.reader_database or current_store_id() is not None:
+                return "Ready to send"
+            reasons = why_not_sent([message.aggregate_type], using=conf.reader_database)
+            reason = reasons.get(message.aggregate_type, "ready to send")
+            return reason[:1].upper() + reason[1:]
         if holder.status == str(BlockedAggregate.Status.PARKED) or holder.retry_at is None:
             until = f"parked since {instant(holder.since)}"
         else:
             until = f"next attempt at {instant(holder.retry_at)}"
         if holder.head_id == message.pk:
             return f"Blocks later messages of its aggregate; {until}" if message.aggregate_id else until.capitalize()
-        url = self.address_of(Message, holder.head_id)
-        return format_html('Blocked by <a href="{}">message {}</a>, {}', url, holder.head_id, until)
+        return format_html("Blocked by {}, {}", self.link(Message, holder.head_id, f"message {holder.head_id}"), until)
 
     def _holder(self, message: Message) -> BlockedAggregate | None:
         """Return the row that blocks the message's aggregate, or the message itself if it belongs to none."""
         rows = BlockedAggregate.objects.using(message._state.db)
         aggregate = {"aggregate_type": message.aggregate_type, "aggregate_id": message.aggregate_id}
         return (rows.filter(**aggregate) if message.aggregate_id else rows.filter(head_id=message.pk)).first()
-
-    def _destination(self, message: Message) -> str:
-        """Return what keeps the destination from taking messages, or "", as for staff of one store."""
-        using = message._state.db
-        if using != conf.reader_database or current_store_id() is not None:
-            return ""
-        reason = why_not_sent([message.aggregate_type], using=conf.reader_database).get(message.aggregate_type, "")
-        return reason[:1].upper() + reason[1:]
-
-
-def _of_aggregate(request: HttpRequest, aggregate_id: str) -> list[int]:
-    """Return the newest messages of an aggregate: open ones by their index, others among the newest ids."""
-    rows = Message.objects.using(reader(request)).filter(aggregate_id=aggregate_id).order_by("-pk")
-    by_index = rows.filter(aggregate_type__in=known_destinations(request), status__in=_OPEN)
-    return [
-        message_id
-        for matches in (by_index, bounded(request, rows))
-        for message_id in matches.values_list("pk", flat=True)[:_SEARCHED]
-    ]
 
 
 class BlockedAggregateAdmin(DestinationLinkAdmin):
@@ -279,17 +243,17 @@ class BlockedAggregateAdmin(DestinationLinkAdmin):
     @admin.display(description="destination")
     def to(self, row: BlockedAggregate) -> SafeString:
         """Name the destination, and below the aggregate."""
-        return format_html("{}<small>{}</small>", row.aggregate_type, row.aggregate_id or "")
+        return below(row.aggregate_type, row.aggregate_id)
 
     @admin.display(description="retry")
     def attempt(self, row: BlockedAggregate) -> SafeString:
         """Show when the message is retried, and below how often it was."""
         at = "-" if row.retry_at is None else ago(row.retry_at, datetime.now(UTC))
-        return format_html("{}<small>{}</small>", at, retries(row.retry_count))
+        return below(at, retries(row.retry_count))
 
     @admin.display(description="blocked by")
     def head(self, row: BlockedAggregate) -> SafeString:
-        return format_html('<a href="{}">message {}</a>', self.address_of(Message, row.head_id), row.head_id)
+        return self.link(Message, row.head_id, f"message {row.head_id}")
 
 
 class DestinationAdmin(ActionAdmin):
@@ -297,7 +261,6 @@ class DestinationAdmin(ActionAdmin):
 
     part = "outbox"
     empty_hint = "A destination appears with the first message that is sent there."
-    list_class = ButtonList
     list_display = ("aggregate_type", "progress", "since", "why", "row_actions")
     fields = ("aggregate_type", "state", "pause", "start", "outage_code", "outage", "sent_there")
     optional = ("pause", "start", "outage_code", "outage")
@@ -322,24 +285,20 @@ class DestinationAdmin(ActionAdmin):
     @admin.display(description="state")
     def progress(self, row: DestinationState) -> SafeString:
         """Show whether messages are sent, and below who paused the destination."""
-        return format_html("{}<small>{}</small>", self.state(row), who_paused(row) if row.paused else "")
+        return below(self.state(row), who_paused(row) if row.paused else "")
 
     @admin.display(description="outage")
     def why(self, row: DestinationState) -> SafeString | str:
         """Show why nothing arrives, and below in words."""
-        return format_html("{}<small>{}</small>", row.outage_code, row.outage) if row.outage_since else "-"
+        return below(row.outage_code, row.outage) if row.outage_since else "-"
 
     @admin.display(description="messages")
     def sent_there(self, row: DestinationState) -> SafeString:
         """Link to the messages that wait for the destination."""
         pending = MessageStatus.PENDING.value
         found = Message.objects.using(row._state.db).filter(aggregate_type=row.pk, status=pending).order_by()
-        return format_html(
-            '<a href="{}?{}">Pending messages ({})</a>',
-            address_of_list(Message, self.admin_site),
-            urlencode({"destination": row.pk, "status__exact": pending}),
-            counted(found[:COUNTED].count(), COUNTED),
-        )
+        shown = f"Pending messages ({counted(found[:COUNTED].count(), COUNTED)})"
+        return self.link_to_list(Message, shown, destination=row.pk, status__exact=pending)
 
     @admin.display(description="paused")
     def pause(self, row: DestinationState) -> str:
@@ -375,4 +334,4 @@ class PartitionAdmin(ReadOnlyAdmin):
         """Link to the relay that publishes the partition's messages."""
         if row.owner is None:
             return badge("no relay", "bad")
-        return format_html('<a href="{}">relay #{}</a>', self.address_of(Process, row.owner), row.owner)
+        return self.link(Process, row.owner, f"relay #{row.owner}")

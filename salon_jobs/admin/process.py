@@ -10,22 +10,11 @@ from typing import Any
 from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from salon_jobs.admin.actions import BATCH, Action, ActionAdmin, ActionForm, actions_of, log_changed
-from salon_jobs.admin.base import (
-    OrderedList,
-    ReadOnlyAdmin,
-    address_of_list,
-    age_of,
-    as_json,
-    badge,
-    may,
-    reader,
-    time_of,
-)
+from salon_jobs.admin.base import ReadOnlyAdmin, age_of, as_json, badge, below, may, reader, time_of
 from salon_jobs.admin.filters import EntryFilter
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import SalonJobsError
@@ -40,28 +29,10 @@ from salon_jobs.schedule.entries import cron_entries
 from salon_jobs.schedule.scheduler import job_of, run_cron_entry
 
 
-class ProcessList(OrderedList):
-    """List of processes with what they run."""
-
-    def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
-        self.result_list = with_jobs(self.result_list, using=reader(request))
-
-
-def with_jobs(rows: Iterable[Process], *, using: str) -> list[Any]:
-    """Give each process the jobs that it holds, in one query."""
-    described: list[Any] = list(rows)
-    at_work = {each.id: each for each in processes(using=using)}
-    for row in described:
-        row.at_work = at_work.get(row.pk)
-    return described
-
-
 class ProcessAdmin(ReadOnlyAdmin):
     """Admin of processes, with their last heartbeat."""
 
     empty_hint = "Start a worker: python manage.py runworker."
-    list_class = ProcessList
     list_display = ("process", "serves", "running", "heartbeat", "age")
     fields = ("serves", "running", "heartbeat", "started", "supervisor")
     optional = ("serves", "running", "supervisor")
@@ -70,10 +41,12 @@ class ProcessAdmin(ReadOnlyAdmin):
     started = time_of("started_at", "started")
     age = age_of("started_at", "started")
 
-    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        """Return the process with what it runs."""
-        row: Any = super().get_object(request, object_id, from_field)
-        return None if row is None else with_jobs([row], using=reader(request))[0]
+    def described(self, rows: list[Any], request: HttpRequest) -> list[Any]:
+        """Give each process the jobs that it holds."""
+        at_work = {each.id: each for each in processes(using=reader(request))}
+        for row in rows:
+            row.at_work = at_work.get(row.pk)
+        return rows
 
     @admin.display(description="process")
     def process(self, row: Process) -> str:
@@ -94,11 +67,10 @@ class ProcessAdmin(ReadOnlyAdmin):
             return "-"
         if not row.at_work.held:
             return "nothing"
-        url, held = address_of_list(Job, self.admin_site), row.at_work.held
+        held = row.at_work.held
         shown = f"{counted(held, MOST_HELD)} {'job' if held == 1 else 'jobs'}"
         longest = ", ".join(f"{job.task} for {duration(job.for_s)}" for job in row.at_work.jobs)
-        template = '<a href="{}?leased_by__exact={}&amp;state__exact=running">{}</a><small>{}</small>'
-        return format_html(template, url, row.pk, shown, longest)
+        return below(self.link_to_list(Job, shown, leased_by__exact=row.pk, state__exact="running"), longest)
 
     @admin.display(description="heartbeat")
     def heartbeat(self, row: Process) -> SafeString:
@@ -111,18 +83,13 @@ class ProcessAdmin(ReadOnlyAdmin):
     @admin.display(description="supervisor")
     def supervisor(self, row: Process) -> SafeString | str:
         """Link to the process that started this one."""
-        if row.supervisor_id is None:
-            return "-"
-        started_by = Process.objects.using(row._state.db).filter(pk=row.supervisor_id).first()
-        if started_by is None:
-            return f"process {row.supervisor_id}, which is gone"
-        return format_html('<a href="{}">{}</a>', self.address_of(Process, started_by.pk), started_by)
+        return self.link_to_process(row.supervisor_id, using=row._state.db)
 
 
 class RunNow(Action):
     """Action that enqueues the jobs of cron entries at once, in addition to their ticks."""
 
-    def run(self, request: HttpRequest, queryset: QuerySet[CronEntryState], form: ActionForm) -> None:
+    def run(self, model_admin: Any, request: HttpRequest, queryset: QuerySet[CronEntryState], form: ActionForm) -> None:
         """Enqueue a job for each entry, log it, and link to it."""
         for row in queryset.order_by("pk")[:BATCH]:
             try:
@@ -132,33 +99,15 @@ class RunNow(Action):
                 continue
             log_changed(request, [row], f"run now: job {handle.id}")
             done = "added" if handle.action is EnqueueAction.INSERTED else "found a waiting"
-            messages.success(
-                request, format_html("Cron entry {}: {} {}.", row.pk, done, _linked_job(request, handle.id))
-            )
-
-
-def _linked_job(request: HttpRequest, job_id: int) -> SafeString:
-    """Name a job, with a link to its page on this site for users who may see it."""
-    if not may(request, "salon_jobs.view_job"):
-        return format_html("job {}", job_id)
-    match = request.resolver_match
-    url = reverse("admin:salon_jobs_job_change", args=[job_id], current_app=match.namespace if match else None)
-    return format_html('<a href="{}">job {}</a>', url, job_id)
-
-
-class CronList(OrderedList):
-    """List of cron entries with what this process declares of them, and what became of their last tick."""
-
-    def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
-        model_admin: Any = self.model_admin
-        self.result_list = model_admin.described(self.result_list, request)
+            job: SafeString | str = f"job {handle.id}"
+            if may(request, "salon_jobs.view_job"):
+                job = model_admin.link(Job, handle.id, job)
+            messages.success(request, format_html("Cron entry {}: {} {}.", row.pk, done, job))
 
 
 class CronEntryAdmin(ActionAdmin):
     """Admin of cron entries: when they run, what became of their last ticks, and a button to run one now."""
 
-    list_class = CronList
     list_display = ("entry", "schedule", "next", "last", "result", "row_actions")
     list_display_links = ("entry",)
     fields = ("task", "schedule", "payload", "next_ticks", "last_ticks", "backfill", "registered")
@@ -170,24 +119,13 @@ class CronEntryAdmin(ActionAdmin):
     related = (CronTick,)
     actions = actions_of(CronEntryState, run_now=RunNow)
 
-    def described(self, rows: Iterable[CronEntryState], request: HttpRequest) -> list[Any]:
+    def described(self, rows: list[Any], request: HttpRequest) -> list[Any]:
         """Give each row its declaration in this process, if any, its last run and its buttons."""
         declared = {entry.name: entry for entry in cron_entries.all()}
         last = {entry.name: entry for entry in cron(using=reader(request))}
-        described: list[Any] = list(rows)
-        for row in described:
+        for row in rows:
             row.declared, row.ran, row.now = declared.get(row.pk), last.get(row.pk), datetime.now(UTC)
-            row.buttons = self.buttons_of(row, request)
-        return described
-
-    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        """Return the entry with what its page shows."""
-        declared = {entry.name: entry for entry in cron_entries.all()}
-        row: Any = ReadOnlyAdmin.get_object(self, request, object_id, from_field)
-        if row is not None:
-            row.declared = declared.get(row.pk)
-            row.buttons = self.buttons_of(row, request)
-        return row
+        return super().described(rows, request)
 
     def state_of(self, row: Any) -> str:
         return "declared" if row.declared is not None else "unknown"
@@ -196,7 +134,7 @@ class CronEntryAdmin(ActionAdmin):
     def entry(self, row: Any) -> SafeString:
         """Name the entry, and below the task that it starts."""
         task = row.declared.task_name if row.declared and row.declared.task_name != row.pk else ""
-        return format_html("{}<small>{}</small>", row.pk, task)
+        return below(row.pk, task)
 
     @admin.display(description="task")
     def task(self, row: Any) -> str:
@@ -242,9 +180,7 @@ class CronEntryAdmin(ActionAdmin):
             return "-"
         kind = "bad" if row.ran.failed else "good" if row.ran.result.startswith("succeeded") else "quiet"
         shown = badge(row.ran.result, kind)
-        if row.ran.job_id is None:
-            return shown
-        return format_html('<a href="{}">{}</a>', self.address_of(Job, row.ran.job_id), shown)
+        return shown if row.ran.job_id is None else self.link(Job, row.ran.job_id, shown)
 
     @admin.display(description="next ticks")
     def next_ticks(self, row: Any) -> SafeString | str:
@@ -266,12 +202,8 @@ class CronEntryAdmin(ActionAdmin):
         for tick in ticks:
             job = jobs.get(tick.job_id or 0)
             became = f"{job.state}: {job.reason}" if job and job.reason else job.state if job else tick.outcome or _GONE
-            line: SafeString | str = f"{instant(tick.tick_at)}: {became}"
-            if job is not None:
-                line = format_html(
-                    '{}: <a href="{}">{}</a>', instant(tick.tick_at), self.address_of(Job, job.pk), became
-                )
-            lines.append((line,))
+            shown = became if job is None else self.link(Job, job.pk, became)
+            lines.append((format_html("{}: {}", instant(tick.tick_at), shown),))
         return _lines(lines) if lines else "none yet"
 
 
@@ -315,8 +247,7 @@ class FanOutAdmin(ReadOnlyAdmin):
     @admin.display(description="fan-out")
     def name(self, record: FanOutRecord) -> SafeString:
         """Name the fan-out by its task, and below by its number and label."""
-        rest = " · ".join(part for part in (f"#{record.pk}", record.label) if part)
-        return format_html("{}<small>{}</small>", record.task, rest)
+        return below(record.task, f"#{record.pk}", record.label)
 
     @admin.display(description="jobs added")
     def added(self, record: FanOutRecord) -> int:
@@ -333,5 +264,4 @@ class FanOutAdmin(ReadOnlyAdmin):
 
     def progress(self, record: FanOutRecord) -> SafeString:
         """Count the jobs, with a link to them."""
-        jobs = reverse("admin:salon_jobs_job_changelist", current_app=self.admin_site.name)
-        return format_html('<a href="{}?fan_out_id__exact={}">{}</a>', jobs, record.pk, fan_out_progress(record.pk))
+        return self.link_to_list(Job, fan_out_progress(record.pk), fan_out_id__exact=record.pk)

@@ -7,10 +7,9 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from salon_jobs.admin.base import ReadOnlyAdmin, age_of, id_or_uuid, json_of, time_of
+from salon_jobs.admin.base import ReadOnlyAdmin, age_of, below, id_or_uuid, json_of, time_of
 from salon_jobs.core.units import duration
 from salon_jobs.models import JobResult
 
@@ -30,6 +29,7 @@ class JobResultAdmin(ReadOnlyAdmin):
         ("Details", {"fields": ("priority", "public_id", "worker_id"), "classes": ("collapse",)}),
     )
     optional = ("store", "public_id")
+    deferred = ("payload", "value")
     shown_value = json_of("value", "returned")
     shown_payload = json_of("payload", "payload")
     finished = age_of("finished_at", "finished")
@@ -42,10 +42,6 @@ class JobResultAdmin(ReadOnlyAdmin):
     ordering = ("-job_id",)
     sortable_by = ()
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[JobResult]:
-        """Defer large columns to a result's own page."""
-        return super().get_queryset(request).defer("payload", "value")
-
     def get_search_results(self, request: HttpRequest, queryset: QuerySet[JobResult], search_term: str) -> Any:
         """Search for the number or the public ID of a job."""
         term = search_term.strip()
@@ -54,7 +50,7 @@ class JobResultAdmin(ReadOnlyAdmin):
     @admin.display(description="job")
     def job(self, row: JobResult) -> SafeString:
         """Name the job by its task, and below by its number."""
-        return format_html("{}<small>#{}</small>", row.task, row.pk)
+        return below(row.task, f"#{row.pk}")
 
     @admin.display(description="ran for")
     def took(self, row: JobResult) -> str:
