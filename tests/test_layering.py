@@ -172,16 +172,14 @@ def test_no_broker_is_named_outside_of_its_folder(name: str) -> None:
         assert named == [], path
 
 
-@pytest.mark.parametrize(
-    "name", ["rn::nats:::orders", "arn:aws:sns:eu-west-1:123456789012:orders", "rn::azurequeue:::orders"]
-)
-def test_checking_a_message_imports_no_sdk(name: str) -> None:
+def test_checking_a_message_imports_no_sdk() -> None:
     loaded = modules_loaded_by(
         "from uuid import UUID\n"
         "from salon_jobs.brokers.publisher import OutgoingMessage\n"
         "from salon_jobs.brokers.registry import checker_for\n"
-        f"message = OutgoingMessage(0, UUID(int=0), {name!r}, '1', 'e', '{{}}', '{{}}', None, '', 0.0)\n"
-        f"checker_for({name.split(':')[2]!r}).check(message)\n"
+        "for name in ('rn::nats:::orders', 'arn:aws:sns:eu-west-1:123456789012:orders', 'rn::azurequeue:::orders'):\n"
+        "  message = OutgoingMessage(0, UUID(int=0), name, '1', 'e', '{}', '{}', None, '', 0.0)\n"
+        "  checker_for(name.split(':')[2]).check(message)\n"
     )
     assert not sdks() & loaded
 

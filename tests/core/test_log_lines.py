@@ -107,7 +107,7 @@ def test_plain_formatters_show_one_line_without_control_characters(caplog: pytes
     assert not any(each in record.getMessage() for each in (*UNSEEN, "\n"))
 
 
-@pytest.mark.parametrize("text", ["x" * 5_000_000, "\0" * 10_000_000, "カ" * 1_000_000, "\x9b" * 1_000_000])
+@pytest.mark.parametrize("text", ["x" * 5_000_000, "\0" * 200_000, "カ" * 500_000, "\x9b" * 100_000])
 def test_a_record_of_any_size_keeps_its_event_its_job_and_its_code(text: str) -> None:
     def fail() -> BaseException:
         try:

@@ -15,10 +15,10 @@ from tests.tenancy.web import two, web_role
 __all__ = ["two", "web_role"]
 
 
-@pytest.fixture(params=["default", "web"], ids=["worker", "web"])
+@pytest.fixture
 def pool(stores: list[UUID], request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Provide an alias with a pool of one connection, as the worker role or the web role."""
-    with pool_alias(request.param, reset=reset_store) as wrapper:
+    """Provide an alias with a pool of one connection, as the web role or as the role of the alias asked for."""
+    with pool_alias(getattr(request, "param", "web"), reset=reset_store) as wrapper:
         yield wrapper
 
 

@@ -23,7 +23,7 @@ from salon_jobs.core.records import ActionResult
 from salon_jobs.jobs import JobHandle, control
 from salon_jobs.jobs import queries as store
 from tests import tasks
-from tests.support import change, claim, moved_to, seen
+from tests.support import change, claim, seen
 from tests.tenancy.canaries import NOW
 
 ADD = "SELECT job_id FROM salon_jobs_add_job('test-store', '{}', %s, job_key => 'k')"
@@ -70,11 +70,11 @@ def refused(alias: str, statement: str, *parameters: Any, store: UUID | None = N
 # The web role and the job table
 
 
-@pytest.mark.parametrize("column", ["store_id", "task", "payload", "trace", "lease", "leased_by", "rescues", "id"])
 def test_the_web_role_can_not_touch_what_cancelling_and_retrying_do_not_need(
-    jobs: list[JobHandle], stores: list[UUID], column: str
+    jobs: list[JobHandle], stores: list[UUID]
 ) -> None:
-    refused("web", f"UPDATE salon_jobs_job SET {column} = {column}", store=stores[0])
+    for column in ("store_id", "task", "payload", "trace", "lease", "leased_by", "rescues", "id"):
+        refused("web", f"UPDATE salon_jobs_job SET {column} = {column}", store=stores[0])
 
 
 def test_the_web_role_inserts_no_row_itself(stores: list[UUID]) -> None:
@@ -122,22 +122,6 @@ def test_the_web_role_enqueues_for_its_current_store_and_no_other(as_web: None, 
         with pytest.raises(EnqueueRefused):
             enqueue()
     assert seen(JOBS) == [(stores[0],)] * 2
-
-
-def test_the_guards_refuse_mistakes_even_the_owners(jobs: list[JobHandle], stores: list[UUID]) -> None:
-    for assignment, why in (
-        ("store_id = gen_random_uuid()", "identity_never_changes"),
-        ("task = 'ping'", "identity_never_changes"),
-        ("state = 'succeeded'", "legal_moves_only"),
-        ("state = 'failed'", "legal_moves_only"),
-    ):
-        with pytest.raises(Exception, match=why):
-            change(f"UPDATE salon_jobs_job SET {assignment}")
-    for legal in ("running", "failed", "queued", "cancelled", "queued", "running", "succeeded"):
-        move = f"UPDATE salon_jobs_job SET {moved_to(legal)} RETURNING id"
-        assert len(ask("owner", move)) == 4
-    with pytest.raises(Exception, match="legal_moves_only"):
-        change("UPDATE salon_jobs_job SET state = 'queued'")
 
 
 # Functions, from SQL

@@ -1,4 +1,4 @@
-"""The plans of business statements under the store policy, as the web role: 1,000 stores, 100 sales each."""
+"""The plans of business statements under the store policy, as the web role: 300 stores, 100 sales each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.plans.explain import as_store
 from tests.support import change, plan_nodes, seen
 
-STORES = 1000
+STORES = 300
 SALES = 100
 RESERVATIONS = 20
 

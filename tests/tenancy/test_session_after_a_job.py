@@ -140,21 +140,19 @@ def assert_replaced(before: list[Any], after: list[Any]) -> None:
 
 
 @every_kind
-@pytest.mark.parametrize("statement", STATEMENTS)
-def test_the_next_job_finds_the_session_as_it_was_connected(
-    stores: list[UUID], process_id: int, statement: str, kind: Kind
-) -> None:
-    statements = [text.format(store=stores[1], role="worker_runtime") for text in STATEMENTS[statement]]
+def test_the_next_job_finds_the_session_as_it_was_connected(stores: list[UUID], process_id: int, kind: Kind) -> None:
     successors = (in_system, in_store, outside)
-    sequence = Sequence(process_id)
-    for successor in successors:
-        sequence.note(successor, stores[0])
-    for way in (execute, by_psycopg):
+    for name, texts in STATEMENTS.items():
+        statements = [text.format(store=stores[1], role="worker_runtime") for text in texts]
+        sequence = Sequence(process_id)
         for successor in successors:
-            sequence.then(kind, stores[1], partial(way, *statements)).note(successor, stores[0])
-    states = sequence.run()
-    assert states[3:] == [*states[:3], *states[:3]]
-    assert [each[-1] for each in states[:3]] == [[], [stores[0]], []]
+            sequence.note(successor, stores[0])
+        for way in (execute, by_psycopg):
+            for successor in successors:
+                sequence.then(kind, stores[1], partial(way, *statements)).note(successor, stores[0])
+        states = sequence.run()
+        assert states[3:] == [*states[:3], *states[:3]], name
+        assert [each[-1] for each in states[:3]] == [[], [stores[0]], []], name
     assert_all_succeeded()
 
 
@@ -477,11 +475,11 @@ BODIES: dict[str, Body] = {
 }
 
 
-@every_kind
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-def test_whatever_the_job_did_to_its_connection(stores: list[UUID], process_id: int, kind: Kind, body: Body) -> None:
-    before, after = around(process_id, kind, stores[1], body)
-    assert (after[1:], after[-1]) == (before[1:], [])
+def test_whatever_the_job_did_to_its_connection(stores: list[UUID], process_id: int, body: Body) -> None:
+    for kind in KINDS:
+        before, after = around(process_id, kind, stores[1], body)
+        assert (after[1:], after[-1]) == (before[1:], []), kind
 
 
 def test_other_databases_that_the_job_used(stores: list[UUID], process_id: int) -> None:
@@ -521,13 +519,16 @@ def test_a_database_that_is_not_postgresql_is_left_alone(
 
 
 @pytest.mark.parametrize("kind", [in_coroutine, in_system_coroutine])
-@pytest.mark.parametrize("statement", ["SET of the store", "SET ROLE", "an advisory lock"])
 @pytest.mark.parametrize("to_thread", [asyncio.to_thread, lambda work: sync_to_async(work, thread_sensitive=False)()])
 def test_threads_of_the_event_loop_keep_nothing(
-    stores: list[UUID], process_id: int, hooks: tasks.Hooks, kind: Kind, statement: str, to_thread: Any
+    stores: list[UUID], process_id: int, hooks: tasks.Hooks, kind: Kind, to_thread: Any
 ) -> None:
     states: list[Any] = []
-    dirt = [text.format(store=stores[1], role="worker_runtime") for text in STATEMENTS[statement]]
+    dirt = [
+        text.format(store=stores[1], role="worker_runtime")
+        for statement in ("SET of the store", "SET ROLE", "an advisory lock")
+        for text in STATEMENTS[statement]
+    ]
     works = iter([lambda: states.append(state()), partial(execute, *dirt), lambda: states.append(state())])
     for _ in range(3):
         kind(stores[1], lambda: None)

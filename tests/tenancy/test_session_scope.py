@@ -39,6 +39,7 @@ def of(store: UUID) -> tuple[list[UUID], str, UUID]:
     return [store], str(store), store
 
 
+@pytest.mark.parametrize("pool", ["default", "web"], indirect=True)
 def test_it_is_set_when_the_connection_is_acquired_and_off_when_it_is_released(stores: list[UUID], pool: Any) -> None:
     assert pool.connection is None
     with in_session(stores[0]):
@@ -54,6 +55,7 @@ def test_it_is_set_when_the_connection_is_acquired_and_off_when_it_is_released(s
     assert seen("SELECT name FROM store ORDER BY id") == [("changed",), ("Salon 1",), ("Salon 2",)]
 
 
+@pytest.mark.parametrize("pool", ["default", "web"], indirect=True)
 def test_two_stores_follow_each_other_on_the_same_physical_connection(stores: list[UUID], pool: Any) -> None:
     def use(store: UUID) -> tuple[int, object]:
         with in_session(store):
