@@ -8,6 +8,7 @@ import re
 import sys
 from functools import cache
 from importlib import import_module
+from inspect import getclosurevars
 from pathlib import Path
 
 import pytest
@@ -225,7 +226,7 @@ def test_names_that_load_late_are_those_that_type_checkers_see(package: str) -> 
         for alias in node.names
         if alias.asname == alias.name
     }
-    [late] = [ast.literal_eval(node) for node in ast.walk(tree) if isinstance(node, ast.Dict) and node.keys]
+    late = getclosurevars(vars(import_module(package))["__getattr__"]).nonlocals["modules"]
     assert {name: f"{package}.{module}" for name, module in late.items()} == typed
     for name in typed:
         assert getattr(import_module(package), name).__module__.startswith("salon_jobs.")
