@@ -26,12 +26,15 @@ from salon_jobs.core import tracing
 from salon_jobs.jobs import registry
 from salon_jobs.process.logs import configure_logging
 from tests import tasks
+from tests.outbox.conftest import change_settings, outbox
 from tests.outbox.scene import ORDERS, relay_in_burst
 from tests.outbox.whole_way import delivered, discard, fail, processor, run_all
 from tests.support import change, seen
 from tests.tracers import RecordingTracer
 
 SECRET = "a-customers-name"
+FIELDS = ("task_name", "job_id", "store_id", "attempt", "trace_id")
+__all__ = ["change_settings", "outbox"]  # fixtures
 host = logging.getLogger("host.tills")
 pytestmark = pytest.mark.usefixtures("hooks")
 
@@ -68,29 +71,18 @@ def configure(monkeypatch: pytest.MonkeyPatch) -> Iterator[Configure]:
 
 def test_every_logger_names_the_job_in_a_handler_and_none_afterwards(stores: list[UUID], configure: Configure) -> None:
     tasks.hooks.store = tasks.hooks.system = lambda **_: host.info("asking the printer")
-    output = configure()
-    handles = [
-        tasks.in_store.enqueue(store_id=stores[0]),
-        tasks.outside.enqueue(store_id=stores[1]),
-        tasks.system.enqueue(),
-    ]
+    output, expected = configure(), []
+    for declared, store in ((tasks.in_store, stores[0]), (tasks.outside, stores[1]), (tasks.system, None)):
+        given: dict[str, Any] = {"store_id": store} if store else {}
+        of_store = str(store) if store else None
+        job_id = declared.enqueue(**given).id
+        expected.append({"task_name": declared.name, "job_id": job_id, "store_id": of_store, "attempt": 1})
     run_all()
     host.info("asking the printer")
-    names = ("test-store", "test-store-outside", "test-system")
-    expected = [
-        {"task_name": name, "job_id": handle.id, "store_id": store and str(store), "attempt": 1}
-        for name, handle, store in zip(names, handles, [*stores[:2], None], strict=True)
-    ]
-    found = [
-        {name: record[name] for name in tracing_fields(record)}
-        for record in output.records(logger="host.tills", message="asking the printer")
-    ]
-    assert sorted(found[:3], key=str) == sorted(expected, key=str)
-    assert found[3] == {}
-
-
-def tracing_fields(record: dict[str, Any]) -> list[str]:
-    return [name for name in ("task_name", "job_id", "store_id", "attempt", "trace_id") if name in record]
+    records = output.records(logger="host.tills")
+    *found, after = [{name: record[name] for name in FIELDS if name in record} for record in records]
+    assert sorted(found, key=str) == sorted(expected, key=str)
+    assert after == {}
 
 
 def test_what_an_async_handler_awaits_and_hands_to_a_thread_names_the_job(
