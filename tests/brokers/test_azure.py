@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -26,6 +28,7 @@ from salon_jobs.core.errors import ConfigurationError, MessageInvalid, NotReady
 from salon_jobs.inbox.consumer import Consumer
 from tests.brokers.messages import draft, make, publish, results
 from tests.servers.azure import AzureBroker
+from tests.support import closed_port
 
 pytestmark = pytest.mark.parametrize("running", ["azurequeue"], indirect=True)
 LONG = timedelta(minutes=1)
@@ -132,19 +135,18 @@ def test_a_signature_publishes_and_never_shows_in_an_answer(
     signature = generate_queue_sas("salon", queue, broker.key, permission="a", expiry=until)
     endpoint = broker.connection_string.split("QueueEndpoint=")[1].rstrip(";")
     configure(CONNECTION_STRING=f"QueueEndpoint={endpoint};SharedAccessSignature={signature}")
-    publisher = AzureQueuePublisher()
-    try:
+    with closing(AzureQueuePublisher()) as publisher:
         assert publish(publisher, make(destination)) == [None]
         publisher.ping()  # it may not list queues; that it is told so shows that the account is there
-        broker.stop()
-        [answer] = publisher.publish([make(destination)], should_continue=lambda: True)
-        with pytest.raises(NotReady) as refused:
-            publisher.ping()
-        assert str(answer).startswith("AZURE.UNREACHABLE ")
-        assert "sig=" not in f"{answer} {refused.value}"
-    finally:
-        broker.start()
-        publisher.close()
+    with closed_port() as port:
+        away = re.sub(r":\d+/", f":{port}/", endpoint)
+        configure(CONNECTION_STRING=f"QueueEndpoint={away};SharedAccessSignature={signature}")
+        with closing(AzureQueuePublisher()) as publisher:
+            [answer] = publisher.publish([make(destination)], should_continue=lambda: True)
+            with pytest.raises(NotReady) as refused:
+                publisher.ping()
+    assert str(answer).startswith("AZURE.UNREACHABLE ")
+    assert "sig=" not in f"{answer} {refused.value}"
 
 
 @pytest.mark.parametrize(

@@ -108,100 +108,59 @@ def test_a_credentials_file(point_at: Point, tmp_path: Path) -> None:
             publishes(destination)
 
 
-class Certificates:
-    """Is a self-made authority with a server's and a client's certificate, as files."""
-
-    def __init__(self, folder: Path) -> None:
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._folder = folder
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
-        self.ca = self._write("ca.pem", self._certificate(self._name, self._key, ca=True))
-        self.server = self._issue("server")
-        self.client = self._issue("client")
-
-    def _issue(self, who: str) -> tuple[str, str]:
-        key = ec.generate_private_key(ec.SECP256R1())
-        certificate = self._certificate(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, who)]), key, ca=False)
-        private = key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-        return self._write(f"{who}.pem", certificate), self._write(f"{who}.key", private)
-
-    def _certificate(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, ca: bool) -> bytes:
-        now = datetime.datetime.now(datetime.UTC)
-        day = datetime.timedelta(days=1)
-        authority = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(self._name)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - day)
-            .not_valid_after(now + day)
-            .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
-            .add_extension(_usage(ca=ca), critical=True)  # Python 3.13 verifies none without it
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(authority), critical=False)
-        )
-        if not ca:
-            address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-            builder = builder.add_extension(x509.SubjectAlternativeName([address]), critical=False)
-        return builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-
-    def _write(self, name: str, content: bytes) -> str:
-        (self._folder / name).write_bytes(content)
-        return str(self._folder / name)
-
-
-def _usage(*, ca: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=ca,
-        crl_sign=ca,
-        encipher_only=False,
-        decipher_only=False,
-    )
+def certificate_in(folder: Path) -> tuple[str, str]:
+    """Write a certificate that signed itself, an authority for servers and clients alike, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
+    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
+    own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    uses = {"digital_signature": True, "key_cert_sign": True, "crl_sign": True}
+    others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    unused = dict.fromkeys((*others, "encipher_only", "decipher_only"), False)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now - day, now + day)
+    for extension, critical in (
+        (x509.BasicConstraints(ca=True, path_length=None), True),
+        (x509.KeyUsage(**uses, **unused), True),  # Python 3.13 verifies none without it
+        (x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False),
+        (own, False),
+        (x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(own), False),
+    ):
+        builder = builder.add_extension(extension, critical)
+    pem = serialization.Encoding.PEM
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (folder / "test.pem").write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(pem))
+    (folder / "test.key").write_bytes(private)
+    return str(folder / "test.pem"), str(folder / "test.key")
 
 
 def test_tls_with_an_authority_and_a_client_certificate_of_ones_own(point_at: Point, tmp_path: Path) -> None:
-    own = Certificates(tmp_path)
-    certificate, key = own.server
-    context = ssl.create_default_context(cafile=own.ca)
-    context.load_cert_chain(*own.client)
-    tls = f'tls {{ cert_file: "{certificate}", key_file: "{key}", ca_file: "{own.ca}", verify: true }}'
+    certificate, key = certificate_in(tmp_path)
+    context = ssl.create_default_context(cafile=certificate)
+    context.load_cert_chain(certificate, key)
+    tls = f'tls {{ cert_file: "{certificate}", key_file: "{key}", ca_file: "{certificate}", verify: true }}'
+    right = {"TLS_CA_FILE": certificate, "TLS_CERTIFICATE_FILES": (certificate, key)}
     with serving(tls, tls=context) as broker:
         destination = broker.destination("orders")
-        with_certificate = {"TLS_CERTIFICATE_FILES": own.client}
-        point_at(broker, TLS_CA_FILE=own.ca, **with_certificate)
+        point_at(broker, **right)
         assert publishes(destination)
-        point_at(broker, **with_certificate)
-        with pytest.raises(NotReady, match="CERTIFICATE_VERIFY_FAILED"):
-            publishes(destination)
-        point_at(broker, TLS_CA_FILE=own.ca)
-        with pytest.raises(NotReady, match=r"NATS\."):
-            publishes(destination)
-        point_at(broker, TLS_CA_FILE=str(tmp_path / "absent"))
-        with pytest.raises(NotReady, match=r"NATS\.TLS_FILES"):
-            publishes(destination)
+        for change, error in (
+            ({"TLS_CA_FILE": None}, "CERTIFICATE_VERIFY_FAILED"),
+            ({"TLS_CERTIFICATE_FILES": None}, r"NATS\."),
+            ({"TLS_CERTIFICATE_FILES": None, "TLS_CA_FILE": str(tmp_path / "absent")}, r"NATS\.TLS_FILES"),
+        ):
+            point_at(broker, **right | change)
+            with pytest.raises(NotReady, match=error):
+                publishes(destination)
 
 
 def test_a_server_without_tls_is_refused_before_it_is_told_a_secret(point_at: Point, tmp_path: Path) -> None:
-    own = Certificates(tmp_path)
+    certificate, _ = certificate_in(tmp_path)
     with serving('authorization { token: "s3cret" }', token="s3cret") as broker:
         destination = broker.destination("orders")
-        point_at(broker, TLS_CA_FILE=own.ca, TOKEN="wrong")
+        point_at(broker, TLS_CA_FILE=certificate, TOKEN="wrong")
         # A server that had seen the token would complain about it.
         with pytest.raises(NotReady, match="offers no TLS"):
             publishes(destination)
-    with serving("") as broker:
-        point_at(broker, TLS_CA_FILE=own.ca)
-        with pytest.raises(NotReady, match="offers no TLS"):
-            publishes("rn::nats:::orders")
 
 
 _OPERATOR, _ACCOUNT, _USER = (nkeys.PREFIX_BYTE_OPERATOR, nkeys.PREFIX_BYTE_ACCOUNT, nkeys.PREFIX_BYTE_USER)

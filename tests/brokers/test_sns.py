@@ -395,18 +395,6 @@ def test_topics_are_read_again_each_day_without_a_message(
     assert requests.lists == read
 
 
-def test_topics_are_read_once_when_that_is_switched_off(configure: Callable[..., None], topic: str) -> None:
-    configure(REFETCH_INTERVAL=None)
-    with closing(SnsPublisher()) as publisher:
-        requests = Requests(publisher)
-        publisher.start()
-        assert _ends(publisher)
-        read = requests.lists
-        assert read > 0
-        assert publish(publisher, make(topic)) == [None]
-        assert requests.lists == read
-
-
 def _ends(publisher: SnsPublisher) -> bool:
     reader = publisher._reader
     assert reader is not None
@@ -450,6 +438,7 @@ def test_topics_that_can_not_be_read_are_tried_again_each_minute_and_those_known
             clock.go_on(0)
         else:
             assert _ends(publisher)
+            assert publish(publisher, make(topic)) == [None]
     assert caplog.text.count("topics_read") == 1
     publisher.close()
 
@@ -555,23 +544,6 @@ def test_a_wrapped_notification_is_read_as_a_raw_one(moto: SnsBroker, publisher:
     assert (read.aggregate_id, read.store_id) == ("42", str(sent.store_id))
     source.acknowledge([delivery])
     source.close()
-
-
-def test_a_fifo_queue_gives_the_next_of_a_group_when_the_one_before_is_acknowledged(
-    moto: SnsBroker, publisher: SnsPublisher, name: str
-) -> None:
-    topic = moto.destination(f"{name}.fifo")
-    assert publish(publisher, *(make(topic, "a", f'"{n}"') for n in range(3))) == [None] * 3
-    source = moto.source(topic)
-    payloads: list[str] = []
-    for _ in range(3):
-        [delivery] = source.receive(1, wait=NOW, visibility=LONG)
-        assert source.receive(1, wait=NOW, visibility=LONG) == []
-        source.acknowledge([delivery])
-        assert delivery.envelope is not None
-        payloads.append(delivery.envelope.payload)
-    source.close()
-    assert payloads == ['"0"', '"1"', '"2"']
 
 
 def test_answers_that_sqs_did_not_take_are_not_ready_and_those_no_longer_ours_are_left(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
 from uuid import uuid4
 
 import pytest
@@ -12,23 +11,16 @@ from salon_jobs.brokers.aws import client
 from salon_jobs.brokers.aws.client import SnsConnection
 from salon_jobs.outbox import queries
 from tests.e2e.worker_process import eventually
-from tests.outbox.scene import emitted, relay_in_burst, relaying, statuses
-from tests.servers.sns import SnsBroker, SnsFifoBroker
+from tests.outbox.conftest import change_settings, outbox
+from tests.outbox.scene import emitted, relaying, statuses
+from tests.servers.sns import SnsBroker
 
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[SnsBroker]:
-    """Run one server for these tests."""
-    broker = SnsFifoBroker()
-    broker.start()
-    yield broker
-    broker.close()
+pytestmark = pytest.mark.parametrize("running", ["sns-fifo"], indirect=True)
+__all__ = ["change_settings", "outbox"]  # fixtures
 
 
 @pytest.fixture
-def topic(broker: SnsBroker, outbox: None, change_settings: Callable[..., None]) -> str:
-    """Point the settings at the server, and create a FIFO topic."""
-    change_settings(**broker.settings())
+def topic(broker: SnsBroker, outbox: None) -> str:
     return broker.destination(f"orders-{uuid4().hex[:12]}")
 
 
@@ -45,14 +37,6 @@ def readings(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
     monkeypatch.setattr(SnsConnection, "_topic_arns", noticed)
     return found
-
-
-def test_a_relay_reads_the_topics_when_it_starts(topic: str, readings: list[list[str]]) -> None:
-    with relaying():
-        eventually(lambda: bool(readings))
-    [found] = readings
-    assert topic in found
-    assert statuses() == {}
 
 
 def test_a_relay_reads_the_topics_for_a_destination_that_it_knows(
@@ -88,23 +72,3 @@ def test_a_relay_that_starts_while_sns_is_away_reads_the_topics_when_it_is_back(
         eventually(lambda: statuses() == {"published": 1})
     assert caplog.text.count("topics_not_read") == 1
     assert len(readings) == 1
-
-
-def test_a_changed_list_holds_for_what_is_not_sent_yet_once_the_relay_is_restarted(
-    broker: SnsBroker, topic: str, change_settings: Callable[..., None]
-) -> None:
-    later = f"later-{uuid4().hex[:12]}.fifo"
-
-    def lists(**given: list[str]) -> None:
-        change_settings(SNS={**broker.settings()["SNS"], **given})
-
-    lists(DENY_LIST=[topic])
-    emitted("a", to=topic)
-    emitted("a", to=topic, event="order.viewed")
-    emitted("a", to=f"rn::sns:::{later}")
-    lists(SKIP_EVENTS=["order.viewed"])
-    assert relay_in_burst()
-    assert statuses() == {"published": 1, "skipped": 1, "pending": 1}, "of the last there is no topic yet"
-    lists(ALLOW_LIST=[topic])
-    assert relay_in_burst()
-    assert statuses() == {"published": 1, "skipped": 2}
