@@ -14,7 +14,7 @@ from django.urls import path
 from salon_jobs.admin import _in_order_of_use
 from tests.admin.test_admin_readers import Rows, staff, two, web
 from tests.admin.test_dashboard import busy
-from tests.management.operator import add
+from tests.management.operator import add, insert
 from tests.support import change
 
 __all__ = ["busy", "two", "web"]  # fixtures
@@ -93,11 +93,7 @@ def test_a_filter_that_this_process_can_not_name_filters_all_the_same(two: tuple
 
 
 def test_times_are_of_one_zone_on_a_page(two: tuple[Rows, Rows]) -> None:
-    change(
-        "INSERT INTO salon_jobs_job_error (job_id, attempt, error_class, occurred_at)"
-        " VALUES (%s, 1, 'E', '2026-05-06T03:00+00')",
-        two[0].job,
-    )
+    insert("job_error", job_id=two[0].job, attempt=1, error_class="E", occurred_at="2026-05-06T03:00+00")
     change("UPDATE salon_jobs_blocked_aggregate SET since = '2026-05-06T03:00+00'")
     client = staff(everything=True)
     with override_settings(TIME_ZONE="Asia/Tokyo"):

@@ -20,9 +20,10 @@ from django.utils import timezone
 
 from salon_jobs.admin.dashboard import Line, Plot
 from salon_jobs.core.metrics import BUCKETS, bucket_of
-from salon_jobs.core.units import counted, duration, number
+from salon_jobs.core.units import about, counted, duration, estimate, number
 from salon_jobs.dashboard.queues import SPANS, history, waiting
 from tests.admin.test_admin_readers import Rows, staff, two, web
+from tests.management.operator import insert
 from tests.outbox.test_operate_messages import ORDERS
 from tests.settings import url_for
 from tests.support import change, seen
@@ -31,36 +32,24 @@ __all__ = ["two", "web"]  # fixtures
 
 DASHBOARD = "/admin/salon_jobs/dashboard/"
 MOST_QUERIES = 20
+WORKER = 2
 
 
 @pytest.fixture
 def busy(two: tuple[Rows, Rows], stores: list[UUID]) -> tuple[Rows, Rows]:
     """Have something of everything: queues, processes, statistics, cron, relays, an outage, a pause."""
-    [(supervisor,)] = seen(
-        "INSERT INTO salon_jobs_process (id, kind, hostname, pid) VALUES (1, 'supervisor', 'shop-1', 10) RETURNING id"
-    )
-    [(worker,)] = seen(
-        "INSERT INTO salon_jobs_process (id, kind, hostname, pid, supervisor_id, concurrency, queues)"
-        " VALUES (2, 'worker', 'shop-1', 11, %s, 8, '[\"mail\"]') RETURNING id",
-        supervisor,
-    )
-    change(
-        "INSERT INTO salon_jobs_process (id, kind, hostname, pid, heartbeat_at)"
-        " VALUES (77, 'relay', 'shop-2', 12, now() - interval '1 hour')"
-    )
-    change(
-        "INSERT INTO salon_jobs_job (task, queue, store_id, run_at)"
-        " VALUES ('send-mail', 'mail', %s, now() - interval '90 s'),"
-        " ('send-mail', 'mail', %s, now() + interval '1 day'), ('test-system', 'default', NULL, now())",
-        stores[0],
-        stores[1],
-    )
-    change(
-        "INSERT INTO salon_jobs_job (task, queue, store_id, state, leased_by, lease, started_at)"
-        " VALUES ('long-haul', 'mail', %s, 'running', %s, 1, now() - interval '3 minutes')",
-        stores[0],
-        worker,
-    )
+    hour_ago = timezone.now() - timedelta(hours=1)
+    insert("process", id=1, kind="supervisor", hostname="shop-1", pid=10)
+    host = {"hostname": "shop-1", "pid": 11, "supervisor_id": 1}
+    insert("process", id=WORKER, kind="worker", **host, concurrency=8, queues='["mail"]')
+    insert("process", id=77, kind="relay", hostname="shop-2", pid=12, heartbeat_at=hour_ago)
+    mail = {"task": "send-mail", "queue": "mail"}
+    insert("job", **mail, store_id=stores[0], run_at=timezone.now() - timedelta(seconds=90))
+    insert("job", **mail, store_id=stores[1], run_at=timezone.now() + timedelta(days=1))
+    insert("job", task="test-system")
+    since = timezone.now() - timedelta(minutes=3)
+    running = {"state": "running", "leased_by": WORKER, "lease": 1, "started_at": since}
+    insert("job", task="long-haul", queue="mail", store_id=stores[0], **running)
     change(
         "INSERT INTO salon_jobs_job_error (job_id, store_id, attempt, error_class)"
         " SELECT n, (ARRAY[%s, %s]::uuid[])[1 + (n %% 3 = 0)::int], 1, 'TillOnFire' FROM generate_series(1, 9) AS n",
@@ -82,31 +71,26 @@ def busy(two: tuple[Rows, Rows], stores: list[UUID]) -> tuple[Rows, Rows]:
         " 100 - 10 * n, 50, 1.0, true FROM generate_series(0, 5) AS n"
     )
     change("INSERT INTO salon_jobs_cron_entry (name) VALUES ('nightly'), ('monthly'), ('hourly')")
-    change(
-        "INSERT INTO salon_jobs_cron_tick (entry, tick_at, fired_at, job_id) VALUES"
-        " ('monthly', now() - interval '8 days', now() - interval '8 days', 1000001),"
-        " ('hourly', now() - interval '6 days', now() - interval '6 days', 1000002)"
-    )
-    change(
-        "INSERT INTO salon_jobs_cron_tick (entry, tick_at, job_id) VALUES ('nightly', now() - interval '1 h', %s)",
-        two[1].job,
-    )
-    change(
-        "INSERT INTO salon_jobs_partition (partition, owner) SELECT 0, id FROM salon_jobs_process WHERE kind = 'relay'"
-    )
-    change("INSERT INTO salon_jobs_partition (partition) VALUES (1)")
-    change(
-        "INSERT INTO salon_jobs_destination (aggregate_type, paused, outage_since, outage_code) VALUES"
-        " (%s, true, now() - interval '5 minutes', 'BROKER.DOWN')",
-        ORDERS,
-    )
-    change("INSERT INTO salon_jobs_limit (kind, name, paused) VALUES ('queue', 'mail', true)")
+    for entry, days, job in (("monthly", 8, 1000001), ("hourly", 6, 1000002)):
+        at = timezone.now() - timedelta(days=days)
+        insert("cron_tick", entry=entry, tick_at=at, fired_at=at, job_id=job)
+    insert("cron_tick", entry="nightly", tick_at=hour_ago, job_id=two[1].job)
+    change("INSERT INTO salon_jobs_partition (partition, owner) VALUES (0, 77), (1, NULL)")
+    since = timezone.now() - timedelta(minutes=5)
+    insert("destination", aggregate_type=ORDERS, paused=True, outage_since=since, outage_code="BROKER.DOWN")
+    insert("limit", kind="queue", name="mail", paused=True)
     return two
 
 
-def worker() -> int:
-    [(number,)] = seen("SELECT id FROM salon_jobs_process WHERE kind = 'worker'")
-    return int(number)
+@pytest.fixture
+def healthy(two: tuple[Rows, Rows]) -> None:
+    """Have a worker, and nothing that waits."""
+    for table in ("job", "blocked_aggregate", "message"):
+        change(f"DELETE FROM salon_jobs_{table}")
+    change("INSERT INTO salon_jobs_process (id, kind, hostname, pid) VALUES (1, 'worker', 'vm', 1)")
+
+
+NO_PROBLEMS = "No problems: workers run, and nothing waits for an operator."
 
 
 def text_of(client: Client, query: str = "") -> str:
@@ -183,7 +167,7 @@ def test_what_is_counted_leads_to_its_rows_for_whoever_may_see_them(busy: tuple[
         (f"message/?{urlencode({'destination': ORDERS, 'status__exact': 'pending'})}", "0 messages"),
         ("limit/?paused__exact=1", "1 limit"),
         ("process/?", "3 processes"),
-        (f"job/?leased_by__exact={worker()}&state__exact=running", "1 job"),
+        (f"job/?leased_by__exact={WORKER}&state__exact=running", "1 job"),
     ):
         assert f"/admin/salon_jobs/{wanted}" in links, wanted
         assert shown in client.get(f"/admin/salon_jobs/{wanted}").content.decode(), wanted
@@ -199,7 +183,7 @@ def test_what_is_counted_leads_to_its_rows_for_whoever_may_see_them(busy: tuple[
     assert 'id="processes"' in page
     ids = re.findall(r' id="([^"]+)"', page)
     assert len(ids) == len(set(ids))
-    assert f"/admin/salon_jobs/process/{worker()}/change/" in links
+    assert f"/admin/salon_jobs/process/{WORKER}/change/" in links
     assert re.search(r"long-haul for [\d.]+ min", client.get("/admin/salon_jobs/process/").content.decode())
     limited = staff(may=("view_dashboard", "view_all_stores"))
     for link in re.findall(r'href="(/admin/salon_jobs/[^"]+)"', limited.get(DASHBOARD).content.decode()):
@@ -318,69 +302,54 @@ def test_a_plot_of_zeros_has_one_mark_and_a_single_value_is_a_dot() -> None:
 
 
 def test_numbers_are_written_for_people() -> None:
-    assert [duration(s) for s in (None, 0, 0.0005, 0.25, 3, 90, 7200, 200_000)] == [
-        "–",
-        "0 s",
-        "<1 ms",
-        "250 ms",
-        "3 s",
-        "1.5 min",
-        "2 h",
-        "2.3 d",
-    ]
+    seconds = (None, 0, 0.0005, 0.25, 3, 90, 7200, 200_000)
+    assert [duration(s) for s in seconds] == ["–", "0 s", "<1 ms", "250 ms", "3 s", "1.5 min", "2 h", "2.3 d"]
     assert [number(n) for n in (None, 0, 1, 0.25, 12.6, 4_950_000)] == ["–", "0", "1", "0.25", "13", "4,950,000"]
     assert [counted(n, 1001) for n in (0, 1000, 1001)] == ["0", "1,000", "1,000+"]
+    assert [estimate(value) for value in (0, 7, 450_871)] == ["0", "≈7", "≈450,000"]
+    assert [about(value) for value in (None, 0.0, 0.431)] == ["–", "0 s", "≈431 ms"]
 
 
-def test_where_nothing_is_wrong_it_says_so(two: tuple[Rows, Rows]) -> None:
+def test_what_is_wrong_is_said_first(two: tuple[Rows, Rows]) -> None:
+    text = text_of(staff(everything=True))
+    start = "no worker is running (start one: python manage.py runworker)"
+    assert f"problems: {start}; 2 failed jobs; 2 parked aggregates." in text
+
+
+@pytest.mark.usefixtures("healthy")
+def test_where_nothing_is_wrong_it_says_so() -> None:
     client = staff(everything=True)
-    assert (
-        "problems: no worker is running (start one: python manage.py runworker); 2 failed jobs; 2 parked aggregates."
-        in text_of(client)
-    )
-    change("DELETE FROM salon_jobs_job")
-    change("DELETE FROM salon_jobs_blocked_aggregate")
-    change("INSERT INTO salon_jobs_process (id, kind, hostname, pid) VALUES (1, 'worker', 'vm', 1)")
-    assert "No problems: workers run, and nothing waits for an operator." in text_of(client)
-    change(
-        "INSERT INTO salon_jobs_destination (aggregate_type, outage_since, outage_code) VALUES (%s, now(), 'X')", ORDERS
-    )
-    assert re.search(
-        rf"1 problem: destination {ORDERS} has been down since [\d-]{{10}} \d\d:\d\d UTC \(X\)", text_of(client)
-    )
-    assert (
-        f'<a id="problem-{ORDERS}" href="/admin/salon_jobs/destinationstate/?q='
-        in client.get(DASHBOARD).content.decode()
-    )
+    assert NO_PROBLEMS in text_of(client)
+    insert("destination", aggregate_type=ORDERS, outage_since=timezone.now(), outage_code="X")
+    problem = rf"1 problem: destination {ORDERS} has been down since [\d-]{{10}} \d\d:\d\d"
+    assert re.search(rf"{problem} UTC \(X\)", text_of(client))
+    link = f'<a id="problem-{ORDERS}" href="/admin/salon_jobs/destinationstate/?q='
+    assert link in client.get(DASHBOARD).content.decode()
     with timezone.override("Asia/Tokyo"):
-        assert re.search(r" has been down since [\d-]{10} \d\d:\d\d JST \(X\)", text_of(client))
+        assert re.search(rf"{problem} JST \(X\)", text_of(client))
 
 
-def test_due_jobs_of_undeclared_tasks_are_a_problem_unless_they_are_paused(two: tuple[Rows, Rows]) -> None:
-    change("DELETE FROM salon_jobs_job")
-    change("DELETE FROM salon_jobs_blocked_aggregate")
-    change("INSERT INTO salon_jobs_process (id, kind, hostname, pid) VALUES (1, 'worker', 'vm', 1)")
+@pytest.mark.usefixtures("healthy")
+def test_due_jobs_of_undeclared_tasks_are_a_problem_unless_they_are_paused() -> None:
     add = "INSERT INTO salon_jobs_job (task, queue, run_at) VALUES (%s, 'mail', now() + %s * interval '1 hour')"
     change(add, "misspelt", 1)
     client = staff(everything=True)
-    assert "No problems: workers run, and nothing waits for an operator." in text_of(client)
-    change(add, "misspelt", -1)
-    change(add, "misspelt", -1)
-    assert "1 problem: 2 due jobs of a task that is not declared here: misspelt." in text_of(client)
-    change(add, "gone", -1)
-    assert "1 problem: 3 due jobs of tasks that are not declared here: gone, misspelt." in text_of(client)
-    for name in ("abandoned", "zapped"):
-        change(add, name, -1)
-    assert "5 due jobs of tasks that are not declared here: abandoned, gone, misspelt, …." in text_of(client)
+    assert NO_PROBLEMS in text_of(client)
+    for names, problem in (
+        (["misspelt"] * 2, "1 problem: 2 due jobs of a task that is not declared here: misspelt."),
+        (["gone"], "1 problem: 3 due jobs of tasks that are not declared here: gone, misspelt."),
+        (["abandoned", "zapped"], "5 due jobs of tasks that are not declared here: abandoned, gone, misspelt, …."),
+    ):
+        for name in names:
+            change(add, name, -1)
+        assert problem in text_of(client)
     change("INSERT INTO salon_jobs_limit (kind, name, paused) VALUES ('queue', 'mail', true)")
     assert "No problems" in text_of(client)
 
 
-def test_messages_that_nobody_relays_are_a_problem(two: tuple[Rows, Rows]) -> None:
-    for table in ("job", "blocked_aggregate", "message", "destination"):
-        change(f"DELETE FROM salon_jobs_{table}")
+@pytest.mark.usefixtures("healthy")
+def test_messages_that_nobody_relays_are_a_problem() -> None:
     emit = f"SELECT salon_jobs_emit('{ORDERS}', %s, 'order.created', '{{}}'::json, producer => 'salon')"
-    change("INSERT INTO salon_jobs_process (id, kind, hostname, pid) VALUES (1, 'worker', 'vm', 1)")
     change("INSERT INTO salon_jobs_destination (aggregate_type) VALUES (%s)", ORDERS)
     change("INSERT INTO salon_jobs_partition (partition) VALUES (0), (1)")
     client = staff(everything=True)
@@ -394,18 +363,15 @@ def test_messages_that_nobody_relays_are_a_problem(two: tuple[Rows, Rows]) -> No
         ) in text_of(client)
 
 
-def test_a_worker_without_some_queues_serves_the_others(two: tuple[Rows, Rows]) -> None:
-    change("DELETE FROM salon_jobs_job")
-    change("DELETE FROM salon_jobs_blocked_aggregate")
-    change(
-        "INSERT INTO salon_jobs_process (id, kind, hostname, pid, concurrency, queues)"
-        " VALUES (1, 'worker', 'vm', 1, 8, '[\"!night\", \"!dawn\"]')"
-    )
-    change("INSERT INTO salon_jobs_job (task, queue, run_at) VALUES ('test-system', 'mail', now())")
+@pytest.mark.usefixtures("healthy")
+def test_a_worker_without_some_queues_serves_the_others() -> None:
+    change('UPDATE salon_jobs_process SET concurrency = 8, queues = \'["!night", "!dawn"]\'')
+    add = "INSERT INTO salon_jobs_job (task, queue, run_at) VALUES ('test-system', %s, now())"
+    change(add, "mail")
     client = staff(everything=True)
     text = text_of(client)
-    assert "No problems: workers run, and nothing waits for an operator." in text
+    assert NO_PROBLEMS in text
     assert "all but night, dawn" in text
     assert "all but night, dawn, 8 threads" in client.get("/admin/salon_jobs/process/").content.decode()
-    change("INSERT INTO salon_jobs_job (task, queue, run_at) VALUES ('test-system', 'night', now())")
+    change(add, "night")
     assert "1 problem: no worker serves queue night (1 due job)." in text_of(client)

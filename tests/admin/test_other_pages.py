@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from datetime import date, datetime
+from datetime import UTC, date, datetime, timedelta
 from html import unescape
 from typing import Any
 from uuid import UUID
 
 import pytest
-from django.contrib.auth.models import Permission
+from django.apps import apps
+from django.contrib import admin
+from django.contrib.auth.models import Permission, User
 from django.contrib.staticfiles import finders
 from django.db import OperationalError, connections
+from django.http import HttpRequest
 from django.test import Client, override_settings
 
 from project.local.ports import free_port
@@ -22,8 +25,8 @@ from salon_jobs.control import run_cron_entry
 from salon_jobs.core.errors import CronInvalid
 from salon_jobs.jobs import registry
 from salon_jobs.schedule.entries import cron_entries
-from tests.admin.test_admin_readers import ADMIN, staff, two, web
-from tests.management.operator import add
+from tests.admin.test_admin_readers import ADMIN, Rows, staff, two, web
+from tests.management.operator import add, insert
 from tests.outbox.test_operate_messages import ORDERS, block, write
 from tests.support import change, seen
 
@@ -147,15 +150,11 @@ def test_run_now_says_why_there_is_no_payload() -> None:
 @pytest.fixture
 def result(stores: list[UUID]) -> int:
     """Keep what a job of the first store returned."""
-    change(
-        "INSERT INTO salon_jobs_job_result (job_id, store_id, task, queue, priority, payload, value, attempts,"
-        " worker_id, run_at, created_at, started_at, finished_at, expires_at)"
-        " VALUES (4711, %s, 'count-orders', 'default', 0, %s, %s, 1, 3, now(), now(), now() - interval '3 s', now(),"
-        " now() + interval '1 h')",
-        stores[0],
-        '{"year": 2026}',
-        '{"orders": 42, "password": "x"}',
-    )
+    now = datetime.now(UTC)
+    run = {"run_at": now, "created_at": now, "started_at": now, "finished_at": now, "attempts": 1, "worker_id": 3}
+    job = {"job_id": 4711, "store_id": stores[0], "task": "count-orders", "queue": "default", "priority": 0}
+    kept = {"payload": '{"year": 2026}', "value": '{"orders": 42, "password": "x"}'}
+    insert("job_result", **job, **run, **kept, expires_at=now + timedelta(hours=1))
     return 4711
 
 
@@ -212,12 +211,47 @@ def test_the_page_of_a_message_offers_what_its_status_allows() -> None:
         assert "Destination:" in page
         assert "Aggregate type" not in page
     form = {"action": "skip", "index": "0", "_selected_action": str(pending), "confirmed": "1"}
-    back = f"{ADMIN}message/{pending}/change/"
-    asked = client.post(f"{ADMIN}message/", {**form, "confirmed": [], "back": "javascript:alert(1)"}).content.decode()
-    assert "Back</a>" in asked
-    assert "javascript:" not in asked
-    assert client.post(f"{ADMIN}message/", {**form, "back": back}).headers["Location"] == back
+    client.post(f"{ADMIN}message/", form)
     assert seen("SELECT status FROM salon_jobs_message WHERE id = %s", pending) == [("skipped",)]
+    assert seen("SELECT object_id, change_message FROM django_admin_log") == [(str(pending), "skipped")]
+
+
+@pytest.mark.parametrize(
+    ("page", "permissions", "actions"),
+    [
+        ("job", "retry_job", "retry"),
+        ("job", "cancel_job", "cancel"),
+        ("job", "discard_job", "discard"),
+        ("job", "change_job", "change"),
+        ("job", "add_limit change_limit", "pause"),
+        ("message", "retry_message", "retry"),
+        ("message", "skip_message", "skip"),
+        ("message", "replay_message", "replay"),
+        ("blockedaggregate", "retry_message", "unpark"),
+        ("destinationstate", "pause_destinationstate", "pause resume"),
+        ("limit", "change_limit", "pause resume"),
+        ("cronentrystate", "run_cronentrystate", "run_now"),
+        ("inboxmessage", "retry_inboxmessage", "retry"),
+        ("inboxmessage", "dismiss_inboxmessage", "dismiss"),
+    ],
+)
+def test_each_action_has_its_permission(page: str, permissions: str, actions: str) -> None:
+    user = User.objects.create(username="looker", is_staff=True)
+    names = [f"view_{page}", "view_all_stores", *permissions.split()]
+    user.user_permissions.set(Permission.objects.filter(codename__in=names))
+    request = HttpRequest()
+    request.user = user
+    model_admin = admin.site.get_model_admin(apps.get_model("salon_jobs", page))
+    assert {*model_admin.get_actions(request)} - {"delete_selected"} == {*actions.split()}
+
+
+def test_an_action_that_is_not_offered_changes_nothing(two: tuple[Rows, Rows]) -> None:
+    client = staff(may=("view_all_stores",))
+    fields = {"confirmed": "1", "priority": "1", "scopes": ["task:test-store"], "verb": "paused"}
+    for action in ("discard", "change", "pause"):
+        client.post(f"{ADMIN}job/", {"action": action, "index": "0", "_selected_action": str(two[0].job), **fields})
+    assert seen("SELECT DISTINCT state, priority FROM salon_jobs_job") == [("failed", 0)]
+    assert seen("SELECT count(*) FROM salon_jobs_limit") == [(0,)]
 
 
 def test_the_list_of_messages_shows_errors_and_has_buttons() -> None:

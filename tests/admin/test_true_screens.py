@@ -9,11 +9,10 @@ import pytest
 from django.contrib.admin.utils import quote
 from django.core.management import CommandError
 
-from salon_jobs.core.units import about, estimate
 from salon_jobs.dashboard.processes import cron
 from tests.admin.test_admin_readers import staff, two, web
 from tests.admin.test_other_pages import text_of
-from tests.management.operator import add, run
+from tests.management.operator import add, insert, run
 from tests.outbox.test_operate_messages import ORDERS, write
 from tests.support import change, seen
 
@@ -58,11 +57,6 @@ def test_the_states_of_a_filtered_list_have_no_numbers_of_the_whole_table() -> N
         assert not re.search(r"running \d", text_of(client, f"job/?{query}")), query
 
 
-def test_estimates_are_marked_and_rounded() -> None:
-    assert [estimate(value) for value in (0, 7, 450_871)] == ["0", "≈7", "≈450,000"]
-    assert [about(value) for value in (None, 0.0, 0.431)] == ["–", "0 s", "≈431 ms"]
-
-
 def test_a_job_that_failed_says_after_how_many_attempts() -> None:
     client = staff(everything=True)
     for attempts, words in (5, "failed after all 5 attempts"), (1, "failed after its only attempt"):
@@ -70,20 +64,9 @@ def test_a_job_that_failed_says_after_how_many_attempts() -> None:
         assert words in text_of(client, f"job/{job_id}/change/")
 
 
-def test_a_destination_without_an_outage_is_not_called_reachable() -> None:
-    change("INSERT INTO salon_jobs_destination (aggregate_type) VALUES (%s) ON CONFLICT DO NOTHING", ORDERS)
-    change("UPDATE salon_jobs_destination SET paused = false, outage_since = NULL")
-    shown = text_of(staff(everything=True), "destinationstate/")
-    assert "no outage" in shown
-    assert "reachable" not in shown
-
-
 def test_the_list_has_the_error_of_a_job_that_is_retried() -> None:
     job_id = add(task="retried", attempts=1, max_attempts=3, run_at=datetime.now(UTC) + timedelta(hours=1))
-    change(
-        "INSERT INTO salon_jobs_job_error (job_id, attempt, error_class, message) VALUES (%s, 1, 'Empty', 'no tea')",
-        job_id,
-    )
+    insert("job_error", job_id=job_id, attempt=1, error_class="Empty", message="no tea")
     listed = run("list", "--task", "retried")[0]
     assert "Empty: no tea" in listed
     assert "retrying" in listed
@@ -105,12 +88,7 @@ def test_a_misspelt_subcommand_or_choice_gets_a_suggestion() -> None:
 def test_show_writes_the_same_traceback_once() -> None:
     job_id = add(attempts=3, max_attempts=5)
     for attempt in (1, 2, 3):
-        change(
-            "INSERT INTO salon_jobs_job_error (job_id, attempt, error_class, traceback) VALUES (%s, %s, 'Empty', %s)",
-            job_id,
-            attempt,
-            "Traceback: line 7\n",
-        )
+        insert("job_error", job_id=job_id, attempt=attempt, error_class="Empty", traceback="Traceback: line 7\n")
     out = run("show", str(job_id))[0]
     assert out.count("Traceback: line 7") == 1
     assert out.count("the same error as above") == 2
@@ -119,9 +97,7 @@ def test_show_writes_the_same_traceback_once() -> None:
 def test_a_running_job_shows_its_attempt_and_no_error_of_an_attempt_that_it_has_not_ended() -> None:
     job_id = add(state="running", attempts=1, max_attempts=2)
     for attempt in (1, 2):
-        change(
-            "INSERT INTO salon_jobs_job_error (job_id, attempt, error_class) VALUES (%s, %s, 'Empty')", job_id, attempt
-        )
+        insert("job_error", job_id=job_id, attempt=attempt, error_class="Empty")
     page = text_of(staff(everything=True), f"job/{job_id}/change/")
     assert "attempt 2 of 2" in page
     assert re.search(r"As of \d\d:\d\d:\d\d UTC\. Reload", page)
@@ -138,12 +114,6 @@ def test_a_job_cancelled_in_the_admin_says_by_whom_and_when() -> None:
     assert re.search(r"Outcome: cancelled by user [\w-]+, \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", page), page
     superseded = add(state="cancelled", reason="superseded")
     assert "cancelled, since a newer job has its key" in text_of(client, f"job/{superseded}/change/")
-
-
-def test_a_jobs_page_names_its_task_and_queue_before_its_payload() -> None:
-    page = text_of(staff(everything=True), f"job/{add()}/change/")
-    places = [page.index(heading) for heading in (" State ", " Task ", "Queue:", " Payload and errors ", " Times ")]
-    assert places == sorted(places)
 
 
 def test_a_destinations_page_counts_its_pending_messages() -> None:

@@ -9,7 +9,8 @@ import pytest
 from django.test import override_settings
 
 from tests.admin.test_admin_readers import ADMIN, Rows, staff, two, web
-from tests.support import change, seen
+from tests.management.operator import add, insert
+from tests.support import change
 
 __all__ = ["two", "web"]  # fixtures
 
@@ -24,24 +25,13 @@ PAGES = ["job/", "job/{job}/change/", "job/?q=%E2%80%AE", "limit/", "destination
 def job(two: tuple[Rows, Rows]) -> int:
     """Return the id of a job of the first store; everything about it has the name."""
     own = two[0]
-    [(job,)] = seen(
-        "INSERT INTO salon_jobs_job (task, queue, job_key, reason, store_id, state, started_at, finished_at,"
-        " error_class)"
-        " VALUES (%s, %s, %s, %s, %s, 'failed', now(), now(), 'E') RETURNING id",
-        *[NAME] * 4,
-        own.store,
-    )
-    change(
-        "INSERT INTO salon_jobs_job_error (job_id, store_id, attempt, error_class, message, traceback)"
-        " VALUES (%s, %s, 1, %s, %s, %s)",
-        job,
-        own.store,
-        *[NAME] * 3,
-    )
-    change("INSERT INTO salon_jobs_limit (kind, name, paused) VALUES ('queue', %s, true)", NAME)
-    change("INSERT INTO salon_jobs_destination (aggregate_type, paused) VALUES (%s, true)", NAME)
+    job = add(**dict.fromkeys(("task", "queue", "job_key", "reason"), NAME), store_id=own.store, state="failed")
+    error = dict.fromkeys(("error_class", "message", "traceback"), NAME)
+    insert("job_error", job_id=job, store_id=own.store, attempt=1, **error)
+    insert("limit", kind="queue", name=NAME, paused=True)
+    insert("destination", aggregate_type=NAME, paused=True)
     change("UPDATE store SET name = %s WHERE id = %s", NAME, own.store)
-    return int(job)
+    return job
 
 
 def page_of(client: Any, page: str, job: int = 0) -> str:

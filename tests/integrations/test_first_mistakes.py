@@ -9,14 +9,16 @@ import pytest
 
 from tests.backend.aliases import BACKEND
 from tests.backend.django_tasks_api import PACKAGE
+from tests.e2e.stubborn import spare_database
 from tests.integrations.tiny_project import APPS, TinyProject
+from tests.settings import url_for
 
 TASKS = "from salon_jobs import task\n@task(name='greet')\ndef greet(name: str) -> None: ...\n"
 new_project = partial(TinyProject, forked=True)
 ENQUEUE = ("shell", "--no-imports", "-c", "from shop.tasks import greet; greet.enqueue(name='Ada')")
 
 
-@pytest.mark.parametrize("command", [("check",), ("migrate",), ("runworker", "--burst")])
+@pytest.mark.parametrize("command", [("check",), ("runworker", "--burst")])
 def test_without_pgtrigger_every_command_names_it(tmp_path: Path, command: tuple[str, ...]) -> None:
     apps = tuple(app for app in APPS if app != "pgtrigger")
     done = new_project(tmp_path, apps=apps).manage(*command)
@@ -57,46 +59,35 @@ def test_another_database_is_named_where_its_driver_fails_first(tmp_path: Path) 
     assert "ConfigurationError: the database 'default' is SQLite, but" in done.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ENQUEUE,
-        ("runworker", "--burst", "--health-addr", "127.0.0.1:0"),
-        ("runscheduler", "--burst", "--health-addr", "127.0.0.1:0"),
-        ("salon_jobs", "list"),
-        ("salon_jobs", "stats"),
-        ("salon_jobs", "limit"),
-        ("salon_jobs", "doctor"),
-    ],
-    ids=" ".join,
-)
-def test_before_migrate_each_command_names_it(tmp_path: Path, empty_url: str, command: tuple[str, ...]) -> None:
-    done = new_project(tmp_path, url=empty_url, tasks=TASKS).manage(*command)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].endswith("; run: python manage.py migrate")
-    assert command is ENQUEUE or "WORKER.SCHEMA_MISSING: " in done.stderr.splitlines()[-1]
-    assert command is ENQUEUE or "Traceback" not in done.stderr
+def test_before_migrate_each_command_names_it(tmp_path: Path, empty_url: str) -> None:
+    project, health = new_project(tmp_path, url=empty_url, tasks=TASKS), ("--health-addr", "127.0.0.1:0")
+    services = (("runworker", "--burst", *health), ("runscheduler", "--burst", *health))
+    subcommands = [("salon_jobs", name) for name in ("list", "stats", "limit", "doctor")]
+    for command in (*services, *subcommands, ENQUEUE):
+        done = project.manage(*command)
+        assert done.returncode == 1
+        line = done.stderr.splitlines()[-1]
+        assert line.endswith("; run: python manage.py migrate"), command
+        assert command is ENQUEUE or "WORKER.SCHEMA_MISSING: " in line, command
+        assert command is ENQUEUE or "Traceback" not in done.stderr, command
 
 
-def test_a_worker_without_tasks_says_so(tmp_path: Path, empty_url: str) -> None:
-    project = new_project(tmp_path, url=empty_url)
-    assert project.manage("migrate", "--verbosity", "0").returncode == 0
-    for tasks in ("", TASKS):
-        (tmp_path / "shop/tasks.py").write_text(tasks)
-        done = project.manage("runworker", "--burst", "--health-addr", "127.0.0.1:0")
-        assert done.returncode == 0, done.stderr
-        assert ("No task is declared" in done.stderr) is (not tasks)
+def test_a_worker_without_tasks_says_so_and_names_what_may_be_meant(tmp_path: Path, migrated: None) -> None:
+    with spare_database(copied=True) as name:
+        project, shop = new_project(tmp_path, url=url_for(None, name)), tmp_path / "shop"
 
+        def said() -> str:
+            done = project.manage("runworker", "--burst", "--health-addr", "127.0.0.1:0")
+            assert done.returncode == 0, done.stderr
+            return done.stderr
 
-def test_a_worker_without_tasks_names_the_apps_searched_and_near_names(tmp_path: Path, empty_url: str) -> None:
-    project = new_project(tmp_path, url=empty_url)
-    assert project.manage("migrate", "--verbosity", "0").returncode == 0
-    (tmp_path / "shop/tasks.py").unlink()
-    for name in ("task", "tests", "models"):
-        (tmp_path / f"shop/{name}.py").write_text(TASKS if name == "task" else "")
-    done = project.manage("runworker", "--burst", "--health-addr", "127.0.0.1:0")
-    assert done.returncode == 0, done.stderr
-    assert "Apps searched: shop. Rename shop/task.py, or import it in tasks.py, if its tasks are meant" in done.stderr
+        assert "No task is declared" in said()
+        (shop / "tasks.py").write_text(TASKS)
+        assert "No task is declared" not in said()
+        (shop / "tasks.py").rename(shop / "task.py")
+        for module in ("tests", "models"):
+            (shop / f"{module}.py").write_text("")
+        assert "Apps searched: shop. Rename shop/task.py, or import it in tasks.py, if its tasks are meant" in said()
 
 
 def test_a_url_to_listen_at_with_another_scheme_is_refused(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
@@ -27,7 +25,6 @@ from salon_jobs.core.events import JOB_OUTCOME_UNKNOWN
 from salon_jobs.integrations import opentelemetry
 from salon_jobs.outbox import Draft
 from tests import tasks
-from tests.interpreter import ROOT
 from tests.outbox.scene import ORDERS, answer_with, relay_in_burst
 from tests.outbox.whole_way import relay_and_consume, run_all
 
@@ -278,16 +275,3 @@ def test_messages_of_no_trace_make_no_spans_in_a_relay(spans: Spans) -> None:
     assert relay_in_burst()
     assert spans.names == []
     assert len(MemoryPublisher.published) == 2
-
-
-def test_without_the_package_the_extra_is_named() -> None:
-    code = (
-        "import sys; sys.modules['opentelemetry'] = None\n"
-        "import tests.settings, django\n"
-        "from django.conf import settings\n"
-        "given = {'INSTALLED_APPS': ['pgtrigger', 'salon_jobs'], 'DATABASES': tests.settings.DATABASES}\n"
-        "settings.configure(**given, SALON_JOBS={'TRACING': True})\n"
-        "django.setup()"
-    )
-    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert "pip install 'salon-jobs[opentelemetry]'" in found.stderr

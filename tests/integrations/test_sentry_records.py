@@ -24,7 +24,7 @@ from salon_jobs.schedule.scheduler import Scheduler, register
 from tests import tasks
 from tests.e2e.worker_process import eventually
 from tests.outbox.scene import emitted, relaying
-from tests.outbox.whole_way import fail, run_all
+from tests.outbox.whole_way import run_all
 from tests.sentry_server import SentryServer
 from tests.support import change
 
@@ -90,18 +90,6 @@ def test_a_broken_publisher_is_one_event_until_it_works_again(sentry: SentryServ
             eventually(lambda: len(MemoryPublisher.published) == number, 20)  # noqa: B023 - called at once
             events = received(sentry)
             assert [event["fingerprint"] for event in events].count(["publisher_broken"]) == number
-
-
-def test_gwt_10_a_failed_job_is_exactly_one_event_and_a_retry_is_none(sentry: SentryServer, stores: list[UUID]) -> None:
-    tasks.hooks.store = fail
-    handle = tasks.in_store.using(max_attempts=2).enqueue(store_id=stores[0])
-    run_all()
-    assert received(sentry) == []
-    change("UPDATE salon_jobs_job SET run_at = now()")
-    run_all()
-    [event] = received(sentry)
-    assert event["exception"]["values"][-1]["value"] == "the till is closed"
-    assert event["tags"] == {"task_name": "test-store", "store_id": str(stores[0]), "attempt": 2, "job_id": handle.id}
 
 
 def test_an_on_commit_callback_that_raises_is_one_event_of_its_job(sentry: SentryServer, stores: list[UUID]) -> None:

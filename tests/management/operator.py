@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management import call_command
 
-from tests.support import in_state, seen, selected
+from tests.support import change, in_state, seen, selected
 
 
 def run(*arguments: str) -> tuple[str, str]:
@@ -24,3 +24,9 @@ def add(**columns: Any) -> int:
     values = [columns[name] for name in row if name in columns]
     [(job_id,)] = seen(f"INSERT INTO salon_jobs_job {selected(row)} RETURNING id", *values)
     return int(job_id)
+
+
+def insert(table: str, **columns: Any) -> None:
+    """Write a row of one of our tables."""
+    values = ", ".join(["%s"] * len(columns))
+    change(f"INSERT INTO salon_jobs_{table} ({', '.join(columns)}) VALUES ({values})", *columns.values())

@@ -15,7 +15,7 @@ import pytest
 from salon_jobs.core.terminal import Painted, Screen, columns_of, fitted
 from salon_jobs.jobs import limits
 from tests.interpreter import start_python
-from tests.management.operator import add, run
+from tests.management.operator import add, insert, run
 from tests.management.test_salon_jobs_command import minute
 from tests.outbox.test_operate_messages import block, write
 from tests.support import change
@@ -25,16 +25,27 @@ COLOUR = re.compile(r"\x1b\[\d+m")
 
 def on_a_terminal(*arguments: str, **environment: str) -> str:
     """Run a subcommand on a terminal of 80 columns; return what it shows."""
+    return on_terminal("manage.py", "salon_jobs", *arguments, **environment)
+
+
+def all_on_a_terminal(*subcommands: str) -> list[str]:
+    """Run several subcommands, as ``on_a_terminal`` does, in one process."""
+    program = (
+        "from django.core.management import call_command\n"
+        f"for subcommand in {subcommands!r}:\n"
+        "    print('~~~')\n"
+        "    call_command('salon_jobs', *subcommand.split())\n"
+    )
+    return on_terminal("manage.py", "shell", "--no-imports", "-c", program).split("~~~\n")[1:]
+
+
+def on_terminal(*words: str, **environment: str) -> str:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
-    process = start_python(
-        *("manage.py", "salon_jobs", *arguments),
-        environment={**inherited, "DJANGO_SETTINGS_MODULE": "project.settings", "TERM": "xterm", **environment},
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-    )
+    settings = {"DJANGO_SETTINGS_MODULE": "project.settings", "TERM": "xterm"}
+    surroundings = {**inherited, **settings, **environment}
+    process = start_python(*words, environment=surroundings, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     text = b""
     try:
@@ -60,14 +71,10 @@ def fill(process_id: int, store: UUID) -> int:
     change("UPDATE salon_jobs_job SET started_at = now() - interval '3 minutes' WHERE state = 'running'")
     change("UPDATE salon_jobs_job SET finished_at = now() - interval '2 hours' WHERE state IN ('failed', 'succeeded')")
     for attempt in (1, 2, 3):
-        change(
-            "INSERT INTO salon_jobs_job_error (job_id, attempt, error_class, message, traceback)"
-            " VALUES (%s, %s, 'a.CardError', %s, 'Traceback')",
-            failed,
-            attempt,
-            f"カード会社が注文{attempt}のお支払いを拒否しました。お客様に連絡してから、もう一度お試しください。" * 2,
-        )
-    change("INSERT INTO salon_jobs_limit (kind, name, paused) VALUES ('queue', 'mail', true)")
+        said = f"カード会社が注文{attempt}のお支払いを拒否しました。お客様に連絡してから、もう一度お試しください。"
+        told = {"error_class": "a.CardError", "message": said * 2, "traceback": "Traceback"}
+        insert("job_error", job_id=failed, attempt=attempt, **told)
+    insert("limit", kind="queue", name="mail", paused=True)
     return failed
 
 
@@ -77,33 +84,24 @@ def test_all_tables_fit_eighty_columns(process_id: int, stores: list[UUID]) -> N
     head = write("failed", aggregate=str(uuid4()), kind="arn:aws:sns:ap-northeast-1:123456789012:reservations")
     block(head, "parked")
     change("UPDATE salon_jobs_message SET last_error = %s", "SNS.FAILED " + "too large " * 20)
-    change(
-        "INSERT INTO salon_jobs_inbox (consumer, message_id, event, status, code, reason)"
-        " VALUES ('confirmations', %s, 'reservation.confirmed', 'rejected', 'ENVELOPE.INVALID', 'no event')",
-        str(uuid4()),
-    )
+    rejected = {"event": "reservation.confirmed", "status": "rejected", "code": "ENVELOPE.INVALID"}
+    insert("inbox", consumer="confirmations", message_id=str(uuid4()), reason="no event", **rejected)
     limits.pause(store_id=stores[0], by="dana")
+    entry = "cleanup-expired-operator-invitations"
     whole = {
         "inbox": "ENVELOPE.INVALID · reservation.confirmed · no event",
         "limit": "    Salon 0; paused by dana since",
         "messages list": "    made · ",
+        "cron list": f"\n{entry} ",
     }
-    commands = (*whole, "list", "stats", "messages parked", "top --once", "cron list")
-    for command in commands:
-        shown = on_a_terminal(*command.split())
+    commands = (*whole, "list", "stats", "messages parked", "top --once")
+    for command, shown in zip(commands, all_on_a_terminal(*commands), strict=True):
         assert COLOUR.search(shown), command
         lines = COLOUR.sub("", shown).splitlines()
         assert max(map(columns_of, lines)) <= 80, shown
         assert "+00:00" not in shown
         assert "None" not in shown
-        assert whole.get(command, "") in shown
-
-
-def test_names_of_cron_entries_are_whole(database: None) -> None:
-    lines = COLOUR.sub("", on_a_terminal("cron")).splitlines()
-    assert lines[0].split() == ["entry", "schedule", "zone", "next", "last"]
-    names = {line.split()[0] for line in lines[1:]}
-    assert "cleanup-expired-operator-invitations" in names
+        assert whole.get(command, "") in "\n".join(lines)
 
 
 def test_a_note_is_not_in_the_colour_of_an_error(database: None) -> None:
@@ -154,7 +152,6 @@ def test_top_shows_failures_within_the_first_screen(process_id: int, stores: lis
 @pytest.mark.parametrize(
     ("arguments", "environment", "coloured"),
     [
-        (("list",), {}, True),
         (("list",), {"NO_COLOR": "1"}, False),
         (("list",), {"TERM": "dumb"}, False),
         (("list",), {"DJANGO_COLORS": "nocolor"}, False),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from tests.management.operator import add, run
+from tests.management.operator import add, insert, run
 from tests.management.test_salon_jobs_command import minute
 from tests.outbox.test_operate_messages import ORDERS, block, write
-from tests.support import change, seen
+from tests.support import change
 
 # Clears the screen; the same begun by one byte of eight bits; writes from right to left.
 EVIL = "\x1b[2J\x9b2J\u202e"
@@ -15,28 +15,15 @@ EVIL = "\x1b[2J\x9b2J\u202e"
 
 def test_no_command_lets_what_it_shows_command_the_terminal(database: None) -> None:
     job = add(task=f"t{EVIL}", queue=f"q{EVIL}", state="failed", reason=EVIL, payload=json.dumps({EVIL: f"予約{EVIL}"}))
-    change(
-        "INSERT INTO salon_jobs_job_error (job_id, attempt, error_class, message, traceback)"
-        " VALUES (%s, 1, %s, %s, %s)",
-        job,
-        EVIL,
-        EVIL,
-        f"first\n  second{EVIL}",
-    )
-    change("INSERT INTO salon_jobs_limit (kind, name, paused) VALUES ('queue', %s, true)", f"q{EVIL}")
+    told = {"error_class": EVIL, "message": EVIL, "traceback": f"first\n  second{EVIL}"}
+    insert("job_error", job_id=job, attempt=1, **told)
+    insert("limit", kind="queue", name=f"q{EVIL}", paused=True)
     minute(f"t{EVIL}", 1, failed=1)
     message = write("failed", aggregate=f"a{EVIL}")
     change("UPDATE salon_jobs_message SET last_error = %s", f"said{EVIL}")
     block(message, "parked")
-    [(inbox,)] = seen(
-        "INSERT INTO salon_jobs_inbox (consumer, message_id, event, producer, status, code, reason, raw)"
-        " VALUES ('c', %s, %s, %s, 'rejected', 'C', %s, %s) RETURNING id",
-        f"m{EVIL}",
-        EVIL,
-        EVIL,
-        EVIL,
-        f"first\nsecond{EVIL}",
-    )
+    received = {"message_id": f"m{EVIL}", "event": EVIL, "producer": EVIL, "raw": f"first\nsecond{EVIL}"}
+    insert("inbox", id=5, consumer="c", status="rejected", code="C", reason=EVIL, **received)
     commands = (
         ("list",),
         ("show", str(job)),
@@ -44,7 +31,7 @@ def test_no_command_lets_what_it_shows_command_the_terminal(database: None) -> N
         ("stats",),
         ("limit",),
         ("inbox",),
-        ("inbox", "show", str(inbox)),
+        ("inbox", "show", "5"),
         ("messages", "list"),
         ("messages", "show", str(message)),
         ("messages", "parked"),

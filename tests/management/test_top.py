@@ -21,21 +21,16 @@ from django.test.utils import CaptureQueriesContext
 from tests.e2e.severing_proxy import SeveringProxy
 from tests.e2e.worker_process import eventually
 from tests.interpreter import start_python
-from tests.management.operator import add, run
+from tests.management.operator import add, insert, run
 from tests.settings import url_for
-from tests.support import change
 
 
 def test_one_page_shows_what_waits_runs_and_fails(process_id: int) -> None:
     add(queue="night")
     add(state="running", leased_by=process_id, lease=1)
     failed = add(task="charge", state="failed", fingerprint=1, error_class="builtins.KeyError")
-    change(
-        "INSERT INTO salon_jobs_job_error (job_id, attempt, error_class, message) VALUES (%s, 1, '', %s)",
-        failed,
-        "\x1b[2Jno such\ncard",
-    )
-    change("INSERT INTO salon_jobs_limit (kind, name, paused) VALUES ('queue', 'night', true)")
+    insert("job_error", job_id=failed, attempt=1, error_class="", message="\x1b[2Jno such\ncard")
+    insert("limit", kind="queue", name="night", paused=True)
     out = StringIO()
     with CaptureQueriesContext(connections["operator"]) as captured:
         call_command("salon_jobs", "top", stdout=out)
@@ -52,7 +47,7 @@ def test_scripts_read_the_page_as_json(process_id: int) -> None:
     retried = add(state="running", leased_by=process_id, lease=1, started_at="now")
     longest = add(state="running", leased_by=process_id, lease=1, started_at="yesterday")
     failed = add(task="charge", state="failed", fingerprint=1, error_class="builtins.KeyError", finished_at="now")
-    change("INSERT INTO salon_jobs_limit (kind, name, paused) VALUES ('queue', 'night', true)")
+    insert("limit", kind="queue", name="night", paused=True)
     page = json.loads(run("top", "--json")[0])
     assert page["paused"] == ["queue night"]
     assert [(kind["task"], kind["newest_id"]) for kind in page["failures"]] == [("charge", failed)]
@@ -63,7 +58,7 @@ def test_scripts_read_the_page_as_json(process_id: int) -> None:
 
 
 def test_a_paused_store_is_named_by_its_id_where_nothing_may_read_its_name(stores: list[UUID], settings: Any) -> None:
-    change("INSERT INTO salon_jobs_limit (kind, name, paused) VALUES ('store', %s, true)", str(stores[0]))
+    insert("limit", kind="store", name=str(stores[0]), paused=True)
     # The operator's role sees no row of a project's own tables.
     for unread in ({"DATABASE": "operator"}, {"STORE_MODEL": None, "MEMBERSHIP_MODEL": None}):
         with override_settings(SALON_JOBS={**settings.SALON_JOBS, **unread}):

@@ -1,7 +1,9 @@
-"""Shows that ``sent_at`` is the time of the publish alone, and that what ended otherwise says when."""
+"""Shows what says when a message was sent or ended otherwise, and that it goes so long after that."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import timedelta
 from uuid import UUID
 
 import pytest
@@ -10,12 +12,10 @@ from django.db import IntegrityError, transaction
 from salon_jobs import tenant_context
 from salon_jobs.brokers.memory import MemoryPublisher
 from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
-from salon_jobs.control import retry_messages, skip_messages
-from salon_jobs.inbox.queries import dismiss_messages
-from salon_jobs.models import InboxMessage
+from salon_jobs.control import skip_messages
 from salon_jobs.outbox import queries
 from salon_jobs.outbox.marker import MessagePruner
-from tests.outbox.scene import emitted, relay_in_burst
+from tests.outbox.scene import emitted, fill, relay_in_burst, statuses
 from tests.outbox.test_backlog import message
 from tests.support import change, seen
 
@@ -61,35 +61,12 @@ def test_sent_at_is_true_of_a_message_however_it_ended(stores: list[UUID]) -> No
     assert seen(f"SELECT bool_and({in_time}) FROM salon_jobs_message") == [(True,)]
 
 
-def test_a_failed_message_that_is_retried_has_not_ended_any_more() -> None:
-    emitted(event="refused")
-    MemoryPublisher.answer = answer
-    assert relay_in_burst()
-    assert retry_messages([id_of("refused")], using=OPERATOR)[0].changed
-    assert times() == {"refused": ("pending", False, False)}
-    MemoryPublisher.answer = None
-    assert relay_in_burst()
-    assert times() == {"refused": ("published", True, False)}
-
-
 def test_a_message_that_arrived_although_it_was_skipped_was_sent() -> None:
     message_id = emitted(event="crossed")
     assert skip_messages([id_of("crossed")], using=OPERATOR)[0].changed
     assert times() == {"crossed": ("skipped", False, True)}
     queries.mark_published([message(id_of("crossed"), message_id=message_id)], using="default")
     assert times() == {"crossed": ("published", True, False)}
-
-
-def test_skipped_messages_are_pruned_by_the_time_at_which_they_were_skipped() -> None:
-    for event in ("long ago", "lately", "failed"):
-        emitted(event=event)
-    change("UPDATE salon_jobs_message SET created_at = now() - interval '1 year'")
-    skip_messages([id_of("long ago"), id_of("lately")], using=OPERATOR)
-    failed = "status = 'failed', ended_at = now() - interval '1 year'"
-    change(f"UPDATE salon_jobs_message SET {failed} WHERE event = 'failed'")
-    change("UPDATE salon_jobs_message SET ended_at = now() - interval '31 days' WHERE event = 'long ago'")
-    assert MessagePruner(using="default").run_once() == 1
-    assert times().keys() == {"lately", "failed"}
 
 
 @pytest.mark.parametrize(
@@ -110,9 +87,51 @@ def test_not_even_sql_by_hand_can_make_the_times_lie(times: str) -> None:
         change(f"UPDATE salon_jobs_message SET {times}")
 
 
-def test_a_dismissed_incoming_message_says_when() -> None:
-    rejected = {"consumer": "orders", "status": InboxMessage.Status.REJECTED}
-    first, _ = (InboxMessage.objects.create(message_id=str(number), **rejected) for number in range(2))
-    assert [each.changed for each in dismiss_messages([first.pk], using=OPERATOR)] == [True]
-    rows = seen("SELECT status, ended_at BETWEEN received_at AND now() FROM salon_jobs_inbox ORDER BY id")
-    assert rows == [("dismissed", True), ("rejected", None)]
+def sent(status: str, age: timedelta, count: int = 1) -> None:
+    fill(count, f"'{status}'", created_at=f"now() - interval '{age.total_seconds()} s'")
+
+
+def test_what_is_past_its_retention_goes_and_nothing_unsent() -> None:
+    year = timedelta(days=365)
+    for status in ("pending", "failed", "published", "skipped"):
+        sent(status, year, 3)
+    sent("published", timedelta(days=6, hours=23))
+    sent("skipped", timedelta(days=29))
+    change("UPDATE salon_jobs_message SET created_at = now() - interval '1 year'")  # what counts is when each ended
+    assert MessagePruner(using="default").run_once() == 6
+    assert statuses() == {"pending": 3, "failed": 3, "published": 1, "skipped": 1}
+
+
+def test_a_walk_goes_past_what_is_never_sent_and_ends_where_messages_are_young() -> None:
+    sent("pending", timedelta(days=400), 6_000)
+    sent("published", timedelta(days=30), 6_000)
+    sent("published", timedelta(0), 12_000)
+    now = [0.0]
+    pruner = MessagePruner(using="default", clock=lambda: now[0])
+    assert pruner.run_once() == 6_000
+    assert statuses() == {"pending": 6_000, "published": 12_000}
+    change("UPDATE salon_jobs_message SET status = 'published', sent_at = now() - interval '8 days' WHERE id <= 6000")
+    assert pruner.run_once() == 0, "the walk goes on where it was"
+    now[0] = 3600.0
+    assert pruner.run_once() == 6_000, "and from the start every hour"
+
+
+@pytest.mark.parametrize(
+    ("retention", "aged"),
+    [(None, {"published": 3650, "skipped": 3650}), (timedelta(days=32), {"skipped": 31})],
+    ids=["no retention", "skipped as long as published"],
+)
+def test_what_the_retention_keeps_stays(
+    change_settings: Callable[..., None], retention: timedelta | None, aged: dict[str, int]
+) -> None:
+    change_settings(OUTBOX={"RETAIN_PUBLISHED": retention})
+    for status, days in aged.items():
+        sent(status, timedelta(days=days))
+    assert MessagePruner(using="default").run_once() == 0
+
+
+@pytest.mark.slow
+def test_messages_that_were_sent_late_do_not_end_the_walk() -> None:
+    sent("published", timedelta(days=8), 12_000)
+    change("UPDATE salon_jobs_message SET sent_at = now() WHERE id < (SELECT min(id) + 6000 FROM salon_jobs_message)")
+    assert MessagePruner(using="default").run_once() == 6_000

@@ -58,14 +58,6 @@ def test_a_payload_larger_than_arguments_may_be_is_refused_by_emit(stores: list[
         emit("rn::jobs:::test-store", aggregate_id="a", event="asked", payload={"text": 2000 * "x"})
 
 
-def test_a_payload_that_does_not_fit_parks(stores: list[UUID]) -> None:
-    with tenant_context(stores[0]):
-        emit("rn::jobs:::test-store", aggregate_id="a", event="asked", payload={"unknown": 1})
-    assert relay_in_burst()
-    assert seen("SELECT status, code FROM salon_jobs_blocked_aggregate") == [("parked", "JOB.PAYLOAD_INVALID")]
-    assert not Job.objects.exists()
-
-
 def test_a_drain_publishes_inside_the_tests_own_transaction(stores: list[UUID]) -> None:
     with transaction.atomic():
         with tenant_context(stores[0]):

@@ -21,17 +21,6 @@ OPERATOR = "operator"
 HELD = "SELECT status, code FROM salon_jobs_blocked_aggregate"
 
 
-def test_a_retried_head_is_sent_and_the_others_of_its_aggregate_follow() -> None:
-    answer_with(Verdict.REFUSED, times=1)
-    for number in range(3):
-        emitted("a", number=number)
-    with relaying():
-        eventually(lambda: statuses() == {"failed": 1, "pending": 2} and blocked_count() == 1)
-        assert retry_messages(ids()[:1], using=OPERATOR)[0].changed
-        eventually(lambda: statuses() == {"published": 3} and blocked_count() == 0)
-    assert arrived() == [("a", 0), ("a", 1), ("a", 2)]
-
-
 def test_a_failed_message_of_no_aggregate_is_found_again_below_the_cursor() -> None:
     answer_with(Verdict.REFUSED, times=1)
     emitted(number=1)

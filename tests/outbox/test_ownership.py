@@ -212,13 +212,15 @@ def test_no_failure_is_written_by_a_relay_that_lost_the_partition(owner: Ownersh
     clock.now = 20
     beat(other)
     assert queries.write_failures([unpublished], owner=1, using="default") == set()
+    assert queries.write_unresolvable([unpublished], owner=1, using="default") == set()
+    assert seen("SELECT count(*) FROM salon_jobs_blocked_aggregate") == [(0,)]
     assert queries.write_failures([unpublished], owner=2, using="default") == {message.id}
 
 
 def test_a_relay_whose_connections_age_takes_over_what_another_left(
     outbox: None, change_settings: Callable[..., None], monkeypatch: Any
 ) -> None:
-    change_settings(PROCESS_SILENT_AFTER=5)
+    change_settings(PROCESS_SILENT_AFTER=2)
     monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 1)
     queries.make_partitions(using="default")
     change("UPDATE salon_jobs_partition SET owner = 99, epoch = 7")

@@ -9,9 +9,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from django.db import ProgrammingError, transaction
 
-from salon_jobs import tenant_context
 from salon_jobs.control import ActionResult, MessageCriteria, replay_messages
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.models import Message
@@ -156,24 +154,4 @@ def test_one_that_is_just_being_retried_is_left_out_and_reported() -> None:
         done = work.result(10)
     assert (done.messages, done.replay_id) == (0, None)
     assert done.refused[0].detail.startswith("it is pending; only ")
-    assert seen(NEW) == []
-
-
-def test_it_holds_the_gate_until_it_is_committed_and_wakes_the_relays() -> None:
-    message = write("published")
-    with psycopg.connect(url_for("worker_runtime"), autocommit=True) as relay:
-        relay.execute("LISTEN salon_jobs_message")
-        with transaction.atomic(OPERATOR):
-            replay_messages(MessageCriteria(ids=(message,)), **WHY)
-            assert relay.execute("SELECT bound, cardinality(holders) FROM salon_jobs_gate()").fetchall() == [
-                (message, 1)
-            ]
-        assert [notification.payload for notification in relay.notifies(timeout=5, stop_after=1)] == [""]
-
-
-def test_the_web_can_not(stores: list[UUID]) -> None:
-    own = write("published", store=stores[0])
-    with tenant_context(stores[0], using="web"), pytest.raises(ProgrammingError) as refused, transaction.atomic("web"):
-        replay_messages(MessageCriteria(ids=(own,)), requested_by="x", reason="x", using="web")
-    assert isinstance(refused.value.__cause__, psycopg.errors.InsufficientPrivilege)
     assert seen(NEW) == []

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 
-import psycopg
 import pytest
 from django.db import transaction
 
@@ -26,9 +24,8 @@ from tests.outbox.scene import (
     relaying,
     statuses,
 )
-from tests.outbox.test_operate_messages import OPERATOR, block, blocked, wait_for_a_lock, write
-from tests.settings import url_for
-from tests.support import change, elsewhere, seen
+from tests.outbox.test_operate_messages import OPERATOR, block, blocked, write
+from tests.support import change, seen
 
 
 @pytest.fixture
@@ -150,18 +147,3 @@ def test_those_of_a_blocked_aggregate_stay_skipped_and_say_what_blocks_it(status
     ]
     assert blocked() == [*rows, (free, "waiting", True, 0)]
     assert skipped() == [before, behind]
-
-
-def test_one_that_was_sent_at_the_moment_it_was_skipped_is_not_sent_again() -> None:
-    number = write()
-    assert changed(skip_messages([number], using=OPERATOR)) == 1
-    with ThreadPoolExecutor(1) as pool, psycopg.connect(url_for("worker_runtime")) as relay:
-        # A relay marks what the broker took although somebody skipped it meanwhile; the operator waits for that.
-        relay.execute(
-            "UPDATE salon_jobs_message SET status = 'published', sent_at = now(), ended_at = NULL WHERE id = %s",
-            [number],
-        )
-        sending = elsewhere(pool, lambda: send_skipped_messages([number], using=OPERATOR))
-        wait_for_a_lock()
-        relay.commit()
-        assert sending.result(20) == [ActionResult(number, False, "it is published; only skipped messages can be sent")]

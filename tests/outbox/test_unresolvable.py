@@ -6,12 +6,10 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from io import StringIO
 from threading import Event
 from typing import Any
 
 import pytest
-from django.core.management import call_command
 from django.db import transaction
 from nats.aio.client import Client
 
@@ -19,11 +17,8 @@ from salon_jobs import emit_many
 from salon_jobs.brokers.memory import MemoryPublisher
 from salon_jobs.brokers.nats.publisher import aggregate_of
 from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
-from salon_jobs.outbox import queries
-from salon_jobs.outbox.queries import Failure
 from tests.e2e.worker_process import eventually
 from tests.outbox.scene import (
-    ORDERS,
     answer_with,
     arrived,
     blocked_count,
@@ -42,7 +37,7 @@ from tests.support import seen
 TO = "rn::nats:::orders"
 EAST, WEST = [f"a{n}" for n in range(10)], [f"a{n}" for n in range(10, 20)]
 AGGREGATES = (*EAST, *WEST)
-ROUNDS = 26
+ROUNDS = 6
 
 
 @pytest.fixture
@@ -119,7 +114,7 @@ def test_a_subject_that_no_stream_takes_holds_its_own_aggregate_alone(
     with relaying():
         for number in range(ROUNDS):
             emit_round(number, *(["bad", ""] if number in (0, 5) else []))
-        eventually(lambda: statuses() == {"published": 520, "pending": 4}, 30)
+        eventually(lambda: statuses() == {"published": 20 * ROUNDS, "pending": 4}, 30)
         assert there(two_streams, "east", "west") == all_of(*AGGREGATES)
         assert outages() == [""]
         held = ("waiting", "NATS.NO_STREAM", 0)
@@ -134,7 +129,7 @@ def test_a_subject_that_no_stream_takes_holds_its_own_aggregate_alone(
         assert warned("destination_unresolvable") == warned("destination_lost") == []
 
         give_east(two_streams, "bad", "")
-        eventually(lambda: statuses() == {"published": 524}, 40)
+        eventually(lambda: statuses() == {"published": 20 * ROUNDS + 4}, 40)
     found = there(two_streams, "east")
     assert found["bad"] == [0, 5]
     assert sorted(found[""]) == [0, 5]
@@ -217,7 +212,7 @@ def test_a_stream_without_a_leader_does_not_stop_the_aggregates_of_another(use: 
             assert charged() == 0
             eventually(lambda: outages() == [""])
             away.start()
-            eventually(lambda: statuses() == {"published": 520}, 60)
+            eventually(lambda: statuses() == {"published": 20 * ROUNDS}, 60)
         assert there(reached, "east", "west") == all_of(*AGGREGATES)
 
 
@@ -246,7 +241,7 @@ def test_a_full_stream_does_not_stop_the_aggregates_of_another(nats: NatsBroker)
     with relaying():
         for number in range(ROUNDS):
             emit_round(number)
-        eventually(lambda: statuses() == {"published": 265, "pending": 255}, 30)
+        eventually(lambda: statuses() == {"published": 10 * ROUNDS + 5, "pending": 10 * ROUNDS - 5}, 30)
         assert there(nats, "west") == all_of(*WEST)
         assert {row[2] for row in blocked()} == {"NATS.STREAM_FULL"}
 
@@ -272,7 +267,7 @@ def test_a_subscriber_that_is_no_stream_makes_no_outage_of_it(
             with relaying():
                 for number in range(ROUNDS):
                     emit_round(number, *(["bad"] if number == 0 else []))
-                eventually(lambda: statuses() == {"published": 520, "pending": 1}, 30)
+                eventually(lambda: statuses() == {"published": 20 * ROUNDS, "pending": 1}, 30)
                 eventually(lambda: blocked() == [("bad", "waiting", "NATS.NO_STREAM", 0)])
                 assert outages() == [""]
         finally:
@@ -290,10 +285,9 @@ def test_a_stream_for_some_of_the_subjects_ends_the_wait_of_those(nats: NatsBrok
     assert blocked() == [("bad", "waiting", "NATS.NO_STREAM", 0)]
 
 
-@pytest.mark.parametrize("bad", [500, pytest.param(5000, marks=pytest.mark.slow)])
-def test_thousands_of_them_do_not_stop_the_others(bad: int) -> None:
+def test_hundreds_of_them_do_not_stop_the_others() -> None:
     answer_with(Verdict.UNRESOLVABLE, "TEST.NOWHERE", aggregate="bad")
-    good = 1000
+    bad, good = 500, 1000
     with transaction.atomic():
         emit_many(draft(f"bad{n % bad}", n) for n in range(2 * bad))
         emit_many(draft(f"good{n % 20}", n) for n in range(good))
@@ -332,34 +326,3 @@ def test_on_the_ignore_list_it_warns_nobody(warned: Callable[[str], list[dict[st
     assert relay_in_burst()
     assert blocked() == [("bad", "waiting", "TEST.NOWHERE", 0)]
     assert warned("messages_unresolvable") == []
-
-
-def test_a_relay_that_lost_the_partition_blocks_nothing() -> None:
-    emitted("a")
-    queries.make_partitions(using="default")
-    wanted = [queries.PageRequest(ORDERS, partition, 0, 9) for partition in range(16)]
-    [message] = queries.fetch(wanted, 1, using="default")
-    answer = PublishFailure(Verdict.UNRESOLVABLE, "TEST.NOWHERE")
-    assert queries.write_unresolvable([Failure(message, answer)], owner=1, using="default") == set()
-    assert blocked() == []
-
-
-def test_an_operator_sees_and_retries_it() -> None:
-    answer_with(Verdict.UNRESOLVABLE, "TEST.NOWHERE", detail="nothing takes it")
-    emitted("bad")
-    assert relay_in_burst()
-
-    def shown(*arguments: str) -> Any:
-        out = StringIO()
-        call_command("salon_jobs", "messages", *arguments, "--json", stdout=out)
-        return json.loads(out.getvalue())
-
-    [row] = shown("parked", "--waiting")
-    assert (row["aggregate_id"], row["status"], row["code"]) == ("bad", "waiting", "TEST.NOWHERE")
-    message = shown("show", str(row["head_id"]))
-    assert (message["status"], message["last_error"]) == ("pending", "TEST.NOWHERE nothing takes it")
-    assert message["blocked_by"]["code"] == "TEST.NOWHERE"
-    MemoryPublisher.answer = None
-    call_command("salon_jobs", "messages", "retry", str(row["head_id"]), "--yes", stdout=StringIO())
-    assert relay_in_burst()
-    assert statuses() == {"published": 1}
