@@ -20,8 +20,9 @@ from django.db import connections
 
 from salon_jobs.core.outcomes import Outcome
 from salon_jobs.core.records import ClaimedJob
-from salon_jobs.jobs import queries, registry
+from salon_jobs.jobs import registry
 from salon_jobs.jobs.current import RunningJob
+from salon_jobs.jobs.queries import Leases
 from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.chunks import ChunkRun
 from salon_jobs.worker.deadlines import DeadlineWatcher
@@ -36,15 +37,28 @@ from salon_jobs.worker.worker import Worker, WorkerOptions
 T = TypeVar("T")
 
 
+def leases_of(process_id: int) -> Leases:
+    """Return the leases of a process, on the job tables as the worker sees them."""
+    return Leases(process_id, using="default")
+
+
 def claim(process_id: int, room: int = 100) -> list[ClaimedJob]:
     """Claim due jobs of every registered task."""
-    return queries.claim_due(process_id, registry.task_names(), room)
+    return leases_of(process_id).claim_due(registry.task_names(), room)
 
 
 def running_job(job: ClaimedJob, process_id: int) -> RunningJob:
     """Return a claimed job as a handler sees it."""
     task = registry.get_declaration(job.task)
-    return RunningJob(job, task, process_id) if task.chunk is None else ChunkRun(job, task, process_id)
+    leases = leases_of(process_id)
+    kind = RunningJob if task.chunk is None else ChunkRun
+    return kind(job, task, leases, leases.connection)
+
+
+def chunk_of(jobs: Sequence[ClaimedJob], process_id: int) -> ChunkRun:
+    """Return claimed jobs as one chunk."""
+    leases = leases_of(process_id)
+    return ChunkRun.of(jobs, registry.get_declaration(jobs[0].task), leases, leases.connection)
 
 
 def run(job: ClaimedJob, process_id: int) -> Outcome:
@@ -123,9 +137,10 @@ def running_on_a_thread(process_id: int, jobs: Sequence[ClaimedJob], **bounds: i
     """
     queue = JobBuffer(1)
     abandon = threading.Event()
-    finisher = Finisher(process_id, queue.forget, abandon, **bounds, using="default")
+    leases = leases_of(process_id)
+    finisher = Finisher(leases, queue.forget, abandon, **bounds)
     deadlines = DeadlineWatcher(using="default")
-    runner = Runner(queue, finisher, process_id, 0, abandon, in_flight=InFlightTable(1), deadlines=deadlines)
+    runner = Runner(queue, finisher, leases, 0, abandon, in_flight=InFlightTable(1), deadlines=deadlines)
     queue.put(list(jobs))
     finisher.start()
     deadlines.start()

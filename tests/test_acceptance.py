@@ -15,13 +15,13 @@ from project.salon.tasks.reservation import expire_tentative_reservations
 from salon_jobs import current_job
 from salon_jobs.core.error_report import report
 from salon_jobs.core.outcomes import Succeeded
-from salon_jobs.jobs import Task, queries
+from salon_jobs.jobs import Task
 from salon_jobs.schedule.scheduler import Scheduler
 from tests import tasks
 from tests.conftest import manage
 from tests.e2e import tasks as e2e_tasks
 from tests.sentry_server import SentryServer
-from tests.support import change, claim, closed_port, job_row, run, run_due, running_on_a_thread, seen
+from tests.support import change, claim, closed_port, job_row, leases_of, run, run_due, running_on_a_thread, seen
 from tests.worker.effects import write, written
 
 NOW = datetime(2026, 5, 5, 17, tzinfo=UTC)
@@ -49,8 +49,8 @@ def test_gwt_06_running_it_again_adds_no_duplicates(stores: list[UUID], process_
     run_due(process_id)
     failing, other, running = claim(process_id)
     error = report(RuntimeError("the first attempt"))
-    queries.fail(failing, process_id, error, delay=timedelta(hours=1), final=False, reason="attempts_exhausted")
-    queries.requeue([(other.id, other.lease)], process_id, delay=timedelta(minutes=5))
+    leases_of(process_id).fail(failing, error, delay=timedelta(hours=1), final=False, reason="attempts_exhausted")
+    leases_of(process_id).requeue([(other.id, other.lease)], delay=timedelta(minutes=5))
     jobs = "SELECT id, store_id, task, state, run_at, attempts FROM salon_jobs_job ORDER BY id"
     before = seen(jobs)
     assert [(row[0], *row[3:][::2]) for row in before] == [
@@ -60,7 +60,7 @@ def test_gwt_06_running_it_again_adds_no_duplicates(stores: list[UUID], process_
     ]
     for _ in range(2):
         expire_tentative_reservations.enqueue(reason="cron")
-        [fan_out_job] = queries.claim_due(process_id, ["expire-tentative-reservations"], 1)
+        [fan_out_job] = leases_of(process_id).claim_due(["expire-tentative-reservations"], 1)
         assert type(run(fan_out_job, process_id)) is Succeeded
         *same, following = seen(jobs)
         assert same == before, "the same jobs, due when they were, with the attempts they had"

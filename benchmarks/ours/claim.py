@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 from benchmarks.processes import print_figures
-from salon_jobs.jobs import queries, registry
+from salon_jobs.jobs import registry
+from salon_jobs.jobs.queries import Leases
 from salon_jobs.models import Process
 
 _BATCH = 500
@@ -14,13 +15,14 @@ _BATCH = 500
 def main(batches: str) -> None:
     """Claim so many batches."""
     process = Process.objects.create(kind="worker", hostname="benchmark", pid=1, concurrency=1)
+    leases = Leases(process.pk, using="default")
     spent, claimed = 0.0, 0
-    queries.claim_due(process.pk, ["nobody"], 1)  # connects
+    leases.claim_due(["nobody"], 1)  # connects
     for _ in range(int(batches)):
         began = time.perf_counter()
-        jobs = queries.claim_due(process.pk, registry.task_names(), _BATCH)
+        jobs = leases.claim_due(registry.task_names(), _BATCH)
         spent += time.perf_counter() - began
         claimed += len(jobs)
-        queries.finish_many(jobs, process.pk)
+        leases.finish_many(jobs)
     process.delete()
     print_figures(jobs=claimed, seconds=spent)

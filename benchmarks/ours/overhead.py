@@ -17,8 +17,9 @@ from benchmarks.processes import print_figures
 from benchmarks.tasks import QUERIES
 from project.salon.models import Operator
 from salon_jobs.core.records import ClaimedJob
-from salon_jobs.jobs import queries, registry
+from salon_jobs.jobs import registry
 from salon_jobs.jobs.current import RunningJob
+from salon_jobs.jobs.queries import Leases
 from salon_jobs.models import Process
 from salon_jobs.worker.ends import settle
 from salon_jobs.worker.executor import execute
@@ -77,11 +78,12 @@ urlpatterns = [path("", _view)]
 def _jobs(count: int) -> None:
     """Run jobs that are queued already, of a store and of none; each makes one query in a transaction."""
     process = Process.objects.create(kind="worker", hostname="benchmark", pid=1, concurrency=1)
-    of_store, plain = (iter(queries.claim_due(process.pk, [task], count + 2)) for task in QUERIES)
+    leases = Leases(process.pk, using="default")
+    of_store, plain = (iter(leases.claim_due([task], count + 2)) for task in QUERIES)
 
     def run(jobs: Iterator[ClaimedJob]) -> None:
         job = next(jobs)
-        running = RunningJob(job, registry.get_task(job.task), process.pk)
+        running = RunningJob(job, registry.get_task(job.task), leases, leases.connection)
         settle(running, execute(running))
 
     print_figures(**_compared("job", lambda: run(of_store), lambda: run(plain), count))

@@ -302,7 +302,9 @@ def _started(running: RunningJob, handler: TaskHandler, call: TaskCall) -> Backe
     """Return the result of a job at the start of an attempt; it is read from the database only after a failure."""
     job = running.job
     task = call.task(handler.task)
-    record = None if job.attempt == 1 or job.public_id is None else load_result(job.public_id)
+    record = (
+        None if job.attempt == 1 or job.public_id is None else load_result(job.public_id, using=running.leases.using)
+    )
     if record is not None:
         return result_of(record, task, call)
     result = new_result(task, call, job.public_id, job.created_at)

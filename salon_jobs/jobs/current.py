@@ -11,19 +11,17 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
-from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import TransactionManagementError
 
-from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import CancelRequested, Interrupted, LeaseLost, NoCurrentJob, TimedOut, TransactionBroken
 from salon_jobs.core.events import current_run
 from salon_jobs.core.records import ClaimedJob, KeptResult
 from salon_jobs.core.tracing import Run, headers_of
 from salon_jobs.db.connections import in_transaction, refuse_lost_transaction
 from salon_jobs.db.instants import to_project
-from salon_jobs.jobs import queries
 from salon_jobs.jobs.options import LONGEST_DAYS, check_duration
+from salon_jobs.jobs.queries import Leases
 from salon_jobs.jobs.results import encode_result
 from salon_jobs.tenancy.active import open_store
 
@@ -74,9 +72,9 @@ class RunningJob:
     job: ClaimedJob
     # Kept here so that it is looked up by name only once.
     declaration: TaskDeclaration
-    process_id: int
+    leases: Leases = field(repr=False)
     # The thread's connection, looked up once: Django's lookup costs as much as a claim.
-    connection: BaseDatabaseWrapper = field(default_factory=lambda: connections[conf.database], repr=False)
+    connection: BaseDatabaseWrapper = field(repr=False)
     # In a worker the session belongs to the job and is reset after it; elsewhere it belongs to the caller.
     resets_session: bool = False
     started: float = field(default_factory=time.monotonic)
@@ -133,6 +131,10 @@ class RunningJob:
             return None
         candidates = ((self.times_out_at, TimedOut), (self.cancel_at, CancelRequested))
         return min(((at, kind) for at, kind in candidates if at is not None), key=itemgetter(0), default=None)
+
+    @property
+    def process_id(self) -> int:
+        return self.leases.process_id
 
     @property
     def id(self) -> int:
@@ -242,9 +244,8 @@ class RunningJob:
         """Finish the job in the current transaction, as ``finish`` does, with the result kept so far."""
         self.check_end()
         self.is_unclear = True
-        if not queries.finish(self.job, self.process_id, self.result, ran_s=self.ran_s) and not (
-            self.finished and queries.committed(self.job, self.process_id)
-        ):
+        is_finished = self.leases.finish(self.job, self.result, ran_s=self.ran_s)
+        if not is_finished and not (self.finished and self.leases.committed(self.job)):
             raise LeaseLost(f"job {self.id} is no longer leased to this run")
         self.finished = True
 

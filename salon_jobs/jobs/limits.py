@@ -109,9 +109,9 @@ class Limits:
         return replace(row, max_concurrency=None if most == LIFTED else most)
 
 
-def load_limits(*, using: str | None = None) -> Limits:
+def load_limits(*, using: str) -> Limits:
     """Load the limits, and combine them with the declared ones. Role: worker, operator. Raises database errors."""
-    return Limits(_stored(using or conf.database), _declared())
+    return Limits(_stored(using), _declared())
 
 
 def _stored(alias: str) -> dict[str, EffectiveLimit]:

@@ -21,6 +21,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
 from django.db import DatabaseError, DataError, Error, IntegrityError, OperationalError, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg.errors import DeadlockDetected, LockNotAvailable
 
 from salon_jobs.conf import settings as conf
@@ -61,53 +62,333 @@ class Ended(NamedTuple):
     queue: str
 
 
-def claim_due(
-    process_id: int,
-    tasks: Sequence[str],
-    room: int,
-    *,
-    queues: Sequence[str] | None = None,
-    now: datetime | None = None,
-    prepare: bool = False,
-) -> list[ClaimedJob]:
-    """Claim up to ``room`` due jobs in claim order; ``queues`` None means all. A process declared dead gets none.
+class Leases:
+    """Leases of one process on jobs of one database: the statements that claim the jobs, and end them."""
 
-    ``prepare`` the statement only if no pooler shares the session.
-    """
-    parameters = {
-        "process_id": process_id,
-        "tasks": _text_array(tuple(tasks)),
-        "room": room,
-        "now": now,
-        "queues": None if queues is None else list(queues),
-        "clock": time.monotonic(),
-    }
-    return claim("claim_few" if room <= FEW else "claim_due", parameters, prepare=prepare and room <= FEW)
+    def __init__(self, process_id: int, *, using: str) -> None:
+        self.process_id, self.using = process_id, using
 
+    @property
+    def connection(self) -> BaseDatabaseWrapper:
+        """This thread's connection."""
+        return connections[self.using]
 
-def claim(statement: str, parameters: dict[str, Any], *, prepare: bool = False) -> list[ClaimedJob]:
-    """Run a statement that claims jobs under a new lease; return them in the order in which they should run.
+    def claim_due(
+        self,
+        tasks: Sequence[str],
+        room: int,
+        *,
+        queues: Sequence[str] | None = None,
+        now: datetime | None = None,
+        prepare: bool = False,
+    ) -> list[ClaimedJob]:
+        """Claim up to ``room`` due jobs in claim order; ``queues`` None means all. A process declared dead gets none.
 
-    The lease is random, since whatever the server counts can go back: after a promotion that loses transactions, a new
-    job gets the id of one that still runs. In a transaction, wrap the whole of that in ``despite_rows``.
-    """
-    if connections[conf.database].in_atomic_block:
-        return _claim(statement, parameters)
-    return despite_rows(lambda: _claim(statement, parameters, prepare=prepare))
+        ``prepare`` the statement only if no pooler shares the session.
+        """
+        parameters = {
+            "process_id": self.process_id,
+            "tasks": _text_array(tuple(tasks)),
+            "room": room,
+            "now": now,
+            "queues": None if queues is None else list(queues),
+            "clock": time.monotonic(),
+        }
+        return self.claim("claim_few" if room <= FEW else "claim_due", parameters, prepare=prepare and room <= FEW)
 
+    def claim(self, statement: str, parameters: dict[str, Any], *, prepare: bool = False) -> list[ClaimedJob]:
+        """Run a statement that claims jobs under a new lease; return them in the order in which they should run.
 
-def _claim(statement: str, parameters: dict[str, Any], *, prepare: bool = False) -> list[ClaimedJob]:
-    parameters["token"] = secrets.randbits(63) or 1
-    parameters["left_out"] = _left_out_now() if _left_out else "{}"
-    try:
-        jobs: list[ClaimedJob] = hot(statement, parameters, make_row=_claimed_job, many=True, prepare=prepare)
-    except Error as error:
-        sqlstate = getattr(error.__cause__, "sqlstate", None)
-        if sqlstate is None or sqlstate[:2] in _OF_NO_ROW:
-            raise
-        raise ClaimFailed(error, statement, parameters) from error.__cause__
-    jobs.sort(key=_claim_order)
-    return jobs
+        The lease is random, since whatever the server counts can go back: after a promotion that loses transactions, a
+        new job gets the id of one that still runs. In a transaction, wrap the whole of that in ``despite_rows``.
+        """
+        if self.connection.in_atomic_block:
+            return self._claim(statement, parameters)
+        return self.despite_rows(lambda: self._claim(statement, parameters, prepare=prepare))
+
+    def _claim(self, statement: str, parameters: dict[str, Any], *, prepare: bool = False) -> list[ClaimedJob]:
+        parameters["token"] = secrets.randbits(63) or 1
+        parameters["left_out"] = _left_out_now() if _left_out else "{}"
+        try:
+            jobs: list[ClaimedJob] = hot(
+                statement, parameters, make_row=_claimed_job, many=True, prepare=prepare, using=self.using
+            )
+        except Error as error:
+            sqlstate = getattr(error.__cause__, "sqlstate", None)
+            if sqlstate is None or sqlstate[:2] in _OF_NO_ROW:
+                raise
+            raise ClaimFailed(error, statement, parameters) from error.__cause__
+        jobs.sort(key=_claim_order)
+        return jobs
+
+    def despite_rows(self, run: Callable[[], T]) -> T:
+        """Run a claim; if rows make it fail, log them, leave them out of all claims for a minute, and run it again.
+
+        Raises ClaimFailed if no row causes it by itself.
+        """
+        try:
+            return run()
+        except ClaimFailed as failed:
+            body = load(_BODIES[failed.statement]).rpartition("\nUPDATE ")[0]
+            with self.connection.cursor() as cursor:
+                cursor.execute(f"{body}\nSELECT id FROM due", failed.parameters)
+                due = [row[0] for row in cursor.fetchall()]
+            refused = [row for row in self._rehearse(due, claim=True) if row[-1] is not None]
+            if not refused:
+                raise
+            for *row, error in refused:
+                if row[0] not in _left_out:
+                    log_event(logging.ERROR, events.JOB_NOT_CLAIMED, **_named(row), error=error)
+                _left_out[row[0]] = time.monotonic() + _LEFT_OUT_S
+            while len(_left_out) > _MOST_LEFT_OUT:
+                _left_out.pop(next(iter(_left_out)), None)  # another thread may be at it
+            return run()
+
+    def finish(self, job: ClaimedJob, result: KeptResult | None = None, *, ran_s: float | None = None) -> bool:
+        """Delete a job that this run still owns, or keep it as succeeded, with its result. False: the lease is lost.
+
+        Of a job that is kept, ``ran_s`` says how long its handler ran.
+        """
+        return self.finish_all([job], [result], ran_s=ran_s) == 1
+
+    def finish_all(
+        self, jobs: Sequence[ClaimedJob], results: Sequence[KeptResult | None], *, ran_s: float | None
+    ) -> int:
+        """Finish the runs of one handler, as ``finish`` does, waiting for locked rows; return how many were owned."""
+        connection = self.connection
+        with connection.wrap_database_errors:
+            cursor = raw_cursor(connection)
+            call = self.finish_call(jobs, ran_s=ran_s, all_or_error=False, results="%s")
+            cursor.execute(call.encode(), [_by_fence(jobs, results)])
+            finished: tuple[int] = cursor.fetchone()
+            return finished[0]
+
+    def finish_call(
+        self, jobs: Sequence[ClaimedJob], *, ran_s: float | None, all_or_error: bool = True, results: str = "NULL"
+    ) -> str:
+        """Return a statement that finishes all of these jobs, and raises LEASE_LOST if a lease is lost."""
+        ordered = sorted(jobs)  # their first field is the id
+        ids, leases = (",".join([str(getattr(job, name)) for job in ordered]) for name in ("id", "lease"))
+        how = f"{conf.keep_succeeded}, {'NULL' if ran_s is None else f'{ran_s:f}'}, {all_or_error}, {results}"
+        return f"SELECT salon_jobs_finish('{{{ids}}}', '{{{leases}}}', {self.process_id:d}, {how})"
+
+    def finish_many(
+        self,
+        jobs: Sequence[ClaimedJob],
+        *,
+        results: Sequence[KeptResult | None] = (),
+        ran_s: Sequence[float | None] = (),
+    ) -> set[int]:
+        """Finish jobs in one statement, keep their results, and return their fences.
+
+        The others are locked, or not ours any more. Of jobs that are kept, ``ran_s`` says how long their handlers ran.
+        """
+        parameters = {
+            **self._fences(jobs),
+            "keep": conf.keep_succeeded,
+            "ran_s": list(ran_s),
+            "has_results": any(results),
+            "results": _by_fence(jobs, results),
+        }
+        return self._fenced("finish_many", parameters)
+
+    def owned(self, jobs: Sequence[ClaimedJob]) -> set[int]:
+        """Return the fences of the jobs that this process still owns."""
+        return self._fenced("owned", self._fences(jobs))
+
+    def _fenced(self, statement: str, parameters: dict[str, Any]) -> set[int]:
+        return {row[0] for row in hot(statement, parameters, many=True, using=self.using)}
+
+    def fail(
+        self,
+        job: ClaimedJob,
+        error: ErrorReport,
+        *,
+        delay: timedelta,
+        final: bool,
+        reason: str,
+        ran_s: float | None = None,
+    ) -> Ended | None:
+        """Record the attempt's error, and retry, fail or supersede the job. Return None if the lease is lost.
+
+        Raises an error of which ``is_held_up`` is true.
+        """
+        how = "fail" if final else "retry"
+        ended = self._end(how, [(job.id, job.lease)], wait=delay, reason=reason, ran_s=ran_s, **asdict(error))
+        return ended[0] if ended else None
+
+    def cancel_run(self, job: ClaimedJob, reason: str, *, ran_s: float | None = None) -> bool:
+        """End a run as cancelled and count the attempt. Return False if the lease is lost. Can be held up."""
+        error_class = DISCARD_CLASS if reason.startswith(DISCARDED) else CANCEL_CLASS
+        reason = shown_message(reason)[:255]
+        error = {"error_class": error_class, "message": reason, "traceback": reason}
+        return bool(self._end("cancel", [(job.id, job.lease)], reason=reason, ran_s=ran_s, **error))
+
+    def expire_run(self, job: ClaimedJob, error: ErrorReport, reason: str) -> bool:
+        """Cancel a claimed job whose run has not begun, and record the error. Return False if the lease is lost.
+
+        Can be held up.
+        """
+        return bool(self._end("expire", [(job.id, job.lease)], reason=reason, **asdict(error)))
+
+    def begin_once(self, job: ClaimedJob) -> bool:
+        """Record durably that the job's only run begins. Return False if the lease is lost, or it has begun before.
+
+        Until it is requeued as ``unbegun``, or an operator retries it, nothing queues the job again. Can be held up.
+        """
+        with briefly(using=self.using):
+            return bool(hot("begin_once", self._fence(job), using=self.using))
+
+    def requeue(
+        self,
+        jobs: Iterable[tuple[int, int]],
+        *,
+        delay: timedelta | None = None,
+        alone: bool = False,
+        unbegun: bool = False,
+    ) -> dict[int, Ended]:
+        """Requeue (id, lease) pairs without counting an attempt; return the results of those still owned, by id.
+
+        With ``alone``, they join no chunk any more. ``unbegun``: their handlers were certainly not called, so that even
+        a job that runs at most once may. Can be held up, and has requeued none then.
+        """
+        pairs = list(jobs)
+        ended = self._end("requeue", pairs, wait=delay, alone=alone, unbegun=unbegun) if pairs else []
+        return {job.id: job for job in ended}
+
+    def give_back(self, jobs: Iterable[tuple[int, int]]) -> list[Ended]:
+        """Requeue (id, lease) pairs as ``requeue`` does, but none that is held up or has begun its only run."""
+        return self._end_free("requeue", dict(jobs))
+
+    def rescue(self, message: str, *, charged: Collection[int] | None = None, again: bool = False) -> list[Ended]:
+        """Requeue the jobs of a process whose row is deleted, except those that are held up.
+
+        ``charged`` are the ids that count a rescue and get an error with ``message``; None charges all, if it is
+        unknown which had started. ``again``: these were held up by an earlier rescue, so it is asked first which still
+        are. A job that collides with a twin is tried again; one that the database rejects is logged and left.
+        """
+        leases = dict(self.other_leases(()))
+        if again:
+            leases = self._free(leases)
+        return self._end_free(
+            "rescue",
+            leases,
+            message=message,
+            error_class="salon_jobs.core.errors.ProcessDied",
+            code="JOB.PROCESS_DIED",
+            reason="process_died",
+            alike="process died",
+            charged=None if charged is None else list(charged),
+            chunked=[task.name for task in registry.tasks() if task.chunk is not None],
+            once=[task.name for task in registry.tasks() if task.at_most_once],
+            limited=[task.name for task in registry.tasks() if task.timeouts and task.timeouts.wait_timeout],
+        )
+
+    def _end(self, how: str, leases: Iterable[tuple[int, int]], **parameters: Any) -> list[Ended]:
+        """End the runs of these (id, lease) pairs without success; return those that were still owned. Can be held up.
+
+        A twin enqueued at the same moment makes it fail; the next try sees the twin.
+        """
+        pairs = list(leases)
+        ids, fences = [pair[0] for pair in pairs], [job_id ^ lease for job_id, lease in pairs]
+        ended = {"how": how, "ids": ids, "fences": fences, "process_id": self.process_id}
+        bound = {**UNUSED_BY_AN_END, **parameters, **ended}
+        for tries_left in reversed(range(_TWIN_TRIES)):
+            try:
+                with briefly(using=self.using):
+                    rows = hot("end", bound, using=self.using)
+                    return [Ended._make([*row[:3], JobState(row[3]), *row[4:]]) for row in rows]
+            except IntegrityError:
+                if not tries_left:
+                    raise
+        raise AssertionError  # the last try returns or raises
+
+    def _end_free(self, how: str, leases: dict[int, int], **parameters: Any) -> list[Ended]:
+        """End runs by ``_end``, but leave those that are held up; log and leave what the database rejects."""
+        for _ in range(_HELD_TRIES):
+            if not leases:
+                break
+            try:
+                return self._end(how, leases.items(), **parameters)
+            except (DataError, IntegrityError) as error:
+                if len(leases) == 1:
+                    for row in self._rehearse(list(leases), claim=False):
+                        log_event(logging.ERROR, events.JOB_NOT_RESCUED, **_named(row), error=str(error).strip())
+                    break
+                pairs = list(self._free(leases).items())
+                half = len(pairs) // 2
+                halves = (dict(pairs[:half]), dict(pairs[half:]))
+                return [job for each in halves for job in self._end_free(how, each, **parameters)]
+            except OperationalError as error:
+                if not is_held_up(error):
+                    raise
+                leases = self._free(leases)
+        return []
+
+    def _free(self, leases: dict[int, int]) -> dict[int, int]:
+        return {job_id: leases[job_id] for job_id in self.unheld(list(leases))}
+
+    def unheld(self, ids: Sequence[int]) -> list[int]:
+        """Return those of these running jobs that can be requeued at once: nobody else holds the row or the key.
+
+        It takes a second at most; what it has not looked at then is not among them.
+        """
+        return [row[0] for row in self._rehearse(ids, claim=False)] if ids else []
+
+    def _rehearse(self, ids: Sequence[int], *, claim: bool) -> list[Any]:
+        return hot("rehearse", {"ids": list(ids), "claim": claim}, using=self.using)
+
+    def has_fresh_heartbeat(self) -> bool:
+        """Return whether the process has a row whose heartbeat is younger than half of PROCESS_SILENT_AFTER."""
+        parameters = {"process_id": self.process_id, "silent_after": conf.process_silent_after}
+        return bool(hot("has_fresh_heartbeat", parameters, using=self.using)[0][0])
+
+    def begun_once(self) -> set[tuple[int, int]]:
+        """Return (id, lease) of jobs leased to this process that have begun their only run."""
+        return {(row[0], row[1]) for row in hot("begun_once", {"process_id": self.process_id}, using=self.using)}
+
+    def cancel_requests(self) -> set[tuple[int, int]]:
+        """Return (id, lease) of jobs leased to this process whose cancellation was requested."""
+        return {(row[0], row[1]) for row in hot("cancel_requests", {"process_id": self.process_id}, using=self.using)}
+
+    def other_leases(self, known: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Return (id, lease) of other jobs leased to this process: the reply to their claim never arrived."""
+        parameters = {"process_id": self.process_id, "fences": [job_id ^ lease for job_id, lease in known]}
+        return [(row[0], row[1]) for row in hot("other_leases", parameters, using=self.using)]
+
+    def committed(self, job: ClaimedJob, *, began: float | None = None) -> bool | None:
+        """Return whether this run's COMMIT took effect, after an unclear end: row gone, or succeeded under this lease.
+
+        False for a process that was declared dead: the row may be gone because another run of the job succeeded. With
+        ``began``, when the run began (monotonic seconds), None if the row is gone and the server was promoted since:
+        its COMMIT may have been lost, or the row.
+        """
+        [(took_effect, is_gone, _)] = hot("lease_state", self._fence(job), using=self.using)
+        if took_effect and is_gone and began is not None and not is_same_timeline(began, using=self.using):
+            return None
+        return bool(took_effect)
+
+    def failed_by(self, job: ClaimedJob) -> bool:
+        """Return whether the job failed for good under this run's lease."""
+        return bool(hot("lease_state", self._fence(job), using=self.using)[0][2])
+
+    def with_payload(self, job: ClaimedJob) -> ClaimedJob:
+        """Return the job with its payload, read now if its claim left it out; without it if the lease is lost."""
+        found = None if job.payload else self.leased_job(job.id, job.lease)
+        return job if found is None else job._replace(payload=found.payload)
+
+    def leased_job(self, job_id: int, lease: int) -> ClaimedJob | None:
+        """Return the job if this process still holds it under this lease."""
+        rows = hot("leased_job", {"id": job_id, "lease": lease, "process_id": self.process_id}, using=self.using)
+        return ClaimedJob._make(rows[0]) if rows else None
+
+    def _fence(self, job: ClaimedJob) -> dict[str, Any]:
+        return {"id": job.id, "lease": job.lease, "process_id": self.process_id}
+
+    def _fences(self, jobs: Sequence[ClaimedJob]) -> dict[str, Any]:
+        # Arrays as PostgreSQL text: psycopg would convert them element by element.
+        ids, fences = ",".join([str(job.id) for job in jobs]), ",".join([str(job.fence) for job in jobs])
+        return {"ids": f"{{{ids}}}", "fences": f"{{{fences}}}", "process_id": self.process_id}
 
 
 class ClaimFailed(DatabaseError):
@@ -127,30 +408,6 @@ _MOST_LEFT_OUT: Final = 1000
 _left_out: dict[int, float] = {}
 
 
-def despite_rows(run: Callable[[], T]) -> T:
-    """Run a claim; if rows make it fail, log them, leave them out of all claims for a minute, and run it again.
-
-    Raises ClaimFailed if no row causes it by itself.
-    """
-    try:
-        return run()
-    except ClaimFailed as failed:
-        body = load(_BODIES[failed.statement]).rpartition("\nUPDATE ")[0]
-        with connections[conf.database].cursor() as cursor:
-            cursor.execute(f"{body}\nSELECT id FROM due", failed.parameters)
-            due = [row[0] for row in cursor.fetchall()]
-        refused = [row for row in _rehearse(due, claim=True) if row[-1] is not None]
-        if not refused:
-            raise
-        for *row, error in refused:
-            if row[0] not in _left_out:
-                log_event(logging.ERROR, events.JOB_NOT_CLAIMED, **_named(row), error=error)
-            _left_out[row[0]] = time.monotonic() + _LEFT_OUT_S
-        while len(_left_out) > _MOST_LEFT_OUT:
-            _left_out.pop(next(iter(_left_out)), None)  # another thread may be at it
-        return run()
-
-
 # The statements that claims run, some as functions.
 _BODIES: Final = {"claim_due": "claim_due", "claim_few": "claim_due", "claim_groups": "claim_by_group"}
 
@@ -165,63 +422,6 @@ _claimed_job: Callable[[Sequence[Any]], ClaimedJob] = partial(tuple[Any, ...].__
 _claim_order = itemgetter(*(ClaimedJob._fields.index(name) for name in ("priority", "run_at_s", "id")))
 
 
-def finish(job: ClaimedJob, process_id: int, result: KeptResult | None = None, *, ran_s: float | None = None) -> bool:
-    """Delete a job that this run still owns, or keep it as succeeded, with its result. False: the lease is lost.
-
-    Of a job that is kept, ``ran_s`` says how long its handler ran.
-    """
-    return finish_all([job], process_id, [result], ran_s=ran_s) == 1
-
-
-def finish_all(
-    jobs: Sequence[ClaimedJob], process_id: int, results: Sequence[KeptResult | None], *, ran_s: float | None
-) -> int:
-    """Finish the runs of one handler, as ``finish`` does, waiting for locked rows; return how many were still owned."""
-    connection = connections[conf.database]
-    with connection.wrap_database_errors:
-        cursor = raw_cursor(connection)
-        call = finish_call(jobs, process_id, ran_s=ran_s, all_or_error=False, results="%s")
-        cursor.execute(call.encode(), [_by_fence(jobs, results)])
-        finished: tuple[int] = cursor.fetchone()
-        return finished[0]
-
-
-def finish_call(
-    jobs: Sequence[ClaimedJob],
-    process_id: int,
-    *,
-    ran_s: float | None,
-    all_or_error: bool = True,
-    results: str = "NULL",
-) -> str:
-    """Return a statement that finishes all of these jobs, and raises LEASE_LOST if a lease is lost."""
-    ordered = sorted(jobs)  # their first field is the id
-    ids, leases = (",".join([str(getattr(job, name)) for job in ordered]) for name in ("id", "lease"))
-    how = f"{conf.keep_succeeded}, {'NULL' if ran_s is None else f'{ran_s:f}'}, {all_or_error}, {results}"
-    return f"SELECT salon_jobs_finish('{{{ids}}}', '{{{leases}}}', {process_id:d}, {how})"
-
-
-def finish_many(
-    jobs: Sequence[ClaimedJob],
-    process_id: int,
-    *,
-    results: Sequence[KeptResult | None] = (),
-    ran_s: Sequence[float | None] = (),
-) -> set[int]:
-    """Finish jobs in one statement, keep their results, and return their fences.
-
-    The others are locked, or not ours any more. Of jobs that are kept, ``ran_s`` says how long their handlers ran.
-    """
-    parameters = {
-        **_fences(jobs, process_id),
-        "keep": conf.keep_succeeded,
-        "ran_s": list(ran_s),
-        "has_results": any(results),
-        "results": _by_fence(jobs, results),
-    }
-    return _fenced("finish_many", parameters)
-
-
 def _by_fence(jobs: Sequence[ClaimedJob], results: Sequence[KeptResult | None]) -> str | None:
     """Return results as the JSON that ``finish.sql`` takes; None if there are none."""
     kept = [
@@ -230,50 +430,6 @@ def _by_fence(jobs: Sequence[ClaimedJob], results: Sequence[KeptResult | None]) 
         if result is not None
     ]
     return f"{{{','.join(kept)}}}" if kept else None
-
-
-def _fenced(statement: str, parameters: dict[str, Any]) -> set[int]:
-    return {row[0] for row in hot(statement, parameters, many=True)}
-
-
-def owned(jobs: Sequence[ClaimedJob], process_id: int) -> set[int]:
-    """Return the fences of the jobs that this process still owns."""
-    return _fenced("owned", _fences(jobs, process_id))
-
-
-def fail(
-    job: ClaimedJob,
-    process_id: int,
-    error: ErrorReport,
-    *,
-    delay: timedelta,
-    final: bool,
-    reason: str,
-    ran_s: float | None = None,
-) -> Ended | None:
-    """Record the attempt's error, and retry, fail or supersede the job. Return None if the lease is lost.
-
-    Raises an error of which ``is_held_up`` is true.
-    """
-    how = "fail" if final else "retry"
-    ended = _end(how, [(job.id, job.lease)], process_id, wait=delay, reason=reason, ran_s=ran_s, **asdict(error))
-    return ended[0] if ended else None
-
-
-def cancel_run(job: ClaimedJob, process_id: int, reason: str, *, ran_s: float | None = None) -> bool:
-    """End a run as cancelled and count the attempt. Return False if the lease is lost. Can be held up."""
-    error_class = DISCARD_CLASS if reason.startswith(DISCARDED) else CANCEL_CLASS
-    reason = shown_message(reason)[:255]
-    error = {"error_class": error_class, "message": reason, "traceback": reason}
-    return bool(_end("cancel", [(job.id, job.lease)], process_id, reason=reason, ran_s=ran_s, **error))
-
-
-def expire_run(job: ClaimedJob, process_id: int, error: ErrorReport, reason: str) -> bool:
-    """Cancel a claimed job whose run has not begun, and record the error. Return False if the lease is lost.
-
-    Can be held up.
-    """
-    return bool(_end("expire", [(job.id, job.lease)], process_id, reason=reason, **asdict(error)))
 
 
 # What the ends that do not use a parameter of ``end.sql`` pass for it.
@@ -289,148 +445,6 @@ UNUSED_BY_AN_END: Final[dict[str, Any]] = {
     "chunked": [],
     **dict.fromkeys(("error_class", "code", "message", "traceback", "alike"), ""),
 }
-
-
-def _end(how: str, leases: Iterable[tuple[int, int]], process_id: int, **parameters: Any) -> list[Ended]:
-    """End the runs of these (id, lease) pairs without success; return those that were still owned. Can be held up.
-
-    A twin enqueued at the same moment makes it fail; the next try sees the twin.
-    """
-    pairs = list(leases)
-    ids, fences = [pair[0] for pair in pairs], [job_id ^ lease for job_id, lease in pairs]
-    bound = {**UNUSED_BY_AN_END, **parameters, "how": how, "ids": ids, "fences": fences, "process_id": process_id}
-    for tries_left in reversed(range(_TWIN_TRIES)):
-        try:
-            with briefly():
-                return [Ended._make([*row[:3], JobState(row[3]), *row[4:]]) for row in hot("end", bound)]
-        except IntegrityError:
-            if not tries_left:
-                raise
-    raise AssertionError  # the last try returns or raises
-
-
-def has_fresh_heartbeat(process_id: int) -> bool:
-    """Return whether the process has a row whose heartbeat is younger than half of PROCESS_SILENT_AFTER."""
-    parameters = {"process_id": process_id, "silent_after": conf.process_silent_after}
-    return bool(hot("has_fresh_heartbeat", parameters)[0][0])
-
-
-def begin_once(job: ClaimedJob, process_id: int) -> bool:
-    """Record durably that the job's only run begins. Return False if it may not: the lease is lost, or it has begun.
-
-    Until it is requeued as ``unbegun``, or an operator retries it, nothing queues the job again. Can be held up.
-    """
-    with briefly():
-        return bool(hot("begin_once", _fence(job, process_id)))
-
-
-def begun_once(process_id: int) -> set[tuple[int, int]]:
-    """Return (id, lease) of jobs leased to this process that have begun their only run."""
-    return {(row[0], row[1]) for row in hot("begun_once", {"process_id": process_id})}
-
-
-def requeue(
-    jobs: Iterable[tuple[int, int]],
-    process_id: int,
-    *,
-    delay: timedelta | None = None,
-    alone: bool = False,
-    unbegun: bool = False,
-) -> dict[int, Ended]:
-    """Requeue (id, lease) pairs without counting an attempt; return the results of those still owned, by id.
-
-    With ``alone``, they join no chunk any more. ``unbegun``: their handlers were certainly not called, so that even a
-    job that runs at most once may. Can be held up, and has requeued none then.
-    """
-    pairs = list(jobs)
-    ended = _end("requeue", pairs, process_id, wait=delay, alone=alone, unbegun=unbegun) if pairs else []
-    return {job.id: job for job in ended}
-
-
-def give_back(jobs: Iterable[tuple[int, int]], process_id: int) -> list[Ended]:
-    """Requeue (id, lease) pairs as ``requeue`` does, but leave those that are held up, or have begun their only run."""
-    return _end_free("requeue", dict(jobs), process_id)
-
-
-def cancel_requests(process_id: int) -> set[tuple[int, int]]:
-    """Return (id, lease) of jobs leased to this process whose cancellation was requested."""
-    return {(row[0], row[1]) for row in hot("cancel_requests", {"process_id": process_id})}
-
-
-def other_leases(process_id: int, known: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return (id, lease) of jobs leased to this process other than these: the reply to their claim never arrived."""
-    parameters = {"process_id": process_id, "fences": [job_id ^ lease for job_id, lease in known]}
-    return [(row[0], row[1]) for row in hot("other_leases", parameters)]
-
-
-def committed(job: ClaimedJob, process_id: int, *, began: float | None = None) -> bool | None:
-    """Return whether this run's COMMIT took effect, after an unclear end: row gone, or succeeded under this lease.
-
-    False for a process that was declared dead: the row may be gone because another run of the job succeeded. With
-    ``began``, when the run began (monotonic seconds), None if the row is gone and the server was promoted since: its
-    COMMIT may have been lost, or the row.
-    """
-    [(took_effect, is_gone, _)] = hot("lease_state", _fence(job, process_id))
-    if took_effect and is_gone and began is not None and not is_same_timeline(began, using=conf.database):
-        return None
-    return bool(took_effect)
-
-
-def failed_by(job: ClaimedJob, process_id: int) -> bool:
-    """Return whether the job failed for good under this run's lease."""
-    return bool(hot("lease_state", _fence(job, process_id))[0][2])
-
-
-def with_payload(job: ClaimedJob, process_id: int) -> ClaimedJob:
-    """Return the job with its payload, read now if its claim left it out; without it if the lease is lost."""
-    found = None if job.payload else leased_job(process_id, job.id, job.lease)
-    return job if found is None else job._replace(payload=found.payload)
-
-
-def leased_job(process_id: int, job_id: int, lease: int) -> ClaimedJob | None:
-    """Return the job if this process still holds it under this lease."""
-    rows = hot("leased_job", {"id": job_id, "lease": lease, "process_id": process_id})
-    return ClaimedJob._make(rows[0]) if rows else None
-
-
-def rescue(
-    process_id: int, message: str, *, charged: Collection[int] | None = None, again: bool = False
-) -> list[Ended]:
-    """Requeue the jobs of a process whose row is deleted, except those that are held up.
-
-    ``charged`` are the ids that count a rescue and get an error with ``message``; None charges all, if it is unknown
-    which had started. ``again``: these were held up by an earlier rescue, so it is asked first which still are. A job
-    that collides with a twin is tried again; one that the database rejects is logged and left.
-    """
-    leases = dict(other_leases(process_id, ()))
-    if again:
-        leases = _free(leases)
-    return _end_free(
-        "rescue",
-        leases,
-        process_id,
-        message=message,
-        error_class="salon_jobs.core.errors.ProcessDied",
-        code="JOB.PROCESS_DIED",
-        reason="process_died",
-        alike="process died",
-        charged=None if charged is None else list(charged),
-        chunked=[task.name for task in registry.tasks() if task.chunk is not None],
-        once=[task.name for task in registry.tasks() if task.at_most_once],
-        limited=[task.name for task in registry.tasks() if task.timeouts and task.timeouts.wait_timeout],
-    )
-
-
-def unheld(ids: Sequence[int]) -> list[int]:
-    """Return those of these running jobs that can be requeued at once: no other transaction holds the row or the key.
-
-    It takes a second at most; what it has not looked at then is not among them.
-    """
-    return [row[0] for row in _rehearse(ids, claim=False)] if ids else []
-
-
-def _rehearse(ids: Sequence[int], *, claim: bool) -> list[Any]:
-    return hot("rehearse", {"ids": list(ids), "claim": claim})
 
 
 def _named(row: Sequence[Any]) -> dict[str, Any]:
@@ -450,48 +464,11 @@ def _text_array(names: tuple[str, ...]) -> str:
     return "{" + ",".join([f'"{name}"' for name in escaped]) + "}"
 
 
-def _fence(job: ClaimedJob, process_id: int) -> dict[str, Any]:
-    return {"id": job.id, "lease": job.lease, "process_id": process_id}
-
-
-def _fences(jobs: Sequence[ClaimedJob], process_id: int) -> dict[str, Any]:
-    # Arrays as PostgreSQL text: psycopg would convert them element by element.
-    ids, fences = ",".join([str(job.id) for job in jobs]), ",".join([str(job.fence) for job in jobs])
-    return {"ids": f"{{{ids}}}", "fences": f"{{{fences}}}", "process_id": process_id}
-
-
 @contextmanager
-def briefly() -> Generator[None]:
+def briefly(*, using: str) -> Generator[None]:
     """Open a transaction that waits for ``_PATIENCE`` at most for each lock; inside another, as long as that does."""
-    is_outermost = not connections[conf.database].in_atomic_block
-    with transaction.atomic(using=conf.database):
+    is_outermost = not connections[using].in_atomic_block
+    with transaction.atomic(using=using):
         if is_outermost:
-            hot("wait_briefly", {"patience": _PATIENCE})
+            hot("wait_briefly", {"patience": _PATIENCE}, using=using)
         yield
-
-
-def _end_free(how: str, leases: dict[int, int], process_id: int, **parameters: Any) -> list[Ended]:
-    """End runs by ``_end``, but leave those that are held up; log and leave what the database rejects."""
-    for _ in range(_HELD_TRIES):
-        if not leases:
-            break
-        try:
-            return _end(how, leases.items(), process_id, **parameters)
-        except (DataError, IntegrityError) as error:
-            if len(leases) == 1:
-                for row in _rehearse(list(leases), claim=False):
-                    log_event(logging.ERROR, events.JOB_NOT_RESCUED, **_named(row), error=str(error).strip())
-                break
-            pairs = list(_free(leases).items())
-            half = len(pairs) // 2
-            halves = (dict(pairs[:half]), dict(pairs[half:]))
-            return [job for each in halves for job in _end_free(how, each, process_id, **parameters)]
-        except OperationalError as error:
-            if not is_held_up(error):
-                raise
-            leases = _free(leases)
-    return []
-
-
-def _free(leases: dict[int, int]) -> dict[int, int]:
-    return {job_id: leases[job_id] for job_id in unheld(list(leases))}

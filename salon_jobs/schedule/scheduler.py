@@ -223,7 +223,7 @@ def fire(
     ``advance`` moves the entry's last tick, and only forwards: nothing fires again if a clock steps back. Raises an
     error of which ``is_held_up`` is true if another transaction has enqueued under the job's key.
     """
-    with briefly():
+    with briefly(using=using):
         fired = statements.rows("cron_tick", {"entry": entry, "tick_at": tick}, using=using)
         if not fired:
             return None

@@ -21,9 +21,10 @@ from salon_jobs.core.error_report import report
 from salon_jobs.core.outcomes import Errored, Outcome, Split
 from salon_jobs.core.records import PARTITIONS, ClaimedJob, JobState
 from salon_jobs.db import statements
-from salon_jobs.jobs import queries, registry
+from salon_jobs.jobs import registry
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.payload import STORE_ARGUMENT
+from salon_jobs.jobs.queries import Leases
 from salon_jobs.jobs.task import Task
 from salon_jobs.models import Job, Process
 from salon_jobs.outbox import queries as outbox
@@ -63,12 +64,13 @@ def drain_jobs(
     """
     database = conf.database
     process = Process.objects.using(database).create(kind="test", hostname=socket.gethostname()[:255], pid=os.getpid())
+    leases = Leases(process.pk, using=database)
     drained: list[DrainedJob] = []
     if connections[database].in_atomic_block:  # it may never commit: ``then`` is enqueued as the jobs end
         statements.execute("count_ends_at_once", using=database)
     try:
         while True:
-            claimed = queries.claim_due(process.pk, registry.task_names(), 1, queues=queues, now=now)
+            claimed = leases.claim_due(registry.task_names(), 1, queues=queues, now=now)
             if not claimed:
                 if registry.find_waiting(using=database):
                     continue
@@ -78,11 +80,11 @@ def drain_jobs(
             job = claimed[0]
             task = registry.get_declaration(job.task)
             if task.chunk is None:
-                running: RunningJob = RunningJob(job, task, process.pk)
+                running: RunningJob = RunningJob(job, task, leases, leases.connection)
                 outcome = execute(running)
             else:
-                others = _claim_others(job, process.pk, limit - len(drained) - 1, queues=queues, now=now)
-                running = ChunkRun.of([job, *others], task, process.pk)
+                others = _claim_others(job, leases, limit - len(drained) - 1, queues=queues, now=now)
+                running = ChunkRun.of([job, *others], task, leases, leases.connection)
                 outcome = running.execute()
             outcome = settle(running, outcome)
             if raise_errors and isinstance(outcome, (Errored, Split)):
@@ -98,17 +100,17 @@ def drain_jobs(
 
 
 def _claim_others(
-    first: ClaimedJob, process_id: int, most: int, *, queues: Sequence[str] | None, now: datetime | None
+    first: ClaimedJob, leases: Leases, most: int, *, queues: Sequence[str] | None, now: datetime | None
 ) -> list[ClaimedJob]:
     """Claim up to ``most`` due jobs that run in one chunk with this one."""
     task = registry.get_declaration(first.task)
     if task.chunk is None or not joins_chunk(task, first):
         return []
-    due = queries.claim_due(process_id, [task.name], 10_000, queues=queues, now=now)
+    due = leases.claim_due([task.name], 10_000, queues=queues, now=now)
     alike = [job for job in due if (job.store_id, job.claim_group) == (first.store_id, first.claim_group)]
     chunk = [job for job in alike if joins_chunk(task, job)][: min(task.chunk - 1, most)]
     ids = {job.id for job in chunk}
-    queries.requeue([(job.id, job.lease) for job in due if job.id not in ids], process_id)
+    leases.requeue([(job.id, job.lease) for job in due if job.id not in ids])
     return chunk
 
 

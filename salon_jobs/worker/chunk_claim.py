@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable
 
 from salon_jobs.core.records import NO_STORE, ClaimedJob
-from salon_jobs.jobs import queries, registry
+from salon_jobs.jobs import registry
 from salon_jobs.jobs.limits import Limits
+from salon_jobs.jobs.queries import Leases
 from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.chunks import joins_chunk
 from salon_jobs.worker.fair_claim import Quota, claim_groups
@@ -25,9 +26,9 @@ class ChunkClaimer:
     the worker's own claims count, under a lock in the database.
     """
 
-    def __init__(self, process_id: int, jobs: JobBuffer, limits: Callable[[], Limits]) -> None:
+    def __init__(self, leases: Leases, jobs: JobBuffer, limits: Callable[[], Limits]) -> None:
         """Prepare; ``limits`` returns the limits in effect."""
-        self._process_id = process_id
+        self._leases = leases
         self._jobs = jobs
         self._limits = limits
         self.lock = threading.Lock()
@@ -50,14 +51,14 @@ class ChunkClaimer:
         if not self.lock.acquire(timeout=PATIENCE_S):
             return []
         try:
-            jobs = claim_groups(self._process_id, [Quota(group, room, room)], room, low_water)
+            jobs = claim_groups(self._leases, [Quota(group, room, room)], room, low_water)
             self.claimed += len(jobs)
             chunk, alone = list[ClaimedJob](), list[ClaimedJob]()
             for job in jobs:
                 (chunk if joins_chunk(task, job) else alone).append(job)
             self._jobs.lease(chunk)
             if alone and not self._jobs.put(alone):
-                queries.give_back([(job.id, job.lease) for job in alone], self._process_id)
+                self._leases.give_back([(job.id, job.lease) for job in alone])
         finally:
             self.lock.release()
         return chunk

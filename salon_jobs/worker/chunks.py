@@ -14,7 +14,7 @@ from salon_jobs.core.events import log_event
 from salon_jobs.core.outcomes import Errored, Outcome, Split, Succeeded
 from salon_jobs.core.records import ClaimedJob, JobState
 from salon_jobs.db.statements import in_one_trip
-from salon_jobs.jobs import current, queries
+from salon_jobs.jobs import current
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.payload import ChunkPayload
 from salon_jobs.jobs.registry import TaskDeclaration
@@ -127,24 +127,20 @@ class ChunkRun(RunningJob):
         results = [(run.job, run.result) for run in self.runs]
         for some in in_statements(results, MOST_PER_STATEMENT):
             jobs, kept = [job for job, _ in some], [result for _, result in some]
-            if queries.finish_all(jobs, self.process_id, kept, ran_s=self.ran_s) < len(jobs):
+            if self.leases.finish_all(jobs, kept, ran_s=self.ran_s) < len(jobs):
                 raise LeaseLost(f"jobs of the chunk of job {self.id} are no longer leased to this run")
         jobs = [run.job for run in self.runs if run.result is None]
         with executor.lease_lost(self):
             # An empty statement commits alone.
-            finish = queries.finish_call(jobs, self.process_id, ran_s=self.ran_s) if jobs else "SELECT"
+            finish = self.leases.finish_call(jobs, ran_s=self.ran_s) if jobs else "SELECT"
             if own is None or not own.commit_after(finish):
                 in_one_trip(self.connection, finish)
 
     def split(self, outcome: Split) -> bool:
         """Requeue the jobs of the chunk, which was rolled back; return False if none is ours."""
         error = outcome.error
-        ended = queries.requeue(
-            [(run.job.id, run.job.lease) for run in self.runs],
-            self.process_id,
-            delay=ends.delay_of_release(self),
-            alone=outcome.alone,
-        )
+        pairs = [(run.job.id, run.job.lease) for run in self.runs]
+        ended = self.leases.requeue(pairs, delay=ends.delay_of_release(self), alone=outcome.alone)
         if not ended:
             return False
         described = report(error)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from salon_jobs.core.records import ClaimedJob
-from salon_jobs.jobs import queries, registry
+from salon_jobs.jobs import registry
 from salon_jobs.jobs.limits import Limits, load_limits
+from salon_jobs.jobs.queries import FEW, Leases
 from salon_jobs.worker.fair_claim import Claim, FairClaim
 
 # Limits are loaded after a claim, so that a job that wakes an idle process need not wait; before it when twice as old.
@@ -27,21 +28,21 @@ class Claimer:
 
     def __init__(
         self,
-        process_id: int,
+        leases: Leases,
         queues: Sequence[str] | None,
         *,
         excluded: Sequence[str] = (),
         is_direct: Callable[[], bool] = lambda: False,
     ) -> None:
         """Prepare; ``is_direct`` returns whether it is known that no pooler is between this process and the server."""
-        self._process_id = process_id
+        self._leases = leases
         self._is_direct = is_direct
         self._queues = queues
         # Excluded as paused queues are: by scanning claim groups.
         self._scans_groups = bool(excluded)
         self._limits = Limits({})
         self._limits_loaded_at = float("-inf")
-        self._fair_claim = FairClaim(process_id, queues, excluded=excluded)
+        self._fair_claim = FairClaim(leases, queues, excluded=excluded)
         self._is_fair = self._was_slow = False
 
     def claim(self, room: int, *, afresh: bool = False) -> Claim:
@@ -58,8 +59,8 @@ class Claimer:
             self._is_fair = claim.again_in_s is not None or self._fair_claim.is_slow
             return claim
         # A few at first, since usually a single job woke an idle process.
-        jobs = self._claim_due(min(room, queries.FEW))
-        if len(jobs) == queries.FEW < room:
+        jobs = self._claim_due(min(room, FEW))
+        if len(jobs) == FEW < room:
             jobs += self._claim_due(room - len(jobs))
         was_slow, self._was_slow = self._was_slow, time.monotonic() - began > _SLOW_S
         self._is_fair = len(jobs) == room or (was_slow and self._was_slow)
@@ -77,8 +78,8 @@ class Claimer:
     def _load_limits(self, older_than_s: float) -> None:
         now = time.monotonic()
         if now - self._limits_loaded_at >= older_than_s:
-            self._limits, self._limits_loaded_at = load_limits(), now
+            self._limits, self._limits_loaded_at = load_limits(using=self._leases.using), now
 
     def _claim_due(self, room: int) -> list[ClaimedJob]:
         tasks, prepare = registry.task_names(), self._is_direct()
-        return queries.claim_due(self._process_id, tasks, room, queues=self._queues, prepare=prepare)
+        return self._leases.claim_due(tasks, room, queues=self._queues, prepare=prepare)

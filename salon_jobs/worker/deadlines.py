@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from salon_jobs.core import events
 from salon_jobs.core.errors import Interrupted, TimedOut
 from salon_jobs.core.events import log_event
-from salon_jobs.jobs import queries
 from salon_jobs.jobs.current import RunningJob
+from salon_jobs.jobs.queries import Leases
 from salon_jobs.process.loop import Loop
 from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.ends import identify, report_given_back
@@ -97,8 +97,8 @@ class Cancellations:
     the grace.
     """
 
-    def __init__(self, process_id: int, jobs: JobBuffer, runners: Sequence[Runner]) -> None:
-        self._process_id = process_id
+    def __init__(self, leases: Leases, jobs: JobBuffer, runners: Sequence[Runner]) -> None:
+        self._leases = leases
         self._jobs = jobs
         self._runners = runners
         self._poll_at = float("-inf")
@@ -113,7 +113,7 @@ class Cancellations:
         if now < self._poll_at:
             return
         self._poll_at = now + POLL_EVERY_S
-        requested = queries.cancel_requests(self._process_id) if self._jobs.leases() else None
+        requested = self._leases.cancel_requests() if self._jobs.leases() else None
         if not requested:
             return
         for job_id, lease in requested:
@@ -121,5 +121,5 @@ class Cancellations:
                 runner.cancel(job_id, lease)
         # Giving back a job that had not started and whose cancellation was requested cancels it.
         jobs = self._jobs.withdraw(requested)
-        given_back = queries.give_back([(job.id, job.lease) for job in jobs], self._process_id)
+        given_back = self._leases.give_back([(job.id, job.lease) for job in jobs])
         report_given_back(given_back, "cancellation withdrawn", level=logging.INFO)

@@ -27,8 +27,9 @@ from salon_jobs.core.outcomes import (
 )
 from salon_jobs.core.records import ClaimedJob, JobState
 from salon_jobs.core.tracing import FinalFailure, report_failure
-from salon_jobs.jobs import queries, registry
+from salon_jobs.jobs import registry
 from salon_jobs.jobs.current import RunningJob
+from salon_jobs.jobs.queries import Ended, Leases
 from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.signals import job_finished
 
@@ -41,7 +42,7 @@ LONGEST_LOGGED: Final = 500
 def settle(running: RunningJob, outcome: Outcome) -> Outcome:
     """Write the outcome under the fence, log it and send ``job_finished``; return what really happened.
 
-    Raises database errors, also when the job is held up (``queries.is_held_up``); then call it again.
+    Raises database errors, also when the job is held up (``is_held_up``); then call it again.
     """
     if isinstance(outcome, Split):
         if cast("ChunkRun", running).split(outcome):
@@ -54,7 +55,7 @@ def settle(running: RunningJob, outcome: Outcome) -> Outcome:
     is_committed = (
         not isinstance(outcome, Lost)
         and running.is_unclear
-        and queries.committed(running.job, running.process_id, began=running.started)
+        and running.leases.committed(running.job, began=running.started)
     )
     if is_committed is None:
         unknown = OutcomeUnknown(
@@ -84,33 +85,33 @@ def settle(running: RunningJob, outcome: Outcome) -> Outcome:
 
 def _write(running: RunningJob, outcome: Outcome) -> JobState | None:
     """Write and log one outcome; return the job's state now, None when this run no longer owns the row."""
-    job, process_id = running.job, running.process_id
+    job, leases = running.job, running.leases
     match outcome:
         case Succeeded(finished=finished):
             if not finished:
                 # An earlier try, whose answer was lost, may have finished it. This one is unclear until it is answered.
                 was_unclear, running.is_unclear = running.is_unclear, True
-                if not queries.finish(job, process_id, running.result, ran_s=running.ran_s):
+                if not leases.finish(job, running.result, ran_s=running.ran_s):
                     running.is_unclear = was_unclear
                     return None
             log_end(logging.INFO, events.JOB_SUCCEEDED, running)
             return JobState.SUCCEEDED
         case Snoozed(delay=delay):
-            ended = queries.requeue([(job.id, job.lease)], process_id, delay=delay)
+            ended = leases.requeue([(job.id, job.lease)], delay=delay)
             if not ended:
                 return None
             log_end(logging.INFO, events.JOB_SNOOZED, running, delay_s=delay.total_seconds())
             return ended[job.id].state
         case Released(begun=begun):
             wait = delay_of_release(running)
-            ended = queries.requeue([(job.id, job.lease)], process_id, delay=wait, unbegun=not begun)
+            ended = leases.requeue([(job.id, job.lease)], delay=wait, unbegun=not begun)
             if not ended:
                 return None
             log_end(logging.WARNING, events.JOB_RELEASED, running)
             return ended[job.id].state
         case Cancelled(kind=kind, detail=detail):
             reason = kind if kind == detail else f"{kind}: {detail}"
-            if not queries.cancel_run(job, process_id, reason, ran_s=running.ran_s):
+            if not leases.cancel_run(job, reason, ran_s=running.ran_s):
                 return None
             log_end(logging.INFO, events.JOB_CANCELLED, running, reason=reason)
             return JobState.CANCELLED
@@ -118,7 +119,7 @@ def _write(running: RunningJob, outcome: Outcome) -> JobState | None:
             if running.trace is not None:
                 running.trace.error = error
             described, reason = report(error), f"expired: {error}"
-            if not queries.expire_run(job, process_id, described, reason):
+            if not leases.expire_run(job, described, reason):
                 return None
             expiry: dict[str, Any] = {"error_class": described.error_class, "code": described.code}
             log_end(
@@ -142,16 +143,15 @@ def _write_error(running: RunningJob, outcome: Errored) -> JobState | None:
         running.trace.error = error
     delay = running.declaration.backoff.delay(job.attempt)
     described = report(error)
-    ended = queries.fail(
+    ended = running.leases.fail(
         job,
-        running.process_id,
         described,
         delay=delay,
         final=not outcome.retryable,
         reason=described.code or ("attempts_exhausted" if outcome.retryable else "not_retried"),
         ran_s=running.ran_s,
     )
-    if ended is None and not queries.failed_by(job, running.process_id):
+    if ended is None and not running.leases.failed_by(job):
         return None
     # If the row is no longer owned but failed under this lease, an earlier attempt was written and its answer lost.
     state = JobState.FAILED if ended is None else ended.state
@@ -187,10 +187,10 @@ def refused(running: RunningJob, error: Exception) -> Errored:
     return Errored(refusal, retryable=False)
 
 
-def end_begun(job_id: int, lease: int, process_id: int) -> None:
-    """Fail a job of this process whose only run has begun, and whose end nobody will write. Raises database errors."""
-    if (job := queries.leased_job(process_id, job_id, lease)) is not None:
-        running = RunningJob(job, registry.get_declaration(job.task), process_id)
+def end_begun(job_id: int, lease: int, leases: Leases) -> None:
+    """Fail a job of a process whose only run has begun, and whose end nobody will write. Raises database errors."""
+    if (job := leases.leased_job(job_id, lease)) is not None:
+        running = RunningJob(job, registry.get_declaration(job.task), leases, leases.connection)
         settle(running, not_repeated("the end of the run could not be written"))
 
 
@@ -223,12 +223,12 @@ def report_successes(runs: Sequence[RunningJob], on_told: Callable[[], None] = l
             on_told()
 
 
-def identify(job: ClaimedJob | queries.Ended) -> dict[str, Any]:
+def identify(job: ClaimedJob | Ended) -> dict[str, Any]:
     """Return the fields that every log record of a run has."""
     return {"task_name": job.task, "job_id": job.id, "store_id": job.store_id, "attempt": job.attempts + 1}
 
 
-def report_given_back(jobs: Sequence[queries.Ended], reason: str, *, level: int = logging.WARNING) -> None:
+def report_given_back(jobs: Sequence[Ended], reason: str, *, level: int = logging.WARNING) -> None:
     """Log jobs that this process had claimed and has given back unstarted: queued again, or cancelled on request."""
     released = [job for job in jobs if job.state is JobState.QUEUED]
     log_batch(level, events.JOB_RELEASED, released, fields=lambda job: _unstarted(job, reason))
@@ -239,7 +239,7 @@ def report_given_back(jobs: Sequence[queries.Ended], reason: str, *, level: int 
             log_event(severity, events.JOB_CANCELLED, **_unstarted(job, job.reason))
 
 
-def _unstarted(job: queries.Ended, reason: str) -> dict[str, Any]:
+def _unstarted(job: Ended, reason: str) -> dict[str, Any]:
     return {**identify(job), "queue": job.queue, "reason": reason}
 
 

@@ -32,8 +32,9 @@ from salon_jobs.core.outcomes import (
 )
 from salon_jobs.db.read_only import failed_read_only, refuses_writes
 from salon_jobs.db.statements import in_one_trip
-from salon_jobs.jobs import current, queries
+from salon_jobs.jobs import current
 from salon_jobs.jobs.current import RunningJob, refuse_open_transaction
+from salon_jobs.jobs.queries import LEASE_LOST
 from salon_jobs.signals import job_started
 from salon_jobs.tenancy.active import ActiveContext, run_as_system_task
 from salon_jobs.tenancy.context import StoreJobContext, tenant_context
@@ -53,7 +54,7 @@ def execute(running: RunningJob) -> Outcome:
         return NotStarted(Expired(why))
     if not job.payload:
         try:
-            job = running.job = queries.with_payload(job, running.process_id)
+            job = running.job = running.leases.with_payload(job)
         except Error:  # an outage, which the end of this run waits out
             return Released()
         if not job.payload:
@@ -64,7 +65,7 @@ def execute(running: RunningJob) -> Outcome:
         return Errored(error, retryable=False)
     if task.at_most_once:
         try:
-            if not queries.begin_once(job, running.process_id):
+            if not running.leases.begin_once(job):
                 return Lost()
         except Error:  # it may have been recorded, but the handler was not called
             return Released(begun=False)
@@ -145,7 +146,7 @@ def _finish(own: StoreJobContext | None, running: RunningJob) -> None:
     running.check_end()
     running.is_unclear = True
     with lease_lost(running):
-        running.finished = own.commit_after(queries.finish_call([running.job], running.process_id, ran_s=running.ran_s))
+        running.finished = own.commit_after(running.leases.finish_call([running.job], ran_s=running.ran_s))
     if not running.finished:
         running.end()
 
@@ -156,7 +157,7 @@ def lease_lost(running: RunningJob) -> Generator[None]:
     try:
         yield
     except DatabaseError as error:
-        if getattr(error.__cause__, "sqlstate", None) == queries.LEASE_LOST:
+        if getattr(error.__cause__, "sqlstate", None) == LEASE_LOST:
             raise LeaseLost(f"job {running.id} is no longer leased to this run") from error
         raise
 
@@ -216,7 +217,7 @@ def store_transaction(running: RunningJob, *, afresh: bool = False) -> Generator
                 _refuse_vanished_store(running, exists)
             yield own
         return
-    with tenant_context(store_id):
+    with tenant_context(store_id, using=connection.alias):
         _refuse_vanished_store(running, exists)
         yield None
 

@@ -15,11 +15,11 @@ from uuid import UUID
 
 from django.db import transaction
 
-from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import NO_STORE, ClaimedJob
 from salon_jobs.db.statements import hot
-from salon_jobs.jobs import queries, registry
+from salon_jobs.jobs import registry
 from salon_jobs.jobs.limits import Limits, count_by_scope
+from salon_jobs.jobs.queries import Leases
 from salon_jobs.worker.group_scanner import ClaimFilter, ClaimGroup, GroupScanner, Scan, in_background
 
 GROUPS_PER_CLAIM: Final = 256
@@ -60,12 +60,12 @@ _FROM_THE_START: Final = (-62_135_510_400_000_000, 0)  # 0001-01-02, the earlies
 class FairClaim:
     """Claims of one process by claim group. Not thread-safe."""
 
-    def __init__(self, process_id: int, queues: Sequence[str] | None, *, excluded: Sequence[str] = ()) -> None:
-        self._process_id = process_id
+    def __init__(self, leases: Leases, queues: Sequence[str] | None, *, excluded: Sequence[str] = ()) -> None:
+        self._leases = leases
         self._excluded = list(excluded)
         self._queues = None if queues is None else list(queues)
         self._limits = Limits({})
-        self._scanner = GroupScanner()
+        self._scanner = GroupScanner(using=leases.using)
         self._scan = Scan((), complete=True, took_s=0.0)
         self._scan_at = float("-inf")
         self._last_took_s = 0.0
@@ -91,13 +91,13 @@ class FairClaim:
         token_in_s = float("inf")
         if limited:
             claim = partial(self._claim_within, limited, groups, room)
-            jobs, quotas, token_in_s = queries.despite_rows(claim)
+            jobs, quotas, token_in_s = self._leases.despite_rows(claim)
             self._throttled |= len(quotas) < len(groups) or any(
                 quota.jobs < quota.store_jobs and limits.counted(quota.group.scopes) for quota in quotas
             )
         else:
             quotas = share_out(groups, room, {}, lambda _: ())
-            jobs = claim_groups(self._process_id, quotas, room, self._low_water) if quotas else []
+            jobs = claim_groups(self._leases, quotas, room, self._low_water) if quotas else []
         # The jobs of a single group come in order, so the last one is enough.
         self._raise_low_water(jobs if len(quotas) > 1 else jobs[-1:])
         self._fruitful |= bool(jobs)
@@ -167,26 +167,26 @@ class FairClaim:
         self, limited: set[str], groups: list[ClaimGroup], room: int
     ) -> tuple[list[ClaimedJob], list[Quota], float]:
         """Claim within limited scopes; return also the quotas, and the seconds until a rate allows another job."""
-        with transaction.atomic(using=conf.database):
+        with transaction.atomic(using=self._leases.using):
             # A limit that a task declares for its keys applies to any number of keys; lock only those of the groups
             # chosen.
             keys = {scope for scope in limited if scope.startswith("key:") and self._limits[scope].rate is None}
-            capacity, tokens = self._capacity(lock_scopes(limited - keys) | keys)
+            capacity, tokens = self._capacity(lock_scopes(limited - keys, using=self._leases.using) | keys)
             # A scope that is full, or locked by another process, takes no slot from claim groups that may run.
             runnable = self._with_capacity(groups, capacity)
             if keys:
                 runnable = choose(runnable)
                 wanted = keys.intersection(scope for group in runnable for scope in group.scopes)
-                of_keys, _ = self._capacity(lock_scopes(wanted))
+                of_keys, _ = self._capacity(lock_scopes(wanted, using=self._leases.using))
                 capacity = {scope: of_keys.get(scope, 0) if scope in keys else left for scope, left in capacity.items()}
                 runnable = self._with_capacity(runnable, capacity)
             quotas = share_out(runnable, room, capacity, self._limits.counted)
-            jobs = claim_groups(self._process_id, quotas, room, self._low_water) if quotas else []
+            jobs = claim_groups(self._leases, quotas, room, self._low_water) if quotas else []
             if tokens:
                 scopes = {quota.group.id: quota.group.scopes for quota in quotas}
                 started = Counter(scope for job in jobs if not job.expired for scope in scopes[_group_of(job)])
                 for scope in tokens.keys() & started.keys():
-                    hot("spend_tokens", {"scope": scope, "spent": started[scope]})
+                    hot("spend_tokens", {"scope": scope, "spent": started[scope]}, using=self._leases.using)
         waits_s = [(1 - left) / (self._limits[scope].rate or 1) for scope, left in tokens.items() if left < 1]
         return jobs, quotas, min(waits_s, default=float("inf"))
 
@@ -198,10 +198,11 @@ class FairClaim:
     def _capacity(self, scopes: set[str]) -> tuple[dict[str, int], dict[str, float]]:
         """Return how many more jobs may start in each scope, and the tokens of those with a rate."""
         rated = sorted(scope for scope in scopes if self._limits[scope].rate is not None)
-        rows: list[Any] = hot("refill_tokens", {"scopes": rated}) if rated else []
+        using = self._leases.using
+        rows: list[Any] = hot("refill_tokens", {"scopes": rated}, using=using) if rated else []
         tokens: dict[str, float] = dict(rows)
         is_counted = any(self._limits[scope].max_concurrency is not None for scope in scopes)
-        running: Mapping[str, int] = count_by_scope(hot("running_counts", {})) if is_counted else {}
+        running: Mapping[str, int] = count_by_scope(hot("running_counts", {}, using=using)) if is_counted else {}
         capacity: dict[str, int] = {}
         for scope in scopes:
             most = self._limits[scope].max_concurrency
@@ -230,12 +231,12 @@ def _has_more(jobs: Sequence[ClaimedJob], quotas: Sequence[Quota], room: int) ->
     return any(by_store[quota.group.store] >= quota.store_jobs for quota in quotas)
 
 
-def claim_groups(process_id: int, quotas: Sequence[Quota], room: int, low_water: LowWater) -> list[ClaimedJob]:
+def claim_groups(leases: Leases, quotas: Sequence[Quota], room: int, low_water: LowWater) -> list[ClaimedJob]:
     """Claim up to ``room`` due jobs by quota, in claim order. A process declared dead gets none."""
     lows = [low_water.get(quota.group.id, _FROM_THE_START) for quota in quotas]
     each_store = {quota.group.store: quota.store_jobs for quota in quotas}
     parameters = {
-        "process_id": process_id,
+        "process_id": leases.process_id,
         "room": room,
         "clock": time.monotonic(),
         "stores": [quota.group.store for quota in quotas],
@@ -247,13 +248,13 @@ def claim_groups(process_id: int, quotas: Sequence[Quota], room: int, low_water:
         "each_store": list(each_store),
         "store_quotas": list(each_store.values()),
     }
-    return queries.claim("claim_groups", parameters)
+    return leases.claim("claim_groups", parameters)
 
 
-def lock_scopes(scopes: Iterable[str]) -> set[str]:
+def lock_scopes(scopes: Iterable[str], *, using: str) -> set[str]:
     """Lock these scopes for claiming until the transaction ends; return those not locked by others."""
     names = sorted(scopes)
-    return {row[0] for row in hot("lock_scopes", {"scopes": names})} if names else set()
+    return {row[0] for row in hot("lock_scopes", {"scopes": names}, using=using)} if names else set()
 
 
 def choose(groups: Sequence[ClaimGroup]) -> list[ClaimGroup]:

@@ -19,8 +19,8 @@ from salon_jobs.core.events import log_event, logger
 from salon_jobs.core.outcomes import Outcome, Succeeded
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.db import statements
-from salon_jobs.jobs import queries
 from salon_jobs.jobs.current import RunningJob
+from salon_jobs.jobs.queries import Leases, is_held_up
 from salon_jobs.jobs.results import MOST_PER_STATEMENT, in_statements
 from salon_jobs.process.loop import Loop
 from salon_jobs.tenancy.connections import tidy_connections
@@ -60,11 +60,10 @@ class Finisher(Loop):
 
     def __init__(
         self,
-        process_id: int,
+        leases: Leases,
         forget: Callable[[Sequence[ClaimedJob]], None],
         abandon: threading.Event,
         *,
-        using: str,
         most_per_statement: int = MOST_PER_STATEMENT,
         most_kept: int = MOST_KEPT,
     ) -> None:
@@ -72,8 +71,8 @@ class Finisher(Loop):
 
         ``most_per_statement`` and ``most_kept`` are characters of results; a larger one goes, and waits, alone.
         """
-        super().__init__("finisher", using=using)
-        self._process_id = process_id
+        super().__init__("finisher", using=leases.using)
+        self._leases = leases
         self._forget = forget
         self._abandon = abandon
         self._urgent = threading.Event()
@@ -173,7 +172,7 @@ class Finisher(Loop):
         first = [self._held_up.popleft() for _ in range(min(len(self._held_up), _HELD_AT_ONCE))]
         free: set[int] = set()
         try:
-            free.update(queries.unheld([run.id for running, _ in first for run in running.runs]))
+            free.update(self._leases.unheld([run.id for running, _ in first for run in running.runs]))
             while first:
                 running, outcome = first[-1]
                 if all(run.id in free for run in running.runs):
@@ -190,7 +189,7 @@ class Finisher(Loop):
         try:
             settle(running, outcome)
         except OperationalError as error:
-            if not queries.is_held_up(error):
+            if not is_held_up(error):
                 raise
             self._held_up.append((running, outcome))
             self._try_held_up_at = min(self._try_held_up_at, time.monotonic() + _HELD_EVERY_S)
@@ -263,15 +262,15 @@ class Finisher(Loop):
         plain = [running for running in batch if not running.finished and running.result is None]
         jobs = [running.job for running in plain]
         ran_s = [running.ran_s for running in plain] if conf.keep_succeeded else ()
-        self._report(batch, queries.finish_many(jobs, self._process_id, ran_s=ran_s) if jobs else set())
+        self._report(batch, self._leases.finish_many(jobs, ran_s=ran_s) if jobs else set())
         kept = [(running.job, running.result) for running in batch if running.result is not None]
         for some in in_statements(kept, self._most_per_statement):
             jobs, results = [job for job, _ in some], [result for _, result in some]
             ran_s = [result.ran_s for result in results] if conf.keep_succeeded else ()
-            self._report(batch, queries.finish_many(jobs, self._process_id, results=results, ran_s=ran_s))
+            self._report(batch, self._leases.finish_many(jobs, results=results, ran_s=ran_s))
         if batch and not self.stopping.is_set():
             # A row that another transaction has locked, such as one that cancels the job, holds up only that job.
-            locked = queries.owned([running.job for running in batch], self._process_id)
+            locked = self._leases.owned([running.job for running in batch])
             self._locked += [running for running in batch if running.job.fence in locked]
             batch[:] = [running for running in batch if running.job.fence not in locked]
         while batch:

@@ -80,9 +80,12 @@ class Scan(NamedTuple):
     took_s: float
 
 
-def list_groups(after: UUID | None, runnable: ClaimFilter, *, prefix: int = FIRST_PREFIX, key: int = 0) -> ScanPage:
+def list_groups(
+    after: UUID | None, runnable: ClaimFilter, *, using: str, prefix: int = FIRST_PREFIX, key: int = 0
+) -> ScanPage:
     """List some claim groups of each of the next stores, from a given prefix and, within it, key. Role: worker."""
-    rows = hot("list_groups", list_parameters(after, runnable, prefix=prefix, key=key), jit=False)
+    parameters = list_parameters(after, runnable, prefix=prefix, key=key)
+    rows = hot("list_groups", parameters, jit=False, using=using)
     groups = [ClaimGroup(*row) for row in rows if row[1] is not None]
     return ScanPage(groups, len({row[0] for row in rows}), rows[-1][0] if rows else None)
 
@@ -104,7 +107,8 @@ def list_parameters(
 class GroupScanner:
     """Round-robin scanner of the stores for one process, a few at a time. Not thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, using: str) -> None:
+        self._using = using
         # Each process starts its round at a different store.
         self._after: UUID | None = UUID(int=random.getrandbits(128))
         self._is_crowded = False
@@ -130,7 +134,7 @@ class GroupScanner:
             self._began_at, self._wrapped = self._after, self._after is None
         over = False
         while not over:
-            page = list_groups(self._after, runnable, prefix=prefix, key=key)
+            page = list_groups(self._after, runnable, using=self._using, prefix=prefix, key=key)
             self._is_crowded |= not inside and _is_crowded(page.groups)
             due.update((group.id, group) for group in page.groups if group.due)
             self._after = page.last

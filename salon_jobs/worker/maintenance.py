@@ -20,9 +20,10 @@ from salon_jobs.core.outcomes import Errored
 from salon_jobs.core.records import JobState
 from salon_jobs.core.tracing import FinalFailure, report_failure
 from salon_jobs.db import statements
-from salon_jobs.jobs import enqueue, queries, registry
+from salon_jobs.jobs import enqueue, registry
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.pruning import Pruner
+from salon_jobs.jobs.queries import Ended, Leases, briefly, is_held_up
 from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.jobs.waiting import QueueFront, count_rest, look_at_queue, record_depths
 from salon_jobs.process.heartbeat import application_name
@@ -101,7 +102,7 @@ class Rescuer:
         try:
             return rescue_process(process_id, silence, using=self._using)
         except OperationalError as error:
-            if not queries.is_held_up(error):
+            if not is_held_up(error):
                 raise
             if process_id not in self._held_up:
                 self._held_up.add(process_id)
@@ -127,20 +128,21 @@ def rescue_process(
 
     Jobs that another transaction holds up are left, as jobs of an owner without a row: the next sweep tries them again,
     and then it is unknown which had started. Raises database errors; then call it again. If the row itself is held up,
-    that is an error too (``queries.is_held_up``).
+    that is an error too (``is_held_up``).
     """
-    is_silent, label = _declare_dead(process_id, silence, using)
+    leases = Leases(process_id, using=using)
+    is_silent, label = _declare_dead(leases, silence)
     if not is_silent:
         return RescueCounts()
     for run in overdue:
-        _fail_overdue(run, process_id)
+        _fail_overdue(run, leases)
     name = label or "unknown process"
     message = f"{name} {end} and was declared dead"
-    rescued = queries.rescue(process_id, message, charged=charged, again=label is None)
+    rescued = leases.rescue(message, charged=charged, again=label is None)
     if label is None and not rescued:
         return RescueCounts()
     enqueue.after_commit(using=using)
-    held_up = len(queries.other_leases(process_id, ()))
+    held_up = len(leases.other_leases(()))
     fields: dict[str, Any] = {"held_up": held_up} if held_up else {}
     log_event(
         logging.WARNING, events.PROCESS_DEAD, process=name, process_id=process_id, jobs=len(rescued), end=end, **fields
@@ -152,22 +154,23 @@ def rescue_process(
     return RescueCounts(1, len(rescued) - failed, failed)
 
 
-def _declare_dead(process_id: int, silence: timedelta | None, using: str) -> tuple[bool, str | None]:
+def _declare_dead(leases: Leases, silence: timedelta | None) -> tuple[bool, str | None]:
     """Delete a process's row and end its backends, in one transaction.
 
     Return whether it is dead, and what it was; None if its row was gone already.
     """
+    process_id, using = leases.process_id, leases.using
     backends = {"application_name": application_name(process_id)}
     deletion = {"process_id": process_id, "silent_after": silence}
     for is_last in (False, True):
         try:
-            with queries.briefly():
+            with briefly(using=using):
                 labels = statements.rows("delete_process", deletion, using=using)
                 if labels:
                     statements.rows("end_backends", backends, using=using)
                 return bool(labels), labels[0][0] if labels else None
         except OperationalError as error:
-            if is_last or not queries.is_held_up(error):
+            if is_last or not is_held_up(error):
                 raise
         # By a claim in flight, whose backend may be sending its answer to a host that is gone.
         statements.rows("end_backends", backends, using=using)
@@ -179,24 +182,24 @@ def log_held_up(process_id: int, error: OperationalError) -> None:
     log_event(logging.WARNING, events.RESCUE_HELD_UP, process_id=process_id, error=str(error).strip())
 
 
-def _fail_overdue(run: InFlightRun, process_id: int) -> None:
+def _fail_overdue(run: InFlightRun, leases: Leases) -> None:
     """Settle a run for which its process was killed, unless it ended just before."""
-    job = queries.leased_job(process_id, run.job_id, run.lease)
+    job = leases.leased_job(run.job_id, run.lease)
     task = None if job is None else registry.get_declaration(job.task)
     # None of the jobs of a chunk that took too long is charged: they are rescued, and run one by one.
     if job is not None and task is not None and not joins_chunk(task, job):
-        running = RunningJob(job, task, process_id)
+        running = RunningJob(job, task, leases, leases.connection)
         running.started = run.began
         took_s = run.kill_at - run.began
         killed = TimedOut(f"timed out, went on for {took_s:.3g} s and was killed with its process")
         try:
             settle(running, Errored(killed))
         except OperationalError as error:  # it is rescued like the others
-            if not queries.is_held_up(error):
+            if not is_held_up(error):
                 raise
 
 
-def _log_rescued(job: queries.Ended, label: str) -> None:
+def _log_rescued(job: Ended, label: str) -> None:
     fields = identify(job)
     log_event(logging.WARNING, events.JOB_RESCUED, state=job.state.value, charged=job.charged, **fields)
     if job.state is JobState.FAILED:

@@ -25,8 +25,9 @@ from salon_jobs.core.outcomes import Errored, Outcome, Succeeded
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.core.tracing import is_observed, observing
 from salon_jobs.core.vital import vitally
-from salon_jobs.jobs import queries, registry
+from salon_jobs.jobs import registry
 from salon_jobs.jobs.current import RunningJob
+from salon_jobs.jobs.queries import Leases, is_held_up
 from salon_jobs.process.loop import Outage
 from salon_jobs.tenancy.connections import (
     drop_connections,
@@ -66,7 +67,7 @@ class Runner:
         self,
         jobs: JobBuffer,
         finisher: Finisher,
-        process_id: int,
+        leases: Leases,
         number: int,
         abandon: threading.Event,
         *,
@@ -77,14 +78,13 @@ class Runner:
         """Prepare the thread; without ``chunks``, a chunk has only jobs that wait in the buffer."""
         self._jobs = jobs
         self._finisher = finisher
-        self._process_id = process_id
+        self._leases = leases
         self._number = number
         self._abandon = abandon
         self._in_flight = in_flight
         self._deadlines = deadlines
         self._chunks = chunks
-        self._using = conf.database
-        self._outage = Outage("settle", using=self._using)
+        self._outage = Outage("settle", using=leases.using)
         self._connection: BaseDatabaseWrapper | None = None
         # Whether resets of this thread's sessions may have been sent and not answered.
         self._resets = False
@@ -209,10 +209,10 @@ class Runner:
         task = registry.get_declaration(job.task)
         if task.chunk is not None:
             gather(task, jobs, self._jobs, self._chunks, self._outage)
-        connection = self._connection = self._connection or connections[self._using]
+        connection = self._connection = self._connection or self._leases.connection
         if task.chunk is not None:
-            return ChunkRun.of(jobs, task, self._process_id, connection, resets_session=True)
-        return RunningJob(job, task, self._process_id, connection, resets_session=True)
+            return ChunkRun.of(jobs, task, self._leases, connection, resets_session=True)
+        return RunningJob(job, task, self._leases, connection, resets_session=True)
 
     def _abandon_run(self, jobs: Sequence[ClaimedJob], running: RunningJob | None) -> None:
         """Free the thread of a run that an error of our own ended, even before it began."""
@@ -300,7 +300,7 @@ class Runner:
             try:
                 settle(running, outcome)
             except BaseException as error:
-                if queries.is_held_up(error):
+                if is_held_up(error):
                     self._finisher.set_aside(running, outcome)
                     return False
                 refusals = (DataError, IntegrityError) if isinstance(outcome, Succeeded) else DataError
@@ -310,9 +310,8 @@ class Runner:
                     tidy_connections()
                 elif isinstance(outcome, Errored):
                     # Not even the error can be recorded; counting the attempt keeps the job from returning for ever.
-                    queries.fail(
+                    self._leases.fail(
                         running.job,
-                        self._process_id,
                         report(error),
                         delay=conf.backoff.cap,
                         final=False,

@@ -16,7 +16,8 @@ from salon_jobs.core import events
 from salon_jobs.core.errors import NotReady
 from salon_jobs.core.events import log_event
 from salon_jobs.db.notify import MORE, SECOND_POLL
-from salon_jobs.jobs import enqueue, queries, registry
+from salon_jobs.jobs import enqueue, registry
+from salon_jobs.jobs.queries import Leases
 from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.jobs.timeline import record_timeline
 from salon_jobs.process.listener import Listener, ListenerEvent
@@ -92,7 +93,7 @@ class Worker(Loop):
         """
         super().__init__("claim", using=using)
         refuse_small_pool(options.concurrency + OTHER_THREADS, using=using)
-        self._process_id = process_id
+        leases = self._leases = Leases(process_id, using=using)
         self._options = options
         self._jobs = JobBuffer(options.concurrency, self._job_ended)
         self._idle = idle or IdleTable()
@@ -100,7 +101,7 @@ class Worker(Loop):
         event = self.woken = ListenerEvent()
         self._listener = Listener(enqueue.CHANNEL, self.notify, event, using=using)
         self._claimer = Claimer(
-            process_id, options.queues, excluded=options.excluded, is_direct=lambda: self._listener.is_direct
+            leases, options.queues, excluded=options.excluded, is_direct=lambda: self._listener.is_direct
         )
         self._last_claim = Claim([], None)
         self._stop_requested = self._draining = self._knows_timeline = False
@@ -111,15 +112,15 @@ class Worker(Loop):
         self._claimed = self._reported_claimed = 0
         self._look_until = float("-inf")
         self._timeouts = itertools.count(1)
-        self._finisher = Finisher(process_id, self._jobs.forget, self._abandon, using=using)
+        self._finisher = Finisher(leases, self._jobs.forget, self._abandon)
         self._deadlines = DeadlineWatcher(self._count_timeout, using=using)
         in_flight = in_flight or InFlightTable(options.concurrency)
-        self._chunks = ChunkClaimer(process_id, self._jobs, lambda: self._claimer.limits)
+        self._chunks = ChunkClaimer(leases, self._jobs, lambda: self._claimer.limits)
         self._runners = [
             Runner(
                 self._jobs,
                 self._finisher,
-                process_id,
+                leases,
                 number,
                 self._abandon,
                 in_flight=in_flight,
@@ -129,7 +130,7 @@ class Worker(Loop):
             )
             for number in range(options.concurrency)
         ]
-        self._cancellations = Cancellations(process_id, self._jobs, self._runners)
+        self._cancellations = Cancellations(leases, self._jobs, self._runners)
 
     def notify(self, payload: str = "") -> None:
         """Claim now, unless another process of this worker is idle and will. Thread-safe.
@@ -175,7 +176,7 @@ class Worker(Loop):
         self._cancellations.poll()
         if not self._knows_timeline:
             # A failover can lose the last heartbeats; others might take the next jobs from a process that looks dead.
-            if not queries.has_fresh_heartbeat(self._process_id):
+            if not self._leases.has_fresh_heartbeat():
                 return _HEARTBEAT_LATE_S
             record_timeline(using=self.using)
             self._knows_timeline = True
@@ -215,7 +216,7 @@ class Worker(Loop):
         jobs = ", ".join([*(f"{run.job.task} {run.id}" for run in runs[:_NAMED]), *(["…"] if runs[_NAMED:] else [])])
         log_event(logging.INFO, events.PROCESS_STOPPING, running=self._jobs.running_count(), jobs=jobs)
         unstarted = self._jobs.close()
-        self._attempt_twice(lambda: queries.give_back(unstarted, self._process_id))
+        self._attempt_twice(lambda: self._leases.give_back(unstarted))
         self._wait_idle(began + run_on_s)
         if not self._jobs.wait_idle(0):
             for runner in self._runners:
@@ -364,7 +365,7 @@ class Worker(Loop):
         if not self._chunks.lock.acquire(timeout=PATIENCE_S):
             return  # the next sweep finds them
         try:
-            leases = queries.other_leases(self._process_id, self._jobs.leases())
+            leases = self._leases.other_leases(self._jobs.leases())
         finally:
             self._chunks.lock.release()
         if leases:
@@ -373,15 +374,15 @@ class Worker(Loop):
 
     def _give_back_all(self) -> None:
         """Give back every row still leased to this process: jobs that did not end, and claims with a lost answer."""
-        if leases := queries.other_leases(self._process_id, ()):
+        if leases := self._leases.other_leases(()):
             self._give_back(leases, "shutdown")
 
     def _give_back(self, leases: list[tuple[int, int]], reason: str, *, level: int = logging.WARNING) -> None:
-        given_back = queries.give_back(leases, self._process_id)
+        given_back = self._leases.give_back(leases)
         report_given_back(given_back, reason, level=level)
         if len(given_back) < len(leases):
-            for job_id, lease in queries.begun_once(self._process_id).intersection(leases):
-                end_begun(job_id, lease, self._process_id)
+            for job_id, lease in self._leases.begun_once().intersection(leases):
+                end_begun(job_id, lease, self._leases)
 
     def _wait_idle(self, until: float, *, forcible: bool = True) -> None:
         while (remaining_s := until - time.monotonic()) > 0 and not (forcible and self._forced.is_set()):

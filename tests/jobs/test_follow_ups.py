@@ -26,7 +26,7 @@ from salon_jobs.testing import assert_enqueued, drain_jobs
 from salon_jobs.worker.maintenance import Maintenance
 from tests import tasks
 from tests.settings import SALON_JOBS
-from tests.support import change, claim, elsewhere, run, run_due, running_on_a_thread, seen
+from tests.support import change, claim, elsewhere, leases_of, run, run_due, running_on_a_thread, seen
 from tests.tasks import Hooks
 
 DONE = tasks.keyed_system.call(note="done")
@@ -76,7 +76,7 @@ def lose_the_process(process_id: int) -> None:
     assert jobs
     change("UPDATE salon_jobs_job SET max_attempts = 1, rescues = 2")
     change("DELETE FROM salon_jobs_process")
-    queries.rescue(process_id, "gone")
+    leases_of(process_id).rescue("gone")
 
 
 ENDS: dict[str, Callable[[Hooks, int, int], object]] = {
@@ -142,7 +142,7 @@ def test_a_worker_waits_its_turn_to_count_them_without_an_error(
     jobs = claim(process_id)
     change(LOCK)
     with ThreadPoolExecutor(1) as pool:
-        end = elsewhere(pool, lambda: queries.finish_many(jobs, process_id))
+        end = elsewhere(pool, lambda: leases_of(process_id).finish_many(jobs))
         while seen(WAITERS) != [(1,)]:
             assert not end.done()
         time.sleep(0.1)

@@ -17,13 +17,14 @@ from salon_jobs import tenant_context
 from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import Expired
 from salon_jobs.core.records import ClaimedJob, JobState, KeptResult
-from salon_jobs.jobs import control, queries
+from salon_jobs.jobs import control
 from salon_jobs.jobs.limits import Limits, limit
+from salon_jobs.jobs.queries import Leases
 from salon_jobs.models import Process
 from salon_jobs.worker.fair_claim import FairClaim
 from salon_jobs.worker.maintenance import rescue_process
 from tests import tasks
-from tests.support import change, claim, seen
+from tests.support import change, claim, leases_of, seen
 
 ERROR = report(ValueError("no"))
 KEPT = {**django_settings.SALON_JOBS, "RETAIN_SUCCEEDED": 86_400}
@@ -70,11 +71,11 @@ def bring_to(state: JobState, process_id: int) -> None:
     match state:
         case JobState.SUCCEEDED:
             with override_settings(SALON_JOBS=KEPT):
-                assert queries.finish(job, process_id)
+                assert leases_of(process_id).finish(job)
         case JobState.FAILED:
-            assert queries.fail(job, process_id, ERROR, delay=timedelta(0), final=True, reason="not_retried")
+            assert leases_of(process_id).fail(job, ERROR, delay=timedelta(0), final=True, reason="not_retried")
         case JobState.CANCELLED:
-            assert queries.cancel_run(job, process_id, "gone")
+            assert leases_of(process_id).cancel_run(job, "gone")
         case _:
             pass
     assert seen("SELECT state FROM salon_jobs_job") == [(state.value,)]
@@ -141,7 +142,7 @@ class Run:
 
     def claim(self, *, fair: bool = False) -> None:
         process = self.processes[-1]
-        jobs = FairClaim(process, None).claim(2, Limits({})).jobs if fair else claim(process, 2)
+        jobs = FairClaim(leases_of(process), None).claim(2, Limits({})).jobs if fair else claim(process, 2)
         self.claims += [(job, process) for job in jobs]
 
     def held(self) -> tuple[ClaimedJob, int]:
@@ -150,6 +151,10 @@ class Run:
             tasks.once_in_store.enqueue(store_id=self.store)
             self.claim()
         return self.claims[-1]
+
+    def leases(self) -> Leases:
+        """Return the leases of the process of that run."""
+        return leases_of(self.held()[1])
 
     def pair(self) -> tuple[int, int]:
         job, _ = self.held()
@@ -181,24 +186,24 @@ VERBS: dict[str, Callable[[Run], object]] = {
     "replace": lambda run: tasks.keyed.using(job_key_mode="replace").enqueue(store_id=run.store, number=0),
     "claim": lambda run: run.claim(),
     "claim by group": lambda run: run.claim(fair=True),
-    "begin once": lambda run: queries.begin_once(*run.held()),
-    "retry": lambda run: queries.fail(*run.held(), ERROR, delay=timedelta(0), final=False, reason="spent"),
-    "fail": lambda run: queries.fail(*run.held(), ERROR, delay=timedelta(0), final=True, reason="not_retried"),
-    "finish": lambda run: queries.finish(*run.held()),
-    "finish many": lambda run: queries.finish_many([run.held()[0]], run.held()[1]),
-    "finish with a result": lambda run: queries.finish(*run.held(), KeptResult("1", timedelta(1), ran_s=0)),
-    "finish with the commit": lambda run: run.tell(queries.finish_call([run.held()[0]], run.held()[1], ran_s=0)),
-    "snooze": lambda run: queries.requeue([run.pair()], run.held()[1], delay=timedelta(0)),
-    "release": lambda run: queries.requeue([run.pair()], run.held()[1], alone=True, unbegun=True),
-    "give back": lambda run: queries.give_back([run.pair()], run.held()[1]),
-    "discard": lambda run: queries.cancel_run(*run.held(), "discarded: no"),
-    "expire": lambda run: queries.expire_run(*run.held(), report(Expired("late")), "expired: late"),
+    "begin once": lambda run: run.leases().begin_once(run.held()[0]),
+    "retry": lambda run: run.leases().fail(run.held()[0], ERROR, delay=timedelta(0), final=False, reason="spent"),
+    "fail": lambda run: run.leases().fail(run.held()[0], ERROR, delay=timedelta(0), final=True, reason="not_retried"),
+    "finish": lambda run: run.leases().finish(run.held()[0]),
+    "finish many": lambda run: run.leases().finish_many([run.held()[0]]),
+    "finish with a result": lambda run: run.leases().finish(run.held()[0], KeptResult("1", timedelta(1), ran_s=0)),
+    "finish with the commit": lambda run: run.tell(run.leases().finish_call([run.held()[0]], ran_s=0)),
+    "snooze": lambda run: run.leases().requeue([run.pair()], delay=timedelta(0)),
+    "release": lambda run: run.leases().requeue([run.pair()], alone=True, unbegun=True),
+    "give back": lambda run: run.leases().give_back([run.pair()]),
+    "discard": lambda run: run.leases().cancel_run(run.held()[0], "discarded: no"),
+    "expire": lambda run: run.leases().expire_run(run.held()[0], report(Expired("late")), "expired: late"),
     "cancel": lambda run: control.cancel_jobs(run.ids(), using="operator"),
     "cancel in a store": lambda run: run.in_store(control.cancel_jobs),
     "discard by an operator": lambda run: control.discard_jobs(run.ids(), using="operator"),
     "retry by an operator": lambda run: control.retry_jobs(run.ids(), using="operator"),
     "retry in a store": lambda run: run.in_store(control.retry_jobs),
-    "look for held-up jobs": lambda run: queries.unheld(run.ids()),
+    "look for held-up jobs": lambda run: run.leases().unheld(run.ids()),
     "die": lambda run: run.die(charged=None),
     "die while waiting": lambda run: run.die(charged=[]),
 }

@@ -15,11 +15,10 @@ from django.test.utils import CaptureQueriesContext
 
 from salon_jobs import fan_out, store_task
 from salon_jobs.jobs import EnqueueAction, FanOutResult, JobHandle, registry
-from salon_jobs.jobs import queries as store
 from salon_jobs.jobs.options import KeyMode
 from salon_jobs.jobs.task import Task
 from tests import tasks
-from tests.support import change, claim, elsewhere, seen
+from tests.support import change, claim, elsewhere, leases_of, seen
 
 T = TypeVar("T")
 LATER = datetime(2030, 1, 1, tzinfo=UTC)
@@ -176,5 +175,5 @@ def test_a_fan_out_by_unsafe_dedupe_never_waits_for_a_run_to_finish(
     task.enqueue(store_id=stores[0], note="running")
     [job] = claim(process_id)
     with ThreadPoolExecutor(1) as pool, transaction.atomic():
-        assert store.finish(job, process_id)
+        assert leases_of(process_id).finish(job)
         assert elsewhere(pool, lambda: fan_out(task, note="new")).result(10) == FanOutResult(inserted=2, kept=1)

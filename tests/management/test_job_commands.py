@@ -9,12 +9,11 @@ from uuid import UUID, uuid4
 import pytest
 from django.core.management import CommandError
 
-from salon_jobs.jobs import queries as store
 from salon_jobs.jobs.search import failure_kinds, retries_ahead
 from salon_jobs.models import Job
 from tests import tasks
 from tests.management.operator import add, run
-from tests.support import change, run_due
+from tests.support import change, leases_of, run_due
 
 
 def test_list_filters_by_each_option_the_newest_first(stores: list[UUID]) -> None:
@@ -127,7 +126,7 @@ def test_jobs_whose_process_died_are_of_one_kind(process_id: int) -> None:
 
     for _ in range(2):
         add(state="running", leased_by=process_id, lease=1, rescues=5, max_attempts=1)
-    store.rescue(process_id, "its process died")
+    leases_of(process_id).rescue("its process died")
     [kind] = failure_kinds(using="operator")
     assert (kind.jobs, kind.error_class) == (2, "salon_jobs.core.errors.ProcessDied")
 

@@ -18,13 +18,12 @@ from django.core.management import CommandError, call_command
 from salon_jobs import task
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.metrics import BUCKETS, bucket_of
-from salon_jobs.jobs import queries as store
 from salon_jobs.jobs import registry
 from salon_jobs.management.arguments import os_user
 from tests import tasks
 from tests.interpreter import start_python
 from tests.management.operator import add, run
-from tests.support import change, in_state, seen, selected
+from tests.support import change, in_state, leases_of, seen, selected
 
 
 def test_without_a_subcommand_it_shows_what_there_is() -> None:
@@ -150,7 +149,7 @@ def test_stats_of_nothing_and_of_runs_that_took_no_time_of_their_own(database: N
 def test_cancel_takes_ids_or_all_that_are_named(stores: list[UUID], process_id: int) -> None:
     first, ended = add(), add(state="cancelled")
     running, other = (add(task="test-store", store_id=store) for store in stores[:2])
-    assert store.claim_due(process_id, ["test-store"], 1)
+    assert leases_of(process_id).claim_due(["test-store"], 1)
     out, _ = run("cancel", str(first), str(ended), "999", "--yes")
     assert out.splitlines()[-1] == "cancelled or asked to end: 1 of 3"
     with pytest.raises(CommandError, match=r"Cancel 1 job\? No terminal to confirm on; pass --yes"):

@@ -32,7 +32,7 @@ def test_a_scan_reads_the_dead_rows_before_a_group_once(process_id: int) -> None
         change("DELETE FROM salon_jobs_job")
         change("INSERT INTO salon_jobs_job (task) VALUES ('test-store')")
         before = _entries_read("salon_jobs_job_claim_group")
-        assert len(list_groups(None, ClaimFilter(tasks=registry.task_names())).groups) == 1
+        assert len(list_groups(None, ClaimFilter(tasks=registry.task_names()), using="default").groups) == 1
         assert dead < _entries_read("salon_jobs_job_claim_group") - before < 1.5 * dead
 
 
@@ -50,6 +50,6 @@ def test_orphans_are_found_without_reading_the_leases_of_the_living(process_id: 
     )
     change("ANALYZE salon_jobs_job")
     before = _entries_read("salon_jobs_job_leased")
-    [(_, _, found)] = hot("silent_processes", {"silent_after": timedelta(seconds=15)})
+    [(_, _, found)] = hot("silent_processes", {"silent_after": timedelta(seconds=15)}, using="default")
     assert sorted(found) == [process_id + 1, process_id + 2, process_id + 11]
     assert _entries_read("salon_jobs_job_leased") - before < 10

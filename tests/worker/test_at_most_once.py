@@ -14,7 +14,8 @@ from salon_jobs import Discard, Snooze, current_job, enqueue_job, fan_out, store
 from salon_jobs.core.errors import Interrupted, OptionInvalid, TimedOut
 from salon_jobs.core.outcomes import Errored, Lost, Released, Succeeded
 from salon_jobs.core.records import ClaimedJob
-from salon_jobs.jobs import control, queries, registry
+from salon_jobs.jobs import control, registry
+from salon_jobs.jobs.queries import Leases
 from salon_jobs.models import Process
 from salon_jobs.testing import drain_jobs
 from salon_jobs.worker.ends import end_begun, settle
@@ -22,7 +23,7 @@ from salon_jobs.worker.executor import execute
 from salon_jobs.worker.in_flight import InFlightRun
 from salon_jobs.worker.maintenance import RescueCounts, rescue_process
 from tests import tasks
-from tests.support import change, claim, job_row, rescuer, run_due, running_job, running_on_a_thread, seen
+from tests.support import change, claim, job_row, leases_of, rescuer, run_due, running_job, running_on_a_thread, seen
 from tests.worker.effects import write, written
 
 KINDS = ["system", "store", "outside", "async"]
@@ -43,7 +44,7 @@ def enqueued(request: pytest.FixtureRequest, stores: list[UUID]) -> int:
 def begin(process_id: int) -> ClaimedJob:
     """Claim the only job and begin its run, as a process does that dies in it."""
     [job] = claim(process_id)
-    assert queries.begin_once(job, process_id)
+    assert leases_of(process_id).begin_once(job)
     return job
 
 
@@ -106,7 +107,7 @@ def test_the_beginning_waits_for_the_disk_whatever_the_session_says(
         cursor.execute("SELECT set_config('synchronous_commit', %s, false)", [session])
     try:
         with pytest.raises(Exception, match=f"commits {at_commit}$|commits {at_commit}\n"):
-            queries.begin_once(job, process_id)
+            leases_of(process_id).begin_once(job)
     finally:
         connection.close()
         change("DROP FUNCTION show_commit CASCADE")
@@ -156,7 +157,7 @@ def test_a_job_that_had_not_begun_is_queued_again_however_often_its_processes_di
 
 def test_a_job_that_was_only_prefetched_is_given_back(enqueued: int, process_id: int) -> None:
     [job] = claim(process_id)
-    assert [each.id for each in queries.give_back([(job.id, job.lease)], process_id)] == [enqueued]
+    assert [each.id for each in leases_of(process_id).give_back([(job.id, job.lease)])] == [enqueued]
     assert row_of(enqueued)[0] == "queued"
 
 
@@ -222,14 +223,14 @@ def test_a_beginning_that_the_database_refused_is_no_beginning(
     began: list[str] = []
     hooks.system = lambda **arguments: began.append(arguments["note"])
     handle = tasks.once.enqueue(note="ran")
-    begin_once = queries.begin_once
+    begin_once = Leases.begin_once
 
-    def lose_the_answer(job: ClaimedJob, process: int) -> bool:
-        begin_once(job, process)
+    def lose_the_answer(leases: Leases, job: ClaimedJob) -> bool:
+        begin_once(leases, job)
         raise OperationalError("server closed the connection unexpectedly")
 
     with monkeypatch.context() as patched:
-        patched.setattr(queries, "begin_once", lose_the_answer)
+        patched.setattr(Leases, "begin_once", lose_the_answer)
         [outcome] = run_due(process_id)
     assert outcome == Released(begun=False)
     assert row_of(handle.id) == ("queued", "", 0, 0, None, None)
@@ -240,8 +241,8 @@ def test_a_beginning_that_the_database_refused_is_no_beginning(
 
 def test_no_statement_queues_again_what_has_begun(enqueued: int, process_id: int) -> None:
     job = begin(process_id)
-    assert queries.requeue([(job.id, job.lease)], process_id) == {}
-    assert queries.give_back([(job.id, job.lease)], process_id) == []
+    assert leases_of(process_id).requeue([(job.id, job.lease)]) == {}
+    assert leases_of(process_id).give_back([(job.id, job.lease)]) == []
     with pytest.raises(IntegrityError, match="salon_jobs_job_state"):
         change("UPDATE salon_jobs_job SET state = 'queued', leased_by = NULL")
 
@@ -327,9 +328,9 @@ def test_chunks_and_another_number_of_attempts_for_one_enqueue_are_refused() -> 
 def test_an_end_that_nobody_writes_is_written_by_the_sweep(process_id: int) -> None:
     handle = tasks.once.enqueue()
     job = begin(process_id)
-    assert queries.begun_once(process_id) == {(job.id, job.lease)}
+    assert leases_of(process_id).begun_once() == {(job.id, job.lease)}
     change("UPDATE salon_jobs_job SET begun_once_at = now() - interval '1 hour'")
-    end_begun(job.id, job.lease, process_id)
+    end_begun(job.id, job.lease, leases_of(process_id))
     assert row_of(handle.id)[:3] == ("failed", "JOB.NOT_REPEATED", 1)
     assert seen("SELECT started_at = begun_once_at FROM salon_jobs_job") == [(True,)]
     settle(running_job(job, process_id), Succeeded(finished=False))

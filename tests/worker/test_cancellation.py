@@ -18,13 +18,14 @@ from salon_jobs import Snooze, current_job, tenant_context
 from salon_jobs.control import ActionResult, cancel_jobs
 from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import CancelRequested
-from salon_jobs.jobs import control, queries
+from salon_jobs.jobs import control
+from salon_jobs.jobs.queries import Leases
 from salon_jobs.jobs.statistics import TaskStatistics
 from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.deadlines import Cancellations
 from tests import tasks
 from tests.e2e.worker_process import eventually
-from tests.support import change, claim, elsewhere, job_row, moved_to, seen, working
+from tests.support import change, claim, elsewhere, job_row, leases_of, moved_to, seen, working
 from tests.worker.conftest import Enqueue
 from tests.worker.effects import job_events, write, written
 from tests.worker.test_store_fences import states, wait_until_somebody_waits_for_a_lock
@@ -176,17 +177,17 @@ def test_only_what_was_really_cancelled_is_logged_and_counted(
     queue = JobBuffer(1)
     queue.put(jobs)
     control.cancel_jobs([job.id for job in jobs], using="operator")
-    cancellations = Cancellations(process_id, queue, ())
+    cancellations = Cancellations(leases_of(process_id), queue, ())
 
-    requests = queries.cancel_requests
+    requests = Leases.cancel_requests
 
-    def and_then_two_change(process: int) -> set[tuple[int, int]]:
-        found = requests(process)
+    def and_then_two_change(leases: Leases) -> set[tuple[int, int]]:
+        found = requests(leases)
         change("UPDATE salon_jobs_job SET lease = lease # (1::bigint << 40) WHERE id = %s", rescued.id)
         change("UPDATE salon_jobs_job SET cancel_requested_at = NULL WHERE id = %s", retried.id)
         return found
 
-    monkeypatch.setattr(queries, "cancel_requests", and_then_two_change)
+    monkeypatch.setattr(Leases, "cancel_requests", and_then_two_change)
     cancellations.poll()
     assert seen("SELECT state, reason FROM salon_jobs_job ORDER BY id") == [
         ("cancelled", "cancelled"),
@@ -220,11 +221,11 @@ def test_a_job_that_is_to_be_cancelled_is_not_queued_again(running: Any, process
     pair = [(running.id, running.lease)]
     error = report(ValueError("no"))
     verbs: dict[str, Callable[[], object]] = {
-        "fail": lambda: queries.fail(running, process_id, error, delay=timedelta(0), final=False, reason="x"),
-        "fail at last": lambda: queries.fail(running, process_id, error, delay=timedelta(0), final=True, reason="x"),
-        "snooze": lambda: queries.requeue(pair, process_id, delay=timedelta(minutes=1)),
-        "release": lambda: queries.requeue(pair, process_id),
-        "rescue": lambda: queries.rescue(process_id, "went silent"),
+        "fail": lambda: leases_of(process_id).fail(running, error, delay=timedelta(0), final=False, reason="x"),
+        "fail at last": lambda: leases_of(process_id).fail(running, error, delay=timedelta(0), final=True, reason="x"),
+        "snooze": lambda: leases_of(process_id).requeue(pair, delay=timedelta(minutes=1)),
+        "release": lambda: leases_of(process_id).requeue(pair),
+        "rescue": lambda: leases_of(process_id).rescue("went silent"),
     }
     assert verbs[verb]()
     [(state, reason, _, leased_by)] = seen(ENDED)
@@ -234,12 +235,12 @@ def test_a_job_that_is_to_be_cancelled_is_not_queued_again(running: Any, process
 
 def test_an_operators_retry_forgets_the_request(running: Any, process_id: int) -> None:
     control.cancel_jobs([running.id], using="operator")
-    queries.requeue([(running.id, running.lease)], process_id)
+    leases_of(process_id).requeue([(running.id, running.lease)])
     assert control.retry_jobs([running.id], using="operator") == [ActionResult(running.id, True)]
     assert not requested(running.id)
     [again] = claim(process_id)
-    assert queries.cancel_requests(process_id) == set()
-    assert queries.finish(again, process_id)
+    assert leases_of(process_id).cancel_requests() == set()
+    assert leases_of(process_id).finish(again)
 
 
 @contextmanager
@@ -257,18 +258,18 @@ def test_a_claim_in_flight_is_waited_for_and_then_asked(stores: list[UUID], proc
     handle = tasks.in_store.enqueue(store_id=stores[0])
     with cancelling_meanwhile(handle.id):
         [job] = claim(process_id)
-    assert queries.cancel_requests(process_id) == {(job.id, job.lease)}
+    assert leases_of(process_id).cancel_requests() == {(job.id, job.lease)}
 
 
 def test_a_retry_in_flight_is_waited_for_and_then_cancelled(running: Any, process_id: int) -> None:
     with cancelling_meanwhile(running.id):
-        queries.fail(running, process_id, report(ValueError()), delay=timedelta(0), final=False, reason="")
+        leases_of(process_id).fail(running, report(ValueError()), delay=timedelta(0), final=False, reason="")
     assert seen(ENDED) == [("cancelled", "cancelled", 1, None)]
 
 
 def test_a_finish_in_flight_wins(running: Any, process_id: int) -> None:
     with cancelling_meanwhile(running.id):
-        assert queries.finish(running, process_id)
+        assert leases_of(process_id).finish(running)
     assert states() == []
 
 
@@ -279,10 +280,10 @@ def test_a_job_that_stops_running_between_the_two_looks_is_cancelled(
     def stop_before_the_second(execute: Any, statement: str, *rest: Any) -> Any:
         if statement.startswith('SELECT "salon_jobs_job"'):
             if final is None:
-                assert queries.requeue([(running.id, running.lease)], process_id, delay=timedelta(0))
+                assert leases_of(process_id).requeue([(running.id, running.lease)], delay=timedelta(0))
             else:
-                assert queries.fail(
-                    running, process_id, report(ValueError()), delay=timedelta(0), final=final, reason="x"
+                assert leases_of(process_id).fail(
+                    running, report(ValueError()), delay=timedelta(0), final=final, reason="x"
                 )
         return execute(statement, *rest)
 
@@ -294,9 +295,9 @@ def test_a_job_that_stops_running_between_the_two_looks_is_cancelled(
 @pytest.mark.parametrize("verb", ["finish", "fail"])
 def test_an_end_waits_for_a_request_in_flight_and_then_knows_it(running: Any, process_id: int, verb: str) -> None:
     verbs: dict[str, Callable[[], object]] = {
-        "finish": lambda: queries.finish(running, process_id),
-        "fail": lambda: queries.fail(
-            running, process_id, report(ValueError()), delay=timedelta(0), final=False, reason=""
+        "finish": lambda: leases_of(process_id).finish(running),
+        "fail": lambda: leases_of(process_id).fail(
+            running, report(ValueError()), delay=timedelta(0), final=False, reason=""
         ),
     }
     with ThreadPoolExecutor(1) as pool:
@@ -312,7 +313,7 @@ def test_nobody_who_finishes_waits_for_the_transaction_that_cancels(running: Any
     with transaction.atomic(using="operator"):
         assert cancel_jobs([running.id], using="operator") == [ActionResult(running.id, True, ASKED)]
         assert not requested(running.id)
-        assert queries.finish(running, process_id)
+        assert leases_of(process_id).finish(running)
     assert states() == []
 
 
@@ -333,7 +334,7 @@ def test_the_web_role_cancels_running_jobs_of_its_store_alone(
     with tenant_context(stores[0], using="web"):
         assert cancel_jobs([running.id], using="web") == [ActionResult(running.id, True, ASKED)]
     assert requested(running.id)
-    assert queries.cancel_requests(process_id) == {(running.id, running.lease)}
+    assert leases_of(process_id).cancel_requests() == {(running.id, running.lease)}
 
 
 def test_the_function_is_for_the_runtimes_and_nobody_else(database: None) -> None:

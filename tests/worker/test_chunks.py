@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from functools import partialmethod
+from functools import partial, partialmethod
 from typing import Any
 from uuid import UUID
 
@@ -18,8 +18,7 @@ from salon_jobs import Discard, Snooze, current_job, current_store_id, get_job
 from salon_jobs.control import cancel_jobs, limit, pause
 from salon_jobs.core.errors import NoCurrentJob
 from salon_jobs.core.outcomes import Split, Succeeded
-from salon_jobs.core.records import ClaimedJob, JobState
-from salon_jobs.jobs import queries, registry
+from salon_jobs.core.records import JobState
 from salon_jobs.jobs.limits import load_limits
 from salon_jobs.jobs.options import Timeouts
 from salon_jobs.signals import job_finished, job_started
@@ -32,7 +31,7 @@ from salon_jobs.worker.ends import settle
 from salon_jobs.worker.maintenance import rescue_process
 from tests import tasks
 from tests.e2e.worker_process import eventually
-from tests.support import change, claim, elsewhere, job_row, running_on_a_thread, seen, working
+from tests.support import change, chunk_of, claim, elsewhere, job_row, leases_of, running_on_a_thread, seen, working
 from tests.tasks import Hooks, Sale
 from tests.worker.effects import write, written
 from tests.worker.test_store_fences import states, wait_until_somebody_waits_for_a_lock
@@ -61,11 +60,6 @@ class Calls:
         if self.bad & {sale.number for sale in sales}:
             raise self.error
         return [10 * sale.number for sale in sales]
-
-
-def chunk_of(jobs: Sequence[ClaimedJob], process_id: int) -> ChunkRun:
-    """Return claimed jobs as one chunk."""
-    return ChunkRun.of(jobs, registry.get_declaration(jobs[0].task), process_id)
 
 
 def on_this_thread(chunk: ChunkRun) -> ChunkRun:
@@ -364,9 +358,9 @@ def test_more_jobs_are_those_of_the_same_store_that_may_join(stores: list[UUID],
         add(stores[1], 3)
         tasks.in_chunks.using(queue="other").enqueue(stores[0], Sale(4))
     change("UPDATE salon_jobs_job SET attempts = 1 WHERE id = %s", failed)
-    [job] = queries.claim_due(process_id, ["test-chunk"], 1)
+    [job] = leases_of(process_id).claim_due(["test-chunk"], 1)
     buffer = JobBuffer(1)
-    chunks = ChunkClaimer(process_id, buffer, load_limits)
+    chunks = ChunkClaimer(leases_of(process_id), buffer, partial(load_limits, using="default"))
     assert [each.id for each in chunks.claim(job, 10)] == [second]
     assert (job.id, chunks.claimed) == (first, 2)
     alone = buffer.take(0)
@@ -387,8 +381,8 @@ def test_where_a_limit_counts_jobs_a_chunk_claims_no_more(stores: list[UUID], pr
         case _:
             pause(task="test-chunk")
     add(stores[0], 0, 1)
-    [job] = queries.claim_due(process_id, ["test-chunk"], 1)
-    assert ChunkClaimer(process_id, JobBuffer(1), load_limits).claim(job, 10) == []
+    [job] = leases_of(process_id).claim_due(["test-chunk"], 1)
+    assert ChunkClaimer(leases_of(process_id), JobBuffer(1), partial(load_limits, using="default")).claim(job, 10) == []
 
 
 def test_a_limit_counts_the_jobs_of_a_chunk(stores: list[UUID], hooks: Hooks, process_id: int) -> None:
@@ -403,8 +397,8 @@ def test_a_limit_counts_the_jobs_of_a_chunk(stores: list[UUID], hooks: Hooks, pr
 
 def test_two_processes_never_share_a_job(stores: list[UUID], process_id: int) -> None:
     add(stores[0], *range(6))
-    [job] = queries.claim_due(process_id, ["test-chunk"], 1)
-    chunks = ChunkClaimer(process_id, JobBuffer(1), load_limits)
+    [job] = leases_of(process_id).claim_due(["test-chunk"], 1)
+    chunks = ChunkClaimer(leases_of(process_id), JobBuffer(1), partial(load_limits, using="default"))
     with transaction.atomic():
         mine = chunks.claim(job, 3)
         with ThreadPoolExecutor(1) as pool:

@@ -17,7 +17,7 @@ from django.db import IntegrityError, OperationalError, ProgrammingError, connec
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.db import statements
-from salon_jobs.jobs import limits, queries
+from salon_jobs.jobs import limits
 from salon_jobs.jobs.limits import limit, pause, resume
 from salon_jobs.models import Limit, Process
 from salon_jobs.worker import fair_claim, group_scanner
@@ -25,7 +25,7 @@ from salon_jobs.worker.claim import Claimer
 from salon_jobs.worker.fair_claim import Claim
 from salon_jobs.worker.group_scanner import STORES_PER_SCAN, ScanPage
 from salon_jobs.worker.worker import Worker, WorkerOptions
-from tests.support import change, seen
+from tests.support import change, leases_of, seen
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,7 @@ def test_a_prepared_claim_is_prepared_again_after_its_session_lost_it(process_id
     add(2, stores[0])
 
     def claimed() -> int:
-        return len(queries.claim_due(process_id, ["test-store"], 1, prepare=True))
+        return len(leases_of(process_id).claim_due(["test-store"], 1, prepare=True))
 
     assert claimed() == 1
     with connection.cursor() as cursor:
@@ -73,7 +73,7 @@ def test_a_prepared_claim_is_prepared_again_after_its_session_lost_it(process_id
 def test_a_prepared_claim_is_prepared_again_on_a_new_connection(process_id: int, stores: list[UUID]) -> None:
     add(2, stores[0])
     for _ in range(2):
-        assert len(queries.claim_due(process_id, ["test-store"], 1, prepare=True)) == 1
+        assert len(leases_of(process_id).claim_due(["test-store"], 1, prepare=True)) == 1
         connection.close()
 
 
@@ -81,7 +81,7 @@ def test_a_store_with_a_backlog_leaves_the_others_their_share(process_id: int, s
     big, small, _ = stores
     add(5000, big)
     add(10, small)
-    claimer = Claimer(process_id, None)
+    claimer = Claimer(leases_of(process_id), None)
     first = claimer.claim(20)
     assert by_store(first.jobs) == {big: 20}, "what came first is due first, until a backlog shows"
     second = claimer.claim(40)
@@ -93,7 +93,7 @@ def test_more_stores_than_one_scan_lists_are_all_served(process_id: int, databas
     everyone = [uuid4() for _ in range(STORES_PER_SCAN * 2 + 5)]
     for store_id in everyone:
         add(2, store_id)
-    claimer = Claimer(process_id, None)
+    claimer = Claimer(leases_of(process_id), None)
     claimer.claim(1)
     claimed: list[ClaimedJob] = []
     for _ in range(20):
@@ -109,7 +109,7 @@ def test_priority_decides_within_a_store(process_id: int, stores: list[UUID]) ->
     add(30, stores[0], priority=5)
     add(30, stores[0], priority=-5)
     add(1, stores[1])
-    claimer = Claimer(process_id, None)
+    claimer = Claimer(leases_of(process_id), None)
     claimer.claim(1)
     claimed = claimer.claim(10).jobs
     assert by_store(claimed) == {stores[0]: 5, stores[1]: 1}
@@ -121,14 +121,14 @@ def test_jobs_due_later_and_unknown_or_unserved_ones_are_left_alone(process_id: 
     add(5, stores[0], queue="mail")
     add(5, stores[0], task="nobody-knows-it")
     pause(task="something-else")
-    assert Claimer(process_id, ["default"]).claim(10) == Claim([], None)
+    assert Claimer(leases_of(process_id), ["default"]).claim(10) == Claim([], None)
 
 
 def test_a_thousand_paused_jobs_do_not_hide_others(process_id: int, stores: list[UUID]) -> None:
     add(1000, stores[0])
     add(3, None)
     pause(task="test-store")
-    claimer = Claimer(process_id, None)
+    claimer = Claimer(leases_of(process_id), None)
     assert by_store(claimer.claim(10).jobs) == {None: 3}
     resume(task="test-store")
     assert by_store(claimer.claim(10).jobs) == {stores[0]: 10}
@@ -140,7 +140,7 @@ def test_a_queue_a_task_and_a_store_can_be_paused_and_resumed(kind: str, process
     add(3, stores[1], task="test-keyed", queue="mail")
     named = {"queue": "mail", "task": "test-keyed", "store_id": stores[1]}[kind]
     pause(**{kind: named})  # type: ignore[arg-type]
-    claimer = Claimer(process_id, None)
+    claimer = Claimer(leases_of(process_id), None)
     assert by_store(claimer.claim(10).jobs) == {stores[0]: 3}
     assert claimer.claim(10) == Claim([], None), "nothing that is due may run"
     resume(**{kind: named})  # type: ignore[arg-type]
@@ -151,13 +151,13 @@ def test_max_concurrency_counts_the_running_jobs_of_all_processes(process_id: in
     add(10, stores[0])
     add(10, stores[1])
     limit(task="test-store", max_concurrency=4)
-    here, there = Claimer(process_id, None), Claimer(another_process(), None)
+    here, there = Claimer(leases_of(process_id), None), Claimer(leases_of(another_process()), None)
     first = here.claim(3).jobs
     second = there.claim(10)
     assert (len(first), len(second.jobs)) == (3, 1)
     assert second.again_in_s is not None
     assert 0 < second.again_in_s < 0.1, "it claims again soon: a job may end any time"
-    assert queries.finish(first[0], process_id)
+    assert leases_of(process_id).finish(first[0])
     assert len(there.claim(10).jobs) == 1
     limit(task="test-store", max_concurrency=None)
     assert len(there.claim(20).jobs) == 15
@@ -171,7 +171,7 @@ def test_limits_hold_while_many_claim_at_once(database: None, stores: list[UUID]
     processes = [another_process() for _ in range(6)]
 
     def claim_often(process_id: int) -> int:
-        claimer = Claimer(process_id, None)
+        claimer = Claimer(leases_of(process_id), None)
         try:
             most = 0
             for _ in range(15):
@@ -181,7 +181,7 @@ def test_limits_hold_while_many_claim_at_once(database: None, stores: list[UUID]
                         "SELECT count(*) FROM salon_jobs_job WHERE state = 'running' AND store_id = %s", stores[0]
                     )[0][0]
                     most = max(most, running, mine * 5)
-                    assert queries.finish(job, process_id)
+                    assert leases_of(process_id).finish(job)
             return most
         finally:
             connections.close_all()
@@ -196,7 +196,7 @@ def test_jobs_with_the_same_concurrency_key_share_a_limit(process_id: int, store
     add(3, stores[1], concurrency_key="visa")
     add(3, stores[1], concurrency_key="cash")
     limit(task="test-store", key="visa", max_concurrency=1)
-    claimed = Claimer(process_id, None).claim(20).jobs
+    claimed = Claimer(leases_of(process_id), None).claim(20).jobs
     assert len(claimed) == 4
     keys = seen("SELECT concurrency_key, count(*) FROM salon_jobs_job WHERE state = 'running' GROUP BY 1 ORDER BY 1")
     assert keys == [("cash", 3), ("visa", 1)]
@@ -206,7 +206,7 @@ def test_a_rate_limit_is_a_bucket_that_all_processes_share(process_id: int, stor
     add(100, stores[0], queue="mail")
     limit(queue="mail", rate=5)
     change("UPDATE salon_jobs_limit SET refilled_at = now() - interval '10 s'")
-    here, there = Claimer(process_id, None), Claimer(another_process(), None)
+    here, there = Claimer(leases_of(process_id), None), Claimer(leases_of(another_process()), None)
     assert len(here.claim(3).jobs) == 3
     assert len(there.claim(10).jobs) == 2, "one second's worth in all, however long it was quiet"
     change("UPDATE salon_jobs_limit SET tokens = 0, refilled_at = now() - interval '450 ms'")
@@ -217,7 +217,7 @@ def test_a_scope_that_another_process_claims_in_is_left_to_it(process_id: int, s
     add(3, stores[0])
     add(3, None)
     limit(task="test-store", max_concurrency=2)
-    claimer = Claimer(process_id, None)
+    claimer = Claimer(leases_of(process_id), None)
 
     def claim_elsewhere() -> Claim:
         try:
@@ -226,7 +226,7 @@ def test_a_scope_that_another_process_claims_in_is_left_to_it(process_id: int, s
             connections.close_all()
 
     with ThreadPoolExecutor(1) as pool, transaction.atomic():
-        assert fair_claim.lock_scopes(["task:test-store"])
+        assert fair_claim.lock_scopes(["task:test-store"], using="default")
         claimed = pool.submit(claim_elsewhere).result()
     assert by_store(claimed.jobs) == {None: 3}
     assert claimed.again_in_s == pytest.approx(0.025)
@@ -237,7 +237,7 @@ def test_jobs_before_the_low_water_are_found_by_the_next_scan(
     process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(30, stores[0], run_at="2020-01-02T00:00:00Z")
-    claimer = Claimer(process_id, None)
+    claimer = Claimer(leases_of(process_id), None)
     claimer.claim(5)
     assert len(claimer.claim(10).jobs) == 10
     add(1, stores[0], run_at="0001-01-02T00:00:00.000001Z")
@@ -251,7 +251,7 @@ def test_groups_that_are_slow_to_scan_are_scanned_in_the_background(
     process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(30, stores[0])
-    claimer = Claimer(process_id, None)
+    claimer = Claimer(leases_of(process_id), None)
     assert len(claimer.claim(5).jobs) == len(claimer.claim(5).jobs) == 5, "fairly, the second time"
     may_list, list_groups = threading.Event(), group_scanner.list_groups
 
@@ -274,7 +274,7 @@ def test_a_failed_scan_in_the_background_is_raised_once(
     process_id: int, stores: list[UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(30, stores[0])
-    claimer = Claimer(process_id, None)
+    claimer = Claimer(leases_of(process_id), None)
     assert len(claimer.claim(5).jobs) == len(claimer.claim(5).jobs) == 5
     with monkeypatch.context() as patched:
         patched.setattr(group_scanner, "list_groups", Mock(side_effect=OperationalError("gone")))
@@ -297,7 +297,7 @@ def test_paused_jobs_of_20_000_keys_hide_none_of_the_same_store(process_id: int,
     add(10, stores[0], task="test-keyed")
     add(10, stores[1], task="test-keyed")
     pause(task="test-store")
-    claimer = Claimer(process_id, None)
+    claimer = Claimer(leases_of(process_id), None)
     began = time.monotonic()
     claimed = claimer.claim(10).jobs + claimer.claim(10).jobs
     assert by_store(claimed) == {stores[0]: 10, stores[1]: 10}
@@ -313,7 +313,7 @@ def test_a_full_limit_leaves_the_places_of_a_claim_to_others(
         add(1, stores[0], priority=-5, concurrency_key=f"k{key}")
     add(2, stores[0], task="test-keyed")
     limit(task="test-store", max_concurrency=1)
-    claimer = Claimer(process_id, None)
+    claimer = Claimer(leases_of(process_id), None)
     claimed = claimer.claim(10).jobs + claimer.claim(10).jobs
     assert Counter(job.task for job in claimed) == {"test-store": 1, "test-keyed": 2}
 
@@ -325,7 +325,7 @@ def test_a_round_of_paused_stores_comes_to_its_end(
     for _ in range(STORES_PER_SCAN * 2 + 5):
         add(1, uuid4())
     pause(task="test-store")
-    claimer = Claimer(process_id, None)
+    claimer = Claimer(leases_of(process_id), None)
     claims = [claimer.claim(10) for _ in range(10)]
     assert not any(claim.jobs for claim in claims)
     assert None in {claim.again_in_s for claim in claims}, "it claims again at once, for ever"
@@ -334,10 +334,10 @@ def test_a_round_of_paused_stores_comes_to_its_end(
 def test_a_job_given_back_below_the_low_water_is_claimed_at_once(process_id: int, stores: list[UUID]) -> None:
     add(3, stores[0])
     limit(store_id=stores[0], max_concurrency=100)
-    claimer = Claimer(process_id, None)
+    claimer = Claimer(leases_of(process_id), None)
     first = claimer.claim(10).jobs
     assert len(first) == 3
-    assert queries.requeue([(first[0].id, first[0].lease)], process_id)
+    assert leases_of(process_id).requeue([(first[0].id, first[0].lease)])
     again = claimer.claim(10)
     assert again.jobs or again.again_in_s == 0, "a burst would end here"
     assert [job.id for job in again.jobs or claimer.claim(10).jobs] == [first[0].id]
@@ -351,7 +351,7 @@ def test_the_plain_claim_comes_back_whatever_the_clock_shows(
     for module in ("claim", "fair_claim", "group_scanner"):
         monkeypatch.setattr(f"salon_jobs.worker.{module}.time", SimpleNamespace(monotonic=lambda: clock_s))
     add(3, stores[0])
-    claimer = Claimer(process_id, None)
+    claimer = Claimer(leases_of(process_id), None)
     assert len(claimer.claim(2).jobs) == 2
     jobs, again_in_s, _ = claimer.claim(2)
     assert (len(jobs), again_in_s) == (1, None), "fairly"
@@ -365,7 +365,7 @@ def test_one_slow_claim_or_scan_hides_no_new_job(
 ) -> None:
     """It may have waited for the processor; a worker that read claim groups from then on would not see new ones."""
     monkeypatch.setattr(fair_claim, "_SCAN_EVERY_S", (60.0, 60.0))
-    claimer = Claimer(process_id, None)
+    claimer = Claimer(leases_of(process_id), None)
     with monkeypatch.context() as patch:
         patch.setattr("salon_jobs.worker.claim._SLOW_S", -1.0)
         claimer.claim(5)
@@ -394,7 +394,7 @@ def test_a_prepared_claim_returns_what_another_does(process_id: int, stores: lis
     tasks = ["test-store", "test-system"]
     for queues in (["default"], None):
         ways = (False, True)
-        [plain], [prepared] = (queries.claim_due(process_id, tasks, 1, queues=queues, prepare=way) for way in ways)
+        [plain], [prepared] = (leases_of(process_id).claim_due(tasks, 1, queues=queues, prepare=way) for way in ways)
         assert plain.id != prepared.id
         assert plain == prepared._replace(id=plain.id, lease=plain.lease, due_at=plain.due_at)
         assert plain.due_at == pytest.approx(prepared.due_at, abs=10)
@@ -435,7 +435,7 @@ def test_rules_name_what_is_wrong(database: None) -> None:
     with pytest.raises(OptionInvalid, match="pass key together with task"):
         limit(key="a", max_concurrency=1)
     assert not Limit.objects.exists()
-    assert not limits.load_limits()
+    assert not limits.load_limits(using="default")
 
 
 def test_a_call_keeps_what_it_does_not_name(database: None) -> None:
@@ -486,7 +486,7 @@ def test_no_name_of_a_rule_stops_the_claims(process_id: int, stores: list[UUID])
         try:
             change("INSERT INTO salon_jobs_limit (kind, name, paused) VALUES ('store', 'Ginza', true)")
             pause(store_id=stores[0])
-            assert by_store(Claimer(process_id, None).claim(10).jobs) == {stores[1]: 1}
+            assert by_store(Claimer(leases_of(process_id), None).claim(10).jobs) == {stores[1]: 1}
         finally:
             cursor.execute("DELETE FROM salon_jobs_limit")
             cursor.execute(f"ALTER TABLE salon_jobs_limit ADD CONSTRAINT salon_jobs_limit_store {constraint}")
@@ -497,7 +497,7 @@ def test_the_wait_for_a_full_limit_doubles_until_something_is_claimed(
 ) -> None:
     add(3, stores[0])
     limit(task="test-store", max_concurrency=1)
-    claimer = Claimer(process_id, None)
+    claimer = Claimer(leases_of(process_id), None)
     claims = [claimer.claim(10) for _ in range(7)]
     [first] = claims[0].jobs
     waits_s = [0.025, 0.05, 0.1, 0.2, 0.25, 0.25, 0.25]
@@ -512,7 +512,7 @@ def test_the_wait_for_a_full_limit_doubles_until_something_is_claimed(
     monkeypatch.setattr(group_scanner, "hot", hot)
     assert claimer.claim(10).jobs == []
     assert names == ["list_groups", "lock_scopes", "running_counts"], "it runs no statement about nothing"
-    assert queries.finish(first, process_id)
+    assert leases_of(process_id).finish(first)
     jobs, again_in_s, _ = claimer.claim(10)
     assert (len(jobs), again_in_s) == (1, 0.025)
 
@@ -520,7 +520,7 @@ def test_the_wait_for_a_full_limit_doubles_until_something_is_claimed(
 def test_no_claim_is_compiled(process_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the server has JIT, which is on by default, compiling takes a hundred times as long as claiming."""
     monkeypatch.setattr(statements, "load", lambda _: "SELECT current_setting('jit')")
-    assert statements.hot("any", {}, jit=False) == [("off",)]
+    assert statements.hot("any", {}, jit=False, using="default") == [("off",)]
     assert seen("SELECT current_setting('jit')") == [("on",)], "only this one is not"
     claims = seen(
         "SELECT proname FROM pg_proc WHERE proname IN ('salon_jobs_claim', 'salon_jobs_claim_groups',"
@@ -532,7 +532,7 @@ def test_no_claim_is_compiled(process_id: int, monkeypatch: pytest.MonkeyPatch) 
 def test_a_rate_is_retried_when_its_next_job_may_start(process_id: int, stores: list[UUID]) -> None:
     add(9, stores[0])
     limit(task="test-store", rate=1)
-    claimer = Claimer(process_id, None)
+    claimer = Claimer(leases_of(process_id), None)
     waits_s: list[float | None] = []
     for _ in range(6):
         change("UPDATE salon_jobs_limit SET tokens = 0, refilled_at = clock_timestamp()")

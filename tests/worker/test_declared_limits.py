@@ -21,7 +21,7 @@ from django.test import override_settings
 from salon_jobs import fan_out, store_task
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.records import ClaimedJob
-from salon_jobs.jobs import limits, queries, registry
+from salon_jobs.jobs import limits, registry
 from salon_jobs.jobs.limits import limit, pause, resume
 from salon_jobs.jobs.task import Task
 from salon_jobs.models import Process
@@ -31,7 +31,7 @@ from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests import tasks
 from tests.e2e.worker_process import eventually
 from tests.settings import SALON_JOBS
-from tests.support import change, seen
+from tests.support import change, leases_of, seen
 
 Declare = Callable[..., Task[..., Any]]
 
@@ -91,7 +91,7 @@ def most_at_once(scope: str) -> int:
     """Let six processes claim and finish, often, and return how many jobs of one scope ran at once at most."""
 
     def claim_often(process_id: int) -> int:
-        claimer, most = Claimer(process_id, None), 0
+        claimer, most = Claimer(leases_of(process_id), None), 0
         try:
             for _ in range(12):
                 for job in claimer.claim(10).jobs:
@@ -100,7 +100,7 @@ def most_at_once(scope: str) -> int:
                         f" GROUP BY {scope}) AS counted"
                     )
                     most = max(most, running)
-                    assert queries.finish(job, process_id)
+                    assert leases_of(process_id).finish(job)
             return most
         finally:
             connections.close_all()
@@ -201,7 +201,7 @@ def test_a_row_stands_in_the_place_of_what_a_task_declares_until_it_is_taken_bac
     declare: Declare, process_id: int, stores: list[UUID]
 ) -> None:
     add(declare(max_concurrency=2), stores, count=10)
-    claimer = Claimer(process_id, None)
+    claimer = Claimer(leases_of(process_id), None)
 
     def claimed() -> int:
         return len(claimer.claim(30).jobs + claimer.claim(30).jobs)
@@ -224,7 +224,7 @@ def test_one_key_can_have_another_limit_than_the_others(declare: Declare, proces
     task.using(concurrency_key="mine").enqueue_many([task.call(store_id=stores[0], line="visa")] * 2)
     limit(task="test-declared", key="visa", max_concurrency=3)
     limit(task="test-declared", key="cash", lift=True)
-    claimer = Claimer(process_id, None)
+    claimer = Claimer(leases_of(process_id), None)
     found = by_key([job for _ in range(4) for job in claimer.claim(30).jobs])
     assert found == {"visa": 3, "amex": 1, "cash": 6, "mine": 1}
 
@@ -237,7 +237,7 @@ def test_a_row_for_a_store_stands_in_the_place_of_the_setting_and_system_jobs_ha
     tasks.system.enqueue_many([tasks.system.call()] * 4)
     limit(store_id=stores[0], max_concurrency=3)
     limit(store_id=stores[1], lift=True)
-    claimer = Claimer(process_id, None)
+    claimer = Claimer(leases_of(process_id), None)
     found = Counter(job.store_id for _ in range(4) for job in claimer.claim(40).jobs)
     assert found == {stores[0]: 3, stores[1]: 4, stores[2]: 2, None: 4}
 
@@ -246,7 +246,7 @@ def test_keys_of_a_fan_out_are_limited_store_by_store(declare: Declare, process_
     task = declare(concurrency_key="{store_id}")
     for number in range(3):
         fan_out(task, number=number)
-    claimer = Claimer(process_id, None)
+    claimer = Claimer(leases_of(process_id), None)
     assert by_key([job for _ in range(3) for job in claimer.claim(40).jobs]) == {str(id_): 1 for id_ in stores}
 
 
@@ -257,15 +257,15 @@ def test_a_claim_locks_no_more_keys_than_it_reads_groups_and_full_ones_take_no_s
     locked: list[int] = []
     lock_scopes = fair_claim.lock_scopes
 
-    def counted(scopes: Iterable[str]) -> set[str]:
-        found = lock_scopes(scopes)
+    def counted(scopes: Iterable[str], *, using: str) -> set[str]:
+        found = lock_scopes(scopes, using=using)
         locked.append(len(found))
         return found
 
     monkeypatch.setattr(fair_claim, "lock_scopes", counted)
     add(declare(concurrency_key="{line}", priority=-1), stores[:1], map(str, range(20)), 2)
     tasks.in_store.enqueue(store_id=stores[0])
-    claimer = Claimer(process_id, None)
+    claimer = Claimer(leases_of(process_id), None)
     claimed = [job for _ in range(5) for job in claimer.claim(30).jobs]
     assert max(locked) == 6
     assert Counter(job.task for job in claimed) == {"test-declared": 20, "test-store": 1}
@@ -276,7 +276,7 @@ def test_a_job_without_a_key_has_no_limit_by_key(declare: Declare, process_id: i
     change(
         "INSERT INTO salon_jobs_job (task, store_id) SELECT 'test-declared', %s FROM generate_series(1, 3)", stores[0]
     )
-    assert len(Claimer(process_id, None).claim(10).jobs) == 3
+    assert len(Claimer(leases_of(process_id), None).claim(10).jobs) == 3
 
 
 def test_expired_jobs_cost_no_place_in_a_rate(process_id: int, stores: list[UUID]) -> None:
@@ -287,18 +287,18 @@ def test_expired_jobs_cost_no_place_in_a_rate(process_id: int, stores: list[UUID
     )
     limit(task="test-store", rate=5)
     change("UPDATE salon_jobs_limit SET tokens = 5")
-    claimer = Claimer(process_id, None)
+    claimer = Claimer(leases_of(process_id), None)
     assert [job.expired for job in claimer.claim(5).jobs] == [True] * 4 + [False]
     assert [job.expired for job in claimer.claim(5).jobs] == [False] * 3
 
 
 def test_without_declarations_and_meaningful_rows_there_are_no_limits(declare: Declare) -> None:
     declare()
-    assert not limits.load_limits()
+    assert not limits.load_limits(using="default")
     pause(queue="default")
     resume(queue="default")
     limit(store_id=uuid4(), lift=True)
-    assert not limits.load_limits(), "the plain claim serves"
+    assert not limits.load_limits(using="default"), "the plain claim serves"
     with pytest.raises(OptionInvalid, match="lift lets any number of jobs run: leave max_concurrency out"):
         limit(task="a", max_concurrency=1, lift=True)
 
@@ -313,7 +313,7 @@ def test_two_keys_whose_groups_have_the_same_number_have_a_limit_each(
         " LIMIT 1"
     )
     add(task, stores[:1], [other], 2)
-    claimer = Claimer(process_id, None)
+    claimer = Claimer(leases_of(process_id), None)
     assert len(claimer.claim(10).jobs) == 2
     add(task, stores[:1], [one], 1)
     add(task, stores[:1], [other], 2)

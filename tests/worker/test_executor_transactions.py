@@ -12,13 +12,12 @@ from django.db import DatabaseError, close_old_connections, connection, transact
 
 from project.salon.models import Customer
 from salon_jobs.core.outcomes import Errored, Lost, Outcome, Succeeded
-from salon_jobs.jobs import queries
 from salon_jobs.models import Process
 from salon_jobs.tenancy.connections import tidy_connections
 from salon_jobs.worker.ends import settle
 from salon_jobs.worker.executor import execute
 from tests import tasks
-from tests.support import change, claim, job_row, run, run_due, running_job, seen
+from tests.support import change, claim, job_row, leases_of, run, run_due, running_job, seen
 from tests.worker.effects import job_events, write, written
 
 
@@ -85,7 +84,7 @@ def test_a_zombie_finisher_does_nothing_and_the_effects_happen_once(
     tasks.in_store.enqueue(store_id=stores[0])
     [first] = claim(process_id)
     change("DELETE FROM salon_jobs_process WHERE id = %s", process_id)
-    [rescued] = queries.rescue(process_id, "went silent")
+    [rescued] = leases_of(process_id).rescue("went silent")
     assert rescued.id == first.id
     second_process = Process.objects.create(kind="worker", hostname="test", pid=2).pk
     [second] = claim(second_process)

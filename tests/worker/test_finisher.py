@@ -10,12 +10,11 @@ from uuid import UUID
 import pytest
 from django.db import connections
 
-from salon_jobs.jobs import queries
-from salon_jobs.worker.chunks import ChunkRun
+from salon_jobs.jobs.queries import Leases
 from salon_jobs.worker.ends import report_successes
 from tests import tasks
 from tests.core.test_log_lines import only_handler, without_time
-from tests.support import change, claim, running_job, running_on_a_thread, seen
+from tests.support import change, chunk_of, claim, leases_of, running_job, running_on_a_thread, seen
 from tests.tasks import Sale
 from tests.worker.effects import job_events
 
@@ -27,7 +26,7 @@ def test_only_what_is_still_owned_is_finished(process_id: int, settings: Any, ke
     jobs = claim(process_id)
     change("UPDATE salon_jobs_job SET lease = 5 WHERE id = %s", ids[1])
     change("UPDATE salon_jobs_job SET leased_by = %s WHERE id = %s", process_id + 1, ids[2])
-    assert queries.finish_many(jobs, process_id) == {jobs[0].fence, jobs[3].fence}
+    assert leases_of(process_id).finish_many(jobs) == {jobs[0].fence, jobs[3].fence}
     kept_rows = [(ids[0], "succeeded", 1), (ids[3], "succeeded", 1)] if kept else []
     left = [(ids[1], "running", 0), (ids[2], "running", 0)]
     assert seen("SELECT id, state, attempts FROM salon_jobs_job ORDER BY id") == sorted(left + kept_rows)
@@ -39,9 +38,9 @@ def test_a_locked_row_is_left_for_the_next_time_and_holds_up_none(process_id: in
     with connections["owner"].cursor() as cursor:
         cursor.execute("BEGIN")
         cursor.execute("SELECT FROM salon_jobs_job WHERE id = %s FOR UPDATE", [ids[1]])
-        assert queries.finish_many(jobs, process_id) == {jobs[0].fence, jobs[2].fence}
+        assert leases_of(process_id).finish_many(jobs) == {jobs[0].fence, jobs[2].fence}
         cursor.execute("ROLLBACK")
-    assert queries.finish_many(jobs, process_id) == {jobs[1].fence}
+    assert leases_of(process_id).finish_many(jobs) == {jobs[1].fence}
 
 
 def test_runs_of_different_leases_are_finished_together(process_id: int) -> None:
@@ -50,7 +49,7 @@ def test_runs_of_different_leases_are_finished_together(process_id: int) -> None
     jobs = [*claim(process_id, 2), *claim(process_id, 2)]
     assert jobs[0].lease == jobs[1].lease != jobs[2].lease == jobs[3].lease
     change("UPDATE salon_jobs_job SET lease = %s WHERE id = %s", jobs[0].lease, jobs[3].id)
-    assert queries.finish_many(jobs, process_id) == {job.fence for job in jobs[:3]}
+    assert leases_of(process_id).finish_many(jobs) == {job.fence for job in jobs[:3]}
 
 
 def test_a_row_that_was_locked_is_finished_once_it_is_free(process_id: int, caplog: pytest.LogCaptureFixture) -> None:
@@ -114,7 +113,7 @@ def test_a_batch_is_written_through_an_outage(
 def test_the_thread_outlives_what_nobody_foresaw(
     process_id: int, hooks: tasks.Hooks, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    really = queries.finish_many
+    really = Leases.finish_many
     faults = [RuntimeError()]
 
     def finish_many(*arguments: Any, **_: Any) -> set[int]:
@@ -122,7 +121,7 @@ def test_the_thread_outlives_what_nobody_foresaw(
             raise faults.pop()
         return really(*arguments)
 
-    monkeypatch.setattr(queries, "finish_many", finish_many)
+    monkeypatch.setattr(Leases, "finish_many", finish_many)
     with running_on_a_thread(process_id, []) as runner:
         ids = []
         for _ in range(2):
@@ -130,14 +129,14 @@ def test_the_thread_outlives_what_nobody_foresaw(
             runner._jobs.put(claim(process_id))
             assert runner._jobs.wait_idle(10)
     assert "1 jobs could not be written" in caplog.text
-    assert [job_id for job_id, _ in queries.other_leases(process_id, ())] == ids[:1], "a sweep gives it back"
+    assert [job_id for job_id, _ in leases_of(process_id).other_leases(())] == ids[:1], "a sweep gives it back"
 
 
 def test_the_line_of_a_success_says_how_it_ran(stores: list[UUID], process_id: int) -> None:
     tasks.in_chunks.enqueue_many([tasks.in_chunks.call(stores[0], Sale(number)) for number in range(2)])
     tasks.system.enqueue()
     *of_chunk, job = sorted(claim(process_id), key=attrgetter("id"))
-    chunk = ChunkRun.of(of_chunk, tasks.in_chunks, process_id)
+    chunk = chunk_of(of_chunk, process_id)
     plain, traced = running_job(job, process_id), running_job(job, process_id)
     traced.start_trace().trace_id = "4bf92f3577b34da6a3ce929d0e0e4736"
     for running in (plain, traced, *chunk.runs):

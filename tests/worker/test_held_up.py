@@ -21,7 +21,7 @@ from salon_jobs.process.heartbeat import application_name
 from salon_jobs.worker.maintenance import RescueCounts, rescue_process
 from tests import tasks
 from tests.settings import url_for
-from tests.support import change, claim, rescuer, seen, working
+from tests.support import change, claim, leases_of, rescuer, seen, working
 
 # Far less than until the other transaction ends, which is never while a test waits for a job.
 SOON_S = 10.0
@@ -186,7 +186,7 @@ def test_what_is_given_back_waits_for_no_key(stores: list[UUID], process_id: int
     jobs = claim(process_id)
     hold_keys(other, stores[0], 4, 7)
     with within(SOON_S):
-        given_back = queries.give_back([(job.id, job.lease) for job in jobs], process_id)
+        given_back = leases_of(process_id).give_back([(job.id, job.lease) for job in jobs])
     assert {job.id for job in given_back} == {jobs[n].id for n in range(10) if n not in (4, 7)}
     assert ends() == [("queued", 8), ("running", 2)]
 
@@ -199,10 +199,10 @@ def test_the_end_of_one_run_gives_up_and_has_changed_nothing(
     [job] = claim(process_id)
     hold_keys(other, stores[0], 1)
     verbs: dict[str, Callable[[], object]] = {
-        "fail": lambda: queries.fail(
-            job, process_id, report(ValueError()), delay=timedelta(0), final=False, reason="spent"
+        "fail": lambda: leases_of(process_id).fail(
+            job, report(ValueError()), delay=timedelta(0), final=False, reason="spent"
         ),
-        "requeue": lambda: queries.requeue([(job.id, job.lease)], process_id),
+        "requeue": lambda: leases_of(process_id).requeue([(job.id, job.lease)]),
     }
     with within(SOON_S), pytest.raises(OperationalError) as raised:
         verbs[verb]()

@@ -25,13 +25,13 @@ from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import Expired
 from salon_jobs.core.records import ClaimedJob, JobKeyMode
 from salon_jobs.db import statements
-from salon_jobs.jobs import JobHandle, control, enqueue, queries
+from salon_jobs.jobs import JobHandle, control, enqueue
 from salon_jobs.jobs.enqueue import add_many
 from salon_jobs.jobs.options import NewJob
 from salon_jobs.models import Process
 from salon_jobs.worker.maintenance import RescueCounts, rescue_process
 from tests import tasks
-from tests.support import change, seen
+from tests.support import change, leases_of, seen
 from tests.worker.job_model import CANCELLED, FAILED, QUEUED, RUNNING, Model, ModelJob, Run, Soon
 
 HARD = settings.get_current_profile_name() == "hard"
@@ -167,7 +167,7 @@ class Jobs(RuleBasedStateMachine):
             new = self.alike([self.new_job(each, mode) for each in chosen])
             if new:
                 add_many(new[0], contents(new), using="default")
-            queries.finish(job, process_id)
+            leases_of(process_id).finish(job)
             transaction.set_rollback(True)
 
     # Workers
@@ -205,20 +205,20 @@ class Jobs(RuleBasedStateMachine):
         """Finish runs of one process in one statement."""
         process_id, jobs = self.held_by_one(some)
         expected = {job.fence for job in jobs if self.model.finish(Run(job.id, process_id, job.lease))}
-        assert queries.finish_many(jobs, process_id) == expected
+        assert leases_of(process_id).finish_many(jobs) == expected
 
     @rule(some=st.lists(picks, min_size=1, max_size=4), wait=st.one_of(st.none(), waits))
     def snooze_or_release(self, some: list[int], wait: timedelta | None) -> None:
         """Give runs of one process back, or put them off."""
         process_id, jobs = self.held_by_one(some)
-        done = queries.requeue([(job.id, job.lease) for job in jobs], process_id, delay=wait)
+        done = leases_of(process_id).requeue([(job.id, job.lease) for job in jobs], delay=wait)
         assert len(done) == self.model.requeue([Run(job.id, process_id, job.lease) for job in jobs], wait)
 
     @rule(slot=slots, known=st.lists(picks, max_size=3))
     def find_what_a_lost_answer_left(self, slot: int, known: list[int]) -> None:
         """Compare what the database says a process holds with what the process knows."""
         leases = {(job.id, job.lease) for _, job in map(self.held, known)}
-        found = queries.other_leases(self.slots[slot], leases)
+        found = leases_of(self.slots[slot]).other_leases(leases)
         assert set(found) == self.model.held_by(self.slots[slot]) - leases
 
     # Rescue
@@ -377,7 +377,7 @@ class Jobs(RuleBasedStateMachine):
         """Claim, and compare what was claimed, in its order, and what of it is expired."""
         if any(isinstance(job.run_at, Soon) for job in self.model.jobs.values()):
             self.every_row_is_as_the_model_says()
-        found = queries.claim_due(process_id, some, room, queues=queues, now=now)
+        found = leases_of(process_id).claim_due(some, room, queues=queues, now=now)
         at = now or datetime.now(UTC)
         lease = found[0].lease if found else 0
         assert lease not in {job.lease for _, job in self.claims}
@@ -392,25 +392,21 @@ class Jobs(RuleBasedStateMachine):
     def end(self, how: str, pick: int, wait: timedelta, *, final: bool) -> None:
         """End one run, and compare the answer."""
         process_id, job = self.held(pick)
-        run = Run(job.id, process_id, job.lease)
+        run, leases = Run(job.id, process_id, job.lease), leases_of(process_id)
         match how:
             case "finish":
-                done = job.fence in queries.finish_many([job], process_id) if final else queries.finish(job, process_id)
+                done = job.fence in leases.finish_many([job]) if final else leases.finish(job)
                 assert done == self.model.finish(run)
             case "fail":
-                ended = queries.fail(job, process_id, report(ValueError("no")), delay=wait, final=final, reason="spent")
+                ended = leases.fail(job, report(ValueError("no")), delay=wait, final=final, reason="spent")
                 expected = self.model.fail(run, wait, final=final, reason="spent", code="")
                 assert (None if ended is None else (ended.state.value, ended.reason)) == expected
             case "snooze":
                 pairs = [(job.id, job.lease)]
-                assert len(queries.requeue(pairs, process_id, delay=wait)) == self.model.requeue([run], wait)
+                assert len(leases.requeue(pairs, delay=wait)) == self.model.requeue([run], wait)
             case _:
                 expired = report(Expired("late"))
-                cancelled = (
-                    queries.cancel_run(job, process_id, "gone")
-                    if final
-                    else queries.expire_run(job, process_id, expired, "gone")
-                )
+                cancelled = leases.cancel_run(job, "gone") if final else leases.expire_run(job, expired, "gone")
                 assert cancelled == self.model.cancel_run(run, "gone", code="" if final else expired.code)
 
     def held(self, pick: int) -> Held:

@@ -20,10 +20,9 @@ from salon_jobs.core.outcomes import Errored, Lost, Succeeded
 from salon_jobs.core.records import JobState
 from salon_jobs.jobs import current, enqueue
 from salon_jobs.jobs.pruning import Pruner
-from salon_jobs.jobs.queries import rescue
 from salon_jobs.jobs.results import load_result
 from tests import tasks
-from tests.support import change, claim, elsewhere, job_row, run, run_due, running_on_a_thread, seen
+from tests.support import change, claim, elsewhere, job_row, leases_of, run, run_due, running_on_a_thread, seen
 from tests.tasks import Hooks
 
 RESULTS = "SELECT job_id FROM salon_jobs_job_result ORDER BY job_id"
@@ -198,7 +197,7 @@ def test_a_retry_and_a_rescue_keep_the_public_id_and_the_errors_stay_with_the_re
     run_due(process_id)
     change("UPDATE salon_jobs_job SET run_at = now()")
     claim(process_id)
-    rescue(process_id, "died")
+    leases_of(process_id).rescue("died")
     hooks.system = returns(5)
     [job] = claim(process_id)
     assert job.public_id == public_id

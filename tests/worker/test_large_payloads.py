@@ -15,7 +15,7 @@ from salon_jobs.worker.chunks import joins_chunk
 from salon_jobs.worker.executor import execute
 from salon_jobs.worker.fair_claim import FairClaim
 from tests import tasks
-from tests.support import change, claim, run, running_job
+from tests.support import change, claim, leases_of, run, running_job
 from tests.tasks import Hooks
 
 LARGE = "x" * 1_000_000
@@ -30,7 +30,8 @@ def test_what_a_claim_returns_has_a_bound_and_each_job_gets_all_of_its_payload(
     notes = ["", "x" * 3000, "x" * 15_900, "x" * 16_100, LARGE, secrets.token_hex(7500), secrets.token_hex(20_000)]
     for note in notes:
         tasks.system.enqueue(note=note)
-    jobs = FairClaim(process_id, None).claim(100, Limits({})).jobs if room == "groups" else claim(process_id, int(room))
+    fair = FairClaim(leases_of(process_id), None)
+    jobs = fair.claim(100, Limits({})).jobs if room == "groups" else claim(process_id, int(room))
     assert [len(job.payload) > 0 for job in jobs] == [True, True, True, False, False, True, False]
     assert all(isinstance(run(job, process_id), Succeeded) for job in jobs)
     assert lengths == [len(note) for note in notes]

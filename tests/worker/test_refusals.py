@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from salon_jobs.core.records import JobState
-from salon_jobs.jobs import queries
+from salon_jobs.jobs.queries import Leases
 from tests import tasks
 from tests.settings import url_for
 from tests.support import change, claim, job_row, running_on_a_thread, seen
@@ -154,13 +154,13 @@ def test_results_are_written_in_statements_of_bounded_size(
     process_id: int, ran: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
-    really = queries.finish_many
+    really = Leases.finish_many
 
     def finish_many(*arguments: Any, results: Any = (), **options: Any) -> set[int]:
         sizes.append(sum(len(result.value) for result in results))
         return really(*arguments, results=results, **options)
 
-    monkeypatch.setattr(queries, "finish_many", finish_many)
+    monkeypatch.setattr(Leases, "finish_many", finish_many)
     for note in ("400", "400", "400", "3000", "100"):
         tasks.kept_result.enqueue(note=note)
     with running_on_a_thread(process_id, claim(process_id), most_per_statement=1000):

@@ -13,7 +13,7 @@ import pytest
 from django.db import DatabaseError, OperationalError, connection
 
 from salon_jobs.db import statements
-from salon_jobs.jobs import queries
+from salon_jobs.jobs.queries import Leases
 from salon_jobs.models import Process
 from salon_jobs.process.heartbeat import application_name
 from salon_jobs.worker.in_flight import InFlightRun
@@ -276,13 +276,13 @@ def test_a_worker_that_others_may_declare_dead_claims_nothing_after_an_outage(
     process_id: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers: list[bool] = []
-    really = queries.has_fresh_heartbeat
+    really = Leases.has_fresh_heartbeat
 
-    def has_fresh_heartbeat(process_id: int) -> bool:
-        answers.append(really(process_id))
+    def has_fresh_heartbeat(leases: Leases) -> bool:
+        answers.append(really(leases))
         return answers[-1]
 
-    monkeypatch.setattr(queries, "has_fresh_heartbeat", has_fresh_heartbeat)
+    monkeypatch.setattr(Leases, "has_fresh_heartbeat", has_fresh_heartbeat)
     change("UPDATE salon_jobs_process SET heartbeat_at = now() - interval '10 s'")
     job = tasks.system.enqueue()
     with working(process_id):

@@ -13,12 +13,10 @@ from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import Expired, LeaseLost
 from salon_jobs.core.outcomes import Lost, Succeeded
 from salon_jobs.core.records import ClaimedJob, KeptResult
-from salon_jobs.jobs import queries
 from salon_jobs.worker.buffer import JobBuffer
-from salon_jobs.worker.chunks import ChunkRun
 from salon_jobs.worker.ends import settle
 from tests import tasks
-from tests.support import change, claim, job_row, run, running_job, seen
+from tests.support import change, chunk_of, claim, job_row, leases_of, run, running_job, seen
 from tests.tasks import Hooks
 
 ZERO = timedelta(0)
@@ -43,20 +41,20 @@ def reused(process_id: int, add: Callable[[], object]) -> tuple[ClaimedJob, Clai
 
 
 ENDS: dict[str, Callable[[ClaimedJob, int], object]] = {
-    "finish": queries.finish,
-    "finish with a result": lambda job, process_id: queries.finish(job, process_id, RESULT),
-    "finish many": lambda job, process_id: queries.finish_many([job], process_id),
-    "results": lambda job, process_id: queries.finish_many([job], process_id, results=[RESULT]),
-    "owned": lambda job, process_id: queries.owned([job], process_id),
-    "fail": lambda job, process_id: queries.fail(
-        job, process_id, report(ValueError()), delay=ZERO, final=True, reason="spent"
+    "finish": lambda job, process_id: leases_of(process_id).finish(job),
+    "finish with a result": lambda job, process_id: leases_of(process_id).finish(job, RESULT),
+    "finish many": lambda job, process_id: leases_of(process_id).finish_many([job]),
+    "results": lambda job, process_id: leases_of(process_id).finish_many([job], results=[RESULT]),
+    "owned": lambda job, process_id: leases_of(process_id).owned([job]),
+    "fail": lambda job, process_id: leases_of(process_id).fail(
+        job, report(ValueError()), delay=ZERO, final=True, reason="spent"
     ),
-    "failed by": queries.failed_by,
-    "release": lambda job, process_id: queries.requeue([(job.id, job.lease)], process_id),
-    "snooze": lambda job, process_id: queries.requeue([(job.id, job.lease)], process_id, delay=ZERO),
-    "cancel": lambda job, process_id: queries.cancel_run(job, process_id, "cancelled"),
-    "expire": lambda job, process_id: queries.expire_run(job, process_id, report(Expired()), "expired"),
-    "killed": lambda job, process_id: queries.leased_job(process_id, job.id, job.lease),
+    "failed by": lambda job, process_id: leases_of(process_id).failed_by(job),
+    "release": lambda job, process_id: leases_of(process_id).requeue([(job.id, job.lease)]),
+    "snooze": lambda job, process_id: leases_of(process_id).requeue([(job.id, job.lease)], delay=ZERO),
+    "cancel": lambda job, process_id: leases_of(process_id).cancel_run(job, "cancelled"),
+    "expire": lambda job, process_id: leases_of(process_id).expire_run(job, report(Expired()), "expired"),
+    "killed": lambda job, process_id: leases_of(process_id).leased_job(job.id, job.lease),
 }
 
 
@@ -69,7 +67,7 @@ def test_an_end_of_the_lost_job_leaves_the_new_one(process_id: int, settings: An
     assert not ENDS[end](old, process_id)
     assert job_row(new.id) == before
     assert seen("SELECT count(*) FROM salon_jobs_job_error") == [(0,)]
-    assert queries.finish(new, process_id)
+    assert leases_of(process_id).finish(new)
 
 
 def test_a_batch_of_several_claims_ends_only_its_own_runs(process_id: int) -> None:
@@ -81,15 +79,15 @@ def test_a_batch_of_several_claims_ends_only_its_own_runs(process_id: int) -> No
         tasks.system.enqueue()
     new, *others = claim(process_id)
     assert (old.id, others[0].lease) == (new.id, new.lease)
-    assert queries.finish_many([old, *others], process_id) == {job.fence for job in others}
+    assert leases_of(process_id).finish_many([old, *others]) == {job.fence for job in others}
     assert seen("SELECT id, state FROM salon_jobs_job") == [(new.id, "running")]
-    assert queries.finish_many([old, new], process_id) == {new.fence}
+    assert leases_of(process_id).finish_many([old, new]) == {new.fence}
 
 
 def test_a_claim_whose_answer_was_lost_is_found_beside_the_old_run(process_id: int) -> None:
     old, new = reused(process_id, tasks.system.enqueue)
-    assert queries.other_leases(process_id, [(old.id, old.lease)]) == [(new.id, new.lease)]
-    assert queries.other_leases(process_id, [(new.id, new.lease)]) == []
+    assert leases_of(process_id).other_leases([(old.id, old.lease)]) == [(new.id, new.lease)]
+    assert leases_of(process_id).other_leases([(new.id, new.lease)]) == []
 
 
 def test_the_buffer_keeps_both_apart(process_id: int) -> None:
@@ -119,7 +117,7 @@ def test_the_chunk_of_lost_jobs_is_rolled_back(stores: list[UUID], process_id: i
     lose(*old)
     new = add()
     assert [job.id for job in new] == [job.id for job in old]
-    chunk = ChunkRun.of(old, tasks.in_chunks, process_id)
+    chunk = chunk_of(old, process_id)
     settle(chunk, chunk.execute())
     assert seen("SELECT id, state, lease FROM salon_jobs_job ORDER BY id") == [
         (job.id, "running", job.lease) for job in new
@@ -130,7 +128,7 @@ def test_a_finish_within_the_handler_raises(stores: list[UUID], process_id: int)
     old, new = reused(process_id, tasks.system.enqueue)
     with pytest.raises(LeaseLost):
         running_job(old, process_id).finish()
-    assert queries.finish(new, process_id)
+    assert leases_of(process_id).finish(new)
 
 
 def test_the_mark_of_a_superseded_run_is_not_the_new_jobs(stores: list[UUID], process_id: int) -> None:
@@ -143,4 +141,4 @@ def test_the_mark_of_a_superseded_run_is_not_the_new_jobs(stores: list[UUID], pr
     tasks.keyed.enqueue(store_id=stores[0], number=1)
     [new] = claim(process_id)
     assert new.id == old.id
-    assert queries.requeue([(new.id, new.lease)], process_id)[new.id].state == "queued"
+    assert leases_of(process_id).requeue([(new.id, new.lease)])[new.id].state == "queued"

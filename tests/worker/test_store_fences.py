@@ -17,13 +17,13 @@ from django.db import connections, transaction
 from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import Expired
 from salon_jobs.core.records import ClaimedJob
-from salon_jobs.jobs import queries, registry
+from salon_jobs.jobs import registry
 from salon_jobs.models import Process
 from salon_jobs.worker.fair_claim import claim_groups, share_out
 from salon_jobs.worker.group_scanner import ClaimFilter, list_groups
 from salon_jobs.worker.maintenance import RescueCounts, rescue_process
 from tests import tasks
-from tests.support import change, claim, elsewhere, job_row, moved_to, seen
+from tests.support import change, claim, elsewhere, job_row, leases_of, moved_to, seen
 
 T = TypeVar("T")
 SILENCE = timedelta(seconds=15)
@@ -59,11 +59,11 @@ def test_without_the_lease_nothing_changes(stores: list[UUID], process_id: int, 
         change(f"UPDATE salon_jobs_job SET {moved_to('queued', lease='lease')}")
     before = job_row(handle.id)
     verbs: dict[str, Callable[[], object]] = {
-        "finish": lambda: queries.finish(job, owner),
-        "fail": lambda: queries.fail(job, owner, report(ValueError()), delay=ZERO, final=False, reason="spent"),
-        "requeue": lambda: queries.requeue([(job.id, job.lease)], owner),
-        "cancel_run": lambda: queries.cancel_run(job, owner, "x"),
-        "expire_run": lambda: queries.expire_run(job, owner, report(Expired()), "x"),
+        "finish": lambda: leases_of(owner).finish(job),
+        "fail": lambda: leases_of(owner).fail(job, report(ValueError()), delay=ZERO, final=False, reason="spent"),
+        "requeue": lambda: leases_of(owner).requeue([(job.id, job.lease)]),
+        "cancel_run": lambda: leases_of(owner).cancel_run(job, "x"),
+        "expire_run": lambda: leases_of(owner).expire_run(job, report(Expired()), "x"),
     }
     assert not verbs[verb]()
     assert job_row(handle.id) == before
@@ -76,7 +76,7 @@ def test_every_claim_has_a_lease_of_its_own(stores: list[UUID], process_id: int)
     for _ in range(3):
         [job] = claim(process_id)
         leases.append(job.lease)
-        assert queries.requeue([(job.id, job.lease)], process_id)
+        assert leases_of(process_id).requeue([(job.id, job.lease)])
     assert len(set(leases)) == 3
     assert all(0 < lease < 2**63 for lease in leases)
 
@@ -89,7 +89,7 @@ def test_four_claimers_never_share_a_job(stores: list[UUID], process_id: int) ->
     def work(process: int) -> list[int]:
         start.wait(10)
         mine: list[int] = []
-        while jobs := queries.claim_due(process, registry.task_names(), 7):
+        while jobs := leases_of(process).claim_due(registry.task_names(), 7):
             assert len(jobs) <= 7
             mine += [job.id for job in jobs]
         return mine
@@ -118,9 +118,9 @@ def test_claims_follow_priority_then_run_at_within_the_asked_queues(stores: list
     change("UPDATE salon_jobs_job SET run_at = now() - interval '1 min' WHERE id = %s", early)
     add(run_at=seen("SELECT now() + interval '1 h'")[0][0])
     names = registry.task_names()
-    assert [job.id for job in queries.claim_due(process_id, names, 9, queues=["default"])] == [urgent, early, late]
-    assert queries.claim_due(process_id, ["test-system"], 9) == []
-    assert [job.id for job in queries.claim_due(process_id, names, 9)] == [mail]
+    assert [job.id for job in leases_of(process_id).claim_due(names, 9, queues=["default"])] == [urgent, early, late]
+    assert leases_of(process_id).claim_due(["test-system"], 9) == []
+    assert [job.id for job in leases_of(process_id).claim_due(names, 9)] == [mail]
 
 
 def test_a_dead_process_claims_nothing(stores: list[UUID], process_id: int) -> None:
@@ -204,10 +204,10 @@ def test_a_twin_that_commits_at_this_very_moment_supersedes_one_and_holds_up_non
         change("DELETE FROM salon_jobs_process")
     pairs = [(job.id, job.lease) for job in jobs]
     verbs: dict[str, Callable[[], object]] = {
-        "rescue": lambda: queries.rescue(process_id, "went silent"),
-        "requeue": lambda: queries.requeue(pairs, process_id),
+        "rescue": lambda: leases_of(process_id).rescue("went silent"),
+        "requeue": lambda: leases_of(process_id).requeue(pairs),
         "fail": lambda: [
-            queries.fail(job, process_id, report(ValueError()), delay=timedelta(0), final=False, reason="")
+            leases_of(process_id).fail(job, report(ValueError()), delay=timedelta(0), final=False, reason="")
             for job in jobs
         ],
     }
@@ -250,11 +250,11 @@ def test_counts_that_can_grow_no_further_end_a_job_like_any_other(
     change("UPDATE salon_jobs_job SET attempts = 32767, rescues = 32767")
     [job] = claim(process_id)
     verbs: dict[str, Callable[[], object]] = {
-        "fail": lambda: queries.fail(job, process_id, report(ValueError()), delay=ZERO, final=False, reason="spent"),
-        "cancel_run": lambda: queries.cancel_run(job, process_id, "discarded"),
-        "expire_run": lambda: queries.expire_run(job, process_id, report(Expired()), "expired"),
-        "rescue": lambda: queries.rescue(process_id, "went silent"),
-        "finish_keep": lambda: queries.finish(job, process_id),
+        "fail": lambda: leases_of(process_id).fail(job, report(ValueError()), delay=ZERO, final=False, reason="spent"),
+        "cancel_run": lambda: leases_of(process_id).cancel_run(job, "discarded"),
+        "expire_run": lambda: leases_of(process_id).expire_run(job, report(Expired()), "expired"),
+        "rescue": lambda: leases_of(process_id).rescue("went silent"),
+        "finish_keep": lambda: leases_of(process_id).finish(job),
     }
     verbs[verb]()
     ended = {"fail": "failed", "rescue": "failed", "finish_keep": "succeeded"}
@@ -265,24 +265,24 @@ def test_leases_that_the_process_does_not_know_are_found(stores: list[UUID], pro
     for _ in range(3):
         tasks.in_store.enqueue(store_id=stores[0])
     one, two, three = claim(process_id)
-    unknown = queries.other_leases(process_id, [(two.id, two.lease)])
+    unknown = leases_of(process_id).other_leases([(two.id, two.lease)])
     assert sorted(unknown) == [(one.id, one.lease), (three.id, three.lease)]
-    assert len(queries.requeue([*unknown, (two.id, two.lease + 5)], process_id)) == 2
+    assert len(leases_of(process_id).requeue([*unknown, (two.id, two.lease + 5)])) == 2
     assert states() == ["queued", "running", "queued"]
 
 
 def test_the_row_decides_an_unclear_end(stores: list[UUID], process_id: int, settings: Any) -> None:
     tasks.in_store.enqueue(store_id=stores[0])
     [job] = claim(process_id)
-    assert not queries.committed(job, process_id)
-    assert queries.finish(job, process_id)
-    assert queries.committed(job, process_id)
+    assert not leases_of(process_id).committed(job)
+    assert leases_of(process_id).finish(job)
+    assert leases_of(process_id).committed(job)
     settings.SALON_JOBS = {**settings.SALON_JOBS, "RETAIN_SUCCEEDED": None}
     tasks.in_store.enqueue(store_id=stores[0])
     [job] = claim(process_id)
-    assert queries.finish(job, process_id)
-    assert queries.committed(job, process_id)
-    assert not queries.committed(job._replace(lease=job.lease - 1), process_id)
+    assert leases_of(process_id).finish(job)
+    assert leases_of(process_id).committed(job)
+    assert not leases_of(process_id).committed(job._replace(lease=job.lease - 1))
 
 
 def test_a_process_declared_dead_claims_no_success_that_another_run_had(stores: list[UUID], process_id: int) -> None:
@@ -292,9 +292,9 @@ def test_a_process_declared_dead_claims_no_success_that_another_run_had(stores: 
     assert rescue_process(process_id, SILENCE, using="default") == RescueCounts(processes=1, queued=1)
     other = int(Process.objects.create(kind="worker", hostname="test", pid=2).pk)
     [again] = claim(other)
-    assert queries.finish(again, other)
-    assert queries.committed(again, other)
-    assert not queries.committed(job, process_id)
+    assert leases_of(other).finish(again)
+    assert leases_of(other).committed(again)
+    assert not leases_of(process_id).committed(job)
 
 
 @pytest.mark.parametrize("room", [1, 100, None])
@@ -303,13 +303,9 @@ def test_a_claim_alone_does_not_wait_for_the_disk(process_id: int, *, room: int 
     with connections["default"].cursor() as cursor:
         with transaction.atomic():
             if room is None:
-                shares = share_out(
-                    [group for group in list_groups(None, ClaimFilter(tasks=["test-system"])).groups if group.due],
-                    1,
-                    {},
-                    lambda _: (),
-                )
-                assert claim_groups(process_id, shares, 1, {})
+                page = list_groups(None, ClaimFilter(tasks=["test-system"]), using="default")
+                shares = share_out([group for group in page.groups if group.due], 1, {}, lambda _: ())
+                assert claim_groups(leases_of(process_id), shares, 1, {})
             else:
                 assert claim(process_id, room)
             cursor.execute("SHOW synchronous_commit")

@@ -14,10 +14,10 @@ from salon_jobs import fan_out
 from salon_jobs.core.error_report import report
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.db import statements
-from salon_jobs.jobs import JobHandle, control, queries
+from salon_jobs.jobs import JobHandle, control
 from tests import tasks
 from tests.jobs.test_key_locks import wait_until_waiting
-from tests.support import change, claim, elsewhere, seen
+from tests.support import change, claim, elsewhere, leases_of, seen
 
 VERBS = ["fail", "snooze", "release", "rescue"]
 ZERO = timedelta(0)
@@ -27,13 +27,13 @@ def end(verb: str, job: ClaimedJob, process_id: int) -> None:
     """End a run without success, in one of the ways that queue a job again."""
     match verb:
         case "fail":
-            queries.fail(job, process_id, report(ValueError()), delay=ZERO, final=False, reason="")
+            leases_of(process_id).fail(job, report(ValueError()), delay=ZERO, final=False, reason="")
         case "snooze":
-            queries.requeue([(job.id, job.lease)], process_id, delay=ZERO)
+            leases_of(process_id).requeue([(job.id, job.lease)], delay=ZERO)
         case "release":
-            queries.requeue([(job.id, job.lease)], process_id)
+            leases_of(process_id).requeue([(job.id, job.lease)])
         case _:
-            queries.rescue(process_id, "went silent")
+            leases_of(process_id).rescue("went silent")
 
 
 def ends() -> list[tuple[str, str]]:
@@ -63,7 +63,7 @@ def test_a_superseded_run_is_not_retried_after_its_twin_has_finished(
     older = claim(process_id)
     enqueue()
     for newer in claim(process_id):
-        assert queries.finish(newer, process_id)
+        assert leases_of(process_id).finish(newer)
     for job in older:
         end(verb, job, process_id)
     assert ends() == [("cancelled", "superseded")] * len(older)
@@ -127,7 +127,7 @@ def test_a_superseded_job_that_an_operator_retries_is_retried_again(stores: list
     [older] = claim(process_id)
     tasks.keyed.enqueue(store_id=stores[0], number=1)
     [newer] = claim(process_id)
-    assert queries.finish(newer, process_id)
+    assert leases_of(process_id).finish(newer)
     end("fail", older, process_id)
     assert control.retry_jobs([first.id], using="default")[0].changed
     [again] = claim(process_id)
@@ -141,7 +141,7 @@ def test_marks_are_forgotten_when_the_run_has_ended(stores: list[UUID], process_
     one, two = claim(process_id)
     for number in (1, 2):
         tasks.keyed.enqueue(store_id=stores[0], number=number)
-    assert queries.finish(one, process_id)
+    assert leases_of(process_id).finish(one)
     statements.execute("forget_superseded")
     assert seen("SELECT job_id, lease FROM salon_jobs_superseded") == [(two.id, two.lease)]
     end("fail", two, process_id)

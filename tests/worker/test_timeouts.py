@@ -22,7 +22,6 @@ from salon_jobs.admin import job as job_page
 from salon_jobs.core import tracing
 from salon_jobs.core.errors import Expired, Interrupted, OptionInvalid, TimedOut
 from salon_jobs.core.outcomes import Errored, NotStarted, Succeeded
-from salon_jobs.jobs import queries
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.options import Timeouts
 from salon_jobs.jobs.statistics import TaskStatistics
@@ -33,7 +32,7 @@ from salon_jobs.worker.runner import Runner
 from salon_jobs.worker.supervisor import RunTotals
 from tests import tasks
 from tests.metrics import of, shown
-from tests.support import change, claim, job_row, run_due, running_on_a_thread, seen
+from tests.support import change, claim, job_row, leases_of, run_due, running_on_a_thread, seen
 from tests.tracers import RecordingTracer
 from tests.worker.conftest import RunHere, RunOnThread
 from tests.worker.effects import job_events, write, written
@@ -477,7 +476,7 @@ def test_a_run_whose_process_died_has_not_waited(
     handle = tasks.in_store.enqueue(store_id=stores[0])
     claim(process_id)
     due_since(75)
-    queries.rescue(process_id, "went silent", charged=[handle.id] if started else [])
+    leases_of(process_id).rescue("went silent", charged=[handle.id] if started else [])
     with running_on_a_thread(process_id, claim(process_id)):
         pass
     assert seen("SELECT state FROM salon_jobs_job") == ([] if started else [("cancelled",)])

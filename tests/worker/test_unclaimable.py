@@ -17,7 +17,7 @@ from salon_jobs.worker.chunk_claim import ChunkClaimer
 from salon_jobs.worker.claim import Claimer
 from salon_jobs.worker.fair_claim import FairClaim
 from tests import tasks
-from tests.support import change, claim, seen
+from tests.support import change, claim, leases_of, seen
 
 _FUNCTION = """
 CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -59,11 +59,11 @@ def batch(process_id: int) -> list[ClaimedJob]:
 
 
 def prepared(process_id: int) -> list[ClaimedJob]:
-    return queries.claim_due(process_id, registry.task_names(), 10, prepare=True)
+    return leases_of(process_id).claim_due(registry.task_names(), 10, prepare=True)
 
 
 def by_group(process_id: int) -> list[ClaimedJob]:
-    return FairClaim(process_id, None).claim(10, load_limits()).jobs
+    return FairClaim(leases_of(process_id), None).claim(10, load_limits(using="default")).jobs
 
 
 def within_limits(process_id: int) -> list[ClaimedJob]:
@@ -75,12 +75,13 @@ def within_limits(process_id: int) -> list[ClaimedJob]:
 
 
 def of_a_worker(process_id: int) -> list[ClaimedJob]:
-    return Claimer(process_id, None).claim(100).jobs
+    return Claimer(leases_of(process_id), None).claim(100).jobs
 
 
 def for_a_chunk(process_id: int) -> list[ClaimedJob]:
     [first] = claim(process_id, 1)
-    return [first, *ChunkClaimer(process_id, JobBuffer(1), load_limits).claim(first, 10)]
+    chunks = ChunkClaimer(leases_of(process_id), JobBuffer(1), lambda: load_limits(using="default"))
+    return [first, *chunks.claim(first, 10)]
 
 
 CLAIMS = (few, batch, prepared, by_group, within_limits, of_a_worker, for_a_chunk)
@@ -157,5 +158,5 @@ def test_what_is_left_out_is_bounded(
 def test_an_error_that_no_row_causes_is_raised(process_id: int) -> None:
     tasks.system.enqueue()
     with pytest.raises(Error, match="invalid input syntax for type timestamp"):
-        queries.claim_due(process_id, registry.task_names(), 1, now="yesteryear")  # type: ignore[arg-type]
+        leases_of(process_id).claim_due(registry.task_names(), 1, now="yesteryear")  # type: ignore[arg-type]
     assert len(few(process_id)) == 1

@@ -11,18 +11,18 @@ from django.db import OperationalError, connections
 
 from salon_jobs.core.errors import OutcomeUnknown
 from salon_jobs.core.outcomes import Errored, Lost, Outcome, Released, Split, Succeeded, Unknown
-from salon_jobs.jobs import queries, statistics, timeline
+from salon_jobs.jobs import statistics, timeline
 from salon_jobs.jobs.current import RunningJob
+from salon_jobs.jobs.queries import Leases
 from salon_jobs.jobs.statistics import OUTCOMES, TaskStatistics
 from salon_jobs.signals import job_finished
 from salon_jobs.tenancy.context import StoreJobContext
 from salon_jobs.worker import ends
-from salon_jobs.worker.chunks import ChunkRun
 from salon_jobs.worker.ends import settle
 from salon_jobs.worker.executor import execute
 from tests import tasks
 from tests.e2e.worker_process import eventually
-from tests.support import change, claim, running_job, running_on_a_thread, working
+from tests.support import change, chunk_of, claim, running_job, running_on_a_thread, working
 from tests.worker.effects import job_events
 
 EARLIER = (0.0, "00000000")
@@ -40,7 +40,7 @@ def one_run(process_id: int, outcome: Outcome | None = None) -> RunningJob:
     """Return a run that can have this outcome."""
     tasks.system.enqueue()
     if isinstance(outcome, Split):
-        return ChunkRun.of(claim(process_id), tasks.system, process_id)
+        return chunk_of(claim(process_id), process_id)
     return running_job(claim(process_id)[0], process_id)
 
 
@@ -157,7 +157,7 @@ def test_a_transaction_whose_commit_was_not_answered(
     else:
         tasks.in_store.enqueue(store_id=stores[0])
     claimed = claim(process_id)
-    chunk = ChunkRun.of(claimed, tasks.in_chunks, process_id) if jobs > 1 else None
+    chunk = chunk_of(claimed, process_id) if jobs > 1 else None
     running = chunk or running_job(claimed[0], process_id)
     with monkeypatch.context() as patched:
         patched.setattr(StoreJobContext, "commit_after", commit_after)
@@ -176,19 +176,19 @@ def test_a_batch_says_what_became_of_a_run_without_a_row(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
-    really, tries = queries.finish_many, list[int]()
+    really, tries = Leases.finish_many, list[int]()
 
-    def finish_many(jobs: Any, *arguments: Any, **_: Any) -> set[int]:
+    def finish_many(leases: Leases, jobs: Any, **_: Any) -> set[int]:
         tries.append(len(jobs))
         if ending == "lost":
             change("DELETE FROM salon_jobs_job")
         elif len(tries) == 1:
-            really(jobs, *arguments)
+            really(leases, jobs)
             readings.extend([EARLIER] * (ending == "promoted"))
             raise OperationalError("the connection is closed")
-        return really(jobs, *arguments)
+        return really(leases, jobs)
 
-    monkeypatch.setattr(queries, "finish_many", finish_many)
+    monkeypatch.setattr(Leases, "finish_many", finish_many)
     with running_on_a_thread(process_id, []) as runner:
         tasks.system.enqueue()
         runner._jobs.put(claim(process_id))
