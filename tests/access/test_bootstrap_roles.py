@@ -195,17 +195,22 @@ def test_a_role_that_was_altered_by_hand_is_changed_back_and_named(server: Serve
     assert server.all_log_in("first", "one")
 
 
-@pytest.mark.parametrize("statement", ["ALTER ROLE {} CREATEDB", "GRANT {}_migrator TO {}"])
-def test_a_role_that_another_database_uses_is_never_altered(server: Server, statement: str) -> None:
+def test_a_role_that_another_database_uses_is_never_altered(server: Server) -> None:
     server.bootstrap("first", password="one")
     server.bootstrap("second", "--share-roles", password="one")
-    web = server.roles.web
-    server.execute(statement.format(*([web] if statement.count("{}") == 1 else [server.prefix, web])))
-    before = server.state()
-    for arguments in ((), ("--share-roles",), ("--share-roles", "--change-passwords", "--yes")):
-        with pytest.raises(CommandError, match=f"ROLES.TAKEN: role {web} is also used in {server.database('first')}"):
-            server.bootstrap("second", *arguments, password="two")
-    assert server.state() == before
+    web, migrator = server.roles.web, server.roles.migrator
+    for alter, restore in (
+        (f"ALTER ROLE {web} CREATEDB", f"ALTER ROLE {web} NOCREATEDB"),
+        (f"GRANT {migrator} TO {web}", f"REVOKE {migrator} FROM {web}"),
+    ):
+        server.execute(alter)
+        before = server.state()
+        for arguments in ((), ("--share-roles",), ("--share-roles", "--change-passwords", "--yes")):
+            taken = f"ROLES.TAKEN: role {web} is also used in {server.database('first')}"
+            with pytest.raises(CommandError, match=taken):
+                server.bootstrap("second", *arguments, password="two")
+        assert server.state() == before
+        server.execute(restore)
 
 
 def test_a_role_used_through_another_one_is_in_use(server: Server) -> None:
@@ -220,33 +225,32 @@ def test_a_role_used_through_another_one_is_in_use(server: Server) -> None:
     assert server.logs_in("shop", web, "shop")
 
 
-@pytest.mark.parametrize("answer", ["y", "n", None, "--yes", "--no-input"])
-def test_passwords_are_changed_when_asked_for_and_confirmed(
-    server: Server, monkeypatch: pytest.MonkeyPatch, answer: str | None
-) -> None:
+def test_passwords_are_changed_when_asked_for_and_confirmed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     server.bootstrap("first", password="one")
     server.bootstrap("second", "--share-roles", password="one")
-    terminal = StringIO(f"{answer}\n")
-    terminal.isatty = lambda: answer in ("y", "n")  # type: ignore[method-assign]
-    monkeypatch.setattr("sys.stdin", terminal)
-    arguments = ["--change-passwords", *([answer] if answer and answer.startswith("--") else [])]
-    logins = [getattr(server.roles, name) for name in ("migrator", "worker", "web", "operator")]
-    if answer in ("n", None):
-        words = "nothing was changed" if answer else "No terminal to confirm on; pass --yes"
+    logins = [getattr(server.roles, name) for name in LOGINS]
+
+    def change(answer: str | None, *arguments: str, password: str) -> tuple[str, str]:
+        terminal = StringIO(f"{answer}\n")
+        terminal.isatty = lambda: answer is not None  # type: ignore[method-assign]
+        monkeypatch.setattr("sys.stdin", terminal)
+        return server.bootstrap("second", "--change-passwords", *arguments, password=password)
+
+    for answer, words in (("n", "nothing was changed"), (None, "No terminal to confirm on; pass --yes")):
         with pytest.raises(CommandError, match=words):
-            server.bootstrap("second", *arguments, password="two")
-    else:
-        out, err = server.bootstrap("second", *arguments, password="two")
+            change(answer, password="two")
+    assert server.all_log_in("second", "one")
+    for answer, arguments, password in (("y", (), "two"), (None, ("--yes",), "three"), (None, ("--no-input",), "four")):
+        out, err = change(answer, *arguments, password=password)
         assert f"changed: {', '.join(f'{name} (password)' for name in logins)}\n" in out
-        if answer == "y":
-            assert err.startswith(
-                f"Change the passwords of {', '.join(logins)}? "
-                f"Used in {server.database('first')}, too: {', '.join(logins)}. [y/N] "
-            )
-        # The same passwords again are no change, and nobody is asked.
-        monkeypatch.setattr("sys.stdin", StringIO())
-        assert "changed" not in server.bootstrap("second", "--change-passwords", password="two")[0]
-    assert server.all_log_in("second", "one" if answer in ("n", None) else "two")
+        asked = (
+            f"Change the passwords of {', '.join(logins)}? "
+            f"Used in {server.database('first')}, too: {', '.join(logins)}. [y/N] "
+        )
+        assert err.startswith(asked) is (answer == "y")
+        assert server.all_log_in("second", password)
+    # The same passwords again are no change, and nobody is asked.
+    assert "changed" not in change(None, password="four")[0]
 
 
 def test_the_first_role_of_the_server_is_refused(server: Server) -> None:

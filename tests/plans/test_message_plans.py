@@ -1,4 +1,4 @@
-"""Holds the plans of the relay's statements on 150,000 messages, 60,000 of them parked behind one."""
+"""Holds the plans of the relay's statements on 75,000 messages, 30,000 of them parked behind one."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.plans.explain import Node, indexes, rows_read, scans
 from tests.support import change, plan_nodes, seen
 
 TYPE = "rn::memory:::orders"
-ROWS = 150_000
-PARKED = 60_000
+ROWS = 75_000
+PARKED = 30_000
 PENDING, OPEN = "salon_jobs_message_pending", "salon_jobs_message_open"
 
 
@@ -68,8 +68,8 @@ def statements() -> dict[str, dict[str, Any]]:
     everywhere = {
         "types": [TYPE] * PARTITIONS,
         "partitions": list(range(PARTITIONS)),
-        "afters": [75_000] * PARTITIONS,
-        "takes": [250] * PARTITIONS,
+        "afters": [ROWS // 2] * PARTITIONS,
+        "takes": [125] * PARTITIONS,
         "bound": ROWS,
     }
     aggregate = {"aggregate_type": TYPE, "aggregate_id": "parked"}
@@ -84,10 +84,10 @@ def statements() -> dict[str, dict[str, Any]]:
             "take": 500,
         },
         "message_types": {},
-        "mark_published": identities(range(1, 60_001, 30)),
-        "mark_skipped": {**identities(range(1, 60_001, 60)), "reasons": ["skipped"] * 1000},
+        "mark_published": identities(range(1, PARKED + 1, 15)),
+        "mark_skipped": {**identities(range(1, PARKED + 1, 30)), "reasons": ["skipped"] * 1000},
         "mark_unpublished": {
-            **identities(range(1, 60_001, 60)),
+            **identities(range(1, PARKED + 1, 30)),
             "tries": [1] * 1000,
             "finals": [False] * 1000,
             "waits": [1.0] * 1000,
@@ -96,14 +96,14 @@ def statements() -> dict[str, dict[str, Any]]:
         },
         "oldest_message": {"types": [TYPE], "partitions": PARTITIONS},
         "block_unresolvable": {
-            **identities(range(1, 60_001, 60)),
+            **identities(range(1, PARKED + 1, 30)),
             "codes": ["TEST.NOWHERE"] * 1000,
             "errors": ["nowhere"] * 1000,
             "owner": 1,
             "wait_s": 0,
         },
-        "fetch_heads": {"ids": list(range(1, 60_001, 120))},
-        "prune_messages": {"after": 30_000, "published": "1 hour", "skipped": "1 hour"},
+        "fetch_heads": {"ids": list(range(1, PARKED + 1, 60))},
+        "prune_messages": {"after": PARKED // 2, "published": "1 hour", "skipped": "1 hour"},
     }
 
 
