@@ -14,6 +14,7 @@ from psycopg import sql
 
 from tests.databases import environment, rows
 from tests.interpreter import manage, succeed
+from tests.migrations.operations import succeed_together
 from tests.settings import url_for
 from tests.support import seen
 
@@ -74,14 +75,13 @@ def refused(*arguments: str, **variables: str) -> str:
 @pytest.mark.usefixtures("migrated")
 def test_one_user_becomes_roles_and_roles_become_one_user(fresh: str, owned: Owned) -> None:
     one_user, roles = owned(ONE_USER), environment(fresh)
-    succeed("migrate", "-v", "0", **one_user)
-    succeed("shell", "-v", "0", "-c", FILL, **one_user)
-    succeed("salon_jobs", "doctor", "--superuser", "--fail", **one_user)
+    doctor, back = ("salon_jobs", "doctor", "--superuser", "--fail"), ("migrate", "salon", "0002", "-v", "0")
+    # The last is what the project does by ROLES itself.
+    succeed_together(("migrate", "-v", "0"), ("shell", "-c", FILL), doctor, back, **one_user)
     before = rows(fresh, "SELECT id, store_id FROM customer ORDER BY 1")
     statistics = "CREATE STATISTICS names ON store_id, name FROM customer; ALTER STATISTICS names OWNER TO {}"
     run(fresh, sql.SQL(statistics).format(sql.Identifier(fresh)))
 
-    succeed("migrate", "salon", "0002", "-v", "0", **one_user)  # what the project does by ROLES itself
     assert "ROLES.CONVERSION_MISSING: the job tables belong to" in refused("migrate", **roles)
     assert "ROLES.TAKEN: other databases use these roles, and" in refused("salon_jobs", "convert", "--yes", **roles)
     converted = manage("salon_jobs", "convert", "--yes", "--share-roles", **roles, APP_PASSWORD="another")
@@ -90,31 +90,28 @@ def test_one_user_becomes_roles_and_roles_become_one_user(fresh: str, owned: Own
         "kept the password of app, which is not the one in ROLE_PASSWORDS; "
         "python manage.py bootstrap_roles --change-passwords changes it\n"
     )
-    succeed("migrate", "-v", "0", **roles)
-    assert succeed("salon_jobs", "doctor", "--superuser", "--fail", **roles).endswith("no drift\n")
     assert rows(fresh, "SELECT id, store_id FROM customer ORDER BY 1") == before
     assert rows(fresh, "SELECT stxowner::regrole::text FROM pg_statistic_ext WHERE stxname = 'names'") == [
         ("migrator",)
     ]
-    output = succeed("shell", "-v", "0", "-c", LOOK, **roles)
-    assert "seen 2\noutside 0" in output
+    succeed("migrate", "-v", "0", **roles)
+    output = succeed_together(doctor, ("shell", "-c", LOOK), **roles)
+    assert "no drift\nseen 2\noutside 0" in output
     output = succeed("runworker", "--burst", "--health-addr", "127.0.0.1:0", **roles)
     assert output.count("job_succeeded") == 2
     assert "drift" not in output
     assert "nothing to convert" in refused("salon_jobs", "convert", "--yes", **roles)
 
-    succeed("migrate", "salon", "0002", "-v", "0", **roles)
+    succeed(*back, **roles)
     assert "ROLES.CONVERSION_MISSING: the job tables belong to 'migrator'" in refused("migrate", **one_user)
     run(fresh, sql.SQL("ALTER DATABASE {} OWNER TO migrator").format(sql.Identifier(fresh)))
     done = json.loads(succeed("salon_jobs", "convert", "--yes", "--json", **one_user))
     assert (done["database"], done["to_roles"], done["undeclared_policies"]) == (fresh, False, [])
     assert "migrator" in done["former"]
-    succeed("migrate", "-v", "0", **one_user)
-    assert succeed("salon_jobs", "doctor", "--superuser", "--fail", **one_user).endswith("no drift\n")
-    assert rows(fresh, LEFT) == []
     assert len(rows(fresh, "SELECT FROM customer")) == 3
-    output = succeed("shell", "-v", "0", "-c", LOOK, **one_user)
-    assert "seen 3\noutside 0" in output
+    output = succeed_together(("migrate", "-v", "0"), doctor, ("shell", "-c", LOOK), **one_user)
+    assert "no drift\nseen 3\noutside 0" in output
+    assert rows(fresh, LEFT) == []
     assert "job_succeeded" in succeed("runworker", "--burst", "--health-addr", "127.0.0.1:0", **one_user)
 
 

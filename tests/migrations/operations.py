@@ -1,4 +1,4 @@
-"""Migration operations, run on the test database, by default as the migrator."""
+"""Migration operations, run on the test database, by default as the migrator; commands of a project's own process."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from django.db.migrations import CreateModel, Migration
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 
+from tests.interpreter import succeed
 from tests.support import seen
 
 UNIQUE = models.UniqueConstraint(fields=["store", "id"], name="shelf_store_id")
@@ -35,6 +36,13 @@ def migrate(
         connections[using].connection.close()
         del connections[using]
         raise
+
+
+def succeed_together(*commands: tuple[str, ...], **environment: str) -> str:
+    """Run commands of manage.py one after the other in one process, as which the demo is the web's role if it has roles."""
+    calls = (f"call_command(*{command!r})" for command in commands)
+    code = "; ".join(("from django.core.management import call_command", *calls))
+    return succeed("shell", "-v", "0", "-c", code, **environment)
 
 
 def sql_of(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from tests.databases import rows
 from tests.interpreter import manage, succeed
+from tests.migrations.operations import succeed_together
 
 SETTINGS = "tests.migrations.tenants_settings"
 FUNCTION = "SELECT proname FROM pg_proc WHERE proname = 'list_store_ids_for_fan_out'"
@@ -24,18 +25,16 @@ def test_a_store_that_a_later_migration_creates_is_an_error_that_says_what_to_do
 
 def test_a_plain_queue_gets_stores_later(fresh: str, owned: Owned) -> None:
     project = owned(SETTINGS)
-    for target in (("salon_jobs",), ("tenants", "0002")):
-        succeed("migrate", *target, **project)
+    succeed_together(("migrate", "salon_jobs"), ("migrate", "tenants", "0002"), **project)
     assert rows(fresh, FUNCTION) == []
-    # The case of a model's name means nothing to Django, nor here.
-    succeed("migrate", **project, TENANTS_STORE_MODEL="tenants.store")
     insert = "from tests.migrations.tenants.models import Store; Store.objects.create()"
-    succeed("shell", "-c", insert, **project)
-    assert rows(fresh, "SELECT relrowsecurity, relforcerowsecurity FROM pg_class WHERE relname = 'tenants_store'") == [
-        (True, False)
-    ]
     look = (
         "from django.db import connection as c; cursor = c.cursor(); "
         "cursor.execute('SELECT count(*) FROM list_store_ids_for_fan_out()'); print('stores', *cursor.fetchone())"
     )
-    assert "stores 1" in succeed("shell", "-c", look, **project, TENANTS_STORE_MODEL="tenants.store")
+    # The case of a model's name means nothing to Django, nor here.
+    commands = (("migrate",), ("shell", "-c", insert), ("shell", "-c", look))
+    assert "stores 1" in succeed_together(*commands, **project, TENANTS_STORE_MODEL="tenants.store")
+    assert rows(fresh, "SELECT relrowsecurity, relforcerowsecurity FROM pg_class WHERE relname = 'tenants_store'") == [
+        (True, False)
+    ]

@@ -12,6 +12,7 @@ from django.apps import apps
 from project.local.postgres import EmbeddedPostgres
 from tests.databases import rows
 from tests.interpreter import manage, succeed
+from tests.migrations.operations import succeed_together
 from tests.settings import url_for
 
 JOB_TABLES = {
@@ -94,23 +95,21 @@ ENQUEUE_AND_COUNT = (
 
 def test_without_a_store_model_it_is_a_plain_queue(fresh: str, owned: Callable[[str], dict[str, str]]) -> None:
     plain = owned("tests.migrations.plain_settings")
-    succeed("migrate", "--verbosity", "0", **plain)
+    output = succeed_together(("migrate", "--verbosity", "0"), ("shell", "-c", ENQUEUE_AND_COUNT), **plain)
+    assert "queued 1" in output
     assert rows(fresh, "SELECT proname FROM pg_proc WHERE proname LIKE 'list_store%'") == []
     assert rows(fresh, "SELECT count(*) FROM pg_policies") == [(0,)]
-    assert "queued 1" in succeed("shell", "-c", ENQUEUE_AND_COUNT, **plain)
     output = succeed("runworker", "--burst", "--health-addr", "127.0.0.1:0", **plain)
     assert "job_succeeded" in output
     assert "role_noticed" not in output, "one user owns the tables, as it should"
-    succeed("salon_jobs", "doctor", "--fail", **plain)
     others = "CREATE FUNCTION theirs() RETURNS trigger LANGUAGE plpgsql AS '/* _pgtrigger_should_ignore */ BEGIN END'"
     with psycopg.connect(plain["ONE_USER_URL"]) as connection:
         connection.execute(others)
-    succeed("migrate", "salon_jobs", "zero", "--verbosity", "0", **plain)
+    succeed_together(("salon_jobs", "doctor", "--fail"), ("migrate", "salon_jobs", "zero"), **plain)
     assert set(rows(fresh, FUNCTIONS)) == {("theirs",), ("_pgtrigger_should_ignore",)}, "another app's trigger needs it"
     with psycopg.connect(plain["ONE_USER_URL"]) as connection:
         connection.execute("DROP FUNCTION theirs()")
-    for target in ("salon_jobs", "zero"):
-        succeed("migrate", *dict.fromkeys(("salon_jobs", target)), "--verbosity", "0", **plain)
+    succeed_together(("migrate", "salon_jobs"), ("migrate", "salon_jobs", "zero"), **plain)
     assert rows(fresh, FUNCTIONS) == []
     left = "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relname ~ 'salon_jobs'"
     assert rows(fresh, left) == []
@@ -118,7 +117,6 @@ def test_without_a_store_model_it_is_a_plain_queue(fresh: str, owned: Callable[[
 
 def test_one_database_user_has_stores_and_forced_policies(fresh: str, owned: Callable[[str], dict[str, str]]) -> None:
     one_user = owned("tests.migrations.one_user_settings")
-    succeed("migrate", "--verbosity", "0", **one_user)
     stores = (
         "import uuid; from project.salon.models import Customer, Store; from salon_jobs import fan_out, tenant_context; "
         "ids = [uuid.uuid4() for _ in range(3)]; [Store.objects.create(id=i, name='s') for i in ids]\n"
@@ -129,7 +127,7 @@ def test_one_database_user_has_stores_and_forced_policies(fresh: str, owned: Cal
         "from project.salon.tasks.reservation import *\n"
         "print(fan_out(expire_tentative_for_store))"
     )
-    output = succeed("shell", "-c", stores, **one_user)
+    output = succeed_together(("migrate", "--verbosity", "0"), ("shell", "-c", stores), **one_user)
     assert all(text in output for text in ("seen 1", "outside 0", "inserted=3")), output
     assert rows(fresh, "SELECT count(*) FROM customer") == [(3,)]
     assert rows(fresh, "SELECT DISTINCT roles::text FROM pg_policies") == [("{public}",)]

@@ -14,6 +14,7 @@ from psycopg import sql
 
 from tests.databases import rows
 from tests.interpreter import manage, succeed
+from tests.migrations.operations import succeed_together
 from tests.migrations.test_migrations import ENQUEUE_AND_COUNT, JOB_TABLES, job_tables
 from tests.settings import url_for
 
@@ -46,45 +47,39 @@ def sqlite_tables(project: Project) -> set[str]:
         connection.close()
 
 
+def migrate(*aliases: str, to: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    return [("migrate", *to, "--database", alias, "--verbosity", "0") for alias in aliases]
+
+
 @pytest.mark.parametrize("routers", ROUTERS)
 def test_only_the_database_of_the_jobs_gets_their_tables(
     fresh: str, other: str, project: Project, routers: str
 ) -> None:
     project["ROUTERS"] = routers
-    succeed("check", **project)
-    for alias in ("default", "other"):
-        succeed("migrate", "--database", alias, "--verbosity", "0", **project)
+    succeed_together(("check",), *migrate("default", "other"), **project)
     assert {name for name in sqlite_tables(project) if name.startswith("salon_jobs")} == set()
     assert job_tables(other) == set()
     functions = "SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace"
     assert rows(other, functions) == []
     assert job_tables(fresh) == set()
-    succeed("migrate", "--database", "jobs_again", "--verbosity", "0", **project)
+    succeed_together(*migrate("jobs_again"), **project)
     assert job_tables(fresh) == JOB_TABLES, "another alias of the same database"
-    succeed("migrate", "--database", "jobs", "--verbosity", "0", **project)
-    for alias in ("default", "other", "jobs"):
-        succeed("migrate", "salon_jobs", "zero", "--database", alias, "--verbosity", "0", **project)
+    succeed_together(*migrate("jobs"), *migrate("default", "other", "jobs", to=("salon_jobs", "zero")), **project)
     assert job_tables(fresh) == set()
 
 
-def test_jobs_run_beside_a_default_database_of_another_kind(project: Project) -> None:
-    for alias in ("default", "jobs"):
-        succeed("migrate", "--database", alias, "--verbosity", "0", **project)
+def test_jobs_run_and_are_not_dumped_beside_a_default_database_of_another_kind(project: Project) -> None:
+    dump = ("dumpdata", "--exclude", "contenttypes")
+    assert "salon_jobs" not in succeed_together(*migrate("default", "jobs"), dump, **project)
+    done = manage("dumpdata", **{**project, "ROUTERS": ""})
+    assert done.returncode != 0
+    assert "no such table: salon_jobs" in done.stderr, "what Django does without a router"
     assert "queued 1" in succeed("shell", "-c", ENQUEUE_AND_COUNT, **project), "the router finds the table"
     assert "job_succeeded" in succeed("runworker", "--burst", "--health-addr", "127.0.0.1:0", **project)
-    succeed("salon_jobs", "doctor", "--fail", **project)
     save = (
         "from salon_jobs.models import Limit; "
         "Limit(kind='queue', name='mail').save(using='jobs_again'); one = Limit.objects.using('jobs_again').get(); "
         "one.save(); print('written by', one._state.db)"
     )
-    assert "written by jobs_again" in succeed("shell", "-c", save, **project), "a row stays with its alias"
-
-
-def test_a_dump_of_another_database_leaves_the_jobs_out_by_the_router(project: Project) -> None:
-    for alias in ("default", "jobs"):
-        succeed("migrate", "--database", alias, "--verbosity", "0", **project)
-    assert "salon_jobs" not in succeed("dumpdata", "--exclude", "contenttypes", **project)
-    done = manage("dumpdata", **{**project, "ROUTERS": ""})
-    assert done.returncode != 0
-    assert "no such table: salon_jobs" in done.stderr, "what Django does without a router"
+    written = succeed_together(("salon_jobs", "doctor", "--fail"), ("shell", "-c", save), **project)
+    assert "written by jobs_again" in written, "a row stays with its alias"
