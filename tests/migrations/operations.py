@@ -39,7 +39,7 @@ def migrate(
 
 
 def succeed_together(*commands: tuple[str, ...], **environment: str) -> str:
-    """Run commands of manage.py one after the other in one process, as which the demo is the web's role if it has roles."""
+    """Run commands of manage.py in one process; with roles it is the web's, which migrates nothing."""
     calls = (f"call_command(*{command!r})" for command in commands)
     code = "; ".join(("from django.core.management import call_command", *calls))
     return succeed("shell", "-v", "0", "-c", code, **environment)
