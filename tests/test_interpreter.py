@@ -63,14 +63,12 @@ def both(tmp_path: Path, text: str, *, code: bool, **environment: str) -> list[s
     return [new, run_python(*words, "word", environment=surroundings)]
 
 
-@pytest.mark.parametrize("code", [True, False], ids=["code", "file"])
 @pytest.mark.parametrize(
-    "environment",
+    ("environment", "code"),
     [
-        {"DJANGO_SETTINGS_MODULE": "project.settings", "TZ": "Asia/Tokyo"},
-        {"PYTHONPATH": "/somewhere:/else"},
-        {"PYTHONUNBUFFERED": "", "PYTHONDONTWRITEBYTECODE": ""},
-        {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"},
+        ({"DJANGO_SETTINGS_MODULE": "project.settings", "TZ": "Asia/Tokyo", "PYTHONPATH": "/somewhere:/else"}, True),
+        ({"PYTHONUNBUFFERED": "", "PYTHONDONTWRITEBYTECODE": ""}, False),
+        ({"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}, False),
     ],
 )
 def test_a_program_finds_what_it_would_find_in_a_new_interpreter(

@@ -73,7 +73,6 @@ OWNERS = {
 
 
 def name_of(path: Path) -> str:
-    """Return the dotted name of a file."""
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
@@ -81,7 +80,6 @@ FILES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 def folder_of(module: str) -> str:
-    """Return the layer a module belongs to."""
     return module.split(".")[1]
 
 

@@ -61,6 +61,5 @@ class SeveralDatabases(TestCase):
     databases: set[str] | Literal["__all__"] = {"default", "web"}  # noqa: RUF012 - as Django declares it
 
     def test_nothing_is_refused(self) -> None:
-        """Enqueue as in any other test."""
         with transaction.atomic(using="web"):
             assert tasks.system.enqueue().id

@@ -58,13 +58,11 @@ UNION ALL SELECT 'policy', policyname FROM pg_policies WHERE roles <> '{public}'
 
 
 def run(database: str, statement: sql.Composed) -> None:
-    """Run statements as the superuser."""
     with psycopg.connect(url_for(None, database), autocommit=True) as connection:
         connection.execute(statement)
 
 
 def refused(*arguments: str, **variables: str) -> str:
-    """Run a command that must not succeed; returns its last words."""
     result = manage(*arguments, **variables)
     assert result.returncode == 1
     assert "Traceback" not in result.stderr

@@ -13,7 +13,6 @@ from salon_jobs.core.error_report import message_of, report, traceback_of
 
 
 def raised(error: BaseException) -> BaseException:
-    """Raise the error and return it with its frames."""
     try:
         raise error
     except BaseException as caught:

@@ -16,7 +16,6 @@ from tests.settings import url_for
 
 @pytest.fixture
 def raw(database: None) -> Iterator[Any]:
-    """Return a psycopg connection."""
     with psycopg.connect(url_for("worker_runtime")) as opened:
         yield opened
 

@@ -215,7 +215,6 @@ def test_a_form_refuses_another_stores_row_before_the_database_does(stores: list
 
 
 def declared_access(roles: Roles | None) -> dict[str, TableAccess]:
-    """Return what is declared of each table, by its name."""
     declared = (constraint.access(model, roles, using="default") for model, constraint in declarations().items())
     return {access.table: access for access in declared if access is not None}
 

@@ -28,12 +28,10 @@ RAW_KEY = """
 
 
 def put_book(store: UUID, shelf: UUID | None) -> None:
-    """Put a book on a shelf, as the superuser."""
     change("INSERT INTO book (id, store_id, shelf_id, label) VALUES (gen_random_uuid(), %s, %s, '')", store, shelf)
 
 
 def as_store(connection: psycopg.Connection[Any], store: UUID) -> None:
-    """Set the store for the transaction."""
     connection.execute("SELECT set_config('app.current_store_id', %s, true)", [str(store)])
 
 

@@ -24,7 +24,6 @@ ROUTERS = ["", "salon_jobs.db.router.JobTablesRouter"]
 
 @pytest.fixture
 def other() -> Iterator[str]:
-    """Create an empty database; return its name."""
     name = f"salon_other_{secrets.token_hex(4)}"
     with psycopg.connect(os.environ["DATABASE_URL_BOOTSTRAP"], autocommit=True) as connection:
         connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))

@@ -43,7 +43,6 @@ def written(folder: Path, direction: str) -> list[Path]:
 
 
 def findings(paths: list[Path], direction: str) -> list[tuple[str, int, str]]:
-    """Return what squawk finds: file, line and rule."""
     done = subprocess.run(
         [SQUAWK, "--config", CONFIG, "--exclude", ",".join(EXCLUDED[direction]), "--reporter", "json", *paths],
         capture_output=True,

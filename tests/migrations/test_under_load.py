@@ -218,7 +218,6 @@ def test_a_migration_gets_through_or_gives_up_and_nobody_waits_for_it_long(busy:
 
 
 def seen_by(database: str, store: UUID | None) -> int:
-    """Count the customers that the web sees."""
     with psycopg.connect(url_for("app", database)) as connection:
         value = "" if store is None else str(store)
         connection.execute("SELECT set_config('app.current_store_id', %s, true)", [value])

@@ -70,7 +70,6 @@ def alike(crowded: None) -> None:
 
 @pytest.fixture
 def client(crowded: None) -> Iterator[Client]:
-    """Sign in."""
     with signed_in() as client:
         yield client
 
@@ -86,7 +85,6 @@ def one_store(crowded: None) -> Iterator[Client]:
 
 
 def queries(client: Client, url: str, alias: str = "operator") -> list[str]:
-    """Open a page and return what it asked the operator's database, or another one."""
     with CaptureQueriesContext(connections[alias]) as captured:
         answer = client.get(url)
     assert answer.status_code == 200

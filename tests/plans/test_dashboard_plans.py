@@ -84,7 +84,6 @@ def crowded(migrated: None) -> Iterator[None]:
 
 @pytest.fixture
 def client(crowded: None) -> Iterator[Client]:
-    """Sign in."""
     with signed_in() as client:
         yield client
 

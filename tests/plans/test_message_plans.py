@@ -52,7 +52,6 @@ def crowded(request: Any, migrated: None) -> Iterator[str]:
 
 
 def parked_in() -> int:
-    """Return the partition of the aggregate that is parked."""
     [(partition,)] = seen("SELECT partition FROM salon_jobs_blocked_aggregate")
     return int(partition)
 
@@ -128,12 +127,10 @@ def explained(statement: str, parameters: dict[str, Any], *, plan: str) -> list[
 
 
 def rows_of(plan: list[Node]) -> int:
-    """Count the rows that a plan read of tables, those it threw away too."""
     return int(sum(rows_read(node) for node in plan if "Scan" in node["Node Type"] and "Relation Name" in node))
 
 
 def literal(value: object) -> str:
-    """Write a value as SQL."""
     if isinstance(value, list):
         return "'{" + ",".join(f'"{each}"' for each in value) + "}'"
     return f"'{value}'"

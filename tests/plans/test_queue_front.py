@@ -36,7 +36,6 @@ def last_waiting(migrated: None) -> Iterator[int]:
 
 @pytest.fixture
 def waiting(last_waiting: int) -> Iterator[None]:
-    """Give back these jobs as they were."""
     yield
     change("DELETE FROM salon_jobs_job WHERE id > %s", last_waiting)
     change("DELETE FROM salon_jobs_limit")

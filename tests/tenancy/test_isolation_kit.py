@@ -48,7 +48,6 @@ def fill(stores: int = 2) -> list[UUID]:
 
 
 def stores_of_the_worker() -> list[UUID]:
-    """Add two stores on the worker's own connection."""
     ids = [uuid4(), uuid4()]
     for store in ids:
         with as_store(store):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from io import StringIO
 from uuid import UUID
 
 import pytest
 from django.contrib.auth.models import AnonymousUser, User
-from django.core.management import CommandError, call_command
 from django.db import connection, connections, transaction
 from django.db.utils import ProgrammingError
 
@@ -89,17 +87,3 @@ def test_a_wrong_setting_is_named(two: list[UUID], wrong: dict[str, object], mes
     user = member_of(two[0])
     with configured(**wrong), pytest.raises(ConfigurationError, match=message):
         stores_of(user)
-
-
-def test_a_user_joins_a_store_by_the_command(two: list[UUID]) -> None:
-    user = member_of()
-    for _ in range(2):
-        call_command("join_store", user.username, str(two[1]), stdout=StringIO())
-    assert stores_of(user) == (two[1],)
-    for username, store, message in (
-        ("nobody", two[1], "there is no user 'nobody'"),
-        (user.username, "x", "store_id must be a UUID"),
-        (user.username, UUID(int=1), "there is no store"),
-    ):
-        with pytest.raises(CommandError, match=message):
-            call_command("join_store", username, str(store))

@@ -84,7 +84,6 @@ def stores(migrated: None) -> Iterator[list[str]]:
 
 
 def explained(cursor: Any, statement: str) -> list[dict[str, Any]]:
-    """Run a statement and return the nodes of the plan it ran by."""
     cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}")
     return plan_nodes(cursor.fetchone()[0])
 

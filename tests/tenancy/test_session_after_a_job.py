@@ -36,7 +36,6 @@ pytestmark = pytest.mark.usefixtures("function_and_right", "hooks")
 
 
 def by_psycopg(*statements: str) -> None:
-    """Run statements past Django, on its connection."""
     connection.ensure_connection()
     raw: Any = connection.connection
     for statement in statements:
@@ -125,7 +124,6 @@ def run_claimed(process_id: int, count: int) -> None:
 
 
 def around(process_id: int, kind: Kind, store: UUID, body: Body) -> tuple[list[Any], list[Any]]:
-    """Return the states that system jobs find before and after a job."""
     before, after = Sequence(process_id).note(in_system, store).then(kind, store, body).note(in_system, store).run()
     return before, after
 

@@ -35,7 +35,6 @@ _BLOCK_OTHERS = ("SET search_path", "SET row_security", "SET default_transaction
 
 
 def dirty(store: UUID, using: str = "default") -> None:
-    """Change the session in every way."""
     for name in [name for name in STATEMENTS if name not in _MAY_NOT + _BLOCK_OTHERS]:
         execute(*(text.format(store=store, role="app") for text in STATEMENTS[name]), using=using)
     execute("SET search_path TO public, nowhere", "SET row_security = off", using=using)
@@ -90,6 +89,7 @@ def test_while_other_work_goes_on_on_the_connection_it_waits(kept: list[UUID]) -
         execute("SELECT set_config('app.note', 'x', false)")
         request_finished.send(sender=None)
         assert carried(name="app.note") == "x"
+        assert visible_in_transaction() == [kept[0]]
     with in_session(kept[1], using="default"):
         request_started.send(sender=None)
         request_finished.send(sender=None)
@@ -151,15 +151,6 @@ def test_a_context_that_a_generator_leaves_open_ends_with_the_request(stores: li
     left_open.close()  # type: ignore[attr-defined]
     with tenant_context(stores[0]):
         assert visible() == [stores[0]]
-
-
-def test_a_context_around_a_request_goes_on(stores: list[UUID]) -> None:
-    with tenant_context(stores[0], atomic=False):
-        request_started.send(sender=None)
-        with tenant_context(stores[0]):
-            assert visible() == [stores[0]]
-        request_finished.send(sender=None)
-        assert visible_in_transaction() == [stores[0]]
 
 
 def test_a_context_of_another_request_on_the_same_thread_goes_on(stores: list[UUID]) -> None:

@@ -67,7 +67,6 @@ def superuser(two: Two) -> Iterator[Connection]:
 
 
 def be(connection: Connection, store: UUID | str) -> None:
-    """Set the store for the rest of the transaction."""
     connection.execute("SELECT set_config('app.current_store_id', %s, true)", [str(store)])
 
 
@@ -86,7 +85,6 @@ def error(connection: Connection, statement: Any, *parameters: Any) -> psycopg.E
 
 
 def text(failure: psycopg.Error) -> str:
-    """Return all parts of an error's message."""
     diag = failure.diag
     return " ".join(filter(None, (diag.message_primary, diag.message_detail, diag.message_hint, diag.context)))
 

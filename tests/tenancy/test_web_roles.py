@@ -25,8 +25,8 @@ def test_the_web_and_operator_roles_are_served(migrated: None) -> None:
     assert (done.returncode, done.stdout.strip()) == (0, "served"), done.stderr
 
 
-@pytest.mark.parametrize("variable", ["DATABASE_URL", "OPERATOR_DATABASE_URL"])
 @pytest.mark.parametrize("role", ["migrator", "worker_runtime", None], ids=str)
+@pytest.mark.parametrize("variable", ["DATABASE_URL", "OPERATOR_DATABASE_URL"])
 def test_any_other_role_is_refused(migrated: None, variable: str, role: str | None) -> None:
     done = serve(**{variable: url_for(role)})
     assert done.returncode != 0
