@@ -269,8 +269,14 @@ def handler_of(task: AnyTask) -> TaskHandler:
 
 
 def find(path: str) -> TaskHandler | None:
-    """Return the handler of the task with this dotted path, importing it; None if it is no task of this backend."""
+    """Return the handler of the task with this dotted path, importing it; None if it is no task of this backend.
+
+    The path comes from a row, so modules that run when imported are left alone: ``__main__``, and Python's own.
+    """
     if path not in _handlers:
+        parts = path.split(".")
+        if "__main__" in parts or parts[0] in sys.stdlib_module_names:
+            return None
         try:
             task = import_task(path)
         except ValueError:
@@ -346,13 +352,7 @@ def _held(module: str, qualname: str) -> object:
 
 
 def _can_import(path: str) -> bool:
-    """Return whether a task of this backend has this dotted path. Logs what its module raises.
-
-    The path comes from a row, so modules that run when imported are left alone: ``__main__``, and Python's own.
-    """
-    parts = path.split(".")
-    if "__main__" in parts or parts[0] in sys.stdlib_module_names:
-        return False
+    """Return whether a task of this backend has this dotted path. Logs what its module raises."""
     try:
         return find(path) is not None
     except (Exception, SystemExit):
