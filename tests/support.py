@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+import pytest
 from django.db import connections
 
 from salon_jobs.core.outcomes import Outcome
@@ -23,6 +25,7 @@ from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.queries import Leases
+from salon_jobs.models import Process
 from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.chunks import ChunkRun
 from salon_jobs.worker.deadlines import DeadlineWatcher
@@ -35,6 +38,7 @@ from salon_jobs.worker.runner import Runner
 from salon_jobs.worker.worker import Worker, WorkerOptions
 
 T = TypeVar("T")
+_process_ids = itertools.count(1)
 
 
 def leases_of(process_id: int) -> Leases:
@@ -95,6 +99,13 @@ def job_row(job_id: int) -> dict[str, Any] | None:
         cursor.execute("SELECT * FROM salon_jobs_job WHERE id = %s", [job_id])
         row = cursor.fetchone()
         return None if row is None else dict(zip([column.name for column in cursor.description], row, strict=True))
+
+
+def row_of(job_id: int) -> dict[str, Any]:
+    """Return the columns of a job that there is, by name."""
+    row = job_row(job_id)
+    assert row is not None
+    return row
 
 
 def change(statement: str, *parameters: Any) -> None:
@@ -168,6 +179,38 @@ def working(process_id: int, concurrency: int = 1, *, idle: IdleTable | None = N
         loop.stop()
         thread.join(20)
         assert not thread.is_alive()
+
+
+def run_on_threads(process_id: int, room: int = 100) -> None:
+    """Run what is due on a worker's thread, until it has ended."""
+    with running_on_a_thread(process_id, claim(process_id, room)):
+        pass
+
+
+def another_process() -> int:
+    """Register one more process. Ids that are drawn in one millisecond conflict now and then."""
+    return int(Process.objects.create(id=next(_process_ids), kind="worker", hostname="test", pid=2).pk)
+
+
+def be_silent(process_id: int, seconds: int = 3600) -> None:
+    """Have the last heartbeat of a process be so long ago."""
+    ago = "now() - %s * interval '1 s'"
+    change(f"UPDATE salon_jobs_process SET heartbeat_at = {ago} WHERE id = %s", seconds, process_id)
+
+
+def wait_until_waiting(count: int = 1, role: str = "worker_runtime") -> None:
+    """Return when so many connections of a role wait for a lock."""
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND usename = %s"
+    deadline = time.monotonic() + 10
+    while seen(waiting, role)[0][0] < count:
+        assert time.monotonic() < deadline, f"never {count} waiting"
+        time.sleep(0.01)
+        seen("SELECT pg_stat_clear_snapshot()")  # should the test's own transaction be open here
+
+
+def event_fields(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
+    """Return the fields of each record of an event, in the order of the log."""
+    return [vars(record)["event_fields"] for record in caplog.records if vars(record).get("event") == event]
 
 
 def elsewhere(pool: ThreadPoolExecutor, work: Callable[[], T]) -> Future[T]:

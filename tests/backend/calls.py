@@ -20,19 +20,16 @@ SOON = Backoff(base=timedelta(microseconds=1), cap=timedelta(microseconds=1), ji
 
 @task
 def add(left: int, right: int = 1) -> int:
-    """Return the sum."""
     return left + right
 
 
 @task()
 def echo(*args: Any, **kwargs: Any) -> list[Any]:
-    """Return the arguments."""
     return [list(args), kwargs]
 
 
 @task(priority=7, queue_name="mail")
 def mail(address: str) -> str:
-    """Return the address."""
     return address
 
 
@@ -52,31 +49,26 @@ async def double(number: int) -> int:
 
 @task(takes_context=True)
 async def describe_later(context: Any) -> int:
-    """Return the attempt."""
     return int(context.attempt)
 
 
 @task
 def fail(message: str = "no") -> None:
-    """Raise a ValueError."""
     raise ValueError(message)
 
 
 @task
 def leave(status: int = 3) -> None:
-    """Raise SystemExit."""
     sys.exit(status)
 
 
 @task
 def give_up() -> None:
-    """Raise Discard."""
     raise Discard("not worth it")
 
 
 @task(takes_context=True)
 def give_up_at_last(context: Any) -> None:
-    """Fail, then raise Discard."""
     if context.attempt == 1:
         raise ValueError("not yet")
     raise Discard("not worth it")
@@ -87,7 +79,6 @@ give_up_at_last = give_up_at_last.using(max_attempts=3, backoff=SOON)
 
 @task
 def fail_slowly() -> None:
-    """Raise a ValueError, to be retried much later."""
     raise ValueError("not yet")
 
 
@@ -96,7 +87,6 @@ fail_slowly = fail_slowly.using(max_attempts=3, backoff=Backoff(base=timedelta(h
 
 @task
 def finish_early() -> str:
-    """Finish the job, and return something else."""
     current_job().finish({"sent": 3})
     return "too late"
 
@@ -128,7 +118,6 @@ def store_and_customers() -> list[Any]:
 
 @task(takes_context=True)
 def flaky(context: Any, failures: int) -> int:
-    """Fail in its first attempts."""
     seen.append(context.task_result)
     if context.attempt <= failures:
         raise ValueError(f"attempt {context.attempt}")
@@ -140,7 +129,6 @@ flaky = flaky.using(max_attempts=3, backoff=SOON, timeout=timedelta(seconds=20))
 
 @task
 def keyed(day: str, note: str = "") -> str:
-    """Return the note."""
     return note
 
 
@@ -149,7 +137,6 @@ keyed = keyed.using(job_key="report-{day}")
 
 @task
 def forgotten() -> int:
-    """Return a number that is not kept."""
     return 1
 
 
@@ -176,5 +163,4 @@ class Shelf:
     @staticmethod  # pyright: ignore[reportArgumentType] - a task is called like the function it declares
     @task
     def nested(number: int) -> int:
-        """Return the number."""
         return number

@@ -87,7 +87,6 @@ class TestCron:
         ("target", "payload", "message"),
         [
             (add, None, "task 'tests.backend.calls.add': missing a required argument: 'left'"),
-            (add, {"left": 1, "wrong": 2}, "got an unexpected keyword argument 'wrong'"),
             (echo, {"x": {1, 2}}, "argument 'x' cannot be JSON: Unsupported type: <class 'set'>"),
         ],
     )
@@ -148,17 +147,3 @@ class TestHelpers:
         assert perform_job(task) == 0
         with tenant_context(stores[0], atomic=False):
             assert perform_job(task) == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named", "error", "message"),
-    [
-        (({1},), {}, TypeError, "argument 'left' cannot be JSON: Unsupported type: <class 'set'>"),
-        ((1,), {"right": object()}, TypeError, "argument 'right' cannot be JSON"),
-    ],
-)
-def test_an_argument_that_cannot_be_json_is_named(
-    database: None, arguments: tuple[Any, ...], named: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=re.escape(message)):
-        add.enqueue(*arguments, **named)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -13,7 +14,7 @@ import pytest
 from django.test import override_settings
 
 from project.settings import SALON_JOBS
-from salon_jobs import task as native_task
+from salon_jobs import Discard
 from salon_jobs.backend import SalonJobsBackend
 from salon_jobs.backend.framework import TaskResultDoesNotExist, TaskResultStatus
 from salon_jobs.backend.tasks import changed
@@ -64,58 +65,66 @@ def job_ids() -> list[int]:
     return [row[0] for row in seen("SELECT id FROM salon_jobs_job ORDER BY id")]
 
 
-def test_a_success() -> None:
+def test_a_success_and_its_signals() -> None:
     result = calls.add.enqueue(2, right=3)
     before = datetime.now(UTC)
-    drain_jobs()
+    with received(task_started) as started, received(task_finished) as finished:
+        drain_jobs()
+    assert result.status == TaskResultStatus.READY
     done = calls.add.get_result(result.id)
     assert (done.status, done.return_value, done.is_finished) == (TaskResultStatus.SUCCESSFUL, 5, True)
+    assert (done.args, done.kwargs, done.backend) == ([2], {"right": 3}, "default")
     assert (done.errors, done.attempts) == ([], 1)
     assert done.enqueued_at == result.enqueued_at
-    assert done.enqueued_at is not None
-    assert done.started_at is not None
-    assert done.finished_at is not None
-    assert before - timedelta(seconds=5) < done.enqueued_at <= done.started_at <= done.finished_at
+    instants: list[Any] = [done.enqueued_at, done.started_at, done.finished_at]
+    assert sorted(instants) == instants
+    assert before - timedelta(seconds=5) < instants[0]
     assert done.last_attempted_at == done.started_at
     [worker_id] = done.worker_ids
     assert isinstance(worker_id, str)
     assert 0 < len(worker_id) <= 64
-    assert (done.args, done.kwargs, done.backend) == ([2], {"right": 3}, "default")
-
-
-def test_refresh_reads_it_again() -> None:
-    result = calls.add.enqueue(1)
-    drain_jobs()
-    assert result.status == TaskResultStatus.READY
     result.refresh()
-    assert result == calls.add.get_result(result.id)
-    assert result.return_value == 2
-
-
-def test_none_is_a_return_value() -> None:
-    done = run(calls.give, "none")
-    assert (done.status, done.return_value) == (TaskResultStatus.SUCCESSFUL, None)
-
-
-@pytest.mark.parametrize(("kind", "returned"), [("bytes", "text"), ("tuple", [1, [2, {"a": [3]}]])])
-def test_return_values_are_normalized(kind: str, returned: Any) -> None:
-    assert run(calls.give, kind).return_value == returned
+    assert result == done
+    [(started_by, at_start)], [(finished_by, at_end)] = started, finished
+    assert started_by is finished_by is SalonJobsBackend
+    assert (at_start.id, at_start.attempts) == (done.id, 1)
+    assert (at_end.id, at_end.status, at_end.return_value) == (done.id, TaskResultStatus.SUCCESSFUL, 5)
+    assert at_end.worker_ids == done.worker_ids
+    assert at_end.finished_at is not None
 
 
 @pytest.mark.parametrize(
-    ("kind", "error"),
+    ("task", "arguments", "returned"),
     [
-        ("object", TypeError),
-        ("set", TypeError),
-        ("nan", ResultInvalid),
-        ("nul", ResultInvalid),
-        ("surrogate", ResultInvalid),
-        ("nothing like it", KeyError),
+        (calls.give, ["none"], None),
+        (calls.give, ["bytes"], "text"),
+        (calls.give, ["tuple"], [1, [2, {"a": [3]}]]),
+        (calls.double, [21], 42),
+        (calls.describe_later, [], 1),
+        (calls.Shelf.nested, [5], 5),
+        (calls.renamed, [], 4),
     ],
 )
-def test_a_return_value_that_is_no_json_fails_the_run(kind: str, error: type[Exception]) -> None:
-    done = run(calls.give, kind)
-    assert done.status == TaskResultStatus.FAILED
+def test_what_a_task_returns_is_normalized(task: Any, arguments: list[Any], returned: Any) -> None:
+    done = run(task, *arguments)
+    assert (done.status, done.return_value) == (TaskResultStatus.SUCCESSFUL, returned)
+
+
+@pytest.mark.parametrize(
+    ("task", "arguments", "error"),
+    [
+        (calls.give, ["object"], TypeError),
+        (calls.give, ["nan"], ResultInvalid),
+        (calls.leave, [], SystemExit),
+        (calls.add, [1, 2, 3], TypeError),
+        (calls.fail.using(keep_result=timedelta(0)), [], ValueError),
+        (calls.give_up, [], Discard),
+    ],
+    ids=["no JSON", "no number in JSON", "SystemExit", "arguments that do not fit", "nothing kept", "discarded"],
+)
+def test_a_run_that_fails_has_its_error(task: Any, arguments: list[Any], error: type[Exception]) -> None:
+    done = run(task, *arguments)
+    assert (done.status, done.attempts, len(done.worker_ids)) == (TaskResultStatus.FAILED, 1, 1)
     assert issubclass(done.errors[0].exception_class, error)
 
 
@@ -131,28 +140,6 @@ def test_a_failure() -> None:
     assert done.finished_at is not None
     with pytest.raises(ValueError, match="Task failed"):
         _ = done.return_value
-
-
-def test_system_exit_fails_the_run() -> None:
-    done = run(calls.leave)
-    assert done.status == TaskResultStatus.FAILED
-    assert done.errors[0].exception_class is SystemExit
-
-
-def test_arguments_that_do_not_fit_fail_the_run() -> None:
-    done = run(calls.add, 1, 2, 3)
-    assert done.status == TaskResultStatus.FAILED
-    assert done.errors[0].exception_class is TypeError
-
-
-def test_a_discarded_job_has_failed() -> None:
-    done = run(calls.give_up)
-    assert (done.status, done.attempts) == (TaskResultStatus.FAILED, 1)
-    [error] = done.errors
-    assert error.exception_class_path == "salon_jobs.core.outcomes.Discard"
-    assert "not worth it" in error.traceback
-    assert len(done.worker_ids) == 1
-    assert done.worker_ids[0] != ""
 
 
 def test_a_job_discarded_after_a_failure_has_both_errors() -> None:
@@ -228,11 +215,6 @@ def test_between_two_attempts_it_is_ready_again() -> None:
     assert result.started_at is not None
 
 
-def test_the_last_attempt_fails_it() -> None:
-    done = run(calls.flaky, 99)
-    assert (done.status, done.attempts, len(done.errors)) == (TaskResultStatus.FAILED, 3, 3)
-
-
 def test_the_context_of_a_task() -> None:
     result = calls.describe.enqueue("hello")
     drain_jobs()
@@ -244,60 +226,20 @@ def test_the_context_of_a_task() -> None:
     assert seen_result.enqueued_at == result.enqueued_at
 
 
-def test_a_context_can_be_refreshed_while_it_runs() -> None:
-    states: list[Any] = []
-
-    def look(task_result: Any, **_: Any) -> None:
-        task_result.refresh()
-        states.append((task_result.status, task_result.attempts, task_result.finished_at))
-
-    task_started.connect(look)
-    try:
-        run(calls.add, 1)
-    finally:
-        task_started.disconnect(look)
-    assert states == [(TaskResultStatus.RUNNING, 1, None)]
-
-
-def test_coroutines() -> None:
-    assert run(calls.double, 21).return_value == 42
-    assert calls.seen == ["tests.backend.calls.double"]
-    assert run(calls.describe_later).return_value == 1
-
-
-def test_calling_a_task_runs_it_here() -> None:
-    assert calls.add.call(1, 2) == 3
-    assert job_ids() == []
-
-
-def test_nested_and_renamed_tasks_run() -> None:
-    assert run(calls.Shelf.nested, 5).return_value == 5
-    assert run(calls.renamed).return_value == 4
-
-
-@pytest.mark.parametrize("malformed", ["", "1", "nothing", "00000000-0000-0000-0000-00000000000g", None, 7, b"x"])
-def test_a_malformed_id_does_not_exist(malformed: Any) -> None:
+@pytest.mark.parametrize("wrong", ["", "1", "00000000-0000-0000-0000-00000000000g", None, 7, b"x", str(uuid4())])
+def test_a_malformed_or_missing_id_does_not_exist(wrong: Any) -> None:
     with pytest.raises(TaskResultDoesNotExist):
-        default_task_backend.get_result(malformed)
+        default_task_backend.get_result(wrong)
 
 
-def test_a_missing_id_does_not_exist() -> None:
-    with pytest.raises(TaskResultDoesNotExist):
-        calls.add.get_result(str(uuid4()))
-
-
-def test_another_aliases_id_does_not_exist() -> None:
+def test_another_aliases_id_and_one_of_no_backend_do_not_exist() -> None:
     result = calls.elsewhere.enqueue()
     with pytest.raises(TaskResultDoesNotExist):
         default_task_backend.get_result(result.id)
     assert task_backends["open"].get_result(result.id).id == result.id
-
-
-def test_an_id_that_is_not_this_backends_does_not_exist() -> None:
-    result = calls.add.enqueue(1)
     change("UPDATE salon_jobs_job SET payload = %s", '{"args": [1]}')
     with pytest.raises(TaskResultDoesNotExist):
-        calls.add.get_result(result.id)
+        task_backends["open"].get_result(result.id)
 
 
 def test_the_result_of_another_task_is_a_mismatch() -> None:
@@ -314,14 +256,19 @@ def test_a_result_of_a_task_that_is_gone_does_not_exist() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["os.getcwd", "tests.backend.calls.seen", "tests.backend.calls.Shelf", "nothing", "a b.c"]
+    "path",
+    [
+        *("os.getcwd", "tests.backend.calls.seen", "tests.backend.calls.Shelf", "nothing", "a b.c"),
+        *("unittest.__main__.x", "antigravity.x", "tests.backend.__main__.x"),
+    ],
 )
-def test_dotted_paths_lead_to_tasks_alone(path: str) -> None:
+def test_dotted_paths_lead_to_tasks_alone_and_import_no_module_that_runs_then(path: str) -> None:
     public_id = job_of(path)
     assert drain_jobs() == []
     with pytest.raises(TaskResultDoesNotExist):
         default_task_backend.get_result(public_id)
     assert path not in registry.task_names()
+    assert not {"unittest.__main__", "antigravity", "tests.backend.__main__"} & sys.modules.keys()
 
 
 def test_a_module_that_cannot_be_imported_stops_no_worker(caplog: pytest.LogCaptureFixture) -> None:
@@ -358,55 +305,6 @@ def test_a_result_that_nobody_keeps_is_not_written() -> None:
     assert seen("SELECT FROM salon_jobs_job_result") == []
 
 
-def test_a_failure_can_be_read_without_a_kept_result() -> None:
-    failing = calls.fail.using(keep_result=timedelta(0))
-    result = failing.enqueue()
-    drain_jobs(raise_errors=False)
-    result.refresh()
-    assert (result.status, len(result.errors)) == (TaskResultStatus.FAILED, 1)
-
-
-def test_signals_of_a_success() -> None:
-    with received(task_started) as started, received(task_finished) as finished:
-        done = run(calls.add, 1)
-    [(sender, result)] = started
-    assert sender is SalonJobsBackend
-    assert (result.id, result.attempts) == (done.id, 1)
-    [(sender, result)] = finished
-    assert sender is SalonJobsBackend
-    assert (result.id, result.status, result.return_value) == (done.id, TaskResultStatus.SUCCESSFUL, 2)
-    assert result.worker_ids == done.worker_ids
-    assert result.finished_at is not None
-
-
-def test_signals_of_a_failure() -> None:
-    with received(task_started) as started, received(task_finished) as finished:
-        done = run(calls.flaky, 99)
-    assert len(started) == 3
-    [(sender, result)] = finished
-    assert sender is SalonJobsBackend
-    assert (result.id, result.status, result.attempts) == (done.id, TaskResultStatus.FAILED, 3)
-    assert result.errors == done.errors
-
-
-def test_the_end_is_announced_after_its_commit() -> None:
-    states: list[Any] = []
-
-    def look(task_result: Any, **_: Any) -> None:
-        states.append(
-            seen("SELECT state FROM salon_jobs_job WHERE public_id = %s", task_result.id)
-            or seen("SELECT value FROM salon_jobs_job_result WHERE public_id = %s", task_result.id)
-        )
-
-    task_finished.connect(look)
-    try:
-        run(calls.add, 1)
-        run(calls.fail)
-    finally:
-        task_finished.disconnect(look)
-    assert states == [[("2",)], [("failed",)]]
-
-
 def test_the_log_is_djangos_but_one_failure_is_one_record_without_our_frames(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         done = run(calls.add, 1)
@@ -425,53 +323,71 @@ def test_the_log_is_djangos_but_one_failure_is_one_record_without_our_frames(cap
         assert "tests/backend/calls.py" in text
 
 
-def test_a_receiver_that_fails_at_the_start_fails_the_run() -> None:
+@contextmanager
+def connected(signal: Any, receiver: Callable[..., object]) -> Generator[None]:
+    signal.connect(receiver)
+    try:
+        yield
+    finally:
+        signal.disconnect(receiver)
+
+
+def test_signals_of_a_failure() -> None:
+    with received(task_started) as started, received(task_finished) as finished:
+        done = run(calls.flaky, 99)
+    assert (done.status, done.attempts, len(done.errors)) == (TaskResultStatus.FAILED, 3, 3)
+    assert len(started) == 3
+    [(sender, result)] = finished
+    assert sender is SalonJobsBackend
+    assert (result.id, result.status, result.attempts) == (done.id, TaskResultStatus.FAILED, 3)
+    assert result.errors == done.errors
+
+
+def test_the_start_shows_a_running_result_and_the_end_is_announced_after_its_commit() -> None:
+    states: list[Any] = []
+
+    def look_at_start(task_result: Any, **_: Any) -> None:
+        task_result.refresh()
+        states.append((task_result.status, task_result.attempts, task_result.finished_at))
+
+    def look_at_end(task_result: Any, **_: Any) -> None:
+        states.append(
+            seen("SELECT state FROM salon_jobs_job WHERE public_id = %s", task_result.id)
+            or seen("SELECT value FROM salon_jobs_job_result WHERE public_id = %s", task_result.id)
+        )
+
+    with connected(task_started, look_at_start), connected(task_finished, look_at_end):
+        run(calls.add, 1)
+        run(calls.fail)
+    running = (TaskResultStatus.RUNNING, 1, None)
+    assert states == [running, [("2",)], running, [("failed",)]]
+
+
+def test_a_receiver_that_fails_fails_the_run_at_its_start_alone() -> None:
+    heard: list[Any] = []
+
     def refuse(**_: Any) -> None:
         raise RuntimeError("not today")
 
-    task_started.connect(refuse)
-    try:
+    def hear(sender: Any, **_: Any) -> None:
+        heard.append(sender.name)
+
+    with connected(task_enqueued, refuse), connected(task_finished, refuse), connected(job_enqueued, hear):
+        assert run(calls.add, 1).return_value == 2
+    assert heard == ["tests.backend.calls.add"], "a signal of jobs reaches its receivers"
+    with connected(task_started, refuse):
         done = run(calls.add, 1)
-    finally:
-        task_started.disconnect(refuse)
     assert done.status == TaskResultStatus.FAILED
     assert done.errors[0].exception_class is RuntimeError
 
 
-def test_a_receiver_that_fails_at_the_end_changes_nothing() -> None:
-    def refuse(**_: Any) -> None:
-        raise RuntimeError("not today")
-
-    task_finished.connect(refuse)
-    try:
-        assert run(calls.add, 1).return_value == 2
-    finally:
-        task_finished.disconnect(refuse)
-
-
-def test_timeouts_are_errors_of_their_attempts() -> None:
+def test_the_declaration_has_the_options_of_the_task_and_other_jobs_pay_for_no_signal() -> None:
     declaration = registry.get_declaration("tests.backend.calls.flaky")
     assert declaration.timeouts is not None
     assert declaration.timeouts.timeout == timedelta(seconds=20)
     assert declaration.backoff == calls.SOON
     assert declaration.options.max_attempts == 3
-
-
-def test_native_tasks_live_beside_them() -> None:
-    def nothing() -> None:
-        """Do nothing."""
-
-    native = native_task(name="backend-native")(nothing)
-    try:
-        native.enqueue()
-        calls.add.enqueue(1)
-        assert {job.task for job in drain_jobs()} == {"backend-native", "tests.backend.calls.add"}
-    finally:
-        registry.unregister("backend-native")
-
-
-def test_other_jobs_pay_for_no_signal() -> None:
-    assert registry.get_declaration("tests.backend.calls.add").on_end is not None
+    assert declaration.on_end is not None
     assert not job_finished.receivers
 
 
@@ -511,29 +427,3 @@ def test_an_attempt_after_a_rescue_names_its_own_worker() -> None:
     drain_jobs()
     [worker] = calls.add.get_result(result.id).worker_ids
     assert worker not in ("", "4711")
-
-
-def test_signals_of_jobs_reach_receivers_for_djangos_tasks_and_failing_receivers_undo_nothing() -> None:
-    heard: list[Any] = []
-
-    def refuse(**_: Any) -> None:
-        raise RuntimeError("not today")
-
-    def hear(sender: Any, **_: Any) -> None:
-        heard.append(sender.name)
-
-    job_enqueued.connect(hear)
-    task_enqueued.connect(refuse)
-    try:
-        assert calls.add.enqueue(1).status == TaskResultStatus.READY
-    finally:
-        job_enqueued.disconnect(hear)
-        task_enqueued.disconnect(refuse)
-    assert heard == ["tests.backend.calls.add"]
-
-
-@pytest.mark.parametrize("path", ["unittest.__main__.x", "antigravity.x", "tests.backend.__main__.x"])
-def test_rows_import_no_module_that_runs_when_it_is_imported(path: str) -> None:
-    job_of(path)
-    assert drain_jobs() == []
-    assert path.rpartition(".")[0] not in sys.modules

@@ -7,7 +7,6 @@ import subprocess
 from pathlib import Path
 
 import django
-import pytest
 
 from salon_jobs.backend import SalonJobsBackend
 from tests.interpreter import run_python
@@ -18,11 +17,6 @@ USE_TZ = True
 INSTALLED_APPS = {apps}
 DATABASES = {{"default": {{"ENGINE": "django.db.backends.{engine}", "NAME": "x", "HOST": "127.0.0.1", "PORT": 1}}}}
 TASKS = {{"default": {{"BACKEND": "salon_jobs.backend.SalonJobsBackend"}}}}
-"""
-CHECK = """
-from {package} import task_backends
-for message in task_backends["default"].check():
-    print(message)
 """
 PACKAGE = "django.tasks" if django.VERSION >= (6, 0) else "django_tasks"
 INSTALLED = ["pgtrigger", "salon_jobs"]
@@ -41,21 +35,23 @@ def python(
     return run_python("-c", f"import django\n{code}", environment=environment)
 
 
-def test_the_check_passes_without_a_connection(tmp_path: Path) -> None:
-    done = python(tmp_path, "django.setup()" + CHECK.format(package=PACKAGE), apps=INSTALLED)
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
-
-
-def test_the_check_names_a_missing_app(tmp_path: Path) -> None:
-    done = python(tmp_path, "django.setup()" + CHECK.format(package=PACKAGE), apps=[])
-    assert done.returncode == 0, done.stderr
+def test_the_check_and_a_declaration_name_a_missing_app(tmp_path: Path) -> None:
+    code = f"""
+from django.core.management import call_command
+django.setup()
+import {PACKAGE}
+try:
+    call_command("check")
+except SystemExit as exit:
+    print(exit)
+except Exception as error:
+    print(error)
+@{PACKAGE}.task
+def add(): ...
+"""
+    done = python(tmp_path, code, apps=[PACKAGE] if PACKAGE == "django_tasks" else [])
     assert "(salon_jobs.E070) the backend of TASKS['default'] needs the app salon_jobs" in done.stdout
     assert "HINT: add 'salon_jobs' and 'pgtrigger' to INSTALLED_APPS" in done.stdout
-
-
-def test_a_declaration_names_a_missing_app_too(tmp_path: Path) -> None:
-    code = f"django.setup()\nfrom {PACKAGE} import task\n@task\ndef add(): ..."
-    done = python(tmp_path, code, apps=[])
     assert done.stderr.splitlines()[-1].endswith(
         "the backend of TASKS['default'] needs the app salon_jobs, which is not installed: "
         "add 'salon_jobs' and 'pgtrigger' to INSTALLED_APPS"
@@ -63,23 +59,11 @@ def test_a_declaration_names_a_missing_app_too(tmp_path: Path) -> None:
 
 
 def test_the_check_names_another_database(tmp_path: Path) -> None:
-    done = python(tmp_path, "django.setup()" + CHECK.format(package=PACKAGE), apps=INSTALLED, engine="sqlite3")
+    code = f"django.setup()\nfrom {PACKAGE} import task_backends\nprint(*task_backends['default'].check())"
+    done = python(tmp_path, code, apps=INSTALLED, engine="sqlite3")
     assert done.returncode == 0, done.stderr
     assert "(salon_jobs.E071) the jobs of TASKS['default'] are kept in the database 'default'" in done.stdout
     assert "HINT: set SALON_JOBS['DATABASE'] to an alias" in done.stdout
-
-
-def test_manage_py_check_runs_it(tmp_path: Path) -> None:
-    code = """
-from django.core.management import call_command
-django.setup()
-import {package}
-call_command("check")
-"""
-    apps = [PACKAGE] if PACKAGE == "django_tasks" else []
-    done = python(tmp_path, code.format(package=PACKAGE), apps=apps)
-    assert done.returncode == 1
-    assert "salon_jobs.E070" in done.stderr
 
 
 def test_the_missing_backport_is_named(tmp_path: Path) -> None:
@@ -93,7 +77,7 @@ def test_the_missing_backport_is_named(tmp_path: Path) -> None:
         assert "pip install 'salon-jobs[django-tasks]'" in done.stderr
 
 
-def test_a_subclass_is_a_backend_too(tmp_path: Path) -> None:
+def test_a_subclass_is_a_backend_too_whose_check_passes_without_a_connection(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(
         "from salon_jobs.backend import SalonJobsBackend\nclass Backend(SalonJobsBackend):\n    pass\n"
     )
@@ -108,15 +92,6 @@ print(task_backends["default"].check())
 """
     done = python(tmp_path, code, apps=INSTALLED)
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
-
-
-@pytest.mark.parametrize("name", ["worker", "process"])
-def test_a_web_process_loads_no_worker(tmp_path: Path, name: str) -> None:
-    code = f"django.setup()\nimport sys\nprint([each for each in sys.modules if each.startswith('salon_jobs.{name}.')])"
-    done = python(tmp_path, code, apps=INSTALLED)
-    before = python(tmp_path, f"from django.conf import settings\ndel settings.TASKS\n{code}", apps=INSTALLED)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == before.stdout
 
 
 def test_the_backend_is_djangos() -> None:

@@ -11,9 +11,8 @@ from django.db import connections
 from django.test import override_settings
 
 from project.settings import SALON_JOBS
-from salon_jobs import store_task, tenant_context
+from salon_jobs import tenant_context
 from salon_jobs.backend.framework import TaskResultDoesNotExist, TaskResultStatus
-from salon_jobs.jobs import registry
 from salon_jobs.testing import drain_jobs
 from tests.backend import calls
 from tests.support import change, seen
@@ -49,35 +48,12 @@ def test_a_task_enqueued_in_a_context_belongs_to_its_store_and_runs_in_it(custom
     assert calls.store_and_customers.get_result(result.id).return_value == [str(customers[1]), ["1"]]
 
 
-def test_outside_it_is_a_system_job(customers: list[UUID]) -> None:
-    result = calls.store_and_customers.enqueue()
-    assert stores_of_jobs() == [None]
-    drain_jobs()
-    assert calls.store_and_customers.get_result(result.id).return_value == [None, []]
-
-
 def test_retries_and_coroutines_keep_the_store(customers: list[UUID]) -> None:
     with tenant_context(customers[0]):
         flaky, later = calls.flaky.enqueue(2), calls.double.enqueue(4)
     drain_jobs(raise_errors=False)
     assert calls.flaky.get_result(flaky.id).return_value == 3
     assert calls.double.get_result(later.id).return_value == 8
-
-
-def test_a_store_task_can_enqueue_them(customers: list[UUID]) -> None:
-    ids: list[str] = []
-
-    def begin(store_id: UUID) -> None:
-        """Enqueue for the same store."""
-        ids.append(calls.store_and_customers.enqueue().id)
-
-    native = store_task(name="backend-begin")(begin)
-    try:
-        native.enqueue(store_id=customers[2])
-        drain_jobs()
-    finally:
-        registry.unregister("backend-begin")
-    assert calls.store_and_customers.get_result(ids[0]).return_value == [str(customers[2]), ["2"]]
 
 
 def test_the_web_role_enqueues_for_its_store_and_for_none(web: list[UUID]) -> None:
@@ -109,12 +85,3 @@ def test_the_web_role_reads_failures_by_their_id_alone(web: list[UUID]) -> None:
                 assert cursor.fetchone() == (0,), table
     with pytest.raises(TaskResultDoesNotExist):
         calls.fail.get_result(str(uuid4()))
-
-
-def test_keys_of_stores_are_their_own(web: list[UUID]) -> None:
-    ids = []
-    for store_id in web:
-        with tenant_context(store_id):
-            ids += [calls.keyed.enqueue("monday").id, calls.keyed.enqueue("monday").id]
-    assert len(set(ids)) == 3
-    assert stores_of_jobs() == web

@@ -17,8 +17,7 @@ from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import FanOut, FanOutProgress, FanOutResult, control, fan_out_progress
 from salon_jobs.jobs.current import running
 from tests import tasks
-from tests.jobs.test_key_locks import wait_until_waiting
-from tests.support import change, claim, elsewhere, run_due, running_job, seen
+from tests.support import change, claim, elsewhere, run_due, running_job, seen, wait_until_waiting
 
 TICK = datetime(2026, 5, 5, 18, tzinfo=UTC)
 NEXT = TICK + timedelta(days=1)

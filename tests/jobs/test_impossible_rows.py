@@ -20,11 +20,10 @@ from salon_jobs.core.records import ClaimedJob, JobState, KeptResult
 from salon_jobs.jobs import control
 from salon_jobs.jobs.limits import Limits, limit
 from salon_jobs.jobs.queries import Leases
-from salon_jobs.models import Process
 from salon_jobs.worker.fair_claim import FairClaim
 from salon_jobs.worker.maintenance import rescue_process
 from tests import tasks
-from tests.support import change, claim, leases_of, seen
+from tests.support import another_process, change, claim, leases_of, seen
 
 ERROR = report(ValueError("no"))
 KEPT = {**django_settings.SALON_JOBS, "RETAIN_SUCCEEDED": 86_400}
@@ -81,36 +80,27 @@ def bring_to(state: JobState, process_id: int) -> None:
     assert seen("SELECT state FROM salon_jobs_job") == [(state.value,)]
 
 
-def change_as_operator(assignment: str) -> None:
-    with connections["operator"].cursor() as cursor:
+def refused_to_an_operator(assignment: str, constraint: str) -> None:
+    with pytest.raises((IntegrityError, DataError), match=constraint), connections["operator"].cursor() as cursor:
         cursor.execute(f"UPDATE salon_jobs_job SET {assignment}")
-        assert cursor.rowcount == 1
 
 
-@pytest.mark.parametrize(
-    ("state", "assignment"), [(state, each) for state, some in IMPOSSIBLE.items() for each in some]
-)
-def test_an_operator_cannot_write_what_no_job_in_that_state_has(
-    process_id: int, state: JobState, assignment: str
-) -> None:
+@pytest.mark.parametrize("state", IMPOSSIBLE)
+def test_an_operator_cannot_write_what_no_job_in_that_state_has(process_id: int, state: JobState) -> None:
     bring_to(state, process_id)
-    with pytest.raises(IntegrityError, match="salon_jobs_job_state"):
-        change_as_operator(assignment)
+    for assignment in IMPOSSIBLE[state]:
+        refused_to_an_operator(assignment, "salon_jobs_job_state")
 
 
-@pytest.mark.parametrize("column", ["created_at", "run_at", "started_at", "claimed_at", "finished_at", "begun_once_at"])
-@pytest.mark.parametrize("value", ["infinity", "-infinity", "0044-03-15 BC"])
-def test_an_operator_cannot_write_an_instant_that_nobody_can_read(process_id: int, column: str, value: str) -> None:
+def test_an_operator_cannot_write_instants_and_counts_that_nobody_can_read(process_id: int) -> None:
     bring_to(JobState.CANCELLED, process_id)
-    with pytest.raises(IntegrityError, match="salon_jobs_job_instants"):
-        change_as_operator(f"{column} = '{value}'")
-
-
-@pytest.mark.parametrize("assignment", ["attempts = -1", "rescues = -1", "max_attempts = 0"])
-def test_an_operator_cannot_write_counts_below_zero(process_id: int, assignment: str) -> None:
-    bring_to(JobState.QUEUED, process_id)
-    with pytest.raises(IntegrityError, match="salon_jobs_job_attempts"):
-        change_as_operator(assignment)
+    for column in ("created_at", "run_at", "started_at", "claimed_at", "finished_at", "begun_once_at"):
+        for value in ("infinity", "-infinity", "0044-03-15 BC"):
+            refused_to_an_operator(f"{column} = '{value}'", "salon_jobs_job_instants")
+    for assignment in ("attempts = -1", "rescues = -1", "max_attempts = 0"):
+        refused_to_an_operator(assignment, "salon_jobs_job_attempts")
+    for column in ("lease", "leased_by"):
+        refused_to_an_operator(f"{column} = 9223372036854775808", "out of range")
 
 
 @pytest.mark.parametrize("table", ["limit", "destination"])
@@ -121,24 +111,13 @@ def test_an_operator_cannot_write_tokens_refilled_at_no_time(database: None, tab
         cursor.execute(f"UPDATE salon_jobs_{table} SET refilled_at = 'infinity'")
 
 
-@pytest.mark.parametrize("column", ["lease", "leased_by"])
-def test_a_lease_cannot_overflow(process_id: int, column: str) -> None:
-    bring_to(JobState.RUNNING, process_id)
-    with pytest.raises(DataError, match="out of range"):
-        change_as_operator(f"{column} = 9223372036854775808")
-
-
-def new_process() -> int:
-    return int(Process.objects.create(kind="worker", hostname="test", pid=1).pk)
-
-
 class Run:
     """One sequence of statements, on jobs of one store and one process at a time."""
 
     def __init__(self, store: UUID) -> None:
         self.store = store
         self.claims: list[tuple[ClaimedJob, int]] = []
-        self.processes = [new_process()]
+        self.processes = [another_process()]
 
     def claim(self, *, fair: bool = False) -> None:
         process = self.processes[-1]
@@ -177,7 +156,7 @@ class Run:
 
     def die(self, charged: list[int] | None) -> None:
         process = self.processes[-1]
-        self.processes.append(new_process())
+        self.processes.append(another_process())
         rescue_process(process, None, charged=charged, using="default")
 
 

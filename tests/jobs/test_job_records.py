@@ -17,12 +17,12 @@ from django.test.utils import CaptureQueriesContext
 
 from salon_jobs import current_job, get_job, tenant_context
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.errors import EnqueueRefused, JobDoesNotExist, NoResult
+from salon_jobs.core.errors import JobDoesNotExist, NoResult
 from salon_jobs.core.records import EnqueueAction, JobState
 from salon_jobs.jobs import JobHandle, Task, control, enqueue
 from salon_jobs.jobs.results import load_result
 from tests import tasks
-from tests.support import change, claim, elsewhere, job_row, run, run_due, seen
+from tests.support import change, claim, elsewhere, job_row, row_of, run, run_due, seen, wait_until_waiting
 from tests.tasks import Hooks
 
 
@@ -55,8 +55,7 @@ def test_one_query_adds_a_job_with_a_public_id_whoever_asks(
             handle = add(tasks.in_store, public_id, key=key, store_id=stores[0], number=3)
     assert len(queries) == 1
     assert (handle.action, handle.public_id) == (EnqueueAction.INSERTED, public_id)
-    row = job_row(handle.id)
-    assert row is not None
+    row = row_of(handle.id)
     assert (row["public_id"], row["created_at"], row["job_key"]) == (public_id, handle.created_at, key)
     assert row["store_id"] == (None if system else stores[0])
 
@@ -109,14 +108,8 @@ def test_the_public_id_of_a_job_that_ends_meanwhile_is_refused(process_id: int) 
             " now() + interval '1 hour' FROM ended",
             [process_id],
         )
-        cursor.execute("SELECT pg_backend_pid()")
-        [(own,)] = cursor.fetchall()
         adding = elsewhere(pool, lambda: add(tasks.kept_result, public_id))
-        with connections["operator"].cursor() as watching:
-            while not adding.done():
-                watching.execute("SELECT FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))", [own])
-                if watching.fetchall():
-                    break
+        wait_until_waiting()
         cursor.execute("COMMIT")
         with pytest.raises(IntegrityError, match="public_id belongs to a job whose result is kept"):
             adding.result(10)
@@ -125,31 +118,12 @@ def test_the_public_id_of_a_job_that_ends_meanwhile_is_refused(process_id: int) 
     assert (record.id, record.gone) == (handle.id, True)
 
 
-def test_a_claimed_job_carries_its_public_id(process_id: int) -> None:
-    public_id = uuid4()
-    add(tasks.system, public_id)
-    tasks.system.enqueue()
-    assert [job.public_id for job in claim(process_id)] == [public_id, None]
-
-
-def test_another_stores_job_is_refused_to_the_web(stores: list[UUID]) -> None:
-    with (
-        override_settings(SALON_JOBS={**settings.SALON_JOBS, "DATABASE": "web"}),
-        pytest.raises(EnqueueRefused, match="not the current store"),
-        tenant_context(stores[0], using="web"),
-    ):
-        add(tasks.in_store, uuid4(), store_id=stores[1])
-    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
-
-
 def test_a_job_is_followed_through_its_attempts(process_id: int, stores: list[UUID], hooks: Hooks) -> None:
     handle = add(tasks.in_store, public_id := uuid4(), store_id=stores[0], number=3)
     queued = handle.refresh()
     assert (queued.state, queued.attempts, queued.worker_ids, queued.first_started_at) == (JobState.QUEUED, 0, (), None)
-    assert (queued.id, queued.public_id, queued.payload, queued.store_id) == (
-        *(handle.id, public_id),
-        *({"number": 3}, stores[0]),
-    )
+    assert (queued.id, queued.public_id, queued.store_id) == (handle.id, public_id, stores[0])
+    assert queued.payload == {"number": 3}
     assert queued.created_at == handle.created_at
 
     def explode(**_: object) -> None:
@@ -172,11 +146,8 @@ def test_a_job_is_followed_through_its_attempts(process_id: int, stores: list[UU
     change("UPDATE salon_jobs_job SET run_at = now()")
     [job] = claim(process_id)
     second = handle.refresh()
-    assert (second.attempts, second.worker_ids, second.first_started_at) == (
-        2,
-        (process_id, process_id),
-        error.started_at,
-    )
+    assert (second.attempts, second.worker_ids) == (2, (process_id, process_id))
+    assert second.first_started_at == error.started_at
     assert second.last_started_at > error.started_at
     last = "last error: builtins.ZeroDivisionError: not today"
     with pytest.raises(NoResult, match=f"no result yet: it is running; {last}"):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -18,19 +17,9 @@ from salon_jobs.jobs import EnqueueAction, FanOutResult, JobHandle, registry
 from salon_jobs.jobs.options import KeyMode
 from salon_jobs.jobs.task import Task
 from tests import tasks
-from tests.support import change, claim, elsewhere, leases_of, seen
+from tests.support import change, claim, elsewhere, leases_of, seen, wait_until_waiting
 
-T = TypeVar("T")
 LATER = datetime(2030, 1, 1, tzinfo=UTC)
-
-
-def wait_until_waiting(count: int) -> None:
-    """Return when so many connections wait for a lock."""
-    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND usename = 'worker_runtime'"
-    deadline = time.monotonic() + 10
-    while seen(waiting) != [(count,)]:
-        assert time.monotonic() < deadline, f"never {count} waiting"
-        time.sleep(0.01)
 
 
 def enqueue_numbers(store_id: UUID, *numbers: int) -> Callable[[], list[JobHandle]]:
@@ -87,19 +76,6 @@ def test_two_batches_of_system_jobs_in_opposite_order_do_not_deadlock(database: 
         crosswise = second.result(10)
     assert [handle.action for handle in handles] == ["inserted", "replaced", "inserted"]
     assert crosswise == [JobHandle(handles[i].id, EnqueueAction.REPLACED) for i in (2, 0)], "in the order given"
-
-
-def test_equal_keys_of_a_system_batch_stay_in_the_order_given(database: None) -> None:
-    bound = tasks.keyed_system.using(job_key="same")
-    handles = bound.enqueue_many([tasks.keyed_system.call(note=note) for note in ("z", "a", "m")])
-    assert [handle.action for handle in handles] == ["inserted", "replaced", "replaced"]
-    assert seen("SELECT payload->>'note' FROM salon_jobs_job") == [("m",)]
-
-
-def test_one_job_by_its_key_takes_one_statement_and_no_lock_of_its_key(stores: list[UUID]) -> None:
-    with transaction.atomic(), CaptureQueriesContext(connection) as queries:
-        tasks.keyed.enqueue(store_id=stores[0], number=1)
-    assert len([query for query in queries.captured_queries if "SAVEPOINT" not in query["sql"]]) == 1
 
 
 @pytest.mark.parametrize(("count", "locks"), [(2, 3), (1000, 1001), (1001, 1)])
@@ -166,6 +142,13 @@ def test_a_fan_out_meets_what_is_added_meanwhile_by_its_mode(
         assert fanned.result(10) == FanOutResult(inserted=2, kept=1)
     columns = "payload->>'note', priority, queue, max_attempts, run_at <= now(), attempts"
     assert seen(f"SELECT {columns} FROM salon_jobs_job WHERE id = %s", handle.id) == [expected]
+
+
+def test_one_job_by_its_key_takes_one_statement_and_no_lock_of_its_key(stores: list[UUID]) -> None:
+    with transaction.atomic(), CaptureQueriesContext(connection) as queries:
+        tasks.keyed.enqueue(store_id=stores[0], number=1)
+        assert seen("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == [(0,)]
+    assert len([query for query in queries.captured_queries if "SAVEPOINT" not in query["sql"]]) == 1
 
 
 def test_a_fan_out_by_unsafe_dedupe_never_waits_for_a_run_to_finish(

@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from salon_jobs.core.errors import PayloadInvalid, TaskInvalid
@@ -87,10 +87,6 @@ def test_a_rich_signature_comes_back_as_it_went_in() -> None:
     assert decoded == {**arguments, "kind": "a", "times": None, "tags": ["x"]}
 
 
-def test_positional_arguments_bind_like_named_ones() -> None:
-    assert PLAIN.bind(("a", 2), {}).plain == {"note": "a", "count": 2, "share": 0.5, "data": None}
-
-
 def test_a_mutable_default_is_not_shared_between_payloads() -> None:
     first = RICH.decode(RICH.bind((), rich_arguments()).json.replace(',"tags":["x"]', ""), STORE)
     first["tags"].append("y")
@@ -104,12 +100,10 @@ def test_a_mutable_default_is_not_shared_between_payloads() -> None:
         ({"day": "yesterday"}, r"RFC3339.*\$\.day"),
         ({"at": datetime(2026, 5, 5)}, r"timezone.*\$\.at"),  # noqa: DTZ001 - the point
         ({"at": "2026-05-05T00:00:00"}, r"timezone.*\$\.at"),
+        ({"at": datetime.min.replace(tzinfo=JST)}, r"\$\.at|calendar|range"),
         ({"times": [datetime(2026, 5, 5)]}, r"timezone.*\$\.times\[0\]"),  # noqa: DTZ001 - the point
-        ({"price": "cheap"}, r"decimal.*\$\.price"),
-        ({"colour": "blue"}, r"enum.*\$\.colour"),
         ({"item": {"sizes": []}}, r"`name`.*\$\.item"),
         ({"item": {"name": "comb", "sizes": ["S"]}}, r"Expected `int`, got `str` - at `\$\.item\.sizes\[0\]`"),
-        ({"refs": {"a": "b"}}, r"UUID.*\$\.refs"),
         ({"kind": "c"}, r"enum.*\$\.kind"),
         ({"store_id": "nonsense"}, r"UUID.*\$\.store_id"),
         ({"store_id": None}, r"uuid.*\$\.store_id"),
@@ -122,10 +116,14 @@ def test_a_wrong_argument_is_refused_with_its_path(change: dict[str, Any], expec
     assert "'the-task'" in str(caught.value)
 
 
-@pytest.mark.parametrize("value", [object(), math.nan, "\ud800", {"deep": "a\0b"}, {"a\0b": 1}], ids=repr)
+LOOP: dict[str, Any] = {}
+LOOP["again"] = LOOP
+
+
+@pytest.mark.parametrize("value", [object(), LOOP, "\ud800", {"deep": "a\0b"}, {"a\0b": 1}], ids=repr)
 def test_what_json_or_jsonb_can_not_hold_is_refused(value: Any) -> None:
     with pytest.raises(PayloadInvalid):
-        payload_type(plain).bind((), {"note": value} if isinstance(value, (str, float)) else {"data": {"x": value}})
+        PLAIN.bind((), {"data": {"x": value}})
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
@@ -163,38 +161,18 @@ def refuses(value: Refuses | None = None) -> None:
     """Take what cannot be made."""
 
 
-def deep(data: dict[str, Any]) -> None:
-    """Take anything."""
-
-
 def test_whatever_a_stored_payload_does_while_it_is_read_is_a_payload_that_does_not_fit() -> None:
     for stored in ('{"value": {"number": 1}}', '{"value": ' + "[" * 100_000 + "]" * 100_000 + "}"):
         with pytest.raises(PayloadInvalid):
             payload_type(refuses).decode(stored, None)
     with pytest.raises(PayloadInvalid):
-        payload_type(deep).decode('{"data": {"a": ' + "[" * 100_000 + "]" * 100_000 + "}}", None)
+        PLAIN.decode('{"data": {"a": ' + "[" * 100_000 + "]" * 100_000 + "}}", None)
 
 
-def test_a_value_that_holds_itself_is_refused() -> None:
-    loop: dict[str, Any] = {}
-    loop["again"] = loop
-    with pytest.raises(PayloadInvalid):
-        PLAIN.bind((), {"data": loop})
-
-
-def test_an_instant_before_the_calendar_is_refused() -> None:
-    with pytest.raises(PayloadInvalid):
-        RICH.bind((), {**rich_arguments(), "at": datetime.min.replace(tzinfo=JST)})
-
-
-@pytest.mark.parametrize("text", ["a\\u0000b", "\\\\u0000", "\\"])
-def test_six_harmless_characters_are_no_nul(text: str) -> None:
-    assert PLAIN.decode(PLAIN.bind((text,), {}).json, None)["note"] == text
-
-
+@example(note="a\\u0000b", count=0)
 @given(note=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")), count=st.integers())
 def test_any_text_and_number_survive(note: str, count: int) -> None:
-    decoded = PLAIN.decode(PLAIN.bind((), {"note": note, "count": count}).json, None)
+    decoded = PLAIN.decode(PLAIN.bind((note, count), {}).json, None)
     assert (decoded["note"], decoded["count"]) == (note, count)
 
 

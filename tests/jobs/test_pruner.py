@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
@@ -23,7 +22,7 @@ from salon_jobs.schedule.scheduler import fire, register, skip
 from salon_jobs.worker.maintenance import RescueCounts
 from tests import tasks
 from tests.settings import url_for
-from tests.support import change, in_state, moved_to, rescuer, seen, selected
+from tests.support import change, elsewhere, in_state, moved_to, rescuer, seen, selected
 
 DAYS = {"succeeded": 1, "cancelled": 7, "failed": 90}
 
@@ -46,15 +45,6 @@ def ended(state: str, age: timedelta, number: int = 1) -> list[int]:
 
 def remaining() -> set[int]:
     return {row[0] for row in seen("SELECT id FROM salon_jobs_job")}
-
-
-@contextmanager
-def another_session(statement: str, *parameters: Any) -> Generator[None]:
-    """Hold what a statement locks, in an open transaction of another connection."""
-    with psycopg.connect(url_for("jobs_operator")) as other:
-        other.execute(statement.encode(), parameters)
-        yield
-        other.rollback()
 
 
 def test_what_is_past_its_retention_goes_with_its_errors_and_nothing_else(database: None, settings: Any) -> None:
@@ -90,14 +80,15 @@ def test_none_keeps_for_ever(database: None, settings: Any) -> None:
 
 def test_an_operators_retry_in_flight_is_left_alone_and_never_waits(database: None) -> None:
     mine, other = ended("failed", timedelta(days=91), 2)
-    with another_session(f"UPDATE salon_jobs_job SET {moved_to('queued')} WHERE id = %s", mine):
-        with connections["default"].cursor() as cursor:
-            cursor.execute("SET lock_timeout = '2s'")
-            try:
-                assert Pruner(using="default").run_once().failed == 1, "it does not wait for the retry"
-            finally:
-                cursor.execute("RESET lock_timeout")
+    with psycopg.connect(url_for("jobs_operator")) as retrying, connections["default"].cursor() as cursor:
+        retrying.execute(f"UPDATE salon_jobs_job SET {moved_to('queued')} WHERE id = %s".encode(), [mine])
+        cursor.execute("SET lock_timeout = '2s'")
+        try:
+            assert Pruner(using="default").run_once().failed == 1, "it does not wait for the retry"
+        finally:
+            cursor.execute("RESET lock_timeout")
         assert remaining() == {mine}
+        retrying.rollback()
     assert control.retry_jobs([mine, other], using="operator")[0].changed
     assert Pruner(using="default").run_once() == PruneCounts()
 
@@ -184,37 +175,23 @@ def test_the_row_of_a_process_that_stopped_without_cleaning_goes_whatever_it_was
 
 
 def test_many_pruners_beside_retries_lose_no_job_and_do_not_deadlock(database: None) -> None:
-    ids = ended("failed", timedelta(days=91), 3 * BATCH)
+    ids = ended("failed", timedelta(days=91), 2 * BATCH)
     ready = threading.Barrier(4)
     retried: list[int] = []
-    failures: list[BaseException] = []
 
     def prune() -> None:
-        try:
-            ready.wait(10)
-            while Pruner(using="default").run_once().deleted:
-                pass
-        except BaseException as error:
-            failures.append(error)
-        finally:
-            connections.close_all()
+        ready.wait(10)
+        while Pruner(using="default").run_once().deleted:
+            pass
 
     def retry() -> None:
-        try:
-            ready.wait(10)
-            for start in range(3 * BATCH - 10, 0, -100):
-                results = control.retry_jobs(ids[start : start + 10], using="operator")
-                retried.extend(result.id for result in results if result.changed)
-        except BaseException as error:
-            failures.append(error)
-        finally:
-            connections.close_all()
+        ready.wait(10)
+        for start in range(2 * BATCH - 10, 0, -100):
+            results = control.retry_jobs(ids[start : start + 10], using="operator")
+            retried.extend(result.id for result in results if result.changed)
 
-    threads = [threading.Thread(target=work) for work in (prune, prune, prune, retry)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert failures == []
+    with ThreadPoolExecutor(4) as pool:
+        for work in [elsewhere(pool, work) for work in (prune, prune, prune, retry)]:
+            work.result(60)
     Pruner(using="default").run_once()
     assert remaining() == set(retried), "what was retried stays, everything else is gone"

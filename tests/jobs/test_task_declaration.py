@@ -35,23 +35,7 @@ def _forget() -> Iterator[None]:
 async def _async() -> None: ...
 
 
-def _args(*args: int) -> None: ...
-
-
-def _kwargs(**kwargs: int) -> None: ...
-
-
-def _bare(number) -> None:  # type: ignore[no-untyped-def]
-    ...
-
-
-def _positional(number: int, /) -> None: ...
-
-
 def _with_store(store_id: UUID) -> None: ...
-
-
-def _store_as_text(store_id: str) -> None: ...
 
 
 def _fine() -> None: ...
@@ -78,13 +62,7 @@ def _missing_attribute(day: datetime.nowhere) -> None: ...  # type: ignore[name-
     ("declare", "function", "message"),
     [
         (store_task, _async, "declare it with atomic=False"),
-        (task, _args, "'args' must be an ordinary named parameter"),
-        (task, _kwargs, "'kwargs' must be an ordinary named parameter"),
-        (task, _bare, "'number' needs a type annotation"),
-        (task, _positional, "must be an ordinary named parameter"),
         (task, _with_store, "declare it with store_task"),
-        (store_task, _fine, "needs the parameter store_id: UUID"),
-        (store_task, _store_as_text, "annotated as UUID"),
         (task, _generator, "remove the yield"),
         (task, _async_generator, "remove the yield"),
         (task, partial(_with_store, store_id=UUID(int=0)), "only a function declared with def"),
@@ -166,16 +144,69 @@ def test_a_chunk_is_a_list_of_payloads(function: Any, message: str) -> None:
     assert NAME in str(caught.value)
 
 
-@pytest.mark.parametrize("chunk", [0, 1001, True, "5"])
-def test_a_chunk_has_a_number_of_jobs(chunk: Any) -> None:
-    with pytest.raises(OptionInvalid, match="chunk must be a whole number from 1 to 1000"):
-        store_task(name=NAME, chunk=chunk)
+NO_TEMPLATE = "job_key must be a string of 1 to 512 characters"
+TEMPLATES: list[tuple[dict[str, Any], str]] = [
+    ({"job_key": "k:{store_id}:{day}"}, r"job_key uses \['day'\], which are not arguments"),
+    ({"job_key": "k:{}"}, r"job_key uses \[''\]"),
+    ({"job_key": "k:{store_id.hex}"}, r"job_key uses \['store_id.hex'\]"),
+    ({"job_key": "k:{store_id"}, "the job_key template is wrong: expected '}'"),
+    ({"job_key": "k:}"}, "the job_key template is wrong: Single '}'"),
+    ({"job_key": "k:{store_id:.8}"}, "job_key takes plain arguments"),
+    ({"job_key": "k:{store_id!r}"}, "job_key takes plain arguments"),
+    *[({"job_key": template}, NO_TEMPLATE) for template in ("", "k\0", 5)],
+    ({"concurrency_key": "k:{store_id:.8}"}, "concurrency_key takes plain arguments"),
+    ({"concurrency_key": "x" * 256}, "concurrency_key must be a string of 1 to 255 characters"),
+]
+EXCEPTIONS = "must be a tuple of exception classes"
+OPTIONS: list[tuple[dict[str, Any], str]] = [
+    *TEMPLATES,
+    *[({"chunk": chunk}, "chunk must be a whole number from 1 to 1000") for chunk in (0, 1001, True, "5")],
+    ({"chunk": 5, "atomic": False}, "chunk needs atomic=True"),
+    ({"backoff": 5}, "backoff must be a salon_jobs.Backoff, not 5"),
+    ({"retry_on": OSError}, f"retry_on {EXCEPTIONS}, not <class 'OSError'>"),
+    ({"retry_on": ("OSError",)}, rf"retry_on {EXCEPTIONS}, not \('OSError',\)"),
+    ({"discard_on": (int,)}, f"discard_on {EXCEPTIONS}"),
+    ({"discard_on": (OSError(),)}, f"discard_on {EXCEPTIONS}"),
+    ({"retry_on": (Exception,), "discard_on": (KeyError,)}, "retry_on has Exception and discard_on has"),
+    ({"retry_on": (KeyError,), "discard_on": (LookupError,)}, "retry_on has KeyError and discard_on has"),
+    ({"max_attempts": 0}, "max_attempts"),
+    ({"priority": 40000}, "priority"),
+    ({"queue": "x" * 101}, "queue"),
+    ({"queue": "caf\udce9"}, "queue must be .* without NUL or lone surrogates"),
+    ({"job_key_mode": "always"}, "job_key_mode must be one of replace, preserve_run_at, unsafe_dedupe"),
+    ({"max_concurrency": 0}, "max_concurrency must be a whole number from 1"),
+    ({"max_concurrency": True}, "max_concurrency must be a whole number"),
+    ({"concurrency_key": "k", "key_concurrency": 0}, "key_concurrency must be a whole number from 1"),
+    ({"key_concurrency": 2}, "key_concurrency limits the jobs with the same concurrency_key: pass that too"),
+    ({"bind": 1}, r"no option 'bind'; use current_job\(\) in the handler"),
+    ({"retries": 1}, "no option 'retries'; use max_attempts=…, which counts the first run too"),
+    ({"countdown": 1}, r"no option 'countdown'; use using\(run_in=timedelta\(…\)\)"),
+    ({"key_concurency": 1}, r"no option 'key_concurency'; did you mean 'key_concurrency'\?"),
+    ({"run_at": 1}, r"no option 'run_at' of a task; give it to each enqueue: using\(run_at=…\)"),
+]
 
 
-def test_a_chunk_is_one_transaction() -> None:
+@pytest.mark.parametrize(("options", "message"), OPTIONS)
+def test_a_wrong_option_is_refused_by_its_name(options: dict[str, Any], message: str) -> None:
     declare: Any = store_task
-    with pytest.raises(OptionInvalid, match="chunk needs atomic=True"):
-        declare(name=NAME, chunk=5, atomic=False)
+    with pytest.raises((OptionInvalid, TaskInvalid), match=message) as caught:
+        declare(name=NAME, **options)(_with_store)
+    assert "job_key" not in options or NAME in str(caught.value)
+
+
+def test_a_system_task_is_not_atomic() -> None:
+    options: dict[str, Any] = {"atomic": False}
+    with pytest.raises(OptionInvalid, match=r"no option 'atomic' of a system task, .*; use store_task"):
+        task(name=NAME, **options)
+
+
+@pytest.mark.parametrize("name", [5, "", "-dash", ".dot", "a b", "a/b", "a\n", "café", "x" * 256])
+def test_names_take_letters_digits_and_three_signs(name: Any) -> None:
+    with pytest.raises(TaskInvalid, match=r"cannot be a task's name: .*; give _fine another one with name='…'"):
+        task(name=name)(_fine)
+    for good in ("0", "salon.send_receipt", "Has-Capitals", "dash-", "x" * 255):
+        assert task(name=good)(_fine).name == good
+        registry.unregister(good)
 
 
 def test_the_arguments_of_a_chunk_are_the_fields_of_its_payload() -> None:
@@ -228,18 +259,6 @@ def test_a_chunk_can_be_of_structs() -> None:
     assert arguments == {"store_id": UUID(int=1), "sales": [_Sold(1)]}
 
 
-@pytest.mark.parametrize("name", [5, "", "-dash", ".dot", "_underscore", "a b", "a/b", "a\n", "café", "x" * 256])
-def test_names_take_letters_digits_and_three_signs(name: Any) -> None:
-    with pytest.raises(TaskInvalid, match=r"cannot be a task's name: .*; give _fine another one with name='…'"):
-        task(name=name)(_fine)
-
-
-@pytest.mark.parametrize("name", ["a", "0", "salon.send_receipt", "Has-Capitals", "dash-", "two--dashes", "x" * 255])
-def test_names_can_be_dotted(name: str) -> None:
-    assert task(name=name)(_fine).name == name
-    registry.unregister(name)
-
-
 @pytest.mark.parametrize(
     ("module", "name"),
     [
@@ -264,12 +283,9 @@ def test_a_task_without_a_name_is_named_after_its_app_and_function(module: str, 
 
 
 def test_a_store_task_is_named_so_too() -> None:
-    try:
-        bare, called = store_task(_with_store), store_task(atomic=False)(_with_store)
-        assert (bare.name, bare.is_store_task, bare.atomic) == ("jobs._with_store", True, True)
-        assert (called.name, called.is_store_task, called.atomic) == ("jobs._with_store", True, False)
-    finally:
-        registry.unregister("jobs._with_store")
+    for declared, atomic in ((store_task(_with_store), True), (store_task(atomic=False)(_with_store), False)):
+        assert (declared.name, declared.is_store_task, declared.atomic) == ("jobs._with_store", True, atomic)
+    registry.unregister("jobs._with_store")
 
 
 def test_a_name_that_two_derive_names_both_places() -> None:
@@ -308,76 +324,11 @@ def test_a_name_is_not_derived_before_django_has_loaded_the_apps() -> None:
     assert "TaskInvalid: the name of task __main__.remind comes from its app, and Django has not loaded" in done.stderr
 
 
-def test_a_backoff_is_a_backoff() -> None:
-    wrong: Any = 5
-    with pytest.raises(TaskInvalid, match=f"{NAME}.*backoff must be a salon_jobs.Backoff, not 5"):
-        task(name=NAME, backoff=wrong)(_fine)
-
-
 def test_a_name_belongs_to_one_function() -> None:
     task(name=NAME)(_fine)
     task(name=NAME)(_fine)
     with pytest.raises(TaskInvalid, match=f"two tasks are named '{NAME}'"):
         store_task(name=NAME)(_with_store)
-
-
-@pytest.mark.parametrize(
-    ("template", "message"),
-    [
-        ("k:{store_id}:{day}", r"job_key uses \['day'\], which are not arguments"),
-        ("k:{}", r"job_key uses \[''\]"),
-        ("k:{store_id.hex}", r"job_key uses \['store_id.hex'\]"),
-        ("k:{store_id", "the job_key template is wrong: expected '}'"),
-        ("k:}", "the job_key template is wrong: Single '}'"),
-        ("k:{store_id:.8}", "job_key takes plain arguments"),
-        ("k:{store_id!r}", "job_key takes plain arguments"),
-        ("", "job_key must be a string of 1 to 512 characters"),
-        ("k\0", "job_key must be a string of 1 to 512 characters without NUL"),
-        (5, "job_key must be a string"),
-    ],
-)
-def test_a_key_is_a_template_of_arguments_alone(template: Any, message: str) -> None:
-    with pytest.raises(TaskInvalid, match=message) as caught:
-        store_task(name=NAME, job_key=template)(_with_store)
-    assert NAME in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("template", "message"),
-    [
-        ("k:{store_id}:{day}", r"concurrency_key uses \['day'\], which are not arguments"),
-        ("k:{store_id:.8}", "concurrency_key takes plain arguments"),
-        ("k:{store_id", "the concurrency_key template is wrong"),
-        ("x" * 256, "concurrency_key must be a string of 1 to 255 characters"),
-        (5, "concurrency_key must be a string"),
-    ],
-)
-def test_a_concurrency_key_is_such_a_template_too(template: Any, message: str) -> None:
-    with pytest.raises(TaskInvalid, match=message) as caught:
-        store_task(name=NAME, concurrency_key=template)(_with_store)
-    assert NAME in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"retry_on": OSError}, "retry_on must be a tuple of exception classes, not <class 'OSError'>"),
-        ({"retry_on": ("OSError",)}, r"retry_on must be a tuple of exception classes, not \('OSError',\)"),
-        ({"discard_on": (int,)}, "discard_on must be a tuple of exception classes"),
-        ({"discard_on": (OSError(),)}, "discard_on must be a tuple of exception classes"),
-    ],
-)
-def test_error_rules_are_exception_classes(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(OptionInvalid, match=message):
-        task(name=NAME, **options)
-
-
-@pytest.mark.parametrize(
-    ("retry_on", "discard_on"), [((OSError,), (OSError,)), ((Exception,), (KeyError,)), ((KeyError,), (LookupError,))]
-)
-def test_error_rules_do_not_overlap(retry_on: Any, discard_on: Any) -> None:
-    with pytest.raises(TaskInvalid, match=f"retry_on has {retry_on[0].__name__} and discard_on has"):
-        task(name=NAME, retry_on=retry_on, discard_on=discard_on)
 
 
 def test_a_timeout_is_retried_if_it_is_named() -> None:
@@ -394,54 +345,6 @@ def test_a_declaration_that_is_refused_leaves_the_name_free() -> None:
         with pytest.raises(TaskInvalid):
             task(name=NAME)(wrong)
     assert NAME not in registry.task_names()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_attempts": 0}, "max_attempts"),
-        ({"priority": 40000}, "priority"),
-        ({"queue": "x" * 101}, "queue"),
-        ({"queue": "caf\udce9"}, "queue must be .* without NUL or lone surrogates"),
-        ({"job_key_mode": "always"}, "job_key_mode must be one of replace, preserve_run_at, unsafe_dedupe"),
-        ({"max_concurrency": 0}, "max_concurrency must be a whole number from 1"),
-        ({"max_concurrency": True}, "max_concurrency must be a whole number"),
-        ({"concurrency_key": "k", "key_concurrency": 0}, "key_concurrency must be a whole number from 1"),
-        ({"key_concurrency": 2}, "key_concurrency limits the jobs with the same concurrency_key: pass that too"),
-    ],
-)
-def test_options_name_the_field(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(OptionInvalid, match=message):
-        task(name=NAME, **options)
-
-
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ("bind", "no option 'bind'; use current_job() in the handler"),
-        ("autoretry_for", "no option 'autoretry_for'; use retry_on=(…)"),
-        ("retries", "no option 'retries'; use max_attempts=…, which counts the first run too"),
-        ("retry", "no option 'retry'; use max_attempts=…, which counts the first run too"),
-        ("max_retries", "no option 'max_retries'; use max_attempts=…, which counts the first run too"),
-        ("countdown", "no option 'countdown'; use using(run_in=timedelta(…))"),
-        ("eta", "no option 'eta'; use using(run_at=…)"),
-        ("expires", "no option 'expires'; use using(expires_at=…)"),
-        ("time_limit", "no option 'time_limit'; use timeout=timedelta(…)"),
-        ("key_concurency", "no option 'key_concurency'; did you mean 'key_concurrency'?"),
-        ("run_at", "no option 'run_at' of a task; give it to each enqueue: using(run_at=…)"),
-    ],
-)
-def test_an_unknown_option_names_the_one_that_was_meant(option: str, message: str) -> None:
-    options: dict[str, Any] = {option: 1}
-    for declare in (task, store_task):
-        with pytest.raises(OptionInvalid, match=re.escape(message)):
-            declare(name=NAME, **options)
-
-
-def test_a_system_task_is_not_atomic() -> None:
-    options: dict[str, Any] = {"atomic": False}
-    with pytest.raises(OptionInvalid, match=r"no option 'atomic' of a system task, .*; use store_task"):
-        task(name=NAME, **options)
 
 
 def test_a_declared_task_is_still_the_function_it_was() -> None:

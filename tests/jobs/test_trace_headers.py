@@ -10,12 +10,12 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from django.db import connections, transaction
+from django.db import transaction
 
 from salon_jobs import enqueue_job, fan_out, tenant_context
 from salon_jobs.core import tracing
 from tests import tasks
-from tests.support import change, claim, running_on_a_thread, seen
+from tests.support import change, run_on_threads, seen
 from tests.tracers import Failing, RecordingTracer
 
 HEADERS = {"traceparent": "00-abc-def-01"}
@@ -27,14 +27,6 @@ def tracer(monkeypatch: pytest.MonkeyPatch) -> RecordingTracer:
     remembering = RecordingTracer(HEADERS)
     monkeypatch.setattr(tracing, "_tracer", remembering)
     return remembering
-
-
-def traces() -> list[Any]:
-    return [row[0] for row in seen("SELECT trace FROM salon_jobs_job ORDER BY id")]
-
-
-def kept() -> list[dict[str, str]]:
-    return [json.loads(trace) for trace in traces()]
 
 
 WAYS: dict[str, Callable[[UUID], object]] = {
@@ -50,32 +42,37 @@ WAYS: dict[str, Callable[[UUID], object]] = {
     "many by key": lambda store: tasks.keyed.enqueue_many(
         [tasks.keyed.call(store_id=store, number=number) for number in range(3)]
     ),
-    "by name": lambda _: enqueue_job("test-system", {}),
+    "by name, of no store": lambda _: enqueue_job("test-system", {}),
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+def traces() -> list[Any]:
+    found = seen("SELECT trace FROM salon_jobs_job ORDER BY id")
+    return [None if trace is None else json.loads(trace) for (trace,) in found]
+
+
 @pytest.mark.parametrize("alias", ["default", "web"])
 def test_a_job_keeps_the_trace_it_was_enqueued_in(
-    stores: list[UUID], tracer: RecordingTracer, settings: Any, way: str, alias: str
+    stores: list[UUID], tracer: RecordingTracer, settings: Any, alias: str
 ) -> None:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "DATABASE": alias}
-    with tenant_context(stores[0]) if "no store" not in way and way != "by name" else transaction.atomic(using=alias):
-        WAYS[way](stores[0])
-    connections[alias].close()
-    count = 3 if "many" in way else 1
-    assert kept() == [HEADERS] * count
-    [sent] = tracer.calls
-    assert (sent.emitted, sent.system, sent.destination, sent.count) == (False, "salon_jobs", "default", count)
-    if count == 1:
-        assert sent.message_id == str(seen("SELECT id FROM salon_jobs_job")[0][0])
+    for way, enqueue in WAYS.items():
+        change("DELETE FROM salon_jobs_job")
+        tracer.calls.clear()
+        with transaction.atomic(using=alias) if "no store" in way else tenant_context(stores[0]):
+            enqueue(stores[0])
+        count = 3 if "many" in way else 1
+        assert traces() == [HEADERS] * count, way
+        [sent] = tracer.calls
+        assert (sent.emitted, sent.system, sent.destination, sent.count) == (False, "salon_jobs", "default", count)
+        assert count > 1 or sent.message_id == str(seen("SELECT id FROM salon_jobs_job")[0][0])
 
 
 def test_each_store_of_a_fan_out_keeps_the_trace(stores: list[UUID], tracer: RecordingTracer) -> None:
     fan_out(tasks.keyed, number=1)
     tracer.given = {"traceparent": "another"}
     fan_out(tasks.keyed, number=1)
-    assert kept() == [{"traceparent": "another"}] * 3, "as their payloads, it is that of the last"
+    assert traces() == [{"traceparent": "another"}] * 3, "as their payloads, it is that of the last"
     assert [sent.count for sent in tracer.calls] == [3, 0]
 
 
@@ -88,13 +85,13 @@ def test_a_waiting_job_takes_the_trace_together_with_the_payload(
     task.using(job_key_mode=mode).enqueue(**arguments)
     tracer.given = {"traceparent": "another"}
     task.using(job_key_mode=mode).enqueue(**arguments)
-    assert kept() == [tracer.given]
+    assert traces() == [tracer.given]
 
 
 def test_sql_of_ones_own_may_give_a_trace(database: None) -> None:
     change("SELECT salon_jobs_add_job('test-system', trace => '{\"traceparent\": \"x\"}')")
     change("SELECT salon_jobs_add_jobs('test-system', ARRAY['{}', '{}'])")
-    assert [trace and json.loads(trace) for trace in traces()] == [{"traceparent": "x"}, None, None]
+    assert traces() == [{"traceparent": "x"}, None, None]
 
 
 @pytest.mark.parametrize("trace", ["null", "[]", '"x"', '{"traceparent": {}}', "[" * 3000 + "]" * 3000, "no JSON"])
@@ -106,12 +103,11 @@ def test_without_a_tracer_nothing_is_kept(stores: list[UUID]) -> None:
     for way in WAYS.values():
         with tenant_context(stores[0]):
             way(stores[0])
-    assert set(traces()) == {None}
+    assert {*map(str, traces())} == {"None"}
 
 
-@pytest.mark.parametrize("room", [1, 100])
 def test_a_run_is_told_by_what_it_continues_and_how_it_ended(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int, tracer: RecordingTracer, room: int
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, tracer: RecordingTracer
 ) -> None:
     def fail(**_: object) -> None:
         raise RuntimeError("the till is closed")
@@ -121,21 +117,19 @@ def test_a_run_is_told_by_what_it_continues_and_how_it_ended(
     for task in (tasks.system, tasks.in_store):
         task.using(queue="tills").enqueue(**({"store_id": stores[0]} if task is tasks.in_store else {}))
         tracer.calls.clear()
-        with running_on_a_thread(process_id, claim(process_id, room)):
-            pass
+        run_on_threads(process_id)
         [run] = tracer.calls
         assert (run.task, run.queue, run.attempt, run.headers) == (task.name, "tills", 1, HEADERS)
         assert run.ended == ("job_succeeded" if task is tasks.system else "job_retried")
         assert type(run.error) is (type(None) if task is tasks.system else RuntimeError)
 
 
-@pytest.mark.parametrize("trace", ["[]", '"x"', "7", "null", '{"traceparent": 1}', '{"traceparent": "nonsense"}'])
+@pytest.mark.parametrize("trace", ["[]", "null", '{"traceparent": 1}'])
 def test_what_is_no_trace_hurts_no_run(database: None, process_id: int, tracer: RecordingTracer, trace: str) -> None:
     tasks.system.enqueue()
     change("UPDATE salon_jobs_job SET trace = %s::jsonb", trace)
     tracer.calls.clear()
-    with running_on_a_thread(process_id, claim(process_id)):
-        pass
+    run_on_threads(process_id)
     assert [run.ended for run in tracer.calls] == ["job_succeeded"]
 
 
@@ -150,8 +144,7 @@ def test_an_observer_that_fails_affects_no_job(
     for body in (lambda **_: None, fail):
         hooks.store = body
         tasks.in_store.using(max_attempts=1).enqueue(store_id=stores[0])
-        with running_on_a_thread(process_id, claim(process_id)):
-            pass
+        run_on_threads(process_id)
     assert seen("SELECT state FROM salon_jobs_job") == [("failed",)]
     assert "an observer could not end" in caplog.text
     assert ("an observer could not begin" in caplog.text) is (failing == "_tracer")
@@ -160,7 +153,7 @@ def test_an_observer_that_fails_affects_no_job(
 def test_headers_that_not_all_carry_are_left_behind(database: None, tracer: RecordingTracer) -> None:
     tracer.given = {"traceparent": "t", "baggage": f"b={'x' * 8191}", "tracestate": "no\nline"}
     tasks.system.enqueue()
-    assert kept() == [{"traceparent": "t"}]
+    assert traces() == [{"traceparent": "t"}]
 
 
 @pytest.mark.parametrize("hanging", ["_tracer", "_reporter"])

@@ -15,7 +15,7 @@ from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.jobs import EnqueueAction, JobHandle
 from salon_jobs.jobs.pruning import Pruner
 from tests import tasks
-from tests.support import change, elsewhere, run_due, seen
+from tests.support import change, elsewhere, run_due, seen, wait_until_waiting
 
 HOUR = timedelta(hours=1)
 MARKS = "SELECT job_id FROM salon_jobs_unique"
@@ -93,7 +93,7 @@ def test_the_same_enqueue_of_another_transaction_waits_for_its_end(database: Non
         with transaction.atomic():
             first = once()
             other = elsewhere(pool, once)
-            wait_for_a_lock()
+            wait_until_waiting()
             transaction.set_rollback(not commits)
         second = other.result(10)
     assert second.action is (EnqueueAction.KEPT if commits else EnqueueAction.INSERTED)
@@ -117,16 +117,6 @@ def test_one_that_adds_nothing_holds_nobody_up(database: None) -> None:
         assert elsewhere(pool, once).result(10) == kept(first)
         ends.set()
         holder.result(10)
-
-
-def wait_for_a_lock() -> None:
-    """Return when a backend waits for another transaction."""
-    for _ in range(10_000):
-        if seen(
-            "SELECT true FROM pg_stat_activity WHERE wait_event = 'transactionid' AND datname = current_database()"
-        ):
-            return
-    raise AssertionError("nobody waits")
 
 
 def test_the_web_role_enqueues_so_for_its_own_store(stores: list[UUID]) -> None:

@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from salon_jobs.core.outcomes import Outcome
+from salon_jobs.worker import fair_claim, group_scanner
 from tests import tasks
 from tests.support import claim, run_due, running_on_a_thread
 
@@ -23,6 +24,15 @@ class RunOnThread(Protocol):
     """Callable that runs one job on a worker's thread and returns its ID."""
 
     def __call__(self, handler: Callable[..., Any], declared: Any = tasks.system) -> int: ...
+
+
+@pytest.fixture
+def limits_and_groups_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Load limits and scan claim groups anew at every claim, however slow the machine is."""
+    monkeypatch.setattr("salon_jobs.worker.claim._LOAD_LIMITS_EVERY_S", 0.0)
+    monkeypatch.setattr(fair_claim, "_SCAN_EVERY_S", (0.0, 0.0))
+    monkeypatch.setattr(fair_claim, "_BACKGROUND_S", float("inf"))
+    monkeypatch.setattr(group_scanner, "_SCAN_S", float("inf"))
 
 
 Enqueue = Callable[[Callable[..., Any], Any], int]

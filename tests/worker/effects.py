@@ -27,3 +27,8 @@ def job_events(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Return the names of the events about jobs, in the order of the log."""
     events: list[str] = [getattr(record, "event", "") for record in caplog.records]
     return [event for event in events if event.startswith("job_")]
+
+
+def states() -> list[str]:
+    """Return the states of all jobs, oldest first."""
+    return [row[0] for row in seen("SELECT state FROM salon_jobs_job ORDER BY id")]

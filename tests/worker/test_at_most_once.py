@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, cast
 from uuid import UUID
@@ -10,35 +9,38 @@ from uuid import UUID
 import pytest
 from django.db import IntegrityError, OperationalError, connection
 
-from salon_jobs import Discard, Snooze, current_job, enqueue_job, fan_out, store_task, task, tenant_context
+from salon_jobs import Discard, Snooze, current_job, enqueue_job, fan_out, store_task, task
 from salon_jobs.core.errors import Interrupted, OptionInvalid, TimedOut
-from salon_jobs.core.outcomes import Errored, Lost, Released, Succeeded
+from salon_jobs.core.outcomes import Lost, Released, Succeeded
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import control, registry
 from salon_jobs.jobs.queries import Leases
-from salon_jobs.models import Process
 from salon_jobs.testing import drain_jobs
 from salon_jobs.worker.ends import end_begun, settle
 from salon_jobs.worker.executor import execute
 from salon_jobs.worker.in_flight import InFlightRun
 from salon_jobs.worker.maintenance import RescueCounts, rescue_process
 from tests import tasks
-from tests.support import change, claim, job_row, leases_of, rescuer, run_due, running_job, running_on_a_thread, seen
+from tests.support import (
+    another_process,
+    change,
+    claim,
+    event_fields,
+    job_row,
+    leases_of,
+    rescuer,
+    run_due,
+    run_on_threads,
+    running_job,
+    seen,
+)
 from tests.worker.effects import write, written
 
-KINDS = ["system", "store", "outside", "async"]
 
-
-@pytest.fixture(params=KINDS)
-def enqueued(request: pytest.FixtureRequest, stores: list[UUID]) -> int:
-    """Return the id of a job of each kind of task that runs at most once."""
-    ways: dict[str, Callable[[], Any]] = {
-        "system": tasks.once.enqueue,
-        "store": lambda: tasks.once_in_store.enqueue(store_id=stores[0]),
-        "outside": lambda: tasks.once_outside.enqueue(store_id=stores[0]),
-        "async": tasks.once_async.enqueue,
-    }
-    return int(ways[request.param]().id)
+@pytest.fixture
+def enqueued(database: None) -> int:
+    """Return the id of a job that runs at most once."""
+    return tasks.once.enqueue().id
 
 
 def begin(process_id: int) -> ClaimedJob:
@@ -48,7 +50,7 @@ def begin(process_id: int) -> ClaimedJob:
     return job
 
 
-def row_of(job_id: int) -> tuple[Any, ...]:
+def end_of(job_id: int) -> tuple[Any, ...]:
     [row] = seen(
         "SELECT state, reason, attempts, rescues, leased_by, error_class FROM salon_jobs_job WHERE id = %s", job_id
     )
@@ -60,12 +62,15 @@ def errors() -> list[tuple[Any, ...]]:
 
 
 NOT_REPEATED = "salon_jobs.core.errors.NotRepeated"
-FAILED = ("failed", "JOB.NOT_REPEATED", 1, 0, None, NOT_REPEATED)
 
 
-def test_a_run_that_ends_by_itself_leaves_nothing(enqueued: int, process_id: int) -> None:
-    assert [type(outcome) for outcome in run_due(process_id)] == [Succeeded]
-    assert job_row(enqueued) is None
+def test_a_run_of_any_kind_that_ends_by_itself_leaves_nothing(stores: list[UUID], process_id: int) -> None:
+    for declared in (tasks.once, tasks.once_async):
+        declared.enqueue()
+    for in_store in (tasks.once_in_store, tasks.once_outside):
+        in_store.enqueue(store_id=stores[0])
+    run_on_threads(process_id)
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
 
 
 def test_it_begins_durably_before_the_handler_and_only_once(
@@ -113,15 +118,6 @@ def test_the_beginning_waits_for_the_disk_whatever_the_session_says(
         change("DROP FUNCTION show_commit CASCADE")
 
 
-def test_jobs_of_other_tasks_run_no_further_statement(stores: list[UUID], process_id: int) -> None:
-    handle = tasks.outside.enqueue(store_id=stores[0])
-    [job] = claim(process_id)
-    execute(running_job(job, process_id))
-    row = job_row(handle.id)
-    assert row is not None
-    assert row["begun_once_at"] is None
-
-
 @pytest.mark.parametrize("charged", [None, "it", "none"])
 def test_a_run_whose_process_died_fails_and_is_not_repeated(
     enqueued: int, process_id: int, charged: str | None, caplog: pytest.LogCaptureFixture
@@ -132,58 +128,41 @@ def test_a_run_whose_process_died_fails_and_is_not_repeated(
         process_id, None, end="was killed by SIGKILL", charged=known, using="default"
     ) == RescueCounts(1, 0, 1)
     rescues = 0 if charged == "none" else 1
-    assert row_of(enqueued) == ("failed", "JOB.NOT_REPEATED", 1, rescues, None, NOT_REPEATED)
+    assert end_of(enqueued) == ("failed", "JOB.NOT_REPEATED", 1, rescues, None, NOT_REPEATED)
     assert errors() == [(enqueued, 1, "JOB.NOT_REPEATED", NOT_REPEATED)]
-    [failed] = [record.event_fields for record in caplog.records if getattr(record, "event", "") == "job_failed"]  # type: ignore[attr-defined]
-    assert (failed["code"], failed["attempt"]) == ("JOB.NOT_REPEATED", 1)
+    [fields] = event_fields(caplog, "job_failed")
+    assert (fields["code"], fields["attempt"]) == ("JOB.NOT_REPEATED", 1)
     assert rescuer().run_once() == RescueCounts()
-
-
-def test_a_run_of_a_silent_host_fails_too(enqueued: int, process_id: int) -> None:
-    begin(process_id)
-    change("UPDATE salon_jobs_process SET heartbeat_at = now() - interval '1 min'")
-    assert rescuer().run_once() == RescueCounts(1, 0, 1)
-    assert row_of(enqueued)[:2] == ("failed", "JOB.NOT_REPEATED")
 
 
 def test_a_job_that_had_not_begun_is_queued_again_however_often_its_processes_die(enqueued: int) -> None:
     for _ in range(4):
-        process = int(Process.objects.create(kind="worker", hostname="test", pid=2).pk)
+        process = another_process()
         assert len(claim(process)) == 1
         assert rescue_process(process, None, using="default") == RescueCounts(1, 1, 0)
-    assert row_of(enqueued) == ("queued", "", 0, 0, None, None)
+    assert end_of(enqueued) == ("queued", "", 0, 0, None, None)
     assert errors() == []
 
 
-def test_a_job_that_was_only_prefetched_is_given_back(enqueued: int, process_id: int) -> None:
-    [job] = claim(process_id)
-    assert [each.id for each in leases_of(process_id).give_back([(job.id, job.lease)])] == [enqueued]
-    assert row_of(enqueued)[0] == "queued"
-
-
-@pytest.mark.parametrize("error", [OSError, lambda: Snooze(timedelta(minutes=1))], ids=["error", "snooze"])
-def test_an_error_or_a_snooze_is_the_end(
-    process_id: int, hooks: tasks.Hooks, error: Callable[[], BaseException]
+@pytest.mark.parametrize(
+    ("error", "state", "reason"),
+    [
+        (OSError(), "failed", "attempts_exhausted"),
+        (Snooze(timedelta(minutes=1)), "failed", "JOB.NOT_REPEATED"),
+        (Discard("no need"), "cancelled", "discarded: no need"),
+    ],
+    ids=["error", "snooze", "discard"],
+)
+def test_whatever_it_raises_is_the_end_also_of_a_row_of_an_older_release_that_allowed_attempts(
+    enqueued: int, process_id: int, hooks: tasks.Hooks, error: Exception, state: str, reason: str
 ) -> None:
     def end(**_: object) -> None:
-        raise error()
+        raise error
 
     hooks.system = end
-    handle = tasks.once.enqueue()
-    [outcome] = run_due(process_id)
-    assert isinstance(outcome, Errored)
-    expected = "attempts_exhausted" if error is OSError else "JOB.NOT_REPEATED"
-    assert row_of(handle.id)[:3] == ("failed", expected, 1)
-
-
-def test_a_discard_is_the_end_as_ever(process_id: int, hooks: tasks.Hooks) -> None:
-    def end(**_: object) -> None:
-        raise Discard("no need")
-
-    hooks.system = end
-    handle = tasks.once.enqueue()
+    change("UPDATE salon_jobs_job SET max_attempts = 25")
     run_due(process_id)
-    assert row_of(handle.id)[:2] == ("cancelled", "discarded: no need")
+    assert end_of(enqueued)[:3] == (state, reason, 1)
 
 
 @pytest.mark.parametrize(("kind", "reason"), [(Interrupted, "JOB.NOT_REPEATED"), (TimedOut, "JOB.TIMED_OUT")])
@@ -198,7 +177,7 @@ def test_an_interrupt_is_the_end_and_effects_in_the_transaction_are_rolled_back(
     hooks.store = interrupted
     handle = tasks.once_in_store.enqueue(store_id=stores[0])
     run_due(process_id)
-    assert row_of(handle.id)[:3] == ("failed", reason, 1)
+    assert end_of(handle.id)[:3] == ("failed", reason, 1)
     assert written() == []
 
 
@@ -206,14 +185,14 @@ def test_a_run_for_which_its_process_was_killed_has_timed_out(enqueued: int, pro
     job = begin(process_id)
     overdue = [InFlightRun(0, job.id, job.lease, 100.0, 101.5)]
     rescue_process(process_id, None, charged=[], overdue=overdue, using="default")
-    assert row_of(enqueued)[:3] == ("failed", "JOB.TIMED_OUT", 1)
+    assert end_of(enqueued)[:3] == ("failed", "JOB.TIMED_OUT", 1)
 
 
 def test_a_cancelled_run_is_cancelled(enqueued: int, process_id: int) -> None:
     begin(process_id)
     control.cancel_jobs([enqueued], using="default")
     rescue_process(process_id, None, using="default")
-    assert row_of(enqueued)[:2] == ("cancelled", "cancelled")
+    assert end_of(enqueued)[:2] == ("cancelled", "cancelled")
 
 
 def test_a_beginning_that_the_database_refused_is_no_beginning(
@@ -233,7 +212,7 @@ def test_a_beginning_that_the_database_refused_is_no_beginning(
         patched.setattr(Leases, "begin_once", lose_the_answer)
         [outcome] = run_due(process_id)
     assert outcome == Released(begun=False)
-    assert row_of(handle.id) == ("queued", "", 0, 0, None, None)
+    assert end_of(handle.id) == ("queued", "", 0, 0, None, None)
     assert began == []
     run_due(process_id)
     assert began == ["ran"]
@@ -251,18 +230,10 @@ def test_an_operator_may_have_it_run_again(enqueued: int, process_id: int) -> No
     begin(process_id)
     rescue_process(process_id, None, using="default")
     assert control.retry_jobs([enqueued], using="default")[0].changed
-    again = int(Process.objects.create(kind="worker", hostname="test", pid=2).pk)
+    again = another_process()
     begin(again)
     rescue_process(again, None, using="default")
-    assert row_of(enqueued)[:3] == ("failed", "JOB.NOT_REPEATED", 2)
-
-
-def test_a_store_may_have_its_own_run_again(stores: list[UUID], process_id: int) -> None:
-    handle = tasks.once_in_store.enqueue(store_id=stores[0])
-    begin(process_id)
-    rescue_process(process_id, None, using="default")
-    with tenant_context(stores[0], using="web"):
-        assert control.retry_jobs([handle.id], using="web")[0].changed
+    assert end_of(enqueued)[:3] == ("failed", "JOB.NOT_REPEATED", 2)
 
 
 def test_every_way_to_enqueue_gives_it_one_attempt(stores: list[UUID], process_id: int) -> None:
@@ -275,34 +246,10 @@ def test_every_way_to_enqueue_gives_it_one_attempt(stores: list[UUID], process_i
     assert seen("SELECT options ->> 'max_attempts' FROM salon_jobs_follow_up") == [("1",)]
 
 
-def test_a_row_that_says_otherwise_is_not_repeated_either(process_id: int, hooks: tasks.Hooks) -> None:
-    """It was enqueued by an older release, which did not declare it."""
-
-    def end(**_: object) -> None:
-        raise OSError
-
-    hooks.system = end
-    handle = tasks.once.enqueue()
-    change("UPDATE salon_jobs_job SET max_attempts = 25")
-    run_due(process_id)
-    assert row_of(handle.id)[:3] == ("failed", "attempts_exhausted", 1)
-
-
 def test_it_drains_in_a_test(stores: list[UUID]) -> None:
     tasks.once.enqueue()
     tasks.once_in_store.enqueue(store_id=stores[0])
     assert [type(job.outcome) for job in drain_jobs()] == [Succeeded, Succeeded]
-
-
-def test_on_a_workers_thread_it_runs_and_is_gone(process_id: int, hooks: tasks.Hooks) -> None:
-    runs: list[str] = []
-    hooks.system = lambda **arguments: runs.append(arguments["note"])
-    for note in "ab":
-        tasks.once.enqueue(note=note)
-    with running_on_a_thread(process_id, claim(process_id)):
-        pass
-    assert runs == ["a", "b"]
-    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
 
 
 @pytest.mark.parametrize(
@@ -331,7 +278,7 @@ def test_an_end_that_nobody_writes_is_written_by_the_sweep(process_id: int) -> N
     assert leases_of(process_id).begun_once() == {(job.id, job.lease)}
     change("UPDATE salon_jobs_job SET begun_once_at = now() - interval '1 hour'")
     end_begun(job.id, job.lease, leases_of(process_id))
-    assert row_of(handle.id)[:3] == ("failed", "JOB.NOT_REPEATED", 1)
+    assert end_of(handle.id)[:3] == ("failed", "JOB.NOT_REPEATED", 1)
     assert seen("SELECT started_at = begun_once_at FROM salon_jobs_job") == [(True,)]
     settle(running_job(job, process_id), Succeeded(finished=False))
-    assert row_of(handle.id)[0] == "failed"
+    assert end_of(handle.id)[0] == "failed"

@@ -16,26 +16,22 @@ from django.db import connection, connections, transaction
 
 from salon_jobs import Snooze, current_job, tenant_context
 from salon_jobs.control import ActionResult, cancel_jobs
-from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import CancelRequested
 from salon_jobs.jobs import control
 from salon_jobs.jobs.queries import Leases
 from salon_jobs.jobs.statistics import TaskStatistics
+from salon_jobs.models import Job
 from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.deadlines import Cancellations
 from tests import tasks
 from tests.e2e.worker_process import eventually
-from tests.support import change, claim, elsewhere, job_row, leases_of, moved_to, seen, working
+from tests.support import change, claim, elsewhere, job_row, leases_of, moved_to, seen, wait_until_waiting, working
 from tests.worker.conftest import Enqueue
-from tests.worker.effects import job_events, write, written
-from tests.worker.test_store_fences import states, wait_until_somebody_waits_for_a_lock
+from tests.worker.effects import job_events, states, write, written
+from tests.worker.ends import ENDS, RETURNS
 
 ENDED = "SELECT state, reason, attempts, leased_by FROM salon_jobs_job ORDER BY id"
 ASKED = "still running; its worker was asked to end it"
-
-
-def in_use(settings: Any, **options: object) -> None:
-    settings.SALON_JOBS = {**settings.SALON_JOBS, **options}
 
 
 def until_cancelled() -> None:
@@ -77,7 +73,7 @@ def test_a_handler_sees_the_request_and_ends_by_itself(
     cancel_running: CancelRunning, settings: Any, caplog: pytest.LogCaptureFixture, listen: bool
 ) -> None:
     caplog.set_level("INFO")
-    in_use(settings, LISTEN=listen, POLL_INTERVAL=30)
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "LISTEN": listen, "POLL_INTERVAL": 30}
 
     def handler() -> None:
         write()
@@ -120,13 +116,12 @@ def sleep_in_a_query() -> None:
         cursor.execute("SELECT pg_sleep(60)")
 
 
-@pytest.mark.parametrize("body", [swallow, sleep_in_a_query])
-@pytest.mark.parametrize("declared", [tasks.in_store, tasks.outside])
+@pytest.mark.parametrize(("body", "declared"), [(swallow, tasks.outside), (sleep_in_a_query, tasks.in_store)])
 def test_a_handler_that_continues_is_interrupted_after_the_grace(
     cancel_running: CancelRunning, monkeypatch: pytest.MonkeyPatch, declared: Any, body: Callable[[], None]
 ) -> None:
-    monkeypatch.setattr("salon_jobs.worker.runner._CANCEL_GRACE_S", 0.3)
-    assert 0.3 <= cancel_running(body, declared) < 5
+    monkeypatch.setattr("salon_jobs.worker.runner._CANCEL_GRACE_S", 0.2)
+    assert 0.2 <= cancel_running(body, declared) < 5
     assert seen(ENDED) == [("cancelled", "cancelled", 1, None)]
     assert seen("SELECT count(*) FROM salon_jobs_job_error") == [(0,)]
 
@@ -214,20 +209,11 @@ def requested(job_id: int) -> bool:
     return row is not None and row["cancel_requested_at"] is not None
 
 
-@pytest.mark.parametrize("verb", ["fail", "fail at last", "snooze", "release", "rescue"])
+@pytest.mark.parametrize("verb", [*RETURNS, "fail at last"])
 def test_a_job_that_is_to_be_cancelled_is_not_queued_again(running: Any, process_id: int, verb: str) -> None:
     assert control.cancel_jobs([running.id], using="operator")[0].changed
     assert requested(running.id)
-    pair = [(running.id, running.lease)]
-    error = report(ValueError("no"))
-    verbs: dict[str, Callable[[], object]] = {
-        "fail": lambda: leases_of(process_id).fail(running, error, delay=timedelta(0), final=False, reason="x"),
-        "fail at last": lambda: leases_of(process_id).fail(running, error, delay=timedelta(0), final=True, reason="x"),
-        "snooze": lambda: leases_of(process_id).requeue(pair, delay=timedelta(minutes=1)),
-        "release": lambda: leases_of(process_id).requeue(pair),
-        "rescue": lambda: leases_of(process_id).rescue("went silent"),
-    }
-    assert verbs[verb]()
+    assert ENDS[verb](running, process_id)
     [(state, reason, _, leased_by)] = seen(ENDED)
     assert (state, reason, leased_by) == ("cancelled", "cancelled", None)
     assert seen("SELECT finished_at IS NOT NULL FROM salon_jobs_job") == [(True,)]
@@ -250,7 +236,7 @@ def cancelling_meanwhile(job_id: int) -> Generator[None]:
         with transaction.atomic():
             yield
             cancelling = elsewhere(pool, lambda: cancel_jobs([job_id], using="operator"))
-            wait_until_somebody_waits_for_a_lock("jobs_operator")
+            wait_until_waiting(role="jobs_operator")
         cancelling.result(10)
 
 
@@ -263,7 +249,7 @@ def test_a_claim_in_flight_is_waited_for_and_then_asked(stores: list[UUID], proc
 
 def test_a_retry_in_flight_is_waited_for_and_then_cancelled(running: Any, process_id: int) -> None:
     with cancelling_meanwhile(running.id):
-        leases_of(process_id).fail(running, report(ValueError()), delay=timedelta(0), final=False, reason="")
+        ENDS["fail"](running, process_id)
     assert seen(ENDED) == [("cancelled", "cancelled", 1, None)]
 
 
@@ -273,18 +259,11 @@ def test_a_finish_in_flight_wins(running: Any, process_id: int) -> None:
     assert states() == []
 
 
-@pytest.mark.parametrize("final", [None, False, True], ids=["snooze", "retry", "fail"])
-def test_a_job_that_stops_running_between_the_two_looks_is_cancelled(
-    running: Any, process_id: int, final: bool | None
-) -> None:
+@pytest.mark.parametrize("verb", ["snooze", "fail", "fail at last"])
+def test_a_job_that_stops_running_between_the_two_looks_is_cancelled(running: Any, process_id: int, verb: str) -> None:
     def stop_before_the_second(execute: Any, statement: str, *rest: Any) -> Any:
         if statement.startswith('SELECT "salon_jobs_job"'):
-            if final is None:
-                assert leases_of(process_id).requeue([(running.id, running.lease)], delay=timedelta(0))
-            else:
-                assert leases_of(process_id).fail(
-                    running, report(ValueError()), delay=timedelta(0), final=final, reason="x"
-                )
+            assert ENDS[verb](running, process_id)
         return execute(statement, *rest)
 
     with connections["operator"].execute_wrapper(stop_before_the_second), transaction.atomic(using="operator"):
@@ -294,17 +273,11 @@ def test_a_job_that_stops_running_between_the_two_looks_is_cancelled(
 
 @pytest.mark.parametrize("verb", ["finish", "fail"])
 def test_an_end_waits_for_a_request_in_flight_and_then_knows_it(running: Any, process_id: int, verb: str) -> None:
-    verbs: dict[str, Callable[[], object]] = {
-        "finish": lambda: leases_of(process_id).finish(running),
-        "fail": lambda: leases_of(process_id).fail(
-            running, report(ValueError()), delay=timedelta(0), final=False, reason=""
-        ),
-    }
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic(using="operator"):
             control._ask_to_end([running.id], "operator")
-            ending = elsewhere(pool, verbs[verb])
-            wait_until_somebody_waits_for_a_lock()
+            ending = elsewhere(pool, lambda: ENDS[verb](running, process_id))
+            wait_until_waiting()
         assert ending.result(10)
     assert states() == ([] if verb == "finish" else ["cancelled"])
 
@@ -321,15 +294,9 @@ def test_the_web_role_cancels_running_jobs_of_its_store_alone(
     stores: list[UUID], running: Any, process_id: int
 ) -> None:
     refused = "there is no such job, or you may not see it"
-    for store_id in (stores[1], None):
-        if store_id is None:
-            assert not cancel_jobs([running.id], using="web")[0].changed
-            continue
-        with tenant_context(store_id, using="web"):
-            assert cancel_jobs([running.id], using="web") == [ActionResult(running.id, False, refused)]
-            with connections["web"].cursor() as cursor:
-                cursor.execute("SELECT salon_jobs_cancel(%s::bigint[])", [[running.id]])
-                assert cursor.fetchall() == []
+    assert not cancel_jobs([running.id], using="web")[0].changed
+    with tenant_context(stores[1], using="web"):
+        assert cancel_jobs([running.id], using="web") == [ActionResult(running.id, False, refused)]
     assert not requested(running.id)
     with tenant_context(stores[0], using="web"):
         assert cancel_jobs([running.id], using="web") == [ActionResult(running.id, True, ASKED)]
@@ -337,23 +304,7 @@ def test_the_web_role_cancels_running_jobs_of_its_store_alone(
     assert leases_of(process_id).cancel_requests() == {(running.id, running.lease)}
 
 
-def test_the_function_is_for_the_runtimes_and_nobody_else(database: None) -> None:
-    assert seen(
-        "SELECT proowner::regrole::text, prosecdef, proconfig, array_to_string(proacl, ' ') FROM pg_proc"
-        " WHERE proname = 'salon_jobs_cancel'"
-    ) == [
-        (
-            "migrator",
-            True,
-            ["search_path=pg_catalog, pg_temp", "jit=off"],
-            "migrator=X/migrator app=X/migrator worker_runtime=X/migrator jobs_operator=X/migrator",
-        )
-    ]
-
-
 def test_timeliness_in_words(stores: list[UUID], running: Any) -> None:
-    from salon_jobs.models import Job
-
     def now(state: str, **changes: str) -> str:
         change(f"UPDATE salon_jobs_job SET {moved_to(state, **changes)}")
         return Job.objects.get(pk=running.id).timeliness

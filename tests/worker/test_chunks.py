@@ -18,23 +18,31 @@ from salon_jobs import Discard, Snooze, current_job, current_store_id, get_job
 from salon_jobs.control import cancel_jobs, limit, pause
 from salon_jobs.core.errors import NoCurrentJob
 from salon_jobs.core.outcomes import Split, Succeeded
-from salon_jobs.core.records import JobState
 from salon_jobs.jobs.limits import load_limits
 from salon_jobs.jobs.options import Timeouts
-from salon_jobs.signals import job_finished, job_started
 from salon_jobs.worker import chunk_claim as chunks_module
 from salon_jobs.worker import worker as worker_module
 from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.chunk_claim import ChunkClaimer
-from salon_jobs.worker.chunks import ChunkRun, joins_chunk
-from salon_jobs.worker.ends import settle
+from salon_jobs.worker.chunks import joins_chunk
 from salon_jobs.worker.maintenance import rescue_process
 from tests import tasks
 from tests.e2e.worker_process import eventually
-from tests.support import change, chunk_of, claim, elsewhere, job_row, leases_of, running_on_a_thread, seen, working
+from tests.support import (
+    change,
+    chunk_of,
+    claim,
+    elsewhere,
+    event_fields,
+    leases_of,
+    run_on_threads,
+    running_on_a_thread,
+    seen,
+    wait_until_waiting,
+    working,
+)
 from tests.tasks import Hooks, Sale
-from tests.worker.effects import write, written
-from tests.worker.test_store_fences import states, wait_until_somebody_waits_for_a_lock
+from tests.worker.effects import job_events, states, write, written
 
 ROWS = "SELECT state, attempts, leased_by FROM salon_jobs_job ORDER BY id"
 ALONE = "SELECT alone FROM salon_jobs_job ORDER BY id"
@@ -62,11 +70,6 @@ class Calls:
         return [10 * sale.number for sale in sales]
 
 
-def on_this_thread(chunk: ChunkRun) -> ChunkRun:
-    """Return the chunk as another thread runs it, on its own connection."""
-    return chunk_of([run.job for run in chunk.runs], chunk.process_id)
-
-
 def run_all(process_id: int) -> None:
     """Run what is due on a worker's thread, until nothing is."""
     while jobs := claim(process_id):
@@ -88,21 +91,13 @@ def test_jobs_of_one_store_and_task_run_together(stores: list[UUID], hooks: Hook
     assert seen("SELECT store_id, count(*) FROM customer GROUP BY 1 ORDER BY 1") == [(stores[0], 3), (stores[1], 3)]
 
 
-def test_a_chunk_holds_no_more_jobs_than_declared(stores: list[UUID], hooks: Hooks, process_id: int) -> None:
-    hooks.store = calls = Calls()
-    add(stores[0], *range(12))
-    run_all(process_id)
-    assert calls.calls == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11]]
-
-
 def test_one_bad_job_costs_the_others_no_attempt(
     stores: list[UUID], hooks: Hooks, process_id: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     hooks.store = calls = Calls(2)
     ids = add(stores[0], *range(4))
-    with running_on_a_thread(process_id, claim(process_id)):
-        pass
+    run_on_threads(process_id)
     assert calls.calls == [[0, 1, 2, 3]]
     assert written() == []
     assert seen(ROWS) == [("queued", 0, None)] * 4
@@ -111,8 +106,8 @@ def test_one_bad_job_costs_the_others_no_attempt(
     assert calls.calls[1:] == [[0], [1], [2], [3]]
     assert written() == ["0", "1", "3"]
     assert seen("SELECT id, state, attempts FROM salon_jobs_job") == [(ids[2], "queued", 1)]
-    [split] = [record for record in caplog.records if getattr(record, "event", "") == "chunk_split"]
-    assert split.event_fields == {  # type: ignore[attr-defined]
+    [record] = [record for record in caplog.records if vars(record).get("event") == "chunk_split"]
+    assert vars(record)["event_fields"] == {
         "task_name": "test-chunk",
         "job_id": ids[0],
         "store_id": stores[0],
@@ -123,23 +118,11 @@ def test_one_bad_job_costs_the_others_no_attempt(
         "code": "",
         "error": "bad",
     }
-    assert split.exc_info is not None
-    assert split.exc_info[1] is calls.error
-    released = [record.event_fields for record in caplog.records if getattr(record, "event", "") == "job_released"]  # type: ignore[attr-defined]
-    assert [(fields["job_id"], fields["reason"]) for fields in released] == [(each, "chunk split") for each in ids]
-    assert all(fields["task_name"] == "test-chunk" and fields["store_id"] == stores[0] for fields in released)
-    assert all(fields["attempt"] == 1 for fields in released)
-
-
-def test_a_job_that_failed_joins_no_chunk(stores: list[UUID], hooks: Hooks, process_id: int) -> None:
-    hooks.store = calls = Calls(0)
-    add(stores[0], 0)
-    run_all(process_id)
-    change("UPDATE salon_jobs_job SET run_at = now() - interval '1 h'")
-    add(stores[0], 1, 2)
-    calls.calls.clear()
-    run_all(process_id)
-    assert calls.calls == [[0], [1, 2]]
+    assert record.exc_info is not None
+    assert record.exc_info[1] is calls.error
+    for job_id, fields in zip(ids, event_fields(caplog, "job_released"), strict=True):
+        named = {"task_name": "test-chunk", "job_id": job_id, "store_id": stores[0], "attempt": 1}
+        assert {**named, "reason": "chunk split"}.items() <= fields.items()
 
 
 @pytest.mark.parametrize("error", [Snooze(timedelta(hours=1)), Discard("no")], ids=["snooze", "discard"])
@@ -189,11 +172,10 @@ def test_a_job_that_lost_its_lease_rolls_the_chunk_back(
             change("UPDATE salon_jobs_job SET lease = lease # (1::bigint << 40) WHERE id = %s", ids[1])
 
     hooks.store = lose
-    with running_on_a_thread(process_id, claim(process_id)):
-        pass
+    run_on_threads(process_id)
     assert written() == []
     assert seen(ROWS) == [("queued", 0, None), ("running", 0, process_id), ("queued", 0, None)]
-    assert [record.event_fields["job_id"] for record in caplog.records if record.event == "job_lease_lost"] == [ids[1]]  # type: ignore[attr-defined]
+    assert [fields["job_id"] for fields in event_fields(caplog, "job_lease_lost")] == [ids[1]]
     run_all(process_id)
     assert calls.calls == [[0, 1, 2], [0], [2]]
 
@@ -207,20 +189,11 @@ def test_a_row_that_another_transaction_has_locked_is_waited_for(
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic(), connection.cursor() as cursor:
             cursor.execute("UPDATE salon_jobs_job SET attempts = attempts WHERE id = %s", [ids[1]])
-            running = elsewhere(pool, lambda: on_this_thread(chunk).execute())
-            wait_until_somebody_waits_for_a_lock()
+            running = elsewhere(pool, lambda: chunk_of([run.job for run in chunk.runs], process_id).execute())
+            wait_until_waiting()
         assert running.result(10) == Succeeded(finished=True)
     assert seen(ROWS) == []
     assert written() == ["0", "1"]
-
-
-def test_a_commit_whose_answer_was_lost_is_a_success(stores: list[UUID], hooks: Hooks, process_id: int) -> None:
-    hooks.store = Calls()
-    add(stores[0], 0, 1)
-    chunk = chunk_of(claim(process_id), process_id)
-    assert chunk.execute() == Succeeded(finished=True)
-    lost = OSError("the answer was lost")
-    assert settle(chunk, Split(lost)) == Succeeded(finished=True, callback_error=lost)
 
 
 def test_a_callback_that_fails_undoes_nothing(
@@ -234,11 +207,9 @@ def test_a_callback_that_fails_undoes_nothing(
 
     hooks.store = handler
     add(stores[0], 0, 1)
-    with running_on_a_thread(process_id, claim(process_id)):
-        pass
+    run_on_threads(process_id)
     assert seen(ROWS) == []
-    events = [getattr(record, "event", "") for record in caplog.records]
-    assert (events.count("job_callback_failed"), events.count("job_succeeded")) == (1, 2)
+    assert sorted(job_events(caplog)) == ["job_callback_failed", "job_succeeded", "job_succeeded"]
 
 
 def test_there_is_no_current_job(stores: list[UUID], hooks: Hooks, process_id: int) -> None:
@@ -369,20 +340,22 @@ def test_more_jobs_are_those_of_the_same_store_that_may_join(stores: list[UUID],
     assert sorted(job_id for job_id, _ in buffer.leases()) == sorted([second, failed])
 
 
-@pytest.mark.parametrize("limited", ["task", "queue", "store", "paused"])
-def test_where_a_limit_counts_jobs_a_chunk_claims_no_more(stores: list[UUID], process_id: int, limited: str) -> None:
-    match limited:
-        case "task":
-            limit(task="test-chunk", max_concurrency=2)
-        case "queue":
-            limit(queue="default", rate=1)
-        case "store":
-            limit(store_id=stores[0], max_concurrency=2)
-        case _:
-            pause(task="test-chunk")
+def test_where_a_limit_counts_jobs_a_chunk_claims_no_more(stores: list[UUID], process_id: int) -> None:
+    rules: list[Callable[[], object]] = [
+        lambda: limit(task="test-chunk", max_concurrency=2),
+        lambda: limit(queue="default", rate=1),
+        lambda: limit(store_id=stores[0], max_concurrency=2),
+        lambda: pause(task="test-chunk"),
+    ]
     add(stores[0], 0, 1)
     [job] = leases_of(process_id).claim_due(["test-chunk"], 1)
-    assert ChunkClaimer(leases_of(process_id), JobBuffer(1), partial(load_limits, using="default")).claim(job, 10) == []
+    for rule in rules:
+        change("DELETE FROM salon_jobs_limit")
+        rule()
+        assert (
+            ChunkClaimer(leases_of(process_id), JobBuffer(1), partial(load_limits, using="default")).claim(job, 10)
+            == []
+        )
 
 
 def test_a_limit_counts_the_jobs_of_a_chunk(stores: list[UUID], hooks: Hooks, process_id: int) -> None:
@@ -405,30 +378,6 @@ def test_two_processes_never_share_a_job(stores: list[UUID], process_id: int) ->
             theirs = elsewhere(pool, lambda: chunks.claim(job, 10)).result(10)
     ids = [each.id for each in (job, *mine, *theirs)]
     assert len(ids) == len(set(ids)) == 6
-
-
-# What is no object of trace headers, though the web role may write it.
-TRACES = (
-    "null",
-    "5",
-    '["salon_jobs"]',
-    '{"salon_jobs": 5}',
-    '{"salon_jobs": null}',
-    "[" * 3000 + '"salon_jobs"' + "]" * 3000,
-    '{"salon_jobs": 1e5000}',
-)
-
-
-@pytest.mark.parametrize("trace", TRACES, ids=[trace[:24] for trace in TRACES])
-def test_no_trace_stops_a_worker_or_keeps_a_chunk_together(
-    stores: list[UUID], hooks: Hooks, process_id: int, trace: str
-) -> None:
-    hooks.store = calls = Calls(0)
-    add(stores[0], 0, 1)
-    change("UPDATE salon_jobs_job SET trace = %s::jsonb, max_attempts = 1", trace)
-    with working(process_id):
-        eventually(lambda: states() == ["failed"])
-    assert sorted(calls.calls, key=len) == [[0], [1], [0, 1]]
 
 
 def test_a_claim_that_hangs_holds_up_neither_other_chunks_nor_the_worker(
@@ -455,56 +404,11 @@ def hanging(claimer: ChunkClaimer, create: Callable[..., None], *arguments: Any)
 
 def test_the_jobs_of_a_process_that_died_join_no_chunk(stores: list[UUID], process_id: int) -> None:
     ids = add(stores[0], 0, 1)
-    other = tasks.in_store.enqueue(store_id=stores[0]).id
+    tasks.in_store.enqueue(store_id=stores[0])
     claim(process_id)
     rescue_process(process_id, None, charged=[ids[0]], using="default")
     assert seen("SELECT rescues, attempts FROM salon_jobs_job ORDER BY id") == [(1, 0), (0, 0), (0, 0)]
     assert seen(ALONE) == [(True,), (True,), (False,)]
-    assert job_row(other) is not None
-
-
-def test_signals_are_sent_for_each_job(stores: list[UUID], hooks: Hooks, process_id: int) -> None:
-    heard: list[tuple[str, int, str]] = []
-
-    def started(sender: Any, job: Any, **_: Any) -> None:
-        heard.append(("started", job.id, ""))
-
-    def finished(sender: Any, job: Any, state: JobState, **_: Any) -> None:
-        heard.append(("finished", job.id, state.value))
-
-    job_started.connect(started)
-    job_finished.connect(finished)
-    try:
-        hooks.store = Calls(1)
-        a, b = add(stores[0], 0, 1)
-        with running_on_a_thread(process_id, claim(process_id)):
-            pass
-        assert heard == [("started", a, ""), ("started", b, ""), ("finished", a, "queued"), ("finished", b, "queued")]
-        heard.clear()
-        hooks.store = Calls()
-        change("UPDATE salon_jobs_job SET trace = NULL")
-        with running_on_a_thread(process_id, claim(process_id)):
-            pass
-        assert heard[:2] == [("started", a, ""), ("started", b, "")]
-        assert heard[2:] == [("finished", a, "succeeded"), ("finished", b, "succeeded")]
-    finally:
-        job_started.disconnect(started)
-        job_finished.disconnect(finished)
-
-
-def test_the_log_has_a_line_for_each_job(
-    stores: list[UUID], hooks: Hooks, process_id: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    hooks.store = lambda **_: time.sleep(0.2)
-    ids = add(stores[0], 0, 1)
-    began = time.monotonic()
-    run_all(process_id)
-    elapsed_ms = (time.monotonic() - began) * 1000
-    lines = [record.event_fields for record in caplog.records if getattr(record, "event", "") == "job_succeeded"]  # type: ignore[attr-defined]
-    assert [(line["job_id"], line["chunk"]) for line in lines] == [(job_id, 2) for job_id in ids]
-    assert all(line["duration_ms"] >= 100 for line in lines)
-    assert sum(line["duration_ms"] for line in lines) <= elapsed_ms, "each has its share"
 
 
 def test_who_may_join(stores: list[UUID], process_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -512,8 +416,8 @@ def test_who_may_join(stores: list[UUID], process_id: int, monkeypatch: pytest.M
     [job] = claim(process_id)
     assert joins_chunk(tasks.in_chunks, job)
     assert not joins_chunk(tasks.in_store, job)
-    for alone in (job._replace(attempts=1), job._replace(expired=True), job._replace(alone=True)):
-        assert not joins_chunk(tasks.in_chunks, alone)
+    for alone in ({"attempts": 1}, {"expired": True}, {"alone": True}, {"payload": ""}):
+        assert not joins_chunk(tasks.in_chunks, job._replace(**alone)), "a large payload is read later"
     monkeypatch.setattr(tasks.in_chunks, "timeouts", Timeouts(wait_timeout=timedelta(seconds=1)))
     assert joins_chunk(tasks.in_chunks, job._replace(due_at=time.monotonic()))
     assert not joins_chunk(tasks.in_chunks, job._replace(due_at=time.monotonic() - 2))

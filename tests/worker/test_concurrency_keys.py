@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -11,17 +10,14 @@ import pytest
 from django.db import connections
 from django.test import override_settings
 
-from salon_jobs import cron, enqueue_job, fan_out, store_task, task, tenant_context
+from salon_jobs import enqueue_job, fan_out, store_task, task, tenant_context
 from salon_jobs.core.errors import OptionInvalid, PayloadInvalid
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.options import KeyMode
 from salon_jobs.jobs.task import Task
-from salon_jobs.schedule.entries import cron_entries
-from salon_jobs.schedule.scheduler import Scheduler
 from tests.settings import SALON_JOBS
 from tests.support import seen
 
-MODES: list[KeyMode] = ["replace", "preserve_run_at", "unsafe_dedupe"]
 Declared = tuple[Task[..., Any], Task[..., Any]]
 
 
@@ -44,51 +40,40 @@ def keys() -> list[str | None]:
     return [row[0] for row in seen("SELECT concurrency_key FROM salon_jobs_job ORDER BY id")]
 
 
-@pytest.mark.parametrize("mode", [None, *MODES])
+@pytest.mark.parametrize("keyed", [False, True])
 @pytest.mark.parametrize("alias", ["default", "web"])
-def test_jobs_of_no_store_have_the_key_of_their_arguments(declared: Declared, alias: str, mode: KeyMode | None) -> None:
-    charge, _ = declared
-
-    def bound(job_key: str) -> Any:
-        return charge if mode is None else charge.using(job_key=job_key, job_key_mode=mode)
-
-    with override_settings(SALON_JOBS={**SALON_JOBS, "DATABASE": alias}):
-        bound("1").enqueue(card="visa")
-        bound("2").enqueue_many([charge.call(card="a\nb,\\ '")])
-        charge.using(concurrency_key="mine", job_key=None if mode is None else "3").enqueue(card="visa")
-        charge.using(concurrency_key="mine").enqueue_many([charge.call(card="visa"), charge.call(card="amex")])
-    assert keys() == ["card:visa", "card:a\nb,\\ '", "mine", "mine", "mine"]
-
-
-@pytest.mark.parametrize("mode", [None, *MODES])
-@pytest.mark.parametrize("alias", ["default", "web"])
-def test_jobs_of_a_store_have_the_key_of_store_and_arguments(
-    declared: Declared, stores: list[UUID], alias: str, mode: KeyMode | None
+def test_jobs_of_stores_and_of_none_have_the_key_of_their_arguments(
+    declared: Declared, stores: list[UUID], alias: str, keyed: bool
 ) -> None:
-    _, call = declared
+    charge, call = declared
     store = stores[1]
 
-    def bound(job_key: str) -> Any:
-        return call if mode is None else call.using(job_key=job_key, job_key_mode=mode)
+    def bound(task: Task[..., Any], job_key: str, **options: Any) -> Any:
+        return task.using(job_key=job_key if keyed else None, **options)
 
-    with override_settings(SALON_JOBS={**SALON_JOBS, "DATABASE": alias}), tenant_context(store):
-        bound("1").enqueue(store_id=store)
-        bound("2").enqueue_many([call.call(store_id=store, line="b\nb")])
-        enqueue_job("test-call", {"store_id": str(store)}, concurrency_key="mine")
-    assert keys() == [f"{store}:a", f"{store}:b\nb", "mine"]
+    with override_settings(SALON_JOBS={**SALON_JOBS, "DATABASE": alias}):
+        bound(charge, "1").enqueue(card="visa")
+        bound(charge, "2").enqueue_many([charge.call(card="a\nb,\\ '")])
+        bound(charge, "3", concurrency_key="mine").enqueue(card="visa")
+        charge.using(concurrency_key="mine").enqueue_many([charge.call(card="visa"), charge.call(card="amex")])
+        with tenant_context(store):
+            bound(call, "1").enqueue(store_id=store)
+            bound(call, "2").enqueue_many([call.call(store_id=store, line="b\nb")])
+            enqueue_job("test-call", {"store_id": str(store)}, concurrency_key="mine")
+    assert keys() == ["card:visa", "card:a\nb,\\ '", *["mine"] * 3, f"{store}:a", f"{store}:b\nb", "mine"]
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("alias", ["default", "web"])
+@pytest.mark.parametrize(
+    ("mode", "expected"), [("replace", "new"), ("preserve_run_at", "new"), ("unsafe_dedupe", "old")]
+)
 @pytest.mark.parametrize("name", ["test-charge", "test-call"])
 def test_an_upsert_takes_the_new_key_and_what_is_left_alone_keeps_its_own(
-    declared: Declared, stores: list[UUID], name: str, alias: str, mode: KeyMode
+    declared: Declared, stores: list[UUID], name: str, mode: KeyMode, expected: str
 ) -> None:
     payload: dict[str, Any] = {"card": "visa"} if name == "test-charge" else {"store_id": str(stores[0])}
-    with override_settings(SALON_JOBS={**SALON_JOBS, "DATABASE": alias}), tenant_context(stores[0]):
-        for key in ("old", "new"):
-            enqueue_job(name, payload, job_key="same", job_key_mode=mode, concurrency_key=key)
-    assert keys() == ["old" if mode == "unsafe_dedupe" else "new"]
+    for key in ("old", "new"):
+        enqueue_job(name, payload, job_key="same", job_key_mode=mode, concurrency_key=key)
+    assert keys() == [expected]
 
 
 @pytest.mark.parametrize("job_key", [None, "same"])
@@ -98,20 +83,6 @@ def test_a_fan_out_gives_each_store_its_own_key(declared: Declared, stores: list
     assert sorted(map(str, keys())) == [f"{store}:a" for store in stores]
     fan_out(call.using(job_key=job_key, concurrency_key="mine"), line="a")
     assert keys().count("mine") == 3, "those that wait are met, and changed as everything else of them"
-
-
-def test_a_cron_entry_gives_its_job_the_key(declared: Declared) -> None:
-    charge, _ = declared
-    kept = cron_entries.all()
-    cron_entries.clear()
-    try:
-        cron("0 0 1 1 *", charge, payload={"card": "visa"})
-        assert Scheduler(using="default").run_at(datetime(2026, 1, 1, tzinfo=UTC)) == 1
-    finally:
-        cron_entries.clear()
-        for each in kept:
-            cron_entries.add(each)
-    assert keys() == ["card:visa"]
 
 
 def test_sql_gives_it_by_name(stores: list[UUID]) -> None:

@@ -14,7 +14,7 @@ from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import NoCurrentJob, SalonJobsError
 from salon_jobs.core.outcomes import Cancelled, Errored, NotStarted, Snoozed, Succeeded
 from tests import tasks
-from tests.support import change, claim, job_row, run_due, running_on_a_thread, seen
+from tests.support import change, claim, event_fields, row_of, run_due, running_on_a_thread, seen
 from tests.worker.conftest import RunOnThread
 from tests.worker.effects import job_events
 
@@ -26,38 +26,21 @@ def raises(error: BaseException) -> Callable[..., Any]:
     return body
 
 
-def row_of(job_id: int) -> dict[str, Any]:
-    row = job_row(job_id)
-    assert row is not None
-    return row
-
-
 def make_due() -> None:
     change("UPDATE salon_jobs_job SET run_at = now() WHERE state = 'queued'")
 
 
-@pytest.mark.parametrize("enqueue", ["system", "store", "outside"])
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_success_deletes_the_row_unless_it_is_kept(
-    stores: list[UUID], process_id: int, settings: Any, enqueue: str, kept: bool
+    stores: list[UUID], process_id: int, settings: Any, kept: bool
 ) -> None:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "RETAIN_SUCCEEDED": 60 * kept}
-    if enqueue == "system":
-        handle = tasks.system.enqueue()
-    else:
-        handle = (tasks.in_store if enqueue == "store" else tasks.outside).enqueue(store_id=stores[0])
-    [outcome] = run_due(process_id)
-    assert isinstance(outcome, Succeeded)
-    if not kept:
-        assert job_row(handle.id) is None
-        return
-    row = row_of(handle.id)
-    assert (row["state"], row["attempts"], row["leased_by"], row["finished_at"] is None) == (
-        "succeeded",
-        1,
-        None,
-        False,
-    )
+    tasks.system.enqueue()
+    for declared in (tasks.in_store, tasks.outside):
+        declared.enqueue(store_id=stores[0])
+    assert {type(outcome) for outcome in run_due(process_id)} == {Succeeded}
+    rows = seen("SELECT state, attempts, leased_by, finished_at IS NULL FROM salon_jobs_job")
+    assert rows == [("succeeded", 1, None, False)] * 3 * kept
 
 
 def test_the_handler_can_ask_for_its_own_job(stores: list[UUID], hooks: tasks.Hooks, process_id: int) -> None:
@@ -73,22 +56,6 @@ def test_the_handler_can_ask_for_its_own_job(stores: list[UUID], hooks: tasks.Ho
     assert got == [(handle.id, "test-store", 1, 3, stores[2], None)]
     with pytest.raises(NoCurrentJob):
         current_job()
-
-
-def test_backoff_begins_at_about_two_seconds_and_doubles(
-    database: None, hooks: tasks.Hooks, process_id: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    hooks.system = raises(RuntimeError("boom"))
-    tasks.system.using(max_attempts=25).enqueue()
-    waits: list[float] = []
-    for _ in range(4):
-        make_due()
-        run_due(process_id)
-        assert run_due(process_id) == [], "it waits"
-        waits += [row[0] for row in seen("SELECT extract(epoch FROM run_at - now())::float8 FROM salon_jobs_job")]
-    for wait, plain in zip(waits, [2, 4, 8, 16], strict=True):
-        assert 0.9 * plain - 0.5 <= wait <= 1.1 * plain
-    assert job_events(caplog) == ["job_retried"] * 4
 
 
 @pytest.mark.parametrize(
@@ -117,19 +84,6 @@ def test_a_task_says_which_errors_are_retried_and_which_discard_the_job(
     assert len(errors) == (state != "cancelled")
 
 
-@pytest.mark.parametrize(("error", "state"), [(OSError("gone"), "failed"), (IndexError("gone"), "cancelled")])
-def test_they_hold_for_coroutines_too(
-    database: None, hooks: tasks.Hooks, process_id: int, error: Exception, state: str
-) -> None:
-    async def body(**_: object) -> None:
-        raise error
-
-    hooks.coroutine = body
-    handle = tasks.with_async_error_rules.enqueue()
-    run_due(process_id)
-    assert row_of(handle.id)["state"] == state
-
-
 def test_an_error_at_the_last_attempt_is_attempts_exhausted(
     stores: list[UUID], hooks: tasks.Hooks, process_id: int
 ) -> None:
@@ -144,9 +98,12 @@ def test_attempts_end_in_failed_with_an_error_row_each(
 ) -> None:
     hooks.store = raises(RuntimeError("boom"))
     handle = tasks.in_store.enqueue(store_id=stores[0])
-    for _ in range(3):
-        make_due()
+    for wait_s in (2, 4):
         run_due(process_id)
+        [(waits_s,)] = seen("SELECT extract(epoch FROM run_at - now())::float8 FROM salon_jobs_job")
+        assert 0.9 * wait_s - 0.5 <= waits_s <= 1.1 * wait_s
+        make_due()
+    run_due(process_id)
     make_due()
     assert run_due(process_id) == []
     row = row_of(handle.id)
@@ -157,8 +114,8 @@ def test_attempts_end_in_failed_with_an_error_row_each(
     ]
     assert all("in body\n" in error[4] for error in errors)
     assert job_events(caplog) == ["job_retried", "job_retried", "job_failed"]
-    logged = [record for record in caplog.records if getattr(record, "event", "") in ("job_retried", "job_failed")]
-    assert [getattr(record, "event_fields", {})["error"] for record in logged] == ["boom"] * 3
+    logged = [record for record in caplog.records if vars(record).get("event") in ("job_retried", "job_failed")]
+    assert [vars(record)["event_fields"]["error"] for record in logged] == ["boom"] * 3
     assert [record.exc_info is not None for record in logged] == [True, False, True], "not what only repeats the first"
 
 
@@ -168,8 +125,8 @@ def test_an_error_that_names_what_is_redacted_is_not_quoted_in_the_log(
     hooks.system = raises(RuntimeError('{"card_number": "4242", "amount": 7}'))
     tasks.system.using(max_attempts=2).enqueue()
     run_due(process_id)
-    [record] = [record for record in caplog.records if getattr(record, "event", "") == "job_retried"]
-    assert getattr(record, "event_fields", {})["error"] == '{"card_number": "***", "amount": 7}'
+    [fields] = event_fields(caplog, "job_retried")
+    assert fields["error"] == '{"card_number": "***", "amount": 7}'
 
 
 class Unshowable(Exception):
@@ -227,7 +184,7 @@ def test_whatever_a_handler_raises_is_an_error_of_its_job_alone(
 def test_snooze_counts_no_attempt(stores: list[UUID], hooks: tasks.Hooks, process_id: int) -> None:
     hooks.store = raises(Snooze(timedelta(minutes=5)))
     handle = tasks.in_store.enqueue(store_id=stores[0])
-    for _ in range(5):
+    for _ in range(4):
         make_due()
         assert run_due(process_id) == [Snoozed(timedelta(minutes=5))]
     row = row_of(handle.id)
@@ -241,11 +198,8 @@ def test_discard_cancels_with_its_reason(stores: list[UUID], hooks: tasks.Hooks,
     handle = tasks.in_store.enqueue(store_id=stores[0])
     run_due(process_id)
     row = row_of(handle.id)
-    assert (row["state"], row["attempts"], row["reason"]) == (
-        "cancelled",
-        1,
-        "discarded: the invitation was withdrawn\\x00",
-    )
+    assert (row["state"], row["attempts"]) == ("cancelled", 1)
+    assert row["reason"] == "discarded: the invitation was withdrawn\\x00"
 
 
 def test_a_stored_payload_that_no_longer_fits_fails_at_once(database: None, process_id: int) -> None:
@@ -285,42 +239,16 @@ def test_a_runner_survives_every_job_and_an_end_that_can_not_be_written(
 ) -> None:
     beyond = Snooze(timedelta(0))
     beyond.delay = timedelta.max
-    bodies: dict[str, Callable[..., Any]] = {
-        "1 exit": raises(SystemExit(1)),
-        "2 beyond the calendar": raises(beyond),
-        "3 unshowable": raises(Unshowable()),
-        "4 exit when shown": raises(Exits()),
-        "5 fine": lambda **_: None,
-    }
+    bodies = {"1 exit": raises(SystemExit(1)), "2 beyond the calendar": raises(beyond), "3 fine": lambda: None}
     hooks.system = lambda note: bodies[note]()
     for note in bodies:
         tasks.system.enqueue(note=note)
     with running_on_a_thread(process_id, claim(process_id)) as runner:
         assert not runner.ended
-    assert seen("SELECT payload->>'note', state, attempts FROM salon_jobs_job ORDER BY 1") == [
-        (note, "queued", 1) for note in sorted(bodies) if note != "5 fine"
-    ]
-    assert [row[0].rpartition(".")[2] for row in seen("SELECT error_class FROM salon_jobs_job_error ORDER BY id")] == [
-        "SystemExit",
-        "DataError",
-        "Unshowable",
-        "Exits",
-    ]
-
-
-def test_a_runner_survives_a_job_whose_run_can_not_even_begin(
-    database: None, hooks: tasks.Hooks, process_id: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    ran: list[dict[str, str]] = []
-    hooks.system = lambda **arguments: ran.append(arguments)
-    for note in ("1 unknown", "2 fine"):
-        tasks.system.enqueue(note=note)
-    unknown, fine = claim(process_id)
-    with running_on_a_thread(process_id, [unknown._replace(task="tests-nowhere"), fine]) as runner:
-        assert not runner.ended
-    assert ran == [{"note": "2 fine"}]
-    assert seen("SELECT id, state FROM salon_jobs_job") == [(unknown.id, "running")]
-    assert f"the end of job {unknown.id} could not be written" in caplog.text
+    rows = seen("SELECT payload->>'note', state, attempts FROM salon_jobs_job ORDER BY 1")
+    assert rows == [(note, "queued", 1) for note in list(bodies)[:2]]
+    errors = seen("SELECT error_class FROM salon_jobs_job_error ORDER BY id")
+    assert errors == [("builtins.SystemExit",), ("django.db.utils.DataError",)]
 
 
 class Uncomputable(Backoff):

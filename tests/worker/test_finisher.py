@@ -8,7 +8,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from django.db import connections
 
 from salon_jobs.jobs.queries import Leases
 from salon_jobs.worker.ends import report_successes
@@ -30,41 +29,6 @@ def test_only_what_is_still_owned_is_finished(process_id: int, settings: Any, ke
     kept_rows = [(ids[0], "succeeded", 1), (ids[3], "succeeded", 1)] if kept else []
     left = [(ids[1], "running", 0), (ids[2], "running", 0)]
     assert seen("SELECT id, state, attempts FROM salon_jobs_job ORDER BY id") == sorted(left + kept_rows)
-
-
-def test_a_locked_row_is_left_for_the_next_time_and_holds_up_none(process_id: int) -> None:
-    ids = [tasks.system.enqueue().id for _ in range(3)]
-    jobs = claim(process_id)
-    with connections["owner"].cursor() as cursor:
-        cursor.execute("BEGIN")
-        cursor.execute("SELECT FROM salon_jobs_job WHERE id = %s FOR UPDATE", [ids[1]])
-        assert leases_of(process_id).finish_many(jobs) == {jobs[0].fence, jobs[2].fence}
-        cursor.execute("ROLLBACK")
-    assert leases_of(process_id).finish_many(jobs) == {jobs[1].fence}
-
-
-def test_runs_of_different_leases_are_finished_together(process_id: int) -> None:
-    for _ in range(4):
-        tasks.system.enqueue()
-    jobs = [*claim(process_id, 2), *claim(process_id, 2)]
-    assert jobs[0].lease == jobs[1].lease != jobs[2].lease == jobs[3].lease
-    change("UPDATE salon_jobs_job SET lease = %s WHERE id = %s", jobs[0].lease, jobs[3].id)
-    assert leases_of(process_id).finish_many(jobs) == {job.fence for job in jobs[:3]}
-
-
-def test_a_row_that_was_locked_is_finished_once_it_is_free(process_id: int, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
-    job = tasks.system.enqueue()
-    claimed = claim(process_id)
-    with connections["owner"].cursor() as cursor:
-        cursor.execute("BEGIN")
-        cursor.execute("SELECT FROM salon_jobs_job WHERE id = %s FOR UPDATE", [job.id])
-        with running_on_a_thread(process_id, []) as runner:
-            runner._jobs.put(claimed)
-            assert not runner._jobs.wait_idle(0.5)
-            cursor.execute("ROLLBACK")
-            assert runner._jobs.wait_idle(10)
-    assert job_events(caplog) == ["job_succeeded"]
 
 
 def test_a_lost_lease_is_logged_among_runs_that_succeeded(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -14,14 +14,14 @@ import pytest
 from django.db import OperationalError
 
 from salon_jobs import Snooze
-from salon_jobs.core.error_report import report
 from salon_jobs.jobs import control, queries
-from salon_jobs.models import Process
 from salon_jobs.process.heartbeat import application_name
 from salon_jobs.worker.maintenance import RescueCounts, rescue_process
 from tests import tasks
+from tests.e2e.worker_process import eventually
 from tests.settings import url_for
-from tests.support import change, claim, leases_of, rescuer, seen, working
+from tests.support import another_process, be_silent, change, claim, event_fields, leases_of, rescuer, seen, working
+from tests.worker.ends import RETURNS
 
 # Far less than until the other transaction ends, which is never while a test waits for a job.
 SOON_S = 10.0
@@ -48,26 +48,11 @@ def ends() -> list[tuple[Any, ...]]:
     return seen("SELECT state, count(*) FROM salon_jobs_job GROUP BY state ORDER BY state")
 
 
-def be_silent(process_id: int) -> None:
-    change("UPDATE salon_jobs_process SET heartbeat_at = now() - interval '1 min' WHERE id = %s", process_id)
-
-
 @contextmanager
 def within(seconds: float) -> Generator[None]:
     began = time.monotonic()
     yield
     assert time.monotonic() - began < seconds
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SOON_S
-    while not condition():
-        assert time.monotonic() < deadline, ends()
-        time.sleep(0.01)
-
-
-def events(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
-    return [record.event_fields for record in caplog.records if getattr(record, "event", "") == event]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("commits", "ended"), [(True, ("cancelled", "superseded")), (False, ("queued", ""))])
@@ -90,12 +75,12 @@ def test_a_rescue_leaves_the_job_whose_key_is_held_until_the_holder_ends(
         assert rescue_process(process_id, None, using="default") == RescueCounts(processes=1, queued=10)
     assert ends() == [("queued", 10), ("running", 1)]
     assert seen("SELECT count(*) FROM salon_jobs_process") == [(0,)], "the burial is not rolled back"
-    [logged] = events(caplog, "process_dead")
+    [logged] = event_fields(caplog, "process_dead")
     assert (logged["jobs"], logged["held_up"]) == (10, 1)
     with within(SOON_S):
         for _ in range(3):
             assert rescuer().run_once() == RescueCounts()
-    assert len(events(caplog, "process_dead")) == 1, "once, not with every sweep"
+    assert len(event_fields(caplog, "process_dead")) == 1, "once, not with every sweep"
     if commits:
         other.commit()
     else:
@@ -116,22 +101,22 @@ def test_a_rescue_leaves_rows_that_another_transaction_has_locked(
     assert rescuer().run_once() == RescueCounts(processes=1, queued=3)
 
 
-def test_of_two_thousand_jobs_those_whose_keys_are_free_are_rescued_soon(
+def test_of_hundreds_of_jobs_those_whose_keys_are_free_are_rescued_soon(
     stores: list[UUID], process_id: int, other: psycopg.Connection
 ) -> None:
     for store in stores[:2]:
-        tasks.keyed.enqueue_many([tasks.keyed.call(store_id=store, number=n) for n in range(1000)])
-    assert len(claim(process_id, 2000)) == 2000
-    hold_keys(other, stores[0], *range(0, 1000, 2))
+        tasks.keyed.enqueue_many([tasks.keyed.call(store_id=store, number=n) for n in range(400)])
+    assert len(claim(process_id, 800)) == 800
+    hold_keys(other, stores[0], *range(0, 400, 2))
     sweeper, queued = rescuer(), 0
     with within(SOON_S):
         queued = rescue_process(process_id, None, using="default").queued
         # On a busy machine the search for those that are held up can reach its end of a second before all are seen.
-        while queued < 1500:
+        while queued < 600:
             queued += sweeper.run_once().queued
-    assert ends() == [("queued", 1500), ("running", 500)]
+    assert ends() == [("queued", 600), ("running", 200)]
     other.rollback()
-    assert sweeper.run_once() == RescueCounts(processes=1, queued=500)
+    assert sweeper.run_once() == RescueCounts(processes=1, queued=200)
 
 
 def test_an_owner_whose_jobs_are_held_hides_no_other(
@@ -139,7 +124,7 @@ def test_an_owner_whose_jobs_are_held_hides_no_other(
 ) -> None:
     tasks.keyed.enqueue(store_id=stores[0], number=1)
     claim(process_id)
-    later = int(Process.objects.create(kind="worker", hostname="test", pid=2).pk)
+    later = another_process()
     tasks.in_store.enqueue(store_id=stores[0])
     claim(later)
     change("DELETE FROM salon_jobs_process")
@@ -167,7 +152,7 @@ def test_a_process_whose_row_is_held_keeps_no_other_from_being_rescued(
 ) -> None:
     tasks.in_store.enqueue(store_id=stores[0])
     claim(process_id)
-    held = int(Process.objects.create(kind="worker", hostname="test", pid=2).pk)
+    held = another_process()
     for process in (process_id, held):
         be_silent(process)
     other.execute("SELECT FROM salon_jobs_process WHERE id = %s FOR UPDATE", [held])
@@ -175,7 +160,7 @@ def test_a_process_whose_row_is_held_keeps_no_other_from_being_rescued(
     with within(SOON_S):
         assert sweeper.run_once() == RescueCounts(processes=1, queued=1)
         assert sweeper.run_once() == RescueCounts()
-    assert [fields["process_id"] for fields in events(caplog, "rescue_held_up")] == [held]
+    assert [fields["process_id"] for fields in event_fields(caplog, "rescue_held_up")] == [held]
     other.rollback()
     assert sweeper.run_once() == RescueCounts(processes=1)
 
@@ -191,21 +176,15 @@ def test_what_is_given_back_waits_for_no_key(stores: list[UUID], process_id: int
     assert ends() == [("queued", 8), ("running", 2)]
 
 
-@pytest.mark.parametrize("verb", ["fail", "requeue"])
+@pytest.mark.parametrize("verb", ["fail", "release"])
 def test_the_end_of_one_run_gives_up_and_has_changed_nothing(
     stores: list[UUID], process_id: int, other: psycopg.Connection, verb: str
 ) -> None:
     tasks.keyed.enqueue(store_id=stores[0], number=1)
     [job] = claim(process_id)
     hold_keys(other, stores[0], 1)
-    verbs: dict[str, Callable[[], object]] = {
-        "fail": lambda: leases_of(process_id).fail(
-            job, report(ValueError()), delay=timedelta(0), final=False, reason="spent"
-        ),
-        "requeue": lambda: leases_of(process_id).requeue([(job.id, job.lease)]),
-    }
     with within(SOON_S), pytest.raises(OperationalError) as raised:
-        verbs[verb]()
+        RETURNS[verb](job, process_id)
     assert queries.is_held_up(raised.value)
     assert ends() == [("running", 1)]
     assert seen("SELECT count(*) FROM salon_jobs_job_error") == [(0,)]
@@ -229,10 +208,10 @@ def test_a_run_whose_retry_is_held_frees_its_thread(
     held = tasks.keyed.using(priority=-1).enqueue(store_id=stores[0], number=1)
     tasks.in_store.enqueue(store_id=stores[0])
     with working(process_id):
-        wait_until(lambda: ends() == [("running", 1)])
-        assert [fields["job_id"] for fields in events(caplog, "job_held_up")] == [held.id]
+        eventually(lambda: ends() == [("running", 1)])
+        assert [fields["job_id"] for fields in event_fields(caplog, "job_held_up")] == [held.id]
         other.rollback()
-        wait_until(lambda: ends() == [("queued", 1)])
+        eventually(lambda: ends() == [("queued", 1)])
     [(state, attempts, is_later)] = seen("SELECT state, attempts, run_at > now() FROM salon_jobs_job")
     assert (state, attempts, is_later) == ("queued", 1 if how == "fails" else 0, True)
 
@@ -249,7 +228,7 @@ def test_a_cancellation_in_flight_holds_up_only_its_own_job(
     held = tasks.system.using(priority=-1, max_attempts=1).enqueue()
     tasks.system.enqueue()
     with working(process_id):
-        wait_until(lambda: ends() == [("running", 1)])
+        eventually(lambda: ends() == [("running", 1)])
         other.rollback()
-        wait_until(lambda: ends() == [("failed", 1)])
+        eventually(lambda: ends() == [("failed", 1)])
     assert control.retry_jobs([held.id], using="default")[0].changed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from uuid import UUID
 
 import pytest
 from django.db import connection
@@ -11,7 +10,6 @@ from django.db import connection
 from salon_jobs.core.outcomes import Lost, Released, Succeeded
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs.limits import Limits
-from salon_jobs.worker.chunks import joins_chunk
 from salon_jobs.worker.executor import execute
 from salon_jobs.worker.fair_claim import FairClaim
 from tests import tasks
@@ -66,11 +64,3 @@ def own_backend() -> int:
         cursor.execute("SELECT pg_backend_pid()")
         [(pid,)] = cursor.fetchall()
         return int(pid)
-
-
-def test_a_job_with_a_large_payload_runs_in_no_chunk(process_id: int, stores: list[UUID]) -> None:
-    tasks.in_chunks.enqueue(stores[0], tasks.Sale(1))
-    [job] = claim(process_id)
-    task = running_job(job, process_id).declaration
-    assert joins_chunk(task, job)
-    assert not joins_chunk(task, job._replace(payload=""))

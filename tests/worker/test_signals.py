@@ -16,7 +16,7 @@ from salon_jobs.core.records import JobState
 from salon_jobs.jobs.current import running
 from salon_jobs.signals import job_enqueued, job_finished, job_started
 from tests import tasks
-from tests.support import change, claim, job_row, run_due, running_on_a_thread, seen
+from tests.support import change, job_row, run_due, run_on_threads, seen
 from tests.tasks import Hooks
 
 Heard = list[tuple[Any, ...]]
@@ -51,8 +51,7 @@ def test_a_success_is_told_after_its_commit(process_id: int, stores: list[UUID],
     store = tasks.in_store.enqueue(store_id=stores[0])
     assert heard == [("enqueued", tasks.system, [system.id]), ("enqueued", tasks.in_store, [store.id])]
     heard.clear()
-    with running_on_a_thread(process_id, claim(process_id)):
-        pass
+    run_on_threads(process_id)
     assert sorted(heard, key=str) == sorted(
         [
             ("started", tasks.system, system.id, True, False),
@@ -105,6 +104,25 @@ def test_a_final_failure_and_a_job_that_never_began(process_id: int, hooks: Hook
         ("finished", expired.id, JobState.CANCELLED),
     ]
     assert isinstance(heard[1][5], SystemExit)
+
+
+def test_each_job_of_a_chunk_has_its_signals(process_id: int, stores: list[UUID], hooks: Hooks, heard: Heard) -> None:
+    calls = [tasks.in_chunks.call(stores[0], tasks.Sale(number)) for number in range(2)]
+    a, b = (handle.id for handle in tasks.in_chunks.enqueue_many(calls))
+
+    def split(**_: object) -> None:
+        hooks.reset()
+        raise ValueError
+
+    hooks.store = split
+    for state in (JobState.QUEUED, JobState.SUCCEEDED):
+        heard.clear()
+        change("UPDATE salon_jobs_job SET alone = false")
+        run_on_threads(process_id)
+        started = [(entry[0], entry[2]) for entry in heard[:2]]
+        finished = [(entry[0], entry[2], entry[3]) for entry in heard[2:]]
+        assert started == [("started", a), ("started", b)]
+        assert finished == [("finished", a, state), ("finished", b, state)]
 
 
 def test_many_jobs_are_one_signal_sent_in_the_callers_transaction(stores: list[UUID], heard: Heard) -> None:

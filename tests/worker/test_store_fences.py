@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 import pytest
 from django.db import connections, transaction
 
-from salon_jobs.core.error_report import report
-from salon_jobs.core.errors import Expired
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import registry
 from salon_jobs.models import Process
@@ -23,32 +19,31 @@ from salon_jobs.worker.fair_claim import claim_groups, share_out
 from salon_jobs.worker.group_scanner import ClaimFilter, list_groups
 from salon_jobs.worker.maintenance import RescueCounts, rescue_process
 from tests import tasks
-from tests.support import change, claim, elsewhere, job_row, leases_of, moved_to, seen
+from tests.support import (
+    another_process,
+    be_silent,
+    change,
+    claim,
+    elsewhere,
+    event_fields,
+    job_row,
+    leases_of,
+    moved_to,
+    row_of,
+    seen,
+    wait_until_waiting,
+)
+from tests.worker.effects import states
+from tests.worker.ends import ENDS, FENCED, RETURNS
 
-T = TypeVar("T")
 SILENCE = timedelta(seconds=15)
-ZERO = timedelta(0)
 
 
-def wait_until_somebody_waits_for_a_lock(role: str = "worker_runtime") -> None:
-    deadline = time.monotonic() + 10
-    while seen("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND usename = %s", role) == [(0,)]:
-        assert time.monotonic() < deadline, "nobody waits"
-        time.sleep(0.01)
-
-
-def be_silent(process_id: int) -> None:
-    change("UPDATE salon_jobs_process SET heartbeat_at = now() - interval '1 h' WHERE id = %s", process_id)
-
-
-def states() -> list[str]:
-    return [row[0] for row in seen("SELECT state FROM salon_jobs_job ORDER BY id")]
-
-
+@pytest.mark.parametrize("keep", [0, 60], ids=["deleted", "kept"])
 @pytest.mark.parametrize("wrong", ["lease", "process", "state"])
-@pytest.mark.parametrize("verb", ["finish", "fail", "requeue", "cancel_run", "expire_run"])
-def test_without_the_lease_nothing_changes(stores: list[UUID], process_id: int, wrong: str, verb: str) -> None:
-    handle = tasks.in_store.enqueue(store_id=stores[0])
+def test_without_the_lease_no_end_changes_anything(process_id: int, settings: Any, wrong: str, keep: int) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "RETAIN_SUCCEEDED": keep}
+    handle = tasks.system.enqueue()
     [job] = claim(process_id)
     owner = process_id
     if wrong == "lease":
@@ -58,32 +53,14 @@ def test_without_the_lease_nothing_changes(stores: list[UUID], process_id: int, 
     else:
         change(f"UPDATE salon_jobs_job SET {moved_to('queued', lease='lease')}")
     before = job_row(handle.id)
-    verbs: dict[str, Callable[[], object]] = {
-        "finish": lambda: leases_of(owner).finish(job),
-        "fail": lambda: leases_of(owner).fail(job, report(ValueError()), delay=ZERO, final=False, reason="spent"),
-        "requeue": lambda: leases_of(owner).requeue([(job.id, job.lease)]),
-        "cancel_run": lambda: leases_of(owner).cancel_run(job, "x"),
-        "expire_run": lambda: leases_of(owner).expire_run(job, report(Expired()), "x"),
-    }
-    assert not verbs[verb]()
+    assert [name for name, end in FENCED.items() if end(job, owner)] == []
     assert job_row(handle.id) == before
     assert seen("SELECT count(*) FROM salon_jobs_job_error") == [(0,)]
 
 
-def test_every_claim_has_a_lease_of_its_own(stores: list[UUID], process_id: int) -> None:
-    tasks.in_store.enqueue(store_id=stores[0])
-    leases: list[int] = []
-    for _ in range(3):
-        [job] = claim(process_id)
-        leases.append(job.lease)
-        assert leases_of(process_id).requeue([(job.id, job.lease)])
-    assert len(set(leases)) == 3
-    assert all(0 < lease < 2**63 for lease in leases)
-
-
 def test_four_claimers_never_share_a_job(stores: list[UUID], process_id: int) -> None:
-    tasks.in_store.enqueue_many(tasks.in_store.call(store_id=stores[n % 3], number=n) for n in range(400))
-    processes = [Process.objects.create(kind="worker", hostname="test", pid=n).pk for n in range(4)]
+    tasks.in_store.enqueue_many(tasks.in_store.call(store_id=stores[n % 3], number=n) for n in range(120))
+    processes = [another_process() for _ in range(4)]
     start = threading.Barrier(4)
 
     def work(process: int) -> list[int]:
@@ -98,7 +75,7 @@ def test_four_claimers_never_share_a_job(stores: list[UUID], process_id: int) ->
         futures = [elsewhere(pool, partial(work, process)) for process in processes]
         claimed = [future.result(30) for future in futures]
     everything = [job_id for mine in claimed for job_id in mine]
-    assert len(everything) == len(set(everything)) == 400
+    assert len(everything) == len(set(everything)) == 120
     for process, mine in zip(processes, claimed, strict=True):
         assert {row[0] for row in seen("SELECT id FROM salon_jobs_job WHERE leased_by = %s", process)} == set(mine)
 
@@ -110,27 +87,6 @@ def test_a_claim_passes_by_what_another_holds(stores: list[UUID], process_id: in
         assert [job.id for job in claim(process_id)] == [second]
 
 
-def test_claims_follow_priority_then_run_at_within_the_asked_queues(stores: list[UUID], process_id: int) -> None:
-    def add(**options: Any) -> int:
-        return tasks.in_store.using(**options).enqueue(store_id=stores[0]).id
-
-    late, urgent, early, mail = add(), add(priority=-5), add(), add(queue="mail")
-    change("UPDATE salon_jobs_job SET run_at = now() - interval '1 min' WHERE id = %s", early)
-    add(run_at=seen("SELECT now() + interval '1 h'")[0][0])
-    names = registry.task_names()
-    assert [job.id for job in leases_of(process_id).claim_due(names, 9, queues=["default"])] == [urgent, early, late]
-    assert leases_of(process_id).claim_due(["test-system"], 9) == []
-    assert [job.id for job in leases_of(process_id).claim_due(names, 9)] == [mail]
-
-
-def test_a_dead_process_claims_nothing(stores: list[UUID], process_id: int) -> None:
-    tasks.in_store.enqueue(store_id=stores[0])
-    be_silent(process_id)
-    assert rescue_process(process_id, SILENCE, using="default") == RescueCounts(processes=1)
-    assert claim(process_id) == []
-    assert states() == ["queued"]
-
-
 def test_a_rescue_waits_for_a_claim_in_flight_and_includes_its_jobs(stores: list[UUID], process_id: int) -> None:
     handle = tasks.in_store.enqueue(store_id=stores[0])
     be_silent(process_id)
@@ -138,11 +94,10 @@ def test_a_rescue_waits_for_a_claim_in_flight_and_includes_its_jobs(stores: list
         with transaction.atomic():
             claim(process_id)
             rescue = elsewhere(pool, lambda: rescue_process(process_id, SILENCE, using="default"))
-            wait_until_somebody_waits_for_a_lock()
+            wait_until_waiting()
             assert not rescue.done()
         assert rescue.result(10) == RescueCounts(processes=1, queued=1)
-    row = job_row(handle.id)
-    assert row is not None
+    row = row_of(handle.id)
     assert (row["state"], row["attempts"], row["rescues"], row["leased_by"]) == ("queued", 0, 1, None)
     assert row["lease"] == 0
 
@@ -154,17 +109,9 @@ def test_a_claim_behind_a_rescue_gets_nothing(stores: list[UUID], process_id: in
         with transaction.atomic():
             rescue_process(process_id, SILENCE, using="default")
             late: Future[list[ClaimedJob]] = elsewhere(pool, lambda: claim(process_id))
-            wait_until_somebody_waits_for_a_lock()
+            wait_until_waiting()
         assert late.result(10) == []
     assert states() == ["queued"]
-
-
-def test_a_process_that_beats_is_not_declared_dead(stores: list[UUID], process_id: int) -> None:
-    tasks.in_store.enqueue(store_id=stores[0])
-    claim(process_id)
-    assert rescue_process(process_id, SILENCE, using="default") == RescueCounts()
-    assert seen("SELECT count(*) FROM salon_jobs_process") == [(1,)]
-    assert states() == ["running"]
 
 
 def test_a_beat_that_comes_first_wins_against_a_rescue_that_waits(stores: list[UUID], process_id: int) -> None:
@@ -175,7 +122,7 @@ def test_a_beat_that_comes_first_wins_against_a_rescue_that_waits(stores: list[U
         with transaction.atomic():
             Process.objects.filter(pk=process_id).update(heartbeat_at=seen("SELECT clock_timestamp()")[0][0])
             rescue = elsewhere(pool, lambda: rescue_process(process_id, SILENCE, using="default"))
-            wait_until_somebody_waits_for_a_lock()
+            wait_until_waiting()
         assert rescue.result(10) == RescueCounts()
     assert states() == ["running"]
 
@@ -188,12 +135,12 @@ def test_two_rescues_at_once_count_one(stores: list[UUID], process_id: int) -> N
         with transaction.atomic():
             assert rescue_process(process_id, SILENCE, using="default") == RescueCounts(processes=1, queued=1)
             second = elsewhere(pool, lambda: rescue_process(process_id, SILENCE, using="default"))
-            wait_until_somebody_waits_for_a_lock()
+            wait_until_waiting()
         assert second.result(10) in (RescueCounts(), RescueCounts(processes=1))
     assert seen("SELECT state, rescues FROM salon_jobs_job") == [("queued", 1)]
 
 
-@pytest.mark.parametrize("verb", ["rescue", "requeue", "fail"])
+@pytest.mark.parametrize("verb", ["rescue", "release", "fail"])
 def test_a_twin_that_commits_at_this_very_moment_supersedes_one_and_holds_up_none(
     stores: list[UUID], process_id: int, verb: str
 ) -> None:
@@ -202,20 +149,11 @@ def test_a_twin_that_commits_at_this_very_moment_supersedes_one_and_holds_up_non
     jobs = claim(process_id)
     if verb == "rescue":
         change("DELETE FROM salon_jobs_process")
-    pairs = [(job.id, job.lease) for job in jobs]
-    verbs: dict[str, Callable[[], object]] = {
-        "rescue": lambda: leases_of(process_id).rescue("went silent"),
-        "requeue": lambda: leases_of(process_id).requeue(pairs),
-        "fail": lambda: [
-            leases_of(process_id).fail(job, report(ValueError()), delay=timedelta(0), final=False, reason="")
-            for job in jobs
-        ],
-    }
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
             tasks.keyed.enqueue(store_id=stores[0], number=1)
-            given_back = elsewhere(pool, verbs[verb])
-            wait_until_somebody_waits_for_a_lock()
+            given_back = elsewhere(pool, lambda: [RETURNS[verb](job, process_id) for job in jobs])
+            wait_until_waiting()
         given_back.result(10)
     assert states() == ["queued", "cancelled", "queued", "queued"]
     assert seen("SELECT reason FROM salon_jobs_job WHERE state = 'cancelled'") == [("superseded",)]
@@ -235,40 +173,30 @@ def test_one_row_that_can_not_be_changed_holds_up_no_rescue(
     finally:
         change("ALTER TABLE salon_jobs_job DROP CONSTRAINT refused")
     assert states() == ["queued", "running", "cancelled", "queued", "queued"]
-    [record] = [record for record in caplog.records if getattr(record, "event", "") == "job_not_rescued"]
-    fields = record.event_fields  # type: ignore[attr-defined]
-    assert (fields["task_name"], fields["job_id"]) == ("test-keyed", handles[1].id)
-    assert (fields["store_id"], fields["attempt"]) == (stores[0], 1)
+    [fields] = event_fields(caplog, "job_not_rescued")
+    named = {"task_name": "test-keyed", "job_id": handles[1].id, "store_id": stores[0], "attempt": 1}
+    assert named.items() <= fields.items()
 
 
-@pytest.mark.parametrize("verb", ["fail", "cancel_run", "expire_run", "rescue", "finish_keep"])
+@pytest.mark.parametrize(
+    ("verb", "state"),
+    [
+        ("fail", "failed"),
+        ("cancel", "cancelled"),
+        ("expire", "cancelled"),
+        ("rescue", "failed"),
+        ("finish", "succeeded"),
+    ],
+)
 def test_counts_that_can_grow_no_further_end_a_job_like_any_other(
-    stores: list[UUID], process_id: int, verb: str, settings: Any
+    process_id: int, settings: Any, verb: str, state: str
 ) -> None:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "RETAIN_SUCCEEDED": None}
-    tasks.in_store.using(max_attempts=32767).enqueue(store_id=stores[0])
+    tasks.system.using(max_attempts=32767).enqueue()
     change("UPDATE salon_jobs_job SET attempts = 32767, rescues = 32767")
     [job] = claim(process_id)
-    verbs: dict[str, Callable[[], object]] = {
-        "fail": lambda: leases_of(process_id).fail(job, report(ValueError()), delay=ZERO, final=False, reason="spent"),
-        "cancel_run": lambda: leases_of(process_id).cancel_run(job, "discarded"),
-        "expire_run": lambda: leases_of(process_id).expire_run(job, report(Expired()), "expired"),
-        "rescue": lambda: leases_of(process_id).rescue("went silent"),
-        "finish_keep": lambda: leases_of(process_id).finish(job),
-    }
-    verbs[verb]()
-    ended = {"fail": "failed", "rescue": "failed", "finish_keep": "succeeded"}
-    assert seen("SELECT state, attempts, rescues FROM salon_jobs_job") == [(ended.get(verb, "cancelled"), 32767, 32767)]
-
-
-def test_leases_that_the_process_does_not_know_are_found(stores: list[UUID], process_id: int) -> None:
-    for _ in range(3):
-        tasks.in_store.enqueue(store_id=stores[0])
-    one, two, three = claim(process_id)
-    unknown = leases_of(process_id).other_leases([(two.id, two.lease)])
-    assert sorted(unknown) == [(one.id, one.lease), (three.id, three.lease)]
-    assert len(leases_of(process_id).requeue([*unknown, (two.id, two.lease + 5)])) == 2
-    assert states() == ["queued", "running", "queued"]
+    ENDS[verb](job, process_id)
+    assert seen("SELECT state, attempts, rescues FROM salon_jobs_job") == [(state, 32767, 32767)]
 
 
 def test_the_row_decides_an_unclear_end(stores: list[UUID], process_id: int, settings: Any) -> None:
@@ -290,7 +218,7 @@ def test_a_process_declared_dead_claims_no_success_that_another_run_had(stores: 
     [job] = claim(process_id)
     be_silent(process_id)
     assert rescue_process(process_id, SILENCE, using="default") == RescueCounts(processes=1, queued=1)
-    other = int(Process.objects.create(kind="worker", hostname="test", pid=2).pk)
+    other = another_process()
     [again] = claim(other)
     assert leases_of(other).finish(again)
     assert leases_of(other).committed(again)

@@ -14,7 +14,6 @@ from project.salon.models import Customer
 from salon_jobs.core.errors import TenantContextError
 from salon_jobs.core.outcomes import Errored, Succeeded
 from salon_jobs.db.statements import in_one_trip
-from salon_jobs.jobs.current import current_job
 from salon_jobs.tenancy import guc
 from salon_jobs.tenancy.context import StoreJobContext
 from tests import tasks
@@ -132,26 +131,7 @@ def test_what_is_committed_keeps_its_callbacks_though_the_run_is_interrupted_the
     assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
 
 
-def test_a_handler_that_finishes_its_job_itself_is_done(run_here: RunHere) -> None:
-    def body(**_: object) -> None:
-        write()
-        current_job().finish()
-
-    assert run_here(body) == Succeeded(finished=True)
-    assert written() == ["effect"]
-
-
 def test_only_a_uuid_becomes_a_literal(database: None) -> None:
     harmful: Any = "'); DROP TABLE customer; --"
     with transaction.atomic(), pytest.raises(TenantContextError, match="must be a UUID"):
         guc.begin_as(connections["default"], harmful, "true")
-
-
-def test_the_functions_are_for_the_worker_alone(database: None) -> None:
-    assert seen(
-        "SELECT proname, proowner::regrole::text, prosecdef, array_to_string(proacl, ' ') FROM pg_proc"
-        " WHERE proname ~ '^salon_jobs_(finish|claim)' ORDER BY 1"
-    ) == [
-        (name, "migrator", False, "migrator=X/migrator worker_runtime=X/migrator")
-        for name in ("salon_jobs_claim", "salon_jobs_claim_groups", "salon_jobs_finish")
-    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from uuid import UUID
 
 import pytest
@@ -17,7 +18,7 @@ from salon_jobs.worker.chunk_claim import ChunkClaimer
 from salon_jobs.worker.claim import Claimer
 from salon_jobs.worker.fair_claim import FairClaim
 from tests import tasks
-from tests.support import change, claim, leases_of, seen
+from tests.support import change, claim, event_fields, leases_of, seen
 
 _FUNCTION = """
 CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -35,7 +36,7 @@ REFUSALS = {
 }
 
 
-@pytest.fixture(params=REFUSALS)
+@pytest.fixture
 def refusing(request: pytest.FixtureRequest, database: None) -> Iterator[Callable[[], None]]:
     """Have the database refuse to claim jobs with the number -1; yield what mends that."""
 
@@ -80,23 +81,21 @@ def of_a_worker(process_id: int) -> list[ClaimedJob]:
 
 def for_a_chunk(process_id: int) -> list[ClaimedJob]:
     [first] = claim(process_id, 1)
-    chunks = ChunkClaimer(leases_of(process_id), JobBuffer(1), lambda: load_limits(using="default"))
-    return [first, *chunks.claim(first, 10)]
+    return [
+        first,
+        *ChunkClaimer(leases_of(process_id), JobBuffer(1), partial(load_limits, using="default")).claim(first, 10),
+    ]
 
 
 CLAIMS = (few, batch, prepared, by_group, within_limits, of_a_worker, for_a_chunk)
+CASES = [("trigger", claim_some) for claim_some in CLAIMS] + [("deferred", few), ("constraint", few)]
 
 
 def add(store: UUID, *numbers: int) -> list[int]:
     return [tasks.in_chunks.enqueue(store, tasks.Sale(number)).id for number in numbers]
 
 
-def logged(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:
-    records = [record for record in caplog.records if getattr(record, "event", "") == "job_not_claimed"]
-    return [record.event_fields for record in records]  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("claim_some", CLAIMS)
+@pytest.mark.parametrize(("refusing", "claim_some"), CASES, indirect=["refusing"])
 def test_the_others_are_claimed_and_the_row_is_named_once(
     stores: list[UUID],
     process_id: int,
@@ -106,7 +105,7 @@ def test_the_others_are_claimed_and_the_row_is_named_once(
 ) -> None:
     first, refused, *others = add(stores[0], 0, -1, 1, 2)
     assert sorted(job.id for job in claim_some(process_id)) == [first, *others]
-    [fields] = logged(caplog)
+    [fields] = event_fields(caplog, "job_not_claimed")
     assert fields.pop("error") in ("not this one", _VIOLATED)
     assert fields == {"task_name": "test-chunk", "job_id": refused, "store_id": stores[0], "attempt": 1}
     assert seen("SELECT id FROM salon_jobs_job WHERE state = 'queued'") == [(refused,)]
@@ -114,7 +113,7 @@ def test_the_others_are_claimed_and_the_row_is_named_once(
 
     queries._left_out[refused] = 0.0  # a minute later
     assert few(process_id) == []
-    assert len(logged(caplog)) == 1
+    assert len(event_fields(caplog, "job_not_claimed")) == 1
     refusing()
     queries._left_out[refused] = 0.0
     assert [job.id for job in few(process_id)] == [refused]
@@ -140,7 +139,7 @@ def test_more_of_them_than_a_claim_takes_are_left_out_claim_by_claim(
         with suppress(queries.ClaimFailed):
             claimed += claim(process_id, 2)
     assert [job.id for job in claimed] == [good]
-    assert len(logged(caplog)) == 5
+    assert len(event_fields(caplog, "job_not_claimed")) == 5
 
 
 @pytest.mark.parametrize("refusing", ["trigger"], indirect=True)

@@ -10,7 +10,7 @@ import pytest
 from django.db import OperationalError, connections
 
 from salon_jobs.core.errors import OutcomeUnknown
-from salon_jobs.core.outcomes import Errored, Lost, Outcome, Released, Split, Succeeded, Unknown
+from salon_jobs.core.outcomes import Errored, Outcome, Released, Split, Succeeded, Unknown
 from salon_jobs.jobs import statistics, timeline
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.queries import Leases
@@ -56,12 +56,15 @@ def test_a_row_that_is_gone_is_no_success_of_a_run_that_sent_nothing(
     assert "job_lease_lost" in job_events(caplog)
 
 
-def test_a_commit_without_an_answer_succeeded_on_the_same_timeline(
-    process_id: int, readings: list[tuple[float, str]]
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_commit_without_an_answer_succeeded_on_the_same_timeline_and_a_kept_row_on_any(
+    process_id: int, readings: list[tuple[float, str]], settings: Any, kept: bool
 ) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "RETAIN_SUCCEEDED": 60 * kept}
+    readings.extend([EARLIER] * kept)
     timeline.record_timeline(using="default")
     timeline.record_timeline(using="default")
-    assert [known for _, known in readings] == ["00000001"]
+    assert [known for _, known in readings] == ["00000000"] * kept + ["00000001"]
     running = one_run(process_id)
     running.end()
     assert isinstance(settle(running, Errored(OperationalError())), Succeeded)
@@ -101,16 +104,6 @@ def test_after_a_promotion_it_is_reported_as_unknown(
     counts.flush(using="default")
     [totals] = statistics.totals(timedelta(hours=1), using="operator")
     assert (totals.runs, any(totals.outcomes.values())) == (0, False), "the table has no column for it"
-
-
-def test_a_kept_row_is_a_success_on_any_timeline(
-    process_id: int, readings: list[tuple[float, str]], settings: Any
-) -> None:
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "RETAIN_SUCCEEDED": 60}
-    readings.append(EARLIER)
-    running = one_run(process_id)
-    running.end()
-    assert isinstance(settle(running, Errored(OperationalError())), Succeeded)
 
 
 def test_a_worker_reads_the_timeline_before_it_claims_and_again_after_an_outage(
@@ -195,7 +188,3 @@ def test_a_batch_says_what_became_of_a_run_without_a_row(
         assert runner._jobs.wait_idle(10)
     expected = {"lost": "job_lease_lost", "answer lost": "job_succeeded", "promoted": "job_outcome_unknown"}
     assert job_events(caplog) == [expected[ending]]
-
-
-def test_a_lost_run_stays_lost(process_id: int) -> None:
-    assert settle(one_run(process_id), Lost()) == Lost()

@@ -30,18 +30,27 @@ def more_than(claims: list[float], known: int) -> bool:
     return len(claims) > known
 
 
-@pytest.mark.parametrize("wake_ups", [1, 2, 5])
-def test_a_claim_follows_the_last_of_many_notifications(
-    process_id: int, settings: Any, monkeypatch: pytest.MonkeyPatch, wake_ups: int
-) -> None:
+@pytest.fixture(autouse=True)
+def rarely_polling(settings: Any) -> None:
+    """Make a wake-up the only reason for a claim."""
     settings.SALON_JOBS = {**settings.SALON_JOBS, "POLL_INTERVAL": 60}
-    claims: list[float] = []
+
+
+@pytest.fixture
+def claims(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Have every claim find nothing; return when they came."""
+    found: list[float] = []
 
     def claim_nothing(*_: object, **__: object) -> Claim:
-        claims.append(time.monotonic())
+        found.append(time.monotonic())
         return Claim([], None)
 
     monkeypatch.setattr(Claimer, "claim", claim_nothing)
+    return found
+
+
+@pytest.mark.parametrize("wake_ups", [1, 3])
+def test_a_claim_follows_the_last_of_many_notifications(process_id: int, claims: list[float], wake_ups: int) -> None:
     with working(process_id) as worker:
         eventually(lambda: claims)
         woken = 0.0
@@ -56,7 +65,7 @@ def test_a_claim_follows_the_last_of_many_notifications(
 def test_it_looks_for_more_by_itself_when_a_wake_up_stands_for_more(
     process_id: int, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "POLL_INTERVAL": 60, "LISTEN": False}
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "LISTEN": False}
     monkeypatch.setattr(worker_module, "SECOND_POLL", timedelta(seconds=20))  # however slow the machine is
     claims: list[float] = []
     claim = Claimer.claim
@@ -85,16 +94,9 @@ class TwoProcesses(IdleTable):
 
 
 def test_a_wake_up_is_left_to_an_idle_process_of_the_same_worker(
-    process_id: int, settings: Any, monkeypatch: pytest.MonkeyPatch
+    process_id: int, settings: Any, claims: list[float]
 ) -> None:
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "POLL_INTERVAL": 60, "LISTEN": False}
-    claims: list[float] = []
-
-    def claim_nothing(*_: object, **__: object) -> Claim:
-        claims.append(time.monotonic())
-        return Claim([], None)
-
-    monkeypatch.setattr(Claimer, "claim", claim_nothing)
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "LISTEN": False}
     idle = TwoProcesses(2, number=1)
     with working(process_id, idle=idle) as worker:
         eventually(lambda: claims)
@@ -107,24 +109,6 @@ def test_a_wake_up_is_left_to_an_idle_process_of_the_same_worker(
     assert len(claims) == known + 1 == 2
 
 
-@pytest.mark.parametrize("news", ["", MORE])
-def test_a_process_that_finds_a_backlog_wakes_those_that_left_it_the_wake_up(
-    process_id: int, settings: Any, monkeypatch: pytest.MonkeyPatch, news: str
-) -> None:
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "POLL_INTERVAL": 60}
-    monkeypatch.setattr(WakeUps, "news", lambda _: news)
-    monkeypatch.setattr(worker_module, "SECOND_POLL", timedelta(minutes=1))  # however slow the machine is
-    with psycopg.connect(url_for("app"), autocommit=True) as other:
-        other.execute(f"LISTEN {enqueue.CHANNEL}")
-        with working(process_id, idle=IdleTable(2)) as worker:
-            eventually(lambda: worker.facts()["listening"] is True)
-            tasks.system.enqueue_many([tasks.system.call() for _ in range(5)])
-            eventually(lambda: seen("SELECT count(*) FROM salon_jobs_job") == [(0,)])
-        wake_ups = list(other.notifies(timeout=1))
-    assert len({each.pid for each in wake_ups}) == 2, "the enqueuer's and the worker's"
-    assert {each.payload for each in wake_ups} == {news}, "what follows unannounced is theirs too"
-
-
 @pytest.fixture
 def idle_tables() -> Iterator[list[IdleTable]]:
     """Yield the tables of two processes of one worker."""
@@ -133,11 +117,28 @@ def idle_tables() -> Iterator[list[IdleTable]]:
         yield [IdleTable(2, number=number, fileno=file.fileno()) for number in range(2)]
 
 
+@pytest.mark.parametrize("news", ["", MORE])
+def test_a_process_that_finds_a_backlog_wakes_those_that_left_it_the_wake_up(
+    process_id: int, idle_tables: list[IdleTable], monkeypatch: pytest.MonkeyPatch, news: str
+) -> None:
+    ours, others = idle_tables
+    monkeypatch.setattr(WakeUps, "news", lambda _: news)
+    monkeypatch.setattr(worker_module, "SECOND_POLL", timedelta(minutes=1))  # however slow the machine is
+    with psycopg.connect(url_for("app"), autocommit=True) as other:
+        other.execute(f"LISTEN {enqueue.CHANNEL}")
+        with working(process_id, idle=ours):
+            eventually(lambda: others.another_answers)  # it listens, and has no claim before it
+            tasks.system.enqueue_many([tasks.system.call() for _ in range(5)])
+            eventually(lambda: seen("SELECT count(*) FROM salon_jobs_job") == [(0,)])
+        wake_ups = list(other.notifies(timeout=1))
+    assert len({each.pid for each in wake_ups}) == 2, "the enqueuer's and the worker's"
+    assert {each.payload for each in wake_ups} == {news}, "what follows unannounced is theirs too"
+
+
 def test_a_process_with_a_backlog_is_not_idle_between_two_jobs(
-    process_id: int, settings: Any, hooks: tasks.Hooks, idle_tables: list[IdleTable], monkeypatch: pytest.MonkeyPatch
+    process_id: int, hooks: tasks.Hooks, idle_tables: list[IdleTable], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It wakes the others only when a backlog begins: a wake-up that they left it now would be lost."""
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "POLL_INTERVAL": 60}
     ours, others = idle_tables
     first = threading.Event()
     started: list[str] = []
@@ -169,9 +170,8 @@ def test_a_process_with_a_backlog_is_not_idle_between_two_jobs(
 
 
 def test_a_thread_that_ends_its_job_during_a_claim_does_not_show_its_process_as_idle(
-    process_id: int, settings: Any, hooks: tasks.Hooks, idle_tables: list[IdleTable], monkeypatch: pytest.MonkeyPatch
+    process_id: int, hooks: tasks.Hooks, idle_tables: list[IdleTable], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "POLL_INTERVAL": 60}
     monkeypatch.setattr(deadlines, "POLL_EVERY_S", 60.0)  # nor does it say so later
     monkeypatch.setattr(in_flight, "_IDLE_FOR_S", 60.0)
     ours, others = idle_tables

@@ -1,0 +1,67 @@
+"""Tests the rules of limits and pauses: what a call keeps, how it is named, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import IntegrityError
+
+from salon_jobs.core.errors import OptionInvalid
+from salon_jobs.jobs import limits
+from salon_jobs.jobs.limits import limit, pause
+from salon_jobs.models import Limit
+from tests.support import change
+
+LONG: dict[str, Any] = {"task": "a" * 300, "key": "b" * 300, "max_concurrency": 1}
+
+
+@pytest.mark.parametrize(
+    ("rule", "options", "message"),
+    [
+        (pause, {"queue": "a", "task": "b"}, "exactly one of queue, task and store_id"),
+        (pause, {"store_id": "salon"}, "store_id must be a UUID"),
+        (limit, {"task": "a", "max_concurrency": -1}, "max_concurrency"),
+        (limit, {"task": "a", "rate": 0}, "rate"),
+        (limit, {"task": "a"}, "pass max_concurrency, rate or lift"),
+        (limit, {"task": "a", "max_concurrency": 1, "lift": True}, "leave max_concurrency out"),
+        (limit, {"key": "a", "max_concurrency": 1}, "pass key together with task"),
+        (limit, LONG, "key must be a string of 1 to 512"),
+        *[
+            (pause, {"queue": wrong}, "queue must be a string of 1 to 512 characters without NUL")
+            for wrong in ("", "a" * 513, "a\0b", "\ud800")
+        ],
+        (pause, {"task": ""}, "task must be a string of 1 to 512"),
+        (limit, {"task": "a", "key": "", "max_concurrency": 1}, "key must be a string of 1 to 512"),
+    ],
+)
+def test_a_rule_that_cannot_be_is_refused_by_name(database: None, rule: Any, options: Any, message: str) -> None:
+    with pytest.raises(OptionInvalid, match=message):
+        rule(**options)
+    assert not Limit.objects.exists()
+
+
+def test_a_call_keeps_what_it_does_not_name(database: None) -> None:
+    def rule() -> tuple[Any, ...]:
+        return Limit.objects.values_list("paused", "max_concurrency", "rate").get()
+
+    pause(task="a")
+    limit(task="a", max_concurrency=3)
+    limit(task="a", rate=5)
+    assert rule() == (True, 3, 5)
+    limit(task="a", lift=True)
+    assert rule() == (True, limits.LIFTED, 5)
+    limit(task="a", max_concurrency=None)
+    assert rule() == (True, None, 5)
+    limit(task="a", rate=None)
+    assert rule() == (True, None, None)
+
+
+def test_a_store_is_named_as_the_database_writes_its_id(stores: list[UUID]) -> None:
+    add = "INSERT INTO salon_jobs_limit (kind, name, paused) VALUES (%s, %s, true)"
+    for name in ("Ginza", str(stores[0]).upper(), f"{{{stores[0]}}}", f"{stores[0]}\n", ""):
+        with pytest.raises(IntegrityError, match="salon_jobs_limit_store"):
+            change(add, "store", name)
+        change(add, "queue", name)
+    change(add, "store", str(stores[0]))
