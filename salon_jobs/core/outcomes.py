@@ -65,7 +65,7 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class NotStarted:
-    """The job waited too long and is cancelled with an error row; the attempt is not counted."""
+    """The job waited too long, or has expired: it is cancelled with an error row, and the attempt is not counted."""
 
     error: Expired
 
@@ -80,9 +80,9 @@ class Errored:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Shutdown interrupted the run: the job is requeued, and the attempt is not counted.
+    """A shutdown, a read-only server or an outage cut the run short: the job is requeued, the attempt is not counted.
 
-    Not ``begun``: the handler was not called, since the database failed before.
+    Not ``begun``: the outage came before the handler was called.
     """
 
     begun: bool = True

@@ -48,7 +48,7 @@ class KeptResult(NamedTuple):
 
 
 class ClaimedJob(NamedTuple):
-    """One claimed row, in the column order of ``sql/claim_due.sql``; instants are seconds since 1970.
+    """One claimed row, in the column order of ``db/sql/claim_due.sql``; instants are seconds since 1970.
 
     A tuple that makes datetimes on demand, since hundreds are read at a time. ``due_at`` is when the job became due on
     this process's monotonic clock, computed from the wait that the database's clock measured. ``trace`` is JSON: the

@@ -104,7 +104,7 @@ class WakeUps:
         in_one_trip(connection, f"NOTIFY {self.channel}" + (f", '{news}'" if news else ""))
 
     def news(self) -> str | None:
-        """Return the payload that announces a commit made now, or None if an earlier wake-up covers it."""
+        """Note a commit made now; return the payload that announces it, or None if an earlier wake-up covers it."""
         now = time.monotonic()
         gap_s, self._committed_at = min(now - self._committed_at, _QUIET_S), now
         self._gap_s += _LAST * (gap_s - self._gap_s)
@@ -122,16 +122,16 @@ class WakeUp:
     # It needs no store, so a tenant context opens no transaction for it.
     storeless = True
 
-    def __init__(self, channel: WakeUps, alias: str) -> None:
-        self._channel = channel
+    def __init__(self, wake_ups: WakeUps, alias: str) -> None:
+        self._wake_ups = wake_ups
         self._alias = alias
         # Django logs a failing robust callback by this name: without it, the failure would reach the caller.
         self.__qualname__ = type(self).__qualname__
 
     def __call__(self) -> None:
         """Send it now. The connection must be idle."""
-        if (news := self._channel.news()) is not None:
-            self._channel.notify(self._alias, news)
+        if (news := self._wake_ups.news()) is not None:
+            self._wake_ups.notify(self._alias, news)
 
 
 def _own_cursor(connection: BaseDatabaseWrapper) -> Any:

@@ -77,11 +77,13 @@ class RunningJob:
     connection: BaseDatabaseWrapper = field(repr=False)
     # In a worker the session belongs to the job and is reset after it; elsewhere it belongs to the caller.
     resets_session: bool = False
+    # When the run began, and when it had ended, with its transaction (monotonic seconds).
     started: float = field(default_factory=time.monotonic)
+    ended: float | None = field(default=None, init=False)
+    # Whether a statement of this run has ended the job as succeeded, perhaps in a transaction that is still open.
     finished: bool = field(default=False, init=False)
     # A statement that may have ended the job was sent, or its COMMIT, and what became of it is not known for sure.
     is_unclear: bool = field(default=False, init=False)
-    ended: float | None = field(default=None, init=False)
     # Written by other threads of the worker: what interrupted this run first, and when to interrupt it (monotonic
     # seconds).
     interrupted_by: type[Interrupted] | None = field(default=None, init=False)

@@ -1,7 +1,8 @@
 """Fenced statements of a worker: claim, finish and release jobs, on Django's own connection.
 
-All run as the worker role in autocommit, except ``finish``, which runs inside the handler's transaction if there is
-one. They use psycopg's cursors, for speed; errors are raised as Django's, so that the connection notices them.
+They run as the worker role, each in a transaction of its own, except a claim that counts limits, and what finishes jobs
+inside the handler's transaction. They use psycopg's cursors, for speed; errors are raised as Django's, so that the
+connection notices them.
 
 An end that is not a success can meet a transaction that has the row, or that has enqueued under the job's key and not
 committed. It waits for that a moment only, and then raises an error of which ``is_held_up`` is true.
@@ -36,7 +37,7 @@ from salon_jobs.jobs import registry
 from salon_jobs.jobs.timeline import is_same_timeline
 
 T = TypeVar("T")
-LEASE_LOST = "SJ001"  # error code raised in sql/finish_function.sql
+LEASE_LOST = "SJ001"  # error code raised in db/sql/finish_function.sql
 # Claims of up to this many jobs use a cached plan: if one job is due, planning is half the cost of a claim.
 FEW = 64
 _TWIN_TRIES = 5
@@ -265,7 +266,7 @@ class Leases:
 
         ``charged`` are the ids that count a rescue and get an error with ``message``; None charges all, if it is
         unknown which had started. ``again``: these were held up by an earlier rescue, so it is asked first which still
-        are. A job that collides with a twin is tried again; one that the database rejects is logged and left.
+        are. A job whose key is taken meanwhile is tried again; one that the database rejects is logged and left.
         """
         leases = dict(self.other_leases(()))
         if again:
@@ -287,7 +288,7 @@ class Leases:
     def _end(self, how: str, leases: Iterable[tuple[int, int]], **parameters: Any) -> list[Ended]:
         """End the runs of these (id, lease) pairs without success; return those that were still owned. Can be held up.
 
-        A twin enqueued at the same moment makes it fail; the next try sees the twin.
+        A job enqueued under the same key at the same moment makes it fail; the next try sees that job.
         """
         pairs = list(leases)
         ids, fences = [pair[0] for pair in pairs], [job_id ^ lease for job_id, lease in pairs]

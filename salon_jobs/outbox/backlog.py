@@ -24,7 +24,7 @@ class Hold:
     """Blocked aggregate: reading stops until its messages are caught up from ``after``.
 
     ``head_id`` is None after an operator deleted the row. ``written`` is true once the row is in the table, not only
-    about to be. ``outstanding`` counts messages that were caught up but are not settled yet.
+    about to be. ``outstanding`` counts messages that were caught up but neither published nor skipped yet.
     """
 
     aggregate_id: str
@@ -141,7 +141,7 @@ class Backlog:
                 messages = [m for m in messages if m.id not in unmarked and (m.aggregate_id or m.id) not in holds]
             self._add(self._queue, messages)
 
-    def passed_over(self) -> tuple[dict[int, int], list[int]]:
+    def read_so_far(self) -> tuple[dict[int, int], list[int]]:
         """Return how far each partition was read, and the messages in memory."""
         with self.changed:
             return dict(self._after), list(self._unmarked)

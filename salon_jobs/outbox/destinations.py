@@ -27,6 +27,7 @@ from salon_jobs.outbox.marker import Marker
 from salon_jobs.outbox.queries import Blocked, Gate, PageRequest
 
 _DISCOVER_S: Final = 1.0
+# Messages that a sweep reads at once, and blocked aggregates that a read leaves out.
 _SWEPT: Final = 500
 # Per poll and destination, since the relay must also send heartbeats and read new messages. Heads are read together.
 _HEADS: Final = 500
@@ -201,7 +202,7 @@ class Destinations:
         """Look for messages that were passed over, which should not happen. Raises database errors."""
         for worker in self.all():
             kind = worker.aggregate_type
-            afters, in_memory = worker.backlog.passed_over()
+            afters, in_memory = worker.backlog.read_so_far()
             for partition, upto in afters.items():
                 messages = queries.fetch_passed_over(
                     kind, partition, upto=upto, in_memory=in_memory, take=_SWEPT, using=self.using

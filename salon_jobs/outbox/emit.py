@@ -105,6 +105,7 @@ def emit_many(drafts: Iterable[Draft]) -> list[UUID]:
             try:
                 with named_refusals(alias, EmitRefused, "emit as the web or the worker role"):
                     for part in _statements(messages):
+                        # Not all are used: the database makes the id and the instant, and knows the current store.
                         columns = dict(zip(OutgoingMessage._fields, map(list, zip(*part, strict=True)), strict=True))
                         statements.execute("emit_many", {**columns, "producer": producer}, using=alias)
             except IntegrityError as error:

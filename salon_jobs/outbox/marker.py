@@ -33,7 +33,7 @@ class Settled:
 
 
 class Marker(Loop):
-    """Loop that marks settled messages, retrying until that is written: others are sent again.
+    """Loop that marks settled messages, retrying until that is written: a message without its mark is sent again.
 
     ``on_marked`` is called after each write, because there is room for more messages.
     """

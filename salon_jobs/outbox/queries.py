@@ -122,7 +122,7 @@ def fetch_heads(ids: Sequence[int], *, using: str) -> dict[int, OutgoingMessage]
 def fetch_aggregate(
     aggregate_type: str, aggregate_id: str, *, after: int, upto: int, take: int, using: str
 ) -> list[OutgoingMessage]:
-    """Return the messages of one aggregate that were passed over while it was blocked."""
+    """Return the messages of one aggregate that ``fetch`` left out while it was blocked."""
     aggregate = {"aggregate_type": aggregate_type, "aggregate_id": aggregate_id}
     return _messages("fetch_aggregate", {**aggregate, "after": after, "upto": upto, "take": take}, using=using)
 

@@ -163,7 +163,7 @@ class Relay(Loop):
         return self._ownership is not None and self._ownership.holds
 
     def _hear(self, news: str) -> None:
-        """Wake the loop. It polls a second time, because a coalesced notification follows this one shortly."""
+        """Wake the loop. It polls a second time soon, for messages whose commits this notification stands for too."""
         self._heard = time.monotonic()
         if news == emit.OPERATOR:
             self._refresh_at = min(self._refresh_at, self._heard)

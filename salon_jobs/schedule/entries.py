@@ -102,7 +102,7 @@ def cron(
     """Declare that ``target``, a system task or one of Django's, starts whenever ``line`` is due in ``timezone``.
 
     ``payload`` is a dict, which is checked here, or a function of the tick, whose result is checked at the tick: derive
-    dates and cutoffs from the tick, never from the clock. ``backfill`` is how late a missed tick still fires (at least
+    dates and cutoffs from the tick, never from the clock. ``backfill`` is how late a tick may still fire (at least
     GRACE). ``name`` defaults to the task's name. Does not access the database. Raises CronInvalid for an invalid line,
     zone, target, payload, backfill or name.
     """

@@ -210,7 +210,10 @@ def register(names: Iterable[str], *, using: str) -> None:
 
 
 def handled_until(*, using: str) -> tuple[datetime, dict[str, datetime]]:
-    """Return the database's time, and by entry when it last fired, or else was first seen."""
+    """Return the database's time, and of each entry up to when its ticks have fired, were given up, or are ignored.
+
+    Ticks from before an entry was first seen are ignored.
+    """
     rows = statements.rows("cron_states", using=using)
     return rows[0][0], {name: after for _, name, after in rows if name is not None}
 
@@ -235,7 +238,7 @@ def fire(
 
 
 def skip(entry: str, until: datetime, *, using: str) -> None:
-    """Skip the entry's ticks up to ``until``; never moves backwards."""
+    """Consider no tick of the entry up to ``until`` again, fired or not; never moves backwards."""
     entries = CronEntryState.objects.using(using).filter(pk=entry)
     entries.update(last_tick_at=Greatest("last_tick_at", Value(until)))
 

@@ -122,11 +122,12 @@ class StoreJobContext(ActiveContext):
     """Context of a job, from BEGIN to COMMIT on an idle connection, equivalent to ``tenant_context(store)``.
 
     Takes the same steps without the branches for nesting, and in two round trips, where a store's job spends most of
-    its time. ``answer`` is the value of ``expression``, evaluated as the store; ``afresh`` is that of ``begin_as``.
-    With ``resets``, a session that the block has used is reset in the round trip that commits.
+    its time. ``answer`` is the value of ``expression``, evaluated as the store. With ``clears``, a store that was set
+    by hand for the whole session is cleared first; with ``resets``, a session that the block has used is reset in the
+    round trip that commits.
     """
 
-    __slots__ = ("_afresh", "_committed", "_expression", "_resets", "_transaction", "answer")
+    __slots__ = ("_clears", "_committed", "_expression", "_resets", "_transaction", "answer")
 
     def __init__(
         self,
@@ -134,12 +135,12 @@ class StoreJobContext(ActiveContext):
         store: UUID,
         expression: str,
         *,
-        afresh: bool = False,
+        clears: bool = False,
         resets: bool = False,
     ) -> None:
         super().__init__(connection, store)
         self._transaction: Any = transaction.atomic(using=connection.alias)
-        self._expression, self._afresh, self._resets = expression, afresh, resets
+        self._expression, self._clears, self._resets = expression, clears, resets
         self._committed = self.answer = False
 
     @staticmethod
@@ -156,7 +157,7 @@ class StoreJobContext(ActiveContext):
         self._transaction.__enter__()
         try:
             self.open()
-            self.answer = guc.begin_as(self.connection, self.store, self._expression, afresh=self._afresh)
+            self.answer = guc.begin_as(self.connection, self.store, self._expression, clears=self._clears)
         except BaseException:
             self.__exit__(*sys.exc_info())
             raise

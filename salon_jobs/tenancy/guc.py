@@ -35,18 +35,18 @@ CLEAR_SESSION: Final = "SELECT set_config(%s, '', false)"
 _BEGINS: Final = {None: "BEGIN", IsolationLevel.READ_COMMITTED: "BEGIN ISOLATION LEVEL READ COMMITTED"}
 
 
-def begin_as(connection: BaseDatabaseWrapper, store_id: UUID, expression: str, *, afresh: bool = False) -> bool:
+def begin_as(connection: BaseDatabaseWrapper, store_id: UUID, expression: str, *, clears: bool = False) -> bool:
     """Begin a transaction as the store on an idle connection without autocommit; return a boolean SQL expression.
 
-    One round trip, unless OPTIONS ask for more than a plain BEGIN. ``afresh`` clears a store that was set by hand for
-    the whole session, which would reappear between transactions. Raises Django's database errors.
+    One round trip, unless OPTIONS ask for more than a plain BEGIN. With ``clears``, it first clears a store that was
+    set by hand for the whole session, which would reappear between transactions. Raises Django's database errors.
     """
     if not isinstance(store_id, UUID):  # pyright: ignore[reportUnnecessaryIsInstance] - it becomes a literal
         raise TenantContextError(f"store_id must be a UUID, not {shown(store_id)}")
     raw: Any = connection.connection
     guc = conf.store_guc
     # Nested, since SQL guarantees no order of evaluation among arguments.
-    value = f"'{store_id}' || set_config('{guc}', '', false)" if afresh else f"'{store_id}'"
+    value = f"'{store_id}' || set_config('{guc}', '', false)" if clears else f"'{store_id}'"
     statement = f"SELECT set_config('{guc}', {value}, true), {expression}"
     if raw.isolation_level in _BEGINS and raw.read_only is raw.deferrable is None:
         statement = f"{_BEGINS[raw.isolation_level]}; {statement}"

@@ -45,13 +45,13 @@ class Claimer:
         self._fair_claim = FairClaim(leases, queues, excluded=excluded)
         self._is_fair = self._was_slow = False
 
-    def claim(self, room: int, *, afresh: bool = False) -> Claim:
-        """Claim up to ``room`` jobs; with ``afresh``, of those due now instead of at the last scan of claim groups.
+    def claim(self, room: int, *, scans_again: bool = False) -> Claim:
+        """Claim up to ``room`` jobs. Raises database errors.
 
-        Raises database errors.
+        With ``scans_again``, of those due now instead of at the last scan of claim groups.
         """
         began = time.monotonic()
-        if afresh:
+        if scans_again:
             self._fair_claim.discard_scan()
         self._load_limits(2 * _LOAD_LIMITS_EVERY_S)
         if self._limits or self._is_fair or self._scans_groups:

@@ -69,13 +69,13 @@ def execute(running: RunningJob) -> Outcome:
                 return Lost()
         except Error:  # it may have been recorded, but the handler was not called
             return Released(begun=False)
-    in_transaction = running.connection.in_atomic_block
+    was_in_transaction = running.connection.in_atomic_block
     token = current.running.set(running)
     try:
         if job_started.receivers:
             job_started.send_robust(task, job=running)
-        finished = task.is_store_task and task.atomic
-        if finished:
+        finishes_inside = task.is_store_task and task.atomic
+        if finishes_inside:
             with store_transaction(running) as own:
                 call_handler(arguments, running)
                 _finish(own, running)
@@ -83,9 +83,9 @@ def execute(running: RunningJob) -> Outcome:
             _run_outside(arguments, running)
             if running.interrupted_by is not None:
                 raise running.interrupted_by
-        if not in_transaction:
+        if not was_in_transaction:
             refuse_open_transaction(running.connection)
-        return _SUCCEEDED[finished]
+        return _SUCCEEDED[finishes_inside]
     except LeaseLost:
         return Lost()
     except Snooze as snooze:
@@ -168,7 +168,7 @@ def _run_outside(arguments: dict[str, Any], running: RunningJob) -> None:
         run_as_system_task(task.name, call_handler, arguments, running)
         return
     # Between its transactions it must see no rows, even when an earlier job on this connection used SET directly.
-    with store_transaction(running, afresh=True) as own:
+    with store_transaction(running, clears=True) as own:
         if own is not None:
             own.commit_after("SELECT")
     with ActiveContext(running.connection, store_id, atomic=False, by_statement=task.is_async):
@@ -202,7 +202,7 @@ def _allow_interrupt(running: RunningJob, cancel: Callable[[], None]) -> None:
 
 
 @contextmanager
-def store_transaction(running: RunningJob, *, afresh: bool = False) -> Generator[StoreJobContext | None]:
+def store_transaction(running: RunningJob, *, clears: bool = False) -> Generator[StoreJobContext | None]:
     """Open a transaction as the job's store. Raises Discard if the store's row is gone."""
     connection, store_id = running.connection, running.store_id
     assert store_id is not None  # noqa: S101 - decode refused a store task without one
@@ -210,7 +210,7 @@ def store_transaction(running: RunningJob, *, afresh: bool = False) -> Generator
     # Whether the store's row is visible.
     exists = "true" if model is None else f"{_store_look_up(model)}'{store_id}')"
     if StoreJobContext.fits(connection):
-        with StoreJobContext(connection, store_id, exists, afresh=afresh, resets=running.resets_session) as own:
+        with StoreJobContext(connection, store_id, exists, clears=clears, resets=running.resets_session) as own:
             # Nothing guarantees that the one statement set the store before it looked the store up, so a store that
             # seems to be gone is looked up again.
             if not own.answer:

@@ -133,7 +133,7 @@ class FairClaim:
             return True
         if time.monotonic() < self._scan_at:
             return False
-        scan = partial(self._scanner.scan, self._filter(), afresh=self._fruitful)
+        scan = partial(self._scanner.scan, self._filter(), new_round=self._fruitful)
         if self._scan.complete or self._fruitful:
             # The last round of the stores is over or yielded jobs: begin another.
             self._fruitful = self._throttled = False

@@ -84,7 +84,7 @@ class Finisher(Loop):
         self._writing_since: float | None = None
         self._progressed_at = time.monotonic()
         self._most_per_statement, self._most_kept = most_per_statement, most_kept
-        # How much runs keep that are not small, until their end is written.
+        # Characters in memory of runs whose end is not written (``_size``).
         self._kept = 0
         self._room = threading.Condition()
 

@@ -117,10 +117,10 @@ class GroupScanner:
         self._began_at: UUID | None = self._after
         self._wrapped = False
 
-    def scan(self, runnable: ClaimFilter, *, afresh: bool) -> Scan:
+    def scan(self, runnable: ClaimFilter, *, new_round: bool) -> Scan:
         """Scan from where the last scan ended, for a limited time.
 
-        ``afresh`` begins a new round. Raises database errors.
+        ``new_round`` begins a new round. Raises database errors.
         """
         began = time.monotonic()
         due: dict[tuple[UUID, int], ClaimGroup] = {}
@@ -129,7 +129,7 @@ class GroupScanner:
         if inside := self._is_crowded:
             prefix, key = random.randrange(-(2**31), 2**31), random.randrange(2**32)  # noqa: S311 - no secret
         self._is_crowded = False
-        if self._is_complete or afresh:
+        if self._is_complete or new_round:
             self._is_complete = False
             self._began_at, self._wrapped = self._after, self._after is None
         over = False

@@ -230,7 +230,8 @@ class Runner:
             outcome = self._execute(running)
             end_copy()  # of a callback after the commit, or of a receiver
             self._end(running, outcome)
-            # Both agree whether the row is finished: the finisher writes the success, or only reports it.
+            # The finisher writes the success, or only reports one that the handler's own transaction has written. They
+            # differ if the handler called ``finish`` in a transaction of its own: ``settle`` asks whether that arrived.
             if isinstance(outcome, Succeeded) and outcome.finished is running.finished:
                 for run in running.runs:
                     self._finisher.add(run)

@@ -277,10 +277,10 @@ class Worker(Loop):
         """Return the seconds since an instant, or since the start of this loop if that is later."""
         return time.monotonic() - max(instant, self.began_at)
 
-    def _claim(self, room: int, *, afresh: bool = False) -> None:
+    def _claim(self, room: int, *, scans_again: bool = False) -> None:
         self._claim_asked = time.monotonic()
         had_backlog = self._last_claim.again_in_s == 0
-        self._last_claim = claim = self._claimer.claim(room, afresh=afresh)
+        self._last_claim = claim = self._claimer.claim(room, scans_again=scans_again)
         self._claim_answered = time.monotonic()
         self._claimed += len(claim.jobs)
         if claim.jobs:
@@ -331,7 +331,7 @@ class Worker(Loop):
         if claim.again_in_s is not None:
             return claim.again_in_s
         if not claim.jobs and self._jobs.wait_idle(min(conf.poll_interval.total_seconds(), _ROOM_S)):
-            self._claim(self._jobs.room(), afresh=True)
+            self._claim(self._jobs.room(), scans_again=True)
             has_found = self._last_claim.jobs or self._last_claim.again_in_s is not None
             if not has_found and not registry.find_waiting(using=self.using):
                 self.stopping.set()

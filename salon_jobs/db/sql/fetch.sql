@@ -30,7 +30,7 @@ SELECT h.id,
  CROSS JOIN LATERAL (SELECT * FROM salon_jobs_message WHERE id = h.first_id LIMIT 1) m
 
 -- name: fetch_aggregate
--- Read the messages of one aggregate that were skipped while it was blocked: the pending ones after one id, up to
+-- Read the messages of one aggregate that were left out while it was blocked: the pending ones after one id, up to
 -- another, in order. Served by salon_jobs_message_open.
 -- Locks: none. Role: worker.
 SELECT
