@@ -14,7 +14,7 @@ DEMO_OWNER_ROLES: Final = ("invitation_cleanup_owner",)
 
 def bootstrap_file() -> str:
     """Return the text of the file for the default role names and the demo's own owner roles."""
-    return render_psql(build_scripts(Roles(), DEMO_OWNER_ROLES))
+    return render_psql(build_scripts(Roles(extra_owners=DEMO_OWNER_ROLES)))
 
 
 if __name__ == "__main__":

@@ -97,12 +97,12 @@ class RoleScript:
         yield from defaults
 
 
-def build_scripts(roles: Roles, extra_owner_roles: Iterable[str] = ()) -> tuple[RoleScript, ...]:
+def build_scripts(roles: Roles) -> tuple[RoleScript, ...]:
     """Build the scripts in the order in which they must run.
 
     Raises ``ConfigurationError`` when an extra owner role has the name of another role.
     """
-    named = named_roles(roles, extra_owner_roles)
+    named = named_roles(roles)
     return tuple(RoleScript(spec, name, named) for spec, name in named)
 
 
@@ -156,7 +156,6 @@ def bootstrap(
     *,
     roles: Roles,
     passwords: Mapping[str, str],
-    extra_owner_roles: Iterable[str] = (),
     database: str | None = None,
     share_roles: bool = False,
     change_passwords: ConfirmPasswords | None = None,
@@ -177,7 +176,7 @@ def bootstrap(
     is missing, the URL is malformed or not a superuser's) or ``NotReady`` (the server is unreachable); then nothing has
     changed.
     """
-    scripts = build_scripts(roles, extra_owner_roles)
+    scripts = build_scripts(roles)
     if missing := [
         f"{script.spec.variable} (SALON_JOBS['ROLE_PASSWORDS'][{script.spec.key!r}], role {script.name})"
         for script in scripts
@@ -185,7 +184,11 @@ def bootstrap(
     ]:
         raise ConfigurationError(f"the password of a role is missing; set {', '.join(missing)}")
     with connect(url) as connection:
-        _require_superuser(connection)
+        if connection.info.parameter_status("is_superuser") != "on":
+            raise ConfigurationError(
+                f"SALON_JOBS['BOOTSTRAP_URL'] logs in as {connection.info.user}, which is not a superuser; "
+                "only a superuser can create a role that bypasses row-level security"
+            )
         name = database or connection.info.dbname
         before = _read_roles(connection, scripts)
         others = [script.name for script in scripts if _is_other_password(script, before, passwords)]
@@ -318,17 +321,6 @@ def connect(url: str, database: str | None = None) -> Connection:
         raise ConfigurationError("SALON_JOBS['BOOTSTRAP_URL'] is not a PostgreSQL URL") from None
     except psycopg.OperationalError as error:
         raise NotReady(f"the server of BOOTSTRAP_URL cannot be used: {error}") from error
-
-
-def _require_superuser(connection: Connection) -> None:
-    row = connection.execute(
-        "SELECT rolsuper, rolname FROM pg_catalog.pg_roles WHERE rolname = session_user"
-    ).fetchone()
-    if row is None or not row[0]:
-        raise ConfigurationError(
-            f"SALON_JOBS['BOOTSTRAP_URL'] logs in as {connection.info.user}, which is not a superuser; "
-            "only a superuser can create a role that bypasses row-level security"
-        )
 
 
 def _ensure_database(

@@ -6,7 +6,6 @@ are in ``salon_jobs.conf.Roles``; ``access.bootstrap`` turns the declaration int
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, LiteralString, TypeAlias
 
@@ -152,12 +151,12 @@ def extra_owner(name: str) -> RoleSpec:
     return RoleSpec(key=name, purpose="owns one narrow function; nobody logs in as it", owns_functions=True)
 
 
-def named_roles(roles: Roles, extra_owner_roles: Iterable[str] = ()) -> tuple[tuple[RoleSpec, str], ...]:
+def named_roles(roles: Roles) -> tuple[tuple[RoleSpec, str], ...]:
     """Return every declared role with its name in the deployment, in order of creation.
 
     Raises ``ConfigurationError`` when an extra owner role has the name of another role.
     """
-    specs = (*ROLE_SPECS, *map(extra_owner, extra_owner_roles))
+    specs = (*ROLE_SPECS, *map(extra_owner, roles.extra_owners))
     named = tuple((spec, spec.name(roles)) for spec in specs)
     names = [name for _, name in named]
     if twice := sorted({name for name in names if names.count(name) > 1}):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from functools import cached_property, wraps
@@ -23,7 +23,7 @@ from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.template.response import SimpleTemplateResponse, TemplateResponse
 from django.urls import URLPattern, reverse
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.translation import get_language, get_language_bidi
@@ -520,6 +520,11 @@ def scope_name(kind: str, name: str) -> str:
 def below(shown: object, *parts: object) -> SafeString:
     """Format a cell of a list: what is shown, and below it the parts that are not empty."""
     return format_html("{}<small>{}</small>", shown, " · ".join(str(part) for part in parts if part))
+
+
+def lines_of(lines: Iterable[object]) -> SafeString:
+    """Format lines, one below the other."""
+    return format_html("<div>{}</div>", format_html_join("", "<div>{}</div>", ((line,) for line in lines)))
 
 
 def badge(shown: str, kind: str) -> SafeString:

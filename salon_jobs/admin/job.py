@@ -28,6 +28,7 @@ from salon_jobs.admin.base import (
     explained,
     id_or_uuid,
     json_of,
+    lines_of,
     may,
     reader,
     sees_all_stores,
@@ -431,13 +432,13 @@ class JobAdmin(ActionAdmin):
         """
         if not job.attempts:
             return "-"
-        lines: list[tuple[str]] = []
+        lines: list[str] = []
         for retry in (retries := retries_ahead(job, datetime.now(UTC))):
             earliest, latest = instant(retry.earliest), instant(retry.latest)
-            lines.append((f"Attempt {retry.attempt}: {earliest if earliest == latest else f'{earliest} to {latest}'}",))
+            lines.append(f"Attempt {retry.attempt}: {earliest if earliest == latest else f'{earliest} to {latest}'}")
         if retries and (more := job.max_attempts - retries[-1].attempt) > 0:
-            lines.append((f"and {more:,} more",))
-        return format_html("<div>{}</div>", format_html_join("", "<div>{}</div>", lines)) if lines else "-"
+            lines.append(f"and {more:,} more")
+        return lines_of(lines) if lines else "-"
 
     @admin.display(description="trace")
     def trace_link(self, job: Job) -> SafeString | str:

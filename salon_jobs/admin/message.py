@@ -191,7 +191,10 @@ class MessageAdmin(DestinationLinkAdmin):
         """Show whether the message can be sent, or what blocks it."""
         if message.status not in _OPEN:
             return "Sent" if message.status == MessageStatus.PUBLISHED else "Will not be sent"
-        holder = self._holder(message)
+        # What blocks the message's aggregate, or the message itself if it belongs to none.
+        aggregate = {"aggregate_type": message.aggregate_type, "aggregate_id": message.aggregate_id}
+        blocked = aggregate if message.aggregate_id else {"head_id": message.pk}
+        holder = BlockedAggregate.objects.using(message._state.db).filter(**blocked).first()
         if holder is None:
             if message.status != MessageStatus.PENDING:
                 return "Failed; blocks no other message"
@@ -208,12 +211,6 @@ class MessageAdmin(DestinationLinkAdmin):
         if holder.head_id == message.pk:
             return f"Blocks later messages of its aggregate; {until}" if message.aggregate_id else until.capitalize()
         return format_html("Blocked by {}, {}", self.link(Message, holder.head_id, f"message {holder.head_id}"), until)
-
-    def _holder(self, message: Message) -> BlockedAggregate | None:
-        """Return the row that blocks the message's aggregate, or the message itself if it belongs to none."""
-        rows = BlockedAggregate.objects.using(message._state.db)
-        aggregate = {"aggregate_type": message.aggregate_type, "aggregate_id": message.aggregate_id}
-        return (rows.filter(**aggregate) if message.aggregate_id else rows.filter(head_id=message.pk)).first()
 
 
 class BlockedAggregateAdmin(DestinationLinkAdmin):

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.utils.html import format_html, format_html_join
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from salon_jobs.admin.actions import BATCH, Action, ActionAdmin, ActionForm, actions_of, log_changed
-from salon_jobs.admin.base import ReadOnlyAdmin, age_of, as_json, badge, below, may, reader, time_of
+from salon_jobs.admin.base import ReadOnlyAdmin, age_of, as_json, badge, below, lines_of, may, reader, time_of
 from salon_jobs.admin.filters import EntryFilter
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import SalonJobsError
@@ -190,7 +189,7 @@ class CronEntryAdmin(ActionAdmin):
         now, ticks = datetime.now(UTC), list[datetime]()
         for _ in range(_TICKS_AHEAD):
             ticks.append(row.declared.expression.next_after(ticks[-1] if ticks else now))
-        return _lines((f"{instant(tick)}, in {duration((tick - now).total_seconds())}",) for tick in ticks)
+        return lines_of(f"{instant(tick)}, in {duration((tick - now).total_seconds())}" for tick in ticks)
 
     @admin.display(description="last ticks")
     def last_ticks(self, row: Any) -> SafeString | str:
@@ -198,23 +197,19 @@ class CronEntryAdmin(ActionAdmin):
         using = row._state.db
         ticks = list(CronTick.objects.using(using).filter(entry=row.pk).order_by("-tick_at")[:_TICKS_BACK])
         jobs = Job.objects.using(using).in_bulk([tick.job_id for tick in ticks if tick.job_id is not None])
-        lines: list[tuple[SafeString | str]] = []
+        lines: list[SafeString] = []
         for tick in ticks:
             job = jobs.get(tick.job_id or 0)
             became = f"{job.state}: {job.reason}" if job and job.reason else job.state if job else tick.outcome or _GONE
             shown = became if job is None else self.link(Job, job.pk, became)
-            lines.append((format_html("{}: {}", instant(tick.tick_at), shown),))
-        return _lines(lines) if lines else "none yet"
+            lines.append(format_html("{}: {}", instant(tick.tick_at), shown))
+        return lines_of(lines) if lines else "none yet"
 
 
 _NOT_DECLARED = "not declared in this process"
 _GONE = "no longer recorded"
 _TICKS_AHEAD = 5
 _TICKS_BACK = 10
-
-
-def _lines(lines: Iterable[tuple[SafeString | str]]) -> SafeString:
-    return format_html("<div>{}</div>", format_html_join("", "<div>{}</div>", lines))
 
 
 class CronTickAdmin(ReadOnlyAdmin):

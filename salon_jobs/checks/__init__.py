@@ -53,26 +53,21 @@ def check_database(databases: Sequence[str] | None = None, **_: Any) -> list[Che
         if using not in (databases or ()) or connections[using].vendor != "postgresql":
             return []  # E002
         check_schema(using)
-        return [*check_server_timeouts(using), *_check_catalogue(using)]
+        messages = list(check_server_timeouts(using))
+        if conf.on_drift != "ignore" and (drifts := examine(by_alias(using), using=using, with_orphans=False).drifts):
+            shown = "".join(f"\n    {drift}" for drift in drifts[:_SHOWN])
+            more = f"\n    and {len(drifts) - _SHOWN} more" if len(drifts) > _SHOWN else ""
+            text = f"the database is not as declared:{shown}{more}"
+            hint = "python manage.py salon_jobs doctor lists each difference with the statements that fix it"
+            if conf.on_drift == "refuse":
+                messages.append(Error(text, hint=hint, id="salon_jobs.E020"))
+            else:
+                messages.append(Warning(text, hint=hint, id="salon_jobs.W020"))
+        return messages
     except (SchemaMissing, ConfigurationError):
         return []  # reported elsewhere
     except (NotReady, PsycopgError) as error:
         return [Warning(f"the live catalogue cannot be read: {error}", id="salon_jobs.W021")]
-
-
-def _check_catalogue(using: str) -> list[CheckMessage]:
-    if conf.on_drift == "ignore":
-        return []
-    drifts = examine(by_alias(using), using=using, with_orphans=False).drifts
-    if not drifts:
-        return []
-    shown = "".join(f"\n    {drift}" for drift in drifts[:_SHOWN])
-    more = f"\n    and {len(drifts) - _SHOWN} more" if len(drifts) > _SHOWN else ""
-    text = f"the database is not as declared:{shown}{more}"
-    hint = "python manage.py salon_jobs doctor lists each difference with the statements that fix it"
-    if conf.on_drift == "refuse":
-        return [Error(text, hint=hint, id="salon_jobs.E020")]
-    return [Warning(text, hint=hint, id="salon_jobs.W020")]
 
 
 def check_settings() -> list[CheckMessage]:
@@ -92,10 +87,8 @@ def check_settings() -> list[CheckMessage]:
     try:
         key = apps.get_model(store_model)._meta.pk.get_internal_type()
     except LookupError:
-        text, hint = (
-            f"SALON_JOBS['STORE_MODEL'] {store_model!r} does not exist",
-            "name an installed model as 'app_label.Model'",
-        )
+        text = f"SALON_JOBS['STORE_MODEL'] {store_model!r} does not exist"
+        hint = "name an installed model as 'app_label.Model'"
         return [*errors, Error(text, hint=hint, id="salon_jobs.E004")]
     if key != "UUIDField":
         hint = "give the store model id = models.UUIDField(primary_key=True, default=uuid.uuid4)"
@@ -366,7 +359,17 @@ def _check_uniques(model: type[Model], isolation: StoreIsolation) -> Iterator[Ch
     field: Any = model._meta.get_field(isolation.field)
     if is_store_model(model, field):
         return
-    for label, first in _uniques(model):
+    meta = model._meta
+    # Each unique field or constraint with its first field, which is None for an expression.
+    uniques: list[tuple[str, str | None]] = [
+        (f"field {each.name!r}", each.name) for each in meta.local_fields if each.unique and not each.primary_key
+    ]
+    uniques += [(f"unique_together {tuple(names)!r}", names[0]) for names in meta.unique_together]
+    for constraint in meta.constraints:
+        if isinstance(constraint, UniqueConstraint):
+            first = constraint.fields[0] if constraint.fields else getattr(constraint.expressions[0], "name", None)
+            uniques.append((f"constraint {constraint.name!r}", first))
+    for label, first in uniques:
         if first not in (field.name, field.attname):
             hint = (
                 "make it a UniqueConstraint(fields=[…]) with the store first: row-level security does not apply to it,"
@@ -374,20 +377,6 @@ def _check_uniques(model: type[Model], isolation: StoreIsolation) -> Iterator[Ch
             )
             text = f"the unique {label} does not begin with {isolation.field!r}"
             yield Warning(text, hint=hint, obj=model, id="salon_jobs.W011")
-
-
-def _uniques(model: type[Model]) -> Iterator[tuple[str, str | None]]:
-    """Yield each unique field or constraint with its first field, which is None for an expression."""
-    meta = model._meta
-    for field in meta.local_fields:
-        if field.unique and not field.primary_key:
-            yield f"field {field.name!r}", field.name
-    for names in meta.unique_together:
-        yield f"unique_together {tuple(names)!r}", names[0]
-    for constraint in meta.constraints:
-        if isinstance(constraint, UniqueConstraint):
-            first = constraint.fields[0] if constraint.fields else getattr(constraint.expressions[0], "name", None)
-            yield f"constraint {constraint.name!r}", first
 
 
 def _check_references(model: type[Model], isolation: StoreIsolation, declared: Declared) -> Iterator[CheckMessage]:

@@ -22,7 +22,17 @@ _LONGEST_PICK_UP: Final = timedelta(seconds=5)
 def check_bounds() -> Iterator[CheckMessage]:
     """Warn where one bound makes another one void, or lets pass what a later one refuses."""
     if "MAX_PAYLOAD" in given_keys("OUTBOX"):
-        yield from _check_brokers(conf.outbox.max_payload)
+        allowed = conf.outbox.max_payload
+        services = {service for broker in configured() for service in broker.publishers}
+        for service in sorted(services | conf.outbox.publishers.keys()):
+            try:
+                most = make_publisher(service).largest_bytes
+            except ConfigurationError:
+                continue  # E051
+            if most is not None and allowed > most:
+                text = f"SALON_JOBS['OUTBOX']['MAX_PAYLOAD'] is {allowed:,} bytes, and {service!r} accepts {most:,}"
+                hint = f"set it to {most:,} or less: emit refuses larger messages to {service!r} in any case"
+                yield Warning(text, hint=hint, id="salon_jobs.W080")
     if conf.poll_interval > _LONGEST_PICK_UP:
         hint = (
             "set it to 5 s or less: a job whose wake-up is lost (no listener, a pooler, a lost connection) waits until"
@@ -31,31 +41,13 @@ def check_bounds() -> Iterator[CheckMessage]:
         yield Warning("SALON_JOBS['POLL_INTERVAL'] is more than 5 s", hint=hint, id="salon_jobs.W002")
     for broker in configured():
         yield from broker.check()
-    yield from _check_connect_timeout(conf.database)
-
-
-def _check_brokers(allowed: int) -> Iterator[CheckMessage]:
-    """Compare what ``emit`` allows with what the brokers that are configured accept."""
-    services = {service for broker in configured() for service in broker.publishers}
-    for service in sorted(services | conf.outbox.publishers.keys()):
-        try:
-            most = make_publisher(service).largest_bytes
-        except ConfigurationError:
-            continue  # E051
-        if most is not None and allowed > most:
-            text = f"SALON_JOBS['OUTBOX']['MAX_PAYLOAD'] is {allowed:,} bytes, and {service!r} accepts {most:,}"
-            hint = f"set it to {most:,} or less: emit refuses larger messages to {service!r} in any case"
-            yield Warning(text, hint=hint, id="salon_jobs.W080")
-
-
-def _check_connect_timeout(using: str) -> Iterator[CheckMessage]:
-    """Warn where a process is declared dead while it reconnects. Says nothing if the project sets no timeout."""
+    # A process is declared dead while it reconnects.
+    using = conf.database
     settings = connections[using].settings_dict
     options = settings["OPTIONS"]
     timeout = str(options.get("connect_timeout") or "")
-    if not timeout.isdecimal():
-        return  # none is set, or psycopg refuses it
-    timeout_s = int(timeout)
+    # Otherwise none is set, or psycopg refuses it.
+    timeout_s = int(timeout) if timeout.isdecimal() else 0
     hosts = str(options.get("host", settings["HOST"])).count(",") + 1
     silent_s = conf.process_silent_after.total_seconds()
     if timeout_s * hosts >= silent_s:

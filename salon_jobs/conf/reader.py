@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import field, fields
 from datetime import timedelta
@@ -68,6 +69,17 @@ def text(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError("a string that is not empty")
     return value
+
+
+def matching(pattern: str, what: str) -> Reader:
+    """Read a string of this form; errors say ``what`` it must be."""
+
+    def read(value: Any) -> Any:
+        if not re.fullmatch(pattern, text(value)):
+            raise ValueError(what)
+        return value
+
+    return read
 
 
 def flag(value: Any) -> bool:

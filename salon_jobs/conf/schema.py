@@ -20,6 +20,7 @@ from salon_jobs.conf.reader import (
     duration,
     flag,
     log_level,
+    matching,
     names,
     one_of,
     optional,
@@ -86,10 +87,9 @@ _ROLE_KEYS = tuple(field.name for field in fields(Roles) if field.name != "extra
 
 
 def _passwords(value: Any) -> Mapping[str, str]:
-    keys = set(_ROLE_KEYS)
     passwords = texts(value)
-    if not keys.issuperset(passwords):
-        raise ValueError(f"a dict of role key ({', '.join(sorted(keys))}) to password")
+    if not passwords.keys() <= set(_ROLE_KEYS):
+        raise ValueError(f"a dict of role key ({', '.join(sorted(_ROLE_KEYS))}) to password")
     return passwords
 
 
@@ -100,10 +100,7 @@ def _paths(value: Any) -> tuple[str, ...]:
     return paths
 
 
-def _model(value: Any) -> str:
-    if not re.fullmatch(r"\w+\.\w+", text(value)):
-        raise ValueError("'app_label.Model'")
-    return str(value)
+_model = matching(r"\w+\.\w+", "'app_label.Model'")
 
 
 def _guc(value: Any) -> str:
@@ -128,13 +125,6 @@ def _request_store(value: Any) -> str:
         known = ", ".join(REQUEST_STORES[:-1])
         raise ValueError(f"one of {known}, a subdomain such as '*.salons.example', or the dotted path of a class")
     return how
-
-
-def _trace_link(value: Any) -> str:
-    link = text(value)
-    if not (link.startswith(("https://", "http://")) and "{trace_id}" in link):
-        raise ValueError("an address with {trace_id} in it")
-    return link
 
 
 def _roles(value: Any) -> Roles:
@@ -207,7 +197,9 @@ class Settings:
     sentry: bool | None = setting(None, optional(flag))
     sentry_level: str | None = setting("WARNING", optional(log_level))
     redact: tuple[str, ...] = setting(SENSITIVE, names)
-    trace_link: str | None = setting(None, optional(_trace_link))
+    trace_link: str | None = setting(
+        None, optional(matching(r"(?s)https?://.*\{trace_id\}.*", "an address with {trace_id} in it"))
+    )
     sentry_monitors: bool = setting(False, flag)
     tracing: bool = setting(False, flag)
     outbox: OutboxSettings = _part(OutboxSettings, "OUTBOX")
@@ -217,11 +209,6 @@ class Settings:
     def reader_database(self) -> str:
         """The alias on which operators see the jobs of all stores."""
         return self.operator_database or self.database
-
-    @property
-    def extra_owner_roles(self) -> tuple[str, ...]:
-        """The roles that own functions of the host application."""
-        return () if self.roles is None else self.roles.extra_owners
 
     @property
     def store_domain(self) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
-from typing import Any, Final, cast
+from typing import Any, Final
 from uuid import UUID
 
 from salon_jobs.conf.reader import (
@@ -35,29 +35,27 @@ _DEFAULT_RATE: Final = 3000
 
 def _rates(value: Any) -> dict[str, int | None]:
     """Read rates by service or destination, with "*" for all others; a single rate is for all."""
-    if isinstance(value, dict):
-        rates = cast("dict[str, Any]", value)
-        return {_EVERY_OTHER: _DEFAULT_RATE} | {name: _rate_of(name, rate) for name, rate in rates.items()}
-    try:
-        return {_EVERY_OTHER: cast("int | None", _rate(value))}
-    except ValueError as error:
-        raise ValueError(f"{error}, or a dict of services such as 'memory', or ARNs and RNs, to such numbers") from None
-
-
-def _rate_of(name: Any, rate: Any) -> int | None:
-    """Read one rate. Raises ConfigurationError naming its key."""
-    at = f"SALON_JOBS['OUTBOX']['THROUGHPUT'][{name!r}]"
-    try:
-        if not isinstance(name, str) or not (name == _EVERY_OTHER or _SERVICE.fullmatch(name)):
-            parse_destination(name)
-    except (MessageInvalid, TypeError):
-        raise ConfigurationError(
-            f"{at}: the key must be a service in lower case such as 'memory', an ARN or RN, or '*' for all others"
-        ) from None
-    try:
-        return cast("int | None", _rate(rate))
-    except ValueError as error:
-        raise ConfigurationError(f"{at} must be {error}, not {rate!r}") from None
+    if not isinstance(value, dict):
+        try:
+            return {_EVERY_OTHER: _rate(value)}
+        except ValueError as error:
+            what = f"{error}, or a dict of services such as 'memory', or ARNs and RNs, to such numbers"
+            raise ValueError(what) from None
+    given: dict[Any, Any] = {**value}
+    rates: dict[str, int | None] = {_EVERY_OTHER: _DEFAULT_RATE}
+    for name, rate in given.items():
+        at = f"SALON_JOBS['OUTBOX']['THROUGHPUT'][{name!r}]"
+        try:
+            if not isinstance(name, str) or not (name == _EVERY_OTHER or _SERVICE.fullmatch(name)):
+                parse_destination(name)
+            rates[name] = _rate(rate)
+        except (MessageInvalid, TypeError):
+            raise ConfigurationError(
+                f"{at}: the key must be a service in lower case such as 'memory', an ARN or RN, or '*' for all others"
+            ) from None
+        except ValueError as error:
+            raise ConfigurationError(f"{at} must be {error}, not {rate!r}") from None
+    return rates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,14 +174,10 @@ class ConsumerSettings:
 def read_consumers(value: Any) -> dict[str, ConsumerSettings]:
     """Read all consumers by name. Raises ConfigurationError naming the field."""
     path = "SALON_JOBS['CONSUMERS']"
-    consumers = cast("dict[str, Any]", value) if isinstance(value, dict) else {"": None}
-    if not all(map(_is_name, consumers)):
+    consumers: dict[Any, Any] = {**value} if isinstance(value, dict) else {"": None}
+    if not all(isinstance(name, str) and 0 < len(name) <= LONGEST_NAME and name.isprintable() for name in consumers):
         raise ConfigurationError(f"{path} must be a dict of names, of 1 to {LONGEST_NAME} characters, to dicts")
     return {name: _read(each, path=f"{path}[{name!r}]") for name, each in consumers.items()}
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and 1 <= len(value) <= LONGEST_NAME and value.isprintable()
 
 
 def _read(value: object, *, path: str) -> ConsumerSettings:
@@ -192,17 +186,12 @@ def _read(value: object, *, path: str) -> ConsumerSettings:
         raise ConfigurationError(f"{path}['SOURCE'] must be set: {_SOURCE}")
     if not read.tasks:
         raise ConfigurationError(f"{path}['TASKS'] must map at least one event to a task, such as {{'e': 'do-it'}}")
-    if not read.has_envelope:
-        _check_without_envelope(read, path=path)
-    elif ANY_EVENT in read.tasks:
-        raise ConfigurationError(
-            f"{path}['TASKS'] {ANY_EVENT!r} is for bodies with ENVELOPE 'none': name each event and its task"
-        )
-    return read
-
-
-def _check_without_envelope(read: ConsumerSettings, *, path: str) -> None:
-    """Refuse settings that need an envelope."""
+    if read.has_envelope:
+        if ANY_EVENT in read.tasks:
+            raise ConfigurationError(
+                f"{path}['TASKS'] {ANY_EVENT!r} is for bodies with ENVELOPE 'none': name each event and its task"
+            )
+        return read
     because = "with ENVELOPE 'none': bodies without an envelope name no"
     bare: list[str] = import_module(BROKERS).bare_services()
     if parse_destination(read.source).service not in bare:
@@ -218,6 +207,7 @@ def _check_without_envelope(read: ConsumerSettings, *, path: str) -> None:
         raise ConfigurationError(f"{path}['PRODUCERS'] cannot be set {because} producer")
     if read.replays == "refuse":
         raise ConfigurationError(f"{path}['REPLAYS'] cannot be 'refuse' {because} message that they repeat")
+    return read
 
 
 FORMATS: Final = ("json", "text")

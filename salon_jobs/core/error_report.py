@@ -116,17 +116,13 @@ def _chain(error: BaseException, frames: TracebackType | None, depth: int) -> It
         yield why
 
 
-def _below_callers(frames: TracebackType | None) -> TracebackType | None:
-    """Return the frames without those of ours that called the host's code; all of them if none is the host's."""
+def _one(error: BaseException, frames: TracebackType | None, depth: int) -> Iterator[str]:
+    # Without the frames of ours that called the host's code; all of them if none is the host's.
     first = frames
     while first is not None and first.tb_frame.f_globals.get("__name__", "").partition(".")[0] in _CALLERS:
         first = first.tb_next
-    is_of_host = any(not frame.f_code.co_filename.startswith(_OTHERS) for frame, _ in traceback.walk_tb(first))
-    return first if is_of_host else frames
-
-
-def _one(error: BaseException, frames: TracebackType | None, depth: int) -> Iterator[str]:
-    frames = _below_callers(frames)
+    if any(not frame.f_code.co_filename.startswith(_OTHERS) for frame, _ in traceback.walk_tb(first)):
+        frames = first
     if frames is not None:
         yield "Traceback (most recent call last):\n"
         for frame in traceback.format_list(traceback.extract_tb(frames, -_MOST_FRAMES)):

@@ -172,16 +172,14 @@ def percentile(counts: Sequence[int], share: float, most_s: float | None = None)
     rank = max(1, math.ceil(share * sum(counts)))
     for bucket, count in enumerate(counts):
         if rank <= count:
-            found = _within(bucket, (rank - 0.5) / count)
+            position = (rank - 0.5) / count
+            if bucket == 0:
+                found = BOUNDS_S[0] * position
+            elif bucket == BUCKETS - 1:
+                found = BOUNDS_S[-1]
+            else:
+                lower, upper = _EDGES[bucket - 1]
+                found = lower * math.pow(upper / lower, position)
             return found if most_s is None else min(found, most_s)
         rank -= count
     return None
-
-
-def _within(bucket: int, position: float) -> float:
-    if bucket == 0:
-        return BOUNDS_S[0] * position
-    if bucket == BUCKETS - 1:
-        return BOUNDS_S[-1]
-    lower, upper = _EDGES[bucket - 1]
-    return lower * math.pow(upper / lower, position)

@@ -25,13 +25,6 @@ class Painted(NamedTuple):
     colour: str
 
 
-def wants_colour(stream: Any) -> bool:
-    """Return whether the stream is a terminal whose user has not asked for plain text, as by NO_COLOR."""
-    environment = os.environ
-    is_plain = environment.get("NO_COLOR") or environment.get("TERM") == "dumb"
-    return not is_plain and environment.get("DJANGO_COLORS") != "nocolor" and bool(stream.isatty())
-
-
 @dataclass(frozen=True, slots=True)
 class Screen:
     """Terminal or file that text is laid out for. ``width`` is in columns; None, the default, means unlimited."""
@@ -41,10 +34,11 @@ class Screen:
 
     @classmethod
     def of(cls, stream: Any, options: Mapping[str, Any]) -> Screen:
-        """Return the screen of a command's output; respects Django's --no-color and --force-color."""
-        colours = wants_colour(stream) and not options.get("no_color")
+        """Return the screen of a command's output; respects NO_COLOR, Django's --no-color and --force-color."""
+        is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or options.get("no_color")
+        is_plain = is_plain or os.environ.get("DJANGO_COLORS") == "nocolor" or not stream.isatty()
         width = shutil.get_terminal_size().columns if stream.isatty() else None
-        return cls(width, colours or bool(options.get("force_color")))
+        return cls(width, not is_plain or bool(options.get("force_color")))
 
     @property
     def is_narrow(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from salon_jobs.conf import settings as conf
@@ -73,7 +73,14 @@ class CronAtWork:
 
 def processes(*, using: str) -> tuple[ProcessAtWork, ...]:
     """List the processes, each supervisor before its children. One query. Role: operator, worker."""
-    return tuple(map(_process, rows("processes_at_work", using=using)))
+    found: list[ProcessAtWork] = []
+    for row in rows("processes_at_work", using=using):
+        number, kind, hostname, pid, supervisor_id, queues, concurrency, started_at, beat_s_ago, held, jobs = row
+        served = None if queues is None else tuple(json.loads(queues))
+        shown = tuple(HeldJob(each["id"], each["task"], each["store"], each["for_s"] or 0.0) for each in jobs)
+        process = number, kind, hostname, pid, supervisor_id, served, concurrency, started_at, beat_s_ago, held, shown
+        found.append(ProcessAtWork(*process))
+    return tuple(found)
 
 
 def cron(*, using: str) -> tuple[CronAtWork, ...]:
@@ -87,14 +94,3 @@ def cron(*, using: str) -> tuple[CronAtWork, ...]:
         result = "never fired" if tick is None else outcome or "no longer recorded"
         entries.append(CronAtWork(name, next_at.get(name), tick, fired_at, job_id, result))
     return tuple(entries)
-
-
-def _process(row: tuple[Any, ...]) -> ProcessAtWork:
-    number, kind, hostname, pid, supervisor_id, queues, concurrency, started_at, beat_s_ago, held, jobs = row
-    listed: list[str] | None = json.loads(queues) if isinstance(queues, str) else queues
-    held_jobs: list[dict[str, Any]] = json.loads(jobs) if isinstance(jobs, str) else jobs
-    served = None if listed is None else tuple(listed)
-    shown = tuple(HeldJob(each["id"], each["task"], each["store"], each["for_s"] or 0.0) for each in held_jobs)
-    return ProcessAtWork(
-        number, kind, hostname, pid, supervisor_id, served, concurrency, started_at, beat_s_ago, held, shown
-    )

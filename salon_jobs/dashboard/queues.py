@@ -88,6 +88,11 @@ def waiting(*, using: str) -> Waiting:
     pauses = list(Limit.objects.using(using).filter(paused=True).order_by("kind", "name")[:200])
     paused = {(row.kind, row.name) for row in pauses}
     names = store_names(UUID(row.name) for row in pauses if row.kind == Limit.Kind.STORE)
+    shown: list[str] = []
+    for row in pauses:
+        name = names[UUID(row.name)] if row.kind == Limit.Kind.STORE else row.name
+        who = who_paused(row)
+        shown.append(f"{row.kind} {name}{f' ({who})' if who else ''}")
     queues = with_declared({**{name: Depth(0, 0, None) for name in rates}, **waiting.queues})
     return Waiting(
         queues=tuple(
@@ -100,14 +105,8 @@ def waiting(*, using: str) -> Waiting:
         ),
         exact=waiting.exact,
         stores_exact=waiting.stores_exact,
-        paused=tuple(_pause(row, names) for row in pauses),
+        paused=tuple(shown),
     )
-
-
-def _pause(row: Limit, stores: Mapping[UUID, str]) -> str:
-    name = stores[UUID(row.name)] if row.kind == Limit.Kind.STORE else row.name
-    who = who_paused(row)
-    return f"{row.kind} {name}{f' ({who})' if who else ''}"
 
 
 def failing_stores(*, using: str) -> tuple[FailingStore, ...]:

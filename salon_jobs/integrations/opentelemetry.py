@@ -7,7 +7,7 @@ messages of exceptions and broker errors are not recorded, since they can quote 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,20 +36,23 @@ class OpenTelemetryTracer:
         # A span of an enqueue is named after the task, since all queues are one table.
         subject = sent.destination if sent.emitted else sent.name
         attributes = _operation(name, kind, sent.system, sent.destination)
-        with self._tracer.start_as_current_span(
-            f"{name} {subject}".strip(),
-            kind=SpanKind.PRODUCER,
-            attributes=attributes,
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span:
+        with self._span(f"{name} {subject}".strip(), SpanKind.PRODUCER, attributes) as span:
             try:
                 yield
+            finally:
+                span.set_attributes(_sent(sent))
+
+    @contextmanager
+    def _span(self, name: str, kind: SpanKind, attributes: Attributes, links: Sequence[Link] = ()) -> Generator[Span]:
+        """Surround a block by a span that names the class of its error, and not the text."""
+        with self._tracer.start_as_current_span(
+            name, kind=kind, attributes=attributes, links=links, record_exception=False, set_status_on_exception=False
+        ) as span:
+            try:
+                yield span
             except BaseException as error:
                 _fail(span, type(error).__qualname__)
                 raise
-            finally:
-                span.set_attributes(_sent(sent))
 
     def headers(self) -> Mapping[str, str]:
         """Return the headers that the process's propagators write."""
@@ -74,20 +77,9 @@ class OpenTelemetryTracer:
         )
         token = contexts.attach(parent)
         try:
-            with self._tracer.start_as_current_span(
-                f"run {run.task}",
-                kind=SpanKind.CONSUMER,
-                links=links,
-                attributes=attributes,
-                record_exception=False,
-                set_status_on_exception=False,
-            ) as span:
+            with self._span(f"run {run.task}", SpanKind.CONSUMER, attributes, links) as span:
                 run.trace_id = _trace_id(span)
-                try:
-                    yield
-                except BaseException as error:  # an error of ours: the run's own are outcomes
-                    _fail(span, type(error).__qualname__)
-                    raise
+                yield  # an error raised here is ours: the run's own are outcomes
                 span.set_attribute("salon_jobs.ended", run.ended)
                 if run.has_failed:
                     _fail(span, run.ended if run.error is None else type(run.error).__qualname__)

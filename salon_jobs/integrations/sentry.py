@@ -69,29 +69,34 @@ class SentryReporter:
 
     def report(self, failure: FinalFailure | MessageFailure) -> None:
         """Capture one failure as one event. Without a client nothing is sent."""
-        if isinstance(failure, MessageFailure):
-            _capture_message(failure)
-        else:
-            _capture_job(failure)
+        with sentry_sdk.new_scope() as scope:
+            if isinstance(failure, MessageFailure):
+                # The destination or source and the error code, never the text of a broker or a message.
+                what = "message_rejected" if failure.consumer else "message_failed"
+                scope.set_tags(
+                    {
+                        "message_id": failure.message_id,
+                        "destination": failure.destination,
+                        "message_event": failure.event,
+                        "consumer": failure.consumer,
+                        "store_id": "" if failure.store_id is None else str(failure.store_id),
+                        "code": failure.code,
+                        "attempt": failure.attempt,
+                    }
+                )
+                scope.fingerprint = [what, failure.destination, failure.event, failure.code]
+                scope.capture_message(f"{what}: {failure.code} ({failure.event})", "error")
+            elif not failure.reported:  # otherwise its run's event has the tags
+                # Neither the payload nor the local variables of frames, since a handler's arguments are the payload.
+                # The text of the error is that of the error row.
+                scope.set_tags(_tags(failure))
+                scope.set_transaction_name(failure.task)
+                scope.add_event_processor(_without_secrets)
+                scope.capture_exception(failure.error)
 
     def flush(self) -> None:
         """Send the events that are buffered."""
         sentry_sdk.flush()
-
-
-def _capture_job(failure: FinalFailure) -> None:
-    """Capture a job's failure, unless its run has: then that event has the tags of the run.
-
-    Neither the payload goes along nor the local variables of frames, since a handler's arguments are the payload. The
-    text of the error is that of the error row.
-    """
-    if failure.reported:
-        return
-    with sentry_sdk.new_scope() as scope:
-        scope.set_tags(_tags(failure))
-        scope.set_transaction_name(failure.task)
-        scope.add_event_processor(_without_secrets)
-        scope.capture_exception(failure.error)
 
 
 def _tags(job: FinalFailure | Run) -> dict[str, str | int]:
@@ -136,25 +141,6 @@ class _Reported:
 
 
 _MOST_REPORTED: Final = 10
-
-
-def _capture_message(failure: MessageFailure) -> None:
-    """Capture a message's destination or source and the error code, never the text of a broker or a message."""
-    what = "message_rejected" if failure.consumer else "message_failed"
-    with sentry_sdk.new_scope() as scope:
-        scope.set_tags(
-            {
-                "message_id": failure.message_id,
-                "destination": failure.destination,
-                "message_event": failure.event,
-                "consumer": failure.consumer,
-                "store_id": "" if failure.store_id is None else str(failure.store_id),
-                "code": failure.code,
-                "attempt": failure.attempt,
-            }
-        )
-        scope.fingerprint = [what, failure.destination, failure.event, failure.code]
-        scope.capture_message(f"{what}: {failure.code} ({failure.event})", "error")
 
 
 def _without_secrets(event: Event, _hint: Hint) -> Event:
@@ -245,9 +231,8 @@ class RecordReporter(logging.Filter):
             return False
         if conf.sentry_level is None or record.levelno < logging.getLevelNamesMapping()[conf.sentry_level]:
             return False
-        return event not in _LASTING or self._is_due(event, record)
-
-    def _is_due(self, event: str, record: logging.LogRecord) -> bool:
+        if event not in _LASTING:
+            return True
         now = self._clock()
         trouble = _trouble(event, record)
         with self._lock:

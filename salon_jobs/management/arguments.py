@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final, NoReturn, Protocol
 from uuid import UUID
 
@@ -70,17 +71,8 @@ def duration(text: str) -> timedelta:
     raise argparse.ArgumentTypeError(f"{shown(text)} is not a duration; write 90s, 30m, 12h, 7d or 2w, 36500d at most")
 
 
-def instant(text: str) -> datetime:
-    """Parse an age (90s, 12h, 7d …) or an ISO 8601 instant with a time zone, for argparse."""
-    return _instant(text, -1)
-
-
-def instant_ahead(text: str) -> datetime:
-    """Parse a time from now (90s, 12h, 7d …) or an ISO 8601 instant with a time zone, for argparse."""
-    return _instant(text, 1)
-
-
-def _instant(text: str, direction: int) -> datetime:
+def instant(text: str, direction: int = -1) -> datetime:
+    """Parse an age (90s, 12h, 7d …), in ``direction`` 1 a time from now, or an aware ISO 8601 instant, for argparse."""
     with suppress(argparse.ArgumentTypeError):
         return datetime.now(UTC) + direction * duration(text)
     with suppress(ValueError):
@@ -91,6 +83,7 @@ def _instant(text: str, direction: int) -> datetime:
     raise argparse.ArgumentTypeError(f"{shown(text)} is not a time; write 12h for {example}, or 2026-05-06T03:00+09:00")
 
 
+instant_ahead: Final = partial(instant, direction=1)
 _HAS: Final = {"task": "has that name", "queue": "names that queue"}
 
 
@@ -132,6 +125,7 @@ class TakesArguments(Protocol):
 _OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "--yes": {"action": "store_true", "help": "do not ask for confirmation"},
     "--json": {"action": "store_true", "help": "write JSON"},
+    "--share-roles": {"action": "store_true", "help": "use roles that other databases on the server already use"},
     "--dry-run": {"action": "store_true", "help": "count only, change nothing"},
     "--at": {
         "type": instant_ahead,

@@ -82,9 +82,12 @@ class ServiceCommand(BaseCommand):
         """Run the service, or the reloader that runs it as its child."""
         with as_command_error(), plain_notes(self.stderr):
             configure_output(options)
+            if options["reload"] and options["burst"]:
+                raise CommandError("--reload does not go with --burst")
+            by_default = debug() and not options["burst"] and self._called_from_command_line
             if options["reloaded"]:
                 die_with_parent()
-            elif self._reloads(options):
+            elif by_default if options["reload"] is None else options["reload"]:
                 sys.exit(Reloader([*self.command_line(options), "--reloaded"]).run())
             self.serve(options)
 
@@ -97,32 +100,27 @@ class ServiceCommand(BaseCommand):
     ) -> None:
         """Run the loop as a process of this kind; a burst takes any free port, so that it runs alongside a worker.
 
-        On a terminal, first write a banner with ``facts``.
+        On a terminal, first write a banner: ``facts`` about what runs here, on which database, and how to stop it.
         """
         burst = options["burst"]
         address = options["health_addr"] or ("127.0.0.1", 0 if burst else self.health_port)
         service = Service(kind, make_loop, using=self.using, health_address=address, burst=burst, **more)
         if (screen := options["screen"]) is not None and options["log_format"] == "text":
-            self.stdout.write("\n".join(self._banner(facts, service, screen, burst=burst)))
+            database: Mapping[str, Any] = connections[self.using].settings_dict
+            where = f"{database['HOST'] or 'local socket'}{':' if database['PORT'] else ''}{database['PORT']}"
+            shown = {
+                **facts,
+                "database": f"{database['NAME']} at {where} as {database['USER']}",
+                "health": "none" if service.address is None else "http://{}:{}/readyz".format(*service.address),
+            }
+            width = max(map(len, shown))
+            self.stdout.write(screen.paint(f"salon_jobs {release()} {self.alias}".replace("  ", " "), "bold"))
+            for name, fact in shown.items():
+                self.stdout.write(f"  {screen.paint(name, 'dim')}{' ' * (width - len(name))}  {printable(fact)}")
+            stop = "Runs until nothing is due." if burst else "Press Ctrl-C to stop; press it again to stop at once."
+            self.stdout.write(stop)
             self.stdout.flush()
         service.run()
-
-    def _banner(self, facts: Mapping[str, str], service: Service, screen: Screen, *, burst: bool) -> list[str]:
-        """Return the lines of the banner: what runs here, on which database, and how to stop it."""
-        database: Mapping[str, Any] = connections[self.using].settings_dict
-        where = f"{database['HOST'] or 'local socket'}{':' if database['PORT'] else ''}{database['PORT']}"
-        shown = {
-            **facts,
-            "database": f"{database['NAME']} at {where} as {database['USER']}",
-            "health": "none" if service.address is None else "http://{}:{}/readyz".format(*service.address),
-        }
-        width = max(map(len, shown))
-        stop = "Runs until nothing is due." if burst else "Press Ctrl-C to stop; press it again to stop at once."
-        return [
-            screen.paint(f"salon_jobs {release()} {self.alias}".replace("  ", " "), "bold"),
-            *(f"  {screen.paint(name, 'dim')}{' ' * (width - len(name))}  {printable(shown[name])}" for name in shown),
-            stop,
-        ]
 
     def command_line(self, options: dict[str, Any]) -> list[str]:
         """Return the command line that starts this process again, be it by manage.py, django-admin or -m.
@@ -137,13 +135,6 @@ class ServiceCommand(BaseCommand):
         if self._called_from_command_line:
             return [sys.executable, *sys.orig_argv[1:], *words]
         return [sys.executable, "-m", "django", "salon_jobs", self.alias, *words]
-
-    def _reloads(self, options: dict[str, Any]) -> bool:
-        if options["reload"] and options["burst"]:
-            raise CommandError("--reload does not go with --burst")
-        if options["reload"] is not None:
-            return bool(options["reload"])
-        return debug() and not options["burst"] and self._called_from_command_line
 
 
 def configure_output(options: dict[str, Any]) -> None:

@@ -207,8 +207,16 @@ class Listener(Loop):
         self._is_listening, self._warned = True, False
         self._began_read_only = reports_read_only(connection.pgconn)
         self._proven_at = time.monotonic()
-        if self._event is not None:
-            self._listen_by(self._event, connection)
+        if (event := self._event) is not None:
+            # Its waiter reads until it finds the connection broken or the loop is stopped.
+            self._failure = None
+            event.attach(connection.fileno(), partial(self._receive, connection.pgconn, event))
+            self._on_wake("")
+            self.woken.wait()
+            event.detach()
+            connection.close()  # it may still owe an answer
+            if self._failure is not None:
+                raise self._failure
             return
         self._on_wake("")
         while not self.stopping.is_set():
@@ -224,17 +232,6 @@ class Listener(Loop):
         """Raise OperationalError if the server has become read-only: nobody sends notifications there any more."""
         if reports_read_only(server) and not self._began_read_only:
             raise psycopg.OperationalError("the server has become read-only")
-
-    def _listen_by(self, event: ListenerEvent, connection: psycopg.Connection[Any]) -> None:
-        """Leave reading to the event's waiter until it finds the connection broken or the loop is stopped."""
-        self._failure = None
-        event.attach(connection.fileno(), partial(self._receive, connection.pgconn, event))
-        self._on_wake("")
-        self.woken.wait()
-        event.detach()
-        connection.close()  # it may still owe an answer
-        if self._failure is not None:
-            raise self._failure
 
     def _receive(self, server: PGconn, event: ListenerEvent) -> None:
         """Act on what has arrived, without waiting for anything; ask for a sign of life after a silence."""

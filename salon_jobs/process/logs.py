@@ -76,9 +76,9 @@ def _has_value(value: object) -> bool:
 
 
 # Fields that the line shows anyway, or that `salon_jobs show` shows.
-_LEFT_OUT: Final = frozenset({*BOUND, "error", "error_class", "code", "duration_ms", "jobs"})
-_USUAL: Final = {"queue": "default", "clean": True}
 _ERRORS: Final = ("error", "detail")
+_LEFT_OUT: Final = frozenset({*BOUND, *_ERRORS, "error_class", "code", "duration_ms", "jobs"})
+_USUAL: Final = {"queue": "default", "clean": True}
 
 
 class TerminalFormatter(TextFormatter):
@@ -98,19 +98,16 @@ class TerminalFormatter(TextFormatter):
             return f"{at} {' '.join(parts)}"
         if sentence := _sentence(event, fields):
             return f"{at} {self._screen.paint(visible(sentence), colour or 'bold')}"
+        shown = {name: value for name, value in fields.items() if name not in _LEFT_OUT and _USUAL.get(name) != value}
         parts = [
             self._screen.paint(visible(event), colour or ("green" if event == events.JOB_SUCCEEDED else "cyan")),
             *_of_run({**vars(record), **fields}),
-            *(visible(f"{name}={value}") for name, value in fields.items() if _is_shown(name, value)),
+            *(visible(f"{name}={value}") for name, value in shown.items() if _has_value(value)),
         ]
         lines = [f"{at} {' '.join(parts)}"]
         if error := _error(fields):
             lines.append(self._screen.paint(f"         {visible(error)}", colour))
         return "\n".join(lines)
-
-
-def _is_shown(name: str, value: object) -> bool:
-    return _has_value(value) and name not in _LEFT_OUT and name not in _ERRORS and _USUAL.get(name) != value
 
 
 def _of_run(fields: Mapping[str, Any]) -> list[str]:
@@ -173,14 +170,6 @@ class _NewsOnly(logging.Filter):
         return event not in (events.WORKER_STARTING, events.HEALTH_LISTENING)
 
 
-def _drop_console_of_django() -> None:
-    """Remove the handler with which Django writes to the terminal under DEBUG: ours shows those records."""
-    django = logging.getLogger("django")
-    for handler in list(django.handlers):
-        if handler.name == "console":
-            django.removeHandler(handler)
-
-
 def is_on_terminal() -> bool:
     """Return whether standard output is a terminal; there may be none at all, or one that is closed."""
     out: TextIO | None = sys.stdout
@@ -222,7 +211,10 @@ def configure_logging(
     handler.addFilter(JobContext())
     handler.setLevel(level)
     if not has_logging():
-        _drop_console_of_django()
+        # Django writes with this handler to the terminal under DEBUG: ours shows those records.
+        django = logging.getLogger("django")
+        for each in [each for each in django.handlers if each.name == "console"]:
+            django.removeHandler(each)
     # Warnings below the handler's level still reach other listeners of the loggers, such as Sentry.
     logging.basicConfig(level=min(handler.level, logging.WARNING), handlers=[handler], force=True)
     for name in _OF_TASKS:

@@ -45,7 +45,8 @@ class Outage:
     def lost(self, error: BaseException, **fields: Any) -> float:
         """Record a failure, have the connections checked before the next use, and return the seconds until a retry."""
         self._failures += 1
-        if _is_conflict(error) and self._failures <= _MOST_CONFLICTS:
+        is_conflict = isinstance(error.__cause__, SerializationFailure | DeadlockDetected)
+        if is_conflict and self._failures <= _MOST_CONFLICTS:
             return _CONFLICT_WAITS.delay(self._failures).total_seconds()
         if self._clock() >= self._log_at:
             self._log_at = self._clock() + _LOG_EVERY_S
@@ -80,10 +81,6 @@ class Outage:
             else:
                 self.over()
                 return True
-
-
-def _is_conflict(error: BaseException) -> bool:
-    return isinstance(error.__cause__, SerializationFailure | DeadlockDetected)
 
 
 class Loop:

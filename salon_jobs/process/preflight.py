@@ -192,11 +192,7 @@ def require_login(alias: str) -> None:
                 f"cannot log in as {connection.settings_dict['USER']!r}: {reason}; "
                 f"{_BOOTSTRAP}, with the passwords of your URLs"
             ) from error
-    else:
-        _require_owner(connection)
-
-
-def _require_owner(connection: Any) -> None:
+        return
     with connection.cursor() as cursor:
         cursor.execute(
             # Look it up by name: without rights on the schema, to_regclass finds nothing.
@@ -215,7 +211,7 @@ def require_roles(*, using: str, **_: Any) -> None:
     """Refuse to migrate before the roles exist. Receiver of ``pre_migrate``; raises BootstrapMissing."""
     if conf.roles is None or using != conf.database:
         return
-    wanted = [name for _, name in named_roles(conf.roles, conf.extra_owner_roles)]
+    wanted = [name for _, name in named_roles(conf.roles)]
     with connections[using].cursor() as cursor:
         cursor.execute("SELECT rolname FROM pg_roles WHERE rolname = ANY (%s)", [wanted])
         present = {row[0] for row in cursor.fetchall()}

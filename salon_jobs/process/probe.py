@@ -66,16 +66,11 @@ class Probe(Generic[T]):
     def _run(self, attempt: Future[T]) -> None:
         asked = time.monotonic()
         try:
-            result = self._ask()
+            set_answer = partial(attempt.set_result, self._ask())
         except BaseException as error:  # raised again in the caller
-            self._finish(attempt, asked, partial(attempt.set_exception, error))
-        else:
-            self._finish(attempt, asked, partial(attempt.set_result, result))
-        finally:
-            connections.close_all()
-
-    def _finish(self, attempt: Future[T], asked: float, set_answer: Callable[[], None]) -> None:
+            set_answer = partial(attempt.set_exception, error)
         with self._lock:
             self._answered = time.monotonic()
             self._late = attempt if self._answered - asked > self._patience_s else None
             set_answer()
+        connections.close_all()

@@ -49,19 +49,13 @@ def _quotas(membership: Path, cgroups: Path) -> Iterator[float]:
         # In a container, the path can be the host's while the mount shows our own cgroup at its root.
         group = PurePosixPath(path.lstrip("/"))
         for folder in (group, *group.parents):
-            quota = _of_version_1(cgroups / "cpu" / folder) if controllers else _of_version_2(cgroups / folder)
-            if quota is not None:
-                yield quota
-
-
-def _of_version_2(folder: Path) -> float | None:
-    words = _words(folder / "cpu.max")
-    return None if len(words) != 2 or words[0] == "max" else int(words[0]) / int(words[1])
-
-
-def _of_version_1(folder: Path) -> float | None:
-    quota, period = _words(folder / "cpu.cfs_quota_us"), _words(folder / "cpu.cfs_period_us")
-    return None if not quota or not period or int(quota[0]) < 0 else int(quota[0]) / int(period[0])
+            if controllers:
+                of_version_1 = cgroups / "cpu" / folder
+                words = _words(of_version_1 / "cpu.cfs_quota_us") + _words(of_version_1 / "cpu.cfs_period_us")
+            else:
+                words = _words(cgroups / folder / "cpu.max")
+            if len(words) == 2 and words[0] not in ("max", "-1"):
+                yield int(words[0]) / int(words[1])
 
 
 def _words(file: Path) -> list[str]:

@@ -9,7 +9,6 @@ import subprocess
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final
 
 from django.apps import apps
@@ -37,8 +36,9 @@ class Reloader:
 
     def run(self) -> int:
         """Run until a signal, or until the child ends by itself with status 0; return its status."""
+        news = self._news
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_signal)
+            signal.signal(number, lambda number, _frame: news.put(number))
         self._watch()
         while True:
             # In a session of its own, so that Ctrl-C reaches it once, through us.
@@ -78,9 +78,6 @@ class Reloader:
                 log_event(logging.ERROR, events.PROCESS_FAILED, status=child.returncode, restart="at the next change")
             if failed and stopping:
                 return None
-
-    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        self._news.put(number)
 
     def _watch(self) -> None:
         """Watch the files of all loaded modules, and of the project's apps, where new modules appear."""

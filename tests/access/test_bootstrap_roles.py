@@ -35,7 +35,7 @@ class Server:
 
     @property
     def names(self) -> list[str]:
-        return [script.name for script in build_scripts(self.roles, [f"{self.prefix}_cleanup"])]
+        return [script.name for script in build_scripts(self.roles)]
 
     def database(self, project: str) -> str:
         return f"{self.prefix}_{project}"
@@ -48,7 +48,7 @@ class Server:
             **self.settings.SALON_JOBS,
             "ROLES": {name: getattr(self.roles, name) for name in (*LOGINS, "fan_out_owner")}
             | web
-            | {"extra_owners": [f"{self.prefix}_cleanup"]},
+            | {"extra_owners": list(self.roles.extra_owners)},
             "ROLE_PASSWORDS": dict.fromkeys(LOGINS, password),
         }
         named = () if project is None else ("--database", self.database(project))
@@ -88,7 +88,7 @@ class Server:
 
 def named(settings: Any, prefix: str) -> Server:
     names: dict[str, Any] = {name: f"{prefix}_{name}" for name in (*LOGINS, "fan_out_owner")}
-    return Server(settings, prefix, Roles(**names))
+    return Server(settings, prefix, Roles(**names, extra_owners=(f"{prefix}_cleanup",)))
 
 
 @pytest.fixture
@@ -277,7 +277,7 @@ class Psql:
         assert wheel is not None
         self.program = Path(str(wheel.origin)).parent / "pginstall" / "bin" / "psql"
         self.file = folder / "roles.sql"
-        scripts = build_scripts(server.roles, [f"{server.prefix}_cleanup"])
+        scripts = build_scripts(server.roles)
         self.file.write_text(render_psql(scripts), encoding="utf-8")
 
     def run(self, project: str, *variables: str, password: str) -> subprocess.CompletedProcess[str]:

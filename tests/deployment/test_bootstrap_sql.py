@@ -19,7 +19,6 @@ def test_the_file_is_what_the_declaration_says() -> None:
 
 
 def test_the_owner_roles_are_those_of_the_demo_settings() -> None:
-    assert conf.extra_owner_roles == DEMO_OWNER_ROLES
     assert conf.roles == Roles(extra_owners=DEMO_OWNER_ROLES)
 
 
@@ -30,7 +29,7 @@ def test_the_file_holds_no_password() -> None:
 
 
 def test_every_login_role_refuses_superuser_and_bypassrls_and_only_owners_bypass() -> None:
-    for script in build_scripts(Roles(), DEMO_OWNER_ROLES):
+    for script in build_scripts(Roles(extra_owners=DEMO_OWNER_ROLES)):
         (alter,) = [statement for statement in script.cluster if "alter_role" in statement]
         assert "NOSUPERUSER NOCREATEDB NOCREATEROLE" in alter
         assert ("'NOLOGIN BYPASSRLS " in alter) is script.spec.owns_functions
@@ -39,11 +38,11 @@ def test_every_login_role_refuses_superuser_and_bypassrls_and_only_owners_bypass
 
 def test_a_hostile_name_stays_a_name() -> None:
     name = "o'; DROP ROLE \"x"
-    text = render_psql(build_scripts(Roles(), [name]))
+    text = render_psql(build_scripts(Roles(extra_owners=(name,))))
     assert "CALL pg_temp.create_role('o''; DROP ROLE \"x');" in text
     assert 'GRANT USAGE ON SCHEMA public TO "o\'; DROP ROLE ""x";' in text
 
 
 def test_one_name_for_two_purposes_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="two purposes"):
-        build_scripts(Roles(), ["app"])
+        build_scripts(Roles(extra_owners=("app",)))

@@ -93,7 +93,7 @@ def test_every_table_and_every_role_is_declared(scene: Scene) -> None:
         ).fetchall()
     assert {name for (name,) in relations} == set(MATRIX), "a new table (or view) needs an entry in MATRIX"
     assert conf.roles is not None
-    assert {spec.name(conf.roles) for spec in ROLE_SPECS} | set(conf.extra_owner_roles) == {*LOGINS, *OWNERS}
+    assert {spec.name(conf.roles) for spec in ROLE_SPECS} | set(conf.roles.extra_owners) == {*LOGINS, *OWNERS}
 
 
 def test_every_table_holds_rows_of_each_store(scene: Scene) -> None:

@@ -96,7 +96,7 @@ def declare_tables(*, using: str, owner: str = "") -> Declaration:
             tables.append(access)
     return Declaration(
         roles=roles,
-        named=() if roles is None else named_roles(roles, conf.extra_owner_roles),
+        named=() if roles is None else named_roles(roles),
         owner=owner if roles is None else roles.migrator,
         tables=tuple(tables),
     )

@@ -60,10 +60,13 @@ def _read(parts: Iterator[str]) -> list[_Part]:
             kind = part[2:].strip().lower()
             if isinstance(last, str) and re.fullmatch(r"'\d+'", last) and kind in ("bigint", "integer", "numeric"):
                 words[-1] = last.strip("'")
-            elif not _is_literal(last) and kind.rstrip("[]") not in ("text", "character varying", "varchar"):
-                words.append(f"::{kind}")
+            elif kind.rstrip("[]") not in ("text", "character varying", "varchar"):
+                is_literal = isinstance(last, str) and (last[:1] == "'" or last[:1].isdigit())
+                words += [] if is_literal else [f"::{kind}"]
+        elif re.fullmatch(r"'[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}'", part):
+            words.append(part.replace("-", ""))
         elif part[0] == "'":
-            words.append(_literal(part))
+            words.append(re.sub(r"(\d\d:\d\d:\d\d(?:\.\d+)?[+-]\d\d):00'$", r"\1'", part))
         elif part[0] == '"':
             words.append(part[1:-1] if re.fullmatch("[a-z_][a-z0-9_]*", part[1:-1]) else part)
         elif part.lower() == "as" and words[:1] == ["select"]:
@@ -73,16 +76,6 @@ def _read(parts: Iterator[str]) -> list[_Part]:
         else:
             words.append("<>" if part == "!=" else part.lower())
     return words
-
-
-def _is_literal(part: _Part) -> bool:
-    return isinstance(part, str) and (part[:1] == "'" or part[:1].isdigit())
-
-
-def _literal(text: str) -> str:
-    if re.fullmatch(r"'[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}'", text):
-        return text.replace("-", "")
-    return re.sub(r"(\d\d:\d\d:\d\d(?:\.\d+)?[+-]\d\d):00'$", r"\1'", text)
 
 
 def _join(words: list[_Part]) -> str:

@@ -14,8 +14,7 @@ from salon_jobs.access.doctor.catalogue import Catalogue, CatalogueObject, Drift
 from salon_jobs.access.doctor.declaration import Declaration
 from salon_jobs.access.doctor.expressions import normal_form
 from salon_jobs.access.job_tables import TABLES
-from salon_jobs.access.objects import PUBLIC, FunctionAccess, Policy, Right, Trigger, grantee, identifier, identifiers
-from salon_jobs.conf import settings as conf
+from salon_jobs.access.objects import PUBLIC, Policy, Right, Trigger, grantee, identifier, identifiers
 
 Relations: TypeAlias = Mapping[str, Relation]
 
@@ -93,7 +92,8 @@ def compare_tables(objects: Iterable[CatalogueObject], relations: Relations, dec
         table = tables[relations[access.table].oid]
         yield from table.compare_owner(declared.owner)
         # What the owners of the host's own functions need on its tables is declared nowhere.
-        exempt = {table.owner, declared.owner, *(() if access.table in TABLES else conf.extra_owner_roles)}
+        extra = () if access.table in TABLES or declared.roles is None else declared.roles.extra_owners
+        exempt = {table.owner, declared.owner, *extra}
         yield from table.compare_rights(access.rights, declared.covered(table.rights, exempt))
         for sequence in sequences.get(table.oid, ()):
             needed = [Right(name, "USAGE") for name in access.inserting if sequence.is_serial]
@@ -322,7 +322,16 @@ def compare_functions(catalogue: Catalogue, declared: Declaration) -> Iterable[D
             continue
         declared_routines.add(oid)
         function = missing.pop(signature)
-        yield from _compare_routine(routine, function, words, body, declared)
+        owner = function.owner or declared.owner
+        yield from routine.compare_owner(owner)
+        differing = [pair for pair in zip(function.behaviour, words, strict=True) if pair[0] != pair[1]]
+        if body != function.body:
+            differing.append(("the declared body", "another body"))
+        if differing:
+            expected, found = (", ".join(texts) for texts in zip(*differing, strict=True))
+            yield Drift("function", routine.where, expected, found, (function.definition,))
+        if function.callers is not None:
+            yield from routine.compare_rights(function.rights, declared.covered(routine.rights, {routine.owner, owner}))
     for function in missing.values():
         owner = identifier(function.owner or declared.owner)
         create, *grants = function.create()
@@ -331,21 +340,6 @@ def compare_functions(catalogue: Catalogue, declared: Declaration) -> Iterable[D
         yield Drift("function", f"function {function.signature}", "a function", "none", fix)
     if declared.roles is not None:
         yield from _find_undeclared_routines(routines.values(), declared_routines, declared)
-
-
-def _compare_routine(
-    routine: CatalogueObject, function: FunctionAccess, words: list[str], body: str, declared: Declaration
-) -> Iterable[Drift]:
-    owner = function.owner or declared.owner
-    yield from routine.compare_owner(owner)
-    differing = [pair for pair in zip(function.behaviour, words, strict=True) if pair[0] != pair[1]]
-    if body != function.body:
-        differing.append(("the declared body", "another body"))
-    if differing:
-        expected, found = (", ".join(texts) for texts in zip(*differing, strict=True))
-        yield Drift("function", routine.where, expected, found, (function.definition,))
-    if function.callers is not None:
-        yield from routine.compare_rights(function.rights, declared.covered(routine.rights, {routine.owner, owner}))
 
 
 def _find_undeclared_routines(

@@ -146,10 +146,19 @@ def _locks_briefly(schema_editor: BaseDatabaseSchemaEditor) -> Generator[None]:
     if not schema_editor.atomic_migration or has_lock_timeout(connection):
         yield
         return
+    end = time.monotonic() + LOCKS_MS / 1000
+
+    def spend(run: Callable[..., Any], statement: str, params: Any, many: bool, context: dict[str, Any]) -> Any:
+        """Give each statement what is left of the budget."""
+        left_ms = max(1, int((end - time.monotonic()) * 1000))  # 0 would be no limit
+        with connection.wrap_database_errors:
+            context["cursor"].cursor.execute(f"SET LOCAL lock_timeout = {left_ms}")
+        return run(statement, params, many, context)
+
     # Until the transaction ends, so that it applies to the statements that Django defers until then.
     schema_editor.execute(f"SET LOCAL lock_timeout = {LOCKS_MS}", params=None)
     if not schema_editor.collect_sql:
-        with connection.execute_wrapper(_spend(LOCKS_MS / 1000)):
+        with connection.execute_wrapper(spend):
             yield
         return
     # Operations with their own timeout check what is set: they should collect what they would do.
@@ -159,19 +168,6 @@ def _locks_briefly(schema_editor: BaseDatabaseSchemaEditor) -> Generator[None]:
             yield
         finally:
             cursor.execute("RESET lock_timeout")
-
-
-def _spend(budget_s: float) -> Callable[..., Any]:
-    """Return an execute wrapper that gives each statement what is left of the budget."""
-    end = time.monotonic() + budget_s
-
-    def run(execute: Callable[..., Any], statement: str, params: Any, many: bool, context: dict[str, Any]) -> Any:
-        left_ms = max(1, int((end - time.monotonic()) * 1000))  # 0 would be no limit
-        with context["connection"].wrap_database_errors:
-            context["cursor"].cursor.execute(f"SET LOCAL lock_timeout = {left_ms}")
-        return execute(statement, params, many, context)
-
-    return run
 
 
 class AddGuard(AddTrigger):

@@ -7,8 +7,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from salon_jobs.access.bootstrap import Bootstrapped, bootstrap, build_scripts, render_psql
+from salon_jobs.access.bootstrap import bootstrap, build_scripts, render_psql
 from salon_jobs.conf import settings as conf
+from salon_jobs.management.arguments import add_options
 from salon_jobs.management.output import as_command_error, ask, plain_notes, warn_of_kept_passwords
 
 
@@ -20,9 +21,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--database", metavar="NAME", help="the database to prepare; created if missing")
-        parser.add_argument(
-            "--share-roles", action="store_true", help="use roles that other databases on the server already use"
-        )
+        add_options(parser, "--share-roles")
         parser.add_argument(
             "--change-passwords", action="store_true", help="give existing roles the passwords in ROLE_PASSWORDS"
         )
@@ -33,7 +32,7 @@ class Command(BaseCommand):
         if conf.roles is None:
             raise CommandError("SALON_JOBS['ROLES'] is not set: with one database user there is nothing to bootstrap.")
         if options["print_only"]:
-            self.stdout.write(render_psql(build_scripts(conf.roles, conf.extra_owner_roles)), ending="")
+            self.stdout.write(render_psql(build_scripts(conf.roles)), ending="")
             return
         if conf.bootstrap_url is None:
             raise CommandError("SALON_JOBS['BOOTSTRAP_URL'] is not set: name a superuser's URL")
@@ -52,19 +51,19 @@ class Command(BaseCommand):
                 conf.bootstrap_url,
                 roles=conf.roles,
                 passwords=conf.role_passwords,
-                extra_owner_roles=conf.extra_owner_roles,
                 database=options["database"],
                 share_roles=options["share_roles"],
                 change_passwords=confirm if options["change_passwords"] else None,
             )
-            self._report(done, is_named=options["database"] is not None)
-
-    def _report(self, done: Bootstrapped, *, is_named: bool) -> None:
-        changed = [f"{name} ({', '.join(what)})" for name, what in done.changed.items()]
-        shared = [f"{name} (with {others})" for name, others in done.shared.items()]
-        which = "" if is_named else ", the one in BOOTSTRAP_URL; --database NAME prepares another"
-        self.stdout.write(f"{'created database' if done.created_database else 'database'} {done.database}{which}")
-        for label, names in (("made", done.made), ("kept", done.kept), ("changed", changed), ("shared", shared)):
-            if names:
-                self.stdout.write(f"{label}: {', '.join(names)}")
-        warn_of_kept_passwords(done.other_passwords, self.stderr)
+            changed = [f"{name} ({', '.join(what)})" for name, what in done.changed.items()]
+            shared = [f"{name} (with {others})" for name, others in done.shared.items()]
+            which = (
+                ""
+                if options["database"] is not None
+                else ", the one in BOOTSTRAP_URL; --database NAME prepares another"
+            )
+            self.stdout.write(f"{'created database' if done.created_database else 'database'} {done.database}{which}")
+            for label, names in (("made", done.made), ("kept", done.kept), ("changed", changed), ("shared", shared)):
+                if names:
+                    self.stdout.write(f"{label}: {', '.join(names)}")
+            warn_of_kept_passwords(done.other_passwords, self.stderr)

@@ -95,13 +95,9 @@ class Command(BaseCommand):
                 chosen.run(Console(options, self.stdout, self.stderr))
                 self.stdout.flush()  # a full disk must not look like success
             except BrokenPipeError:
-                _leave_quietly()
+                # As programs do when their reader has closed the pipe (``| head``): drop the remaining output.
+                with Path(os.devnull).open("wb") as nowhere:
+                    os.dup2(nowhere.fileno(), sys.stdout.fileno())
+                sys.exit(_PIPE_CLOSED)
             except KeyboardInterrupt:
                 raise CommandError("interrupted; changes made before that remain", returncode=_INTERRUPTED) from None
-
-
-def _leave_quietly() -> None:
-    """Drop the remaining output and exit, as programs do when their reader has closed the pipe (``| head``)."""
-    with Path(os.devnull).open("wb") as nowhere:
-        os.dup2(nowhere.fileno(), sys.stdout.fileno())
-    sys.exit(_PIPE_CLOSED)

@@ -31,20 +31,16 @@ class Cron(Subcommand):
     def run(self, console: Console) -> None:
         """List, or enqueue the job through ``DATABASE``. Raises CommandError, CronInvalid."""
         name = console["entry"]
-        if console["action"] == "list":
-            if name is not None:
-                raise CommandError("cron list takes no name")
-            self._list(console)
-        elif name is None:
-            raise CommandError("name an entry: salon_jobs cron run NAME")
-        else:
+        if console["action"] == "run":
+            if name is None:
+                raise CommandError("name an entry: salon_jobs cron run NAME")
             handle = run_cron_entry(name)
             said = "" if handle.action == EnqueueAction.INSERTED else f" ({handle.action.value})"
             shown = {"entry": name, "job_id": handle.id, "action": handle.action.value}
             console.result(shown, f"enqueued job {handle.id}{said}")
-
-    def _list(self, console: Console) -> None:
-        """Write the entries; on a narrow screen, which has no column for it, a result worth noting is below its row."""
+            return
+        if name is not None:
+            raise CommandError("cron list takes no name")
         declared = {entry.name: entry for entry in cron_entries.all()}
         is_narrow = console.screen.is_narrow
         described: list[dict[str, Any]] = []
@@ -56,7 +52,8 @@ class Cron(Subcommand):
             described.append({**asdict(each), "task": entry and entry.task_name, "schedule": line, "timezone": zone})
             result = Painted("failed", "red") if each.failed else each.result
             rows.append((each.name, line or "not declared here", zone, each.next_at, each.last_tick or "never", result))
+            # A narrow screen has no column for results: those worth noting are below their rows.
             is_usual = each.last_tick is None or each.result.startswith(("queued", "running", "succeeded"))
             details.append(each.result if each.failed or (is_narrow and not is_usual) else "")
-        shown = [row[:-1] for row in rows] if is_narrow else rows
-        console.listing(described, shown, "no cron entry is declared", details=details, detail="error")
+        table = [row[:-1] for row in rows] if is_narrow else rows
+        console.listing(described, table, "no cron entry is declared", details=details, detail="error")

@@ -36,8 +36,7 @@ class Doctor(Subcommand):
         parser.add_argument(
             "--fix", action="store_true", help="run the statements, as superuser unless --database is given"
         )
-        parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
-        parser.add_argument("--json", action="store_true", help="write what was found as JSON")
+        add_options(parser, "--yes", "--json")
 
     def run(self, console: Console) -> None:
         """Compare, report, and fix if asked. Raises CommandError with --fail, or without a terminal."""
@@ -88,10 +87,7 @@ class Convert(Subcommand):
     needs_role = False
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument(
-            "--share-roles", action="store_true", help="use roles that other databases on the server already use"
-        )
-        add_options(parser, "--yes", "--json")
+        add_options(parser, "--share-roles", "--yes", "--json")
 
     def run(self, console: Console) -> None:
         """Ask, bootstrap the roles if the settings have any, convert. Raises CommandError, SalonJobsError."""
@@ -110,7 +106,6 @@ class Convert(Subcommand):
                     conf.bootstrap_url,
                     roles=conf.roles,
                     passwords=conf.role_passwords,
-                    extra_owner_roles=conf.extra_owner_roles,
                     database=database_name(console.database),
                     share_roles=console["share_roles"],
                     takes_over=True,

@@ -318,21 +318,11 @@ class ShowGate(Subcommand):
                 asdict(state), f"no open transaction holds back messages; they are relayed up to {state.bound}"
             )
             return
-        console.table(
-            [
-                ("pid", "role", "application", "since", "state"),
-                *(
-                    (
-                        each.pid or "prepared transaction",
-                        each.role,
-                        each.application,
-                        each.since or "not visible",
-                        each.state,
-                    )
-                    for each in state.holders
-                ),
-            ]
-        )
+        rows: list[tuple[object, ...]] = [("pid", "role", "application", "since", "state")]
+        for each in state.holders:
+            pid, since = each.pid or "prepared transaction", each.since or "not visible"
+            rows.append((pid, each.role, each.application, since, each.state))
+        console.table(rows)
         behind = f"{state.behind:,} or more" if state.behind == COUNTED else f"{state.behind:,}"
         console.write(f"messages are relayed up to {state.bound}; committed and waiting behind that: {behind}")
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, Final
 from uuid import UUID
 
 from django.core.management.base import CommandError, CommandParser
@@ -96,29 +94,18 @@ class ExportStore(Subcommand):
     def run(self, console: Console) -> None:
         """Write the lines, the progress to standard error, and then the counts. Never overwrites a file."""
         path, store = console["output"], console["store"]
-        how: dict[str, Any] = {
-            "unredacted": console["unredacted"],
-            "progress": console.progress,
-            "using": console.using,
-        }
+        how = {"unredacted": console["unredacted"], "progress": console.progress, "using": console.using}
         if path is None:
             out: Any = console.out
             counts = export_store(store, out, **how)
             beside = Console(console.options, console.err, console.err)
         else:
-            with _new_file(path) as lines:
-                counts = export_store(store, lines, **how)
+            number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            try:
+                with os.fdopen(number, "w", encoding="utf-8") as lines:
+                    counts = export_store(store, lines, **how)
+            except BaseException:
+                Path(path).unlink()  # a partial export looks complete
+                raise
             beside = console
         beside.result(counts, f"exported: {listed_counts(counts)}")
-
-
-@contextmanager
-def _new_file(path: str) -> Generator[TextIO]:
-    """Open a new file, which is removed if the export does not complete: a partial one looks complete."""
-    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(number, "w", encoding="utf-8") as file:
-            yield file
-    except BaseException:
-        Path(path).unlink()
-        raise
