@@ -77,7 +77,7 @@ def as_reader(view: View, site: AdminSite) -> View:
         store = None if chooses else store_of_staff(request)
         if store is None:
             return choose_store(request, site)
-        using, operators = conf.database, conf.reader_database
+        using, operators = reader(request), conf.reader_database
         refusing = nullcontext() if operators == using else connections[operators].execute_wrapper(_refuse)
         with tenant_context(store, using=using), refusing:
             with connections[using].cursor() as cursor:

@@ -85,7 +85,7 @@ class SalonJobsBackend(BaseTaskBackend):
         handler = handlers.handler_of(task)
         handler.check_reach(task)
         call = handler.call_of(task, args, kwargs)
-        added = enqueue.add(handler.new_job(task, call, job_key(task, args, kwargs)), using=conf.database)
+        added = enqueue.add(handler.new_job(task, call, job_key(task, args, kwargs)))
         result = new_result(task, call, added.public_id, added.created_at)
         # The job may be committed already, so a failing receiver must not look as if it had prevented it.
         task_enqueued.send_robust(type(self), task_result=result)
@@ -101,7 +101,7 @@ class SalonJobsBackend(BaseTaskBackend):
             public_id = UUID(str(result_id))
         except ValueError:
             raise TaskResultDoesNotExist(result_id) from None
-        record = load_result(public_id, using=conf.database)
+        record = load_result(public_id)
         call = None if record is None else TaskCall.of(record.payload)
         if record is None or call is None or call.backend != self.alias:
             raise TaskResultDoesNotExist(result_id)

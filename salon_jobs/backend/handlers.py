@@ -331,7 +331,7 @@ def _ended(
     started: BackendResult | None = running.memo
     if started is None or state is JobState.CANCELLED:
         public_id = running.job.public_id
-        record = None if public_id is None else load_result(public_id)
+        record = None if public_id is None else load_result(public_id, using=running.leases.using)
         call = None if record is None else TaskCall.of(record.payload)
         return None if record is None or call is None else result_of(record, call.task(handler.task), call)
     result = copy(started)

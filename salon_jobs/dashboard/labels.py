@@ -38,10 +38,9 @@ def store_name(store: UUID) -> str:
     if known is not None and time.monotonic() - known[0] < _REMEMBERED_S:
         return known[1]
     model: Any = apps.get_model(conf.store_model)
-    using = conf.database
     # The request may have a store already, set by TenantMiddleware.
-    with tenant_context(store, switch=True, using=using):
-        name = str(model._default_manager.using(using).filter(pk=store).first() or store)
+    with tenant_context(store, switch=True) as context:
+        name = str(model._default_manager.using(context.alias).filter(pk=store).first() or store)
     if len(_names) >= _REMEMBERED:
         _names.clear()
     _names[store] = time.monotonic(), name

@@ -33,11 +33,21 @@ def not_postgresql(alias: str) -> str | None:
     return f"the database {alias!r} is {connection.display_name}, but salon_jobs needs PostgreSQL"
 
 
+def alias_of(using: str | None) -> str:
+    """Return the alias that host code means by ``using``: None is that of the job tables."""
+    return using or conf.database
+
+
+def is_of_jobs(alias: str) -> bool:
+    """Return whether an alias is that of the job tables, not only one to the same database."""
+    return alias == conf.database
+
+
 def holds_job_tables(alias: str) -> bool:
     """Return whether an alias leads to the database of the jobs, as ``DATABASE`` does, and that is PostgreSQL."""
     if connections[alias].vendor != "postgresql":
         return False
-    return alias == conf.database or _place_of(alias) == _place_of(conf.database)
+    return is_of_jobs(alias) or _place_of(alias) == _place_of(alias_of(None))
 
 
 def _place_of(alias: str) -> tuple[object, ...]:

@@ -17,8 +17,7 @@ from psycopg import Connection
 from psycopg.errors import ReadOnlySqlTransaction
 from psycopg.pq.abc import PGconn
 
-from salon_jobs.conf import settings as conf
-from salon_jobs.db.connections import in_transaction
+from salon_jobs.db.connections import in_transaction, is_of_jobs
 from salon_jobs.db.statements import in_one_trip
 
 
@@ -102,9 +101,9 @@ def refuse_read_only_servers() -> None:
 
 def _examine(connection: BaseDatabaseWrapper, **_: object) -> None:
     """Close a connection that was just made, or came from a pool, if this process should not use its server."""
-    raw: Any = connection.connection
-    if connection.alias != conf.database or not isinstance(raw, Connection):
+    if not _leads_to_jobs(connection):
         return
+    raw: Any = connection.connection
     # A web process may read from a standby; but a pool must not give it the same connection for ever.
     if (_refuse or _HANDED_OUT in vars(raw)) and close_if_read_only(connection):
         if _refuse:
@@ -141,9 +140,13 @@ def close_if_read_only(connection: BaseDatabaseWrapper) -> bool:
     return True
 
 
+def _leads_to_jobs(connection: BaseDatabaseWrapper) -> bool:
+    return isinstance(connection.connection, Connection) and is_of_jobs(connection.alias)
+
+
 def _is_read_only(connection: BaseDatabaseWrapper) -> bool:
     raw: Any = connection.connection
-    if connection.alias != conf.database or not isinstance(raw, Connection) or raw.closed:
+    if not _leads_to_jobs(connection) or raw.closed:
         return False
     if not connection.errors_occurred and (_ACCEPTS_WRITES in vars(raw) or not reports_read_only(raw.pgconn)):
         return False

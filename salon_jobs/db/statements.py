@@ -15,7 +15,6 @@ from psycopg import ClientCursor
 from psycopg.pq import Format
 from psycopg.pq.abc import PGresult
 
-from salon_jobs.conf import settings as conf
 from salon_jobs.db.connections import raw_cursor
 from salon_jobs.db.instants import UtcLoader
 from salon_jobs.db.libpq import PreparedStatements, converted, exchange
@@ -64,12 +63,9 @@ def _read(file: Path) -> dict[str, str]:
     return found
 
 
-def rows(statement: str, parameters: Mapping[str, Any] | None = None, *, using: str | None = None) -> list[Any]:
-    """Run a statement on Django's cursor and return its rows as tuples.
-
-    ``using`` defaults to the alias of the job tables. Raises database errors as Django's.
-    """
-    connection = connections[using or conf.database]
+def rows(statement: str, parameters: Mapping[str, Any] | None = None, *, using: str) -> list[Any]:
+    """Run a statement on Django's cursor and return its rows as tuples. Raises database errors as Django's."""
+    connection = connections[using]
     with connection.cursor() as cursor:
         if connection.timezone is None and connection.vendor == "postgresql":
             cursor.cursor.adapters.register_loader("timestamptz", UtcLoader)
@@ -78,9 +74,9 @@ def rows(statement: str, parameters: Mapping[str, Any] | None = None, *, using: 
         return fetched
 
 
-def execute(statement: str, parameters: Mapping[str, Any] | None = None, *, using: str | None = None) -> int:
+def execute(statement: str, parameters: Mapping[str, Any] | None = None, *, using: str) -> int:
     """Run a statement as ``rows`` does; return how many rows it changed."""
-    with connections[using or conf.database].cursor() as cursor:
+    with connections[using].cursor() as cursor:
         cursor.execute(load(statement), parameters)
         count: int = cursor.rowcount
         return count
@@ -108,20 +104,20 @@ def hot(
     statement: str,
     parameters: Mapping[str, Any],
     *,
+    using: str,
     make_row: Callable[[Sequence[Any]], Any] = tuple,
     many: bool = False,
     prepare: bool = False,
     jit: bool = True,
-    using: str | None = None,
 ) -> list[Any]:
     """Run one of our statements without Django's cursor wrappers, and return its rows, if it has any.
 
     For what runs per job or claim. ``many``: hundreds of rows, while other threads are busy. ``prepare``: in autocommit
     only, and never behind a pooler in transaction mode. ``jit`` False: its cost is overestimated; where JIT is on, the
-    server would compile it each time, which takes a hundred times as long as running it. ``using`` defaults to the
-    alias of the job tables. Raises database errors as Django's.
+    server would compile it each time, which takes a hundred times as long as running it. Raises database errors as
+    Django's.
     """
-    connection = connections[using or conf.database]
+    connection = connections[using]
     with connection.wrap_database_errors:
         cursor: Any = raw_cursor(connection)
         raw: Any = cursor.connection

@@ -71,7 +71,7 @@ class JobsPublisher(Publisher):
         """Do nothing, because the relay's own readiness checks the database."""
 
     def _enqueue(self, message: OutgoingMessage) -> PublishFailure | None:
-        in_store = nullcontext() if message.store_id is None else tenant_context(message.store_id)
+        in_store = nullcontext() if message.store_id is None else tenant_context(message.store_id, using=self._using)
         try:
             with in_store, transaction.atomic(using=self._using):
                 row, is_new = InboxMessage.objects.using(self._using).get_or_create(
@@ -109,7 +109,7 @@ class JobsPublisher(Publisher):
             arguments = {**arguments, STORE_ARGUMENT: str(message.store_id)}
         job = task.new_job(task.payload.bind((), arguments), task.options)
         with consuming([message], self._traced) as [trace]:
-            return add(replace(job, trace=trace), using=conf.database).id
+            return add(replace(job, trace=trace), using=self._using).id
 
     def _traced(self, message: OutgoingMessage) -> TracedMessage:
         return TracedMessage(

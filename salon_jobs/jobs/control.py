@@ -16,6 +16,7 @@ from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.records import ActionResult, JobState
 from salon_jobs.core.text import shown
 from salon_jobs.db import statements
+from salon_jobs.db.connections import alias_of
 from salon_jobs.jobs import enqueue
 from salon_jobs.jobs.options import JobOptions, check_instant
 from salon_jobs.models import Job
@@ -46,7 +47,7 @@ def retry_jobs(jobs: Jobs, *, at: datetime | None = None, using: str | None = No
     result names that job. Each thousand is a transaction (a savepoint inside yours). Raises OptionInvalid if ``at`` is
     not an aware datetime (or naive with ``USE_TZ = False``), or if ``jobs`` has anything but handles and ids.
     """
-    at = None if at is None else check_instant("at", at)
+    at, using = None if at is None else check_instant("at", at), alias_of(using)
     allowed = "only failed and cancelled jobs can be retried"
     return _wake(_change("operator_retry", _ids(jobs), {"at": at}, allowed, using, takes_keys=True), using)
 
@@ -57,7 +58,8 @@ def discard_jobs(jobs: Jobs, *, using: str | None = None) -> list[ActionResult[i
     Running jobs are left alone; ``cancel_jobs`` asks those to end. Roles, ``using``, order and batches as in
     ``retry_jobs``.
     """
-    return _change("operator_cancel", _ids(jobs), _DISCARD, "only queued and failed jobs can be discarded", using)
+    allowed = "only queued and failed jobs can be discarded"
+    return _change("operator_cancel", _ids(jobs), _DISCARD, allowed, alias_of(using))
 
 
 def change_jobs(
@@ -70,7 +72,7 @@ def change_jobs(
     if priority is None and queue is None:
         raise OptionInvalid("nothing to change: pass priority or queue")
     JobOptions(priority=0 if priority is None else priority, queue="default" if queue is None else queue)
-    values = {"priority": priority, "queue": queue}
+    values, using = {"priority": priority, "queue": queue}, alias_of(using)
     return _wake(_change("operator_change", _ids(jobs), values, "only queued jobs can be changed", using), using)
 
 
@@ -81,7 +83,7 @@ def cancel_jobs(jobs: Jobs, *, using: str | None = None) -> list[ActionResult[in
     transaction; ``detail`` says so. The handler sees the request in ``current_job().cancelled()``. If it ends by itself
     before it is interrupted, the job can still succeed.
     """
-    alias = using or conf.database
+    alias = alias_of(using)
     allowed = "only queued, running and failed jobs can be cancelled"
     results = _change("operator_cancel", _ids(jobs), _CANCEL, allowed, alias, endable=_CAN_BE_CANCELLED)
     running = sorted({result.id for result in results if result.detail == _ENDING})
@@ -114,10 +116,10 @@ def _ids(jobs: Jobs) -> list[int]:
     return ids
 
 
-def _wake(results: list[ActionResult[int]], using: str | None) -> list[ActionResult[int]]:
+def _wake(results: list[ActionResult[int]], using: str) -> list[ActionResult[int]]:
     """Wake workers after the commit if a job was changed."""
     if any(result.changed for result in results):
-        enqueue.after_commit(using=using or conf.database)
+        enqueue.after_commit(using=using)
     return results
 
 
@@ -126,7 +128,7 @@ def _change(
     ids: Sequence[int],
     values: dict[str, Any],
     allowed: str,
-    using: str | None,
+    using: str,
     *,
     takes_keys: bool = False,
     endable: Collection[str] = (),
@@ -136,18 +138,17 @@ def _change(
     With ``takes_keys``, the statement leaves jobs alone whose key another waiting job holds. Jobs that it leaves in one
     of the states ``endable`` are asked to end.
     """
-    alias = using or conf.database
     results: list[ActionResult[int]] = []
     for start in range(0, len(ids), BATCH):
         batch = ids[start : start + BATCH]
         try:
-            with transaction.atomic(using=alias):
-                rows = statements.rows(statement, {"ids": list(batch), **values}, using=alias)
+            with transaction.atomic(using=using):
+                rows = statements.rows(statement, {"ids": list(batch), **values}, using=using)
                 changed = {row[0] for row in rows}
                 left_alone = [id_ for id_ in batch if id_ not in changed]
-                states = dict(Job.objects.using(alias).filter(pk__in=left_alone).values_list("pk", "state"))
+                states = dict(Job.objects.using(using).filter(pk__in=left_alone).values_list("pk", "state"))
                 ids_with_keys = left_alone if takes_keys else []
-                twins = statements.rows("waiting_twin", {"ids": ids_with_keys}, using=alias) if ids_with_keys else []
+                twins = statements.rows("waiting_twin", {"ids": ids_with_keys}, using=using) if ids_with_keys else []
         except IntegrityError as error:
             # Another job has taken the key in the meantime.
             if not isinstance(error.__cause__, UniqueViolation):
@@ -156,7 +157,7 @@ def _change(
                 results.append(ActionResult(batch[0], False, _has_same_key("another job")))
             else:
                 for id_ in batch:
-                    results += _change(statement, [id_], values, allowed, alias, takes_keys=takes_keys, endable=endable)
+                    results += _change(statement, [id_], values, allowed, using, takes_keys=takes_keys, endable=endable)
             continue
         details = dict.fromkeys(left_alone, "there is no such job, or you may not see it")
         # A job that was running a moment ago may be queued again or failed by now.

@@ -24,7 +24,7 @@ from salon_jobs.core.errors import EnqueueRefused, PayloadInvalid
 from salon_jobs.core.records import EnqueueAction
 from salon_jobs.core.tracing import SYSTEM, Sent, current_trace, is_traced, sending
 from salon_jobs.db import statements
-from salon_jobs.db.connections import named_refusals
+from salon_jobs.db.connections import alias_of, named_refusals
 from salon_jobs.db.notify import WakeUps
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.options import EnqueueOptions, NewJob
@@ -121,8 +121,9 @@ _CANCEL_S: Final = 2.0
 _DEDUPE_TRIES: Final = 5
 
 
-def add(job: NewJob, *, using: str) -> JobHandle:
+def add(job: NewJob, *, using: str | None = None) -> JobHandle:
     """Add one job in the caller's transaction. Raises EnqueueRefused, SchemaMissing."""
+    using = alias_of(using)
     with enqueuing(job) as (traced, sent):
         if not job.is_plain:
             content = JobContent(job.store_id, job.payload, job.job_key, job.concurrency_key)
@@ -152,14 +153,14 @@ def _handle(job: NewJob, job_id: int, action: EnqueueAction, public_id: UUID | N
 
 
 def add_many(
-    pattern: NewJob, contents: Iterable[JobContent], *, then: NewJob | None = None, using: str
+    pattern: NewJob, contents: Iterable[JobContent], *, then: NewJob | None = None, using: str | None = None
 ) -> list[JobHandle]:
     """Add jobs like ``pattern`` in one transaction, in order; return a handle for each, even if keys repeat.
 
     Either all of them have a key or none. ``then`` is enqueued when they have ended. Raises EnqueueRefused or
     SchemaMissing, after which nothing is added.
     """
-    rest = iter(contents)
+    using, rest = alias_of(using), iter(contents)
     first = next(rest, None)
     if first is None:
         if then is not None:

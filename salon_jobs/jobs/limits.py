@@ -17,6 +17,7 @@ from salon_jobs.core.arguments import check_text
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.records import NO_STORE, ActionResult
 from salon_jobs.core.text import shown
+from salon_jobs.db.connections import alias_of
 from salon_jobs.jobs import enqueue, registry
 from salon_jobs.models import Limit
 
@@ -209,15 +210,13 @@ def pause_scopes(scopes: Iterable[str], *, by: str, using: str | None = None) ->
 
 def resume_scopes(scopes: Iterable[str], *, using: str | None = None) -> list[ActionResult[str]]:
     """Resume each scope, and wake workers. Role: operator, worker."""
-    results = _set_paused(scopes, {"paused": False, "paused_at": None, "paused_by": ""}, "it is not paused", using)
-    enqueue.after_commit(using=using or conf.database)
-    return results
+    return _set_paused(scopes, {"paused": False, "paused_at": None, "paused_by": ""}, "it is not paused", using)
 
 
 def _set_paused(
     scopes: Iterable[str], values: dict[str, Any], refusal: str, using: str | None
 ) -> list[ActionResult[str]]:
-    rows = Limit.objects.using(using or conf.database)
+    rows = Limit.objects.using(alias_of(using))
     results: list[ActionResult[str]] = []
     for scope in scopes:
         kind, _, name = scope.partition(":")
@@ -225,6 +224,8 @@ def _set_paused(
         is_other = rows.filter(pk=row.pk).exclude(paused=values["paused"])
         changed = values["paused"] if is_new else is_other.update(**values) > 0
         results.append(ActionResult(scope, changed, "" if changed else refusal))
+    if not values["paused"]:
+        enqueue.after_commit(using=rows.db)
     return results
 
 
@@ -269,8 +270,9 @@ def limit(
         scope = (Limit.Kind.KEY, limit_name(Limit.Kind.KEY, f"{task}:{key}"))
     else:
         scope = _scope(queue, task, store_id)
-    Limit.objects.using(using or conf.database).update_or_create(kind=scope[0], name=scope[1], defaults=values)
-    enqueue.after_commit(using=using or conf.database)
+    rows = Limit.objects.using(alias_of(using))
+    rows.update_or_create(kind=scope[0], name=scope[1], defaults=values)
+    enqueue.after_commit(using=rows.db)
 
 
 def limit_name(kind: Limit.Kind, name: str) -> str:

@@ -13,6 +13,7 @@ import msgspec
 from salon_jobs.core.errors import JobDoesNotExist, NoResult, ResultInvalid
 from salon_jobs.core.records import EnqueueAction, JobState, KeptResult
 from salon_jobs.db import statements
+from salon_jobs.db.connections import alias_of
 from salon_jobs.db.instants import to_project
 from salon_jobs.jobs.payload import encode
 
@@ -113,7 +114,7 @@ def get_job(job_id: int, *, using: str | None = None) -> JobRecord:
     A job that succeeded is found as long as its result is kept (``keep_result``). With roles, the web role finds only
     jobs of its current store.
     """
-    record = _record(statements.rows("job_record", {"id": job_id, "public_id": None}, using=using))
+    record = _read("job_record", {"id": job_id, "public_id": None}, using)
     if record is None:
         raise JobDoesNotExist(
             f"there is no job {job_id}: it never existed, belongs to another store, or ended and was deleted. A "
@@ -124,7 +125,7 @@ def get_job(job_id: int, *, using: str | None = None) -> JobRecord:
 
 def load_result(public_id: UUID, *, using: str | None = None) -> JobRecord | None:
     """Return the job with this public id, whatever its store, or None. Role: web, worker."""
-    return _record(statements.rows("get_result", {"public_id": public_id}, using=using))
+    return _read("get_result", {"public_id": public_id}, using)
 
 
 # Characters of results in one statement, which is several times as large on its way. The server accepts 1 GB.
@@ -171,7 +172,8 @@ _COLUMNS: Final = (
 _INSTANTS: Final = ("run_at", "created_at", "first_started_at", "last_started_at", "finished_at")
 
 
-def _record(rows: Sequence[tuple[Any, ...]]) -> JobRecord | None:
+def _read(statement: str, parameters: dict[str, Any], using: str | None) -> JobRecord | None:
+    rows = statements.rows(statement, parameters, using=alias_of(using))
     if not rows:
         return None
     row: dict[str, Any] = dict(zip(_COLUMNS, rows[0], strict=True))

@@ -11,13 +11,13 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 
-from salon_jobs.conf import settings as conf
 from salon_jobs.core.arguments import check_text, checked_ids
 from salon_jobs.core.destinations import LONGEST, parse_destination
 from salon_jobs.core.errors import MessageInvalid, OptionInvalid
 from salon_jobs.core.records import ActionResult, MessageStatus
 from salon_jobs.core.text import shown
 from salon_jobs.db import statements
+from salon_jobs.db.connections import alias_of
 from salon_jobs.db.instants import from_project
 from salon_jobs.models import BlockedAggregate, DestinationState, Message, Replay
 from salon_jobs.models.fields import MARGIN, first_id_at
@@ -119,7 +119,7 @@ def unpark(
         check_text("aggregate_type", aggregate_type, LONGEST)
     if bool(named) == bool(aggregate_type):
         raise OptionInvalid("pass aggregates, or aggregate_type for all of a destination")
-    alias = using or conf.database
+    alias = alias_of(using)
     rows = BlockedAggregate.objects.using(alias).order_by("head_id")
     heads: dict[int, tuple[str, str]] = {}
     if aggregate_type:
@@ -177,7 +177,7 @@ def _change_in_batches(
 
     ``change`` changes one batch in a transaction; it returns, by ID, why messages were refused.
     """
-    alias, wanted = using or conf.database, checked_ids("ids", ids)
+    alias, wanted = alias_of(using), checked_ids("ids", ids)
     refused: dict[int, str] = {}
     for batch in split(sorted(set(wanted)), alias):
         with transaction.atomic(using=alias):
@@ -276,7 +276,7 @@ def _set_paused(
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise MessageInvalid(f"aggregate_type must be a string, not {shown(name)}")
         parse_destination(name)
-    alias = using or conf.database
+    alias = alias_of(using)
     rows, changed = DestinationState.objects.using(alias), set[str]()
     with transaction.atomic(using=alias):
         rows.bulk_create([DestinationState(aggregate_type=name) for name in names], ignore_conflicts=True)
@@ -378,7 +378,7 @@ def replay_messages(
             raise OptionInvalid("pass requested_by, and a reason")
         check_text("requested_by", requested_by, 255)
         check_text("reason", reason, _LONGEST_REASON)
-    alias = using or conf.database
+    alias = alias_of(using)
     with transaction.atomic(using=alias):
         # One more than allowed shows that more match.
         chosen = list(_select(criteria, alias).values_list("pk", flat=True)[: MOST + 1])

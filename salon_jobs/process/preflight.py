@@ -28,7 +28,7 @@ from salon_jobs.core.errors import (
     SchemaMissing,
 )
 from salon_jobs.core.events import log_event
-from salon_jobs.db.connections import POSTGRESQL_REMEDY, not_postgresql
+from salon_jobs.db.connections import POSTGRESQL_REMEDY, is_of_jobs, not_postgresql
 from salon_jobs.db.read_only import ServerReadOnly
 
 _ROLE = """
@@ -119,7 +119,7 @@ def check_drift(alias: str) -> None:
     if conf.on_drift == "ignore":
         return
     with answering():
-        drifts = examine_tables(by_alias(alias), using=conf.database).drifts
+        drifts = examine_tables(by_alias(alias), using=alias).drifts
     if not drifts:
         return
     text = f"{'; '.join(map(str, drifts[:3]))}{' …' if drifts[3:] else ''}; run: python manage.py salon_jobs doctor"
@@ -176,8 +176,6 @@ def require_login(alias: str) -> None:
     Also refuses another database or an old server (CommandError), and a role that may not change the job tables
     (ConversionMissing), as when ``ROLES`` was changed without a conversion. Django reports other connection errors.
     """
-    if alias != conf.database:
-        return
     if (fault := not_postgresql(alias)) is not None:
         raise CommandError(f"{fault}: {POSTGRESQL_REMEDY}")
     connection: Any = connections[alias]
@@ -209,7 +207,7 @@ def require_login(alias: str) -> None:
 
 def require_roles(*, using: str, **_: Any) -> None:
     """Refuse to migrate before the roles exist. Receiver of ``pre_migrate``; raises BootstrapMissing."""
-    if conf.roles is None or using != conf.database:
+    if conf.roles is None or not is_of_jobs(using):
         return
     wanted = [name for _, name in named_roles(conf.roles)]
     with connections[using].cursor() as cursor:

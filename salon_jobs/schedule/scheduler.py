@@ -200,7 +200,7 @@ def run_cron_entry(name: str) -> JobHandle:
     except Exception as error:  # the project's own function
         cause = f"{type(error).__name__}: {message_of(error)}"
         raise CronInvalid(f"the payload function of cron entry {name!r} raised {cause}") from error
-    return enqueue.add(job, using=conf.database)
+    return enqueue.add(job)
 
 
 def register(names: Iterable[str], *, using: str) -> None:

@@ -17,10 +17,9 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from psycopg import Connection
 
-from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import TenantContextError
 from salon_jobs.core.text import shown
-from salon_jobs.db.connections import in_transaction, is_lost
+from salon_jobs.db.connections import alias_of, in_transaction, is_lost
 from salon_jobs.db.internals import is_only_block
 from salon_jobs.db.statements import in_one_trip
 from salon_jobs.tenancy import active, guc
@@ -267,7 +266,7 @@ class TenantContext:
     """
 
     def __init__(self, make: Callable[..., ActiveContext], using: str | None) -> None:
-        self._make, self.alias = make, using or conf.database
+        self._make, self.alias = make, alias_of(using)
         self._active: ActiveContext | None = None
         self._surrounding: tuple[ActiveContext, ...] = ()
 

@@ -21,6 +21,7 @@ from salon_jobs.core.error_report import report
 from salon_jobs.core.outcomes import Errored, Outcome, Split
 from salon_jobs.core.records import PARTITIONS, ClaimedJob, JobState
 from salon_jobs.db import statements
+from salon_jobs.db.connections import alias_of
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.payload import STORE_ARGUMENT
@@ -53,7 +54,12 @@ class DrainedJob:
 
 
 def drain_jobs(
-    *, queues: Sequence[str] | None = None, now: datetime | None = None, limit: int = 1000, raise_errors: bool = True
+    *,
+    queues: Sequence[str] | None = None,
+    now: datetime | None = None,
+    limit: int = 1000,
+    raise_errors: bool = True,
+    using: str | None = None,
 ) -> list[DrainedJob]:
     """Run due jobs, and those they enqueue, until none is due; return every run in order.
 
@@ -61,18 +67,19 @@ def drain_jobs(
     runs, since jobs that enqueue each other would never end, and at the first run that fails, with its error as the
     cause. With ``raise_errors=False``, that job is retried or failed as in a worker, and the drain goes on. Jobs of a
     task with ``chunk`` run together as in a worker, each counted as a run; after a failed chunk they run one by one.
+    ``using`` is the alias of the jobs, by default that of the settings.
     """
-    database = conf.database
-    process = Process.objects.using(database).create(kind="test", hostname=socket.gethostname()[:255], pid=os.getpid())
-    leases = Leases(process.pk, using=database)
+    processes = Process.objects.using(alias_of(using))
+    process = processes.create(kind="test", hostname=socket.gethostname()[:255], pid=os.getpid())
+    leases = Leases(process.pk, using=processes.db)
     drained: list[DrainedJob] = []
-    if connections[database].in_atomic_block:  # it may never commit: ``then`` is enqueued as the jobs end
-        statements.execute("count_ends_at_once", using=database)
+    if leases.connection.in_atomic_block:  # it may never commit: ``then`` is enqueued as the jobs end
+        statements.execute("count_ends_at_once", using=leases.using)
     try:
         while True:
             claimed = leases.claim_due(registry.task_names(), 1, queues=queues, now=now)
             if not claimed:
-                if registry.find_waiting(using=database):
+                if registry.find_waiting(using=leases.using):
                     continue
                 break
             if len(drained) == limit:
@@ -193,14 +200,14 @@ class DrainedMessage:
     answer: PublishFailure | None
 
 
-def drain_outbox(*, limit: int = 1000) -> list[DrainedMessage]:
+def drain_outbox(*, limit: int = 1000, using: str | None = None) -> list[DrainedMessage]:
     """Publish pending messages once, including those of the caller's own transaction; return them in order.
 
     Uses the publishers of the settings (``rn::memory:::…`` keeps messages in ``MemoryPublisher.published``). Messages
     that are not published stay pending. Role: one that may update messages, such as the worker's or the tables' owner.
-    Raises AssertionError if there are more than ``limit`` messages.
+    ``using`` is their alias, by default that of the settings. Raises AssertionError if there are more than ``limit``.
     """
-    alias = conf.database
+    alias = alias_of(using)
     drained: list[DrainedMessage] = []
     for aggregate_type in outbox.message_types(using=alias):
         requests = [PageRequest(aggregate_type, partition, 0, limit + 1) for partition in range(PARTITIONS)]

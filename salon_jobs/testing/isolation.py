@@ -18,7 +18,7 @@ from salon_jobs.access.constraints import StoreIsolation
 from salon_jobs.access.operations.access import declared_by_operations, declared_in_meta
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
-from salon_jobs.db.connections import can_run
+from salon_jobs.db.connections import alias_of, can_run
 from salon_jobs.tenancy import guc
 from salon_jobs.tenancy.context import tenant_context
 
@@ -33,7 +33,7 @@ def as_role(role: str, *, using: str | None = None) -> Generator[None]:
     apply; the previous role is set again at the end. The connection's login must be a superuser or a member of the
     role. Raises ConfigurationError if it is not, or if there is no such role.
     """
-    connection = connections[using or conf.database]
+    connection = connections[alias_of(using)]
     name = _role_name(role)
     with transaction.atomic(using=connection.alias):
         with connection.cursor() as cursor:
@@ -381,7 +381,7 @@ def assert_isolated(
     foreign key to STORE_MODEL. Raises AssertionError saying which role could do what, and ConfigurationError if the
     test cannot be done this way.
     """
-    connection = connections[using or conf.database]
+    connection = connections[alias_of(using)]
     table = _table_of(model, field, connection)
     with transaction.atomic(using=connection.alias):
         with connection.cursor() as cursor:

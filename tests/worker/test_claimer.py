@@ -362,7 +362,7 @@ def test_the_wait_for_a_full_limit_doubles_until_something_is_claimed(
 def test_no_claim_is_compiled(process_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the server has JIT, which is on by default, compiling takes a hundred times as long as claiming."""
     monkeypatch.setattr(statements, "load", lambda _: "SELECT current_setting('jit')")
-    assert statements.hot("any", {}, jit=False) == [("off",)]
+    assert statements.hot("any", {}, using="default", jit=False) == [("off",)]
     assert seen("SELECT current_setting('jit')") == [("on",)], "only this one is not"
     claims = seen(
         "SELECT proname FROM pg_proc WHERE proname IN ('salon_jobs_claim', 'salon_jobs_claim_groups',"

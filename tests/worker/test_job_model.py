@@ -245,7 +245,7 @@ class Jobs(RuleBasedStateMachine):
     @rule()
     def tidy(self) -> None:
         """Forget the marks of runs that have ended, as maintenance does."""
-        statements.execute("forget_superseded")
+        statements.execute("forget_superseded", using="default")
 
     # Operators
 

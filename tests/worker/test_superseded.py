@@ -87,8 +87,8 @@ def test_marks_are_forgotten_when_the_run_has_ended(stores: list[UUID], process_
     for number in (1, 2):
         tasks.keyed.enqueue(store_id=stores[0], number=number)
     assert leases_of(process_id).finish(one)
-    statements.execute("forget_superseded")
+    statements.execute("forget_superseded", using="default")
     assert seen("SELECT job_id, lease FROM salon_jobs_superseded") == [(two.id, two.lease)]
     RETURNS["fail"](two, process_id)
-    statements.execute("forget_superseded")
+    statements.execute("forget_superseded", using="default")
     assert seen("SELECT count(*) FROM salon_jobs_superseded") == [(0,)]

@@ -11,6 +11,7 @@ from django.core.management.commands.migrate import Command as MigrateCommand
 from salon_jobs.access.operations.stores import require_store
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import BootstrapMissing, ConversionMissing
+from salon_jobs.db.connections import is_of_jobs
 from salon_jobs.process.preflight import require_login
 
 
@@ -24,9 +25,9 @@ class Command(MigrateCommand):
         """Migrate. Raises CommandError if the login is refused, a role is missing or another role owns the tables."""
         try:
             alias = options["database"]
-            require_login(alias)
-            is_open = conf.roles is None and alias == conf.database
-            with require_store(alias) if is_open else nullcontext():
+            if has_jobs := is_of_jobs(alias):
+                require_login(alias)
+            with require_store(alias) if has_jobs and conf.roles is None else nullcontext():
                 return super().execute(*args, **options)
         except (BootstrapMissing, ConversionMissing) as error:
             raise CommandError(f"{error.code}: {error}") from error
