@@ -115,14 +115,17 @@ def test_nothing_is_sent_once_it_may_not_go_on_and_what_was_sent_before_is_answe
     assert arrived(broker, destination) == ids(messages[:sent])
 
 
-def test_a_destination_that_is_not_there_is_missing_and_one_beside_it_is_not(
-    broker: Broker, publisher: Publisher, destination: str
+def test_a_destination_that_is_not_there_is_missing_until_it_is_and_one_beside_it_is_not(
+    broker: Broker, publisher: Publisher, destination: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("salon_jobs.brokers.aws.client.AGAIN_S", 0.0)
     there, resource = destination.rsplit(":", 1)
     missing = f"{there}:missing-{resource}"
-    answers = publish(publisher, make(missing, "a"), make(missing, "a"), make(missing, "b"))
-    assert answers == [Verdict.MISSING, Verdict.NOT_SENT, Verdict.MISSING]
+    messages = make(missing, "a"), make(missing, "a"), make(missing, "b")
+    assert publish(publisher, *messages) == [Verdict.MISSING, Verdict.NOT_SENT, Verdict.MISSING]
     assert publish(publisher, make(destination)) == [None]
+    broker.destination(f"missing-{resource}".removesuffix(".fifo"))
+    assert publish(publisher, *messages) == [None] * 3
 
 
 def test_an_outage_costs_nothing_and_heals_without_a_restart(

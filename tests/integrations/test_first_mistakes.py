@@ -74,20 +74,20 @@ def test_before_migrate_each_command_names_it(tmp_path: Path, empty_url: str) ->
 
 def test_a_worker_without_tasks_says_so_and_names_what_may_be_meant(tmp_path: Path, migrated: None) -> None:
     with spare_database(copied=True) as name:
-        project, shop = new_project(tmp_path, url=url_for(None, name)), tmp_path / "shop"
+        project, shop = new_project(tmp_path, url=url_for(None, name), tasks=TASKS), tmp_path / "shop"
 
         def said() -> str:
-            done = project.manage("runworker", "--burst", "--health-addr", "127.0.0.1:0")
+            done = project.manage("runworker", "--burst", "--processes", "1", "--health-addr", "127.0.0.1:0")
             assert done.returncode == 0, done.stderr
             return done.stderr
 
-        assert "No task is declared" in said()
-        (shop / "tasks.py").write_text(TASKS)
         assert "No task is declared" not in said()
         (shop / "tasks.py").rename(shop / "task.py")
         for module in ("tests", "models"):
             (shop / f"{module}.py").write_text("")
-        assert "Apps searched: shop. Rename shop/task.py, or import it in tasks.py, if its tasks are meant" in said()
+        text = said()
+        assert "No task is declared" in text
+        assert "Apps searched: shop. Rename shop/task.py, or import it in tasks.py, if its tasks are meant" in text
 
 
 def test_a_url_to_listen_at_with_another_scheme_is_refused(tmp_path: Path) -> None:

@@ -10,13 +10,12 @@ from uuid import UUID
 
 import pytest
 import sentry_sdk
-from sentry_sdk.envelope import Envelope
 from sentry_sdk.integrations.django import DjangoIntegration
-from sentry_sdk.transport import Transport
 
 from salon_jobs import Discard, current_job
 from salon_jobs.integrations import sentry
 from tests import tasks
+from tests.integrations.conftest import sentry_client
 from tests.support import change, claim, rescuer, run_due, running_on_a_thread
 
 SECRET = "a-customers-name"
@@ -25,25 +24,15 @@ Events = list[dict[str, Any]]
 
 @pytest.fixture
 def events() -> Iterator[Events]:
-    """Initialise the SDK as a project would, and collect the events it would send."""
+    """Collect the events that the SDK would send."""
     sent: Events = []
 
-    class Keep(Transport):
-        def capture_envelope(self, envelope: Envelope) -> None:
-            event: Any = envelope.get_event()
-            if event is not None:
-                sent.append(event)
+    def keep(kind: str, payload: Any) -> None:
+        if kind == "event":
+            sent.append(payload)
 
-    sentry_sdk.init(
-        dsn="http://key@127.0.0.1:9/1",
-        transport=Keep(),
-        integrations=[DjangoIntegration()],
-        auto_enabling_integrations=False,
-        include_local_variables=True,
-    )
-    yield sent
-    sentry_sdk.get_client().close()
-    sentry_sdk.get_global_scope().set_client(None)
+    with sentry_client(keep, integrations=[DjangoIntegration()], include_local_variables=True):
+        yield sent
 
 
 def fail_until_the_end(process_id: int, hooks: tasks.Hooks, attempts: int) -> None:

@@ -11,16 +11,13 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-import sentry_sdk
 from django.db import transaction
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import format_trace_id
-from sentry_sdk.envelope import Envelope
 from sentry_sdk.integrations.django import DjangoIntegration
 from sentry_sdk.integrations.logging import LoggingIntegration
 from sentry_sdk.integrations.otlp import otel_propagation_context
 from sentry_sdk.scope import register_external_propagation_context, remove_external_propagation_context
-from sentry_sdk.transport import Transport
 
 from salon_jobs import Snooze, cron, emit, fan_out
 from salon_jobs.brokers.memory import MemoryPublisher
@@ -32,6 +29,7 @@ from salon_jobs.integrations.sentry import slug_of
 from salon_jobs.schedule.entries import cron_entries
 from salon_jobs.schedule.scheduler import Scheduler
 from tests import tasks
+from tests.integrations.conftest import sentry_client
 from tests.outbox.scene import ORDERS, relay_in_burst
 from tests.outbox.whole_way import delivered, discard, fail, make_due, processor, run_all
 from tests.support import change, seen
@@ -52,30 +50,14 @@ class Sent:
         return [payload for found, payload in self.items if found == kind]
 
 
-def start(sent: Sent) -> None:
-    class Keep(Transport):
-        def capture_envelope(self, envelope: Envelope) -> None:
-            sent.items += [(item.type or "", json.loads(item.get_bytes())) for item in envelope.items]
-
-    sentry_sdk.init(
-        dsn="http://key@127.0.0.1:9/1",
-        transport=Keep(),
-        auto_enabling_integrations=False,
-        release="salon@1.2",
-        environment="prod",
-        include_local_variables=False,
-        integrations=[DjangoIntegration(), LoggingIntegration(event_level=logging.WARNING)],
-    )
-
-
 @pytest.fixture
 def sent() -> Iterator[Sent]:
     """Initialise the SDK as the demo's settings do."""
     found = Sent()
-    start(found)
-    yield found
-    sentry_sdk.get_client().close()
-    sentry_sdk.get_global_scope().set_client(None)
+    integrations = [DjangoIntegration(), LoggingIntegration(event_level=logging.WARNING)]
+    options: dict[str, Any] = {"release": "salon@1.2", "environment": "prod", "include_local_variables": False}
+    with sentry_client(lambda *item: found.items.append(item), integrations=integrations, **options):
+        yield found
 
 
 @pytest.fixture

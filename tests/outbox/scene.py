@@ -174,9 +174,9 @@ def fill(
 
 
 def crowd(to: str) -> None:
-    """Write 60,000 messages of 5,000 aggregates; a hundredth is pending, half as many failed, and one event is rare."""
+    """Write 20,000 messages of 5,000 aggregates; a hundredth is pending, half as many failed, and one event is rare."""
     fill(
-        60_000,
+        20_000,
         "CASE WHEN mod(n, 200) = 0 THEN 'failed' WHEN mod(n, 101) = 0 THEN 'pending' ELSE 'published' END",
         to=to,
         aggregate_id="mod(n, 5000)::text",
