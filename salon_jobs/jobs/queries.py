@@ -40,6 +40,7 @@ T = TypeVar("T")
 LEASE_LOST = "SJ001"  # error code raised in db/sql/finish_function.sql
 # Claims of up to this many jobs use a cached plan: if one job is due, planning is half the cost of a claim.
 FEW = 64
+# A twin is a queued job with the same key, which takes it while the end of this one is written.
 _TWIN_TRIES = 5
 # Long enough for a transaction that is about to commit.
 _PATIENCE = "250ms"

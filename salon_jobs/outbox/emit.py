@@ -104,7 +104,7 @@ def emit_many(drafts: Iterable[Draft]) -> list[UUID]:
             messages = [_message(draft, trace, producer) for draft in batch]
             try:
                 with named_refusals(alias, EmitRefused, "emit as the web or the worker role"):
-                    for part in _statements(messages):
+                    for part in _parts(messages):
                         # Not all are used: the database makes the id and the instant, and knows the current store.
                         columns = dict(zip(OutgoingMessage._fields, map(list, zip(*part, strict=True)), strict=True))
                         statements.execute("emit_many", {**columns, "producer": producer}, using=alias)
@@ -118,7 +118,7 @@ def emit_many(drafts: Iterable[Draft]) -> list[UUID]:
     return ids
 
 
-def _statements(messages: Sequence[OutgoingMessage]) -> Iterator[Sequence[OutgoingMessage]]:
+def _parts(messages: Sequence[OutgoingMessage]) -> Iterator[Sequence[OutgoingMessage]]:
     """Split messages so that no statement, nor its copy on the server, grows beyond what either can hold."""
     first = size = 0
     for number, message in enumerate(messages):

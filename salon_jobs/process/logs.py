@@ -1,4 +1,4 @@
-"""Logging to standard output, as JSON lines or text, with the job that each record belongs to."""
+"""Logging to standard output, as JSON lines (``core.events``) or text, with the job that each record belongs to."""
 
 from __future__ import annotations
 

@@ -210,17 +210,17 @@ def announce(running: RunningJob, state: JobState | None, error: BaseException |
             running.declaration.on_end(running, state, error)
 
 
-def report_successes(runs: Sequence[RunningJob], on_told: Callable[[], None] = lambda: None) -> None:
+def report_successes(runs: Sequence[RunningJob], on_announced: Callable[[], None] = lambda: None) -> None:
     """Log runs whose success is written, all in one write, and send ``job_finished`` for each.
 
-    ``on_told`` is called after each run whose receivers were called.
+    ``on_announced`` is called after each run whose receivers were called.
     """
     ended_runs.count(events.JOB_SUCCEEDED, runs)
     log_batch(logging.INFO, events.JOB_SUCCEEDED, runs, fields=_described)
     for running in runs:
         if running.declaration.on_end is not None or job_finished.receivers:
             announce(running, JobState.SUCCEEDED)
-            on_told()
+            on_announced()
 
 
 def identify(job: ClaimedJob | Ended) -> dict[str, Any]:
