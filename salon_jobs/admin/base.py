@@ -110,7 +110,7 @@ def explained(view: View, model_admin: ReaderAdmin) -> View:
             context = {**site.each_context(request), "title": "403 Forbidden", "reason": reason}
             response = TemplateResponse(request, "admin/salon_jobs/refused.html", context, status=403)
         except DisallowedModelAdminLookup as error:
-            where = {"list": model_admin.address_of_list(), "listed": model_admin.opts.verbose_name_plural}
+            where = {"list": address_of_list(model_admin.model, site), "listed": model_admin.opts.verbose_name_plural}
             context = {**site.each_context(request), "title": "400 Bad Request", "reason": str(error), **where}
             response = TemplateResponse(request, "admin/salon_jobs/refused.html", context, status=400)
         except ProgrammingError as error:
@@ -317,10 +317,6 @@ class ReaderAdmin(ModelAdmin):
         found = Process.objects.using(using).filter(pk=pk).first()
         return f"process {pk}, which is gone" if found is None else self.link(Process, pk, found)
 
-    def address_of_list(self) -> str:
-        """Return the URL of this admin's list on this site."""
-        return address_of_list(self.model, self.admin_site)
-
     @admin.display(description="job")
     def job_link(self, row: Any) -> SafeString | str:
         """Link to the job of a row; succeeded jobs are gone."""
@@ -427,9 +423,8 @@ class ReadOnlyAdmin(ReaderAdmin):
     list_class = OrderedList
     list_per_page = 50
     ordering = ("-id",)
-    sortable_by: ClassVar[list[str] | tuple[str, ...] | None] = (
-        "id",
-    )  # sorting by any other column would read every row
+    # Sorting by any other column would read every row.
+    sortable_by: ClassVar[list[str] | tuple[str, ...] | None] = ("id",)
     # Lookups with which other pages link to the list, in addition to those of the filters.
     linked_by: ClassVar[tuple[str, ...]] = ()
     # Whether the admin's log can have entries of a row, from its actions.

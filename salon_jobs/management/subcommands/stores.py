@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -93,17 +94,17 @@ class ExportStore(Subcommand):
 
     def run(self, console: Console) -> None:
         """Write the lines, the progress to standard error, and then the counts. Never overwrites a file."""
-        path, store = console["output"], console["store"]
-        how = {"unredacted": console["unredacted"], "progress": console.progress, "using": console.using}
+        path, store, unredacted = console["output"], console["store"], console["unredacted"]
+        export = partial(export_store, store, unredacted=unredacted, progress=console.progress, using=console.using)
         if path is None:
             out: Any = console.out
-            counts = export_store(store, out, **how)
+            counts = export(out)
             beside = Console(console.options, console.err, console.err)
         else:
             number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             try:
                 with os.fdopen(number, "w", encoding="utf-8") as lines:
-                    counts = export_store(store, lines, **how)
+                    counts = export(lines)
             except BaseException:
                 Path(path).unlink()  # a partial export looks complete
                 raise
