@@ -37,9 +37,10 @@ _FAILED: Final = (
 
 @dataclass(slots=True, kw_only=True)
 class Sent:
-    """What one call writes: ``count`` jobs of a task, or messages. Fields in which these differ are empty.
+    """What one call writes: ``count`` jobs of a task or, if ``emitted``, messages.
 
-    ``message_id`` (of a single one), ``count`` and ``body_size`` may be set only when the context exits.
+    Fields in which these differ are empty. ``message_id`` (of a single one), ``count`` and ``body_size`` may be set
+    only when the context exits.
     """
 
     emitted: bool

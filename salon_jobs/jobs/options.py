@@ -172,7 +172,7 @@ class JobOptions:
         return {name: getattr(self, name) for name in EnqueueOptions.__annotations__}
 
     def of_many(self) -> JobOptions:
-        """Return the options, of many jobs added at once. Raises OptionInvalid for one that a single job must have."""
+        """Return these options for many jobs added at once. Raises OptionInvalid for one that only one job may have."""
         for name in _OF_ONE:
             if getattr(self, name) is not None:
                 raise OptionInvalid(f"{name} is an option of one job: enqueue these one by one")
@@ -180,7 +180,7 @@ class JobOptions:
 
 
 _OF_ONE: Final = [name for name, option in _DECLARED.items() if OF_ONE in option]
-# Those that None is no value of.
+# Options that cannot be None.
 _REQUIRED: Final = {field.name for field in fields(JobOptions) if field.default is not None}
 
 

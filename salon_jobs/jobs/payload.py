@@ -149,7 +149,7 @@ class PayloadType:
         return msgspec.json.decode(self._encode({name: getattr(struct, name)}))[name]
 
     def named(self, payload: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments that a payload holds: it is nothing else."""
+        """Return the arguments that a payload holds, which are all that it holds."""
         return payload
 
     def _unknown(self, name: str, free: Collection[str]) -> PayloadInvalid:

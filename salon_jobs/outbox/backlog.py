@@ -11,7 +11,7 @@ from itertools import islice
 from salon_jobs.brokers.publisher import OutgoingMessage
 from salon_jobs.outbox.queries import Blocked, Failure, PageRequest
 
-# An aggregate ID, or the message ID of a message without an aggregate.
+# An aggregate ID, or of a message without an aggregate its number (``id``, not ``message_id``).
 Key = str | int
 _PAGE_GROWTH = 8
 # Characters of payloads in memory, by the mean of what was read last; until something was, by a cautious guess.
