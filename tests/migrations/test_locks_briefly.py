@@ -17,11 +17,12 @@ from django.db.migrations.state import ProjectState
 from salon_jobs.access.operations import LocksBriefly
 from salon_jobs.access.operations.access import InstallDeclared
 from salon_jobs.access.operations.base import LOCKS_MS
-from tests.migrations.operations import migrate
+from tests.migrations.operations import migrate, sql_of
 from tests.settings import url_for
 from tests.support import seen
 
 ADD_FIELD = migrations.AddField("customer", "nickname", models.TextField(null=True))
+INSTALL = InstallDeclared(tables=("salon_jobs_job",), functions=())
 COLUMNS = "SELECT count(*) FROM pg_attribute WHERE attrelid = 'customer'::regclass"
 POLICIES = "SELECT policyname FROM pg_policies WHERE tablename = 'salon_jobs_job' ORDER BY 1"
 
@@ -106,7 +107,7 @@ def test_it_gives_up_before_the_server_ends_a_transaction_that_waits_for_it(data
 
 
 def test_what_is_shown_sets_it_once_and_leaves_the_session_alone(database: None) -> None:
-    lines = sql_lines(InstallDeclared(tables=("salon_jobs_job",), functions=()), ADD_FIELD)
+    lines = sql_lines(INSTALL, ADD_FIELD)
     assert [line for line in lines if "lock_timeout" in line] == [f"SET LOCAL lock_timeout = {LOCKS_MS};"]
     assert "lock_timeout" in lines[0]
     with connections["owner"].cursor() as cursor:
@@ -114,21 +115,19 @@ def test_what_is_shown_sets_it_once_and_leaves_the_session_alone(database: None)
         assert cursor.fetchone() == ("0",)
 
 
-def test_a_lock_timeout_of_the_session_stands(database: None) -> None:
+def test_a_lock_timeout_of_the_session_stands_and_without_a_transaction_nothing_changes(database: None) -> None:
+    assert "lock_timeout" not in "".join(sql_lines(ADD_FIELD, atomic=False))
     with connections["owner"].cursor() as cursor:
         cursor.execute("SET lock_timeout = '10s'")
         try:
             assert "lock_timeout" not in "".join(sql_lines(ADD_FIELD))
+            assert "lock_timeout" not in sql_of(INSTALL, using="owner", app_label="salon_jobs")
         finally:
             cursor.execute("RESET lock_timeout")
-
-
-def test_without_a_transaction_it_changes_nothing(database: None) -> None:
-    assert "lock_timeout" not in "".join(sql_lines(ADD_FIELD, atomic=False))
 
 
 def test_without_a_transaction_each_of_our_operations_has_one_of_its_own(database: None) -> None:
     before = seen(POLICIES)
     with reader(), pytest.raises(OperationalError, match="lock timeout"):
-        run(InstallDeclared(tables=("salon_jobs_job",), functions=()), atomic=False, base=migrations.Migration)
+        run(INSTALL, atomic=False, base=migrations.Migration)
     assert seen(POLICIES) == before

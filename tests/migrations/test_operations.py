@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import OperationalError, connections
+from django.db import OperationalError
 from django.test import override_settings
 
 from salon_jobs.access import StoreIsolation
@@ -74,15 +74,6 @@ def test_what_comes_after_in_the_same_migration_waits_as_before(database: None) 
     lines = [line for line in sql_of(PROTECT, using="owner").splitlines() if not line.startswith("--")]
     assert [line for line in lines if "lock_timeout" in line] == [lines[0], lines[-1]]
     assert lines[-1] == "SET LOCAL lock_timeout = 0;"
-
-
-def test_a_lock_timeout_of_the_session_stands(database: None) -> None:
-    with connections["owner"].cursor() as cursor:
-        cursor.execute("SET lock_timeout = '10s'")
-        try:
-            assert "lock_timeout" not in sql_of(PROTECT, using="owner")
-        finally:
-            cursor.execute("RESET lock_timeout")
 
 
 def test_pgtriggers_function_may_be_called_wherever_it_is(fresh: str, bootstrapped: dict[str, str]) -> None:

@@ -65,11 +65,11 @@ def crowded(migrated: None) -> Iterator[None]:
         "INSERT INTO salon_jobs_cron_tick (entry, tick_at)"
         " SELECT 'entry-' || n %% 5, now() - n * interval '1 minute' FROM generate_series(1, 60000) AS n"
     )
-    # Ten tasks for two weeks, each every minute.
+    # Four tasks for two weeks, each every minute.
     change(
         "INSERT INTO salon_jobs_task_minute SELECT date_trunc('minute', now()) - n * interval '1 minute', 'task-' || t,"
         " 'default', 1, 0, 0, 0, 0, 0, 0, 1.0, array_fill(1, ARRAY[%s]), 1.0, array_fill(1, ARRAY[%s])"
-        " FROM generate_series(0, 20160) AS n, generate_series(1, 10) AS t",
+        " FROM generate_series(0, 20160) AS n, generate_series(1, 4) AS t",
         BUCKETS,
         BUCKETS,
     )
@@ -112,7 +112,7 @@ def test_a_plot_reads_statistics_alone_and_no_more_than_are_kept(client: Client,
         began = time.monotonic()
         [node] = scans_of(statement)
         assert time.monotonic() - began < 10
-        assert rows_read(node) <= 10 * (minutes + 120)
+        assert rows_read(node) <= 4 * (minutes + 120)
 
 
 def test_a_store_counts_its_newest_ten_thousand_by_an_index(crowded: None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -77,10 +78,20 @@ def test_the_leases_of_a_batch_are_compared_by_hash_where_few_rows_are_expected(
     assert not {node["Node Type"] for node in plan} & {"Nested Loop", "Hash Join", "Merge Join"}
 
 
-def test_what_is_still_owned_of_a_batch_is_found_by_its_ids(crowded: int) -> None:
-    plan = nodes("owned", {"ids": BATCH, "fences": FENCES, "process_id": 3})
+@pytest.mark.parametrize(
+    ("statement", "parameters", "index"),
+    [
+        ("owned", {"ids": BATCH, "fences": FENCES, "process_id": 3}, "salon_jobs_job_pkey"),
+        ("cancel_requests", {"process_id": 2}, "salon_jobs_job_cancelling"),
+        ("other_leases", {"process_id": 2, "fences": [100 ^ 1]}, "salon_jobs_job_leased"),
+    ],
+)
+def test_what_a_process_asks_about_its_jobs_is_found_by_one_index(
+    crowded: int, statement: str, parameters: dict[str, Any], index: str
+) -> None:
+    plan = nodes(statement, parameters)
     assert_no_full_scan(plan)
-    assert indexes(plan) == {"salon_jobs_job_pkey"}
+    assert indexes(plan) == {index}
 
 
 def test_one_job_is_read_by_its_number_or_its_public_id(crowded: int) -> None:
@@ -126,18 +137,6 @@ def test_the_end_of_a_run_finds_its_rows_by_their_ids(crowded: int, how: str, id
     plan = nodes("end", {**UNUSED_BY_AN_END, **fences, "how": how})
     assert_no_full_scan(plan)
     assert indexes(plan) <= {"salon_jobs_job_pkey", "salon_jobs_job_live_key", "salon_jobs_superseded_pkey"}
-
-
-def test_requests_to_cancel_are_found_without_reading_other_leases(crowded: int) -> None:
-    plan = nodes("cancel_requests", {"process_id": 2})
-    assert_no_full_scan(plan)
-    assert indexes(plan) == {"salon_jobs_job_cancelling"}
-
-
-def test_what_a_dead_process_held_is_found_by_its_leases(crowded: int) -> None:
-    plan = nodes("other_leases", {"process_id": 2, "fences": [100 ^ 1]})
-    assert_no_full_scan(plan)
-    assert indexes(plan) == {"salon_jobs_job_leased"}
 
 
 def test_what_is_known_of_runs_is_found_by_their_ids(crowded: int) -> None:

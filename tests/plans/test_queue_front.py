@@ -1,4 +1,4 @@
-"""Looks at the front of a queue of 120,000 jobs of which almost none is due."""
+"""Looks at the front of a queue of 60,000 jobs of which almost none is due."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def last_waiting(migrated: None) -> Iterator[int]:
     """Add jobs that are due in an hour, in five priorities, and twelve due ones in and around these."""
     change(
         "INSERT INTO salon_jobs_job (task, priority, run_at)"
-        " SELECT 'test-store', n %% 5, now() + interval '1 hour' FROM generate_series(1, 120000) AS n"
+        " SELECT 'test-store', n %% 5, now() + interval '1 hour' FROM generate_series(1, 60000) AS n"
     )
     for priority, minutes, task in ((-3, 1, "unheard-of"), (2, 2, "ping"), (9, 3, "ping"), (9, 4, "never-seen")):
         change(

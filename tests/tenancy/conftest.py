@@ -10,9 +10,9 @@ import pytest
 
 from salon_jobs.tenancy import reset_store
 from tests.tenancy.probe import pool_alias
-from tests.tenancy.web import two, web_role
+from tests.tenancy.web import pooled, two, web_role
 
-__all__ = ["two", "web_role"]
+__all__ = ["pooled", "two", "web_role"]
 
 
 @pytest.fixture

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
 import pytest
 from asgiref.sync import sync_to_async
-from django.db import connection, connections
+from django.db import connection
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
@@ -18,20 +17,6 @@ from salon_jobs import tenant_context
 from salon_jobs.tenancy.active import open_store
 from tests.tenancy.asgi import leave, serve
 from tests.tenancy.web import Hook, alook, canaries, expected, look, write, written
-
-
-@pytest.fixture
-def pooled(two: list[UUID]) -> Iterator[Any]:
-    """Give every thread its connection from a pool, whose size is set by the test."""
-    options: dict[str, Any] = {"pool": {"min_size": 1, "max_size": 1, "timeout": 10}}
-    settings = connections.settings["default"]
-    connection.close()
-    connections.settings["default"] = {**settings, "OPTIONS": {**settings.get("OPTIONS", {}), **options}}
-    del connections["default"]
-    yield options["pool"]
-    connection.close()
-    pooling: Any = connection
-    pooling.close_pool()
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])

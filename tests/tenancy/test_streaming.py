@@ -16,7 +16,7 @@ from wsgiref.util import FileWrapper
 import pytest
 from asgiref.sync import sync_to_async
 from django.core.handlers.wsgi import WSGIHandler
-from django.db import DatabaseError, connection, connections
+from django.db import DatabaseError, connection
 from django.http import FileResponse, HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.test import Client, RequestFactory
@@ -159,20 +159,6 @@ def failed_response() -> Iterator[None]:
         gc.collect()
 
 
-@pytest.fixture
-def pooled(two: list[UUID]) -> Iterator[list[UUID]]:
-    """Give the web role's requests a pool of one connection."""
-    default = connections.settings["default"]
-    pool = {"min_size": 1, "max_size": 1, "timeout": 5}
-    default.update(CONN_MAX_AGE=0, CONN_HEALTH_CHECKS=False, OPTIONS={**default["OPTIONS"], "pool": pool})
-    connection.close()
-    del connections["default"]
-    yield two
-    connection.close()
-    pooled: Any = connections["default"]
-    pooled.close_pool()
-
-
 def assert_given_back(store: UUID) -> None:
     """Assert that a request gets the one connection of the pool, clean."""
     Hook.view = look
@@ -180,20 +166,20 @@ def assert_given_back(store: UUID) -> None:
     assert written() == 0
 
 
-def test_a_body_that_nobody_ends_or_closes_gives_its_connection_back(pooled: list[UUID]) -> None:
+def test_a_body_that_nobody_ends_or_closes_gives_its_connection_back(pooled: object, two: list[UUID]) -> None:
     def begin() -> None:
         response = StreamingHttpResponse(writing())
-        stream_as(tenant_context(pooled[0]), response)
+        stream_as(tenant_context(two[0]), response)
         parts = iter(response)
         assert [next(parts), next(parts)] == [b"begun", b"written"]
 
     in_thread(begin)
-    assert_given_back(pooled[0])
+    assert_given_back(two[0])
 
 
 @pytest.mark.parametrize("by", ["the body", "a middleware around it"])
 def test_a_body_that_fails_under_asgi_gives_its_connection_back(
-    pooled: list[UUID], monkeypatch: pytest.MonkeyPatch, by: str
+    pooled: object, two: list[UUID], monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     """Django closes no response that failed, and the thread that holds the connection ends."""
 
@@ -216,9 +202,9 @@ def test_a_body_that_fails_under_asgi_gives_its_connection_back(
         monkeypatch.setattr(TenantMiddleware, "_run_async", process)
     with failed_response():
         with pytest.raises(ZeroDivisionError) as failed:
-            astream([pooled[0]], body if by == "a middleware around it" else lambda: failing(body()))
+            astream([two[0]], body if by == "a middleware around it" else lambda: failing(body()))
         monkeypatch.undo()
-        assert_given_back(pooled[0])
+        assert_given_back(two[0])
         assert failed.value.__traceback__ is not None, "what it holds need not be collected before"
         del failed
 

@@ -170,3 +170,17 @@ def send(store: UUID, path: str, view: Callable[[HttpRequest], Any]) -> Any:
         return signed_in(member_of(store)).get(path)
     Hook.view = lambda request: sync_to_async(view)(request)  # noqa: PLW0108 - a plain function is not bound
     return get_async(member_of(store), path)
+
+
+@pytest.fixture
+def pooled(two: list[UUID]) -> Iterator[dict[str, Any]]:
+    """Give every thread its connection from a pool of one; return the pool's options, which a test may change."""
+    pool = {"min_size": 1, "max_size": 1, "timeout": 10}
+    default = connections.settings["default"]
+    default.update(CONN_MAX_AGE=0, CONN_HEALTH_CHECKS=False, OPTIONS={**default.get("OPTIONS", {}), "pool": pool})
+    connection.close()
+    del connections["default"]
+    yield pool
+    connection.close()
+    pooling: Any = connection
+    pooling.close_pool()
