@@ -112,12 +112,13 @@ def test_a_note_is_not_in_the_colour_of_an_error(database: None) -> None:
     assert "\x1b[31;1m" not in shown
 
 
-def test_the_list_says_why_a_job_waits_or_failed_and_for_how_long_it_runs(process_id: int, stores: list[UUID]) -> None:
-    fill(process_id, stores[0])
-    lines = COLOUR.sub("", on_a_terminal("list")).splitlines()
-    head, failed, error, more, succeeded, running, queued, *waiting = lines
+def test_list_show_and_top_say_early_why_jobs_wait_or_failed(process_id: int, stores: list[UUID]) -> None:
+    failed_id = fill(process_id, stores[0])
+    commands = ("list", f"show {failed_id}", "top --once")
+    listed, shown, top = (COLOUR.sub("", text) for text in all_on_a_terminal(*commands))
+    head, failed, error, more, succeeded, running, queued, *waiting = listed.splitlines()
     assert head.split() == ["id", "task", "state", "when", "attempts"], "queue and store are below"
-    assert failed.split() == ["4", "charge-card", "failed", "2", "h", "ago", "3/3"]
+    assert failed.split() == [str(failed_id), "charge-card", "failed", "2", "h", "ago", "3/3"]
     assert error.startswith("    CardError: カード会社が注文3のお支払い")
     assert more.startswith("    ")
     assert more.endswith("…")
@@ -128,22 +129,14 @@ def test_the_list_says_why_a_job_waits_or_failed_and_for_how_long_it_runs(proces
     assert whole.startswith("mail · Salon 0 · waiting: no task 'expire-tentative-reservations-for-store' is declared")
     assert "queue mail is paused" in whole
 
-
-def test_show_begins_with_why_and_hides_what_is_internal(process_id: int, stores: list[UUID]) -> None:
-    failed = fill(process_id, stores[0])
-    shown = COLOUR.sub("", on_a_terminal("show", str(failed)))
-    assert shown.splitlines()[0] == f"job {failed} charge-card failed"
-    assert shown.splitlines()[1] == "error: CardError"
+    assert shown.splitlines()[:2] == [f"job {failed_id} charge-card failed", "error: CardError"]
     assert shown.index("attempt 3 failed at") < shown.index("attempt 2 failed at") < shown.index("attempt 1 failed at")
     assert "3 of 3" in shown
     assert "2 h ago" in shown
     for internal in ("fingerprint", "lease", "claim_group", "trace:", "retries_ahead", "None", "+00:00"):
         assert internal not in shown, internal
 
-
-def test_top_shows_failures_within_the_first_screen(process_id: int, stores: list[UUID]) -> None:
-    fill(process_id, stores[0])
-    lines = COLOUR.sub("", on_a_terminal("top", "--once")).splitlines()
+    lines = top.splitlines()
     [place] = [number for number, line in enumerate(lines) if line.startswith("failed jobs")]
     assert place < 6
     assert "CardError" in lines[place + 1]

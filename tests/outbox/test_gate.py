@@ -248,13 +248,13 @@ def test_under_random_writers_everything_arrives_once_and_in_the_order_of_cause(
     try:
         with relaying(), relaying() if relays == 2 else writer():
             with ThreadPoolExecutor(5) as pool:
-                writing = [pool.submit(write_at_random, seed, 60) for seed in range(5)]
+                writing = [pool.submit(write_at_random, seed, 30) for seed in range(5)]
                 for each in writing:
                     each.result(60)
             eventually(lambda: set(statuses()) <= {"published"}, 30)
         committed = dict(seen("SELECT name, number FROM counted"))
     finally:
         change("DROP TABLE counted")
-    assert sum(committed.values()) > 300
+    assert sum(committed.values()) > 150
     # The counter goes back with what was rolled back: each number commits once, in the order of the row's lock.
     assert numbers_by_aggregate() == {aggregate: [*range(1, last + 1)] for aggregate, last in committed.items()}
