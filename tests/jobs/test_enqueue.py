@@ -24,13 +24,15 @@ from salon_jobs.db import notify
 from salon_jobs.db.connections import plain_cursor
 from salon_jobs.db.notify import MORE, WakeUps
 from salon_jobs.jobs import EnqueueAction, JobHandle, enqueue
+from salon_jobs.jobs.options import KeyMode
 from salon_jobs.testing import assert_enqueued
 from tests import tasks
 from tests.settings import url_for
-from tests.support import change, claim, job_row, row_of, run, seen
+from tests.support import change, claim, job_row, moved_to, row_of, run, seen
 
 PATTERN = tasks.system.new_job(None, tasks.system.options)
 LATER = datetime(2030, 1, 1, tzinfo=UTC)
+MUCH_LATER = datetime(2031, 1, 1, tzinfo=UTC)
 
 
 def test_the_insert_is_part_of_the_callers_transaction(stores: list[UUID]) -> None:
@@ -44,17 +46,55 @@ def test_the_insert_is_part_of_the_callers_transaction(stores: list[UUID]) -> No
     assert expected.items() <= row_of(handle.id).items()
 
 
-def test_a_job_that_waits_under_its_key_is_met_and_burns_no_id(stores: list[UUID]) -> None:
-    """What each mode changes of it, and when it is another job, is in ``tests/worker/test_job_model.py``."""
-    cases: list[tuple[Any, dict[str, Any]]] = [
-        (tasks.keyed, {"store_id": stores[0], "number": 1}),
-        (tasks.keyed_system, {"note": "a"}),
-    ]
-    for task, arguments in cases:
-        first = task.enqueue(**arguments)
-        for mode, action in (("preserve_run_at", EnqueueAction.KEPT), ("replace", EnqueueAction.REPLACED)) * 3:
-            assert task.using(job_key_mode=mode).enqueue(**arguments) == JobHandle(first.id, action)
-        assert tasks.system.enqueue().id == first.id + 1
+@pytest.fixture(params=["store", "system"])
+def enqueue_keyed(request: pytest.FixtureRequest, stores: list[UUID]) -> Callable[..., JobHandle]:
+    """Return an enqueue under one key, for a store and for none."""
+
+    def add(mode: KeyMode, note: str, **options: Any) -> JobHandle:
+        if request.param == "store":
+            bound = tasks.keyed.using(job_key="same", job_key_mode=mode, **options)
+            return bound.enqueue(store_id=stores[0], number=1, note=note)
+        return tasks.keyed_system.using(job_key="same", job_key_mode=mode, **options).enqueue(note=note)
+
+    return add
+
+
+@pytest.mark.parametrize(
+    ("mode", "action", "row"),
+    [
+        ("replace", EnqueueAction.REPLACED, ("b", MUCH_LATER, 5, 0)),
+        ("preserve_run_at", EnqueueAction.KEPT, ("b", LATER, 5, 2)),
+        ("unsafe_dedupe", EnqueueAction.KEPT, ("a", LATER, 0, 2)),
+    ],
+)
+def test_a_job_that_waits_under_its_key_is_met_by_the_mode_and_burns_no_id(
+    enqueue_keyed: Callable[..., JobHandle], mode: KeyMode, action: EnqueueAction, row: tuple[Any, ...]
+) -> None:
+    first = enqueue_keyed(mode, "a", run_at=LATER)
+    change("UPDATE salon_jobs_job SET attempts = 2")
+    assert first.action is EnqueueAction.INSERTED
+    assert enqueue_keyed(mode, "b", run_at=MUCH_LATER, priority=5) == JobHandle(first.id, action)
+    assert seen("SELECT payload->>'note', run_at, priority, attempts FROM salon_jobs_job") == [row]
+    assert tasks.system.enqueue().id == first.id + 1
+
+
+@pytest.mark.parametrize("state", ["running", "failed", "cancelled"])
+@pytest.mark.parametrize("mode", ["replace", "preserve_run_at", "unsafe_dedupe"])
+def test_a_job_that_waits_no_more_is_left_alone(
+    enqueue_keyed: Callable[..., JobHandle], process_id: int, mode: KeyMode, state: str
+) -> None:
+    first = enqueue_keyed(mode, "a")
+    claim(process_id)
+    change(f"UPDATE salon_jobs_job SET {moved_to(state)}" if state != "running" else "SELECT")
+    before = row_of(first.id)
+    second = enqueue_keyed(mode, "b", priority=9)
+    if state != "running":
+        assert second.action is EnqueueAction.INSERTED
+    elif mode == "unsafe_dedupe":
+        assert second == JobHandle(first.id, EnqueueAction.KEPT)
+    else:
+        assert second.action is EnqueueAction.SUPERSEDED_RUNNING
+    assert row_of(first.id) == before
 
 
 def test_options_reach_the_row(stores: list[UUID]) -> None:

@@ -22,7 +22,7 @@ from salon_jobs.schedule.scheduler import fire, register, skip
 from salon_jobs.worker.maintenance import RescueCounts
 from tests import tasks
 from tests.settings import url_for
-from tests.support import change, elsewhere, in_state, moved_to, rescuer, seen, selected
+from tests.support import change, elsewhere, event_fields, in_state, moved_to, rescuer, seen, selected
 
 DAYS = {"succeeded": 1, "cancelled": 7, "failed": 90}
 
@@ -112,8 +112,7 @@ def test_a_round_is_bounded_and_the_next_one_goes_on(database: None, caplog: pyt
     caplog.set_level("INFO", "salon_jobs")
     work = Pruner(clock=lambda: next(ticking), using="default")
     assert work.run_once() == PruneCounts(failed=2 * BATCH + 1, cancelled=1, errors=2 * BATCH + 2)
-    [record] = [record for record in caplog.records if getattr(record, "event", "") == "pruned"]
-    assert record.event_fields == {"failed": 2001, "cancelled": 1, "errors": 2002}  # type: ignore[attr-defined]
+    assert event_fields(caplog, "pruned") == [{"failed": 2001, "cancelled": 1, "errors": 2002}]
     ended("failed", timedelta(days=91), 2 * BATCH + 1)
     ended("cancelled", timedelta(days=8))
     ticking = count(step=10)

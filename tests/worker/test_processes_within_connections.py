@@ -15,6 +15,7 @@ from project.local.postgres import EmbeddedPostgres
 from salon_jobs.worker import supervisor
 from salon_jobs.worker.supervisor import connections_of, count_processes
 from salon_jobs.worker.worker import WorkerOptions
+from tests.support import event_fields
 
 PROCESSORS = 16
 # Four connections a process, and two of the supervisor's.
@@ -52,15 +53,9 @@ def plain(small: str, migrated: None, monkeypatch: pytest.MonkeyPatch) -> Iterat
         yield
 
 
-def warnings(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
-    return [
-        vars(record)["event_fields"] for record in caplog.records if vars(record).get("event") == "connections_short"
-    ]
-
-
 def test_half_of_the_servers_connections_bound_the_default(plain: None, caplog: pytest.LogCaptureFixture) -> None:
     assert count_processes(None, OPTIONS, using="default") == 4
-    [warning] = warnings(caplog)
+    [warning] = event_fields(caplog, "connections_short")
     assert (warning["connections"], warning["allowed"]) == (connections_of(PROCESSORS, OPTIONS), 18)
     assert "4 processes for 16 processors" in warning["detail"]
     assert "max_connections" in warning["detail"]
@@ -88,15 +83,15 @@ def test_connections_in_use_bound_it_and_one_process_is_started_at_least(
                 others.enter_context(psycopg.connect(small))
             caplog.clear()
             assert count_processes(None, OPTIONS, using="default") == processes
-    [warning] = warnings(caplog)
+    [warning] = event_fields(caplog, "connections_short")
     assert (warning["connections"], warning["allowed"] <= 4) == (6, True)
 
 
 def test_a_number_that_was_asked_for_is_kept_with_a_warning(plain: None, caplog: pytest.LogCaptureFixture) -> None:
     assert count_processes(8, OPTIONS, using="default") == 8
-    assert not warnings(caplog), "34 of 37"
+    assert not event_fields(caplog, "connections_short"), "34 of 37"
     assert count_processes(9, OPTIONS, using="default") == 9
-    [warning] = warnings(caplog)
+    [warning] = event_fields(caplog, "connections_short")
     assert (warning["connections"], warning["allowed"] <= 37) == (38, True)
 
 
@@ -106,7 +101,7 @@ def test_without_an_answer_it_is_bounded_by_the_usual_number(
     monkeypatch.setattr(supervisor, "usable_processors", lambda: PROCESSORS)
     with alias_of("postgresql://127.0.0.1:1/", "nobody", ""):
         assert count_processes(None, WorkerOptions(concurrency=8), using="default") == 4
-        assert "the usual 97" in warnings(caplog)[0]["detail"]
+        assert "the usual 97" in event_fields(caplog, "connections_short")[0]["detail"]
         assert count_processes(PROCESSORS, OPTIONS, using="default") == PROCESSORS
 
 

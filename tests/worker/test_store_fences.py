@@ -87,6 +87,19 @@ def test_a_claim_passes_by_what_another_holds(stores: list[UUID], process_id: in
         assert [job.id for job in claim(process_id)] == [second]
 
 
+def test_claims_follow_priority_then_run_at_within_the_asked_queues(stores: list[UUID], process_id: int) -> None:
+    def add(**options: Any) -> int:
+        return tasks.in_store.using(**options).enqueue(store_id=stores[0]).id
+
+    late, urgent, early, mail = add(), add(priority=-5), add(), add(queue="mail")
+    change("UPDATE salon_jobs_job SET run_at = now() - interval '1 min' WHERE id = %s", early)
+    add(run_in=timedelta(hours=1))
+    leases, names = leases_of(process_id), registry.task_names()
+    assert [job.id for job in leases.claim_due(names, 9, queues=["default"])] == [urgent, early, late]
+    assert leases.claim_due(["test-system"], 9) == []
+    assert [job.id for job in leases.claim_due(names, 9)] == [mail]
+
+
 def test_a_rescue_waits_for_a_claim_in_flight_and_includes_its_jobs(stores: list[UUID], process_id: int) -> None:
     handle = tasks.in_store.enqueue(store_id=stores[0])
     be_silent(process_id)
