@@ -233,9 +233,7 @@ def test_a_wake_up_that_fails_after_the_commit_is_logged_and_not_the_callers_pro
     with transaction.atomic():
         handle = tasks.system.enqueue()
         transaction.on_commit(lambda: None)
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_backend_pid()")
-            pid = cursor.fetchone()[0]
+        pid = connection.connection.info.backend_pid
         # Runs first, so the wake-up finds its backend gone after the commit.
         hook = (set[str](), lambda: change("SELECT pg_terminate_backend(%s, 5000)", pid), True)
         connection.run_on_commit.insert(0, hook)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

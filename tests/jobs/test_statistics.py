@@ -12,7 +12,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from django.db import DatabaseError, connections
+from django.db import DatabaseError, connection, connections
 
 from salon_jobs.core import events
 from salon_jobs.core.metrics import BUCKETS, bucket_of
@@ -138,9 +138,7 @@ def test_nothing_to_add_asks_the_database_nothing(database: None, counted: TaskS
 
 def test_an_outage_keeps_the_counts_for_the_next_time(process_id: int, counted: TaskStatistics) -> None:
     counted.count(events.JOB_SUCCEEDED, [ended_run(process_id, took_s=1, waited_s=1)])
-    with connections["default"].cursor() as cursor:
-        cursor.execute("SELECT pg_backend_pid()")
-        change("SELECT pg_terminate_backend(%s)", cursor.fetchone()[0])
+    change("SELECT pg_terminate_backend(%s)", connection.connection.info.backend_pid)
     with pytest.raises(DatabaseError):
         counted.flush(using="default")
     connections["default"].close()

@@ -43,13 +43,6 @@ SHORT = timedelta(seconds=0.2)
 add = sync_to_async(write)
 
 
-@sync_to_async
-def backend() -> int:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_backend_pid()")
-        return int(cursor.fetchone()[0])
-
-
 def test_many_at_once_see_their_own_store_alone(stores: list[UUID], hooks: tasks.Hooks, process_id: int) -> None:
     """Each waits inside for as many as there are threads, so that their reads interleave on one loop."""
     threads, rounds, count = 4, 3, 16
@@ -72,7 +65,7 @@ def test_many_at_once_see_their_own_store_alone(stores: list[UUID], hooks: tasks
             }
             own = await Store.objects.aget()
             counted = await Customer.objects.filter(store_id=store_id).acount()
-            backends.add(await backend())
+            backends.add(await sync_to_async(lambda: connection.connection.info.backend_pid)())
             in_thread = await sync_to_async(lambda: (current_store_id(), current_job().id))()
             observed = (found, streamed, own.pk, counted >= 1, current_store_id(), current_job().id, in_thread)
             if observed != ({store_id}, {store_id}, store_id, True, store_id, job_id, (store_id, job_id)):

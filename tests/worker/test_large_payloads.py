@@ -53,14 +53,6 @@ def test_a_job_that_was_taken_away_before_its_payload_was_read_does_not_run(proc
 
 def test_an_outage_while_the_payload_is_read_costs_no_attempt(process_id: int) -> None:
     running = running_job(large(process_id), process_id)
-    pid = own_backend()
-    change("SELECT pg_terminate_backend(%s, 10000)", pid)
+    change("SELECT pg_terminate_backend(%s, 10000)", connection.connection.info.backend_pid)
     assert isinstance(execute(running), Released)
     connection.close()
-
-
-def own_backend() -> int:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_backend_pid()")
-        [(pid,)] = cursor.fetchall()
-        return int(pid)

@@ -36,12 +36,6 @@ def own_rows() -> list[UUID]:
         return list(Customer.objects.values_list("store_id", flat=True))
 
 
-def backend() -> int:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_backend_pid()")
-        return int(cursor.fetchone()[0])
-
-
 def test_a_tenant_context_in_a_generator_that_nobody_ends(
     filled: list[UUID], hooks: tasks.Hooks, process_id: int
 ) -> None:
@@ -115,7 +109,8 @@ def test_a_thread_lives_on_when_a_job_deletes_its_connection(
     backends: list[int] = []
 
     def delete(note: str) -> None:
-        backends.append(backend())
+        connection.ensure_connection()
+        backends.append(connection.connection.info.backend_pid)
         if note == "delete":
             connection.cursor().execute("BEGIN")
             del connections["default"]

@@ -134,51 +134,48 @@ def test_swallowing_it_does_not_look_like_success_and_an_except_for_exceptions_l
     assert seen(ERRORS) == [TIMED_OUT]
 
 
-def test_a_handler_that_catches_it_may_ask_for_another_end(run_on_thread: RunOnThread, limit: Any) -> None:
-    limit(timeout=SHORT)
-
-    def handler(**_: object) -> None:
-        try:
-            spin()
-        except TimedOut:
-            raise Snooze(timedelta(minutes=5)) from None
-
-    run_on_thread(handler)
-    assert seen(ROWS) == [("queued", 0, None)]
+def finish() -> None:
+    with transaction.atomic():
+        write()
+        current_job().finish()
 
 
-def test_what_was_committed_as_finished_before_the_timeout_has_succeeded(
-    run_on_thread: RunOnThread, limit: Any, caplog: pytest.LogCaptureFixture
+def snooze() -> None:
+    raise Snooze(timedelta(minutes=5))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "rows", "effects"),
+    [
+        (finish, None, [], ["effect"]),
+        (None, finish, [("queued", 1, None)], []),
+        (None, snooze, [("queued", 0, None)], []),
+    ],
+    ids=["finished and committed before", "finishing after raises it again", "another end after"],
+)
+def test_what_ends_a_run_besides_its_timeout(
+    run_on_thread: RunOnThread,
+    limit: Any,
+    before: Callable[[], None] | None,
+    after: Callable[[], None] | None,
+    rows: list[Any],
+    effects: list[str],
 ) -> None:
-    caplog.set_level("INFO")
     limit(timeout=SHORT)
 
     def handler(**_: object) -> None:
-        with transaction.atomic():
-            write()
-            current_job().finish()
-        spin()
-
-    run_on_thread(handler, tasks.outside)
-    assert seen(ROWS) == []
-    assert (written(), seen(ERRORS)) == (["effect"], [])
-    assert job_events(caplog) == ["job_timed_out", "job_succeeded"]
-
-
-def test_finishing_after_a_timeout_raises_it_again(run_on_thread: RunOnThread, limit: Any) -> None:
-    limit(timeout=SHORT)
-
-    def handler(**_: object) -> None:
+        if before:
+            before()
         try:
             spin()
-        except TimedOut:
-            with transaction.atomic():
-                write()
-                current_job().finish()
+        except TimedOut as error:
+            if after:
+                after()
+            raise error from None
 
     run_on_thread(handler, tasks.outside)
-    assert seen(ROWS) == [("queued", 1, None)]
-    assert written() == []
+    assert (seen(ROWS), written()) == (rows, effects)
+    assert seen(ERRORS) == [TIMED_OUT] * (after is finish)
 
 
 def test_the_table_shows_when_to_kill_and_an_extension_moves_both_ends(
