@@ -19,6 +19,7 @@ from tests.tasks import Hooks
 LARGE = "x" * 1_000_000
 
 
+@pytest.mark.usefixtures("limits_and_groups_at_once")
 @pytest.mark.parametrize("room", [10, 1000, "groups"])
 def test_what_a_claim_returns_has_a_bound_and_each_job_gets_all_of_its_payload(
     process_id: int, hooks: Hooks, room: int | str

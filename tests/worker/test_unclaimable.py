@@ -20,6 +20,7 @@ from salon_jobs.worker.fair_claim import FairClaim
 from tests import tasks
 from tests.support import change, claim, event_fields, leases_of, seen
 
+pytestmark = pytest.mark.usefixtures("limits_and_groups_at_once")
 _FUNCTION = """
 CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
