@@ -281,7 +281,9 @@ def test_a_server_that_becomes_read_only_is_left_after_an_error_or_by_a_health_c
     connection.close()
     first = backend()
     request_finished.send(sender=None)
+    raw = connection.connection
     replicated.make_read_only()
+    eventually(lambda: raw.execute("SHOW default_transaction_read_only").fetchone() == ("on",))
     try:
         if checked:
             assert backend() != first, "before the first statement of the request"
