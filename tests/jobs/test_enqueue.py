@@ -126,8 +126,8 @@ def test_run_in_counts_from_the_statement_by_the_databases_clock(stores: list[UU
 
 def test_one_wake_up_follows_a_commit_of_jobs_that_are_due(database: None) -> None:
     with transaction.atomic():
-        for later in ({"run_in": timedelta(minutes=1)}, {"run_at": LATER}):
-            tasks.system.using(**later).enqueue()
+        for later in (tasks.system.using(run_in=timedelta(minutes=1)), tasks.system.using(run_at=LATER)):
+            later.enqueue()
         assert connection.run_on_commit == []
         for _ in range(3):
             tasks.system.using(run_in=timedelta(0)).enqueue()
