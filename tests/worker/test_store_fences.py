@@ -95,7 +95,8 @@ def test_claims_follow_priority_then_run_at_within_the_asked_queues(stores: list
     change("UPDATE salon_jobs_job SET run_at = now() - interval '1 min' WHERE id = %s", early)
     add(run_in=timedelta(hours=1))
     leases, names = leases_of(process_id), registry.task_names()
-    assert [job.id for job in leases.claim_due(names, 9, queues=["default"])] == [urgent, early, late]
+    one_by_one = [leases.claim_due(names, 1, queues=["default"]) for _ in range(4)]
+    assert [[job.id for job in jobs] for jobs in one_by_one] == [[urgent], [early], [late], []]
     assert leases.claim_due(["test-system"], 9) == []
     assert [job.id for job in leases.claim_due(names, 9)] == [mail]
 
