@@ -23,7 +23,7 @@ from salon_jobs.core.units import rate_text
 from salon_jobs.dashboard.labels import who_paused
 from salon_jobs.db.statements import rows as rows_of
 from salon_jobs.jobs import registry
-from salon_jobs.jobs.enqueue import after_commit
+from salon_jobs.jobs.enqueue import wake_ups
 from salon_jobs.jobs.limits import LIFTED, ListedLimit, count_by_scope, limit_name, list_limits
 from salon_jobs.models import Limit
 
@@ -193,14 +193,14 @@ class LimitAdmin(OffersActions, ReaderAdmin):
         if "paused" in form.changed_data:
             obj.paused_at, obj.paused_by = (datetime.now(UTC), user_name(request)) if obj.paused else (None, "")
         obj.save(using=conf.reader_database)
-        after_commit(using=conf.reader_database)
+        wake_ups.after_commit(conf.reader_database)
 
     def delete_model(self, request: HttpRequest, obj: Limit) -> None:
         """Delete as the operator, and wake workers."""
         obj.delete(using=conf.reader_database)
-        after_commit(using=conf.reader_database)
+        wake_ups.after_commit(conf.reader_database)
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Limit]) -> None:
         """Delete the selected rows, and wake workers."""
         super().delete_queryset(request, queryset)
-        after_commit(using=conf.reader_database)
+        wake_ups.after_commit(conf.reader_database)

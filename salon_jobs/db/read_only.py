@@ -101,9 +101,9 @@ def refuse_read_only_servers() -> None:
 
 def _examine(connection: BaseDatabaseWrapper, **_: object) -> None:
     """Close a connection that was just made, or came from a pool, if this process should not use its server."""
-    if not _leads_to_jobs(connection):
-        return
     raw: Any = connection.connection
+    if not isinstance(raw, Connection) or not is_of_jobs(connection.alias):
+        return
     # A web process may read from a standby; but a pool must not give it the same connection for ever.
     if (_refuse or _HANDED_OUT in vars(raw)) and close_if_read_only(connection):
         if _refuse:
@@ -140,13 +140,9 @@ def close_if_read_only(connection: BaseDatabaseWrapper) -> bool:
     return True
 
 
-def _leads_to_jobs(connection: BaseDatabaseWrapper) -> bool:
-    return isinstance(connection.connection, Connection) and is_of_jobs(connection.alias)
-
-
 def _is_read_only(connection: BaseDatabaseWrapper) -> bool:
     raw: Any = connection.connection
-    if not _leads_to_jobs(connection) or raw.closed:
+    if not isinstance(raw, Connection) or raw.closed or not is_of_jobs(connection.alias):
         return False
     if not connection.errors_occurred and (_ACCEPTS_WRITES in vars(raw) or not reports_read_only(raw.pgconn)):
         return False

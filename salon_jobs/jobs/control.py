@@ -119,7 +119,7 @@ def _ids(jobs: Jobs) -> list[int]:
 def _wake(results: list[ActionResult[int]], using: str) -> list[ActionResult[int]]:
     """Wake workers after the commit if a job was changed."""
     if any(result.changed for result in results):
-        enqueue.after_commit(using=using)
+        enqueue.wake_ups.after_commit(using)
     return results
 
 

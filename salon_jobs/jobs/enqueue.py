@@ -51,11 +51,6 @@ class JobContent(Struct, frozen=True, gc=False):
     trace: str | None = None
 
 
-def after_commit(*, using: str) -> None:
-    """Wake workers after the caller's commit. Never fails the transaction."""
-    wake_ups.after_commit(using)
-
-
 _IN_CONTEXT: Final = "a store's jobs are enqueued inside tenant_context(store_id)"
 
 

@@ -225,7 +225,7 @@ def _set_paused(
         changed = values["paused"] if is_new else is_other.update(**values) > 0
         results.append(ActionResult(scope, changed, "" if changed else refusal))
     if not values["paused"]:
-        enqueue.after_commit(using=rows.db)
+        enqueue.wake_ups.after_commit(rows.db)
     return results
 
 
@@ -272,7 +272,7 @@ def limit(
         scope = _scope(queue, task, store_id)
     rows = Limit.objects.using(alias_of(using))
     rows.update_or_create(kind=scope[0], name=scope[1], defaults=values)
-    enqueue.after_commit(using=rows.db)
+    enqueue.wake_ups.after_commit(rows.db)
 
 
 def limit_name(kind: Limit.Kind, name: str) -> str:

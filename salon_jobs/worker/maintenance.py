@@ -131,7 +131,7 @@ def rescue_process(
     that is an error too (``is_held_up``).
     """
     leases = Leases(process_id, using=using)
-    is_silent, label = _declare_dead(leases, silence)
+    is_silent, label = _declare_dead(process_id, silence, using)
     if not is_silent:
         return RescueCounts()
     for run in overdue:
@@ -141,7 +141,7 @@ def rescue_process(
     rescued = leases.rescue(message, charged=charged, again=label is None)
     if label is None and not rescued:
         return RescueCounts()
-    enqueue.after_commit(using=using)
+    enqueue.wake_ups.after_commit(using)
     held_up = len(leases.other_leases(()))
     fields: dict[str, Any] = {"held_up": held_up} if held_up else {}
     log_event(
@@ -154,12 +154,11 @@ def rescue_process(
     return RescueCounts(1, len(rescued) - failed, failed)
 
 
-def _declare_dead(leases: Leases, silence: timedelta | None) -> tuple[bool, str | None]:
+def _declare_dead(process_id: int, silence: timedelta | None, using: str) -> tuple[bool, str | None]:
     """Delete a process's row and end its backends, in one transaction.
 
     Return whether it is dead, and what it was; None if its row was gone already.
     """
-    process_id, using = leases.process_id, leases.using
     backends = {"application_name": application_name(process_id)}
     deletion = {"process_id": process_id, "silent_after": silence}
     for is_last in (False, True):

@@ -172,7 +172,7 @@ class Worker(Loop):
             self._limit_may_be_free = False
         if overdue := self._jobs.overdue():  # another process may be idle
             self._give_back(overdue, "waited behind a long job", level=logging.INFO)
-            enqueue.after_commit(using=self.using)
+            enqueue.wake_ups.after_commit(self.using)
         self._cancellations.poll()
         if not self._knows_timeline:
             # A failover can lose the last heartbeats; others might take the next jobs from a process that looks dead.
