@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from uuid import uuid4
 
 import pytest
@@ -12,7 +13,7 @@ from salon_jobs.brokers.aws.client import SnsConnection
 from salon_jobs.outbox import queries
 from tests.e2e.worker_process import eventually
 from tests.outbox.conftest import change_settings, outbox
-from tests.outbox.scene import emitted, relaying, statuses
+from tests.outbox.scene import emitted, relay_in_burst, relaying, statuses
 from tests.servers.sns import SnsBroker
 
 pytestmark = pytest.mark.parametrize("running", ["sns-fifo"], indirect=True)
@@ -72,3 +73,23 @@ def test_a_relay_that_starts_while_sns_is_away_reads_the_topics_when_it_is_back(
         eventually(lambda: statuses() == {"published": 1})
     assert caplog.text.count("topics_not_read") == 1
     assert len(readings) == 1
+
+
+def test_a_changed_list_holds_for_what_is_not_sent_yet_once_the_relay_is_restarted(
+    broker: SnsBroker, topic: str, change_settings: Callable[..., None]
+) -> None:
+    later = f"later-{uuid4().hex[:12]}.fifo"
+
+    def lists(**given: list[str]) -> None:
+        change_settings(SNS={**broker.settings()["SNS"], **given})
+
+    lists(DENY_LIST=[topic])
+    emitted("a", to=topic)
+    emitted("a", to=topic, event="order.viewed")
+    emitted("a", to=f"rn::sns:::{later}")
+    lists(SKIP_EVENTS=["order.viewed"])
+    assert relay_in_burst()
+    assert statuses() == {"published": 1, "skipped": 1, "pending": 1}, "of the last there is no topic yet"
+    lists(ALLOW_LIST=[topic])
+    assert relay_in_burst()
+    assert statuses() == {"published": 1, "skipped": 2}

@@ -211,6 +211,14 @@ def test_no_job_of_many_is_added_for_another_store(stores: list[UUID]) -> None:
 
 
 @web_and_worker
+def test_a_key_of_one_store_meets_no_job_of_another(stores: list[UUID], alias: str) -> None:
+    [first], [second] = (ask(alias, ADD, store, store=store) for store in stores[:2])
+    assert first != second
+    assert ask(alias, ADD, stores[0], store=stores[0]) == [first]
+    assert seen(JOBS) == [(stores[0],), (stores[1],)]
+
+
+@web_and_worker
 def test_a_setting_that_is_no_uuid_adds_nothing(stores: list[UUID], alias: str) -> None:
     with transaction.atomic(using=alias):
         ask(alias, "SELECT set_config('app.current_store_id', 'all', true)")

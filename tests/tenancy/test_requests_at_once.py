@@ -16,7 +16,29 @@ from django.http.response import HttpResponseBase
 from salon_jobs import tenant_context
 from salon_jobs.tenancy.active import open_store
 from tests.tenancy.asgi import leave, serve
-from tests.tenancy.web import Hook, alook, canaries, expected, look, write, written
+from tests.tenancy.probe import backend
+from tests.tenancy.web import Hook, alook, canaries, expected, look, member_of, signed_in, write, written
+
+
+def test_stores_follow_each_other_on_a_pool_of_one(pooled: dict[str, Any], two: list[UUID]) -> None:
+    backends: set[int] = set()
+
+    def view(request: HttpRequest) -> HttpResponseBase:
+        backends.add(backend())
+        if "fail" in request.GET:
+            raise ZeroDivisionError
+        return look(request)
+
+    Hook.view = view
+    clients = [signed_in(member_of(store)) for store in two]
+    for number in (0, 1, 1, 0):
+        assert clients[number].get("/hooked/").json() == expected(two, number)
+        connection.close()  # back to the pool, as at the end of a request
+        assert clients[number].get("/hooked/?fail").status_code == 500
+        connection.close()
+        assert (backend(), canaries()) == (next(iter(backends)), [])
+        connection.close()
+    assert len(backends) == 1
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
