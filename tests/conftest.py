@@ -25,7 +25,7 @@ from tests.tasks import Hooks
 
 # `make test-all` uses the profile "full"; "hard" is for a night's run, or after a change to a statement.
 hypothesis.settings.register_profile("quick", max_examples=25, deadline=None, print_blob=True)
-hypothesis.settings.register_profile("full", max_examples=150, deadline=None, print_blob=True)
+hypothesis.settings.register_profile("full", max_examples=75, deadline=None, print_blob=True)
 hypothesis.settings.register_profile("hard", max_examples=2000, deadline=None, print_blob=True)
 hypothesis.settings.load_profile("quick")
 

@@ -41,14 +41,14 @@ def test_results_of_more_than_a_gigabyte_are_kept_and_ten_ordinary_jobs_end_once
     assert peak < 900
 
 
-def test_payloads_of_a_gigabyte_are_not_read_at_once() -> None:
+def test_large_payloads_are_not_all_read_at_once() -> None:
     text = "x" * 990_000
-    for _ in range(10):
+    for _ in range(3):
         tasks.take_large.enqueue_many([tasks.take_large.call(text=text)] * 100)
     with WorkerProcess(url=URL, ready=True) as worker:
         [child] = worker.children()
         eventually(lambda: seen(JOBS) == [(0,)], 300, what=worker.output)
         peak = peak_mb(child["pid"])
         assert worker.end() == 0
-        assert len(worker.logged("job_succeeded")) == 1000
-    assert peak < 400
+        assert len(worker.logged("job_succeeded")) == 300
+    assert peak < 250
