@@ -205,18 +205,19 @@ def pause_scopes(scopes: Iterable[str], *, by: str, using: str | None = None) ->
     """Pause each scope (``kind:name``); of those paused already, the earlier ``by`` stays. Role: operator, worker."""
     check_text("by", by, 255, least=0)
     values: dict[str, Any] = {"paused": True, "paused_at": Now(), "paused_by": by}
-    return _set_paused(scopes, values, "it is paused already", using)
+    return _set_paused(scopes, values, "it is paused already", alias_of(using))
 
 
 def resume_scopes(scopes: Iterable[str], *, using: str | None = None) -> list[ActionResult[str]]:
     """Resume each scope, and wake workers. Role: operator, worker."""
-    return _set_paused(scopes, {"paused": False, "paused_at": None, "paused_by": ""}, "it is not paused", using)
+    values, using = {"paused": False, "paused_at": None, "paused_by": ""}, alias_of(using)
+    results = _set_paused(scopes, values, "it is not paused", using)
+    enqueue.wake_ups.after_commit(using)
+    return results
 
 
-def _set_paused(
-    scopes: Iterable[str], values: dict[str, Any], refusal: str, using: str | None
-) -> list[ActionResult[str]]:
-    rows = Limit.objects.using(alias_of(using))
+def _set_paused(scopes: Iterable[str], values: dict[str, Any], refusal: str, using: str) -> list[ActionResult[str]]:
+    rows = Limit.objects.using(using)
     results: list[ActionResult[str]] = []
     for scope in scopes:
         kind, _, name = scope.partition(":")
@@ -224,8 +225,6 @@ def _set_paused(
         is_other = rows.filter(pk=row.pk).exclude(paused=values["paused"])
         changed = values["paused"] if is_new else is_other.update(**values) > 0
         results.append(ActionResult(scope, changed, "" if changed else refusal))
-    if not values["paused"]:
-        enqueue.wake_ups.after_commit(rows.db)
     return results
 
 
