@@ -55,7 +55,10 @@ def _read(file: Path) -> dict[str, str]:
     name, lines = file.name.removesuffix(".sql"), list[str]()
     for line in [*file.read_text(encoding="utf-8").splitlines(), _NAME]:
         if not line.startswith(_NAME):
-            lines.append(_parts()[line.removeprefix(_INCLUDE)] if line.startswith(_INCLUDE) else line)
+            if line.startswith(_INCLUDE):
+                part, _, column = line.removeprefix(_INCLUDE).partition(" ")
+                line = _parts()[part].replace("__column__", column)  # noqa: PLW2901
+            lines.append(line)
             continue
         if statement := "\n".join(text for text in lines if not text.startswith("--")).strip():
             found[name] = statement

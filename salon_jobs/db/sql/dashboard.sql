@@ -4,7 +4,7 @@
 -- Locks: none. Role: operator, worker.
 SELECT date_bin(%(step)s::interval, minute, %(since)s::timestamptz) AS at,
        sum(succeeded)::bigint, sum(retried)::bigint, sum(failed)::bigint,
--- include: sums_of_waits
+-- include: sums_by_bucket waits
        max(wait_max_s)
   FROM salon_jobs_task_minute
  WHERE minute >= %(since)s::timestamptz
@@ -24,16 +24,9 @@ SELECT date_bin(%(step)s::interval, minute, %(since)s::timestamptz), max(waiting
 -- Locks: none. Role: worker, operator.
 SELECT task, sum(succeeded), sum(retried), sum(failed), sum(cancelled), sum(snoozed), sum(released), sum(rescued),
        sum(duration_s),
-       ARRAY[sum(durations[1]), sum(durations[2]), sum(durations[3]), sum(durations[4]), sum(durations[5]), sum(durations[6]),
-             sum(durations[7]), sum(durations[8]), sum(durations[9]), sum(durations[10]), sum(durations[11]), sum(durations[12]),
-             sum(durations[13]), sum(durations[14]), sum(durations[15]), sum(durations[16]), sum(durations[17]), sum(durations[18]),
-             sum(durations[19]), sum(durations[20]), sum(durations[21]), sum(durations[22]), sum(durations[23]), sum(durations[24]),
-             sum(durations[25]), sum(durations[26]), sum(durations[27]), sum(durations[28]), sum(durations[29]), sum(durations[30]),
-             sum(durations[31]), sum(durations[32]), sum(durations[33]), sum(durations[34]), sum(durations[35]), sum(durations[36]),
-             sum(durations[37]), sum(durations[38]), sum(durations[39]), sum(durations[40]), sum(durations[41]), sum(durations[42]),
-             sum(durations[43]), sum(durations[44]), sum(durations[45]), sum(durations[46]), sum(durations[47]), sum(durations[48])]::bigint[],
+-- include: sums_by_bucket durations
        sum(wait_s),
--- include: sums_of_waits
+-- include: sums_by_bucket waits
        max(duration_max_s), max(wait_max_s)
   FROM salon_jobs_task_minute
  WHERE minute >= date_trunc('minute', now() - %(last)s::interval)

@@ -1,4 +1,5 @@
--- Parts of statements, each of several: a line "-- include: NAME" stands for the part of that name.
+-- Parts of statements, each of several: a line "-- include: NAME" stands for the part of that name, and a word after the
+-- name for its __column__.
 
 -- name: levels
 -- The priorities of queued jobs, stepping from one to the next (a loose index scan).
@@ -49,13 +50,13 @@ step AS (
             ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group, j.run_at, j.id LIMIT 1) next
 ),
 
--- name: sums_of_waits
--- A histogram summed bucket by bucket: a subscript is read in place, where unnest would make 48 rows of each.
-       ARRAY[sum(waits[1]), sum(waits[2]), sum(waits[3]), sum(waits[4]), sum(waits[5]), sum(waits[6]),
-             sum(waits[7]), sum(waits[8]), sum(waits[9]), sum(waits[10]), sum(waits[11]), sum(waits[12]),
-             sum(waits[13]), sum(waits[14]), sum(waits[15]), sum(waits[16]), sum(waits[17]), sum(waits[18]),
-             sum(waits[19]), sum(waits[20]), sum(waits[21]), sum(waits[22]), sum(waits[23]), sum(waits[24]),
-             sum(waits[25]), sum(waits[26]), sum(waits[27]), sum(waits[28]), sum(waits[29]), sum(waits[30]),
-             sum(waits[31]), sum(waits[32]), sum(waits[33]), sum(waits[34]), sum(waits[35]), sum(waits[36]),
-             sum(waits[37]), sum(waits[38]), sum(waits[39]), sum(waits[40]), sum(waits[41]), sum(waits[42]),
-             sum(waits[43]), sum(waits[44]), sum(waits[45]), sum(waits[46]), sum(waits[47]), sum(waits[48])]::bigint[],
+-- name: sums_by_bucket
+-- The histogram of a column, summed bucket by bucket: a subscript is read in place, where unnest would make 48 rows of each.
+       ARRAY[sum(__column__[1]), sum(__column__[2]), sum(__column__[3]), sum(__column__[4]), sum(__column__[5]), sum(__column__[6]),
+             sum(__column__[7]), sum(__column__[8]), sum(__column__[9]), sum(__column__[10]), sum(__column__[11]), sum(__column__[12]),
+             sum(__column__[13]), sum(__column__[14]), sum(__column__[15]), sum(__column__[16]), sum(__column__[17]), sum(__column__[18]),
+             sum(__column__[19]), sum(__column__[20]), sum(__column__[21]), sum(__column__[22]), sum(__column__[23]), sum(__column__[24]),
+             sum(__column__[25]), sum(__column__[26]), sum(__column__[27]), sum(__column__[28]), sum(__column__[29]), sum(__column__[30]),
+             sum(__column__[31]), sum(__column__[32]), sum(__column__[33]), sum(__column__[34]), sum(__column__[35]), sum(__column__[36]),
+             sum(__column__[37]), sum(__column__[38]), sum(__column__[39]), sum(__column__[40]), sum(__column__[41]), sum(__column__[42]),
+             sum(__column__[43]), sum(__column__[44]), sum(__column__[45]), sum(__column__[46]), sum(__column__[47]), sum(__column__[48])]::bigint[],
