@@ -1,11 +1,9 @@
-"""Base of all admin pages: the reader's database role, bounded lists, formatted values."""
+"""Base of all admin pages: the reader's database role, bounded lists, and links between rows."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from datetime import UTC, datetime
 from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NoReturn
 from uuid import UUID
@@ -23,7 +21,7 @@ from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.template.response import SimpleTemplateResponse, TemplateResponse
 from django.urls import URLPattern, reverse
-from django.utils.html import format_html, format_html_join
+from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.translation import get_language, get_language_bidi
@@ -34,12 +32,10 @@ from salon_jobs.conf import REQUEST_STORES
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.error_report import storable
 from salon_jobs.core.errors import StoreRefused
-from salon_jobs.core.redaction import redacted
 from salon_jobs.core.text import visible_html
-from salon_jobs.core.units import with_noun
-from salon_jobs.dashboard.labels import ago, exact, store_name
+from salon_jobs.dashboard.labels import store_name
 from salon_jobs.db.connections import schema_missing
-from salon_jobs.models import Job, Limit, Process
+from salon_jobs.models import Job, Process
 from salon_jobs.tenancy.active import current_store_id
 from salon_jobs.tenancy.context import tenant_context
 from salon_jobs.tenancy.resolvers import make_resolver
@@ -47,8 +43,6 @@ from salon_jobs.tenancy.resolvers import make_resolver
 ALL_STORES: Final = "salon_jobs.view_all_stores"
 
 View = Callable[..., HttpResponseBase]
-# What a list or page shows of a row: called by Django with the admin and the row.
-Display = Callable[[Any, Any], SafeString | str]
 
 
 def sees_all_stores(request: HttpRequest) -> bool:
@@ -482,65 +476,3 @@ def id_or_uuid(term: str, *, uuid_field: str) -> Q:
     with suppress(ValueError):  # not a UUID
         matches |= Q(**{uuid_field: UUID(term)})
     return matches
-
-
-def _display_of(name: str, description: str, show: Callable[[Any], SafeString | str]) -> Display:
-    @admin.display(description=description)
-    def shown(_: Any, row: Any) -> SafeString | str:
-        return show(getattr(row, name))
-
-    return shown
-
-
-def time_of(name: str, description: str) -> Display:
-    """Return the display function of a row's time, with its zone (whatever the project's formats) and its distance."""
-    return _display_of(name, description, lambda at: "-" if at is None else exact(at, datetime.now(UTC)))
-
-
-def age_of(name: str, description: str) -> Display:
-    """Return the display function of a row's time by its distance from now, with the time as a tooltip."""
-    return _display_of(name, description, lambda at: "-" if at is None else ago(at, datetime.now(UTC)))
-
-
-def json_of(name: str, description: str, *, hides_empty: bool = False) -> Display:
-    """Return the display function of a row's JSON, perhaps with a dash for an empty value."""
-    return _display_of(name, description, lambda value: "-" if hides_empty and not value else as_json(value))
-
-
-def scope_name(kind: str, name: str) -> str:
-    """Format what a limit or a pause applies to; a store by its name."""
-    return f"{kind} {store_name(UUID(name)) if kind == Limit.Kind.STORE else name}"
-
-
-def below(shown: object, *parts: object) -> SafeString:
-    """Format a cell of a list: what is shown, and below it the parts that are not empty."""
-    return format_html("{}<small>{}</small>", shown, " · ".join(str(part) for part in parts if part))
-
-
-def lines_of(lines: Iterable[object]) -> SafeString:
-    """Format lines, one below the other."""
-    return format_html("<div>{}</div>", format_html_join("", "<div>{}</div>", ((line,) for line in lines)))
-
-
-def badge(shown: str, kind: str) -> SafeString:
-    """Format a state as a badge: ``kind`` (good, busy, waiting, bad or quiet) chooses its colour."""
-    return format_html('<span class="salon-jobs-badge {}">{}</span>', kind, shown)
-
-
-# More than this is folded: a payload of megabytes makes a page of hundreds of screens.
-_LINES, _CHARACTERS = 40, 4000
-
-
-def text(value: str) -> SafeString:
-    """Format a text of several lines, folded if it is long."""
-    shown = format_html('<pre class="salon-jobs-text">{}</pre>', value)
-    lines = value.count("\n") + 1
-    if lines <= _LINES and len(value) <= _CHARACTERS:
-        return shown
-    size = f"{with_noun(lines, 'line')}, {len(value):,} characters"
-    return format_html("<details><summary>{}</summary>{}</details>", size, shown)
-
-
-def as_json(value: object) -> SafeString:
-    """Format a value as indented JSON, without the values of keys that ``REDACT`` names."""
-    return text(storable(json.dumps(redacted(value, conf.redact), indent=2, ensure_ascii=False)))

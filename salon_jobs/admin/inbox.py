@@ -10,7 +10,8 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 
 from salon_jobs.admin.actions import ActionAdmin, actions_of
-from salon_jobs.admin.base import OrderedList, age_of, badge, below, text, time_of
+from salon_jobs.admin.base import OrderedList
+from salon_jobs.admin.cells import age_of, badge, below, text, time_of
 from salon_jobs.admin.filters import InboxStatusFilter
 from salon_jobs.inbox.queries import shown_text
 from salon_jobs.models import InboxMessage

@@ -20,20 +20,8 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 
 from salon_jobs.admin.actions import ActionAdmin
-from salon_jobs.admin.base import (
-    MOST,
-    as_reader,
-    badge,
-    below,
-    explained,
-    id_or_uuid,
-    json_of,
-    lines_of,
-    may,
-    reader,
-    sees_all_stores,
-    time_of,
-)
+from salon_jobs.admin.base import MOST, as_reader, explained, id_or_uuid, may, reader, sees_all_stores
+from salon_jobs.admin.cells import badge, below, json_of, lines_of, time_of
 from salon_jobs.admin.filters import (
     EndedFilter,
     EnqueuedFilter,

@@ -11,7 +11,8 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from salon_jobs.admin.actions import BATCH, Action, ActionForm, actions_of, log_changed, user_name
-from salon_jobs.admin.base import reader, scope_name
+from salon_jobs.admin.base import reader
+from salon_jobs.admin.cells import scope_name
 from salon_jobs.jobs.limits import pause_scopes, resume_scopes
 from salon_jobs.models import Job, Limit
 from salon_jobs.verbs import Verb

@@ -16,7 +16,8 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from salon_jobs.admin.actions import OffersActions, actions_of, user_name
-from salon_jobs.admin.base import ReaderAdmin, badge, below, reader, scope_name, sees_all_stores
+from salon_jobs.admin.base import ReaderAdmin, reader, sees_all_stores
+from salon_jobs.admin.cells import badge, below, scope_name
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.units import rate_text

@@ -13,17 +13,8 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 
 from salon_jobs.admin.actions import Action, ActionAdmin, ActionForm, actions_of, log_changed, report, user_name
-from salon_jobs.admin.base import (
-    ReadOnlyAdmin,
-    age_of,
-    badge,
-    below,
-    id_or_uuid,
-    json_of,
-    reader,
-    sees_all_stores,
-    time_of,
-)
+from salon_jobs.admin.base import ReadOnlyAdmin, id_or_uuid, reader, sees_all_stores
+from salon_jobs.admin.cells import age_of, badge, below, json_of, time_of
 from salon_jobs.admin.filters import (
     DestinationFilter,
     DestinationStateFilter,

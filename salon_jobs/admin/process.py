@@ -13,7 +13,8 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from salon_jobs.admin.actions import BATCH, Action, ActionAdmin, ActionForm, actions_of, log_changed
-from salon_jobs.admin.base import ReadOnlyAdmin, age_of, as_json, badge, below, lines_of, may, reader, time_of
+from salon_jobs.admin.base import ReadOnlyAdmin, may, reader
+from salon_jobs.admin.cells import age_of, as_json, badge, below, lines_of, time_of
 from salon_jobs.admin.filters import EntryFilter
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import SalonJobsError

@@ -9,7 +9,8 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
-from salon_jobs.admin.base import ReadOnlyAdmin, age_of, below, id_or_uuid, json_of, time_of
+from salon_jobs.admin.base import ReadOnlyAdmin, id_or_uuid
+from salon_jobs.admin.cells import age_of, below, json_of, time_of
 from salon_jobs.core.units import duration
 from salon_jobs.models import JobResult
 
