@@ -36,6 +36,7 @@ class OutgoingMessage(NamedTuple):
     created_at_s: float
     replay_of: UUID | None = None
     partition: int = 0
+    retry_count: int = 0
 
     def fields(self) -> dict[str, str]:
         """Return what a broker carries besides payload and headers, by the names of ``core.destinations``."""
@@ -143,6 +144,8 @@ class Publisher(ABC):
     """
 
     service: ClassVar[str]
+    # The alias of the database that the messages come from, None for that of the settings. ``make_publisher`` sets it.
+    using: str | None = None
 
     @property
     def largest_bytes(self) -> int | None:

@@ -33,8 +33,8 @@ def checker_for(service: str) -> Publisher:
     return make_publisher(service)
 
 
-def make_publisher(service: str) -> Publisher:
-    """Return a new publisher for a service; the caller opens and closes it.
+def make_publisher(service: str, *, using: str | None = None) -> Publisher:
+    """Return a new publisher for a service and the messages of a database; the caller opens and closes it.
 
     Raises MessageInvalid for an unknown service, ConfigurationError for an unusable class.
     """
@@ -45,6 +45,7 @@ def make_publisher(service: str) -> Publisher:
             "(name a class of your own in SALON_JOBS['OUTBOX']['PUBLISHERS'])"
         )
     publisher: Publisher = _import_class(known[service], Publisher, setting="PUBLISHERS", service=service)()
+    publisher.using = using
     return publisher
 
 

@@ -21,6 +21,7 @@ from salon_jobs.brokers.publisher import (
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import EnqueueRefused, MessageInvalid, PayloadInvalid, UnknownTask
 from salon_jobs.core.tracing import TracedMessage, consuming, headers_of
+from salon_jobs.db.connections import alias_of
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.enqueue import add
 from salon_jobs.jobs.payload import STORE_ARGUMENT
@@ -39,9 +40,6 @@ class JobsPublisher(Publisher):
     """
 
     service = "jobs"
-
-    def __init__(self) -> None:
-        self._using = conf.database
 
     def check(self, message: OutgoingMessage) -> None:
         """Reject a task that is not registered or is another library's, and a payload that no job of it can have."""
@@ -63,7 +61,7 @@ class JobsPublisher(Publisher):
 
     def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:
         """Enqueue one job per message, each in its own transaction."""
-        if not connections[self._using].in_atomic_block:  # a test may drain in its own transaction
+        if not connections[alias_of(self.using)].in_atomic_block:  # a test may drain in its own transaction
             tidy_connections(after_idling=True)
         return publish_one_by_one(messages, self._enqueue, should_continue=should_continue)
 
@@ -71,10 +69,11 @@ class JobsPublisher(Publisher):
         """Do nothing, because the relay's own readiness checks the database."""
 
     def _enqueue(self, message: OutgoingMessage) -> PublishFailure | None:
-        in_store = nullcontext() if message.store_id is None else tenant_context(message.store_id, using=self._using)
+        using = alias_of(self.using)
+        in_store = nullcontext() if message.store_id is None else tenant_context(message.store_id, using=using)
         try:
-            with in_store, transaction.atomic(using=self._using):
-                row, is_new = InboxMessage.objects.using(self._using).get_or_create(
+            with in_store, transaction.atomic(using=using):
+                row, is_new = InboxMessage.objects.using(using).get_or_create(
                     consumer=CONSUMER,
                     message_id=str(message.message_id),
                     defaults={
@@ -85,18 +84,18 @@ class JobsPublisher(Publisher):
                     },
                 )
                 if is_new:
-                    row.job_id = self._add_job(message)
-                    row.save(using=self._using, update_fields=["job_id"])
+                    row.job_id = self._add_job(message, using)
+                    row.save(using=using, update_fields=["job_id"])
         except UnknownTask as error:
             return PublishFailure(Verdict.MISSING, error.code, str(error))
         except (PayloadInvalid, EnqueueRefused) as error:
             return PublishFailure(Verdict.REFUSED, error.code, str(error))
         except Error as error:
-            connections[self._using].errors_occurred = True
+            connections[using].errors_occurred = True
             return PublishFailure(Verdict.OUTAGE, "JOBS.DATABASE", str(error).strip())
         return None
 
-    def _add_job(self, message: OutgoingMessage) -> int:
+    def _add_job(self, message: OutgoingMessage, using: str) -> int:
         task = registry.get_task(_task_name(message))
         try:
             payload: object = json.loads(message.payload)
@@ -109,7 +108,7 @@ class JobsPublisher(Publisher):
             arguments = {**arguments, STORE_ARGUMENT: str(message.store_id)}
         job = task.new_job(task.payload.bind((), arguments), task.options)
         with consuming([message], self._traced) as [trace]:
-            return add(replace(job, trace=trace), using=self._using).id
+            return add(replace(job, trace=trace), using=using).id
 
     def _traced(self, message: OutgoingMessage) -> TracedMessage:
         return TracedMessage(

@@ -22,7 +22,7 @@ from salon_jobs.core.errors import EmitRefused, MessageInvalid
 from salon_jobs.core.text import shown
 from salon_jobs.core.tracing import Sent, current_headers, is_traced, sending
 from salon_jobs.db import statements
-from salon_jobs.db.connections import named_refusals
+from salon_jobs.db.connections import alias_of, named_refusals
 from salon_jobs.db.notify import WakeUps
 
 CHANNEL: Final = "salon_jobs_message"
@@ -57,13 +57,20 @@ class Draft:
 
 
 def emit(
-    aggregate_type: str, *, event: str, payload: Any, aggregate_id: str = "", headers: Mapping[str, str] | None = None
+    aggregate_type: str,
+    *,
+    event: str,
+    payload: Any,
+    aggregate_id: str = "",
+    headers: Mapping[str, str] | None = None,
+    using: str | None = None,
 ) -> UUID:
     """Write one message in the open transaction on the jobs' database; return its ID, which never changes.
 
     It is relayed after the commit, in order with the other messages of its ``aggregate_id`` (no order if ""); a
     rollback discards it. The current store, the configured producer and the trace travel with it. ``payload`` is
     anything that JSON can represent (including UUIDs, dates, decimals and dataclasses, as msgspec converts them).
+    ``using`` is the alias of the messages, by default that of the settings.
 
     Raises MessageInvalid (names the field and the remedy), EmitRefused (no transaction), ConfigurationError,
     SchemaMissing. Role: web, worker.
@@ -71,24 +78,30 @@ def emit(
     draft = Draft(
         aggregate_type=aggregate_type, aggregate_id=aggregate_id, event=event, payload=payload, headers=headers or {}
     )
-    return emit_many([draft])[0]
+    return emit_many([draft], using=using)[0]
 
 
 async def aemit(
-    aggregate_type: str, *, event: str, payload: Any, aggregate_id: str = "", headers: Mapping[str, str] | None = None
+    aggregate_type: str,
+    *,
+    event: str,
+    payload: Any,
+    aggregate_id: str = "",
+    headers: Mapping[str, str] | None = None,
+    using: str | None = None,
 ) -> UUID:
     """Emit from a coroutine, as ``emit`` does, in the transaction of ``async with tenant_context(…)``."""
     return await sync_to_async(emit)(
-        aggregate_type, event=event, payload=payload, aggregate_id=aggregate_id, headers=headers
+        aggregate_type, event=event, payload=payload, aggregate_id=aggregate_id, headers=headers, using=using
     )
 
 
-def emit_many(drafts: Iterable[Draft]) -> list[UUID]:
+def emit_many(drafts: Iterable[Draft], *, using: str | None = None) -> list[UUID]:
     """Write messages in the given order, as ``emit`` does, up to 5,000 per statement; return their IDs in order.
 
     Of 5,000 at a time, all are checked before the first is written.
     """
-    alias = conf.database
+    alias = alias_of(using)
     if not connections[alias].in_atomic_block:
         raise EmitRefused(
             "emit() writes the message in the transaction that it belongs to, and none is open on "
@@ -140,7 +153,15 @@ def _described(batch: Sequence[Draft]) -> Sent:
 def _message(draft: Draft, trace: Mapping[str, str], producer: str) -> OutgoingMessage:
     """Check a draft; the message is as large as it can become, which is how a publisher checks it."""
     for name in ("aggregate_type", "aggregate_id", "event"):
-        _check_text(name, getattr(draft, name))
+        value: object = getattr(draft, name)
+        if not isinstance(value, str):
+            raise MessageInvalid(f"{name} must be a string, not {type(value).__name__}; write str(…)")
+        if not value and name != "aggregate_id":
+            raise MessageInvalid(f"{name} must not be empty")
+        if len(value) > LONGEST:
+            raise MessageInvalid(f"{name} is {len(value)} characters long; at most {LONGEST} are allowed")
+        if not value.isprintable():
+            raise MessageInvalid(f"{name} {value!r} contains characters that cannot be printed, which brokers refuse")
     destination = parse_destination(draft.aggregate_type)
     message = OutgoingMessage(
         id=0,
@@ -157,17 +178,6 @@ def _message(draft: Draft, trace: Mapping[str, str], producer: str) -> OutgoingM
     )
     checker_for(destination.service).check(message)
     return message
-
-
-def _check_text(name: str, value: object) -> None:
-    if not isinstance(value, str):
-        raise MessageInvalid(f"{name} must be a string, not {type(value).__name__}; write str(…)")
-    if not value and name != "aggregate_id":
-        raise MessageInvalid(f"{name} must not be empty")
-    if len(value) > LONGEST:
-        raise MessageInvalid(f"{name} is {len(value)} characters long; at most {LONGEST} are allowed")
-    if not value.isprintable():
-        raise MessageInvalid(f"{name} {value!r} contains characters that cannot be printed, which brokers refuse")
 
 
 def _checked(headers: Mapping[str, str]) -> Mapping[str, str]:

@@ -76,6 +76,15 @@ def test_without_a_transaction_nothing_is_emitted() -> None:
         emit(ORDERS, event="e", payload={})
 
 
+def test_a_message_is_written_on_the_connection_that_using_names() -> None:
+    with transaction.atomic(), pytest.raises(EmitRefused, match=r"transaction\.atomic\(using='web'\)"):
+        emit(ORDERS, event="e", payload={}, using="web")
+    with transaction.atomic(using="web"):
+        message_id = emit(ORDERS, event="e", payload={}, using="web")
+        assert not Message.objects.exists(), "it is in the transaction of the other connection"
+    assert Message.objects.get().message_id == message_id
+
+
 @pytest.mark.parametrize(
     ("disturbed", "restored", "database", "error", "says"),
     [

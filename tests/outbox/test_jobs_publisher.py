@@ -67,3 +67,13 @@ def test_a_drain_publishes_inside_the_tests_own_transaction(stores: list[UUID]) 
         assert Job.objects.count() == 1
         transaction.set_rollback(True)
     assert statuses() == {}
+
+
+def test_a_message_becomes_a_job_on_the_connection_that_it_came_from() -> None:
+    with transaction.atomic(using="owner"):
+        emit("rn::jobs:::test-system", event="asked", payload={}, using="owner")
+        [drained] = drain_outbox(using="owner")
+        assert drained.answer is None
+        assert Job.objects.using("owner").count() == 1
+        transaction.set_rollback(True, using="owner")
+    assert not Job.objects.exists()
