@@ -1,4 +1,4 @@
-"""Unmarked messages of one aggregate type that a relay has read: ordered, bounded, without blocked aggregates."""
+"""Unmarked messages of one destination that a relay has read: ordered, bounded, without blocked aggregates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from itertools import islice
 
 from salon_jobs.brokers.publisher import OutgoingMessage
-from salon_jobs.outbox.queries import Blocked, Failure, PageRequest
+from salon_jobs.outbox.failures import Failure
+from salon_jobs.outbox.queries import Blocked, PageRequest
 
 # An aggregate ID, or of a message without an aggregate its number (``id``, not ``message_id``).
 Key = str | int
@@ -32,13 +33,13 @@ class Hold:
     head_id: int | None
     after: int
     written: bool
-    recovering: bool = False
+    catching_up: bool = False
     page: int = 1
     outstanding: int = 0
 
-    def recover(self, *, after: int) -> None:
+    def catch_up(self, *, after: int) -> None:
         """Read its messages again, first one, then pages that grow."""
-        self.recovering, self.after, self.page = True, after, 1
+        self.catching_up, self.after, self.page = True, after, 1
 
     @property
     def first_id(self) -> int:
@@ -65,8 +66,6 @@ class Backlog:
         # Every message that was read but not marked yet, with its partition.
         self._unmarked: dict[int, int] = {}
         self._holds: dict[Key, Hold] = {}
-        # Previous attempts of messages whose row blocks their aggregate.
-        self._tries: dict[int, int] = {}
         # Whether nothing may be read, because messages from before ``forget`` are still in flight.
         self._draining = False
 
@@ -97,7 +96,7 @@ class Backlog:
         """Whether ``refresh`` would let the reading begin again after ``forget``."""
         return self._draining and not self._unmarked
 
-    def page_requests(self, aggregate_type: str, bound: int) -> list[PageRequest]:
+    def page_requests(self, destination: str, bound: int) -> list[PageRequest]:
         """Return what to read next, as memory allows, from partitions not yet read up to the gate's bound."""
         with self.changed:
             most = min(self._most, max(1, _MOST_SIZE // self._mean_size))
@@ -106,13 +105,13 @@ class Backlog:
             if self._draining or room < max(1, most // 16) or not behind:
                 return []
             take = -(-room // len(behind))
-            return [PageRequest(aggregate_type, partition, after, take) for partition, after in behind]
+            return [PageRequest(destination, partition, after, take) for partition, after in behind]
 
     def is_behind(self, bound: int) -> bool:
         """Return whether something up to the gate's bound is unread or still being caught up."""
         with self.changed:
             unread = any(after < bound for after in self._after.values())
-            return self._draining or unread or any(hold.recovering for hold in self._holds.values())
+            return self._draining or unread or any(hold.catching_up for hold in self._holds.values())
 
     def uses(self, partition: int) -> bool:
         with self.changed:
@@ -156,11 +155,9 @@ class Backlog:
     def refresh(self, rows: Iterable[Blocked]) -> None:
         """Apply the rows that block aggregates: hold on new rows; catch up aggregates whose row is due or gone."""
         with self.changed:
-            if self.drained:
-                self._draining = False
-                self._tries.clear()
-            if self._draining:
+            if self._draining and self._unmarked:
                 return
+            self._draining = False
             blocked: set[Key] = set()
             for row in rows:
                 key: Key = row.aggregate_id or row.head_id
@@ -172,18 +169,17 @@ class Backlog:
                     hold = Hold(row.aggregate_id, row.partition, row.head_id, row.head_id - 1, True)
                     self._holds[key] = hold
                     self._drop_of({key})
-                elif not hold.written or hold.recovering:
+                elif not hold.written or hold.catching_up:
                     continue
                 hold.head_id = row.head_id
                 if row.due:
-                    self._tries[row.head_id] = row.retry_count
-                    hold.recover(after=row.head_id - 1)
+                    hold.catch_up(after=row.head_id - 1)
             for key, hold in self._holds.items():
-                if key not in blocked and hold.written and not hold.recovering:
-                    hold.recover(after=key - 1 if isinstance(key, int) else 0)
+                if key not in blocked and hold.written and not hold.catching_up:
+                    hold.catch_up(after=key - 1 if isinstance(key, int) else 0)
                     hold.head_id = None
 
-    def recovering(self, most: int) -> list[tuple[Key, Hold, int]]:
+    def to_catch_up(self, most: int) -> list[tuple[Key, Hold, int]]:
         """Return up to ``most`` aggregates whose next page should be read, and up to which ID.
 
         An aggregate waits until its partition was read up to the message that blocks it; otherwise that message would
@@ -193,11 +189,11 @@ class Backlog:
             ready = (
                 (key, hold, self._after[hold.partition])
                 for key, hold in self._holds.items()
-                if hold.recovering and not hold.outstanding and self._after.get(hold.partition, -1) >= hold.first_id
+                if hold.catching_up and not hold.outstanding and self._after.get(hold.partition, -1) >= hold.first_id
             )
             return list(islice(ready, most))
 
-    def accept_recovered(self, key: Key, hold: Hold, messages: Sequence[OutgoingMessage]) -> int | None:
+    def accept_caught_up(self, key: Key, hold: Hold, messages: Sequence[OutgoingMessage]) -> int | None:
         """Add the next page; a short page ends its hold. Return a head whose row is stale.
 
         The first page begins with the head, or with an earlier message that is pending.
@@ -235,14 +231,14 @@ class Backlog:
             kept: list[OutgoingMessage] = []
             for message in messages:
                 hold = self._holds.get(_key(message))
-                may_go = message.partition in self._after and (hold is None or hold.recovering)
+                may_go = message.partition in self._after and (hold is None or hold.catching_up)
                 if may_go and not self._draining:
                     kept.append(message)
                 else:
                     self._unmarked.pop(message.id, None)
             self._first.extendleft(reversed(kept))
 
-    def settled(self, messages: Iterable[OutgoingMessage]) -> None:
+    def done(self, messages: Iterable[OutgoingMessage]) -> None:
         """Count messages that were published or skipped."""
         with self.changed:
             if self._holds:
@@ -256,12 +252,6 @@ class Backlog:
         with self.changed:
             for message in messages:
                 self._unmarked.pop(message.id, None)
-                if self._tries:
-                    self._tries.pop(message.id, None)
-
-    def tries(self, message: OutgoingMessage) -> int:
-        with self.changed:
-            return self._tries.get(message.id, 0)
 
     def fail(self, failures: Sequence[Failure]) -> None:
         """Hold the aggregates of messages that could not be published, and drop what was read of them."""
@@ -269,7 +259,6 @@ class Backlog:
             for failure in failures:
                 message = failure.message
                 self._unmarked.pop(message.id, None)
-                self._tries.pop(message.id, None)
                 key = _key(message)
                 # Move to the end, so that every aggregate gets its turn when more are due than fit in one poll.
                 self._holds.pop(key, None)

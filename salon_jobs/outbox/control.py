@@ -30,7 +30,7 @@ _PARKED: Final[str] = BlockedAggregate.Status.PARKED.value
 _T = TypeVar("_T")
 # One transaction writes them all; while it is open, relays send nothing that others write after it.
 MOST: Final = 100_000
-_ENDED: Final = (MessageStatus.PUBLISHED, MessageStatus.FAILED, MessageStatus.SKIPPED)
+_REPLAYABLE: Final = (MessageStatus.PUBLISHED, MessageStatus.FAILED, MessageStatus.SKIPPED)
 _LONGEST_REASON: Final = 1000
 _GONE: Final = "there is no such message, or you may not see it"
 
@@ -239,9 +239,9 @@ def _retry_or_release(heads: Sequence[int], using: str) -> dict[int, str]:
     """Retry the heads; release the aggregate of any head that is gone or has ended."""
     refused = _retry(heads, using)
     still_open = Message.objects.using(using).filter(pk__in=refused, status__in=_OPEN).values_list("pk", flat=True)
-    ended = set(refused) - set(still_open)
-    BlockedAggregate.objects.using(using).filter(head_id__in=ended).delete()
-    return {head: why for head, why in refused.items() if head not in ended}
+    released = set(refused) - set(still_open)
+    BlockedAggregate.objects.using(using).filter(head_id__in=released).delete()
+    return {head: why for head, why in refused.items() if head not in released}
 
 
 def pause_destination(aggregate_type: str, *, by: str = "", using: str | None = None) -> None:
@@ -303,7 +303,7 @@ class MessageCriteria:
     to_id: int | None = None
     since: datetime | None = None
     until: datetime | None = None
-    statuses: tuple[str, ...] = tuple(status.value for status in _ENDED)
+    statuses: tuple[str, ...] = tuple(status.value for status in _REPLAYABLE)
 
     def __post_init__(self) -> None:
         for name in ("since", "until"):
@@ -329,7 +329,7 @@ class MessageCriteria:
             if instant is not None and (not isinstance(instant, datetime) or instant.tzinfo is None):
                 raise OptionInvalid(f"{name} must be a datetime with a time zone, not {shown(instant)}")
         statuses: Any = self.statuses
-        if not isinstance(statuses, Collection) or not statuses or set(map(str, self.statuses)) - set(_ENDED):
+        if not isinstance(statuses, Collection) or not statuses or set(map(str, self.statuses)) - set(_REPLAYABLE):
             raise OptionInvalid("statuses must be some of published, failed and skipped")
 
     def described(self) -> dict[str, Any]:

@@ -6,23 +6,22 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from django.db import connections
 
 from salon_jobs.brokers.publisher import Answers, OutgoingMessage, Publisher, PublishFailure, Verdict
 from salon_jobs.conf import settings as conf
-from salon_jobs.core import events
-from salon_jobs.core.backoff import Backoff
+from salon_jobs.core import events, metrics
 from salon_jobs.core.destinations import place_of
 from salon_jobs.core.events import log_event
+from salon_jobs.core.metrics import Sample
 from salon_jobs.core.tracing import TracedMessage, headers_of, is_traced, published
 from salon_jobs.core.vital import vital
 from salon_jobs.outbox.backlog import Backlog
-from salon_jobs.outbox.marker import Marker, Settled
-from salon_jobs.outbox.queries import Failure
+from salon_jobs.outbox.failures import Failure
+from salon_jobs.outbox.marker import Marker, Marks
 
 _WAIT_S: Final = (0.25, 30.0)
 
@@ -81,20 +80,20 @@ class DestinationWorker(threading.Thread):
 
     def __init__(
         self,
-        aggregate_type: str,
+        destination: str,
         publisher: Publisher,
         marker: Marker,
         *,
         owns: Callable[[], bool],
         on_change: Callable[[], None],
     ) -> None:
-        super().__init__(name=f"salon-jobs-{aggregate_type}"[:60], daemon=True)
-        self.aggregate_type = aggregate_type
+        super().__init__(name=f"salon-jobs-{destination}"[:60], daemon=True)
+        self.destination = destination
         self.backlog = Backlog(conf.outbox.fetch_limit)
         self.breaker = Breaker()
         self.paused = False
         # Messages per second. None: no limit, hence no tokens.
-        self.rate: int | None = conf.outbox.rate_of(aggregate_type)
+        self.rate: int | None = conf.outbox.rate_of(destination)
         self.tokens = None if self.rate is None else 0
         # Since when it has messages to send and no tokens.
         self._starved_since: float | None = None
@@ -111,8 +110,6 @@ class DestinationWorker(threading.Thread):
         self._failures: list[Failure] = []
         # What this relay wrote to the table, "" for no outage, None if that may be lost. Written by the relay.
         self.written_outage: str | None = ""
-        base = conf.outbox.retry_backoff
-        self._backoff = Backoff(base=base, cap=max(base, timedelta(hours=1)))
 
     def stop(self, *, force: bool = False) -> None:
         """Stop after the batch being published; with ``force``, after the current message. Idempotent."""
@@ -168,7 +165,7 @@ class DestinationWorker(threading.Thread):
             return unwritten or self.backlog.uses(partition)
 
     @property
-    def blocked_by_outage(self) -> bool:
+    def is_held_up(self) -> bool:
         """Whether messages in memory cannot be sent now."""
         return self.paused or not self.breaker.is_closed
 
@@ -192,23 +189,29 @@ class DestinationWorker(threading.Thread):
             del self._failures[: len(failures)]
         self.backlog.written(failures)
 
+    def samples(self) -> list[Sample]:
+        name = self.destination
+        return [
+            Sample(metrics.BREAKER_OPEN, not self.breaker.is_closed, (name,)),
+            Sample(metrics.DESTINATION_PAUSED, self.paused, (name,)),
+            *(Sample(metrics.RELAY_MESSAGES, count, (name, what)) for what, count in self.counts.items()),
+        ]
+
     def run(self) -> None:
         with vital():
-            self._run()
-
-    def _run(self) -> None:
-        try:
-            while not self._stopping.is_set():
-                batch, should_continue = self._next_batch()
-                if batch:
-                    began_ns = time.time_ns()
-                    answers = self._publish(batch, should_continue)
-                    _trace(batch, answers, began_ns)
-                    self._settle(batch, answers, should_continue)
-                    self._busy = False
-                    self._on_change()
-        finally:
-            connections.close_all()  # connections that a publisher opened in this thread
+            try:
+                while not self._stopping.is_set():
+                    batch, should_continue = self._next_batch()
+                    if batch:
+                        began_ns = time.time_ns()
+                        answers = self._publish(batch, should_continue)
+                        if is_traced():
+                            _trace(batch, answers, began_ns)
+                        self._handle(batch, answers, should_continue)
+                        self._busy = False
+                        self._on_change()
+            finally:
+                connections.close_all()  # connections that a publisher opened in this thread
 
     def _next_batch(self) -> tuple[list[OutgoingMessage], Callable[[], bool]]:
         changed = self.backlog.changed
@@ -239,7 +242,7 @@ class DestinationWorker(threading.Thread):
             if len(answers) != len(batch):
                 raise RuntimeError(f"{len(answers)} answers to {len(batch)} messages")
         except BaseException as error:  # a publisher that breaks its contract must not end the relay
-            log_event(logging.ERROR, events.PUBLISHER_BROKEN, exc_info=error, aggregate_type=self.aggregate_type)
+            log_event(logging.ERROR, events.PUBLISHER_BROKEN, exc_info=error, aggregate_type=self.destination)
             broken = PublishFailure(Verdict.OUTAGE, "OUTBOX.PUBLISHER_BROKEN", f"{type(error).__name__}: {error}")
             return [broken] * len(batch)
         return answers
@@ -247,9 +250,10 @@ class DestinationWorker(threading.Thread):
     def _should_continue(self, generation: int) -> bool:
         return generation == self._generation and not self._forced.is_set() and self._owns()
 
-    def _settle(self, batch: Sequence[OutgoingMessage], answers: Answers, should_continue: Callable[[], bool]) -> None:
+    def _handle(self, batch: Sequence[OutgoingMessage], answers: Answers, should_continue: Callable[[], bool]) -> None:
+        """Have what was published or skipped marked, hold what failed, put back the rest; trip or close the breaker."""
         if not any(answers):
-            self.backlog.settled(batch)
+            self.backlog.done(batch)
             self._mark(batch, ())
             self._close_breaker()
             return
@@ -265,69 +269,53 @@ class DestinationWorker(threading.Thread):
             match answer.verdict:
                 case Verdict.SKIPPED:
                     skipped.append((message, str(answer)))
-                case Verdict.RETRY | Verdict.REFUSED:
-                    failures.append(self._failure(message, answer))
-                case Verdict.UNRESOLVABLE:
-                    failures.append(Failure(message, answer))
+                case Verdict.RETRY | Verdict.REFUSED | Verdict.UNRESOLVABLE:
+                    failures.append(Failure.of(message, answer))
                 case Verdict.OUTAGE | Verdict.MISSING:  # these say nothing about the message itself
                     unsent.append(message)
                     outage = outage or answer
                 case Verdict.NOT_SENT:
                     unsent.append(message)
-        uncharged = sum(not failure.tries for failure in failures)
+        charged = [failure for failure in failures if failure.tries]
+        for failure in charged:
+            self.counts["failed" if failure.final else "retried"] += 1
         # Under one lock: the relay must neither write a failure that holds nothing yet, nor catch up an aggregate
         # while some of it is still to be put back.
         with self.backlog.changed:
-            self.backlog.settled([*sent, *(message for message, _ in skipped)])
+            self.backlog.done([*sent, *(message for message, _ in skipped)])
             self.backlog.fail(failures)
             self._failures += failures
             self.backlog.put_back(unsent)
         self._mark(sent, skipped)
         if self.tokens is not None:
-            self.give_tokens(len(unsent) + uncharged)
+            self.give_tokens(len(unsent) + len(failures) - len(charged))
         if outage is None and unsent and not (sent or failures or skipped) and should_continue():
             outage = PublishFailure(Verdict.OUTAGE, "OUTBOX.NOT_SENT", "the publisher sent nothing and did not say why")
         if outage is not None:
             if self.breaker.trip(outage) and not outage.quiet:
-                missing = outage.verdict is Verdict.MISSING
-                event = events.DESTINATION_UNRESOLVABLE if missing else events.DESTINATION_LOST
-                name = self.aggregate_type
-                log_event(logging.WARNING, event, aggregate_type=name, code=outage.code, detail=outage.detail)
+                is_missing = outage.verdict is Verdict.MISSING
+                event = events.DESTINATION_UNRESOLVABLE if is_missing else events.DESTINATION_LOST
+                fields: dict[str, Any] = {"code": outage.code, "detail": outage.detail}
+                log_event(logging.WARNING, event, aggregate_type=self.destination, **fields)
         elif sent or failures:
-            self._close_breaker(healed=bool(sent) or uncharged < len(failures))
+            self._close_breaker(healed=bool(sent or charged))
 
     def _mark(self, sent: Sequence[OutgoingMessage], skipped: Sequence[tuple[OutgoingMessage, str]]) -> None:
         self.counts["published"] += len(sent)
         self.counts["skipped"] += len(skipped)
         if sent or skipped:
-            self._marker.put(Settled(self.backlog, sent, skipped))
-
-    def _failure(self, message: OutgoingMessage, answer: PublishFailure) -> Failure:
-        tries = self.backlog.tries(message) + 1
-        final = answer.verdict is Verdict.REFUSED or tries >= conf.outbox.retry_count
-        self.counts["failed" if final else "retried"] += 1
-        failure = Failure(message, answer, tries, self._backoff.delay(tries), final)
-        log_event(
-            logging.ERROR if final else logging.WARNING,
-            events.MESSAGE_FAILED if final else events.MESSAGE_RETRIED,
-            **failure.log_fields(),
-            attempt=tries,
-            retry_in_s=None if final else round(failure.wait.total_seconds(), 1),
-        )
-        return failure
+            self._marker.put(Marks(self.backlog, sent, skipped))
 
     def _close_breaker(self, *, healed: bool = True) -> None:
         if self.breaker.close(healed=healed):
-            log_event(logging.INFO, events.DESTINATION_BACK, aggregate_type=self.aggregate_type)
+            log_event(logging.INFO, events.DESTINATION_BACK, aggregate_type=self.destination)
 
 
 _NOT_TRIED: Final = (Verdict.NOT_SENT, Verdict.SKIPPED)
 
 
 def _trace(batch: Sequence[OutgoingMessage], answers: Answers, began_ns: int) -> None:
-    """Trace each message that was tried and carries headers; others cost nothing."""
-    if not is_traced():
-        return
+    """Trace each message that was tried and carries headers."""
     ended_ns = time.time_ns()
     for message, answer in zip(batch, answers, strict=True):
         if message.headers == "{}" or (answer is not None and answer.verdict in _NOT_TRIED):

@@ -24,8 +24,8 @@ _PING_EVERY_S: Final = 5.0
 
 
 @dataclass(slots=True)
-class Settled:
-    """Outcome of one published batch: the messages published, and those skipped with the reason."""
+class Marks:
+    """Marks of one batch to write: the messages published, and those skipped with the reason."""
 
     backlog: Backlog
     published: Sequence[OutgoingMessage]
@@ -33,7 +33,7 @@ class Settled:
 
 
 class Marker(Loop):
-    """Loop that marks settled messages, retrying until that is written: a message without its mark is sent again.
+    """Loop that marks messages, retrying until that is written: a message without its mark is sent again.
 
     ``on_marked`` is called after each write, because there is room for more messages.
     """
@@ -42,17 +42,17 @@ class Marker(Loop):
         super().__init__("marker", using=using)
         self._on_marked = on_marked
         # Other threads append; what is written is removed afterwards.
-        self._settled: list[Settled] = []
+        self._marks: list[Marks] = []
         self._give_up_at = float("inf")
         self.published = self.skipped = 0
 
-    def put(self, settled: Settled) -> None:
-        self._settled.append(settled)
+    def put(self, marks: Marks) -> None:
+        self._marks.append(marks)
         self.wake()
 
     def poll(self) -> float:
-        """Write what was settled; when there is nothing, ask the database for a sign of life."""
-        if self._settled:
+        """Write the marks; when there are none, ask the database for a sign of life."""
+        if self._marks:
             self._write_all()
         else:
             statements.ping(using=self.using)
@@ -60,9 +60,15 @@ class Marker(Loop):
 
     def finish(self) -> bool:
         """Write what is left, for at most the time given to ``stop_within``."""
-        written = self.outage.wait_out(self._write_all, self._give_up)
+
+        def give_up(wait_s: float) -> bool:
+            left_s = self._give_up_at - time.monotonic()
+            time.sleep(max(0.0, min(wait_s, left_s)))
+            return left_s <= 0
+
+        written = self.outage.wait_out(self._write_all, give_up)
         if not written:
-            unmarked = sum(len(settled.published) for settled in self._settled)
+            unmarked = sum(len(marks.published) for marks in self._marks)
             log_event(logging.ERROR, events.RELAY_UNMARKED, messages=unmarked)
         return written
 
@@ -74,34 +80,25 @@ class Marker(Loop):
 
     @property
     def idle(self) -> bool:
-        return not self._settled
-
-    def _give_up(self, wait_s: float) -> bool:
-        left_s = self._give_up_at - time.monotonic()
-        time.sleep(max(0.0, min(wait_s, left_s)))
-        return left_s <= 0
+        return not self._marks
 
     def _write_all(self) -> None:
-        while self._settled:
+        while self._marks:
             count = total = 0
-            while count < len(self._settled) and (not count or total < _MOST):
-                total += len(self._settled[count].published)
+            while count < len(self._marks) and (not count or total < _MOST):
+                total += len(self._marks[count].published)
                 count += 1
-            self._write(self._settled[:count])
-            del self._settled[:count]
-
-    def _write(self, batch: Sequence[Settled]) -> None:
-        published = [message for settled in batch for message in settled.published]
-        if published:
-            queries.mark_published(published, using=self.using)
-        skipped = [each for settled in batch for each in settled.skipped]
-        if skipped:
-            queries.mark_skipped(skipped, using=self.using)
-        for settled in batch:
-            settled.backlog.marked([*settled.published, *(message for message, _ in settled.skipped)])
-        self.published += len(published)
-        self.skipped += len(skipped)
-        self._on_marked()
+            batch = self._marks[:count]
+            if published := [message for marks in batch for message in marks.published]:
+                queries.mark_published(published, using=self.using)
+            if skipped := [each for marks in batch for each in marks.skipped]:
+                queries.mark_skipped(skipped, using=self.using)
+            for marks in batch:
+                marks.backlog.marked([*marks.published, *(message for message, _ in marks.skipped)])
+            self.published += len(published)
+            self.skipped += len(skipped)
+            self._on_marked()
+            del self._marks[:count]
 
 
 _EVERY_S: Final = 60.0

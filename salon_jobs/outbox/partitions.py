@@ -37,12 +37,17 @@ class Ownership:
         self._begun: dict[int, int] = {}
         # Owned, but to be given back as soon as nothing of them is in flight.
         self.leaving: frozenset[int] = frozenset()
-        self.relays = 1
+        self.relays = 0
 
     @property
     def mine(self) -> frozenset[int]:
         """Owned partitions, also those that are leaving."""
         return frozenset(self._epochs)
+
+    @property
+    def staying(self) -> frozenset[int]:
+        """Owned partitions whose messages are read: those that are not leaving."""
+        return self.mine - self.leaving
 
     @property
     def holds(self) -> bool:

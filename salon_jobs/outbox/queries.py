@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from django.db import transaction
 from django.db.models import BooleanField, Exists, ExpressionWrapper, F, Max, OuterRef, Q, QuerySet
 from django.db.models.functions import Coalesce, Now
 
@@ -22,14 +21,15 @@ from salon_jobs.db.statements import hot
 from salon_jobs.models import BlockedAggregate, DestinationState, Message, Process, RelayPartition
 from salon_jobs.models.fields import MARGIN, first_id_at
 
-_LONGEST_ERROR: Final = 4000
-_LONGEST_CODE: Final = 64
+LONGEST_ERROR: Final = 4000
+LONGEST_CODE: Final = 64
 # Messages behind the gate are counted up to this number, blocked aggregates up to the next.
 COUNTED: Final = 100_000
 _BLOCKED_COUNTED: Final = 10_000
 # How many of the newest IDs are searched when no index serves a filter.
 NEWEST: Final = 100_000
-_RARE: Final = (MessageStatus.FAILED, MessageStatus.SKIPPED)
+# Statuses whose messages an index finds.
+RARE: Final = (MessageStatus.FAILED, MessageStatus.SKIPPED)
 
 
 class Gate(NamedTuple):
@@ -45,7 +45,7 @@ class Gate(NamedTuple):
 
 
 class PageRequest(NamedTuple):
-    """Request for up to ``take`` messages of one partition of one aggregate type, after an ID."""
+    """Request for up to ``take`` messages of one partition of one destination, after an ID."""
 
     aggregate_type: str
     partition: int
@@ -60,35 +60,7 @@ class Blocked(NamedTuple):
     aggregate_id: str
     partition: int
     head_id: int
-    retry_count: int
     due: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Message that could not be published on its ``tries``-th attempt; ``final``: it is not retried.
-
-    ``tries`` is 0 when nothing at its destination accepts the message now: it is charged no attempt, and always
-    retried.
-    """
-
-    message: OutgoingMessage
-    answer: PublishFailure
-    tries: int = 0
-    wait: timedelta = timedelta()
-    final: bool = False
-
-    def log_fields(self) -> dict[str, Any]:
-        message = self.message
-        return {
-            "message_id": message.message_id,
-            "aggregate_type": message.aggregate_type,
-            "aggregate_id": message.aggregate_id,
-            "event_name": message.event,
-            "store_id": message.store_id,
-            "code": self.answer.code,
-            "detail": self.answer.detail,
-        }
 
 
 class PartitionState(NamedTuple):
@@ -107,7 +79,7 @@ def gate(*, using: str) -> Gate:
 def fetch(
     requests: Sequence[PageRequest], bound: int, *, without: Iterable[str] = (), using: str
 ) -> list[OutgoingMessage]:
-    """Return the next messages, in the order requested and by ID, without these aggregates (all of one type)."""
+    """Return the next messages, in the order requested and by ID, without these aggregates (all of one destination)."""
     types, partitions, afters, takes = map(list, zip(*requests, strict=True))
     ranges = {"types": types, "partitions": partitions, "afters": afters, "takes": takes}
     return _messages("fetch_messages", {**ranges, "bound": bound, "without": list(without)}, using=using)
@@ -136,64 +108,28 @@ def fetch_passed_over(
     return _messages("fetch_passed_over", parameters, using=using)
 
 
-def message_types(*, using: str) -> list[str]:
-    return [row[0] for row in hot("message_types", {}, using=using)]
+def message_destinations(*, using: str) -> list[str]:
+    """Return the destinations that any message names."""
+    return [row[0] for row in hot("message_destinations", {}, using=using)]
 
 
 def mark_published(messages: Sequence[OutgoingMessage], *, using: str) -> None:
     """Mark messages as published, and unblock the aggregates they blocked."""
-    hot("mark_published", _identities(messages), using=using)
+    hot("mark_published", identities(messages), using=using)
 
 
 def mark_skipped(skipped: Sequence[tuple[OutgoingMessage, str]], *, using: str) -> None:
     """Mark messages as skipped, with the reason of each, and unblock the aggregates they blocked."""
-    identities = _identities([message for message, _ in skipped])
-    hot("mark_skipped", {**identities, "reasons": [reason for _, reason in skipped]}, using=using)
+    parameters = identities([message for message, _ in skipped])
+    hot("mark_skipped", {**parameters, "reasons": [reason for _, reason in skipped]}, using=using)
 
 
-def _identities(messages: Iterable[OutgoingMessage]) -> dict[str, Any]:
+def identities(messages: Iterable[OutgoingMessage]) -> dict[str, Any]:
     """Return the parameters by which a statement finds these messages, and no others that got their IDs."""
     # PostgreSQL's own notation of an array: psycopg would convert the lists element by element.
     ids = ",".join([str(message.id) for message in messages])
     message_ids = b"".join([message.message_id.bytes for message in messages]).hex(",", 16)
     return {"ids": f"{{{ids}}}", "message_ids": f"{{{message_ids}}}"}
-
-
-def write_failures(failures: Sequence[Failure], *, owner: int, using: str) -> set[int]:
-    """Record failures and block their aggregates; return the IDs that this owner may still judge."""
-    parameters = {
-        **_identities([failure.message for failure in failures]),
-        "tries": [failure.tries for failure in failures],
-        "finals": [failure.final for failure in failures],
-        "waits": [failure.wait.total_seconds() for failure in failures],
-        "errors": [_error(failure.answer) for failure in failures],
-        "owner": owner,
-    }
-    with transaction.atomic(using=using):
-        written = {row[0] for row in hot("mark_unpublished", parameters, using=using)}
-        ours = [failure for failure in failures if failure.message.id in written]
-        ids = [failure.message.id for failure in ours]
-        types = [failure.message.aggregate_type for failure in ours]
-        aggregates = [failure.message.aggregate_id for failure in ours]
-        codes = [failure.answer.code[:_LONGEST_CODE] for failure in ours]
-        hot("unblock", {"heads": ids, "types": types, "aggregates": aggregates}, using=using)
-        hot("block", {"ids": ids, "codes": codes}, using=using)
-    return written
-
-
-def write_unresolvable(failures: Sequence[Failure], *, owner: int, wait_s: float = 0.0, using: str) -> set[int]:
-    """Block the aggregates of messages that nothing accepts now; return the IDs of newly blocking messages.
-
-    None is retried before ``wait_s``.
-    """
-    parameters = {
-        **_identities([failure.message for failure in failures]),
-        "codes": [failure.answer.code[:_LONGEST_CODE] for failure in failures],
-        "errors": [_error(failure.answer) for failure in failures],
-        "owner": owner,
-        "wait_s": wait_s,
-    }
-    return {row[0] for row in hot("block_unresolvable", parameters, using=using)}
 
 
 def forget_head(head_id: int, *, using: str) -> None:
@@ -205,12 +141,12 @@ def forget_head(head_id: int, *, using: str) -> None:
 def blocked(partitions: Iterable[int], *, using: str) -> list[Blocked]:
     due = ExpressionWrapper(Q(status=BlockedAggregate.Status.WAITING, retry_at__lte=Now()), BooleanField())
     rows = BlockedAggregate.objects.using(using).filter(partition__in=partitions)
-    columns = ("aggregate_type", "aggregate_id", "partition", "head_id", "retry_count")
+    columns = ("aggregate_type", "aggregate_id", "partition", "head_id")
     return [Blocked._make(row) for row in rows.values_list(*columns, due)]
 
 
 def count_blocked(*, using: str) -> Counter[tuple[str, str]]:
-    """Count blocked aggregates of all relays by aggregate type and status, up to 10,000."""
+    """Count blocked aggregates of all relays by destination and status, up to 10,000."""
     rows = BlockedAggregate.objects.using(using).values_list("aggregate_type", "status")
     return Counter(rows[:_BLOCKED_COUNTED])
 
@@ -251,22 +187,22 @@ def release_partitions(partitions: Iterable[int], *, owner: int, using: str) -> 
     rows.update(owner=None, epoch=F("epoch") + 1)
 
 
-def add_destinations(types: Iterable[str], *, using: str) -> None:
+def add_destinations(names: Iterable[str], *, using: str) -> None:
     """Insert missing rows for these destinations. Idempotent."""
-    rows = [DestinationState(aggregate_type=aggregate_type) for aggregate_type in types]
+    rows = [DestinationState(aggregate_type=name) for name in names]
     DestinationState.objects.using(using).bulk_create(rows, ignore_conflicts=True)
 
 
 def destinations(*, using: str) -> dict[str, tuple[bool, str]]:
     """Return the registered destinations: whether each is paused, and the code of its outage, "" for none."""
     rows = DestinationState.objects.using(using).values_list("aggregate_type", "paused", "outage_code")
-    return {aggregate_type: (paused, outage) for aggregate_type, paused, outage in rows}
+    return {name: (paused, outage) for name, paused, outage in rows}
 
 
 def grant_tokens(wanted: Sequence[tuple[str, int, int]], *, using: str) -> dict[str, int]:
     """Take tokens for destinations, each (name, most, rate per second); return how many each got."""
-    types, counts, rates = map(list, zip(*wanted, strict=True))
-    return dict(hot("grant_tokens", {"types": types, "wanted": counts, "rates": rates}, using=using))
+    names, counts, rates = map(list, zip(*wanted, strict=True))
+    return dict(hot("grant_tokens", {"types": names, "wanted": counts, "rates": rates}, using=using))
 
 
 def write_outage(aggregate_type: str, outage: PublishFailure | None, *, using: str) -> None:
@@ -275,8 +211,8 @@ def write_outage(aggregate_type: str, outage: PublishFailure | None, *, using: s
     if outage is None:
         row.update(outage_since=None, outage_code="", outage="")
     else:
-        since, code = Coalesce("outage_since", Now()), outage.code[:_LONGEST_CODE]
-        row.update(outage_since=since, outage_code=code, outage=shown_message(outage.detail)[:_LONGEST_ERROR])
+        since, code = Coalesce("outage_since", Now()), outage.code[:LONGEST_CODE]
+        row.update(outage_since=since, outage_code=code, outage=shown_message(outage.detail)[:LONGEST_ERROR])
 
 
 def oldest_messages(types: Iterable[str] | None = None, *, using: str) -> dict[str, float]:
@@ -291,10 +227,6 @@ def oldest_messages(types: Iterable[str] | None = None, *, using: str) -> dict[s
 
 def _messages(statement: str, parameters: dict[str, Any], *, using: str) -> list[OutgoingMessage]:
     return list(map(OutgoingMessage._make, hot(statement, parameters, many=True, using=using)))
-
-
-def _error(answer: PublishFailure) -> str:
-    return shown_message(str(answer))[:_LONGEST_ERROR]
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,7 +286,7 @@ def find_messages(
             pk__gte=first_id_at(since - MARGIN, Message.objects.using(using)), created_at__gte=since
         )
     one_aggregate = status == MessageStatus.PENDING and bool(aggregate_type and aggregate_id)
-    if status in _RARE or one_aggregate or not (filters or since):
+    if status in RARE or one_aggregate or not (filters or since):
         return messages, True
     return messages.filter(pk__gt=oldest_searched(using=using)), False
 

@@ -1,27 +1,32 @@
-"""Loop that reads messages in order and hands them to their destinations."""
+"""Loop that reads messages in order and hands them to the workers of their destinations."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections import defaultdict
+from collections.abc import Callable, Collection
+from itertools import chain
+from typing import Any, Final
 
 from django.db import Error
 
+from salon_jobs.brokers.publisher import OutgoingMessage
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events, metrics
+from salon_jobs.core.errors import require_within
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
-from salon_jobs.core.tracing import MessageFailure, report_failure
 from salon_jobs.db.notify import SECOND_POLL
 from salon_jobs.outbox import emit, queries
 from salon_jobs.outbox.destination_worker import DestinationWorker
-from salon_jobs.outbox.destinations import Destinations, RelayProgress
+from salon_jobs.outbox.failures import write_failures
 from salon_jobs.outbox.marker import Marker, MessagePruner
 from salon_jobs.outbox.partitions import Ownership
-from salon_jobs.outbox.queries import Failure, Gate
+from salon_jobs.outbox.progress import Progress
+from salon_jobs.outbox.publishers import Publishers
+from salon_jobs.outbox.queries import Blocked, Gate, PageRequest
 from salon_jobs.process.heartbeat import Heartbeat, delete_row
 from salon_jobs.process.listener import Listener
 from salon_jobs.process.loop import Loop
@@ -31,10 +36,18 @@ from salon_jobs.tenancy.connections import refuse_small_pool
 # noticed at once.
 _REFRESH_S: Final = 1.0
 _REFRESH_SHARE: Final = 10
+_DISCOVER_S: Final = 1.0
 _SWEEP_S: Final = 60.0
-# Retries per second and destination of messages that nothing accepts: each costs about half a millisecond, which the
-# other messages of the destination need.
-_RETRIES_PER_S: Final = 200
+# Messages that a sweep reads at once, and blocked aggregates that a read leaves out.
+_SWEPT: Final = 500
+# Per round and destination, since the relay must also send heartbeats and read new messages. Heads are read together.
+_HEADS: Final = 500
+_PAGES: Final = 100
+# Destinations, with one thread each. Anyone who runs SQL as the web role can name any number.
+_MOST: Final = 1000
+_LOG_LEFT_OUT_S: Final = 60.0
+# A destination gets at least one token per second, but relays compete for it.
+_STARVED_FOR_S: Final = 60.0
 # How soon to poll again behind a writer that holds the gate; a rollback sends no notification.
 _HELD_S: Final = (0.01, 0.25)
 _TOKENS_S: Final = 0.02
@@ -49,8 +62,8 @@ class Relay(Loop):
     RuntimeError when one of the relay's threads has died: another process must take over.
     """
 
-    # By when it was started (``_is_another``). Otherwise CONN_MAX_AGE would have everything read again each time, and
-    # no relay that died would seem silent for long enough.
+    # By when it was started (``poll``). Otherwise CONN_MAX_AGE would have everything read again each time, and no relay
+    # that died would seem silent for long enough.
     knows_server = True
 
     def __init__(self, owner: Callable[[], int], *, using: str, burst: bool = False) -> None:
@@ -59,20 +72,25 @@ class Relay(Loop):
         self._burst = burst
         self._forced = threading.Event()
         self._heard = float("-inf")
-        self._refresh_at = float("-inf")
+        self._refresh_at = self._discover_at = self._log_left_out_at = float("-inf")
         self._refresh_took_s = 0.0
         self._sweep_at = time.monotonic() + _SWEEP_S
         self._held_since: float | None = None
         self._gate = Gate(0, 0, (), 0.0)
         # Servers that have answered, by when they were started.
         self._servers: set[float] = set()
-        self._ownership: Ownership | None = None
-        self._marker = Marker(self.wake, using=using)
-        self._destinations = Destinations(self._marker, owns=self._owns, on_change=self.wake, using=using)
-        self._listener = Listener(emit.CHANNEL, self._hear, using=using)
-        self._progress = RelayProgress(self._marker, self._destinations)
-        self._pruner = MessagePruner(using=using)
+        # 0 until the work begins.
         self._process_id = 0
+        self._ownership = Ownership(0, using=using)
+        self._partitions: frozenset[int] = frozenset()
+        self._publishers = Publishers(using=using)
+        self._workers: dict[str, DestinationWorker] = {}
+        # Destinations with a row, when it was last looked.
+        self._registered: set[str] = set()
+        self._marker = Marker(self.wake, using=using)
+        self._listener = Listener(emit.CHANNEL, self._hear, using=using)
+        self._pruner = MessagePruner(using=using)
+        self._progress = Progress(self._marker)
 
     def stop(self) -> None:
         """Stop after the batches being published; a second call forces it."""
@@ -81,19 +99,64 @@ class Relay(Loop):
         super().stop()
 
     def poll(self) -> float:
-        """Poll once; return how long to wait for news, in seconds. Raises database errors."""
+        """Do one round; return how long to wait for news, in seconds. Raises database errors."""
         try:
-            wait_s = self._poll(self._ownership or self._begin())
+            if not self._process_id:
+                self._begin()
+            wait_s = self._do_round()
         except Error:
             raise
         except BaseException:
             self._forced.set()
             raise
-        if self._burst:
-            all_read = self._owns() and self._held_since is None and not self._destinations.behind(self._gate)
-            if all_read and self._marker.idle and self._destinations.idle:
+        if self._burst and self._owns() and self._held_since is None and self._marker.idle:
+            # Paused and unreachable destinations keep what they have.
+            others = [worker for worker in self.workers if not worker.is_held_up]
+            if not any(worker.backlog.is_behind(self._gate.bound) or not worker.idle for worker in others):
                 self.stopping.set()
         return wait_s
+
+    def _do_round(self) -> float:
+        """Relay what is there; return how long to wait for news, in seconds."""
+        if not self._ownership.due_in_s:
+            self._beat()
+        self._write_failures()
+        if time.monotonic() >= self._refresh_at or any(worker.backlog.drained for worker in self.workers):
+            self._refresh()
+        if not self._marker.is_alive:
+            raise RuntimeError("the marker ended with an error; see the log")
+        for worker in self.workers:
+            if not worker.is_alive():
+                raise RuntimeError(f"the worker of {worker.destination} ended with an error; see the log")
+        before, self._gate = self._gate, queries.gate(using=self.using)
+        # A pooler may go on with another primary and close no connection. Where it goes to several servers, each counts
+        # only once.
+        is_another = bool(self._servers) and self._gate.server not in self._servers
+        self._servers.add(self._gate.server)
+        if is_another or self._gate.allocated < before.allocated:
+            self.on_outage()
+            return 0.0
+        if self._gate.bound >= self._gate.allocated:
+            self._held_since = None
+        elif self._held_since is None:
+            self._held_since = time.monotonic()
+        if time.monotonic() >= self._discover_at:
+            self._discover()
+            self._discover_at = time.monotonic() + _DISCOVER_S
+        count = self._read_on() + self._catch_up()
+        wanted = [
+            (each.destination, short, each.rate)
+            for each in self.workers
+            if each.rate is not None and (short := each.wanted_tokens) > 0
+        ]
+        if wanted:
+            for name, tokens in queries.grant_tokens(wanted, using=self.using).items():
+                self._workers[name].give_tokens(tokens)
+        if time.monotonic() >= self._sweep_at:
+            self._sweep_at = time.monotonic() + _SWEEP_S
+            self._sweep()
+        self._progress.log(self.workers)
+        return 0.0 if count else self._wait_s()
 
     def on_outage(self) -> None:
         """Send nothing that was read, and begin again with what the database has by then.
@@ -101,44 +164,65 @@ class Relay(Loop):
         It may be a promoted standby that lacks the last transactions. The next round makes sure of the partitions,
         then of what is blocked, before the first page is read.
         """
-        self._destinations.forget()
+        for worker in self.workers:
+            worker.forget()
         self._refresh_at = float("-inf")
-        if self._ownership is not None:
-            self._ownership.doubt()
+        self._ownership.doubt()
 
     def finish(self) -> bool:
         """Stop the destination workers, mark what was sent, record failures, and release the partitions."""
-        log_event(logging.INFO, events.PROCESS_STOPPING, running=self._destinations.in_memory)
+        log_event(logging.INFO, events.PROCESS_STOPPING, running=sum(each.backlog.size for each in self.workers))
         self._listener.stop()
         self._pruner.stop()
         self._pruner.join()
         end = time.monotonic() + conf.shutdown_interrupt_after.total_seconds()
-        clean = self._destinations.stop(end, forced=self._forced)
+        for worker in self.workers:
+            worker.stop()
+        while any(worker.is_alive() for worker in self.workers):
+            if self._forced.wait(0.02) or time.monotonic() > end:
+                for worker in self.workers:
+                    worker.stop(force=True)
+                break
+        for worker in self.workers:
+            worker.join(2.0)
+        have_ended = not any(worker.is_alive() for worker in self.workers)
         left_s = conf.shutdown_grace.total_seconds() - conf.shutdown_interrupt_after.total_seconds() - _LEAVE_S
-        clean = self._marker.stop_within(max(1.0, left_s)) and clean
-        if (ownership := self._ownership) is not None:
+        is_marked = self._marker.stop_within(max(1.0, left_s))
 
-            def leave() -> None:
-                self._write_failures()
-                # Not those with messages in flight or unmarked: the next relay takes them when our time is over.
-                self._destinations.own(frozenset())
-                ownership.release(self._destinations.free_of(ownership.mine))
+        def leave() -> None:
+            self._write_failures()
+            # Not those with messages in flight or unmarked: the next relay takes them when our time is over.
+            self._serve(frozenset())
+            self._release(self._ownership.mine)
 
+        if self._process_id:
             self.outage.attempt(leave)
-        self._destinations.close()
-        return clean
+        self._publishers.close()
+        return have_ended and is_marked
+
+    @property
+    def workers(self) -> list[DestinationWorker]:
+        """The workers of the destinations, as of now: readiness and metrics are read on other threads."""
+        return list(self._workers.values())
 
     def facts(self) -> dict[str, object]:
-        """Return the readiness facts. Raises NotReady when the relay has not polled, or a broker does not answer."""
+        """Return the readiness facts.
+
+        Raises NotReady when the relay has not polled, a broker does not answer, or a destination gets no tokens.
+        """
         conf.require_alive(self.polled_s_ago, "the relay has not polled")
-        held_s, ownership = self._held_s, self._ownership
+        workers = self.workers
+        for worker in workers:
+            what = f"{worker.destination!r} has messages to send, but gets no tokens of its rate"
+            require_within(_STARVED_FOR_S, worker.starved_s, what)
         return {
             "relay_polled_s_ago": round(self.polled_s_ago, 1),
-            "partitions": sorted(ownership.mine) if ownership else [],
-            "relays": ownership.relays if ownership else 0,
-            "gate": {"held_s": round(held_s, 1), "holders": list(self._gate.holders)},
+            "partitions": sorted(self._ownership.mine),
+            "relays": self._ownership.relays,
+            "gate": {"held_s": round(self._held_s, 1), "holders": list(self._gate.holders)},
             "listening": self._listener.listening,
-            **self._destinations.facts(),
+            "destinations": {worker.destination: worker.facts() for worker in workers},
+            "brokers": self._publishers.facts([worker.publisher for worker in workers if not worker.paused]),
             **self._progress.facts(),
         }
 
@@ -146,8 +230,8 @@ class Relay(Loop):
         samples = [
             Sample(metrics.LOOP_AGE, self.polled_s_ago, ("relay",)),
             Sample(metrics.GATE_HELD, self._held_s),
-            Sample(metrics.PARTITIONS_OWNED, len(self._ownership.mine) if self._owns() and self._ownership else 0),
-            *self._destinations.samples(),
+            Sample(metrics.PARTITIONS_OWNED, len(self._ownership.mine) if self._owns() else 0),
+            *chain.from_iterable(worker.samples() for worker in self.workers),
             *self._progress.samples(),
         ]
         if self._listener.listening != "off":
@@ -160,7 +244,7 @@ class Relay(Loop):
         return 0.0 if since is None else time.monotonic() - since
 
     def _owns(self) -> bool:
-        return self._ownership is not None and self._ownership.holds
+        return self._ownership.holds
 
     def _hear(self, news: str) -> None:
         """Wake the loop. It polls a second time soon, for messages whose commits this notification stands for too."""
@@ -169,112 +253,175 @@ class Relay(Loop):
             self._refresh_at = min(self._refresh_at, self._heard)
         self.wake()
 
-    def _begin(self) -> Ownership:
+    def _begin(self) -> None:
         self._process_id = self._owner()
+        self._ownership = Ownership(self._process_id, using=self.using)
         self._marker.start()
         self._listener.start()
         self._pruner.start()
-        self._destinations.start()
-        self._ownership = Ownership(self._process_id, using=self.using)
-        return self._ownership
+        self._publishers.start()
 
-    def _poll(self, ownership: Ownership) -> float:
-        if not ownership.due_in_s:
-            self._beat(ownership)
-        self._write_failures()
-        if time.monotonic() >= self._refresh_at or self._destinations.drained:
-            self._refresh(ownership)
-        if not self._marker.is_alive:
-            raise RuntimeError("the marker ended with an error; see the log")
-        before, self._gate = self._gate, queries.gate(using=self.using)
-        if self._is_another(self._gate.server) or self._gate.allocated < before.allocated:
-            self.on_outage()
-            return 0.0
-        if self._gate.bound >= self._gate.allocated:
-            self._held_since = None
-        elif self._held_since is None:
-            self._held_since = time.monotonic()
-        count = self._destinations.read(self._gate)
-        self._destinations.grant()
-        if time.monotonic() >= self._sweep_at:
-            self._sweep_at = time.monotonic() + _SWEEP_S
-            self._destinations.sweep()
-        self._progress.log()
-        return 0.0 if count else self._wait_s(ownership)
-
-    def _is_another(self, server: float) -> bool:
-        """Return whether a server answers that has not answered before.
-
-        A pooler may go on with another primary and close no connection. Where it goes to several servers, each counts
-        only once.
-        """
-        is_another = bool(self._servers) and server not in self._servers
-        self._servers.add(server)
-        return is_another
-
-    def _wait_s(self, ownership: Ownership) -> float:
-        now = time.monotonic()
-        waits = [conf.outbox.poll_interval.total_seconds(), ownership.due_in_s, self._refresh_at - now]
-        if now - self._heard < SECOND_POLL.total_seconds():
-            waits.append(SECOND_POLL.total_seconds() - (now - self._heard))
-        if self._held_since is not None:
-            waits.append(min(_HELD_S[1], max(_HELD_S[0], (now - self._held_since) / 10)))
-        if self._destinations.need_tokens:
-            waits.append(_TOKENS_S)
-        return max(0.001, min(waits))
-
-    def _beat(self, ownership: Ownership) -> None:
-        before = ownership.mine - ownership.leaving
+    def _beat(self) -> None:
+        """Send a heartbeat for the partitions, stop what was lost, serve what was gained, release what has to go."""
+        ownership = self._ownership
+        before = ownership.staying
         if lost := ownership.beat():
             log_event(logging.WARNING, events.PARTITIONS_LOST, partitions=sorted(lost))
             # First forget the lost partitions' messages, even of partitions that are ours again by now.
-            self._destinations.own(before - lost)
-            self._destinations.lose()
-        served = ownership.mine - ownership.leaving
-        if lost or before != served:
+            self._serve(before - lost)
+            for worker in self.workers:
+                worker.lose()
+        if lost or before != ownership.staying:
             self._refresh_at = float("-inf")
             log_event(logging.INFO, events.PARTITIONS_OWNED, partitions=sorted(ownership.mine), relays=ownership.relays)
-        self._destinations.own(served)
+        self._serve(ownership.staying)
         ownership.trust()
-        if ownership.leaving and (released := self._destinations.free_of(ownership.leaving)):
-            ownership.release(released)
+        self._release(ownership.leaving)
 
-    def _refresh(self, ownership: Ownership) -> None:
+    def _serve(self, partitions: frozenset[int]) -> None:
+        if partitions != self._partitions:
+            self._partitions = partitions
+            for worker in self.workers:
+                worker.backlog.own(partitions)
+
+    def _release(self, partitions: Collection[int]) -> None:
+        """Give back those of the partitions that have nothing in flight."""
+        free = frozenset(p for p in partitions if not any(worker.uses(p) for worker in self.workers))
+        if free:
+            self._ownership.release(free)
+
+    def _write_failures(self) -> None:
+        for worker in self.workers:
+            if failures := worker.take_failures():
+                on_hold = worker.backlog.on_hold
+                write_failures(failures, owner=self._process_id, on_hold=on_hold, using=self.using)
+                worker.failures_written(failures)
+            outage = worker.breaker.outage
+            if worker.written_outage != (code := outage.code if outage else ""):
+                queries.write_outage(worker.destination, outage, using=self.using)
+                worker.written_outage = code
+
+    def _refresh(self) -> None:
         """Reload what operators changed and what is due again."""
         began = time.monotonic()
         # Set before reading, so that a request arriving in the meantime is kept.
         self._refresh_at = began + max(_REFRESH_S, _REFRESH_SHARE * self._refresh_took_s)
-        self._destinations.serve(queries.destinations(using=self.using))
-        self._destinations.refresh(queries.blocked(ownership.mine - ownership.leaving, using=self.using))
+        destinations = queries.destinations(using=self.using)
+        self._registered = set(destinations)
+        for name, (paused, outage) in destinations.items():
+            worker = self._worker(name)
+            worker.paused = paused
+            if not outage and worker.written_outage:  # lost, or the outage ended for another relay only
+                worker.written_outage = None
+        blocked: defaultdict[str, list[Blocked]] = defaultdict(list)
+        for row in queries.blocked(self._ownership.staying, using=self.using):
+            blocked[row.aggregate_type].append(row)
+        for name in blocked:
+            self._worker(name)
+        for worker in self.workers:
+            worker.backlog.refresh(blocked[worker.destination])
         self._refresh_took_s = time.monotonic() - began
 
-    def _write_failures(self) -> None:
-        for worker in self._destinations.all():
-            if failures := worker.take_failures():
-                self._write(worker, failures)
-            outage = worker.breaker.outage
-            if worker.written_outage != (code := outage.code if outage else ""):
-                queries.write_outage(worker.aggregate_type, outage, using=self.using)
-                worker.written_outage = code
+    def _discover(self) -> None:
+        """Serve destinations that messages name and that have no row yet, as far as there may be more."""
+        missing = [name for name in queries.message_destinations(using=self.using) if name not in self._registered]
+        new = [name for name in missing if name not in self._workers]
+        left_out = new[max(0, _MOST - len(self._workers)) :]
+        if left_out and time.monotonic() >= self._log_left_out_at:
+            self._log_left_out_at = time.monotonic() + _LOG_LEFT_OUT_S
+            counts: dict[str, Any] = {"served": _MOST, "left_out": len(left_out)}
+            log_event(logging.ERROR, events.DESTINATIONS_LEFT_OUT, **counts, aggregate_type=left_out[0])
+        if missing := [name for name in missing if name not in left_out]:
+            queries.add_destinations(missing, using=self.using)
+            self._registered.update(missing)
+            for name in missing:
+                self._worker(name)
 
-    def _write(self, worker: DestinationWorker, failures: Sequence[Failure]) -> None:
-        unresolvable = [failure for failure in failures if not failure.tries]
-        charged = [failure for failure in failures if failure.tries]
-        new: set[int] = set()
-        if unresolvable:
-            wait_s = worker.backlog.on_hold / _RETRIES_PER_S
-            new = queries.write_unresolvable(unresolvable, owner=self._process_id, wait_s=wait_s, using=self.using)
-        written = queries.write_failures(charged, owner=self._process_id, using=self.using) if charged else set[int]()
-        worker.failures_written(failures)
-        newly_blocked = [each for each in unresolvable if each.message.id in new and not each.answer.quiet]
-        if newly_blocked:  # one line for those found together, naming the first
-            first = newly_blocked[0].log_fields()
-            log_event(logging.WARNING, events.MESSAGES_UNRESOLVABLE, **first, messages=len(newly_blocked))
-        for failure in charged:
-            message = failure.message
-            if failure.final and message.id in written:
-                about = (str(message.message_id), message.aggregate_type, message.event, message.store_id)
-                report_failure(MessageFailure(*about, failure.answer.code, failure.tries))
+    def _worker(self, destination: str) -> DestinationWorker:
+        worker = self._workers.get(destination)
+        if worker is None:
+            publisher = self._publishers.of(destination)
+            worker = DestinationWorker(destination, publisher, self._marker, owns=self._owns, on_change=self.wake)
+            worker.backlog.own(self._partitions)
+            self._workers[destination] = worker
+            worker.start()
+        return worker
+
+    def _read_on(self) -> int:
+        """Read on in each partition: together, except for destinations whose blocked aggregates are left out."""
+        bound, count = self._gate.bound, 0
+        together: dict[str, list[PageRequest]] = {}
+        for worker in self.workers:
+            requests = worker.backlog.page_requests(worker.destination, bound)
+            if requests and (blocked := worker.backlog.blocked_aggregates()):
+                messages = queries.fetch(requests, bound, without=blocked[:_SWEPT], using=self.using)
+                worker.backlog.accept(requests, messages, bound)
+                count += len(messages)
+            elif requests:
+                together[worker.destination] = requests
+        if together:
+            messages = queries.fetch(list(chain.from_iterable(together.values())), bound, using=self.using)
+            count += len(messages)
+            found: defaultdict[str, list[OutgoingMessage]] = defaultdict(list)
+            for message in messages:
+                found[message.aggregate_type].append(message)
+            for name, requests in together.items():
+                self._workers[name].backlog.accept(requests, found[name], bound)
+        return count
+
+    def _catch_up(self) -> int:
+        """Read the next page of aggregates that are no longer blocked; return how many pages."""
+        pages = 0
+        for worker in self.workers:
+            blocked_before = worker.backlog.to_catch_up(_HEADS)
+            head_ids = [hold.head_id for _, hold, _ in blocked_before if hold.head_id is not None]
+            heads = queries.fetch_heads(head_ids, using=self.using)
+            room = _PAGES
+            for key, hold, upto in blocked_before:
+                head = None if hold.head_id is None else heads.get(hold.head_id)
+                if head is not None:
+                    messages = [head]
+                elif room:
+                    room -= 1
+                    messages = queries.fetch_aggregate(
+                        worker.destination,
+                        hold.aggregate_id,
+                        after=hold.after,
+                        upto=upto if isinstance(key, str) else hold.after + 1,
+                        take=hold.page,
+                        using=self.using,
+                    )
+                else:
+                    continue
+                stale = worker.backlog.accept_caught_up(key, hold, messages)
+                if stale is not None:
+                    queries.forget_head(stale, using=self.using)
+                pages += 1
+        return pages
+
+    def _sweep(self) -> None:
+        """Look for messages that were passed over, which should not happen."""
+        for worker in self.workers:
+            read_upto, in_memory = worker.backlog.read_so_far()
+            for partition, upto in read_upto.items():
+                name = worker.destination
+                messages = queries.fetch_passed_over(
+                    name, partition, upto=upto, in_memory=in_memory, take=_SWEPT, using=self.using
+                )
+                if late_count := worker.backlog.accept_late(messages):
+                    fields: dict[str, Any] = {"messages": late_count, "first_id": messages[0].id}
+                    log_event(logging.WARNING, events.MESSAGES_PASSED_OVER, aggregate_type=name, **fields)
+
+    def _wait_s(self) -> float:
+        now = time.monotonic()
+        waits = [conf.outbox.poll_interval.total_seconds(), self._ownership.due_in_s, self._refresh_at - now]
+        if now - self._heard < SECOND_POLL.total_seconds():
+            waits.append(SECOND_POLL.total_seconds() - (now - self._heard))
+        if self._held_since is not None:
+            waits.append(min(_HELD_S[1], max(_HELD_S[0], (now - self._held_since) / 10)))
+        if any(worker.wanted_tokens > 0 and worker.backlog.waiting for worker in self.workers):
+            waits.append(_TOKENS_S)
+        return max(0.001, min(waits))
 
 
 # Relay, marker, pruner, heartbeat, and two concurrent health checks.

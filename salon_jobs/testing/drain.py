@@ -209,8 +209,8 @@ def drain_outbox(*, limit: int = 1000, using: str | None = None) -> list[Drained
     """
     alias = alias_of(using)
     drained: list[DrainedMessage] = []
-    for aggregate_type in outbox.message_types(using=alias):
-        requests = [PageRequest(aggregate_type, partition, 0, limit + 1) for partition in range(PARTITIONS)]
+    for destination in outbox.message_destinations(using=alias):
+        requests = [PageRequest(destination, partition, 0, limit + 1) for partition in range(PARTITIONS)]
         messages = sorted(outbox.fetch(requests, _NO_GATE, using=alias), key=lambda message: message.id)
         if len(drained) + len(messages) > limit:
             raise AssertionError(f"more than {limit} messages are pending; raise the limit of drain_outbox()")
@@ -220,7 +220,7 @@ def drain_outbox(*, limit: int = 1000, using: str | None = None) -> list[Drained
 
 
 def _publish(messages: list[OutgoingMessage], *, using: str) -> list[DrainedMessage]:
-    publisher = make_publisher(parse_destination(messages[0].aggregate_type).service)
+    publisher = make_publisher(parse_destination(messages[0].aggregate_type).service, using=using)
     publisher.open()
     try:
         answers = publisher.publish(messages, should_continue=lambda: True)

@@ -15,8 +15,9 @@ from salon_jobs.brokers.memory import MemoryPublisher
 from salon_jobs.brokers.publisher import NOT_SENT, Answers, OutgoingMessage, PublishFailure, Verdict
 from salon_jobs.outbox.backlog import Backlog
 from salon_jobs.outbox.destination_worker import DestinationWorker
-from salon_jobs.outbox.marker import Settled
-from salon_jobs.outbox.queries import Blocked, Failure
+from salon_jobs.outbox.failures import Failure
+from salon_jobs.outbox.marker import Marks
+from salon_jobs.outbox.queries import Blocked
 
 TYPE = "rn::memory:::orders"
 PARTITIONS = frozenset({0, 1})
@@ -56,27 +57,26 @@ def test_a_message_in_flight_is_not_added_again_when_its_partition_is_reread() -
 
 
 def test_a_message_of_no_aggregate_that_waits_for_its_retry_is_not_read_before() -> None:
-    backlog = filled(message(5, ""), message(6, ""), blocked=[Blocked(TYPE, "", 0, 5, 3, False)])
+    backlog = filled(message(5, ""), message(6, ""), blocked=[Blocked(TYPE, "", 0, 5, False)])
     assert backlog.take(9) == [message(6, "")]
-    backlog.refresh([Blocked(TYPE, "", 0, 5, 3, True)])
-    [(key, hold, _)] = backlog.recovering(9)
-    assert backlog.accept_recovered(key, hold, [message(5, "")]) is None
+    backlog.refresh([Blocked(TYPE, "", 0, 5, True)])
+    [(key, hold, _)] = backlog.to_catch_up(9)
+    assert backlog.accept_caught_up(key, hold, [message(5, "")]) is None
     assert backlog.take(9) == [message(5, "")]
-    assert backlog.tries(message(5, "")) == 3
 
 
 def test_a_message_of_no_aggregate_whose_row_an_operator_deleted_is_read_at_once() -> None:
-    backlog = filled(blocked=[Blocked(TYPE, "", 0, 5, 3, False)])
+    backlog = filled(blocked=[Blocked(TYPE, "", 0, 5, False)])
     backlog.refresh([])
-    [(_, hold, _)] = backlog.recovering(9)
+    [(_, hold, _)] = backlog.to_catch_up(9)
     assert hold.after == 4
 
 
 def test_a_head_that_was_not_read_yet_does_not_count_as_gone() -> None:
-    backlog = filled(upto=49, blocked=[Blocked(TYPE, "a", 0, 50, 3, True)])
-    assert backlog.recovering(9) == []
+    backlog = filled(upto=49, blocked=[Blocked(TYPE, "a", 0, 50, True)])
+    assert backlog.to_catch_up(9) == []
     backlog.accept(backlog.page_requests(TYPE, 50), [], 50)
-    assert len(backlog.recovering(9)) == 1
+    assert len(backlog.to_catch_up(9)) == 1
 
 
 def test_a_failure_of_a_partition_that_was_lost_holds_nothing() -> None:
@@ -95,10 +95,10 @@ def test_a_failure_holds_the_messages_of_its_aggregate_that_still_wait_in_memory
 
 def test_a_page_that_was_read_before_its_head_failed_is_not_added() -> None:
     backlog = filled(message(1), message(2))
-    backlog.refresh([Blocked(TYPE, "a", 0, 0, 1, True)])  # left behind by another relay
-    [(key, hold, _)] = backlog.recovering(9)
+    backlog.refresh([Blocked(TYPE, "a", 0, 0, True)])  # left behind by another relay
+    [(key, hold, _)] = backlog.to_catch_up(9)
     backlog.fail([failure(message(1))])
-    assert backlog.accept_recovered(key, hold, [message(1)]) is None
+    assert backlog.accept_caught_up(key, hold, [message(1)]) is None
     assert backlog.take(9) == []
 
 
@@ -123,8 +123,8 @@ def test_after_an_outage_nothing_is_read_until_what_is_in_flight_has_ended() -> 
 
 
 def test_no_more_aggregates_than_asked_for_are_caught_up_at_once() -> None:
-    backlog = filled(blocked=[Blocked(TYPE, f"a{n}", 0, n, 1, True) for n in range(1, 50)])
-    assert len(backlog.recovering(9)) == 9
+    backlog = filled(blocked=[Blocked(TYPE, f"a{n}", 0, n, True) for n in range(1, 50)])
+    assert len(backlog.to_catch_up(9)) == 9
 
 
 @dataclass(slots=True)
@@ -166,7 +166,7 @@ class Scripted(MemoryPublisher):
         return answers
 
 
-class Marks(list[Settled]):
+class KeptMarks(list[Marks]):
     """Stands for the marker: keeps what it gets until the machine writes it."""
 
     put = list.append
@@ -183,8 +183,8 @@ class Histories(RuleBasedStateMachine):
         self.rows: dict[int, Row] = {}
         self.violations: list[str] = []
         self.emitted = 0
-        self.blocked: dict[Any, tuple[int, str, int]] = {}  # key: head, status, tries
-        self.marks, self.publisher = Marks(), Scripted()
+        self.blocked: dict[Any, tuple[int, str]] = {}  # key: head, status
+        self.marks, self.publisher = KeptMarks(), Scripted()
         self.publisher.sent = self.arrive
         marks: Any = self.marks
         self.worker = DestinationWorker(TYPE, self.publisher, marks, owns=lambda: True, on_change=lambda: None)
@@ -260,17 +260,17 @@ class Histories(RuleBasedStateMachine):
             self.end_batch()
             self.mark()
         self.backlog.accept(wanted, found, bound)
-        self.recover(between)
+        self.catch_up(between)
 
-    def recover(self, between: bool) -> None:
-        for key, hold, upto in self.backlog.recovering(2):
+    def catch_up(self, between: bool) -> None:
+        for key, hold, upto in self.backlog.to_catch_up(2):
             last = upto if isinstance(key, str) else hold.after + 1
             rows = [row for row in self.rows.values() if row.message.aggregate_id == hold.aggregate_id]
             found = self.fetch(rows, hold.after, last, hold.page)
             if between:
                 self.end_batch()
                 self.mark()
-            stale = self.backlog.accept_recovered(key, hold, found)
+            stale = self.backlog.accept_caught_up(key, hold, found)
             if stale is not None and (stale not in self.rows or self.rows[stale].status != "pending"):
                 self.blocked = {k: row for k, row in self.blocked.items() if row[0] != stale}
 
@@ -279,10 +279,10 @@ class Histories(RuleBasedStateMachine):
         """Learn what is blocked, while the others may go on. The relay writes failures first."""
         self.write_failures()
         rows: list[Blocked] = []
-        for key, (head, status, tries) in self.blocked.items():
+        for key, (head, status) in self.blocked.items():
             partition, aggregate = self.rows[head].message.partition, key if isinstance(key, str) else ""
             if partition in self.mine:
-                rows.append(Blocked(TYPE, aggregate, partition, head, tries, status == "waiting" and due))
+                rows.append(Blocked(TYPE, aggregate, partition, head, status == "waiting" and due))
         if between:
             self.end_batch()
             self.mark()
@@ -291,7 +291,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.batch is None)
     @rule(script=st.lists(st.sampled_from(ANSWERS), max_size=9), size=st.integers(1, 9), at_once=st.booleans())
     def publish(self, script: list[Verdict | None], size: int, at_once: bool) -> None:
-        """Publish a batch; what came of it is settled now or later."""
+        """Publish a batch; what came of it is handled now or later."""
         self.worker.breaker.close()
         if not self.backlog.waiting:
             return
@@ -307,13 +307,13 @@ class Histories(RuleBasedStateMachine):
         if self.batch is not None:
             batch, should_continue, answers = self.batch
             self.batch = None
-            self.worker._settle(batch, answers, should_continue)
+            self.worker._handle(batch, answers, should_continue)
             self.worker._busy = False
 
     @rule()
     def mark(self) -> None:
-        settled, self.marks[:] = list(self.marks), []
-        for each in settled:
+        marks, self.marks[:] = list(self.marks), []
+        for each in marks:
             skipped = [message for message, _ in each.skipped]
             marked = [(message, self.row_of(message)) for message in (*each.published, *skipped)]
             for number, (_, row) in enumerate(marked):
@@ -336,12 +336,12 @@ class Histories(RuleBasedStateMachine):
             row.status = "failed" if each.final else "pending"
             key = each.message.aggregate_id or each.message.id
             if not each.tries:
-                # A row of another message stays; its tries are not this one's.
-                self.blocked.setdefault(key, (each.message.id, "waiting", 0))
+                self.blocked.setdefault(key, (each.message.id, "waiting"))  # a row of another message stays
                 continue
+            row.message = row.message._replace(retry_count=each.tries)
             self.blocked.pop(key, None)
             if not each.final or each.message.aggregate_id:
-                self.blocked[key] = (each.message.id, "parked" if each.final else "waiting", each.tries)
+                self.blocked[key] = (each.message.id, "parked" if each.final else "waiting")
         self.worker.failures_written(failures)
 
     @rule(partitions=st.sets(st.sampled_from(sorted(PARTITIONS))))
@@ -361,10 +361,11 @@ class Histories(RuleBasedStateMachine):
     @rule(skip=st.booleans())
     def operate(self, skip: bool) -> None:
         """Retry or skip every head that is parked."""
-        for key, (head, status, _) in list(self.blocked.items()):
+        for key, (head, status) in list(self.blocked.items()):
             if status == "parked" and self.rows[head].status == "failed":
                 self.rows[head].status = "skipped" if skip else "pending"
-                self.blocked[key] = (head, "waiting", 0)
+                self.rows[head].message = self.rows[head].message._replace(retry_count=0)
+                self.blocked[key] = (head, "waiting")
                 if skip:
                     del self.blocked[key]
 

@@ -20,7 +20,7 @@ from salon_jobs import emit_many
 from salon_jobs.brokers.memory import MemoryPublisher
 from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
 from salon_jobs.core.errors import NotReady
-from salon_jobs.outbox import destinations, queries
+from salon_jobs.outbox import queries, relay
 from tests.e2e.worker_process import eventually
 from tests.outbox.scene import (
     ORDERS,
@@ -192,17 +192,17 @@ def test_a_destination_that_gets_no_tokens_makes_the_relay_unready(
     change_settings: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change_settings(OUTBOX={"THROUGHPUT": {"*": 1000}})
-    monkeypatch.setattr(destinations, "_STARVED_FOR_S", 0.5)
+    monkeypatch.setattr(relay, "_STARVED_FOR_S", 0.5)
     grant = queries.grant_tokens
     monkeypatch.setattr(queries, "grant_tokens", lambda wanted, using: {})
     emitted("a")
-    with relaying() as relay:
-        eventually(lambda: bool(unready(relay.facts)))
-        assert ORDERS in unready(relay.facts)
-        assert "gets no tokens" in unready(relay.facts)
+    with relaying() as running:
+        eventually(lambda: bool(unready(running.facts)))
+        assert ORDERS in unready(running.facts)
+        assert "gets no tokens" in unready(running.facts)
         monkeypatch.setattr(queries, "grant_tokens", grant)
         eventually(lambda: statuses() == {"published": 1})
-        eventually(lambda: not unready(relay.facts))
+        eventually(lambda: not unready(running.facts))
 
 
 def unready(facts: Callable[[], Any]) -> str:

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connections
 
+from salon_jobs.brokers.publisher import PublishFailure, Verdict
 from salon_jobs.core.records import PARTITIONS
 from salon_jobs.outbox import queries
+from salon_jobs.outbox.failures import Failure, write_failures
 from salon_jobs.outbox.partitions import Ownership
 from tests.outbox.scene import ORDERS, emitted, relaying
 from tests.outbox.test_backlog import failure
@@ -206,15 +208,14 @@ def test_no_failure_is_written_by_a_relay_that_lost_the_partition(owner: Ownersh
     emitted("a")
     wanted = [queries.PageRequest(ORDERS, partition, 0, 9) for partition in ALL]
     [message] = queries.fetch(wanted, queries.gate(using="default").bound, using="default")
-    unpublished = failure(message)
+    refused, unresolvable = failure(message), Failure(message, PublishFailure(Verdict.UNRESOLVABLE, "T"))
     other = Ownership(2, using="default", clock=clock)
     beat(other)
     clock.now = 20
     beat(other)
-    assert queries.write_failures([unpublished], owner=1, using="default") == set()
-    assert queries.write_unresolvable([unpublished], owner=1, using="default") == set()
+    assert write_failures([refused, unresolvable], owner=1, on_hold=0, using="default") == set()
     assert seen("SELECT count(*) FROM salon_jobs_blocked_aggregate") == [(0,)]
-    assert queries.write_failures([unpublished], owner=2, using="default") == {message.id}
+    assert write_failures([refused], owner=2, on_hold=0, using="default") == {message.id}
 
 
 def test_a_relay_whose_connections_age_takes_over_what_another_left(

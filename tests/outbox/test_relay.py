@@ -13,9 +13,9 @@ from django.db import transaction
 from salon_jobs import emit, emit_many
 from salon_jobs.brokers.memory import MemoryPublisher
 from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
-from salon_jobs.outbox import destinations, queries
 from salon_jobs.outbox import emit as wake
-from salon_jobs.outbox.partitions import Ownership
+from salon_jobs.outbox import queries
+from salon_jobs.outbox import relay as relay_module
 from salon_jobs.outbox.relay import Relay
 from tests.e2e.worker_process import eventually
 from tests.outbox.scene import (
@@ -65,10 +65,10 @@ def test_reading_what_is_blocked_takes_a_tenth_of_the_time_where_it_is_much(monk
 
     monkeypatch.setattr("salon_jobs.outbox.relay.time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(queries, "blocked", slow)
-    relay, ownership = Relay(lambda: 1, using="default"), Ownership(1, using="default")
-    relay._refresh(ownership)
+    relay = Relay(lambda: 1, using="default")
+    relay._refresh()
     assert relay._refresh_at == pytest.approx(1000.1)
-    relay._refresh(ownership)
+    relay._refresh()
     assert relay._refresh_at == 1003 + 30
     relay._hear(wake.OPERATOR)
     assert relay._refresh_at == 1006, "what operators change is read at once"
@@ -85,6 +85,16 @@ def test_when_one_fails_the_later_ones_of_its_aggregate_wait_and_others_go_on() 
         eventually(lambda: statuses() == {"published": 10})
     assert seen("SELECT retry_count FROM salon_jobs_message ORDER BY id LIMIT 1") == [(3,)]
     assert blocked_count() == 0
+
+
+def test_another_relay_counts_the_attempts_on(change_settings: Callable[..., None]) -> None:
+    change_settings(OUTBOX={"RETRY_BACKOFF": 60})
+    answer_with(Verdict.RETRY)
+    emitted("a")
+    for attempts in (1, 2, 3):
+        assert relay_in_burst()
+        assert seen("SELECT retry_count FROM salon_jobs_message") == [(attempts,)]
+        change("UPDATE salon_jobs_blocked_aggregate SET retry_at = now()")
 
 
 def test_an_outage_costs_no_attempt() -> None:
@@ -190,7 +200,7 @@ def test_the_types_of_destinations_that_nobody_can_parse_hold_up_no_other_and_ma
 
 
 def test_any_number_of_destinations_holds_up_none_that_was_registered(monkeypatch: Any) -> None:
-    monkeypatch.setattr(destinations, "_MOST", 5)
+    monkeypatch.setattr(relay_module, "_MOST", 5)
     queries.add_destinations([ORDERS], using="default")
     change("SELECT salon_jobs_emit('rn::memory:::a' || n, 'a', 'e', '{}') FROM generate_series(1, 20) n")
     emitted("a", number=1)

@@ -12,8 +12,8 @@ import pytest
 from salon_jobs.brokers.memory import MemoryPublisher
 from salon_jobs.brokers.publisher import PublishFailure, Verdict
 from salon_jobs.core.errors import NotReady
-from salon_jobs.outbox import destinations
-from salon_jobs.outbox.destinations import BrokerPing
+from salon_jobs.outbox import progress, publishers
+from salon_jobs.outbox.publishers import BrokerPing
 from tests.e2e.worker_process import eventually
 from tests.metrics import of, shown
 from tests.outbox.scene import ORDERS, RunningRelay, answer_with, emitted, open_writer, relaying, statuses
@@ -27,7 +27,7 @@ def value(running: RunningRelay, name: str, **labels: str) -> float:
 def test_a_relay_reports_its_destinations(
     change_settings: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(destinations, "_PROGRESS_EVERY_S", 0.0)
+    monkeypatch.setattr(progress, "_EVERY_S", 0.0)
     once = iter([PublishFailure(Verdict.RETRY, "TEST.ONCE")])
     answers: dict[str, Callable[[], PublishFailure | None]] = {
         "skipped": lambda: PublishFailure(Verdict.SKIPPED, "TEST.SKIP"),
@@ -54,7 +54,7 @@ def test_a_relay_reports_its_destinations(
 def test_a_relay_logs_that_messages_wait_for_a_retry(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(destinations, "_PROGRESS_EVERY_S", 0.0)
+    monkeypatch.setattr(progress, "_EVERY_S", 0.0)
     caplog.set_level(logging.INFO, "salon_jobs")
     answer_with(Verdict.RETRY)
     emitted("a")
@@ -116,8 +116,8 @@ def test_a_broker_that_hangs_hangs_nobody_and_is_asked_once_in_ten_seconds() -> 
 
 
 def test_a_broker_that_is_away_makes_a_relay_unready_and_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(destinations, "_PING_EVERY_S", 0.0)
-    monkeypatch.setattr(destinations, "_SILENT_FOR_S", 0.2)
+    monkeypatch.setattr(publishers, "_PING_EVERY_S", 0.0)
+    monkeypatch.setattr(publishers, "_SILENT_FOR_S", 0.2)
     away = [True]
 
     def ping(_publisher: MemoryPublisher) -> None:

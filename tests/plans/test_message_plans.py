@@ -82,7 +82,7 @@ def statements() -> dict[str, dict[str, Any]]:
             "in_memory": list(range(1, 4001)),
             "take": 500,
         },
-        "message_types": {},
+        "message_destinations": {},
         "mark_published": identities(range(1, PARKED + 1, 15)),
         "mark_skipped": {**identities(range(1, PARKED + 1, 30)), "reasons": ["skipped"] * 1000},
         "mark_unpublished": {

@@ -91,18 +91,6 @@ SELECT b.fingerprint, newest.task, newest.error_class, least(counted.first_at, o
   LEFT JOIN LATERAL (
        SELECT e.message FROM salon_jobs_job_error e WHERE e.job_id = newest.id ORDER BY e.id DESC LIMIT 1) error ON true
 
--- name: message_types
--- List the aggregate types that have pending messages: one probe of salon_jobs_message_pending for each.
--- Locks: none. Role: worker.
-WITH RECURSIVE found (aggregate_type) AS (
-    (SELECT m.aggregate_type FROM salon_jobs_message m WHERE m.status = 'pending' ORDER BY m.aggregate_type LIMIT 1)
-    UNION ALL
-    SELECT (SELECT m.aggregate_type FROM salon_jobs_message m
-             WHERE m.status = 'pending' AND m.aggregate_type > f.aggregate_type ORDER BY m.aggregate_type LIMIT 1)
-      FROM found f WHERE f.aggregate_type IS NOT NULL
-)
-SELECT f.aggregate_type FROM found f WHERE f.aggregate_type IS NOT NULL
-
 -- name: bounded_totals
 -- Count what waits for an operator, each up to %(most)s: failed jobs, parked aggregates, rejected incoming messages.
 -- Locks: none. Role: operator, worker.

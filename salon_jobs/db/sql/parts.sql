@@ -29,7 +29,8 @@ paused AS MATERIALIZED (
 -- name: message_columns
 -- What a relay reads of a message.
        m.id, m.message_id, m.aggregate_type, m.aggregate_id, m.event, m.payload::text, m.headers::text, m.store_id,
-       m.producer, extract(epoch FROM m.created_at)::float8, m.replay_of, m.partition
+       m.producer, extract(epoch FROM m.created_at)::float8, m.replay_of, m.partition,
+       m.retry_count
 
 -- name: first_of_each_prefix
 -- The first job of each claim group, but of one alone of those that differ only in their keys; if stepping.wanted.

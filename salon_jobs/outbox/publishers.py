@@ -1,0 +1,120 @@
+"""Publishers of one relay, one for each service, and whether their brokers answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
+
+from django.db import connections
+
+from salon_jobs.brokers.broker import configured
+from salon_jobs.brokers.publisher import Answers, OutgoingMessage, Publisher, PublishFailure, Verdict
+from salon_jobs.brokers.registry import make_publisher
+from salon_jobs.core.destinations import parse_destination
+from salon_jobs.core.error_report import message_of
+from salon_jobs.core.errors import MessageInvalid, NotReady, SalonJobsError, require_within
+
+_PING_EVERY_S: Final = 10.0
+_SILENT_FOR_S: Final = 30.0
+
+
+class Publishers:
+    """Publishers by service, each shared by the destinations of its service."""
+
+    def __init__(self, *, using: str) -> None:
+        self._using = using
+        self._pings: dict[str, BrokerPing] = {}
+
+    def start(self) -> None:
+        """Start the publishers that the settings call for; others start with their first destination."""
+        for broker in configured():
+            for service in broker.publishers:
+                self._of_service(service)
+
+    def of(self, destination: str) -> Publisher:
+        """Return the publisher for a destination, or a stand-in where this process has none."""
+        try:
+            return self._of_service(parse_destination(destination).service)
+        except MessageInvalid as error:
+            return MissingPublisher(str(error))
+
+    def facts(self, in_use: Collection[Publisher]) -> dict[str, object]:
+        """Return for how long each broker in use has been silent. Raises NotReady for one that is silent for long."""
+        pings = {service: ping for service, ping in sorted(self._pings.items()) if ping.publisher in in_use}
+        silent = {service: ping.silent_s() for service, ping in pings.items()}
+        for service, silent_s in silent.items():
+            trouble = pings[service].trouble or "no answer"
+            require_within(_SILENT_FOR_S, silent_s, f"the broker of {service!r} cannot be used ({trouble})")
+        return {service: {"silent_s": round(silent_s, 1)} for service, silent_s in silent.items()}
+
+    def close(self) -> None:
+        for ping in self._pings.values():
+            ping.publisher.close()
+
+    def _of_service(self, service: str) -> Publisher:
+        ping = self._pings.get(service)
+        if ping is None:
+            ping = self._pings[service] = BrokerPing(make_publisher(service, using=self._using))
+            ping.publisher.start()
+        return ping.publisher
+
+
+class MissingPublisher(Publisher):
+    """Stand-in for a publisher this process lacks: its messages wait, at no cost, until one is configured."""
+
+    service = ""
+
+    def __init__(self, why: str) -> None:
+        self._answer = PublishFailure(Verdict.MISSING, "OUTBOX.NO_PUBLISHER", why)
+
+    def check(self, message: OutgoingMessage) -> None:
+        raise MessageInvalid(self._answer.detail)
+
+    def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:
+        return [self._answer] * len(messages)
+
+    def ping(self) -> None:
+        raise NotReady(self._answer.detail)
+
+
+class BrokerPing:
+    """Ping to a publisher's broker at most every ten seconds, on its own thread: a hanging broker hangs no caller."""
+
+    def __init__(self, publisher: Publisher, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.publisher = publisher
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._began = float("-inf")
+        self._silent_since: float | None = None
+        self.trouble = ""
+
+    def silent_s(self) -> float:
+        """Ping if due; return for how many seconds the broker has not answered, 0 if it does."""
+        with self._lock:
+            now = self._clock()
+            waiting = self._thread is not None and self._thread.is_alive()
+            if not waiting and now - self._began >= _PING_EVERY_S:
+                self._began = now
+                self._thread = threading.Thread(target=self._ping, name="salon-jobs-ping", daemon=True)
+                self._thread.start()
+            since = self._silent_since
+            if since is None and waiting:
+                since = self._began
+            return 0.0 if since is None else now - since
+
+    def _ping(self) -> None:
+        trouble = ""
+        try:
+            self.publisher.ping()
+        except SalonJobsError as error:
+            trouble = str(error)
+        except Exception as error:  # a custom publisher may raise anything; readiness reports it
+            trouble = f"{type(error).__name__}: {message_of(error)}"
+        finally:
+            connections.close_all()
+        with self._lock:
+            self.trouble = trouble
+            self._silent_since = (self._silent_since or self._began) if trouble else None
