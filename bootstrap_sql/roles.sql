@@ -61,52 +61,44 @@ BEGIN
 END
 $sql$;
 
-CREATE OR REPLACE PROCEDURE pg_temp.refuse_role(message text, otherwise text)
-LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
-BEGIN
-    RAISE EXCEPTION USING ERRCODE = 'SJ002', MESSAGE = message,
-        HINT = 'Choose another name in SALON_JOBS[''ROLES''], or ' || otherwise;
-END
-$sql$;
-
 CREATE OR REPLACE PROCEDURE pg_temp.guard_role(
     name_of_role name, attributes text, granted_roles name[], database name DEFAULT current_database()
 ) LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
 DECLARE
     others text := pg_temp.other_databases(name_of_role, database);
-    quoted_roles text := (SELECT string_agg(quote_ident(each), ', ') FROM unnest(granted_roles) AS each);
     also text := format('role %s is also used in %s and ', name_of_role, others);
+    fault text;
+    otherwise text := '.';
 BEGIN
     -- The first object id that is not the server's own is 16384.
     IF EXISTS (SELECT FROM pg_roles WHERE rolname = name_of_role AND oid < 16384) THEN
-        RAISE EXCEPTION USING ERRCODE = 'SJ002', MESSAGE = format('role %s is the server''s own', name_of_role),
-            HINT = 'Choose another name in SALON_JOBS[''ROLES''].';
-    END IF;
-    IF others IS NULL THEN
+        fault := format('role %s is the server''s own', name_of_role);
+    ELSIF others IS NULL THEN
+        RETURN;
+    ELSIF current_setting('salon_jobs.share_roles', true) IS DISTINCT FROM 'on'
+          AND database NOT IN (SELECT pg_temp.databases_of(name_of_role, false)) THEN
+        fault := format('role %s is already used in another database: %s', name_of_role, others);
+        otherwise := ', or share it: -v share_roles=on.';
+    ELSIF EXISTS (SELECT FROM pg_roles WHERE rolname = name_of_role AND NOT string_to_array(attributes, ' ') <@
+ARRAY[CASE WHEN rolcanlogin THEN 'LOGIN' ELSE 'NOLOGIN' END,
+             CASE WHEN rolinherit THEN 'INHERIT' ELSE 'NOINHERIT' END,
+             CASE WHEN rolbypassrls THEN 'BYPASSRLS' ELSE 'NOBYPASSRLS' END,
+             CASE WHEN rolsuper THEN 'SUPERUSER' ELSE 'NOSUPERUSER' END,
+             CASE WHEN rolcreatedb THEN 'CREATEDB' ELSE 'NOCREATEDB' END,
+             CASE WHEN rolcreaterole THEN 'CREATEROLE' ELSE 'NOCREATEROLE' END,
+             CASE WHEN rolreplication THEN 'REPLICATION' ELSE 'NOREPLICATION' END]
+         ) THEN
+        fault := also || 'would have to be altered';
+        otherwise := format(', or run: ALTER ROLE %I %s;', name_of_role, attributes);
+    ELSIF EXISTS (SELECT FROM pg_temp.memberships(name_of_role, granted_roles)) THEN
+        fault := also || 'is a member of the migrator or of an owner of functions';
+        otherwise := format(', or run: REVOKE %s FROM %I;',
+                            (SELECT string_agg(quote_ident(each), ', ') FROM unnest(granted_roles) AS each), name_of_role);
+    ELSE
         RETURN;
     END IF;
-    IF current_setting('salon_jobs.share_roles', true) IS DISTINCT FROM 'on'
-        AND database NOT IN (SELECT pg_temp.databases_of(name_of_role, false)) THEN
-        CALL pg_temp.refuse_role(format('role %s is already used in another database: %s', name_of_role, others),
-                                 'share it: -v share_roles=on.');
-    END IF;
-    IF EXISTS (SELECT FROM pg_roles
-                WHERE rolname = name_of_role
-                  AND NOT string_to_array(attributes, ' ') <@ ARRAY[
-                      CASE WHEN rolcanlogin THEN 'LOGIN' ELSE 'NOLOGIN' END,
-                      CASE WHEN rolinherit THEN 'INHERIT' ELSE 'NOINHERIT' END,
-                      CASE WHEN rolbypassrls THEN 'BYPASSRLS' ELSE 'NOBYPASSRLS' END,
-                      CASE WHEN rolsuper THEN 'SUPERUSER' ELSE 'NOSUPERUSER' END,
-                      CASE WHEN rolcreatedb THEN 'CREATEDB' ELSE 'NOCREATEDB' END,
-                      CASE WHEN rolcreaterole THEN 'CREATEROLE' ELSE 'NOCREATEROLE' END,
-                      CASE WHEN rolreplication THEN 'REPLICATION' ELSE 'NOREPLICATION' END]) THEN
-        CALL pg_temp.refuse_role(also || 'would have to be altered',
-                                 format('run: ALTER ROLE %I %s;', name_of_role, attributes));
-    END IF;
-    IF EXISTS (SELECT FROM pg_temp.memberships(name_of_role, granted_roles)) THEN
-        CALL pg_temp.refuse_role(also || 'is a member of the migrator or of an owner of functions',
-                                 format('run: REVOKE %s FROM %I;', quoted_roles, name_of_role));
-    END IF;
+    RAISE EXCEPTION USING ERRCODE = 'SJ002', MESSAGE = fault,
+        HINT = 'Choose another name in SALON_JOBS[''ROLES'']' || otherwise;
 END
 $sql$;
 
@@ -128,18 +120,12 @@ BEGIN
 END
 $sql$;
 
-CREATE OR REPLACE PROCEDURE pg_temp.create_role(name_of_role name)
+CREATE OR REPLACE PROCEDURE pg_temp.make_role(name_of_role name, attributes text)
 LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = name_of_role) THEN
         EXECUTE format('CREATE ROLE %I', name_of_role);
     END IF;
-END
-$sql$;
-
-CREATE OR REPLACE PROCEDURE pg_temp.alter_role_unless_shared(name_of_role name, attributes text)
-LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
-BEGIN
     IF pg_temp.other_databases(name_of_role) IS NULL THEN
         EXECUTE format('ALTER ROLE %I %s', name_of_role, attributes);
     END IF;
@@ -218,86 +204,80 @@ CALL pg_temp.guard_role('invitation_cleanup_owner', 'NOLOGIN BYPASSRLS NOSUPERUS
 CALL pg_temp.guard_database(ARRAY['migrator', 'worker_runtime', 'worker_fanout_owner', 'app', 'jobs_operator', 'invitation_cleanup_owner']::name[]);
 
 -- Role migrator: owns the schema; runs migrations and nothing else.
-CALL pg_temp.create_role('migrator');
+CALL pg_temp.make_role('migrator', 'LOGIN NOINHERIT NOBYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION');
 SELECT pg_temp.sets_password('migrator') AS sets_password \gset
 \if :sets_password
     ALTER ROLE "migrator" PASSWORD :'migrator_password';
 \else
     \echo 'kept the password of role migrator; -v change_passwords=on changes it'
 \endif
-CALL pg_temp.alter_role_unless_shared('migrator', 'LOGIN NOINHERIT NOBYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION');
 CREATE SCHEMA IF NOT EXISTS public;
 ALTER SCHEMA public OWNER TO "migrator";
 REVOKE ALL ON SCHEMA public FROM PUBLIC;
 CALL pg_temp.on_database('REVOKE ALL ON', 'FROM PUBLIC');
+CALL pg_temp.on_database('GRANT CONNECT ON', 'TO "migrator"');
 ALTER DEFAULT PRIVILEGES FOR ROLE "migrator" REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC;
 ALTER DEFAULT PRIVILEGES FOR ROLE "migrator" REVOKE USAGE ON TYPES FROM PUBLIC;
-CALL pg_temp.on_database('GRANT CONNECT ON', 'TO "migrator"');
 
 -- Role worker_runtime: worker, scheduler, relay and consumer; business rows under row-level security, owns nothing.
-CALL pg_temp.create_role('worker_runtime');
+CALL pg_temp.make_role('worker_runtime', 'LOGIN INHERIT NOBYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION');
 SELECT pg_temp.sets_password('worker_runtime') AS sets_password \gset
 \if :sets_password
     ALTER ROLE "worker_runtime" PASSWORD :'worker_runtime_password';
 \else
     \echo 'kept the password of role worker_runtime; -v change_passwords=on changes it'
 \endif
-CALL pg_temp.alter_role_unless_shared('worker_runtime', 'LOGIN INHERIT NOBYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION');
 CALL pg_temp.revoke_memberships('worker_runtime', ARRAY['migrator', 'worker_fanout_owner', 'invitation_cleanup_owner']::name[]);
-CALL pg_temp.on_database('REVOKE ALL ON', 'FROM "worker_runtime"');
-CALL pg_temp.on_database('GRANT CONNECT ON', 'TO "worker_runtime"');
 REVOKE ALL ON SCHEMA public FROM "worker_runtime";
+CALL pg_temp.on_database('REVOKE ALL ON', 'FROM "worker_runtime"');
 GRANT USAGE ON SCHEMA public TO "worker_runtime";
+CALL pg_temp.on_database('GRANT CONNECT ON', 'TO "worker_runtime"');
 ALTER DEFAULT PRIVILEGES FOR ROLE "migrator" IN SCHEMA "public"
     GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO "worker_runtime";
 ALTER DEFAULT PRIVILEGES FOR ROLE "migrator" IN SCHEMA "public"
     GRANT USAGE, SELECT ON SEQUENCES TO "worker_runtime";
 
 -- Role worker_fanout_owner: owns the function that lists the stores; nobody logs in as it.
-CALL pg_temp.create_role('worker_fanout_owner');
-CALL pg_temp.alter_role_unless_shared('worker_fanout_owner', 'NOLOGIN BYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION PASSWORD NULL');
+CALL pg_temp.make_role('worker_fanout_owner', 'NOLOGIN BYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION PASSWORD NULL');
 CALL pg_temp.grant_owner('worker_fanout_owner', 'migrator');
 GRANT USAGE ON SCHEMA public TO "worker_fanout_owner";
 ALTER DEFAULT PRIVILEGES FOR ROLE "worker_fanout_owner" REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC;
 
 -- Role app: the web application; business rows under row-level security, owns nothing.
-CALL pg_temp.create_role('app');
+CALL pg_temp.make_role('app', 'LOGIN INHERIT NOBYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION');
 SELECT pg_temp.sets_password('app') AS sets_password \gset
 \if :sets_password
     ALTER ROLE "app" PASSWORD :'app_password';
 \else
     \echo 'kept the password of role app; -v change_passwords=on changes it'
 \endif
-CALL pg_temp.alter_role_unless_shared('app', 'LOGIN INHERIT NOBYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION');
 CALL pg_temp.revoke_memberships('app', ARRAY['migrator', 'worker_fanout_owner', 'invitation_cleanup_owner']::name[]);
-CALL pg_temp.on_database('REVOKE ALL ON', 'FROM "app"');
-CALL pg_temp.on_database('GRANT CONNECT ON', 'TO "app"');
 REVOKE ALL ON SCHEMA public FROM "app";
+CALL pg_temp.on_database('REVOKE ALL ON', 'FROM "app"');
 GRANT USAGE ON SCHEMA public TO "app";
+CALL pg_temp.on_database('GRANT CONNECT ON', 'TO "app"');
 ALTER DEFAULT PRIVILEGES FOR ROLE "migrator" IN SCHEMA "public"
     GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO "app";
 ALTER DEFAULT PRIVILEGES FOR ROLE "migrator" IN SCHEMA "public"
     GRANT USAGE, SELECT ON SEQUENCES TO "app";
 
 -- Role jobs_operator: operators see and change the jobs and messages of all stores; no business table.
-CALL pg_temp.create_role('jobs_operator');
+CALL pg_temp.make_role('jobs_operator', 'LOGIN INHERIT NOBYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION');
 SELECT pg_temp.sets_password('jobs_operator') AS sets_password \gset
 \if :sets_password
     ALTER ROLE "jobs_operator" PASSWORD :'jobs_operator_password';
 \else
     \echo 'kept the password of role jobs_operator; -v change_passwords=on changes it'
 \endif
-CALL pg_temp.alter_role_unless_shared('jobs_operator', 'LOGIN INHERIT NOBYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION');
 CALL pg_temp.revoke_memberships('jobs_operator', ARRAY['migrator', 'worker_fanout_owner', 'invitation_cleanup_owner']::name[]);
-CALL pg_temp.on_database('REVOKE ALL ON', 'FROM "jobs_operator"');
-CALL pg_temp.on_database('ALTER ROLE "jobs_operator" IN', 'SET random_page_cost = 1.1');
-CALL pg_temp.on_database('GRANT CONNECT ON', 'TO "jobs_operator"');
 REVOKE ALL ON SCHEMA public FROM "jobs_operator";
+CALL pg_temp.on_database('REVOKE ALL ON', 'FROM "jobs_operator"');
 GRANT USAGE ON SCHEMA public TO "jobs_operator";
+CALL pg_temp.on_database('GRANT CONNECT ON', 'TO "jobs_operator"');
+CALL pg_temp.on_database('ALTER ROLE "jobs_operator" IN', 'SET random_page_cost = 1.1');
 
 -- Role invitation_cleanup_owner: owns one narrow function; nobody logs in as it.
-CALL pg_temp.create_role('invitation_cleanup_owner');
-CALL pg_temp.alter_role_unless_shared('invitation_cleanup_owner', 'NOLOGIN BYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION PASSWORD NULL');
+CALL pg_temp.make_role('invitation_cleanup_owner', 'NOLOGIN BYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION PASSWORD NULL');
 CALL pg_temp.grant_owner('invitation_cleanup_owner', 'migrator');
 GRANT USAGE ON SCHEMA public TO "invitation_cleanup_owner";
 ALTER DEFAULT PRIVILEGES FOR ROLE "invitation_cleanup_owner" REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC;

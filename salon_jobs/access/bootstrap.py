@@ -9,12 +9,12 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import psycopg
 
 from salon_jobs.access.objects import identifier, literal
-from salon_jobs.access.roles import ATTRIBUTE_COLUMNS, SCHEMA, RoleSpec, named_roles
+from salon_jobs.access.roles import SCHEMA, RoleSpec, named_roles
 from salon_jobs.conf import Roles
 from salon_jobs.core.errors import ConfigurationError, ConversionMissing, NotReady, RolesTaken
 from salon_jobs.db import statements
@@ -30,7 +30,7 @@ ConfirmPasswords: TypeAlias = Callable[[Sequence[str], Mapping[str, str]], None]
 
 @dataclass(frozen=True, slots=True)
 class RoleScript:
-    """Statements for one role, in order: guards, creation, those for the cluster and those for the database."""
+    """Statements for one role, in order: guards, creation, grants."""
 
     spec: RoleSpec
     name: str
@@ -51,7 +51,7 @@ class RoleScript:
 
         ``database`` is the one to prepare; None for the connected one.
         """
-        arguments = [literal(self.name), literal(self.spec.attribute_words), self._guarded]
+        arguments = [literal(self.name), literal(" ".join(self.spec.attributes)), self._guarded]
         return _call("guard_role", *arguments, *([] if database is None else [literal(database)]))
 
     def guard_database(self) -> str:
@@ -59,49 +59,37 @@ class RoleScript:
         return _call("guard_database", _names(name for _, name in self.roles))
 
     @property
-    def create(self) -> str:
-        return _call("create_role", literal(self.name))
+    def make(self) -> str:
+        words = [*self.spec.attributes, *(["PASSWORD NULL"] if self.spec.owns_functions else [])]
+        return _call("make_role", literal(self.name), literal(" ".join(words)))
 
     @property
-    def cluster(self) -> tuple[str, ...]:
-        name, words = literal(self.name), self.spec.attribute_words
-        if self.spec.owns_functions:
-            return (
-                _call("alter_role_unless_shared", name, literal(f"{words} PASSWORD NULL")),
-                _call("grant_owner", name, literal(self.migrator)),
-            )
-        alter = _call("alter_role_unless_shared", name, literal(words))
-        return (alter,) if self.spec.owns_schema else (alter, _call("revoke_memberships", name, self._guarded))
-
-    @property
-    def database(self) -> Iterable[str]:
+    def grants(self) -> Iterable[str]:
+        """The statements about memberships, default privileges, and what the role may do in the database."""
         role, spec = identifier(self.name), self.spec
-        defaults = [each.statement() for each in spec.default_privileges(self.name, self.migrator)]
         if spec.owns_schema:
             yield f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"
             yield f"ALTER SCHEMA {SCHEMA} OWNER TO {role}"
             yield f"REVOKE ALL ON SCHEMA {SCHEMA} FROM PUBLIC"
             yield _on_database("REVOKE ALL ON", "FROM PUBLIC")
-            yield from defaults
-        elif not spec.owns_functions:
+        elif spec.owns_functions:
+            yield _call("grant_owner", literal(self.name), literal(self.migrator))
+        else:
+            yield _call("revoke_memberships", literal(self.name), self._guarded)
+            yield f"REVOKE ALL ON SCHEMA {SCHEMA} FROM {role}"
             yield _on_database("REVOKE ALL ON", f"FROM {role}")
-        for setting in spec.settings:
-            yield _on_database(f"ALTER ROLE {role} IN", f"SET {setting}")
+        if not spec.owns_schema:
+            yield f"GRANT USAGE ON SCHEMA {SCHEMA} TO {role}"
         for privilege in spec.database_privileges:
             yield _on_database(f"GRANT {privilege} ON", f"TO {role}")
-        if spec.owns_schema:
-            return
-        if not spec.owns_functions:
-            yield f"REVOKE ALL ON SCHEMA {SCHEMA} FROM {role}"
-        yield f"GRANT USAGE ON SCHEMA {SCHEMA} TO {role}"
-        yield from defaults
+        for setting in spec.settings:
+            yield _on_database(f"ALTER ROLE {role} IN", f"SET {setting}")
+        for each in spec.default_privileges(self.name, self.migrator):
+            yield each.statement()
 
 
 def build_scripts(roles: Roles) -> tuple[RoleScript, ...]:
-    """Build the scripts in the order in which they must run.
-
-    Raises ``ConfigurationError`` when an extra owner role has the name of another role.
-    """
+    """Build the scripts in the order in which they must run."""
     named = named_roles(roles)
     return tuple(RoleScript(spec, name, named) for spec, name in named)
 
@@ -118,13 +106,13 @@ def _names(names: Iterable[str]) -> str:
     return f"ARRAY[{', '.join(map(literal, names))}]::name[]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoleState:
-    """Attributes, password and memberships of an existing role."""
+class RoleState(NamedTuple):
+    """What an existing role is, and the other databases that use it."""
 
-    attributes: tuple[str, ...]
     verifier: str | None
-    memberships: tuple[str, ...]
+    attributes: list[str]
+    memberships: list[str]
+    others: str | None
 
     def differences(self, before: RoleState) -> tuple[str, ...]:
         """Describe what differs from an earlier state."""
@@ -190,11 +178,11 @@ def bootstrap(
                 "only a superuser can create a role that bypasses row-level security"
             )
         name = database or connection.info.dbname
-        before = _read_roles(connection, scripts)
-        others = [script.name for script in scripts if _is_other_password(script, before, passwords)]
         with connection.transaction():
             _begin(connection, scripts, name, share_roles=share_roles, is_named=database is not None)
-            shared = _shared(connection, scripts, name)
+            before = _read_roles(connection, scripts, name)
+        others = [script.name for script in scripts if _is_other_password(script, before, passwords)]
+        shared = {role: state.others for role, state in before.items() if state.others is not None}
         if change_passwords is not None and others:
             change_passwords(others, {each: shared[each] for each in others if each in shared})
         created = _ensure_database(connection, scripts, name, share_roles=share_roles)
@@ -205,7 +193,7 @@ def bootstrap(
             _guard_database(connection, scripts)
         for script in scripts:
             _apply(connection, script, passwords, changes_password=script.name in changing)
-        after = _read_roles(connection, scripts)
+        after = _read_roles(connection, scripts, name)
     changed = {each: what for each in before if (what := after[each].differences(before[each]))}
     return Bootstrapped(
         database=name,
@@ -267,29 +255,10 @@ def _guard_database(connection: Connection, scripts: Sequence[RoleScript]) -> No
         ) from error
 
 
-def _shared(connection: Connection, scripts: Iterable[RoleScript], database: str) -> dict[str, str]:
-    """Return the roles used by other databases, with the names of those databases."""
-    names = [script.name for script in scripts]
-    query = "SELECT name, pg_temp.other_databases(name, %s) FROM unnest(%s::name[]) AS name"
-    return {name: others for name, others in connection.execute(query, [database, names]) if others is not None}
-
-
-def _read_roles(connection: Connection, scripts: Iterable[RoleScript]) -> dict[str, RoleState]:
-    names = [script.name for script in scripts]
-    query = f"""
-        SELECT r.rolname, r.rolpassword, ARRAY[{", ".join(ATTRIBUTE_COLUMNS.values())}],
-               ARRAY(SELECT m::text FROM pg_catalog.pg_auth_members m WHERE m.member = r.oid ORDER BY 1)
-          FROM pg_catalog.pg_authid r WHERE r.rolname = ANY (%s::text[])
-         ORDER BY array_position(%s::text[], r.rolname::text)
-    """
-    return {
-        name: RoleState(
-            attributes=tuple(word if on else f"NO{word}" for word, on in zip(ATTRIBUTE_COLUMNS, flags, strict=True)),
-            verifier=verifier,
-            memberships=tuple(memberships),
-        )
-        for name, verifier, flags, memberships in connection.execute(query.encode(), [names, names])
-    }
+def _read_roles(connection: Connection, scripts: Iterable[RoleScript], database: str) -> dict[str, RoleState]:
+    parameters = {"names": [script.name for script in scripts], "database": database}
+    rows = connection.execute(statements.load("bootstrap_roles").encode(), parameters)
+    return {name: RoleState(*state) for name, *state in rows}
 
 
 def _is_other_password(script: RoleScript, states: Mapping[str, RoleState], passwords: Mapping[str, str]) -> bool:
@@ -332,7 +301,7 @@ def _ensure_database(
     migrator = scripts[0]
     with connection.transaction():
         _begin(connection, scripts, database, share_roles=share_roles)
-        _execute(connection, migrator.create)
+        _execute(connection, migrator.make)
     owned = f"{identifier(database)} OWNER {identifier(migrator.name)}"
     try:
         _execute(connection, f"CREATE DATABASE {owned} ENCODING 'UTF8' TEMPLATE template0")
@@ -342,13 +311,13 @@ def _ensure_database(
 
 
 def _apply(connection: Connection, script: RoleScript, passwords: Mapping[str, str], *, changes_password: bool) -> None:
-    _execute(connection, script.create)
+    _execute(connection, script.make)
     ((sets_password,),) = connection.execute("SELECT pg_temp.sets_password(%s)", [script.name]).fetchall()
     if script.spec.variable is not None and (changes_password or sets_password):
         password = passwords[script.spec.key].encode()
         verifier = connection.pgconn.encrypt_password(password, script.name.encode(), b"scram-sha-256").decode()
         _execute(connection, f"ALTER ROLE {identifier(script.name)} PASSWORD {literal(verifier)}")
-    _execute(connection, *script.cluster, *script.database)
+    _execute(connection, *script.grants)
 
 
 def _execute(connection: Connection, *texts: str) -> None:
@@ -411,11 +380,11 @@ def render_psql(scripts: Sequence[RoleScript]) -> str:
     ]
     for script in scripts:
         name, variable = script.name, script.spec.variable
-        parts += [f"\n-- Role {name}: {script.spec.purpose}.\n", _lines(script.create)]
+        parts += [f"\n-- Role {name}: {script.spec.purpose}.\n", _lines(script.make)]
         if variable is not None:
             words = {"literal": literal(name), "identifier": identifier(name), "echo": name.replace("'", "")}
             parts.append(_fill(_SET_VARIABLE, {**words, "password": _psql_variable(variable)}))
-        parts.append(_lines(*script.cluster, *script.database))
+        parts.append(_lines(*script.grants))
     return "".join([*parts, "\nCOMMIT;\n"])
 
 

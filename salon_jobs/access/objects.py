@@ -76,15 +76,16 @@ class Policy:
     check: str | None = None
     is_permissive: bool = True
 
-    def text(self, quote: Callable[[str], str] = str) -> str:
-        """Return the policy as CREATE POLICY writes it; without ``quote``, for people to read."""
+    @property
+    def text(self) -> str:
+        """The policy as CREATE POLICY writes it."""
         using = "" if self.using is None else f" USING ({self.using})"
         check = "" if self.check is None else f" WITH CHECK ({self.check})"
         restrictive = "" if self.is_permissive else "AS RESTRICTIVE "
-        return f"{restrictive}FOR {self.command} TO {', '.join(map(quote, self.roles))}{using}{check}"
+        return f"{restrictive}FOR {self.command} TO {', '.join(map(grantee, sorted(self.roles)))}{using}{check}"
 
     def create(self, table: str) -> str:
-        return f"CREATE POLICY {identifier(self.name)} ON {table} {self.text(grantee)}"
+        return f"CREATE POLICY {identifier(self.name)} ON {table} {self.text}"
 
     def drop(self, table: str) -> str:
         return f"DROP POLICY IF EXISTS {identifier(self.name)} ON {table}"

@@ -7,24 +7,13 @@ are in ``salon_jobs.conf.Roles``; ``access.bootstrap`` turns the declaration int
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal, LiteralString, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from salon_jobs.access.objects import identifier
 from salon_jobs.conf import Roles
-from salon_jobs.core.errors import ConfigurationError
 
 DefaultKind: TypeAlias = Literal["TABLES", "SEQUENCES", "FUNCTIONS", "TYPES"]
 SCHEMA: Final = "public"
-# Attributes of a role by their words in ALTER ROLE, and the columns of pg_roles that hold them.
-ATTRIBUTE_COLUMNS: Final[dict[str, LiteralString]] = {
-    "LOGIN": "rolcanlogin",
-    "INHERIT": "rolinherit",
-    "BYPASSRLS": "rolbypassrls",
-    "SUPERUSER": "rolsuper",
-    "CREATEDB": "rolcreatedb",
-    "CREATEROLE": "rolcreaterole",
-    "REPLICATION": "rolreplication",
-}
 _POWERS: Final = ("SUPERUSER", "CREATEDB", "CREATEROLE", "REPLICATION")
 
 
@@ -78,22 +67,19 @@ class RoleSpec:
     settings: tuple[str, ...] = ()
 
     def name(self, roles: Roles) -> str:
-        name: str = getattr(roles, self.key, self.key)
+        name: str = getattr(roles, self.key)
         return name
 
     @property
-    def attributes(self) -> dict[str, bool]:
-        """Attributes by their keywords in ALTER ROLE. INHERIT means nothing for roles that cannot log in."""
-        inherits = {} if self.owns_functions else {"INHERIT": not self.owns_schema}
-        powers = dict.fromkeys(_POWERS, False)
-        return {"LOGIN": not self.owns_functions, **inherits, "BYPASSRLS": self.owns_functions, **powers}
-
-    @property
-    def attribute_words(self) -> str:
-        return " ".join(word if on else f"NO{word}" for word, on in self.attributes.items())
+    def attributes(self) -> tuple[str, ...]:
+        """Attributes as ALTER ROLE names them. INHERIT means nothing for roles that cannot log in."""
+        owns = self.owns_functions
+        inherits = {} if owns else {"INHERIT": not self.owns_schema}
+        are_on = {"LOGIN": not owns, **inherits, "BYPASSRLS": owns, **dict.fromkeys(_POWERS, False)}
+        return tuple(word if on else f"NO{word}" for word, on in are_on.items())
 
     def alter(self, name: str) -> str:
-        return f"ALTER ROLE {identifier(name)} {self.attribute_words}"
+        return f"ALTER ROLE {identifier(name)} {' '.join(self.attributes)}"
 
     @property
     def database_privileges(self) -> tuple[str, ...]:
@@ -152,16 +138,11 @@ def extra_owner(name: str) -> RoleSpec:
 
 
 def named_roles(roles: Roles) -> tuple[tuple[RoleSpec, str], ...]:
-    """Return every declared role with its name in the deployment, in order of creation.
-
-    Raises ``ConfigurationError`` when an extra owner role has the name of another role.
-    """
-    specs = (*ROLE_SPECS, *map(extra_owner, roles.extra_owners))
-    named = tuple((spec, spec.name(roles)) for spec in specs)
-    names = [name for _, name in named]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigurationError(f"SALON_JOBS: the role names {twice} are used for two purposes")
-    return named
+    """Return every declared role with its name in the deployment, in order of creation."""
+    return (
+        *((spec, spec.name(roles)) for spec in ROLE_SPECS),
+        *((extra_owner(name), name) for name in roles.extra_owners),
+    )
 
 
 def grant_owner(owner: str, migrator: str, *, version: int) -> str:

@@ -50,6 +50,15 @@ class Roles:
     # NOLOGIN owners of the host application's own narrow SECURITY DEFINER functions.
     extra_owners: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Raise ConfigurationError if one role has two purposes."""
+        if any(self.names.count(name) > 1 for name in self.names):
+            raise ConfigurationError("SALON_JOBS['ROLES'] gives one role two purposes; each needs its own")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*(getattr(self, key) for key in _ROLE_KEYS), *self.extra_owners)
+
     @property
     def runtime(self) -> tuple[str, ...]:
         """The roles that log in to work and own nothing."""
@@ -141,12 +150,9 @@ def _roles(value: Any) -> Roles:
         roles = Roles(**given)
     except ValueError as error:
         raise ConfigurationError(f"SALON_JOBS['ROLES']['extra_owners'] must be {error}") from None
-    role_names = [*(getattr(roles, key) for key in _ROLE_KEYS), *roles.extra_owners]
-    for name in role_names:
+    for name in roles.names:
         if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name):
             raise ConfigurationError(f"SALON_JOBS['ROLES']: {name!r} is not a plain lower-case role name")
-    if len(set(role_names)) != len(role_names):
-        raise ConfigurationError("SALON_JOBS['ROLES'] gives one role two purposes; each needs its own")
     return roles
 
 

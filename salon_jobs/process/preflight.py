@@ -15,7 +15,6 @@ from psycopg import Error as PsycopgError
 from salon_jobs.access.doctor.catalogue import Catalogue, by_alias
 from salon_jobs.access.doctor.examination import examine_tables
 from salon_jobs.access.doctor.session_settings import find_refused
-from salon_jobs.access.roles import named_roles
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.errors import (
@@ -209,9 +208,8 @@ def require_roles(*, using: str, **_: Any) -> None:
     """Refuse to migrate before the roles exist. Receiver of ``pre_migrate``; raises BootstrapMissing."""
     if conf.roles is None or not is_of_jobs(using):
         return
-    wanted = [name for _, name in named_roles(conf.roles)]
     with connections[using].cursor() as cursor:
-        cursor.execute("SELECT rolname FROM pg_roles WHERE rolname = ANY (%s)", [wanted])
+        cursor.execute("SELECT rolname FROM pg_roles WHERE rolname = ANY (%s)", [[*conf.roles.names]])
         present = {row[0] for row in cursor.fetchall()}
-    if missing := [name for name in wanted if name not in present]:
+    if missing := [name for name in conf.roles.names if name not in present]:
         raise BootstrapMissing(f"database roles are missing: {', '.join(missing)}; {_BOOTSTRAP}")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import psycopg
 from django.db import connections
@@ -39,7 +39,7 @@ class Drift:
 
 
 class CatalogueObject(NamedTuple):
-    """A database, schema, server parameter, relation or routine: its owner, and the rights of everyone else.
+    """A database, schema, parameter, relation, routine, type or statistics: its owner, and everyone else's rights.
 
     ``kind`` and ``name`` are as ALTER writes them. ``runs_as_owner``: a view without security_invoker or a SECURITY
     DEFINER routine. ``serves`` is the table of a sequence's column, which ``is_serial`` or an identity.
@@ -126,6 +126,9 @@ class Relation(NamedTuple):
     @property
     def where(self) -> str:
         return f"table {self.sql}"
+
+
+Relations: TypeAlias = Mapping[str, Relation]  # by their names
 
 
 class Catalogue:

@@ -80,13 +80,10 @@ def convert(connection: psycopg.Connection[Any], plan: Conversion, *, using: str
 
 def _hand_over(catalogue: Catalogue, plan: Conversion, schemas: list[str]) -> Iterable[str]:
     """Yield the statements that give the new owner all that the former ones own in the declared objects' schemas."""
-    to = f"OWNER TO {identifier(plan.owner)}"
     for each in catalogue.objects:
-        is_movable = (each.is_relation or each.is_routine) and not each.is_of_extension and not each.serves
+        is_movable = each.kind != "SCHEMA" and not each.is_of_extension and not each.serves
         if is_movable and each.schema in schemas and each.owner in plan.former:
-            yield f"ALTER {each.kind} {each.name} {to}"
-    for kind, name in catalogue.rows("types_and_statistics", schemas=schemas, owners=list(plan.former)):
-        yield f"ALTER {kind} {name} {to}"
+            yield f"ALTER {each.kind} {each.name} OWNER TO {identifier(plan.owner)}"
 
 
 def _revoke_all(catalogue: Catalogue, plan: Conversion, schemas: list[str]) -> Iterable[str]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
 import psycopg
 
-from salon_jobs.access.doctor import objects, roles, shape
-from salon_jobs.access.doctor.catalogue import Catalogue, Drift, Relation
-from salon_jobs.access.doctor.declaration import Declaration, declare, declare_tables
+from salon_jobs.access.doctor import objects, roles
+from salon_jobs.access.doctor.catalogue import Catalogue, Drift
+from salon_jobs.access.doctor.declaration import declare, declare_tables
+from salon_jobs.access.doctor.parts import compare_parts, parts_of_models, policies, store_keys, triggers
 from salon_jobs.access.doctor.session_settings import compare_settings
 from salon_jobs.core.errors import FixIncomplete
 from salon_jobs.db.connections import LOCK_TIMEOUT
@@ -40,7 +40,30 @@ def examine(connection: psycopg.Connection[Any], *, using: str, with_orphans: bo
         drifts = [*compare_settings(catalogue, declared)]
         catalogue.qualify()
         of_django = objects.used_by_default(catalogue.objects, contrib.values(), relations, declared)
-        drifts += _compare(catalogue, declared, relations, of_django)
+        if declared.roles is None:
+            drifts += roles.compare_one_user(catalogue, declared)
+        else:
+            drifts += roles.compare_roles(catalogue, declared)
+            drifts += roles.compare_memberships(catalogue, declared)
+            drifts += roles.compare_containers(catalogue.objects, declared)
+            drifts += roles.compare_default_privileges(catalogue, declared)
+            expected = {table.oid for table in (*relations.values(), *of_django)}
+            drifts += objects.find_undeclared_tables(catalogue.objects, expected, declared)
+            drifts += objects.find_undeclared_views(catalogue, relations, declared)
+        drifts += objects.compare_security(relations, declared)
+        drifts += objects.compare_tables(catalogue.objects, relations, declared)
+        drifts += objects.compare_functions(catalogue, declared)
+        drifts += compare_parts(
+            catalogue,
+            relations,
+            [
+                *policies(relations, declared),
+                *triggers(relations, declared),
+                *parts_of_models(catalogue, relations),
+                *store_keys(catalogue),
+            ],
+        )
+        drifts += objects.find_loopholes(catalogue, relations, declared)
         not_checked: list[str] = []
         if of_django:
             names = ", ".join(sorted(table.name for table in of_django))
@@ -64,37 +87,9 @@ def examine_tables(connection: psycopg.Connection[Any], *, using: str) -> Examin
         drifts = (
             # Missing tables are for ``check_schema``.
             *(drift for drift in objects.compare_security(relations, declared) if drift.kind != "table"),
-            *objects.compare_policies(catalogue, relations, declared),
-            *objects.find_foreign_parts(catalogue, relations),
+            *compare_parts(catalogue, relations, policies(relations, declared), ["policy"]),
         )
     return Examination(database=catalogue.database, role=catalogue.role, drifts=drifts)
-
-
-def _compare(
-    catalogue: Catalogue, declared: Declaration, relations: objects.Relations, of_django: Iterable[Relation]
-) -> Iterable[Drift]:
-    if declared.roles is None:
-        yield from roles.compare_one_user(catalogue, declared)
-    else:
-        yield from roles.compare_roles(catalogue, declared)
-        yield from roles.compare_memberships(catalogue, declared)
-        yield from roles.compare_containers(catalogue.objects, declared)
-        yield from roles.compare_default_privileges(catalogue, declared)
-    yield from objects.compare_security(relations, declared)
-    yield from objects.compare_policies(catalogue, relations, declared)
-    yield from objects.find_foreign_parts(catalogue, relations)
-    yield from objects.compare_tables(catalogue.objects, relations, declared)
-    yield from objects.compare_triggers_and_rules(catalogue, relations, declared)
-    yield from shape.compare_shape(catalogue, relations)
-    yield from objects.compare_store_keys(catalogue)
-    yield from objects.find_publications(catalogue, relations, declared)
-    yield from objects.find_server_functions(catalogue, declared)
-    yield from objects.compare_functions(catalogue, declared)
-    yield from objects.find_leakproof(catalogue, declared)
-    if declared.roles is not None:
-        expected = {table.oid for table in (*relations.values(), *of_django)}
-        yield from objects.find_undeclared_tables(catalogue.objects, expected, declared)
-        yield from objects.find_undeclared_views(catalogue, relations, declared)
 
 
 # One fix can reveal more, such as rights that a table's former owner keeps.

@@ -31,7 +31,7 @@ def normal_form(sql: str) -> str:
     That is letter case, needless parentheses, casts of literals and casts to text, the alias of a subselect, ``= ANY
     (ARRAY[…])`` for IN, BETWEEN, and how it writes instants and UUIDs. Call ``Catalogue.qualify`` before. The server
     could only show a declared condition on an object that has it, and runtime roles, which compare at start, may create
-    none. What it hides, such as the function behind a cast, is left to ``find_foreign_parts``.
+    none. What it hides, such as the function behind a cast, is left to ``compare_parts``.
     """
     text = _join(_read(part[0] for part in _PARTS.finditer(sql)))
     return re.sub(rf"(\S+) between ({_TEXT}|\S+) and ({_TEXT}|\S+)", r"\1 >= \2 and \1 <= \3", text)

@@ -1,22 +1,16 @@
-"""Checks of tables, views and functions, and of what belongs to them: policies, triggers, rules, keys."""
+"""Checks of tables, views and functions: owners, rights, row-level security, and what nobody declared."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable, Mapping
-from typing import Final, TypeAlias
+from collections.abc import Collection, Iterable
+from typing import Final
 
 from django.apps import apps
-from django.db import router
 
-from salon_jobs.access.constraints import SameStoreForeignKey
-from salon_jobs.access.doctor.catalogue import Catalogue, CatalogueObject, Drift, Relation
+from salon_jobs.access.doctor.catalogue import Catalogue, CatalogueObject, Drift, Relation, Relations
 from salon_jobs.access.doctor.declaration import Declaration
-from salon_jobs.access.doctor.expressions import normal_form
 from salon_jobs.access.job_tables import TABLES
-from salon_jobs.access.objects import PUBLIC, Policy, Right, Trigger, grantee, identifier, identifiers
-
-Relations: TypeAlias = Mapping[str, Relation]
+from salon_jobs.access.objects import PUBLIC, Right, grantee, identifier
 
 
 def compare_security(relations: Relations, declared: Declaration) -> Iterable[Drift]:
@@ -37,49 +31,6 @@ def compare_security(relations: Relations, declared: Declaration) -> Iterable[Dr
                 yield Drift("row-level security", table.where, word, on if present else off, (fix,))
 
 
-def compare_policies(catalogue: Catalogue, relations: Relations, declared: Declaration) -> Iterable[Drift]:
-    """Yield policies that are missing, different or undeclared."""
-    by_table: dict[int, dict[str, Policy]] = {relation.oid: {} for relation in relations.values()}
-    for oid, name, command, is_permissive, roles, using, check in catalogue.rows("policies", tables=list(by_table)):
-        by_table[oid][name] = Policy(
-            name=name, command=command, roles=tuple(roles), using=using, check=check, is_permissive=is_permissive
-        )
-    for access in declared.tables:
-        if access.table not in relations:
-            continue
-        table = relations[access.table]
-        present, expected = by_table[table.oid], {policy.name: policy for policy in access.policies}
-        for name in sorted(present.keys() | expected.keys()):
-            was, policy = present.get(name), expected.get(name)
-            if was is not None and policy is not None and is_same(was, policy):
-                continue
-            fix = [] if was is None else [f"DROP POLICY {identifier(name)} ON {table.sql}"]
-            fix += [] if policy is None else [policy.create(table.sql)]
-            want, have = ("none" if each is None else each.text() for each in (policy, was))
-            yield Drift("policy", f"policy {name} of {table.where}", want, have, tuple(fix))
-
-
-def is_same(one: Policy, other: Policy) -> bool:
-    def normal(policy: Policy) -> tuple[object, ...]:
-        conditions = (None if each is None else normal_form(each) for each in (policy.using, policy.check))
-        return policy.name, policy.command, policy.is_permissive, sorted(policy.roles), *conditions
-
-    return normal(one) == normal(other)
-
-
-def find_foreign_parts(catalogue: Catalogue, relations: Relations) -> Iterable[Drift]:
-    """Yield policies, and parts of the job tables, that call functions or operators of somebody else.
-
-    A condition may look as declared all the same: the server shows a cast and not the function that does it.
-    """
-    tables = {table.oid: table for table in relations.values()}
-    ours = [table.oid for name, table in relations.items() if name in TABLES]
-    for kind, name, oid, found in catalogue.rows("foreign_parts", protected=list(tables), tables=ours):
-        hint = "drop that, or the cast that calls it, and make this again"
-        where = f"{kind} {name} of {tables[oid].where}"
-        yield Drift(kind, where, "only functions and operators of the server or an extension", found, (), True, hint)
-
-
 def compare_tables(objects: Iterable[CatalogueObject], relations: Relations, declared: Declaration) -> Iterable[Drift]:
     """Yield owners, and privileges on tables, columns and sequences, that differ from those declared."""
     tables = {each.oid: each for each in objects if each.is_relation}
@@ -98,52 +49,6 @@ def compare_tables(objects: Iterable[CatalogueObject], relations: Relations, dec
         for sequence in sequences.get(table.oid, ()):
             needed = [Right(name, "USAGE") for name in access.inserting if sequence.is_serial]
             yield from sequence.compare_rights(needed, declared.covered(sequence.rights, exempt))
-
-
-def compare_triggers_and_rules(catalogue: Catalogue, relations: Relations, declared: Declaration) -> Iterable[Drift]:
-    """Yield triggers (those of foreign keys included) that are missing, different, disabled or undeclared; rules."""
-    tables = {table.oid: table for table in relations.values()}
-    declared_triggers = {
-        (relations[trigger.table].oid, trigger.name): trigger
-        for function in declared.functions
-        for trigger in function.triggers
-        if trigger.table in relations
-    }
-    for kind, oid, name, definition, state, is_internal in catalogue.rows("triggers_and_rules", tables=list(tables)):
-        table = tables[oid]
-        where = f"{kind} {name} of {table.where}"
-        if kind == "rule":
-            hint = "it rewrites statements and runs with the rights of the table's owner; use a trigger instead"
-            drop = f"DROP RULE {identifier(name)} ON {table.sql}"
-            yield Drift(kind, where, "none", " ".join(definition.split()), (drop,), True, hint)
-            continue
-        trigger = declared_triggers.pop((oid, name), None)
-        if trigger is None:
-            if not is_internal:
-                drop = f"DROP TRIGGER {identifier(name)} ON {table.sql}"
-                hint = "it can change or drop rows unseen; declare it with pgtrigger if it is yours"
-                yield Drift(kind, where, "none", definition, (drop,), True, hint)
-                continue
-        elif _normal_trigger(trigger, trigger.create) != _normal_trigger(trigger, definition):
-            yield Drift(kind, where, trigger.create, definition, tuple(trigger.replace()))
-        if state != "ENABLE":
-            yield Drift(kind, where, "ENABLE", state, (f"ALTER TABLE {table.sql} ENABLE TRIGGER {identifier(name)}",))
-    for (oid, name), trigger in declared_triggers.items():
-        where = f"trigger {name} of {tables[oid].where}"
-        yield Drift("trigger", where, "a trigger", "none", tuple(trigger.replace()))
-
-
-def _normal_trigger(trigger: Trigger, definition: str) -> str:
-    """Return the definition in normal form, with its events in order; without the condition, if that is a host's."""
-    text = normal_form(definition.replace(" OR REPLACE", "", 1))
-    if trigger.table not in TABLES:
-        text = re.sub(r" when .* execute ", " execute ", text)
-    return re.sub(
-        r"(before|after|of) (.+?) on ",
-        lambda found: f"{found[1]} {' or '.join(sorted(found[2].split(' or ')))} on ",
-        text,
-        count=1,
-    )
 
 
 _DECLARE: Final = (
@@ -244,60 +149,22 @@ def _open_to(name: str, relations: Relations, declared: Declaration) -> set[int]
     }
 
 
-def compare_store_keys(catalogue: Catalogue) -> Iterable[Drift]:
-    """Yield same-store keys that are missing or differ: rows could refer to another store's rows."""
-    keys = [
-        (key.name, model._meta.db_table, *key.reference(model))
-        for model in apps.get_models(include_auto_created=True)
-        for key in model._meta.constraints
-        # In this order: for some models Django asks the server what it supports, as a user who may be locked out.
-        if isinstance(key, SameStoreForeignKey)
-        and model._meta.can_migrate(catalogue.using)
-        and router.allow_migrate_model(catalogue.using, model)
-    ]
-    relations = catalogue.relations({name for _, table, _, to, _ in keys for name in (table, to._meta.db_table)})
-    rows = catalogue.rows("definitions", tables=[relation.oid for relation in relations.values()])
-    present = {(oid, name): definition for oid, name, _, _, definition in rows}
-    for key_name, table_name, columns, model, to_columns in keys:
-        table, to = relations.get(table_name), relations.get(model._meta.db_table)
-        if table is None or to is None:
-            continue
-        own = f"FOREIGN KEY ({identifiers(columns)}) REFERENCES {to.sql} ({identifiers(to_columns)})"
-        own += " DEFERRABLE INITIALLY DEFERRED"
-        definition = present.get((table.oid, key_name), "none")
-        if normal_form(definition.removesuffix(" NOT VALID")) == normal_form(own):
-            continue
-        alter, name = f"ALTER TABLE {table.sql}", identifier(key_name)
-        drop = () if definition == "none" else (f"{alter} DROP CONSTRAINT {name}",)
-        add = f"{alter} ADD CONSTRAINT {name} {own} NOT VALID"
-        hint = "run the doctor again after it: rows added in the meantime still need to be validated"
-        yield Drift("foreign key", f"foreign key {key_name} of {table.where}", own, definition, (*drop, add), hint=hint)
-
-
 def find_orphans(catalogue: Catalogue) -> Iterable[Drift]:
     """Yield keys with rows that refer to nothing, or that were never validated. Reads both tables of each key.
 
     Only a role that bypasses row-level security sees all of the rows.
     """
-    for name, child, columns, parent, to_columns, is_valid, is_child_forced, is_parent_forced in catalogue.rows(
-        "foreign_keys"
-    ):
-        table, to = identifier(*child), identifier(*parent)
-        where = f"foreign key {name} of table {table}"
-        present = " AND ".join(f"c.{identifier(column)} IS NOT NULL" for column in columns)
-        pairs = zip(map(identifier, to_columns), map(identifier, columns), strict=True)
-        match = " AND ".join(f"p.{to_column} = c.{column}" for to_column, column in pairs)
-        orphans = f"SELECT c.* FROM {table} AS c WHERE {present} AND NOT EXISTS (SELECT FROM {to} AS p WHERE {match})"
+    for schema, table, name, orphans, is_valid, forced in catalogue.rows("orphans"):
+        where = f"foreign key {name} of table {identifier(schema, table)}"
         ((count,),) = catalogue.connection.execute(f"SELECT count(*) FROM ({orphans}) AS orphans".encode()).fetchall()
         if count:
             hint = "this shows them; delete or fix each by hand"
             yield Drift("orphans", where, "no rows that refer to nothing", f"{count:,} rows", (orphans,), True, hint)
         elif not is_valid:
             # When run as the owner, the validation must not be subject to the policies.
-            forced = [each for each, is_forced in ((table, is_child_forced), (to, is_parent_forced)) if is_forced]
             fix = (
                 *(f"ALTER TABLE {each} NO FORCE ROW LEVEL SECURITY" for each in forced),
-                f"ALTER TABLE {table} VALIDATE CONSTRAINT {identifier(name)}",
+                f"ALTER TABLE {identifier(schema, table)} VALIDATE CONSTRAINT {identifier(name)}",
                 *(f"ALTER TABLE {each} FORCE ROW LEVEL SECURITY" for each in forced),
             )
             yield Drift("foreign key", where, "validated", "NOT VALID", fix)
@@ -368,45 +235,14 @@ def _find_undeclared_routines(
             )
 
 
-def find_publications(catalogue: Catalogue, relations: Relations, declared: Declaration) -> Iterable[Drift]:
-    """Yield publications of protected tables: their subscribers get the rows of all stores, without policies."""
-    protected = {
-        relations[each.table].oid: relations[each.table]
-        for each in declared.tables
-        if each.is_protected and each.table in relations
-    }
-    for name, publishes_all, oid in catalogue.rows("publications", tables=list(protected)):
-        table = protected[oid]
-        verb = f"DROP PUBLICATION {identifier(name)}" if publishes_all else ""
-        fix = verb or f"ALTER PUBLICATION {identifier(name)} DROP TABLE {table.sql}"
-        hint = "subscribers get the rows of all stores, without policies"
-        where = f"publication {name} of {table.where}"
-        yield Drift(
-            "publication", where, "none", "FOR ALL TABLES" if publishes_all else "published", (fix,), True, hint
-        )
-
-
-def find_server_functions(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
-    """Yield EXECUTE on functions that the server or an extension withholds from PUBLIC, such as pg_read_file."""
-    roles = list(declared.names or (declared.owner,))
-    for function, name in catalogue.rows("server_functions", roles=roles):
-        fix = f"REVOKE EXECUTE ON FUNCTION {function} FROM {grantee(name)}"
-        hint = "the server withholds it from everyone but superusers, as it reaches past all policies"
-        yield Drift("server function", f"function {function}, role {name}", "no EXECUTE", "EXECUTE", (fix,), hint=hint)
-
-
-def find_leakproof(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
-    """Yield LEAKPROOF functions that PUBLIC or our roles may call, except those of the server and of extensions."""
-    routines = {each.oid: each for each in catalogue.objects if each.is_routine}
-    for oid, callers in catalogue.rows("leakproof", roles=list(declared.runtime or (declared.owner,))):
-        if oid in routines:
-            routine = routines[oid]
-            who = PUBLIC if PUBLIC in callers else ", ".join(callers)
-            yield Drift(
-                "leakproof function",
-                routine.where,
-                "NOT LEAKPROOF",
-                f"LEAKPROOF, owned by {routine.owner}; role {who} may call it",
-                (f"ALTER {routine.kind} {routine.name} NOT LEAKPROOF",),
-                hint="PostgreSQL may call it on rows of other stores, before their policies are checked",
-            )
+def find_loopholes(catalogue: Catalogue, relations: Relations, declared: Declaration) -> Iterable[Drift]:
+    """Yield what reaches past all policies: publications, functions that the server withholds, LEAKPROOF functions."""
+    for kind, where, expected, found, fix, needs_decision, hint in catalogue.rows(
+        "loopholes",
+        protected=[
+            relations[each.table].oid for each in declared.tables if each.is_protected and each.table in relations
+        ],
+        roles=list(declared.names or (declared.owner,)),
+        callers=list(declared.runtime or (declared.owner,)),
+    ):
+        yield Drift(kind, where, expected, found, tuple(fix), needs_decision, hint)

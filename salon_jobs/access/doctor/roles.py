@@ -8,7 +8,7 @@ from typing import Final
 from salon_jobs.access.doctor.catalogue import Catalogue, CatalogueObject, Drift
 from salon_jobs.access.doctor.declaration import Declaration
 from salon_jobs.access.objects import PUBLIC, Right, grantee, identifier
-from salon_jobs.access.roles import ATTRIBUTE_COLUMNS, SCHEMA, alter_defaults, grant_owner
+from salon_jobs.access.roles import SCHEMA, alter_defaults, grant_owner
 
 # What members of the predefined roles can do.
 _POWERS: Final = {
@@ -21,103 +21,73 @@ _POWERS: Final = {
     "pg_maintain": "lock and rewrite every table",
     "pg_create_subscription": "bring in rows from other servers",
 }
-_AS_GOOD_AS_SUPERUSER: Final = {"pg_execute_server_program", "pg_read_server_files", "pg_write_server_files"}
+_AS_GOOD_AS_SUPERUSER: Final = ["pg_execute_server_program", "pg_read_server_files", "pg_write_server_files"]
+_SEES_ALL: Final = "it sees and changes the rows of all stores"
 
 
 def compare_roles(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
     """Yield roles that are missing or have other attributes."""
-    present = {
-        name: dict(zip(ATTRIBUTE_COLUMNS, attributes, strict=True))
-        for name, _, attributes in catalogue.rows("roles", names=list(declared.names))
-    }
+    present = {name: words for name, _, words in catalogue.rows("roles", names=list(declared.names))}
     for spec, name in declared.named:
         if name not in present:
             hint = "run python manage.py bootstrap_roles"
             yield Drift("role", f"role {name}", "a role", "none", needs_decision=True, hint=hint)
             continue
-        wrong = {word: on for word, on in spec.attributes.items() if present[name][word] != on}
-        if wrong:
-            expected = " ".join(word if on else f"NO{word}" for word, on in wrong.items())
-            found = " ".join(f"NO{word}" if on else word for word, on in wrong.items())
-            yield Drift("role attribute", f"role {name}", expected, found, (spec.alter(name),))
+        if wrong := [word for word in spec.attributes if word not in present[name]]:
+            found = " ".join(word[2:] if word.startswith("NO") else f"NO{word}" for word in wrong)
+            yield Drift("role attribute", f"role {name}", " ".join(wrong), found, (spec.alter(name),))
+
+
+def compare_one_user(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
+    """Yield attributes and memberships that exempt the one database user from declared row-level security."""
+    user = declared.owner
+    roles = catalogue.rows("roles", names=[user])
+    if not any(access.is_protected for access in declared.tables) or not roles:
+        return
+    ((_, is_first, attributes),) = roles
+    if words := [word for word in ("SUPERUSER", "BYPASSRLS") if word in attributes]:
+        expected = " ".join(f"NO{word}" for word in words)
+        other = "name an ordinary user in DATABASES, who owns the database, and run python manage.py salon_jobs convert"
+        # PostgreSQL refuses to remove SUPERUSER from its first role.
+        fix = () if is_first else (f"ALTER ROLE {identifier(user)} {expected}",)
+        hint = f"{_SEES_ALL}; {other}" if is_first else f"{_SEES_ALL}; or {other}"
+        yield Drift("role attribute", f"role {user}", expected, " ".join(words), fix, True, hint)
+    if "SUPERUSER" not in words:
+        yield from compare_memberships(catalogue, declared)
 
 
 def compare_memberships(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
     """Yield undeclared members of the migrator and of owners, and undeclared memberships of our roles.
 
-    Both ends are checked, so that a role that reaches an owner through other roles shows up at one of them.
+    Both ends are checked, so that a role that reaches an owner through other roles shows up at one of them. With one
+    database user, a person decides about each of its memberships that exempt it from row-level security.
     """
-    memberships = catalogue.rows("memberships", granted=list(declared.guarded), members=list(declared.names))
-    powers = _powers(catalogue, [granted for granted, *_ in memberships])
-    missing = set(declared.owner_roles)
-    for granted, member, grantor, *options in memberships:
-        if granted not in declared.owner_roles or member != declared.owner:
-            yield _undeclared_membership(granted, member, grantor, hint=powers[granted][0])
-            continue
-        missing.discard(granted)
-        if options != [False, False, True]:
-            words = [f"{word} {str(on).upper()}" for word, on in zip(("ADMIN", "INHERIT", "SET"), options, strict=True)]
-            grant = grant_owner(granted, declared.owner, version=catalogue.version)
-            yield Drift(
-                "membership",
-                f"role {member}",
-                f"a member of {granted} WITH ADMIN FALSE, INHERIT FALSE, SET TRUE",
-                f"WITH {', '.join(words)}, granted by {grantor}",
-                (_revoke(granted, member, grantor), grant),
-            )
+    one_user, missing = declared.roles is None, set(declared.owner_roles)
+    for granted, member, grantor, exempts, powers, *options in catalogue.rows(
+        "memberships",
+        granted=list(declared.guarded),
+        members=list(declared.names or (declared.owner,)),
+        powers=list(_POWERS),
+        exempting=_AS_GOOD_AS_SUPERUSER,
+    ):
+        by = f" GRANTED BY {identifier(grantor)}" if grantor else ""
+        revoke = f"REVOKE {identifier(granted)} FROM {identifier(member)}{by} CASCADE"
+        if granted in declared.owner_roles and member == declared.owner:
+            missing.discard(granted)
+            if options != [False, False, True]:
+                words = zip(("ADMIN", "INHERIT", "SET"), options, strict=True)
+                found = f"WITH {', '.join(f'{word} {str(on).upper()}' for word, on in words)}, granted by {grantor}"
+                expected = f"a member of {granted} WITH ADMIN FALSE, INHERIT FALSE, SET TRUE"
+                grant = grant_owner(granted, member, version=catalogue.version)
+                yield Drift("membership", f"role {member}", expected, found, (revoke, grant))
+        elif exempts or not one_user:
+            can = [f"members can {_POWERS[own]}{'' if own == granted else f' (through {own})'}" for own in powers]
+            hint = "; ".join(can) or (_SEES_ALL if one_user else "")
+            found = f"a member of {granted}, granted by {grantor}"
+            yield Drift("membership", f"role {member}", f"not a member of {granted}", found, (revoke,), one_user, hint)
     for granted in sorted(missing):
         grant = grant_owner(granted, declared.owner, version=catalogue.version)
         yield Drift("membership", f"role {declared.owner}", f"a member of {granted}", "none", (grant,))
-
-
-def compare_one_user(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
-    """Yield attributes and memberships that exempt the one database user from declared row-level security."""
-    user, why = declared.owner, "it sees and changes the rows of all stores"
-    roles = catalogue.rows("roles", names=[user])
-    if not any(access.is_protected for access in declared.tables) or not roles:
-        return
-    ((_, is_first, attributes),) = roles
-    present = {word for word, on in zip(ATTRIBUTE_COLUMNS, attributes, strict=True) if on}
-    if words := [word for word in ("SUPERUSER", "BYPASSRLS") if word in present]:
-        expected = " ".join(f"NO{word}" for word in words)
-        other = "name an ordinary user in DATABASES, who owns the database, and run python manage.py salon_jobs convert"
-        # PostgreSQL refuses to remove SUPERUSER from its first role.
-        fix = () if is_first else (f"ALTER ROLE {identifier(user)} {expected}",)
-        hint = f"{why}; {other}" if is_first else f"{why}; or {other}"
-        yield Drift("role attribute", f"role {user}", expected, " ".join(words), fix, True, hint)
-    if "SUPERUSER" in words:
-        return
-    memberships = catalogue.rows("memberships", granted=[], members=[user])
-    powers = _powers(catalogue, [granted for granted, *_ in memberships])
-    for granted, _, grantor, *_ in memberships:
-        hint, exempts = powers[granted]
-        if exempts:
-            yield _undeclared_membership(granted, user, grantor, needs_decision=True, hint=hint or why)
-
-
-def _undeclared_membership(
-    granted: str, member: str, grantor: str | None, *, hint: str, needs_decision: bool = False
-) -> Drift:
-    found = f"a member of {granted}, granted by {grantor}"
-    fix = (_revoke(granted, member, grantor),)
-    return Drift("membership", f"role {member}", f"not a member of {granted}", found, fix, needs_decision, hint)
-
-
-def _revoke(granted: str, member: str, grantor: str | None) -> str:
-    by = f" GRANTED BY {identifier(grantor)}" if grantor else ""
-    return f"REVOKE {identifier(granted)} FROM {identifier(member)}{by} CASCADE"
-
-
-def _powers(catalogue: Catalogue, granted: Iterable[str]) -> dict[str, tuple[str, bool]]:
-    """Return for each role what predefined roles let its members do, and whether it exempts them from policies."""
-    texts: dict[str, list[str]] = {name: [] for name in granted}
-    exempt: set[str] = set()
-    for name, own, bypasses in catalogue.rows("powers", granted=list(texts), powers=list(_POWERS)):
-        if bypasses or own in _AS_GOOD_AS_SUPERUSER:
-            exempt.add(name)
-        if own in _POWERS:
-            texts[name].append(f"members can {_POWERS[own]}{'' if name == own else f' (through {own})'}")
-    return {name: ("; ".join(lines), name in exempt) for name, lines in texts.items()}
 
 
 # What ALTER DEFAULT PRIVILEGES calls a pg_default_acl.defaclobjtype.

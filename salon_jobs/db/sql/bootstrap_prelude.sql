@@ -54,53 +54,39 @@ BEGIN
 END
 $sql$;
 
-CREATE OR REPLACE PROCEDURE pg_temp.refuse_role(message text, otherwise text)
-LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
-BEGIN
-    RAISE EXCEPTION USING ERRCODE = 'SJ002', MESSAGE = message,
-        HINT = 'Choose another name in SALON_JOBS[''ROLES''], or ' || otherwise;
-END
-$sql$;
-
 -- Refuse a role that this project may not use, or that it would have to alter while others use it too.
 CREATE OR REPLACE PROCEDURE pg_temp.guard_role(
     name_of_role name, attributes text, granted_roles name[], database name DEFAULT current_database()
 ) LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
 DECLARE
     others text := pg_temp.other_databases(name_of_role, database);
-    quoted_roles text := (SELECT string_agg(quote_ident(each), ', ') FROM unnest(granted_roles) AS each);
     also text := format('role %s is also used in %s and ', name_of_role, others);
+    fault text;
+    otherwise text := '.';
 BEGIN
     -- The first object id that is not the server's own is 16384.
     IF EXISTS (SELECT FROM pg_roles WHERE rolname = name_of_role AND oid < 16384) THEN
-        RAISE EXCEPTION USING ERRCODE = 'SJ002', MESSAGE = format('role %s is the server''s own', name_of_role),
-            HINT = 'Choose another name in SALON_JOBS[''ROLES''].';
-    END IF;
-    IF others IS NULL THEN
+        fault := format('role %s is the server''s own', name_of_role);
+    ELSIF others IS NULL THEN
+        RETURN;
+    ELSIF current_setting('salon_jobs.share_roles', true) IS DISTINCT FROM 'on'
+          AND database NOT IN (SELECT pg_temp.databases_of(name_of_role, false)) THEN
+        fault := format('role %s is already used in another database: %s', name_of_role, others);
+        otherwise := ', or share it: -v share_roles=on.';
+    ELSIF EXISTS (SELECT FROM pg_roles WHERE rolname = name_of_role AND NOT string_to_array(attributes, ' ') <@
+-- include: attributes
+         ) THEN
+        fault := also || 'would have to be altered';
+        otherwise := format(', or run: ALTER ROLE %I %s;', name_of_role, attributes);
+    ELSIF EXISTS (SELECT FROM pg_temp.memberships(name_of_role, granted_roles)) THEN
+        fault := also || 'is a member of the migrator or of an owner of functions';
+        otherwise := format(', or run: REVOKE %s FROM %I;',
+                            (SELECT string_agg(quote_ident(each), ', ') FROM unnest(granted_roles) AS each), name_of_role);
+    ELSE
         RETURN;
     END IF;
-    IF current_setting('salon_jobs.share_roles', true) IS DISTINCT FROM 'on'
-        AND database NOT IN (SELECT pg_temp.databases_of(name_of_role, false)) THEN
-        CALL pg_temp.refuse_role(format('role %s is already used in another database: %s', name_of_role, others),
-                                 'share it: -v share_roles=on.');
-    END IF;
-    IF EXISTS (SELECT FROM pg_roles
-                WHERE rolname = name_of_role
-                  AND NOT string_to_array(attributes, ' ') <@ ARRAY[
-                      CASE WHEN rolcanlogin THEN 'LOGIN' ELSE 'NOLOGIN' END,
-                      CASE WHEN rolinherit THEN 'INHERIT' ELSE 'NOINHERIT' END,
-                      CASE WHEN rolbypassrls THEN 'BYPASSRLS' ELSE 'NOBYPASSRLS' END,
-                      CASE WHEN rolsuper THEN 'SUPERUSER' ELSE 'NOSUPERUSER' END,
-                      CASE WHEN rolcreatedb THEN 'CREATEDB' ELSE 'NOCREATEDB' END,
-                      CASE WHEN rolcreaterole THEN 'CREATEROLE' ELSE 'NOCREATEROLE' END,
-                      CASE WHEN rolreplication THEN 'REPLICATION' ELSE 'NOREPLICATION' END]) THEN
-        CALL pg_temp.refuse_role(also || 'would have to be altered',
-                                 format('run: ALTER ROLE %I %s;', name_of_role, attributes));
-    END IF;
-    IF EXISTS (SELECT FROM pg_temp.memberships(name_of_role, granted_roles)) THEN
-        CALL pg_temp.refuse_role(also || 'is a member of the migrator or of an owner of functions',
-                                 format('run: REVOKE %s FROM %I;', quoted_roles, name_of_role));
-    END IF;
+    RAISE EXCEPTION USING ERRCODE = 'SJ002', MESSAGE = fault,
+        HINT = 'Choose another name in SALON_JOBS[''ROLES'']' || otherwise;
 END
 $sql$;
 
@@ -123,18 +109,13 @@ BEGIN
 END
 $sql$;
 
-CREATE OR REPLACE PROCEDURE pg_temp.create_role(name_of_role name)
+-- Create a role unless it exists, and give it its attributes unless other databases use it.
+CREATE OR REPLACE PROCEDURE pg_temp.make_role(name_of_role name, attributes text)
 LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = name_of_role) THEN
         EXECUTE format('CREATE ROLE %I', name_of_role);
     END IF;
-END
-$sql$;
-
-CREATE OR REPLACE PROCEDURE pg_temp.alter_role_unless_shared(name_of_role name, attributes text)
-LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
-BEGIN
     IF pg_temp.other_databases(name_of_role) IS NULL THEN
         EXECUTE format('ALTER ROLE %I %s', name_of_role, attributes);
     END IF;

@@ -1,18 +1,3 @@
--- name: doctor_columns
--- Return the columns of these tables: type, NOT NULL, and what fills them: an identity, an expression or a default.
--- Locks: none. Role: any.
-SELECT a.attrelid::bigint, a.attname, format_type(a.atttypid, a.atttypmod), CASE WHEN a.attnotnull THEN 'NOT NULL' ELSE '' END,
-       CASE WHEN a.attidentity <> '' THEN
-                format('GENERATED %%s AS IDENTITY', CASE a.attidentity WHEN 'a' THEN 'ALWAYS' ELSE 'BY DEFAULT' END)
-            WHEN a.attgenerated <> '' THEN
-                format('GENERATED ALWAYS AS (%%s) %%s', pg_get_expr(d.adbin, d.adrelid),
-                       CASE a.attgenerated WHEN 's' THEN 'STORED' ELSE 'VIRTUAL' END)
-            ELSE coalesce('DEFAULT ' || pg_get_expr(d.adbin, d.adrelid), '') END
-  FROM pg_attribute a
-  LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
- WHERE a.attrelid = ANY (%(tables)s::bigint[]::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
- ORDER BY a.attrelid, a.attnum
-
 -- name: doctor_default_privileges
 -- Return other roles' default privileges on what these roles create, each with the schema that it is limited to. If none
 -- are stored, PUBLIC has those that the server gives it on functions and types.
@@ -31,73 +16,6 @@ SELECT r.rolname, coalesce(n.nspname, ''), d.kind, coalesce(g.rolname, 'PUBLIC')
   LEFT JOIN pg_namespace n ON n.oid = d.namespace
   LEFT JOIN pg_roles g ON g.oid = a.grantee
  WHERE r.rolname = ANY (%(creators)s::text[]) AND a.grantee <> r.oid
-
--- name: doctor_definitions
--- Return the constraints of these tables, except those of triggers and of columns that are NOT NULL, and the indexes that
--- no constraint owns: kind, whether valid, definition.
--- Locks: none. Role: any.
-SELECT k.conrelid::bigint, k.conname,
-       CASE k.contype WHEN 'c' THEN 'check constraint' WHEN 'f' THEN 'foreign key' WHEN 'p' THEN 'primary key'
-                      WHEN 'u' THEN 'unique constraint' ELSE 'exclusion constraint' END,
-       k.convalidated AND coalesce(i.indisvalid AND i.indisready, true), pg_get_constraintdef(k.oid)
-  FROM pg_constraint k
-  LEFT JOIN pg_index i ON i.indexrelid = k.conindid AND i.indrelid = k.conrelid
- WHERE k.conrelid = ANY (%(tables)s::bigint[]::oid[]) AND k.contype IN ('c', 'f', 'p', 'u', 'x')
- UNION ALL
-SELECT i.indrelid::bigint, c.relname, CASE WHEN i.indisunique THEN 'unique index' ELSE 'index' END,
-       i.indisvalid AND i.indisready, pg_get_indexdef(i.indexrelid)
-  FROM pg_index i
-  JOIN pg_class c ON c.oid = i.indexrelid
- WHERE i.indrelid = ANY (%(tables)s::bigint[]::oid[])
-   AND NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conindid = i.indexrelid AND k.contype IN ('p', 'u', 'x'))
- ORDER BY 1, 2
-
--- name: doctor_foreign_keys
--- Return the foreign keys from or to tables under forced row-level security: name, table, columns, table and columns
--- referred to, validity, and which of the tables are forced.
--- Locks: none. Role: any.
-SELECT k.conname, ARRAY[n.nspname, c.relname]::text[],
-       ARRAY(SELECT attname::text FROM unnest(k.conkey) WITH ORDINALITY AS u (number, at)
-               JOIN pg_attribute ON attrelid = k.conrelid AND attnum = u.number ORDER BY u.at),
-       ARRAY[m.nspname, p.relname]::text[],
-       ARRAY(SELECT attname::text FROM unnest(k.confkey) WITH ORDINALITY AS u (number, at)
-               JOIN pg_attribute ON attrelid = k.confrelid AND attnum = u.number ORDER BY u.at),
-       k.convalidated, c.relforcerowsecurity, p.relforcerowsecurity
-  FROM pg_constraint k
-  JOIN pg_class c ON c.oid = k.conrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-  JOIN pg_class p ON p.oid = k.confrelid JOIN pg_namespace m ON m.oid = p.relnamespace
- WHERE k.contype = 'f' AND k.conparentid = 0 AND (c.relforcerowsecurity OR p.relforcerowsecurity)
- ORDER BY 2, 1
-
--- name: doctor_foreign_parts
--- Return the policies of the first tables, and the constraints, indexes, columns and triggers of the others, whose
--- expressions call functions or operators that neither the server nor an extension made; of a trigger, not its function.
--- Locks: none. Role: any.
-SELECT o.kind, o.name, o.owner::bigint, string_agg(pg_describe_object(d.refclassid, d.refobjid, 0), ', ' ORDER BY 1)
-  FROM (
-    SELECT 'policy' AS kind, polname AS name, polrelid AS owner, 'pg_policy'::regclass AS class, oid, 0::oid AS calls
-      FROM pg_policy WHERE polrelid = ANY (%(protected)s::bigint[]::oid[])
-     UNION ALL
-    SELECT 'constraint', conname, conrelid, 'pg_constraint'::regclass, oid, 0
-      FROM pg_constraint WHERE conrelid = ANY (%(tables)s::bigint[]::oid[])
-     UNION ALL
-    SELECT 'index', c.relname, i.indrelid, 'pg_class'::regclass, c.oid, 0
-      FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = ANY (%(tables)s::bigint[]::oid[])
-     UNION ALL
-    SELECT 'column', a.attname, f.adrelid, 'pg_attrdef'::regclass, f.oid, 0
-      FROM pg_attrdef f JOIN pg_attribute a ON a.attrelid = f.adrelid AND a.attnum = f.adnum
-     WHERE f.adrelid = ANY (%(tables)s::bigint[]::oid[])
-     UNION ALL
-    SELECT 'trigger', tgname, tgrelid, 'pg_trigger'::regclass, oid, tgfoid
-      FROM pg_trigger WHERE tgrelid = ANY (%(tables)s::bigint[]::oid[])
-  ) o
-  JOIN pg_depend d ON d.classid = o.class AND d.objid = o.oid AND d.refobjid <> o.calls
-   AND d.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass)
- WHERE d.refobjid >= 16384 -- the server's own come before
-   AND NOT EXISTS (SELECT FROM pg_depend e
-                    WHERE e.classid = d.refclassid AND e.objid = d.refobjid AND e.deptype = 'e')
- GROUP BY o.kind, o.name, o.owner
- ORDER BY 1, 2
 
 -- name: doctor_former_roles
 -- Return the owner of the job table and, if of_roles is true, everyone with privileges on it, the owner of the fan-out
@@ -136,41 +54,78 @@ SELECT d.signature, p.oid::bigint,
    AND (n.nspname, p.proname) IN (SELECT * FROM unnest(%(schemas)s::text[], %(names)s::text[]))
  ORDER BY 1, 2
 
--- name: doctor_leakproof
--- Return the LEAKPROOF functions, except those of the server and of extensions, with which of these roles and PUBLIC may
--- call each, whether directly, as its owner or through other roles.
+-- name: doctor_loopholes
+-- Return what reaches past all policies, as drifts: publications of these tables; functions that the server or an
+-- extension withholds from PUBLIC, such as pg_read_file, on which these roles or PUBLIC have EXECUTE by a grant that it
+-- did not make itself; LEAKPROOF functions that are not an extension's, and that they may call, whether directly, as the
+-- owner or through other roles.
 -- Locks: none. Role: any.
-SELECT p.oid::bigint, array_agg(c.name ORDER BY c.name)
+SELECT 'publication', format('publication %%s of table "%%s"."%%s"', p.pubname, n.nspname, c.relname), 'none',
+       CASE WHEN p.puballtables THEN 'FOR ALL TABLES' ELSE 'published' END,
+       ARRAY[CASE WHEN p.puballtables THEN format('DROP PUBLICATION %%I', p.pubname)
+                  ELSE format('ALTER PUBLICATION %%I DROP TABLE %%s', p.pubname, c.oid::regclass) END],
+       true, 'subscribers get the rows of all stores, without policies'
+  FROM pg_publication p
+ CROSS JOIN LATERAL pg_get_publication_tables(p.pubname) t
+  JOIN pg_class c ON c.oid = t.relid
+  JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.oid = ANY (%(protected)s::bigint[]::oid[])
+ UNION ALL
+SELECT 'server function', format('function %%s, role %%s', p.oid::regprocedure, coalesce(g.rolname, 'PUBLIC')),
+       'no EXECUTE', 'EXECUTE',
+       ARRAY[format('REVOKE EXECUTE ON FUNCTION %%s FROM %%s', p.oid::regprocedure, coalesce(quote_ident(g.rolname), 'PUBLIC'))],
+       false, 'the server withholds it from everyone but superusers, as it reaches past all policies'
+  FROM pg_init_privs i
+  JOIN pg_proc p ON p.oid = i.objoid AND i.classoid = 'pg_proc'::regclass AND i.objsubid = 0
+ CROSS JOIN LATERAL aclexplode(p.proacl) a
+  LEFT JOIN pg_roles g ON g.oid = a.grantee
+ WHERE a.grantee <> p.proowner
+   AND NOT EXISTS (SELECT FROM aclexplode(i.initprivs) w WHERE w.grantee IN (0, a.grantee))
+   AND (a.grantee = 0 OR EXISTS (SELECT FROM pg_roles r WHERE r.rolname = ANY (%(roles)s::text[]) AND NOT r.rolsuper
+                                    AND pg_has_role(r.oid, a.grantee, 'MEMBER')))
+ UNION ALL
+SELECT 'leakproof function', format('function %%s', p.oid::regprocedure), 'NOT LEAKPROOF',
+       format('LEAKPROOF, owned by %%s; role %%s may call it', p.proowner::regrole, c.names),
+       ARRAY[format('ALTER FUNCTION %%s NOT LEAKPROOF', p.oid::regprocedure)],
+       false, 'PostgreSQL may call it on rows of other stores, before their policies are checked'
   FROM pg_proc p
-  JOIN (SELECT 'PUBLIC' AS name, 0::oid AS oid
-         UNION ALL
-        SELECT rolname, oid FROM pg_roles WHERE rolname = ANY (%(roles)s::text[])) c
-    ON CASE c.oid WHEN 0 THEN EXISTS (SELECT FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
-                                       WHERE a.grantee = 0)
-                  ELSE has_function_privilege(c.oid, p.oid, 'EXECUTE') END
- WHERE p.proleakproof
+ CROSS JOIN LATERAL (
+       SELECT CASE WHEN EXISTS (SELECT FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) WHERE grantee = 0)
+                   THEN 'PUBLIC'
+                   ELSE (SELECT string_agg(rolname, ', ' ORDER BY rolname) FROM pg_roles
+                          WHERE rolname = ANY (%(callers)s::text[]) AND has_function_privilege(oid, p.oid, 'EXECUTE'))
+                   END) c (names)
+ WHERE p.proleakproof AND p.oid >= 16384 AND c.names IS NOT NULL -- the server's own come before
    AND NOT EXISTS (SELECT FROM pg_depend e
                     WHERE e.classid = 'pg_proc'::regclass AND e.objid = p.oid AND e.deptype = 'e')
- GROUP BY p.oid
+ ORDER BY 1, 2
 
 -- name: doctor_memberships
--- Return the memberships in the granted roles and those of the members, with ADMIN, INHERIT and SET; superusers are
--- members of everything anyway. PostgreSQL 15 has no columns for INHERIT and SET, so they are returned as declared.
+-- Return the memberships in the granted roles and those of the members: whether the granted role is, or is a member of, a
+-- superuser, a role that bypasses row-level security or one of the exempting ones; which of the powers it is, or is a
+-- member of; ADMIN, INHERIT and SET. Superusers are members of everything anyway: they are left out as members, and as
+-- granted roles they have no powers. PostgreSQL 15 has no columns for INHERIT and SET, so they are returned as declared.
 -- Locks: none. Role: any.
-SELECT granted.rolname, member.rolname, grantor.rolname, m.admin_option,
+SELECT granted.rolname, member.rolname, grantor.rolname, own.exempts, own.powers, m.admin_option,
        coalesce((to_jsonb(m) ->> 'inherit_option')::boolean, false),
        coalesce((to_jsonb(m) ->> 'set_option')::boolean, true)
   FROM pg_auth_members m
   JOIN pg_roles granted ON granted.oid = m.roleid
   JOIN pg_roles member ON member.oid = m.member
   LEFT JOIN pg_roles grantor ON grantor.oid = m.grantor
+ CROSS JOIN LATERAL (
+       SELECT bool_or(rolsuper OR rolbypassrls OR rolname = ANY (%(exempting)s::text[])),
+              coalesce(array_agg(rolname::text ORDER BY rolname) FILTER (WHERE rolname = ANY (%(powers)s::text[])), '{}')
+         FROM pg_roles
+        WHERE pg_has_role(granted.oid, oid, 'MEMBER') AND (rolsuper OR NOT granted.rolsuper)) own (exempts, powers)
  WHERE NOT member.rolsuper
    AND (granted.rolname = ANY (%(granted)s::text[]) OR member.rolname = ANY (%(members)s::text[]))
  ORDER BY 1, 2, 3
 
 -- name: doctor_objects
--- Return each object with an owner and privileges: the database, all schemas and parameters, and relations and routines
--- except the server's own. Privileges of the owner are omitted, those that PUBLIC has by default are not.
+-- Return each object with an owner: the database, all schemas and parameters, and relations, routines, types and extended
+-- statistics except the server's own; with the privileges on it, except on types. Those of the owner are omitted, those
+-- that PUBLIC has by default are not.
 -- runs_as_owner: views without security_invoker, and SECURITY DEFINER routines. serves: the table of the column that a
 -- sequence belongs to.
 -- Locks: none. Role: any.
@@ -207,6 +162,18 @@ WITH visible AS (
            p.proowner, coalesce(p.proacl, acldefault('f', p.proowner)), p.prosecdef, false, false, 0
       FROM pg_proc p
       JOIN visible n ON n.oid = p.pronamespace
+     UNION ALL
+    SELECT 'pg_type'::regclass, CASE typtype WHEN 'd' THEN 'DOMAIN' ELSE 'TYPE' END, t.oid, n.nspname,
+           format('%%I.%%I', n.nspname, typname), typowner, NULL, false, false, false, 0
+      FROM pg_type t
+      JOIN visible n ON n.oid = typnamespace
+     WHERE typtype IN ('d', 'e', 'r')
+        OR (typtype = 'c' AND EXISTS (SELECT FROM pg_class c WHERE c.oid = typrelid AND c.relkind = 'c'))
+     UNION ALL
+    SELECT 'pg_statistic_ext'::regclass, 'STATISTICS', s.oid, n.nspname, format('%%I.%%I', n.nspname, stxname),
+           stxowner, NULL, false, false, false, 0
+      FROM pg_statistic_ext s
+      JOIN visible n ON n.oid = stxnamespace
 )
 SELECT o.kind, o.oid::bigint, o.schema, o.name, r.rolname, r.rolsuper OR r.rolbypassrls, o.runs_as_owner, o.has_policies,
        EXISTS (SELECT FROM pg_depend d WHERE d.classid = o.class AND d.objid = o.oid AND d.deptype = 'e'),
@@ -223,44 +190,98 @@ SELECT o.kind, o.oid::bigint, o.schema, o.name, r.rolname, r.rolsuper OR r.rolby
   LEFT JOIN pg_roles r ON r.oid = o.owner
  ORDER BY o.kind, o.name
 
--- name: doctor_policies
--- Return the policies of these tables, with their conditions as the server writes them.
+-- name: doctor_orphans
+-- Return the foreign keys from or to tables under forced row-level security: schema, table and name, the query of the
+-- rows that refer to nothing, validity, and which of the tables are forced.
 -- Locks: none. Role: any.
-SELECT p.polrelid::bigint, p.polname,
-       CASE p.polcmd WHEN 'r' THEN 'SELECT' WHEN 'a' THEN 'INSERT' WHEN 'w' THEN 'UPDATE' WHEN 'd' THEN 'DELETE'
-                     ELSE 'ALL' END,
-       p.polpermissive,
-       ARRAY(SELECT coalesce(r.rolname, 'PUBLIC') FROM unnest(p.polroles) AS o (oid)
-               LEFT JOIN pg_roles r ON r.oid = o.oid ORDER BY 1)::text[],
-       pg_get_expr(p.polqual, p.polrelid), pg_get_expr(p.polwithcheck, p.polrelid)
-  FROM pg_policy p
- WHERE p.polrelid = ANY (%(tables)s::bigint[]::oid[])
+SELECT n.nspname, c.relname, k.conname,
+       format('SELECT c.* FROM %%s AS c WHERE %%s AND NOT EXISTS (SELECT FROM %%s AS p WHERE %%s)',
+              k.conrelid::regclass, u.are_present, k.confrelid::regclass, u.are_equal),
+       k.convalidated,
+       array_remove(ARRAY[CASE WHEN c.relforcerowsecurity THEN k.conrelid::regclass::text END,
+                          CASE WHEN p.relforcerowsecurity THEN k.confrelid::regclass::text END], NULL)
+  FROM pg_constraint k
+  JOIN pg_class c ON c.oid = k.conrelid
+  JOIN pg_namespace n ON n.oid = c.relnamespace
+  JOIN pg_class p ON p.oid = k.confrelid
+ CROSS JOIN LATERAL (
+       SELECT string_agg(format('c.%%I IS NOT NULL', a.attname), ' AND '),
+              string_agg(format('p.%%I = c.%%I', b.attname, a.attname), ' AND ')
+         FROM unnest(k.conkey, k.confkey) AS v (own, other)
+         JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = v.own
+         JOIN pg_attribute b ON b.attrelid = k.confrelid AND b.attnum = v.other) u (are_present, are_equal)
+ WHERE k.contype = 'f' AND k.conparentid = 0 AND (c.relforcerowsecurity OR p.relforcerowsecurity)
+ ORDER BY 1, 2, 3
+
+-- name: doctor_parts
+-- Return the parts of these tables: table, kind, name, definition as the server writes it, what is wrong with its state,
+-- whether it is a drift if nobody declared it, and the functions and operators that it calls and that neither the server
+-- nor an extension made. The text of a column is three lines: type, NOT NULL, and an identity, expression or default.
+-- Left out are triggers of foreign keys, unless they are disabled, and what a trigger's own function calls.
+-- Locks: none. Role: any.
+WITH parts (owner, kind, name, text, fault, is_drift, class, oid, calls) AS (
+    SELECT polrelid, 'policy', polname,
+           format('%%sFOR %%s TO %%s%%s%%s', CASE WHEN NOT polpermissive THEN 'AS RESTRICTIVE ' END,
+                  CASE polcmd WHEN 'r' THEN 'SELECT' WHEN 'a' THEN 'INSERT' WHEN 'w' THEN 'UPDATE' WHEN 'd' THEN 'DELETE'
+                              ELSE 'ALL' END,
+                  (SELECT string_agg(coalesce(quote_ident(r.rolname), 'PUBLIC'), ', ' ORDER BY r.rolname)
+                     FROM unnest(polroles) AS o (oid) LEFT JOIN pg_roles r ON r.oid = o.oid),
+                  ' USING (' || pg_get_expr(polqual, polrelid) || ')',
+                  ' WITH CHECK (' || pg_get_expr(polwithcheck, polrelid) || ')'),
+           '', true, 'pg_policy'::regclass, oid, 0::oid
+      FROM pg_policy
+     UNION ALL
+    SELECT tgrelid, 'trigger', tgname, pg_get_triggerdef(oid),
+           CASE tgenabled WHEN 'D' THEN 'DISABLE' WHEN 'R' THEN 'ENABLE REPLICA' ELSE '' END,
+           NOT tgisinternal, 'pg_trigger'::regclass, oid, tgfoid
+      FROM pg_trigger WHERE NOT tgisinternal OR tgenabled IN ('D', 'R')
+     UNION ALL
+    SELECT ev_class, 'rule', rulename, pg_get_ruledef(oid), '', true, 'pg_rewrite'::regclass, oid, 0 FROM pg_rewrite
+     UNION ALL
+    SELECT attrelid, 'column', attname,
+           concat_ws(E'\n', format_type(atttypid, atttypmod), CASE WHEN attnotnull THEN 'NOT NULL' ELSE '' END,
+                     CASE attidentity WHEN 'a' THEN 'GENERATED ALWAYS AS IDENTITY'
+                                      WHEN 'd' THEN 'GENERATED BY DEFAULT AS IDENTITY' ELSE '' END
+                     || coalesce(CASE attgenerated WHEN '' THEN 'DEFAULT ' ELSE 'GENERATED ALWAYS AS (' END
+                                 || pg_get_expr(adbin, adrelid)
+                                 || CASE attgenerated WHEN '' THEN '' WHEN 's' THEN ') STORED' ELSE ') VIRTUAL' END, '')),
+           '', true, 'pg_attrdef'::regclass, d.oid, 0
+      FROM pg_attribute
+      LEFT JOIN pg_attrdef d ON adrelid = attrelid AND adnum = attnum
+     WHERE attnum > 0 AND NOT attisdropped
+     UNION ALL
+    SELECT conrelid, CASE contype WHEN 'f' THEN 'foreign key' ELSE 'constraint' END, conname,
+           regexp_replace(pg_get_constraintdef(k.oid), ' NOT VALID$', ''),
+           CASE WHEN contype = 'f' OR convalidated AND coalesce(indisvalid AND indisready, true) THEN ''
+                ELSE 'NOT VALID' END,
+           true, 'pg_constraint'::regclass, k.oid, 0
+      FROM pg_constraint k
+      LEFT JOIN pg_index ON indexrelid = conindid AND indrelid = conrelid
+     WHERE contype IN ('c', 'f', 'p', 'u', 'x')
+     UNION ALL
+    SELECT indrelid, 'index', relname, regexp_replace(pg_get_indexdef(indexrelid), ' USING btree', ''),
+           CASE WHEN indisvalid AND indisready THEN '' ELSE 'NOT VALID' END,
+           indisunique, 'pg_class'::regclass, indexrelid, 0
+      FROM pg_index
+      JOIN pg_class c ON c.oid = indexrelid
+     WHERE NOT EXISTS (SELECT FROM pg_constraint WHERE conindid = indexrelid AND contype IN ('p', 'u', 'x'))
+)
+SELECT owner::bigint, kind, name, text, fault, is_drift,
+       (SELECT string_agg(pg_describe_object(d.refclassid, d.refobjid, 0), ', ')
+          FROM pg_depend d
+         WHERE d.classid = class AND d.objid = p.oid AND d.refobjid <> calls
+           AND d.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass)
+           AND d.refobjid >= 16384 -- the server's own come before
+           AND NOT EXISTS (SELECT FROM pg_depend e
+                            WHERE e.classid = d.refclassid AND e.objid = d.refobjid AND e.deptype = 'e'))
+  FROM parts p
+ WHERE owner = ANY (%(tables)s::bigint[]::oid[]) AND kind = ANY (%(kinds)s::text[])
+ ORDER BY 1, 2, 3
 
 -- name: doctor_policies_of
 -- Return the policies that name one of these roles.
 -- Locks: none. Role: superuser.
 SELECT format('%%I of %%s', policyname, tablename) FROM pg_policies WHERE roles && %(roles)s::name[] ORDER BY 1
-
--- name: doctor_powers
--- Return which of these roles are, or are members of, predefined roles with powers over the server, superusers, or roles
--- that bypass row-level security. A superuser counts as a member of every role, so for it only superusers are returned.
--- Locks: none. Role: any.
-SELECT granted.rolname, own.rolname, own.rolsuper OR own.rolbypassrls
-  FROM pg_roles granted
-  JOIN pg_roles own ON pg_has_role(granted.oid, own.oid, 'MEMBER')
- WHERE granted.rolname = ANY (%(granted)s::text[])
-   AND (own.rolsuper OR (NOT granted.rolsuper AND (own.rolbypassrls OR own.rolname = ANY (%(powers)s::text[]))))
- ORDER BY 1, 2
-
--- name: doctor_publications
--- Return the publications of these tables: name, whether it publishes all tables, and the table.
--- Locks: none. Role: any.
-SELECT p.pubname, p.puballtables, c.oid::bigint
-  FROM pg_publication p
- CROSS JOIN LATERAL pg_get_publication_tables(p.pubname) t
-  JOIN pg_class c ON c.oid = t.relid
- WHERE c.oid = ANY (%(tables)s::bigint[]::oid[])
- ORDER BY 1, 3
 
 -- name: doctor_relations
 -- Return the tables with these names: those in the search path, or else in the schema public, which a search path stored
@@ -273,28 +294,12 @@ SELECT DISTINCT ON (c.relname) c.oid::bigint, n.nspname, c.relname, c.relrowsecu
  ORDER BY c.relname, array_position(current_schemas(false), n.nspname)
 
 -- name: doctor_roles
--- Return the roles with these names, whether one is the server's first, and its attributes in the order of
--- ATTRIBUTE_COLUMNS in salon_jobs/access/roles.py.
+-- Return the roles with these names, whether one is the server's first, and its attributes.
 -- Locks: none. Role: any.
 SELECT rolname, oid = 10,
-       ARRAY[rolcanlogin, rolinherit, rolbypassrls, rolsuper, rolcreatedb, rolcreaterole, rolreplication]
+-- include: attributes
   FROM pg_roles
  WHERE rolname = ANY (%(names)s::text[])
-
--- name: doctor_server_functions
--- Return the functions that the server or an extension withholds from PUBLIC, such as pg_read_file, on which these roles
--- or PUBLIC have EXECUTE by a grant that it did not make itself: signature, grantee.
--- Locks: none. Role: any.
-SELECT i.objoid::regprocedure::text, coalesce(g.rolname, 'PUBLIC')
-  FROM pg_init_privs i
-  JOIN pg_proc p ON p.oid = i.objoid AND i.classoid = 'pg_proc'::regclass AND i.objsubid = 0
- CROSS JOIN LATERAL aclexplode(p.proacl) a
-  LEFT JOIN pg_roles g ON g.oid = a.grantee
- WHERE a.grantee <> p.proowner
-   AND NOT EXISTS (SELECT FROM aclexplode(i.initprivs) w WHERE w.grantee IN (0, a.grantee))
-   AND (a.grantee = 0 OR EXISTS (SELECT FROM pg_roles r WHERE r.rolname = ANY (%(roles)s::text[]) AND NOT r.rolsuper
-                                    AND pg_has_role(r.oid, a.grantee, 'MEMBER')))
- ORDER BY 1, 2
 
 -- name: doctor_session_settings
 -- Return these settings with the value that a session starts with, and where it comes from. pg_settings does not show
@@ -322,36 +327,6 @@ SELECT r.rolname, d.datname, o.name,
   LEFT JOIN pg_roles r ON r.oid = s.setrole
   LEFT JOIN pg_database d ON d.oid = s.setdatabase
  WHERE coalesce(d.datname, current_database()) = current_database() AND lower(o.name) = ANY (%(names)s::text[])
-
--- name: doctor_triggers_and_rules
--- Return the triggers of these tables and whether they are enabled (those of foreign keys only if they are not), and
--- their rewrite rules.
--- Locks: none. Role: any.
-SELECT 'trigger', tgrelid::bigint, tgname, pg_get_triggerdef(oid),
-       CASE tgenabled WHEN 'D' THEN 'DISABLE' WHEN 'R' THEN 'ENABLE REPLICA' ELSE 'ENABLE' END, tgisinternal
-  FROM pg_trigger
- WHERE tgrelid = ANY (%(tables)s::bigint[]::oid[]) AND (NOT tgisinternal OR tgenabled IN ('D', 'R'))
- UNION ALL
-SELECT 'rule', ev_class::bigint, rulename, pg_get_ruledef(oid), 'ENABLE', false
-  FROM pg_rewrite WHERE ev_class = ANY (%(tables)s::bigint[]::oid[])
- ORDER BY 1 DESC, 2, 3
-
--- name: doctor_types_and_statistics
--- Return the types and extended statistics of these owners in these schemas, except those of extensions.
--- Locks: none. Role: superuser.
-SELECT CASE t.typtype WHEN 'd' THEN 'DOMAIN' ELSE 'TYPE' END, format('%%I.%%I', n.nspname, t.typname)
-  FROM pg_type t
-  JOIN pg_namespace n ON n.oid = t.typnamespace
- WHERE n.nspname = ANY (%(schemas)s::text[]) AND t.typowner::regrole::name = ANY (%(owners)s::text[])
-   AND (t.typtype IN ('d', 'e', 'r')
-        OR (t.typtype = 'c' AND EXISTS (SELECT FROM pg_class c WHERE c.oid = t.typrelid AND c.relkind = 'c')))
-   AND NOT EXISTS (SELECT FROM pg_depend d
-                    WHERE d.classid = 'pg_type'::regclass AND d.objid = t.oid AND d.deptype = 'e')
- UNION ALL
-SELECT 'STATISTICS', format('%%I.%%I', n.nspname, s.stxname)
-  FROM pg_statistic_ext s
-  JOIN pg_namespace n ON n.oid = s.stxnamespace
- WHERE n.nspname = ANY (%(schemas)s::text[]) AND s.stxowner::regrole::name = ANY (%(owners)s::text[])
 
 -- name: doctor_view_tables
 -- Return the relations that these views read, directly or through other views.

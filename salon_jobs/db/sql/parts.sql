@@ -20,11 +20,55 @@ paused AS MATERIALIZED (
       FROM salon_jobs_limit WHERE paused
 ),
 
+-- name: front
+-- The first jobs, and whether each is paused; only the table shows whose a job is.
+front AS MATERIALIZED (
+    SELECT f.queue, f.task, f.run_at,
+           f.queue = ANY (p.queues) OR f.task = ANY (p.tasks) OR (p.stores <> '{}' AND (
+               SELECT COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid)::text = ANY (p.stores)
+                 FROM salon_jobs_job j WHERE j.id = f.id)) AS is_paused
+      FROM first f CROSS JOIN paused p
+),
+
+-- name: me
+-- The process that claims, if it lives.
+me AS MATERIALIZED (
+    SELECT id FROM salon_jobs_process
+     WHERE id = %(process_id)s AND set_config('synchronous_commit', 'off', true) = 'off'
+       FOR KEY SHARE
+),
+
+-- name: claim
+-- Claim the jobs that are due, as ClaimedJob in salon_jobs/core/records.py. What claims by groups has no %(now)s.
+UPDATE salon_jobs_job j
+   SET state = 'running', lease = %(token)s, leased_by = %(process_id)s, started_at = clock_timestamp()
+ WHERE j.id = ANY (ARRAY(SELECT id FROM due))
+RETURNING j.id, j.task, j.store_id,
+          CASE WHEN pg_column_size(j.payload) <= 2048 AND pg_column_compression(j.payload) IS NULL THEN j.payload::text
+               WHEN pg_column_size(j.payload) > 16000 OR octet_length(j.payload::text) > 16000 THEN ''
+               ELSE j.payload::text END,
+          j.queue, j.priority, date_part('epoch', j.run_at), j.attempts,
+          j.max_attempts, j.lease, COALESCE(j.expires_at <= COALESCE(%(now)s::timestamptz, now()), false),
+          date_part('epoch', j.tick), date_part('epoch', j.created_at), j.claim_group,
+          %(clock)s::float8 - date_part('epoch', COALESCE(%(now)s::timestamptz, clock_timestamp()) - j.run_at),
+          j.trace::text, j.public_id,
+          date_part('epoch', j.keep_result), j.alone
+
 -- name: claimed_job
 -- What a claim returns: ClaimedJob in salon_jobs/core/records.py.
     id bigint, task varchar, store_id uuid, payload text, queue varchar, priority smallint, run_at_s float8,
     attempts smallint, max_attempts smallint, lease bigint, expired boolean, tick_s float8, created_at_s float8,
     claim_group bigint, due_at float8, trace text, public_id uuid, keep_result_s float8, alone boolean
+
+-- name: attributes
+-- The attributes of a role, as ALTER ROLE names them.
+       ARRAY[CASE WHEN rolcanlogin THEN 'LOGIN' ELSE 'NOLOGIN' END,
+             CASE WHEN rolinherit THEN 'INHERIT' ELSE 'NOINHERIT' END,
+             CASE WHEN rolbypassrls THEN 'BYPASSRLS' ELSE 'NOBYPASSRLS' END,
+             CASE WHEN rolsuper THEN 'SUPERUSER' ELSE 'NOSUPERUSER' END,
+             CASE WHEN rolcreatedb THEN 'CREATEDB' ELSE 'NOCREATEDB' END,
+             CASE WHEN rolcreaterole THEN 'CREATEROLE' ELSE 'NOCREATEROLE' END,
+             CASE WHEN rolreplication THEN 'REPLICATION' ELSE 'NOREPLICATION' END]
 
 -- name: message_columns
 -- What a relay reads of a message.

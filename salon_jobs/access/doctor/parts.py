@@ -1,0 +1,218 @@
+"""Parts of tables, as declared and as found: policies, triggers, rules, columns, constraints and indexes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from django.apps import apps
+from django.db import connections, models, router
+
+from salon_jobs.access.constraints import SameStoreForeignKey
+from salon_jobs.access.doctor.catalogue import Catalogue, Drift, Relation, Relations
+from salon_jobs.access.doctor.declaration import Declaration
+from salon_jobs.access.doctor.expressions import normal_form
+from salon_jobs.access.job_tables import TABLES
+from salon_jobs.access.objects import identifier, identifiers
+
+
+class Part(NamedTuple):
+    """A part of a table as declared, and the statements that make it.
+
+    Without a name, it is found by what it says: Django names only what is in ``Meta``. The text of a column is three
+    lines: its type, NOT NULL, and what fills it.
+    """
+
+    kind: str
+    table: Relation
+    name: str
+    text: str
+    make: tuple[str, ...] = ()
+
+
+class _Kind(NamedTuple):
+    """How a part is dropped, and what to know about one that nobody declared, or that is missing or differs.
+
+    ``decides``: a person decides about one that is missing or differs; and about an undeclared one if there is anything
+    to know. ``of_models``: an undeclared one is a drift only in the tables of salon_jobs.
+    """
+
+    drop: str
+    undeclared: str = ""
+    differs: str = ""
+    decides: bool = False
+    of_models: bool = False
+
+
+_UNDECLARED: Final = "nobody declared it, and it can refuse what the processes write"
+_REBUILD: Final = "it reads the table under a lock; rows that contradict it have to go first"
+_AGAIN: Final = "run the doctor again after it: rows added in the meantime still need to be validated"
+_DROP_CONSTRAINT: Final = "ALTER TABLE {table} DROP CONSTRAINT {name}"
+_KINDS: Final = {
+    "policy": _Kind("DROP POLICY {name} ON {table}"),
+    "trigger": _Kind(
+        "DROP TRIGGER {name} ON {table}", "it can change or drop rows unseen; declare it with pgtrigger if it is yours"
+    ),
+    "rule": _Kind(
+        "DROP RULE {name} ON {table}",
+        "it rewrites statements and runs with the rights of the table's owner; use a trigger instead",
+    ),
+    "column": _Kind("ALTER TABLE {table} DROP COLUMN {name}", _UNDECLARED, _REBUILD, True, True),
+    "constraint": _Kind(_DROP_CONSTRAINT, _UNDECLARED, _REBUILD, True, True),
+    "foreign key": _Kind(_DROP_CONSTRAINT, _UNDECLARED, _AGAIN, of_models=True),
+    "index": _Kind("DROP INDEX {schema}.{name}", _UNDECLARED, _REBUILD, True, True),
+}
+
+
+def compare_parts(
+    catalogue: Catalogue, relations: Relations, expected: Iterable[Part], kinds: Sequence[str] = (*_KINDS,)
+) -> Iterable[Drift]:
+    """Yield parts that are missing, differ, are disabled or invalid, or that nobody declared.
+
+    Also those that call functions or operators of somebody else: they may look as declared all the same, since the
+    server shows a cast and not the function that does it.
+    """
+    parts = {(part.table.oid, part.kind, part.name or normal_form(part.text)): part for part in expected}
+    tables = {table.oid: table for table in (*relations.values(), *(part.table for part in parts.values()))}
+    for oid, kind, name, text, fault, is_drift, calls in catalogue.rows("parts", tables=[*tables], kinds=[*kinds]):
+        table, rule = tables[oid], _KINDS[kind]
+        where, shown = f"{kind} {name} of {table.where}", _shown(text)
+        is_ours, alter = table.name in TABLES, f"ALTER TABLE {table.sql}"
+        if calls and (is_ours or kind == "policy"):
+            hint = "drop that, or the cast that calls it, and make this again"
+            yield Drift(
+                kind, where, "only functions and operators of the server or an extension", calls, (), True, hint
+            )
+        drop = rule.drop.format(name=identifier(name), table=table.sql, schema=identifier(table.schema))
+        part = parts.pop((oid, kind, name), None) or parts.pop((oid, kind, normal_form(text)), None)
+        if part is None and is_drift:
+            if is_ours or (not rule.of_models and table in relations.values()):
+                yield Drift(kind, where, "none", shown, (drop,), bool(rule.undeclared), rule.undeclared)
+        elif part is not None and _normal(part, part.text) != _normal(part, text):
+            fix = _alter_column(part, text) if kind == "column" else (drop, *part.make)
+            yield Drift(kind, where, _shown(part.text), shown, fix, rule.decides, rule.differs)
+        elif fault and kind == "trigger":
+            yield Drift(kind, where, "ENABLE", fault, (f"{alter} ENABLE TRIGGER {identifier(name)}",))
+        elif fault and part is not None:
+            validate = f"{alter} VALIDATE CONSTRAINT {identifier(name)}"
+            fix = (validate,) if text.startswith("CHECK") else (drop, *part.make)
+            yield Drift(kind, where, "valid", fault, fix, rule.decides, rule.differs)
+    for part in parts.values():
+        rule = _KINDS[part.kind]
+        where = f"{part.kind} {part.name} of {part.table.where}"
+        hint = rule.differs if part.make else "run python manage.py migrate, or restore it"
+        yield Drift(part.kind, where, _shown(part.text), "none", part.make, rule.decides, hint)
+
+
+def _shown(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _normal(part: Part, text: str) -> str:
+    """Return a part's text in normal form; of a trigger, with its events in order, and without a host's condition."""
+    if part.kind != "trigger":
+        return normal_form(text)
+    text = normal_form(text.replace(" OR REPLACE", "", 1))
+    if part.table.name not in TABLES:
+        text = re.sub(r" when .* execute ", " execute ", text)
+    return re.sub(
+        r"(before|after|of) (.+?) on ",
+        lambda found: f"{found[1]} {' or '.join(sorted(found[2].split(' or ')))} on ",
+        text,
+        count=1,
+    )
+
+
+def _alter_column(part: Part, found: str) -> tuple[str, ...]:
+    kind, required, filled = part.text.split("\n")
+    changes = (
+        f"TYPE {kind}",
+        f"{'SET' if required else 'DROP'} NOT NULL",
+        f"SET {filled}" if filled else "DROP DEFAULT",
+    )
+    return tuple(
+        f"ALTER TABLE {part.table.sql} ALTER COLUMN {identifier(part.name)} {change}"
+        for change, one, other in zip(changes, part.text.split("\n"), found.split("\n", 2), strict=True)
+        if normal_form(one) != normal_form(other) and "GENERATED" not in f"{one} {other}"
+    )
+
+
+def policies(relations: Relations, declared: Declaration) -> Iterator[Part]:
+    for access in declared.tables:
+        for policy in access.policies:
+            if table := relations.get(access.table):
+                yield Part("policy", table, policy.name, policy.text, (policy.create(table.sql),))
+
+
+def triggers(relations: Relations, declared: Declaration) -> Iterator[Part]:
+    for function in declared.functions:
+        for trigger in function.triggers:
+            if table := relations.get(trigger.table):
+                yield Part("trigger", table, trigger.name, trigger.create, tuple(trigger.replace()))
+
+
+def store_keys(catalogue: Catalogue) -> Iterator[Part]:
+    """Yield the same-store keys: without them, rows could refer to another store's rows."""
+    keys = [
+        (key.name, model._meta.db_table, *key.reference(model))
+        for model in apps.get_models(include_auto_created=True)
+        for key in model._meta.constraints
+        # In this order: for some models Django asks the server what it supports, as a user who may be locked out.
+        if isinstance(key, SameStoreForeignKey)
+        and model._meta.can_migrate(catalogue.using)
+        and router.allow_migrate_model(catalogue.using, model)
+    ]
+    relations = catalogue.relations({name for _, table, _, to, _ in keys for name in (table, to._meta.db_table)})
+    for name, table_name, columns, model, to_columns in keys:
+        table, to = relations.get(table_name), relations.get(model._meta.db_table)
+        if table is not None and to is not None:
+            text = f"FOREIGN KEY ({identifiers(columns)}) REFERENCES {to.sql} ({identifiers(to_columns)})"
+            text += " DEFERRABLE INITIALLY DEFERRED"
+            add = f"ALTER TABLE {table.sql} ADD CONSTRAINT {identifier(name)} {text} NOT VALID"
+            yield Part("foreign key", table, name, text, (add,))
+
+
+_TYPES: Final = {"varchar": "character varying", "timestamptz": "timestamp with time zone"}
+
+
+def parts_of_models(catalogue: Catalogue, relations: Relations) -> Iterator[Part]:
+    """Yield columns, constraints and indexes of the tables of salon_jobs, as Django makes them."""
+    # Django writes them without connecting, since it knows the server's version: the alias's user may not log in. The
+    # editor is never entered, so that it runs nothing.
+    db: Any = connections[catalogue.using].copy()
+    db.pg_version = catalogue.version
+    editor = db.schema_editor(collect_sql=True)
+    for model in apps.get_app_config("salon_jobs").get_models():
+        meta: Any = model._meta
+        table = relations.get(meta.db_table)
+        if table is None or not meta.managed or meta.proxy:
+            continue
+        add = f"ALTER TABLE {table.sql} ADD "
+        for each in (*meta.constraints, *meta.indexes):
+            create = str(each.create_sql(model, editor)).replace(identifier(meta.db_table), table.sql, 2)
+            text = create.removeprefix(add).removeprefix(f"CONSTRAINT {identifier(each.name)} ")
+            yield Part("index" if text == create else "constraint", table, each.name, text, (create,))
+        unnamed = [f"PRIMARY KEY ({identifiers(field.column for field in meta.pk_fields)})"]
+        for field in meta.local_concrete_fields:
+            kind = re.sub(r"^\w+", lambda word: _TYPES.get(word[0], word[0]), field.db_type(db) or "")
+            # Django makes generated columns without NOT NULL.
+            required = "" if field.null or isinstance(field, models.GeneratedField) else "NOT NULL"
+            yield Part("column", table, field.column, f"{kind}\n{required}\n{_filled(field, editor)}")
+            unnamed += [f"UNIQUE ({identifier(field.column)})"] if field._unique else []
+            unnamed += [f"CHECK ({check})"] if (check := field.db_check(db)) else []
+        for text in unnamed:
+            yield Part("constraint", table, "", text, (f"{add}{text}",))
+
+
+def _filled(field: Any, editor: Any) -> str:
+    """Return what fills a column for which a statement has no value; empty: nothing."""
+    if suffix := field.db_type_suffix(editor.connection):
+        return str(suffix)
+    if isinstance(field, models.GeneratedField):
+        (sql, values), text = field.generated_sql(editor.connection), "GENERATED ALWAYS AS ({}) STORED"
+    elif field.has_db_default():
+        (sql, values), text = editor.db_default_sql(field), "DEFAULT {}"
+    else:
+        return ""
+    return text.format(sql % tuple(str(editor.quote_value(value)) for value in values))

@@ -1,0 +1,10 @@
+-- Return those of these roles that exist: password, attributes, memberships, and the other databases that use it. In the
+-- transaction that bootstrap_prelude.sql begins.
+-- Locks: none. Role: superuser.
+SELECT rolname, rolpassword,
+-- include: attributes
+       , ARRAY(SELECT m::text FROM pg_auth_members m WHERE m.member = r.oid ORDER BY 1),
+       pg_temp.other_databases(rolname, %(database)s)
+  FROM pg_authid r
+ WHERE rolname = ANY (%(names)s::text[])
+ ORDER BY array_position(%(names)s::text[], rolname::text)
