@@ -32,6 +32,7 @@ _OLD: Final = {
     "fan_outs": ("salon_jobs_fan_out", "created_at"),
     "statistics": ("salon_jobs_task_minute", "minute"),
     "depths": ("salon_jobs_queue_minute", "minute"),
+    "results": ("salon_jobs_job_result", "expires_at"),
     "unique": ("salon_jobs_unique", "expires_at"),
 }
 
@@ -94,8 +95,8 @@ class Pruner:
         turns += [partial(self._jobs_turn, state, age) for state, age in retained().items() if age is not None]
         if (age := conf.retain_succeeded) is not None:
             turns.append(partial(self._errors_turn, max(age, _ERRORS_KEPT)))
-        turns.append(partial(self._turn, "results", statements.load("prune_results")))
-        turns.append(partial(self._turn, "unique", prune_old("unique"), timedelta(0)))
+        # They are kept until they expire; the errors of the results' jobs go with the others.
+        turns += [partial(self._turn, kind, prune_old(kind), timedelta(0)) for kind in ("results", "unique")]
         turns.append(partial(self._turn, "ticks", statements.load("prune_ticks"), _TICKS_KEPT))
         turns += [partial(self._turn, kind, prune_old(kind), _STATISTICS_KEPT) for kind in ("statistics", "depths")]
         return turns

@@ -15,11 +15,8 @@
 -- Role: worker. Not prepared: planning is a hundredth of a batch.
 -- %(now)s is NULL except in tests; the database's clock decides. %(clock)s is the process's monotonic clock, in
 -- seconds.
-WITH RECURSIVE me AS MATERIALIZED (
-    SELECT id FROM salon_jobs_process
-     WHERE id = %(process_id)s AND set_config('synchronous_commit', 'off', true) = 'off'
-       FOR KEY SHARE
-),
+WITH RECURSIVE
+-- include: me
 -- include: levels
 due AS MATERIALIZED (
     SELECT one.id
@@ -38,16 +35,4 @@ due AS MATERIALIZED (
               FOR UPDATE OF j SKIP LOCKED) AS one
      LIMIT %(room)s
 )
-UPDATE salon_jobs_job j
-   SET state = 'running', lease = %(token)s, leased_by = %(process_id)s, started_at = clock_timestamp()
- WHERE j.id = ANY (ARRAY(SELECT id FROM due))
-RETURNING j.id, j.task, j.store_id,
-          CASE WHEN pg_column_size(j.payload) <= 2048 AND pg_column_compression(j.payload) IS NULL THEN j.payload::text
-               WHEN pg_column_size(j.payload) > 16000 OR octet_length(j.payload::text) > 16000 THEN ''
-               ELSE j.payload::text END,
-          j.queue, j.priority, date_part('epoch', j.run_at), j.attempts,
-          j.max_attempts, j.lease, COALESCE(j.expires_at <= COALESCE(%(now)s::timestamptz, now()), false),
-          date_part('epoch', j.tick), date_part('epoch', j.created_at), j.claim_group,
-          %(clock)s::float8 - date_part('epoch', COALESCE(%(now)s::timestamptz, clock_timestamp()) - j.run_at),
-          j.trace::text, j.public_id,
-          date_part('epoch', j.keep_result), j.alone
+-- include: claim

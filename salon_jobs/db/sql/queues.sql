@@ -20,13 +20,9 @@ first AS MATERIALIZED (
             ORDER BY j.run_at, j.id
             LIMIT 10000) due
      LIMIT 10000
-), front AS MATERIALIZED (
-    SELECT f.queue, f.task, f.run_at,
-           f.queue = ANY (p.queues) OR f.task = ANY (p.tasks) OR (p.stores <> '{}' AND (
-               SELECT COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid)::text = ANY (p.stores)
-                 FROM salon_jobs_job j WHERE j.id = f.id)) AS is_paused
-      FROM first f CROSS JOIN paused p
-), stepping (wanted) AS MATERIALIZED (
+),
+-- include: front
+stepping (wanted) AS MATERIALIZED (
     SELECT count(*) = 10000 AND bool_or(is_paused) FROM front
 ),
 -- include: first_of_each_prefix

@@ -39,17 +39,3 @@ SELECT f.id, f.public_id, f.store_id, f.state::text, f.task::text, f.queue::text
 -- Read one job by its public id, whatever its store.
 -- Locks: none. Role: web, worker.
 SELECT * FROM salon_jobs_get_result(%(public_id)s)
-
--- name: prune_results
--- Delete up to 1,000 results that have expired; returns how many. The errors of their jobs go with prune_errors.
--- Locks: the rows, SKIP LOCKED. Role: worker.
-WITH old AS MATERIALIZED (
-    SELECT job_id FROM salon_jobs_job_result
-     WHERE expires_at < now()
-     ORDER BY expires_at
-     LIMIT 1000
-       FOR UPDATE SKIP LOCKED
-), gone AS (
-    DELETE FROM salon_jobs_job_result WHERE job_id = ANY (ARRAY(SELECT job_id FROM old)) RETURNING job_id
-)
-SELECT count(*) FROM gone

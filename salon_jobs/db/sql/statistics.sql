@@ -58,13 +58,9 @@ first AS MATERIALIZED (
             ORDER BY j.run_at, j.id
             LIMIT %(most)s) waiting
      LIMIT %(most)s
-), front AS MATERIALIZED (
-    SELECT f.queue, f.run_at,
-           f.queue = ANY (p.queues) OR f.task = ANY (p.tasks) OR (p.stores <> '{}' AND (
-               SELECT COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid)::text = ANY (p.stores)
-                 FROM salon_jobs_job j WHERE j.id = f.id)) AS is_paused
-      FROM first f CROSS JOIN paused p
-), few AS MATERIALIZED (
+),
+-- include: front
+few AS MATERIALIZED (
     SELECT j.store_id, j.run_at,
            j.queue = ANY (p.queues) OR j.task = ANY (p.tasks) OR j.store_id::text = ANY (p.stores) AS is_paused
       FROM (SELECT queue, task, store_id, run_at FROM salon_jobs_job
