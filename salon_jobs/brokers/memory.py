@@ -27,10 +27,7 @@ class MemoryPublisher(Publisher):
     service = "memory"
     published: ClassVar[deque[OutgoingMessage]] = deque(maxlen=10_000)
     answer: ClassVar[Callable[[OutgoingMessage], PublishFailure | None] | None] = None
-
-    @property
-    def largest_bytes(self) -> int:
-        return 1_048_576
+    largest_bytes: ClassVar[int] = 1_048_576
 
     @classmethod
     def forget(cls) -> None:

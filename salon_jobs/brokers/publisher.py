@@ -147,14 +147,6 @@ class Publisher(ABC):
     # The alias of the database that the messages come from, None for that of the settings. ``make_publisher`` sets it.
     using: str | None = None
 
-    @property
-    def largest_bytes(self) -> int | None:
-        """The most bytes that the broker accepts of a message with what goes with it; None if there is no such bound.
-
-        The system checks compare it with the settings.
-        """
-        return None
-
     @abstractmethod
     def check(self, message: OutgoingMessage) -> None:
         """Reject in ``emit`` what the broker would reject: encoded size, group, subject. No I/O.

@@ -10,29 +10,14 @@ from django.core.checks import CheckMessage, Warning
 from django.db import connections
 
 from salon_jobs.brokers.broker import configured
-from salon_jobs.brokers.registry import make_publisher
-from salon_jobs.conf import given_keys
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.jobs import registry
 
 _LONGEST_PICK_UP: Final = timedelta(seconds=5)
 
 
 def check_bounds() -> Iterator[CheckMessage]:
-    """Warn where one bound makes another one void, or lets pass what a later one refuses."""
-    if "MAX_PAYLOAD" in given_keys("OUTBOX"):
-        allowed = conf.outbox.max_payload
-        services = {service for broker in configured() for service in broker.publishers}
-        for service in sorted(services | conf.outbox.publishers.keys()):
-            try:
-                most = make_publisher(service).largest_bytes
-            except ConfigurationError:
-                continue  # E051
-            if most is not None and allowed > most:
-                text = f"SALON_JOBS['OUTBOX']['MAX_PAYLOAD'] is {allowed:,} bytes, and {service!r} accepts {most:,}"
-                hint = f"set it to {most:,} or less: emit refuses larger messages to {service!r} in any case"
-                yield Warning(text, hint=hint, id="salon_jobs.W080")
+    """Warn where one bound makes another one void."""
     if conf.poll_interval > _LONGEST_PICK_UP:
         hint = (
             "set it to 5 s or less: a job whose wake-up is lost (no listener, a pooler, a lost connection) waits until"

@@ -71,7 +71,6 @@ class OutboxSettings:
     producer: str | None = setting(None, optional(text))
     poll_interval: timedelta = setting(timedelta(seconds=5), duration)
     fetch_limit: int = setting(1000, count(1, 10_000))
-    max_payload: int = setting(1_048_576, count(1, 67_108_864))
     retry_count: int = setting(10, count(1, 1000))
     retry_backoff: timedelta = setting(timedelta(seconds=20), duration)
     throughput: Mapping[str, int | None] = setting(lambda: {_EVERY_OTHER: _DEFAULT_RATE}, _rates)

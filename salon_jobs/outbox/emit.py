@@ -202,10 +202,10 @@ def _json(name: str, value: object) -> str:
             _refuse_non_finite(msgspec.to_builtins(value), "$")
     except Exception as error:  # the caller's own class may raise anything
         raise MessageInvalid(f"{name} cannot be written as JSON: {error}") from error
-    if len(encoded) > conf.outbox.max_payload:
+    if len(encoded) > conf.max_payload:
         raise MessageInvalid(
-            f"{name} is {len(encoded)} bytes long; at most {conf.outbox.max_payload} are allowed "
-            "(SALON_JOBS['OUTBOX']['MAX_PAYLOAD']): send less, or a reference to it"
+            f"{name} is {len(encoded)} bytes long; at most {conf.max_payload} are allowed "
+            "(SALON_JOBS['MAX_PAYLOAD']): send less, or a reference to it"
         )
     text = encoded.decode()
     if "\\u0000" in text and _NUL.search(text):

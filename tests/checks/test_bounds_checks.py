@@ -33,15 +33,6 @@ def with_settings(settings: Any) -> Any:
 @pytest.mark.parametrize(
     ("given", "check", "said"),
     [
-        ({"OUTBOX": {"MAX_PAYLOAD": 262_145}, "SNS": {"REGION": "eu-west-1"}}, "W080", "'sns' accepts 262,144"),
-        ({"OUTBOX": {"MAX_PAYLOAD": 65_536}, "SNS": {"REGION": "eu-west-1"}}, None, ""),
-        ({"OUTBOX": {"MAX_PAYLOAD": 65_536}, "AZURE": {"PLAIN_QUEUES": ["abc"]}}, "W080", "'azurequeue' accepts 49"),
-        ({"OUTBOX": {"MAX_PAYLOAD": 2_000_000}, **NATS}, "W080", "'nats' accepts 1,048,576"),
-        (
-            {"OUTBOX": {"MAX_PAYLOAD": 2_000_000, "PUBLISHERS": {"mine": "salon_jobs.brokers.memory.MemoryPublisher"}}},
-            "W080",
-            "'mine' accepts 1,048,576",
-        ),
         ({"POLL_INTERVAL": 5.1}, "W002", "more than 5 s"),
         ({"POLL_INTERVAL": 5}, None, ""),
         ({"NATS": {"TIMEOUT": 26}}, "W083", "waits 25 s for answers"),

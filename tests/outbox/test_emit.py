@@ -53,11 +53,11 @@ def test_a_payload_is_read_as_it_was_given(value: Any) -> None:
 def test_what_is_larger_than_the_setting_is_refused_and_the_transaction_goes_on(
     change_settings: Callable[..., None],
 ) -> None:
-    change_settings(OUTBOX={"MAX_PAYLOAD": 100})
+    change_settings(MAX_PAYLOAD=1024)
     with transaction.atomic():
-        with pytest.raises(MessageInvalid, match=r"payload is 102 bytes long; at most 100 are allowed .*MAX_PAYLOAD"):
-            emit(ORDERS, event="e", payload="x" * 100)
-        emit(ORDERS, event="e", payload="x" * 98)
+        with pytest.raises(MessageInvalid, match=r"payload is 1026 bytes long; at most 1024 are allowed .*MAX_PAYLOAD"):
+            emit(ORDERS, event="e", payload="x" * 1024)
+        emit(ORDERS, event="e", payload="x" * 1022)
     assert Message.objects.count() == 1
 
 

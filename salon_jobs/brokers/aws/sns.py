@@ -104,10 +104,6 @@ class SnsPublisher(ClientPublisher["SnsConnection"]):
         self._closing = Event()
         self._reader: Thread | None = None
 
-    @property
-    def largest_bytes(self) -> int:
-        return MOST_BYTES
-
     def check(self, message: OutgoingMessage) -> None:
         """Reject what SNS would reject."""
         destination, aggregate_id = parse_destination(message.aggregate_type), message.aggregate_id

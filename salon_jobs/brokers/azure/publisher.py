@@ -37,10 +37,6 @@ class AzureQueuePublisher(ClientPublisher["AzureAccount"]):
 
     service = "azurequeue"
 
-    @property
-    def largest_bytes(self) -> int:
-        return LARGEST_BYTES
-
     def check(self, message: OutgoingMessage) -> None:
         """Reject an invalid queue name, and a message that is too large."""
         destination = parse_destination(message.aggregate_type)

@@ -28,10 +28,6 @@ class NatsPublisher(ClientPublisher["NatsSender"]):
 
     service = "nats"
 
-    @property
-    def largest_bytes(self) -> int:
-        return settings.max_payload
-
     def check(self, message: OutgoingMessage) -> None:
         """Reject an invalid subject, a message that is too large, and headers NATS cannot carry."""
         resource = parse_destination(message.aggregate_type).resource
