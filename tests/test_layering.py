@@ -71,6 +71,24 @@ OWNERS = {
     "django.contrib.postgres": set[str](),
 }
 
+# How often at most a module reads the setting DATABASE: where calls come in. Below, it is a parameter (``using``).
+DOORS = {
+    "salon_jobs.admin.base": 1,
+    "salon_jobs.backend": 1,
+    "salon_jobs.checks": 3,
+    "salon_jobs.checks.bounds": 1,
+    "salon_jobs.db.connections": 2,
+    "salon_jobs.db.router": 1,
+    "salon_jobs.integrations.health_check": 1,
+    "salon_jobs.jobs.fan_out": 1,
+    "salon_jobs.management.output": 1,
+    "salon_jobs.management.service": 1,
+    "salon_jobs.process.web_roles": 1,
+    "salon_jobs.tenancy.request": 1,
+    "salon_jobs.tenancy.resolvers": 1,
+    "salon_jobs.testing.drain": 2,
+}
+
 
 def name_of(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
@@ -144,6 +162,11 @@ def test_only_its_owner_imports_a_package(package: str) -> None:
         if any(other == package or other.startswith(f"{package}.") for other in imports(module))
     }
     assert users == OWNERS[package]
+
+
+def test_the_setting_database_is_read_at_the_doors_alone() -> None:
+    reads = {module: len(re.findall(r"\bconf\.database\b", path.read_text())) for module, path in FILES.items()}
+    assert {module: count for module, count in reads.items() if count > DOORS.get(module, 0)} == {}
 
 
 def sdks() -> set[str]:

@@ -139,7 +139,10 @@ def _own_cursor(connection: BaseDatabaseWrapper) -> Any:
 
     Execute wrappers, the log of queries and whatever replaces Django's cursors must see each statement as it is.
     """
-    if connection.execute_wrappers or connection.queries_logged or _replaces_cursors(connection):
+    replaces = any(
+        getattr(getattr(connection, name), "__func__", None) is not method for name, method in _MAKES_CURSORS
+    )
+    if connection.execute_wrappers or connection.queries_logged or replaces:
         return None
     connection.validate_thread_sharing()
     connection.close_if_health_check_failed()
@@ -147,7 +150,3 @@ def _own_cursor(connection: BaseDatabaseWrapper) -> Any:
     if not (isinstance(cursor, ClientCursor) and connection.get_autocommit() and can_run(connection)):
         return None
     return None if in_transaction(connection) else cursor
-
-
-def _replaces_cursors(connection: BaseDatabaseWrapper) -> bool:
-    return any(getattr(getattr(connection, name), "__func__", None) is not method for name, method in _MAKES_CURSORS)
