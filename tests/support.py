@@ -24,7 +24,7 @@ from salon_jobs.core.outcomes import Outcome
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.current import RunningJob
-from salon_jobs.jobs.queries import Leases
+from salon_jobs.jobs.leases import Leases
 from salon_jobs.models import Process
 from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.chunks import ChunkRun

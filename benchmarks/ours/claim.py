@@ -6,7 +6,7 @@ import time
 
 from benchmarks.processes import print_figures
 from salon_jobs.jobs import registry
-from salon_jobs.jobs.queries import Leases
+from salon_jobs.jobs.leases import Leases
 from salon_jobs.models import Process
 
 _BATCH = 500

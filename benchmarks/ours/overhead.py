@@ -19,7 +19,7 @@ from project.salon.models import Operator
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.current import RunningJob
-from salon_jobs.jobs.queries import Leases
+from salon_jobs.jobs.leases import Leases
 from salon_jobs.models import Process
 from salon_jobs.worker.ends import settle
 from salon_jobs.worker.executor import execute

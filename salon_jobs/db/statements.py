@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from django.db import connections
+from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import ClientCursor
+from psycopg.errors import DeadlockDetected, LockNotAvailable
 from psycopg.pq import Format
 from psycopg.pq.abc import PGresult
 
@@ -24,6 +26,8 @@ _PARTS: Final = _FOLDER / "parts.sql"
 _NAME: Final = "-- name: "
 _INCLUDE: Final = "-- include: "
 _PLACEHOLDER: Final = re.compile(r"%\((\w+)\)s")
+# Long enough for a transaction that is about to commit.
+_PATIENCE: Final = "250ms"
 
 
 @cache
@@ -155,3 +159,18 @@ def _numbered(name: str) -> tuple[bytes, tuple[str, ...]]:
     """Return a statement with the server's placeholders, and the names of its parameters in their order."""
     names = tuple(dict.fromkeys(_PLACEHOLDER.findall(load(name))))
     return _PLACEHOLDER.sub(lambda found: f"${names.index(found[1]) + 1}", load(name)).encode(), names
+
+
+@contextmanager
+def briefly(*, using: str) -> Generator[None]:
+    """Open a transaction that waits for ``_PATIENCE`` at most for each lock; inside another, as long as that does."""
+    is_outermost = not connections[using].in_atomic_block
+    with transaction.atomic(using=using):
+        if is_outermost:
+            hot("wait_briefly", {"patience": _PATIENCE}, using=using)
+        yield
+
+
+def is_held_up(error: BaseException) -> bool:
+    """Return whether a statement gave up because another transaction holds a row, or the key of a job."""
+    return isinstance(error.__cause__, LockNotAvailable | DeadlockDetected)

@@ -21,7 +21,7 @@ from salon_jobs.core.tracing import Run, headers_of
 from salon_jobs.db.connections import in_transaction, refuse_lost_transaction
 from salon_jobs.db.instants import to_project
 from salon_jobs.jobs.options import LONGEST_DAYS, check_duration
-from salon_jobs.jobs.queries import Leases
+from salon_jobs.jobs.leases import Leases
 from salon_jobs.jobs.results import encode_result
 from salon_jobs.tenancy.active import open_store
 

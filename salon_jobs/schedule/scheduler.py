@@ -24,9 +24,9 @@ from salon_jobs.core.metrics import Sample
 from salon_jobs.core.text import shown
 from salon_jobs.db import statements
 from salon_jobs.db.read_only import failed_read_only
+from salon_jobs.db.statements import briefly, is_held_up
 from salon_jobs.jobs import enqueue, registry
 from salon_jobs.jobs.options import NewJob
-from salon_jobs.jobs.queries import briefly, is_held_up
 from salon_jobs.jobs.results import JobHandle
 from salon_jobs.models import CronEntryState, CronTick, Job
 from salon_jobs.process.loop import Loop

@@ -26,7 +26,7 @@ from salon_jobs.core.errors import NotReady
 from salon_jobs.core.events import log_event, logger
 from salon_jobs.core.vital import vitally
 from salon_jobs.db import statements
-from salon_jobs.jobs.queries import is_held_up
+from salon_jobs.db.statements import is_held_up
 from salon_jobs.process.heartbeat import Heartbeat, application_name, delete_row
 from salon_jobs.process.loop import Loop
 from salon_jobs.process.probe import Probe

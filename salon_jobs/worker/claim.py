@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
-from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.limits import Limits, load_limits
-from salon_jobs.jobs.queries import FEW, Leases
+from salon_jobs.jobs.leases import FEW, Leases
 from salon_jobs.worker.fair_claim import Claim, FairClaim
 
 # Limits are loaded after a claim, so that a job that wakes an idle process need not wait; before it when twice as old.
@@ -58,10 +58,13 @@ class Claimer:
             claim = self._fair_claim.claim(room, self._limits)
             self._is_fair = claim.again_in_s is not None or self._fair_claim.is_slow
             return claim
+        claim_due = partial(
+            self._leases.claim_due, registry.task_names(), queues=self._queues, prepare=self._is_direct()
+        )
         # A few at first, since usually a single job woke an idle process.
-        jobs = self._claim_due(min(room, FEW))
+        jobs = claim_due(min(room, FEW))
         if len(jobs) == FEW < room:
-            jobs += self._claim_due(room - len(jobs))
+            jobs += claim_due(room - len(jobs))
         was_slow, self._was_slow = self._was_slow, time.monotonic() - began > _SLOW_S
         self._is_fair = len(jobs) == room or (was_slow and self._was_slow)
         return Claim(jobs, again_in_s=0.0 if self._is_fair else None)
@@ -79,7 +82,3 @@ class Claimer:
         now = time.monotonic()
         if now - self._limits_loaded_at >= older_than_s:
             self._limits, self._limits_loaded_at = load_limits(using=self._leases.using), now
-
-    def _claim_due(self, room: int) -> list[ClaimedJob]:
-        tasks, prepare = registry.task_names(), self._is_direct()
-        return self._leases.claim_due(tasks, room, queues=self._queues, prepare=prepare)

@@ -13,7 +13,7 @@ from salon_jobs.core import events
 from salon_jobs.core.errors import Interrupted, TimedOut
 from salon_jobs.core.events import log_event
 from salon_jobs.jobs.current import RunningJob
-from salon_jobs.jobs.queries import Leases
+from salon_jobs.jobs.leases import Leases
 from salon_jobs.process.loop import Loop
 from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.ends import identify, report_given_back

@@ -29,7 +29,7 @@ from salon_jobs.core.records import ClaimedJob, JobState
 from salon_jobs.core.tracing import FinalFailure, report_failure
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.current import RunningJob
-from salon_jobs.jobs.queries import Ended, Leases
+from salon_jobs.jobs.leases import Ended, Leases
 from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.signals import job_finished
 

@@ -34,7 +34,7 @@ from salon_jobs.db.read_only import failed_read_only, refuses_writes
 from salon_jobs.db.statements import in_one_trip
 from salon_jobs.jobs import current
 from salon_jobs.jobs.current import RunningJob, refuse_open_transaction
-from salon_jobs.jobs.queries import LEASE_LOST
+from salon_jobs.jobs.leases import LEASE_LOST
 from salon_jobs.signals import job_started
 from salon_jobs.tenancy.active import ActiveContext, run_as_system_task
 from salon_jobs.tenancy.context import StoreJobContext, tenant_context

@@ -19,7 +19,7 @@ from salon_jobs.core.records import NO_STORE, ClaimedJob
 from salon_jobs.db.statements import hot
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.limits import Limits, count_by_scope
-from salon_jobs.jobs.queries import Leases
+from salon_jobs.jobs.leases import ClaimFailed, Leases
 from salon_jobs.worker.group_scanner import ClaimFilter, ClaimGroup, GroupScanner, Scan, in_background
 
 GROUPS_PER_CLAIM: Final = 256
@@ -91,7 +91,11 @@ class FairClaim:
         token_in_s = float("inf")
         if limited:
             claim = partial(self._claim_within, limited, groups, room)
-            jobs, quotas, token_in_s = self._leases.despite_rows(claim)
+            try:
+                jobs, quotas, token_in_s = claim()
+            except ClaimFailed as failed:
+                self._leases.leave_out(failed)
+                jobs, quotas, token_in_s = claim()
             self._throttled |= len(quotas) < len(groups) or any(
                 quota.jobs < quota.store_jobs and limits.counted(quota.group.scopes) for quota in quotas
             )

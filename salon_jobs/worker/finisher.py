@@ -19,8 +19,9 @@ from salon_jobs.core.events import log_event, logger
 from salon_jobs.core.outcomes import Outcome, Succeeded
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.db import statements
+from salon_jobs.db.statements import is_held_up
 from salon_jobs.jobs.current import RunningJob
-from salon_jobs.jobs.queries import Leases, is_held_up
+from salon_jobs.jobs.leases import Leases
 from salon_jobs.jobs.results import MOST_PER_STATEMENT, in_statements
 from salon_jobs.process.loop import Loop
 from salon_jobs.tenancy.connections import tidy_connections

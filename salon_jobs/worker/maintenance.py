@@ -20,10 +20,11 @@ from salon_jobs.core.outcomes import Errored
 from salon_jobs.core.records import JobState
 from salon_jobs.core.tracing import FinalFailure, report_failure
 from salon_jobs.db import statements
+from salon_jobs.db.statements import briefly, is_held_up
 from salon_jobs.jobs import enqueue, registry
 from salon_jobs.jobs.current import RunningJob
+from salon_jobs.jobs.leases import Ended, Leases
 from salon_jobs.jobs.pruning import Pruner
-from salon_jobs.jobs.queries import Ended, Leases, briefly, is_held_up
 from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.jobs.waiting import QueueFront, count_rest, look_at_queue, record_depths
 from salon_jobs.process.heartbeat import application_name

@@ -25,9 +25,10 @@ from salon_jobs.core.outcomes import Errored, Outcome, Succeeded
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.core.tracing import is_observed, observing
 from salon_jobs.core.vital import vitally
+from salon_jobs.db.statements import is_held_up
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.current import RunningJob
-from salon_jobs.jobs.queries import Leases, is_held_up
+from salon_jobs.jobs.leases import Leases
 from salon_jobs.process.loop import Outage
 from salon_jobs.tenancy.connections import (
     drop_connections,

@@ -17,9 +17,8 @@ from salon_jobs.core.errors import NotReady
 from salon_jobs.core.events import log_event
 from salon_jobs.db.notify import MORE, SECOND_POLL
 from salon_jobs.jobs import enqueue, registry
-from salon_jobs.jobs.queries import Leases
+from salon_jobs.jobs.leases import Leases
 from salon_jobs.jobs.statistics import ended_runs
-from salon_jobs.jobs.timeline import record_timeline
 from salon_jobs.process.listener import Listener, ListenerEvent
 from salon_jobs.process.loop import Loop
 from salon_jobs.tenancy.connections import refuse_small_pool
@@ -178,7 +177,7 @@ class Worker(Loop):
             # A failover can lose the last heartbeats; others might take the next jobs from a process that looks dead.
             if not self._leases.has_fresh_heartbeat():
                 return _HEARTBEAT_LATE_S
-            record_timeline(using=self.using)
+            self._leases.timeline.record()
             self._knows_timeline = True
         room = min(self._jobs.room(), self._left())
         if room:

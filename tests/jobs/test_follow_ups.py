@@ -20,7 +20,7 @@ from salon_jobs import Discard, Snooze, fan_out, tenant_context
 from salon_jobs.core.errors import EnqueueRefused, PayloadInvalid
 from salon_jobs.db import statements
 from salon_jobs.erasure import erase_store
-from salon_jobs.jobs import FanOut, control, queries
+from salon_jobs.jobs import FanOut, control, leases
 from salon_jobs.jobs.fan_out import afan_out, fan_out_progress
 from salon_jobs.models import FollowUp, Job
 from salon_jobs.testing import assert_enqueued, drain_jobs
@@ -147,7 +147,7 @@ def test_a_worker_waits_its_turn_to_count_them_without_an_error(
             raised.append(error)
             raise
 
-    monkeypatch.setattr(queries, "hot", hot)
+    monkeypatch.setattr(leases, "hot", hot)
     followed(2)
     tasks.system.enqueue()
     jobs = claim(process_id)

@@ -14,7 +14,7 @@ from salon_jobs.core.errors import Interrupted, OptionInvalid, TimedOut
 from salon_jobs.core.outcomes import Lost, Released, Succeeded
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import control, registry
-from salon_jobs.jobs.queries import Leases
+from salon_jobs.jobs.leases import Leases
 from salon_jobs.testing import drain_jobs
 from salon_jobs.worker.ends import end_begun, settle
 from salon_jobs.worker.executor import execute

@@ -18,7 +18,7 @@ from salon_jobs import Snooze, current_job, tenant_context
 from salon_jobs.control import ActionResult, cancel_jobs
 from salon_jobs.core.errors import CancelRequested
 from salon_jobs.jobs import control
-from salon_jobs.jobs.queries import Leases
+from salon_jobs.jobs.leases import Leases
 from salon_jobs.jobs.statistics import TaskStatistics
 from salon_jobs.models import Job
 from salon_jobs.worker.buffer import JobBuffer

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from salon_jobs.jobs.queries import Leases
+from salon_jobs.jobs.leases import Leases
 from salon_jobs.worker.ends import report_successes
 from tests import tasks
 from tests.core.test_log_lines import only_handler, without_time

@@ -14,7 +14,8 @@ import pytest
 from django.db import OperationalError
 
 from salon_jobs import Snooze
-from salon_jobs.jobs import control, queries
+from salon_jobs.db.statements import is_held_up
+from salon_jobs.jobs import control
 from salon_jobs.process.heartbeat import application_name
 from salon_jobs.worker.maintenance import RescueCounts, rescue_process
 from tests import tasks
@@ -185,7 +186,7 @@ def test_the_end_of_one_run_gives_up_and_has_changed_nothing(
     hold_keys(other, stores[0], 1)
     with within(SOON_S), pytest.raises(OperationalError) as raised:
         RETURNS[verb](job, process_id)
-    assert queries.is_held_up(raised.value)
+    assert is_held_up(raised.value)
     assert ends() == [("running", 1)]
     assert seen("SELECT count(*) FROM salon_jobs_job_error") == [(0,)]
 

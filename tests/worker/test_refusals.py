@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from salon_jobs.core.records import JobState
-from salon_jobs.jobs.queries import Leases
+from salon_jobs.jobs.leases import Leases
 from tests import tasks
 from tests.e2e.worker_process import eventually
 from tests.settings import url_for

@@ -14,7 +14,7 @@ import pytest
 from django.db import DatabaseError, OperationalError, connection
 
 from salon_jobs.db import statements
-from salon_jobs.jobs.queries import Leases
+from salon_jobs.jobs.leases import Leases
 from salon_jobs.process.heartbeat import application_name
 from salon_jobs.worker.in_flight import InFlightRun
 from salon_jobs.worker.maintenance import RescueCounts, Rescuer, rescue_process

@@ -11,14 +11,15 @@ import pytest
 from django.db import Error
 
 from salon_jobs.core.records import ClaimedJob
-from salon_jobs.jobs import control, queries, registry
+from salon_jobs.jobs import control, leases, registry
+from salon_jobs.jobs.leases import FEW, ClaimFailed, Leases
 from salon_jobs.jobs.limits import limit, load_limits
 from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.chunk_claim import ChunkClaimer
 from salon_jobs.worker.claim import Claimer
 from salon_jobs.worker.fair_claim import FairClaim
 from tests import tasks
-from tests.support import change, claim, event_fields, leases_of, seen
+from tests.support import change, event_fields, leases_of, seen
 
 pytestmark = pytest.mark.usefixtures("limits_and_groups_at_once")
 _FUNCTION = """
@@ -49,43 +50,44 @@ def refusing(request: pytest.FixtureRequest, database: None) -> Iterator[Callabl
     change(REFUSALS[request.param])
     yield mend
     mend()
-    queries._left_out.clear()
 
 
-def few(process_id: int) -> list[ClaimedJob]:
-    return claim(process_id, 10)
+@pytest.fixture
+def own(process_id: int) -> Leases:
+    return leases_of(process_id)
 
 
-def batch(process_id: int) -> list[ClaimedJob]:
-    return claim(process_id, queries.FEW + 1)
+def few(own: Leases, room: int = 10) -> list[ClaimedJob]:
+    return own.claim_due(registry.task_names(), room)
 
 
-def prepared(process_id: int) -> list[ClaimedJob]:
-    return leases_of(process_id).claim_due(registry.task_names(), 10, prepare=True)
+def batch(own: Leases) -> list[ClaimedJob]:
+    return few(own, FEW + 1)
 
 
-def by_group(process_id: int) -> list[ClaimedJob]:
-    return FairClaim(leases_of(process_id), None).claim(10, load_limits(using="default")).jobs
+def prepared(own: Leases) -> list[ClaimedJob]:
+    return own.claim_due(registry.task_names(), 10, prepare=True)
 
 
-def within_limits(process_id: int) -> list[ClaimedJob]:
+def by_group(own: Leases) -> list[ClaimedJob]:
+    return FairClaim(own, None).claim(10, load_limits(using="default")).jobs
+
+
+def within_limits(own: Leases) -> list[ClaimedJob]:
     limit(task="test-chunk", max_concurrency=10, rate=100)
     change("UPDATE salon_jobs_limit SET tokens = 100")
-    jobs = by_group(process_id)
+    jobs = by_group(own)
     assert seen("SELECT round(tokens) FROM salon_jobs_limit") == [(100 - len(jobs),)]
     return jobs
 
 
-def of_a_worker(process_id: int) -> list[ClaimedJob]:
-    return Claimer(leases_of(process_id), None).claim(100).jobs
+def of_a_worker(own: Leases) -> list[ClaimedJob]:
+    return Claimer(own, None).claim(100).jobs
 
 
-def for_a_chunk(process_id: int) -> list[ClaimedJob]:
-    [first] = claim(process_id, 1)
-    return [
-        first,
-        *ChunkClaimer(leases_of(process_id), JobBuffer(1), partial(load_limits, using="default")).claim(first, 10),
-    ]
+def for_a_chunk(own: Leases) -> list[ClaimedJob]:
+    [first] = few(own, 1)
+    return [first, *ChunkClaimer(own, JobBuffer(1), partial(load_limits, using="default")).claim(first, 10)]
 
 
 CLAIMS = (few, batch, prepared, by_group, within_limits, of_a_worker, for_a_chunk)
@@ -99,64 +101,64 @@ def add(store: UUID, *numbers: int) -> list[int]:
 @pytest.mark.parametrize(("refusing", "claim_some"), CASES, indirect=["refusing"])
 def test_the_others_are_claimed_and_the_row_is_named_once(
     stores: list[UUID],
-    process_id: int,
+    own: Leases,
     refusing: Callable[[], None],
-    claim_some: Callable[[int], list[ClaimedJob]],
+    claim_some: Callable[[Leases], list[ClaimedJob]],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     first, refused, *others = add(stores[0], 0, -1, 1, 2)
-    assert sorted(job.id for job in claim_some(process_id)) == [first, *others]
+    assert sorted(job.id for job in claim_some(own)) == [first, *others]
     [fields] = event_fields(caplog, "job_not_claimed")
     assert fields.pop("error") in ("not this one", _VIOLATED)
     assert fields == {"task_name": "test-chunk", "job_id": refused, "store_id": stores[0], "attempt": 1}
     assert seen("SELECT id FROM salon_jobs_job WHERE state = 'queued'") == [(refused,)]
-    assert few(process_id) == []
+    assert few(own) == []
 
-    queries._left_out[refused] = 0.0  # a minute later
-    assert few(process_id) == []
+    own._left_out[refused] = 0.0  # a minute later
+    assert few(own) == []
     assert len(event_fields(caplog, "job_not_claimed")) == 1
     refusing()
-    queries._left_out[refused] = 0.0
-    assert [job.id for job in few(process_id)] == [refused]
+    own._left_out[refused] = 0.0
+    assert [job.id for job in few(own)] == [refused]
 
 
 _VIOLATED = 'new row for relation "salon_jobs_job" violates check constraint "refusing"'
 
 
 @pytest.mark.parametrize("refusing", ["trigger"], indirect=True)
-def test_an_operator_can_cancel_it(stores: list[UUID], process_id: int, refusing: Callable[[], None]) -> None:
+def test_an_operator_can_cancel_it(stores: list[UUID], own: Leases, refusing: Callable[[], None]) -> None:
     [refused] = add(stores[0], -1)
-    assert few(process_id) == []
+    assert few(own) == []
     assert control.cancel_jobs(refused, using="operator")[0].changed
 
 
 @pytest.mark.parametrize("refusing", ["trigger"], indirect=True)
 def test_more_of_them_than_a_claim_takes_are_left_out_claim_by_claim(
-    stores: list[UUID], process_id: int, refusing: Callable[[], None], caplog: pytest.LogCaptureFixture
+    stores: list[UUID], own: Leases, refusing: Callable[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     *_, good = add(stores[0], -1, -1, -1, -1, -1, 0)
     claimed: list[ClaimedJob] = []
     for _ in range(3):
-        with suppress(queries.ClaimFailed):
-            claimed += claim(process_id, 2)
+        with suppress(ClaimFailed):
+            claimed += few(own, 2)
     assert [job.id for job in claimed] == [good]
     assert len(event_fields(caplog, "job_not_claimed")) == 5
 
 
 @pytest.mark.parametrize("refusing", ["trigger"], indirect=True)
 def test_what_is_left_out_is_bounded(
-    stores: list[UUID], process_id: int, refusing: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    stores: list[UUID], own: Leases, refusing: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queries, "_MOST_LEFT_OUT", 2)
+    monkeypatch.setattr(leases, "_MOST_LEFT_OUT", 2)
     ids = add(stores[0], -1, -1, -1)
-    with suppress(queries.ClaimFailed):
-        few(process_id)
-    assert len(queries._left_out) == 2
-    assert set(queries._left_out) < set(ids)
+    with suppress(ClaimFailed):
+        few(own)
+    assert len(own._left_out) == 2
+    assert set(own._left_out) < set(ids)
 
 
-def test_an_error_that_no_row_causes_is_raised(process_id: int) -> None:
+def test_an_error_that_no_row_causes_is_raised(own: Leases) -> None:
     tasks.system.enqueue()
     with pytest.raises(Error, match="invalid input syntax for type timestamp"):
-        leases_of(process_id).claim_due(registry.task_names(), 1, now="yesteryear")  # type: ignore[arg-type]
-    assert len(few(process_id)) == 1
+        own.claim_due(registry.task_names(), 1, now="yesteryear")  # type: ignore[arg-type]
+    assert len(few(own)) == 1

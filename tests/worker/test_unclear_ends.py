@@ -11,10 +11,11 @@ from django.db import OperationalError, connections
 
 from salon_jobs.core.errors import OutcomeUnknown
 from salon_jobs.core.outcomes import Errored, Outcome, Released, Split, Succeeded, Unknown
-from salon_jobs.jobs import statistics, timeline
+from salon_jobs.jobs import leases, statistics
 from salon_jobs.jobs.current import RunningJob
-from salon_jobs.jobs.queries import Leases
+from salon_jobs.jobs.leases import Leases
 from salon_jobs.jobs.statistics import OUTCOMES, TaskStatistics
+from salon_jobs.jobs.timeline import Timeline
 from salon_jobs.signals import job_finished
 from salon_jobs.tenancy.context import StoreJobContext
 from salon_jobs.worker import ends
@@ -22,7 +23,7 @@ from salon_jobs.worker.ends import settle
 from salon_jobs.worker.executor import execute
 from tests import tasks
 from tests.e2e.worker_process import eventually
-from tests.support import change, chunk_of, claim, running_job, running_on_a_thread, working
+from tests.support import change, chunk_of, claim, leases_of, running_job, running_on_a_thread, working
 from tests.worker.effects import job_events
 
 EARLIER = (0.0, "00000000")
@@ -32,7 +33,13 @@ EARLIER = (0.0, "00000000")
 def readings(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, str]]:
     """What the process has read of the timeline: nothing yet."""
     found: list[tuple[float, str]] = []
-    monkeypatch.setattr(timeline, "_readings", found)
+
+    def timeline(*, using: str) -> Timeline:
+        read = Timeline(using=using)
+        read.readings = found
+        return read
+
+    monkeypatch.setattr(leases, "Timeline", timeline)
     return found
 
 
@@ -62,8 +69,8 @@ def test_a_commit_without_an_answer_succeeded_on_the_same_timeline_and_a_kept_ro
 ) -> None:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "RETAIN_SUCCEEDED": 60 * kept}
     readings.extend([EARLIER] * kept)
-    timeline.record_timeline(using="default")
-    timeline.record_timeline(using="default")
+    for _ in range(2):
+        leases_of(process_id).timeline.record()
     assert [known for _, known in readings] == ["00000000"] * kept + ["00000001"]
     running = one_run(process_id)
     running.end()

@@ -13,17 +13,15 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
 from operator import itemgetter
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
-from django.db import DatabaseError, DataError, Error, IntegrityError, OperationalError, connections, transaction
+from django.db import DatabaseError, DataError, Error, IntegrityError, OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-from psycopg.errors import DeadlockDetected, LockNotAvailable
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
@@ -32,18 +30,15 @@ from salon_jobs.core.events import log_event
 from salon_jobs.core.outcomes import CANCEL_CLASS, DISCARD_CLASS, DISCARDED
 from salon_jobs.core.records import ClaimedJob, JobState, KeptResult
 from salon_jobs.db.connections import raw_cursor
-from salon_jobs.db.statements import hot, load
+from salon_jobs.db.statements import briefly, hot, is_held_up, load
 from salon_jobs.jobs import registry
-from salon_jobs.jobs.timeline import is_same_timeline
+from salon_jobs.jobs.timeline import Timeline
 
-T = TypeVar("T")
 LEASE_LOST = "SJ001"  # error code raised in db/sql/finish_function.sql
 # Claims of up to this many jobs use a cached plan: if one job is due, planning is half the cost of a claim.
 FEW = 64
 # A twin is a queued job with the same key, which takes it while the end of this one is written.
 _TWIN_TRIES = 5
-# Long enough for a transaction that is about to commit.
-_PATIENCE = "250ms"
 # Further transactions can take keys between two tries; what is left then is for the next round.
 _HELD_TRIES = 3
 
@@ -69,6 +64,10 @@ class Leases:
 
     def __init__(self, process_id: int, *, using: str) -> None:
         self.process_id, self.using = process_id, using
+        self.timeline = Timeline(using=using)
+        # Jobs that make claims fail, and when each is tried again. One that was mended stays, which says that it was
+        # logged.
+        self._left_out: dict[int, float] = {}
 
     @property
     def connection(self) -> BaseDatabaseWrapper:
@@ -102,49 +101,50 @@ class Leases:
         """Run a statement that claims jobs under a new lease; return them in the order in which they should run.
 
         The lease is random, since whatever the server counts can go back: after a promotion that loses transactions, a
-        new job gets the id of one that still runs. In a transaction, wrap the whole of that in ``despite_rows``.
+        new job gets the id of one that still runs. If rows make it fail, it runs again without them; in a transaction
+        it raises ClaimFailed instead: end that, call ``leave_out``, and begin again.
         """
-        if self.connection.in_atomic_block:
-            return self._claim(statement, parameters)
-        return self.despite_rows(lambda: self._claim(statement, parameters, prepare=prepare))
+        for is_last in (self.connection.in_atomic_block, True):
+            parameters["token"], parameters["left_out"] = secrets.randbits(63) or 1, "{}"
+            if self._left_out:
+                now = time.monotonic()
+                ids = [str(job_id) for job_id, until in tuple(self._left_out.items()) if until > now]
+                parameters["left_out"] = f"{{{','.join(ids)}}}"
+            try:
+                jobs: list[ClaimedJob] = hot(
+                    statement, parameters, make_row=_claimed_job, many=True, prepare=prepare, using=self.using
+                )
+            except Error as error:
+                sqlstate = getattr(error.__cause__, "sqlstate", None)
+                if sqlstate is None or sqlstate[:2] in _OF_NO_ROW:
+                    raise
+                failed = ClaimFailed(error, statement, parameters)
+                if is_last:
+                    raise failed from error.__cause__
+                self.leave_out(failed)
+            else:
+                jobs.sort(key=_claim_order)
+                return jobs
+        raise AssertionError  # the last try returns or raises
 
-    def _claim(self, statement: str, parameters: dict[str, Any], *, prepare: bool = False) -> list[ClaimedJob]:
-        parameters["token"] = secrets.randbits(63) or 1
-        parameters["left_out"] = _left_out_now() if _left_out else "{}"
-        try:
-            jobs: list[ClaimedJob] = hot(
-                statement, parameters, make_row=_claimed_job, many=True, prepare=prepare, using=self.using
-            )
-        except Error as error:
-            sqlstate = getattr(error.__cause__, "sqlstate", None)
-            if sqlstate is None or sqlstate[:2] in _OF_NO_ROW:
-                raise
-            raise ClaimFailed(error, statement, parameters) from error.__cause__
-        jobs.sort(key=_claim_order)
-        return jobs
+    def leave_out(self, failed: ClaimFailed) -> None:
+        """Log the rows that make a claim fail, and leave them out of all claims for a minute.
 
-    def despite_rows(self, run: Callable[[], T]) -> T:
-        """Run a claim; if rows make it fail, log them, leave them out of all claims for a minute, and run it again.
-
-        Raises ClaimFailed if no row causes it by itself.
+        Raises the failure if no row causes it by itself.
         """
-        try:
-            return run()
-        except ClaimFailed as failed:
-            body = load(_BODIES[failed.statement]).rpartition("\nUPDATE ")[0]
-            with self.connection.cursor() as cursor:
-                cursor.execute(f"{body}\nSELECT id FROM due", failed.parameters)
-                due = [row[0] for row in cursor.fetchall()]
-            refused = [row for row in self._rehearse(due, claim=True) if row[-1] is not None]
-            if not refused:
-                raise
-            for *row, error in refused:
-                if row[0] not in _left_out:
-                    log_event(logging.ERROR, events.JOB_NOT_CLAIMED, **_named(row), error=error)
-                _left_out[row[0]] = time.monotonic() + _LEFT_OUT_S
-            while len(_left_out) > _MOST_LEFT_OUT:
-                _left_out.pop(next(iter(_left_out)), None)  # another thread may be at it
-            return run()
+        body = load(_BODIES[failed.statement]).rpartition("\nUPDATE ")[0]
+        with self.connection.cursor() as cursor:
+            cursor.execute(f"{body}\nSELECT id FROM due", failed.parameters)
+            due = [row[0] for row in cursor.fetchall()]
+        refused = [row for row in self._rehearse(due, claim=True) if row[-1] is not None]
+        if not refused:
+            raise failed
+        for *row, error in refused:
+            if row[0] not in self._left_out:
+                log_event(logging.ERROR, events.JOB_NOT_CLAIMED, **_named(row), error=error)
+            self._left_out[row[0]] = time.monotonic() + _LEFT_OUT_S
+        while len(self._left_out) > _MOST_LEFT_OUT:
+            self._left_out.pop(next(iter(self._left_out)), None)  # another thread may be at it
 
     def finish(self, job: ClaimedJob, result: KeptResult | None = None, *, ran_s: float | None = None) -> bool:
         """Delete a job that this run still owns, or keep it as succeeded, with its result. False: the lease is lost.
@@ -188,18 +188,15 @@ class Leases:
         parameters = {
             **self._fences(jobs),
             "keep": conf.keep_succeeded,
-            "ran_s": list(ran_s),
+            "ran_s": list(ran_s) if conf.keep_succeeded else [],
             "has_results": any(results),
             "results": _by_fence(jobs, results),
         }
-        return self._fenced("finish_many", parameters)
+        return {row[0] for row in hot("finish_many", parameters, many=True, using=self.using)}
 
     def owned(self, jobs: Sequence[ClaimedJob]) -> set[int]:
         """Return the fences of the jobs that this process still owns."""
-        return self._fenced("owned", self._fences(jobs))
-
-    def _fenced(self, statement: str, parameters: dict[str, Any]) -> set[int]:
-        return {row[0] for row in hot(statement, parameters, many=True, using=self.using)}
+        return {row[0] for row in hot("owned", self._fences(jobs), many=True, using=self.using)}
 
     def fail(
         self,
@@ -366,7 +363,7 @@ class Leases:
         its COMMIT may have been lost, or the row.
         """
         [(took_effect, is_gone, _)] = hot("lease_state", self._fence(job), using=self.using)
-        if took_effect and is_gone and began is not None and not is_same_timeline(began, using=self.using):
+        if took_effect and is_gone and began is not None and not self.timeline.continues_since(began):
             return None
         return bool(took_effect)
 
@@ -406,17 +403,8 @@ class ClaimFailed(DatabaseError):
 _OF_NO_ROW: Final = frozenset({"08", "0A", "25", "26", "40", "53", "55", "57", "58"})
 _LEFT_OUT_S: Final = 60.0
 _MOST_LEFT_OUT: Final = 1000
-# Jobs that make claims fail, and when each is tried again. One that was mended stays, which says that it was logged.
-_left_out: dict[int, float] = {}
-
-
 # The statements that claims run, some as functions.
 _BODIES: Final = {"claim_due": "claim_due", "claim_few": "claim_due", "claim_groups": "claim_by_group"}
-
-
-def _left_out_now() -> str:
-    now = time.monotonic()
-    return "{" + ",".join([str(job_id) for job_id, until in tuple(_left_out.items()) if until > now]) + "}"
 
 
 # Like ClaimedJob._make and attrgetter, but without a Python call per row.
@@ -454,23 +442,8 @@ def _named(row: Sequence[Any]) -> dict[str, Any]:
     return dict(zip(("job_id", "task_name", "store_id", "attempt"), row, strict=False))
 
 
-def is_held_up(error: BaseException) -> bool:
-    """Return whether a statement gave up because another transaction holds a row, or the key of a job."""
-    return isinstance(error.__cause__, LockNotAvailable | DeadlockDetected)
-
-
 @lru_cache(maxsize=8)
 def _text_array(names: tuple[str, ...]) -> str:
     """Return an array as PostgreSQL text; cached, since psycopg would write it again for each claim."""
     escaped = [name.replace("\\", "\\\\").replace('"', '\\"') for name in names]
     return "{" + ",".join([f'"{name}"' for name in escaped]) + "}"
-
-
-@contextmanager
-def briefly(*, using: str) -> Generator[None]:
-    """Open a transaction that waits for ``_PATIENCE`` at most for each lock; inside another, as long as that does."""
-    is_outermost = not connections[using].in_atomic_block
-    with transaction.atomic(using=using):
-        if is_outermost:
-            hot("wait_briefly", {"patience": _PATIENCE}, using=using)
-        yield
