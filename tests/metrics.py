@@ -7,11 +7,13 @@ from collections.abc import Iterable
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from salon_jobs.core.metrics import METRICS, MetricType, Sample
+from salon_jobs.core import metrics
+from salon_jobs.core.metrics import Metric, MetricType, Sample
 from salon_jobs.process.exposition import exposition
 
 Shown = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
+METRICS = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
 # Every series that there is, by name, with the labels it has.
 SERIES: dict[str, set[str]] = {}
 for _metric in METRICS:

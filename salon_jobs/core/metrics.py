@@ -125,8 +125,6 @@ CONSUMER_REJECTED: Final = _gauge("consumer_rejected", "Messages that wait for a
 CONSUMER_UP: Final = _gauge("consumer_up", "1 while source and database answer this consumer", "consumer")
 CONSUMER_POLL_AGE: Final = _gauge("consumer_poll_age_seconds", "How long ago the source last answered", "consumer")
 
-METRICS: Final[tuple[Metric, ...]] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
-
 
 def bounded(samples: Iterable[Sample]) -> list[Sample]:
     """Merge samples with equal labels, and all beyond the first MOST_VALUES values of a label into OTHER."""

@@ -104,7 +104,7 @@ def _ask_to_end(ids: Sequence[int], using: str) -> None:
 
 
 def _ids(jobs: Jobs) -> list[int]:
-    several: Any = [jobs] if isinstance(jobs, int | str) or hasattr(jobs, "id") else jobs
+    several: Any = [jobs] if isinstance(jobs, int | str | bytes) or hasattr(jobs, "id") else jobs
     if not isinstance(several, Iterable):
         raise OptionInvalid(f"jobs are handles or IDs; {shown(several)} is neither")
     ids: list[int] = []

@@ -55,16 +55,11 @@ _IN_CONTEXT: Final = "a store's jobs are enqueued inside tenant_context(store_id
 
 
 @contextmanager
-def enqueue_cursor(*, using: str, wakes: bool, remedy: str = _IN_CONTEXT) -> Generator[CursorWrapper]:
-    """Yield a cursor, translate database errors, and schedule the wake-up for the caller's commit.
-
-    Raises EnqueueRefused, SchemaMissing, ConfigurationError.
-    """
+def enqueue_cursor(*, using: str, remedy: str = _IN_CONTEXT) -> Generator[CursorWrapper]:
+    """Yield a cursor, and translate database errors. Raises EnqueueRefused, SchemaMissing, ConfigurationError."""
     look_for_another_transaction(using)
     with named_refusals(using, EnqueueRefused, remedy), connections[using].cursor() as cursor:
         yield cursor
-    if wakes:
-        wake_ups.after_commit(using)
 
 
 def look_for_another_transaction(using: str) -> None:
@@ -123,13 +118,15 @@ def add(job: NewJob, *, using: str | None = None) -> JobHandle:
         if not job.is_plain:
             content = JobContent(job.store_id, job.payload, job.job_key, job.concurrency_key)
             [handle] = _add_keys(traced, [content], using)
+            if job.is_due:
+                wake_ups.after_commit(using)
         else:
             if job.is_due:
                 look_for_another_transaction(using)
                 with named_refusals(using, EnqueueRefused, _IN_CONTEXT):
                     job_id, created_at = wake_ups.run(connections[using], "enqueue", traced.parameters())
             else:
-                with enqueue_cursor(using=using, wakes=False) as cursor:
+                with enqueue_cursor(using=using) as cursor:
                     cursor.execute(statements.load("enqueue"), traced.parameters())
                     job_id, created_at = cursor.fetchone()
             handle = _handle(job, job_id, EnqueueAction.INSERTED, job.public_id, created_at)
@@ -171,8 +168,8 @@ def add_many(
             else:
                 with connections[using].cursor() as cursor:
                     handles = _insert(cursor, traced, contents, using)
-                if pattern.is_due:
-                    wake_ups.after_commit(using)
+            if pattern.is_due:
+                wake_ups.after_commit(using)
             if then is not None:
                 add_follow_up(then, {handle.id for handle in handles}, using=using)
         _announce(pattern.task, handles)
@@ -183,7 +180,7 @@ def add_many(
 
 def add_follow_up(then: NewJob, ids: Iterable[int], *, using: str) -> None:
     """Have a job enqueued in the transaction that ends the last of these new jobs, or at once if there are none."""
-    with enqueuing(then) as (traced, _), enqueue_cursor(using=using, wakes=False) as cursor:
+    with enqueuing(then) as (traced, _), enqueue_cursor(using=using) as cursor:
         parameters = {**traced.parameters(), "ids": f"{{{','.join(map(str, ids))}}}"}
         cursor.execute(statements.load("add_follow_up"), parameters)
         [waits_for] = cursor.fetchone()
@@ -322,7 +319,7 @@ def _add_keys(pattern: NewJob, contents: Sequence[JobContent], using: str) -> li
     """Add jobs by their keys, each once, in one statement. Raises EnqueueRefused, SchemaMissing."""
     handles: dict[tuple[UUID | None, str | None], JobHandle] = {}
     parameters = _parameters(pattern, contents)
-    with enqueue_cursor(using=using, wakes=pattern.is_due) as cursor:
+    with enqueue_cursor(using=using) as cursor:
         for _ in range(_DEDUPE_TRIES):
             cursor.execute(statements.load("add_jobs"), parameters)
             for job_id, action, store_id, key, *described in cursor.fetchall():

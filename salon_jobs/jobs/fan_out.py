@@ -15,8 +15,9 @@ from salon_jobs.core.records import FanOutProgress, FanOutResult
 from salon_jobs.core.text import shown
 from salon_jobs.core.tracing import SYSTEM, Sent, current_trace, sending
 from salon_jobs.db import statements
+from salon_jobs.db.connections import alias_of
 from salon_jobs.jobs.current import running
-from salon_jobs.jobs.enqueue import add_follow_up, enqueue_cursor
+from salon_jobs.jobs.enqueue import add_follow_up, enqueue_cursor, wake_ups
 from salon_jobs.jobs.options import FanOut
 from salon_jobs.jobs.payload import STORE_ARGUMENT
 from salon_jobs.jobs.task import BoundTask, follow_up
@@ -30,14 +31,16 @@ _EVERY_STORE: Final = FanOut()
 _AS_WORKER: Final = "a fan-out runs as the worker role: call it from a task"
 
 
-def fan_out(task: BoundTask[P], options: FanOut = _EVERY_STORE, /, **arguments: Any) -> FanOutResult:
+def fan_out(
+    task: BoundTask[P], options: FanOut = _EVERY_STORE, /, *, using: str | None = None, **arguments: Any
+) -> FanOutResult:
     """Enqueue one job per store in one statement, as the worker role; ``arguments`` are the task's, without store_id.
 
     Adds all of them or none, in the caller's transaction. A paused store gets no job; after it resumes, the next
     fan-out includes it. In a job that originates from a cron tick, the call is idempotent: repeating it for the same
     task, arguments, label and tick adds nothing, even if the first jobs are gone. Otherwise it is idempotent if the
-    task has a job key. Raises PayloadInvalid; ConfigurationError without STORE_MODEL; EnqueueRefused if the connection
-    may not fan out.
+    task has a job key. ``using`` defaults to the alias of the job tables. Raises PayloadInvalid; ConfigurationError
+    without STORE_MODEL; EnqueueRefused if the connection may not fan out.
     """
     if conf.store_model is None:
         raise ConfigurationError("fan_out needs SALON_JOBS['STORE_MODEL']")
@@ -45,7 +48,7 @@ def fan_out(task: BoundTask[P], options: FanOut = _EVERY_STORE, /, **arguments: 
         raise PayloadInvalid(f"fan_out needs a store task; {shown(task)} is not one")
     if STORE_ARGUMENT in arguments:
         raise PayloadInvalid(f"task {task.task.name!r}: fan_out passes store_id itself, once per store")
-    declared, database = task.task, conf.database
+    declared, using = task.task, alias_of(using)
     checked = declared.payload.bind((), {**arguments, STORE_ARGUMENT: _NO_STORE})
     tick = None if (running_job := running.get()) is None else running_job.tick
     job = replace(
@@ -57,8 +60,8 @@ def fan_out(task: BoundTask[P], options: FanOut = _EVERY_STORE, /, **arguments: 
     sent = Sent(emitted=False, system=SYSTEM, destination=job.queue, name=job.task)
     with (
         sending(sent),
-        enqueue_cursor(using=database, wakes=job.is_due, remedy=_AS_WORKER) as cursor,
-        transaction.atomic(using=database),
+        enqueue_cursor(using=using, remedy=_AS_WORKER) as cursor,
+        transaction.atomic(using=using),
     ):
         parameters: dict[str, Any] = {
             **replace(job, trace=current_trace()).parameters(),
@@ -83,13 +86,17 @@ def fan_out(task: BoundTask[P], options: FanOut = _EVERY_STORE, /, **arguments: 
         inserted, kept, paused, ids = cursor.fetchone()
         sent.count = inserted
         if then is not None:
-            add_follow_up(then, ids or (), using=database)
+            add_follow_up(then, ids or (), using=using)
+        if job.is_due:
+            wake_ups.after_commit(using)
     return FanOutResult(inserted, kept, record[0], paused)
 
 
-async def afan_out(task: BoundTask[P], options: FanOut = _EVERY_STORE, /, **arguments: Any) -> FanOutResult:
+async def afan_out(
+    task: BoundTask[P], options: FanOut = _EVERY_STORE, /, *, using: str | None = None, **arguments: Any
+) -> FanOutResult:
     """Fan out like ``fan_out``, from a coroutine."""
-    return await sync_to_async(fan_out)(task, options, **arguments)
+    return await sync_to_async(fan_out)(task, options, using=using, **arguments)
 
 
 def fan_out_progress(fan_out_id: int, *, using: str | None = None) -> FanOutProgress:

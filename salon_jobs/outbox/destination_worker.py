@@ -32,8 +32,7 @@ class Breaker:
     Waits double from 0.25 s to 30 s.
     """
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._wait_s = _WAIT_S[0]
         self._open_until = float("-inf")
@@ -42,7 +41,7 @@ class Breaker:
     @property
     def wait_s(self) -> float:
         """Seconds until the next try; 0 if one is allowed now."""
-        return max(0.0, self._open_until - self._clock())
+        return max(0.0, self._open_until - time.monotonic())
 
     @property
     def is_closed(self) -> bool:
@@ -54,7 +53,7 @@ class Breaker:
         with self._lock:
             is_new = self.outage is None or self.outage.code != outage.code
             self.outage = outage
-            self._open_until = self._clock() + self._wait_s
+            self._open_until = time.monotonic() + self._wait_s
             self._wait_s = min(_WAIT_S[1], self._wait_s * 2)
             return is_new
 

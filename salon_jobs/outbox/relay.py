@@ -434,7 +434,7 @@ class EmbeddedRelay(Relay):
     def __init__(self, heartbeat: Heartbeat) -> None:
         """Prepare without I/O. Raises ConfigurationError when a pool is too small for the threads."""
         refuse_small_pool(_THREADS, using=heartbeat.using)
-        super().__init__(lambda: heartbeat.register_embedded("relay"), using=heartbeat.using)
+        super().__init__(lambda: heartbeat.insert("relay"), using=heartbeat.using)
         self._heartbeat = heartbeat
 
     def finish(self) -> bool:

@@ -82,26 +82,42 @@ class Heartbeat(Loop):
 
     def register(self) -> int:
         """Insert the row, start the heartbeat and return the process id. Raises database errors."""
-        self.process_id = self._insert(self._kind, os.getpid(), self._concurrency, self._queues)
+        self.process_id = self.insert(self._kind, concurrency=self._concurrency, queues=self._queues)
         name_connections(self.process_id, using=self.using)
         self.start()
         return self.process_id
 
-    def register_child(
-        self, kind: str, pid: int, *, concurrency: int, queues: Sequence[str] | None, on_gone: Callable[[], None]
+    def insert(
+        self,
+        kind: str,
+        *,
+        pid: int | None = None,
+        concurrency: int = 1,
+        queues: Sequence[str] | None = None,
+        on_gone: Callable[[], None] | None = None,
     ) -> int:
-        """Insert a row for a child, include it in our heartbeat and return its process id. Raises database errors.
+        """Insert a row of this process, such as for an embedded loop, or of its child ``pid``; return its process id.
 
-        ``on_gone`` is called in the heartbeat's thread when the row is gone.
+        It shares our heartbeat. ``on_gone`` is called in the heartbeat's thread when the row is gone, which otherwise
+        is inserted again. Raises database errors.
         """
-        return self._insert(kind, pid, concurrency, queues, on_gone)
-
-    def register_embedded(self, kind: str) -> int:
-        """Insert a row for a loop embedded in this process and return its id. Raises database errors.
-
-        The row shares our heartbeat.
-        """
-        return self._insert(kind, os.getpid(), 1, None)
+        columns: dict[str, Any] = {
+            "kind": kind,
+            "hostname": socket.gethostname()[:255],
+            "pid": pid or os.getpid(),
+            "supervisor_id": self.process_id or None,
+            "queues": None if queues is None else json.dumps(list(queues)),
+            "concurrency": concurrency,
+            "started_at": None,
+        }
+        inserted: list[tuple[datetime]] = []
+        while not inserted:
+            columns["id"] = new_process_id()
+            inserted = statements.rows("register_process", columns, using=self.using)
+        [(columns["started_at"],)] = inserted
+        with self._lock:
+            self._rows[columns["id"]] = _Row(columns, on_gone)
+        return int(columns["id"])
 
     def drop(self, process_id: int) -> None:
         """Stop the heartbeat of a row whose process has ended. Idempotent."""
@@ -127,32 +143,6 @@ class Heartbeat(Loop):
     def finish(self) -> bool:
         """Delete the row. Stop a heartbeat only after the last job was given back."""
         return self.outage.attempt(lambda: delete_row(self.process_id, using=self.using))
-
-    def _insert(
-        self,
-        kind: str,
-        pid: int,
-        concurrency: int,
-        queues: Sequence[str] | None,
-        on_gone: Callable[[], None] | None = None,
-    ) -> int:
-        columns: dict[str, Any] = {
-            "kind": kind,
-            "hostname": socket.gethostname()[:255],
-            "pid": pid,
-            "supervisor_id": self.process_id or None,
-            "queues": None if queues is None else json.dumps(list(queues)),
-            "concurrency": concurrency,
-            "started_at": None,
-        }
-        inserted: list[tuple[datetime]] = []
-        while not inserted:
-            columns["id"] = new_process_id()
-            inserted = statements.rows("register_process", columns, using=self.using)
-        [(columns["started_at"],)] = inserted
-        with self._lock:
-            self._rows[columns["id"]] = _Row(columns, on_gone)
-        return int(columns["id"])
 
 
 def delete_row(process_id: int, *, using: str) -> None:

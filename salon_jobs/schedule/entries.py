@@ -171,15 +171,13 @@ class DueTicks:
     after: datetime
 
 
-def due_ticks(entry: CronEntry, after: datetime, until: datetime, *, limit: int = TICKS_AT_ONCE) -> DueTicks:
-    """Return the ticks in (after, until] that are within the entry's window at ``until``, at most ``limit``.
+def due_ticks(entry: CronEntry, after: datetime, until: datetime) -> DueTicks:
+    """Return the ticks in (after, until] that are within the entry's window at ``until``, at most TICKS_AT_ONCE.
 
     Older ones count as missed. Work and memory are bounded, however long the pause was. If the clock went back
     (``until`` before ``after``), there are no ticks, and ``after`` stays. Pure: the result depends on the arguments
     alone.
     """
-    if limit < 1:
-        raise ValueError(f"limit must be at least 1, not {limit}")
     after, until = as_utc(after), as_utc(until)
     if until <= after:
         return DueTicks((), 0, after)
@@ -188,5 +186,5 @@ def due_ticks(entry: CronEntry, after: datetime, until: datetime, *, limit: int 
         just_before_window = until - entry.window - timedelta.resolution
         missed = sum(1 for _ in islice(entry.expression.between(after, just_before_window), TICKS_AT_ONCE))
         after = just_before_window
-    ticks = tuple(islice(entry.expression.between(after, until), limit))
+    ticks = tuple(islice(entry.expression.between(after, until), TICKS_AT_ONCE))
     return DueTicks(ticks, missed, after if ticks else until)

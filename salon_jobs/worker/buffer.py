@@ -54,14 +54,13 @@ class JobBuffer:
         with self._filled:
             return self._room()
 
-    def wait_for_room(self, timeout_s: float) -> bool:
-        """Wait until there is room, the buffer is closed, or the time is up; return whether there is room."""
+    def wait_for_room(self, timeout_s: float) -> None:
+        """Wait until there is room, the buffer is closed, or the time is up."""
         with self._emptied:
             # In this order: a thread whose job ends looks at the flag after it has made room.
             self._claimer_waits = True
             self._emptied.wait_for(lambda: self._closed or self._room() > 0, timeout_s)
             self._claimer_waits = False
-            return self._room() > 0
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Wait until no job waits, runs, or has an end to be written; return False if the time is up first."""

@@ -357,9 +357,9 @@ class ChildSupervisor(Loop):
 
     def _register(self, child: ChildProcess) -> None:
         options = self._plan.options
-        process_id = self._heartbeat.register_child(
+        process_id = self._heartbeat.insert(
             KIND,
-            child.pid,
+            pid=child.pid,
             concurrency=options.concurrency,
             queues=options.served,
             on_gone=lambda: self.kill("its row is gone: others declared it dead, or a failover lost its claims"),

@@ -9,9 +9,9 @@ import pytest
 
 from salon_jobs.core import metrics
 from salon_jobs.core.errors import ConfigurationError
-from salon_jobs.core.metrics import BUCKETS, METRICS, MOST_VALUES, MetricType, Sample, Timings, bucket_of
+from salon_jobs.core.metrics import BUCKETS, MOST_VALUES, MetricType, Sample, Timings, bucket_of
 from salon_jobs.process.exposition import exposition
-from tests.metrics import of, shown
+from tests.metrics import METRICS, of, shown
 
 
 def test_names_follow_the_conventions() -> None:

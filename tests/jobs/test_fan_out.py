@@ -33,6 +33,13 @@ def test_one_statement_adds_a_job_per_store(stores: list[UUID]) -> None:
     assert rows == [(store, "k:7", "7", LATER, "queued") for store in stores]
 
 
+def test_the_alias_that_is_given_adds_the_jobs(stores: list[UUID]) -> None:
+    with transaction.atomic(using="owner"):
+        assert fan_out(tasks.in_store, using="owner").inserted == 3
+        transaction.set_rollback(True, using="owner")
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
+
+
 def test_a_key_that_names_the_store_gets_each_stores_id(stores: list[UUID]) -> None:
     from project.salon.tasks.reservation import expire_tentative_for_store
 

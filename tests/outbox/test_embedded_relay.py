@@ -23,11 +23,11 @@ class LateHeartbeat(Heartbeat):
 
     refusals = 0
 
-    def register_embedded(self, kind: str) -> int:
+    def insert(self, kind: str, **options: Any) -> int:
         if self.refusals:
             self.refusals -= 1
             raise OperationalError("the connection is lost")
-        return super().register_embedded(kind)
+        return super().insert(kind, **options)
 
 
 @pytest.fixture

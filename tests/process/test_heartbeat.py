@@ -48,7 +48,7 @@ def test_ids_of_later_processes_are_greater_and_fit_into_json(monkeypatch: pytes
 def test_two_processes_never_share_an_id(heartbeat: Heartbeat, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = iter([heartbeat.process_id, heartbeat.process_id, 7])
     monkeypatch.setattr(heartbeats, "new_process_id", lambda: next(ids))
-    assert heartbeat.register_embedded("relay") == 7
+    assert heartbeat.insert("relay") == 7
     assert seen("SELECT id, kind FROM salon_jobs_process ORDER BY 1") == [
         (7, "relay"),
         (heartbeat.process_id, "supervisor"),
@@ -58,7 +58,7 @@ def test_two_processes_never_share_an_id(heartbeat: Heartbeat, monkeypatch: pyte
 def test_a_process_without_jobs_inserts_its_lost_row_again(
     heartbeat: Heartbeat, caplog: pytest.LogCaptureFixture
 ) -> None:
-    heartbeat.register_embedded("relay")
+    heartbeat.insert("relay")
     before = seen(ROWS)
     change("DELETE FROM salon_jobs_process")
     heartbeat.wake()
@@ -70,7 +70,7 @@ def test_a_process_without_jobs_inserts_its_lost_row_again(
 
 def test_a_process_that_runs_jobs_is_replaced_and_its_row_not_inserted_again(heartbeat: Heartbeat) -> None:
     gone: list[Any] = []
-    child = heartbeat.register_child("worker", 1, concurrency=1, queues=None, on_gone=lambda: gone.append(1))
+    child = heartbeat.insert("worker", pid=1, on_gone=lambda: gone.append(1))
     change("DELETE FROM salon_jobs_process WHERE id = %s", child)
     heartbeat.wake()
     eventually(lambda: gone)
@@ -93,7 +93,7 @@ def test_it_comes_as_soon_as_any_loop_finds_the_database_back(heartbeat: Heartbe
 
 
 def test_a_row_that_was_dropped_stays_away(heartbeat: Heartbeat) -> None:
-    relay = heartbeat.register_embedded("relay")
+    relay = heartbeat.insert("relay")
     heartbeat.drop(relay)
     change("DELETE FROM salon_jobs_process")
     heartbeat.wake()

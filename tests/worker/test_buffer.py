@@ -179,19 +179,15 @@ def test_waiting_for_room_ends_with_room_and_with_closing() -> None:
     queue = JobBuffer(1)
     queue.put([job(1)])
     running = take(queue)
-    assert not queue.wait_for_room(0)
-    answers: list[bool] = []
-    waiter = threading.Thread(target=lambda: answers.append(queue.wait_for_room(10)), daemon=True)
-    waiter.start()
-    end(queue, running)
-    waiter.join(10)
-    assert answers == [True]
-    queue.put([job(number) for number in range(3000)])
-    waiter = threading.Thread(target=lambda: answers.append(queue.wait_for_room(10)), daemon=True)
-    waiter.start()
-    queue.close()
-    waiter.join(10)
-    assert answers == [True, False]
+    queue.wait_for_room(0)
+    for make_room in (lambda: end(queue, running), queue.close):
+        assert queue.room() == 0
+        waiter = threading.Thread(target=queue.wait_for_room, args=[60], daemon=True)
+        waiter.start()
+        make_room()
+        waiter.join(10)
+        assert not waiter.is_alive()
+        queue.put([job(number) for number in range(3000)])
 
 
 def test_what_waits_longer_than_a_second_behind_a_long_job_is_handed_back(clock: Clock) -> None:
