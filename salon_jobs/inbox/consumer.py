@@ -181,25 +181,20 @@ class Consumer(Loop):
                 self.error = error
                 self.stopping.set()
                 return None
-            self._log(error)
+            if isinstance(error, Error):
+                connections[self.using].errors_occurred = True
+            if type(self._trouble) is not type(error):  # only the first of its class is logged
+                if isinstance(error, NotReady):
+                    log_event(logging.WARNING, events.SOURCE_LOST, consumer=self.name, **_fields(error))
+                elif isinstance(error, Error):
+                    log_event(logging.WARNING, events.DATABASE_LOST, loop=f"consumer {self.name}", **_fields(error))
+                else:
+                    log_event(logging.ERROR, events.CONSUMER_FAILED, exc_info=error, consumer=self.name)
             self._trouble = error
             self._failures += 1
             self.stopping.wait(_WAITS.delay(self._failures).total_seconds())
             tidy_connections()
             return None
-
-    def _log(self, error: Exception) -> None:
-        """Log an error unless it is of the same class as the last one."""
-        if isinstance(error, Error):
-            connections[self.using].errors_occurred = True
-        if type(self._trouble) is type(error):
-            return
-        if isinstance(error, NotReady):
-            log_event(logging.WARNING, events.SOURCE_LOST, consumer=self.name, **_fields(error))
-        elif isinstance(error, Error):
-            log_event(logging.WARNING, events.DATABASE_LOST, loop=f"consumer {self.name}", **_fields(error))
-        else:
-            log_event(logging.ERROR, events.CONSUMER_FAILED, exc_info=error, consumer=self.name)
 
 
 def _fields(error: Exception) -> dict[str, Any]:

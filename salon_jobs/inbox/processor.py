@@ -233,8 +233,18 @@ class Processor:
             for message in messages:
                 if stopping():
                     result.give_back += _deliveries([message])
-                else:
-                    self._process_alone(message, result)
+                    continue
+                try:
+                    self._commit([message], result)
+                except OperationalError as own_error:
+                    if _is_outage(own_error):
+                        raise
+                    # A deadlock, a lock timeout, a full disk: not the message's fault, however often it was delivered.
+                    result.give_back += _deliveries([message])
+                except Exception as own_error:  # recorded with the message
+                    if _is_outage(own_error):
+                        raise
+                    self._commit([message.rejected(_reason(own_error))], result)
         return result
 
     def retry_requested(self) -> int:
@@ -243,18 +253,6 @@ class Processor:
         while self._retry_one():
             count += 1
         return count
-
-    def _process_alone(self, message: ParsedMessage, result: BatchResult) -> None:
-        try:
-            self._commit([message], result)
-        except Exception as error:  # recorded with the message
-            if _is_outage(error):
-                raise
-            if isinstance(error, OperationalError):
-                # A deadlock, a lock timeout, a full disk: not the message's fault, however often it was delivered.
-                result.give_back += _deliveries([message])
-            else:
-                self._commit([message.rejected(_reason(error))], result)
 
     def _commit(self, messages: Sequence[ParsedMessage], result: BatchResult) -> None:
         """Commit messages in one transaction; give back those with a transient reason until delivered too often."""

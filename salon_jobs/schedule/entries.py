@@ -18,7 +18,6 @@ from salon_jobs.schedule.cron import CronExpression
 if TYPE_CHECKING:
     from django.tasks import Task as DjangoTask
 
-    from salon_jobs.jobs.registry import TaskDeclaration
     from salon_jobs.jobs.task import Task
 
 GRACE: Final = timedelta(minutes=5)
@@ -106,33 +105,6 @@ def cron(
     GRACE). ``name`` defaults to the task's name. Does not access the database. Raises CronInvalid for an invalid line,
     zone, target, payload, backfill or name.
     """
-    task = _declaration_of(target)
-    task_name = task.name
-    name = task_name if name is None else name
-    if not isinstance(name, str) or not name.strip() or "\0" in name or len(name) > _NAME_LENGTH:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise CronInvalid(f"the name of a cron entry is a string of 1 to {_NAME_LENGTH} characters, not {shown(name)}")
-    backfill = timedelta() if backfill is None else backfill
-    if not isinstance(backfill, timedelta) or backfill < timedelta():  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise CronInvalid(
-            f"cron entry for {task_name!r}: backfill is a timedelta of zero or more, not {shown(backfill)}"
-        )
-    entry = CronEntry(
-        name=name,
-        expression=CronExpression(line, timezone),
-        task_name=task_name,
-        payload=_payload_builder(payload, task_name),
-        backfill=backfill,
-    )
-    if not callable(payload):
-        try:
-            task.payload.bind((), {} if payload is None else payload)
-        except PayloadInvalid as error:
-            raise CronInvalid(f"the payload of cron entry {name!r} does not fit: {error}") from error
-    cron_entries.add(entry)
-    return entry
-
-
-def _declaration_of(target: object) -> TaskDeclaration:
     try:
         task = registry.declaration_of(target)
     except TaskInvalid as error:
@@ -142,7 +114,28 @@ def _declaration_of(target: object) -> TaskDeclaration:
             f"{task.name!r} is a store task; cron starts system tasks: let one call fan_out(…) to start it for every"
             " store"
         )
-    return task
+    name = task.name if name is None else name
+    if not isinstance(name, str) or not name.strip() or "\0" in name or len(name) > _NAME_LENGTH:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise CronInvalid(f"the name of a cron entry is a string of 1 to {_NAME_LENGTH} characters, not {shown(name)}")
+    backfill = timedelta() if backfill is None else backfill
+    if not isinstance(backfill, timedelta) or backfill < timedelta():  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise CronInvalid(
+            f"cron entry for {task.name!r}: backfill is a timedelta of zero or more, not {shown(backfill)}"
+        )
+    entry = CronEntry(
+        name=name,
+        expression=CronExpression(line, timezone),
+        task_name=task.name,
+        payload=_payload_builder(payload, task.name),
+        backfill=backfill,
+    )
+    if not callable(payload):
+        try:
+            task.payload.bind((), {} if payload is None else payload)
+        except PayloadInvalid as error:
+            raise CronInvalid(f"the payload of cron entry {name!r} does not fit: {error}") from error
+    cron_entries.add(entry)
+    return entry
 
 
 def _payload_builder(payload: object, task_name: str) -> Callable[[datetime], dict[str, Any]] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -105,7 +105,13 @@ class Scheduler(Loop):
                 self._ticks[entry.name, "missed"] += due.missed
                 first = entry.expression.next_after(after)
                 log_event(logging.WARNING, events.CRON_MISSED, entry=entry.name, missed=due.missed, first=first)
-            self._fire_in_order(entry, due.ticks)
+            for tick in due.ticks:
+                fired = self._try_to_fire(entry, tick)
+                if fired is None:  # it delays the later ones until it succeeds or is too old to backfill
+                    break
+                self._handled[entry.name] = tick
+                if fired:
+                    self._lateness[entry.name] = max(0.0, (now - tick).total_seconds())
             next_at = min(next_at, entry.expression.next_after(now))
         return max(0.0, (next_at - now).total_seconds())
 
@@ -120,16 +126,6 @@ class Scheduler(Loop):
         if failed := [name for name, result in results.items() if result is None]:
             raise CronInvalid(f"entries that could not be fired for {instant.isoformat()}: {', '.join(failed)}")
         return sum(map(bool, results.values()))
-
-    def _fire_in_order(self, entry: CronEntry, ticks: Sequence[datetime]) -> None:
-        """Fire an entry's ticks; one that fails delays the later ones until it succeeds or is too old to backfill."""
-        for tick in ticks:
-            fired = self._try_to_fire(entry, tick)
-            if fired is None:
-                return
-            self._handled[entry.name] = tick
-            if fired and self._now is not None:
-                self._lateness[entry.name] = max(0.0, (self._now - tick).total_seconds())
 
     def _try_to_fire(self, entry: CronEntry, tick: datetime, *, advance: bool = True) -> bool | None:
         """Fire one tick; return whether this added its job, or None if it failed, which is logged once per tick.
