@@ -71,14 +71,23 @@ def duration(text: str) -> timedelta:
     raise argparse.ArgumentTypeError(f"{shown(text)} is not a duration; write 90s, 30m, 12h, 7d or 2w, 36500d at most")
 
 
-def instant(text: str, direction: int = -1) -> datetime:
-    """Parse an age (90s, 12h, 7d …), in ``direction`` 1 a time from now, or an aware ISO 8601 instant, for argparse."""
-    with suppress(argparse.ArgumentTypeError):
-        return datetime.now(UTC) + direction * duration(text)
+def iso_instant(text: str) -> datetime:
+    """Parse an aware ISO 8601 instant, for argparse."""
     with suppress(ValueError):
         at = datetime.fromisoformat(text)
         if at.tzinfo is not None:
             return at
+    raise argparse.ArgumentTypeError(
+        f"{shown(text)} is not an ISO 8601 instant with a time zone; write 2026-05-05T18:00:00Z"
+    )
+
+
+def instant(text: str, direction: int = -1) -> datetime:
+    """Parse an age (90s, 12h, 7d …), in ``direction`` 1 a time from now, or an aware ISO 8601 instant, for argparse."""
+    with suppress(argparse.ArgumentTypeError):
+        return datetime.now(UTC) + direction * duration(text)
+    with suppress(argparse.ArgumentTypeError):
+        return iso_instant(text)
     example = "12 hours ago" if direction < 0 else "in 12 hours"
     raise argparse.ArgumentTypeError(f"{shown(text)} is not a time; write 12h for {example}, or 2026-05-06T03:00+09:00")
 

@@ -27,6 +27,7 @@ from salon_jobs.core.terminal import Painted, Screen
 from salon_jobs.core.text import visible, visible_lines
 from salon_jobs.core.units import distance, with_noun
 from salon_jobs.db.read_only import ServerReadOnly, failed_read_only
+from salon_jobs.management.arguments import os_user
 from salon_jobs.verbs import Verb
 
 _BATCH: Final = 1000
@@ -115,6 +116,11 @@ class Console:
 
     def __getitem__(self, option: str) -> Any:
         return self.options[option]
+
+    def given(self, *names: str, **fields: str) -> dict[str, Any]:
+        """Return the options that were given, each by its own name or that of the field it selects."""
+        options = {**dict(zip(names, names, strict=True)), **fields}
+        return {field: self[option] for field, option in options.items() if self[option] is not None}
 
     @property
     def using(self) -> str:
@@ -237,9 +243,11 @@ class Console:
                 text = value if isinstance(value, str) else _json(value, ensure_ascii=False)
                 self.write(f"\n{paint(name, 'bold')}\n{printable_lines(text)}")
 
-    def confirm(self, question: str, *, otherwise: str = "nothing was changed", remedy: str = "pass --yes") -> None:
-        """Ask unless ``--yes``. Raises CommandError: ``otherwise`` after a no, ``remedy`` without a terminal."""
-        if not self["yes"]:
+    def confirm(
+        self, question: str, *, unless: str = "yes", otherwise: str = "nothing was changed", remedy: str = "pass --yes"
+    ) -> None:
+        """Ask unless that option is given. Raises CommandError: ``otherwise`` after a no, ``remedy`` if nobody can."""
+        if not self[unless]:
             ask(question, self.err, otherwise=otherwise, remedy=remedy)
 
     def progress(self, what: str, count: int) -> None:
@@ -247,6 +255,12 @@ class Console:
         if time.monotonic() - self._progress_at >= _PROGRESS_EVERY_S:
             self._progress_at = time.monotonic()
             self.note(f"{count:,} {what}")
+
+    def change_named(self, verb: Verb, name: str, *, kind: str = "") -> None:
+        """Change the row of this name, or of this kind and name, without a question, and report it."""
+        key = f"{kind}:{name}" if kind else name
+        verb.change([key], using=self.using, **({"by": os_user()} if verb.takes_by else {}))
+        self.result({verb.done: {kind: name} if kind else name}, f"{verb.done}: {f'{kind} {name}'.strip()}")
 
     def change(self, verb: Verb, ids: Sequence[int], *, known: int | None = None, **arguments: Any) -> None:
         """Ask unless none of the rows is ``known``, change a thousand rows at a time, and report.

@@ -251,7 +251,7 @@ def test_gwt_07_the_command_fires_three_in_the_morning_in_japan_once(database: N
     ("arguments", "expected"),
     [
         (("--burst", "--at", "yesterday"), "not an ISO 8601 instant"),
-        (("--burst", "--at", "2026-05-05T18:00:00"), "has no time zone"),
+        (("--burst", "--at", "2026-05-05T18:00:00"), "instant with a time zone"),
         (("--at", "2026-05-05T18:00:00Z"), "--at goes with --burst"),
         (("--health-addr", "8081"), "expected HOST:PORT"),
     ],

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 from datetime import datetime
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from salon_jobs.core.text import shown
 from salon_jobs.core.units import with_noun
+from salon_jobs.management.arguments import iso_instant
 from salon_jobs.management.service import ServiceCommand
 from salon_jobs.process.preflight import check_worker
 from salon_jobs.schedule.entries import cron_entries
 from salon_jobs.schedule.scheduler import Scheduler
-
-
-def instant(text: str) -> datetime:
-    """Parse an aware ISO 8601 instant, for argparse."""
-    try:
-        value = datetime.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{shown(text)} is not an ISO 8601 instant; write 2026-05-05T18:00:00Z"
-        ) from None
-    if value.tzinfo is None:
-        raise argparse.ArgumentTypeError(f"{shown(text)} has no time zone; write 2026-05-05T18:00:00Z")
-    return value
 
 
 class Command(ServiceCommand):
@@ -39,7 +25,7 @@ class Command(ServiceCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
-            "--at", type=instant, metavar="INSTANT", help="with --burst: fire only the ticks of this instant"
+            "--at", type=iso_instant, metavar="INSTANT", help="with --burst: fire only the ticks of this instant"
         )
         super().add_arguments(parser)
 

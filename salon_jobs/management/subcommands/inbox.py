@@ -33,9 +33,8 @@ class Inbox(Subcommand):
     def run(self, console: Console) -> None:
         """Run the action. Raises CommandError for IDs that do not exist, and without a terminal to confirm on."""
         ids: list[int] = list(dict.fromkeys(console["id"]))
-        fields = {"id__in": ids or None, "consumer": console["consumer"]}
-        criteria = {field: value for field, value in fields.items() if value is not None}
-        messages = InboxMessage.objects.using(console.using).filter(**criteria).order_by("id")
+        messages = InboxMessage.objects.using(console.using).filter(**console.given("consumer")).order_by("id")
+        messages = messages.filter(id__in=ids) if ids else messages
         match console["action"]:
             case "list":
                 console.rows(

@@ -66,12 +66,8 @@ class ListJobs(Subcommand):
 
         On a narrow screen these are below each row, so that the names of tasks have room.
         """
-        criteria = JobCriteria(
-            states=tuple(console["state"] or ()),
-            store_id=console["store"],
-            job_key=console["key"],
-            **{name: console[name] for name in ("task", "queue", "error_class", "since", "until")},
-        )
+        given = console.given("task", "queue", "error_class", "since", "until", store_id="store", job_key="key")
+        criteria = JobCriteria(states=tuple(console["state"] or ()), **given)
         found = list(find_jobs(criteria, using=console.using).defer("payload", "trace")[: console["limit"] + 1])
         jobs: list[Any] = found[: console["limit"]]
         now = datetime.now(UTC)
@@ -238,8 +234,7 @@ class ChangeJobs(VerbSubcommand):
 
     def run(self, console: Console) -> None:
         """Count, ask, change, report. Raises CommandError when nothing is selected, or without a terminal."""
-        fields = {"task": console["task"], "store_id": console["store"], "queue": console["queue"]}
-        criteria = {field: value for field, value in fields.items() if value is not None}
+        criteria = console.given("task", "queue", store_id="store")
         if bool(console["id"]) == bool(criteria):
             raise CommandError("name the jobs by IDs, or by --task, --store and --queue")
         jobs = Job.objects.using(console.using)

@@ -13,7 +13,7 @@ from salon_jobs.core.records import JobState
 from salon_jobs.core.terminal import Painted
 from salon_jobs.dashboard.labels import pause_of, store_names
 from salon_jobs.jobs import limits
-from salon_jobs.management.arguments import add_options, os_user, unknown_names
+from salon_jobs.management.arguments import add_options, unknown_names
 from salon_jobs.management.output import Console
 from salon_jobs.management.subcommands import Subcommand, VerbSubcommand
 from salon_jobs.models import Job, Limit
@@ -45,19 +45,18 @@ class SetLimits(Subcommand):
 
     def run(self, console: Console) -> None:
         """Set the limit, if one is named, and write the current limits. Raises CommandError, OptionInvalid."""
-        has_scope = any(console[name] is not None for name in ("queue", "task", "store", "key"))
+        scope = console.given("queue", "task", "key", store_id="store")
         # Omitted options keep their value.
-        values = {name: console[name] for name in ("max_concurrency", "rate") if console[name] is not None}
+        values = console.given("max_concurrency", "rate")
         values |= {"max_concurrency": None} if console["as_declared"] else {}
         values |= {"rate": None} if console["no_rate"] else {}
         values |= {"lift": True} if console["lift"] else {}
-        if has_scope and not values:
+        if scope and not values:
             raise CommandError("nothing to set: pass --max-concurrency, --lift, --as-declared, --rate or --no-rate")
-        if values and not has_scope:
+        if values and not scope:
             raise CommandError("nothing to limit: pass --queue, --task (with --key) or --store")
         if values:
-            scope = {"queue": console["queue"], "task": console["task"], "store_id": console["store"]}
-            limits.limit(**scope, key=console["key"], using=console.using, **values)
+            limits.limit(**scope, **values, using=console.using)
         rows: list[Sequence[object]] = [("limit", "paused", "at once", "per second", "declared")]
         details: list[str] = []
         listed = limits.list_limits(using=console.using)
@@ -82,14 +81,13 @@ class Pause(VerbSubcommand):
 
     def run(self, console: Console) -> None:
         """Do it and report it. Raises CommandError for a name that no task and no waiting job has: perhaps a typo."""
-        [(kind, value)] = [(kind, console[kind]) for kind in ("queue", "task", "store") if console[kind] is not None]
+        [(kind, value)] = console.given("queue", "task", "store").items()
         verb, name = self.verb, limits.limit_name(Limit.Kind(kind), str(value))
         if verb.takes_by and not console["yes"] and list(unknown_names(console.options)):
             queued = Job.objects.using(console.using).filter(state=JobState.QUEUED, **{kind: name})
             if not queued.exists():
                 raise CommandError(f"Unknown {kind} {name!r}; nothing was {verb.done}. Pass --yes to pause it anyway.")
-        verb.change([f"{kind}:{name}"], using=console.using, **({"by": os_user()} if verb.takes_by else {}))
-        console.result({verb.done: {kind: name}}, f"{verb.done}: {kind} {name}")
+        console.change_named(verb, name, kind=kind)
 
 
 LIMITS: Final = (*map(Pause, verbs_of(Limit).values()), SetLimits())

@@ -15,7 +15,7 @@ from salon_jobs.core.units import with_noun
 from salon_jobs.erasure import cancel_store, erase_store, export_store, running_jobs, store_state
 from salon_jobs.jobs.limits import pause
 from salon_jobs.management.arguments import add_options, duration, os_user
-from salon_jobs.management.output import Console, ask, listed_counts
+from salon_jobs.management.output import Console, listed_counts
 from salon_jobs.management.subcommands import Subcommand
 
 _POLL_S: Final = 0.25
@@ -46,14 +46,12 @@ class EraseStore(Subcommand):
         if state.running and not console["cancel"]:
             jobs = with_noun(state.running, "running job")
             raise CommandError(f"the store has {jobs}: pass --cancel, or wait")
-        if state.unsent and not console["skip_unsent"]:
-            ask(
-                f"Give up {with_noun(len(state.unsent), 'unsent message')}?",
-                console.err,
-                otherwise="nothing was erased",
-                remedy="pass --skip-unsent, or wait until they are sent",
-            )
-        console.confirm(f"Erase all data held for store {store_id}?", otherwise="nothing was erased")
+        otherwise = "nothing was erased"
+        if state.unsent:
+            question = f"Give up {with_noun(len(state.unsent), 'unsent message')}?"
+            remedy = "pass --skip-unsent, or wait until they are sent"
+            console.confirm(question, unless="skip_unsent", otherwise=otherwise, remedy=remedy)
+        console.confirm(f"Erase all data held for store {store_id}?", otherwise=otherwise)
         pause(store_id=store_id, by=os_user(), using=using)
         if console["cancel"]:
             cancel_store(store_id, using=using)
