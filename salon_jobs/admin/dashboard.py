@@ -239,7 +239,7 @@ class DashboardAdmin(ReadOnlyAdmin):
 def _now(request: HttpRequest) -> dict[str, Any]:
     using = reader(request)
     live, relaying = processes.processes(using=using), relays.relaying(using=using)
-    names = {each.id: f"{each.hostname}/{each.pid}" for each in live}
+    names = {each.id: each.name for each in live}
     waiting, totals = queues.waiting(using=using), relays.totals(using=using)
     tasks = statistics.totals(queues.HOUR, using=using)
     return {

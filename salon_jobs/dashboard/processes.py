@@ -42,6 +42,11 @@ class ProcessAtWork:
     jobs: tuple[HeldJob, ...]
 
     @property
+    def name(self) -> str:
+        """Its host and process ID."""
+        return f"{self.hostname}/{self.pid}"
+
+    @property
     def serves(self) -> str:
         """Which queues a worker serves, in words."""
         return served_in_words(self.queues)

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from django import template
 from django.urls import reverse
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 
@@ -73,3 +73,24 @@ def linked(
     named = next(iter(wanted.values()), "") if key.endswith("-") else ""
     is_zero = SafeString(' class="zero"' if shown in (0, "0") else "")
     return format_html('<a id="{}{}"{} href="{}?{}">{}</a>', key, named, is_zero, url, urlencode(wanted), shown)
+
+
+@register.simple_tag(takes_context=True)
+def linked_row(context: dict[str, Any], shown: object, model: str, pk: int | None, key: str) -> SafeString:
+    """Format a name as a link to a row's page, for users who may see it; ``key`` and the row's ID are the link's id."""
+    request = context["request"]
+    if pk is None or not request.user.has_perm(f"salon_jobs.view_{model}"):
+        return format_html("{}", shown)
+    url = reverse(f"admin:salon_jobs_{model}_change", args=[pk], current_app=request.resolver_match.namespace)
+    return format_html('<a id="{}{}" href="{}">{}</a>', key, pk, url, shown)
+
+
+@register.simple_tag
+def columns(label: str, *heads: str) -> SafeString:
+    """Begin a table that scrolls by itself, with the heads of its columns; "#" marks a column of numbers."""
+    cells = ((SafeString(' class="n"' if head.startswith("#") else ""), head.removeprefix("#")) for head in heads)
+    return format_html(
+        '<div class="scroll" tabindex="0" role="region" aria-label="{}"><table>\n<thead><tr>{}</tr></thead>',
+        label,
+        format_html_join("", '<th scope="col"{}>{}</th>', cells),
+    )

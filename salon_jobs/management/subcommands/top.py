@@ -197,7 +197,7 @@ def _summary(queued: Waiting, live: tuple[ProcessAtWork, ...], screen: Screen) -
         ),
         f"{with_noun(len(workers), 'worker')}, {with_noun(running, 'job')} running",
     ]
-    silent = [f"{each.kind} {each.hostname}/{each.pid}" for each in live if each.silent]
+    silent = [f"{each.kind} {each.name}" for each in live if each.silent]
     notes = [("silent", silent, "red"), ("paused", list(queued.paused), "yellow")]
     return [
         *(screen.clip(line) for line in lines),
@@ -255,7 +255,7 @@ def _running(live: tuple[ProcessAtWork, ...], most: int) -> Section:
             str(job.id),
             duration(job.for_s),
             *([job.store and names[job.store]] if stores else []),
-            f"{process.hostname}/{process.pid}",
+            process.name,
         )
         for job, process in held[:most]
     )
