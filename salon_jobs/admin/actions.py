@@ -195,7 +195,7 @@ class Action:
                 messages.warning(request, f"{text} Run the action again, or use manage.py salon_jobs.")
                 break
         more = unchanged - len(reasons)
-        report(request, changed=changed, reasons=reasons, done=done, noun=noun, more=more, links=links)
+        say_changed(request, changed=changed, reasons=reasons, done=done, noun=noun, more=more, links=links)
         for detail, count in still_to_come.items():
             messages.success(request, f"{count:,} of them: {detail}.")
 
@@ -313,7 +313,7 @@ def log_changed(request: HttpRequest, rows: Sequence[Any], done: str) -> None:
     LogEntry.objects.log_actions(user_id=user.pk, queryset=list(rows), action_flag=CHANGE, change_message=done)
 
 
-def report(
+def say_changed(
     request: HttpRequest,
     *,
     changed: int,
@@ -323,7 +323,7 @@ def report(
     more: int = 0,
     links: Sequence[SafeString] = (),
 ) -> None:
-    """Report how many rows were changed, with links to the first, why some were not, and how many more were not."""
+    """Say how many rows were changed, with links to the first, why some were not, and how many more were not."""
     if changed:
         shown = format_html_join("", "{}{}", ((", " if number else " ", link) for number, link in enumerate(links)))
         messages.success(request, format_html("{} {}.{}", with_noun(changed, noun), done, shown))

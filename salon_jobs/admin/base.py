@@ -221,20 +221,11 @@ class ReaderAdmin(ModelAdmin):
     is_internal: ClassVar[bool] = False
     # Internal pages that the list links to.
     related: ClassVar[tuple[type[models.Model], ...]] = ()
-    # Fields that a row's page leaves out if they are empty.
-    optional: ClassVar[tuple[str, ...]] = ()
     # Large columns that only a row's page reads.
     deferred: ClassVar[tuple[str, ...]] = ()
     # What an empty list says about where rows come from.
     empty_hint: ClassVar[str] = ""
     list_class: ClassVar[type[ChangeList]] = ChangeList
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Have optional fields computed once per row, although a page first asks whether they are empty."""
-        super().__init_subclass__(**kwargs)
-        for name in vars(cls).get("optional", ()):
-            if callable(shown := getattr(cls, name, None)):
-                setattr(cls, name, _once(name, shown))
 
     class Media:
         css: ClassVar = {"all": ["salon_jobs/pages.css"]}
@@ -333,24 +324,6 @@ class ReaderAdmin(ModelAdmin):
         offered = super().get_list_filter(request)
         return [each for each in offered if conf.store_model or getattr(each, "parameter_name", "") != "store"]
 
-    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Leave out empty fields, fields hidden from the user, and sections without fields."""
-        unseen = self.hidden_fields(request)
-        for name in () if obj is None else self.optional:
-            if name not in unseen:
-                shown = getattr(self, name, None)
-                value = shown(obj) if callable(shown) else getattr(obj, name)
-                unseen |= {name} if value in (None, "", 0, "-") else set()
-        kept = [
-            (name, {**each, "fields": [field for field in each["fields"] if field not in unseen]})
-            for name, each in super().get_fieldsets(request, obj)
-        ]
-        return [(name, each) for name, each in kept if each["fields"]]
-
-    def hidden_fields(self, request: HttpRequest) -> set[str]:
-        """Return the fields that the user may not see, and those of the store in a project without stores."""
-        return set() if conf.store_model else {"store", "store_link"}
-
     def has_module_permission(self, request: HttpRequest) -> bool:
         """Return whether the index lists the page: not if it is internal, or the settings do not configure its part."""
         is_listed = configured_parts()[self.part] and not self.is_internal
@@ -368,19 +341,6 @@ class ReaderAdmin(ModelAdmin):
 
     def _is_for(self, request: HttpRequest) -> bool:
         return self.has_rows_of_stores or sees_all_stores(request)
-
-
-def _once(name: str, shown: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return a display function that remembers, in the row, what it has shown."""
-
-    @wraps(shown)
-    def remembered(model_admin: Any, row: Any) -> Any:
-        known: dict[str, Any] = row.__dict__.setdefault("_shown", {})
-        if name not in known:
-            known[name] = shown(model_admin, row)
-        return known[name]
-
-    return remembered
 
 
 def address_of_list(model: type[models.Model], site: AdminSite) -> str:
@@ -424,6 +384,34 @@ class ReadOnlyAdmin(ReaderAdmin):
     # Whether the admin's log can have entries of a row, from its actions.
     has_history: ClassVar[bool] = False
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Have what a page shows computed once per row, although the page first asks whether it is empty."""
+        super().__init_subclass__(**kwargs)
+        for name, shown in list(vars(cls).items()):
+            if hasattr(shown, "short_description"):
+                setattr(cls, name, _once(name, shown))
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Leave out empty fields, fields hidden from the user, and sections without fields."""
+        hidden = self.hidden_fields(request)
+
+        def is_seen(field: Any) -> bool:
+            if obj is None or field in hidden:
+                return field not in hidden
+            shown = getattr(self, field, None)
+            value = shown(obj) if callable(shown) else getattr(obj, field)
+            return value not in (None, "", "-")
+
+        kept = [
+            (name, {**each, "fields": [field for field in each["fields"] if is_seen(field)]})
+            for name, each in super().get_fieldsets(request, obj)
+        ]
+        return [(name, each) for name, each in kept if each["fields"]]
+
+    def hidden_fields(self, request: HttpRequest) -> set[str]:
+        """Return the fields that the user may not see, and those of the store in a project without stores."""
+        return set() if conf.store_model else {"store", "store_link"}
+
     def described(self, rows: list[Any], request: HttpRequest) -> list[Any]:
         """Give the rows of a list, or the one of a page, what is shown of them, in few queries."""
         return rows
@@ -455,6 +443,18 @@ class ReadOnlyAdmin(ReaderAdmin):
             raise DisallowedModelAdminLookup(f"{self.opts.verbose_name_plural} have no filter {lookup!r}")
         return "\0" not in value
 
+    def matches(self, request: HttpRequest, term: str) -> Q | None:
+        """Return which rows match a search term, each by an index; None: those that match ``search_fields``."""
+        return None
+
+    def get_search_results(self, request: HttpRequest, queryset: QuerySet[Any], search_term: str) -> tuple[Any, bool]:
+        """Search by ``matches``, if the admin has its own."""
+        term = search_term.strip()
+        matches = self.matches(request, term) if term else None
+        if matches is None:
+            return super().get_search_results(request, queryset, term)
+        return queryset.filter(matches), False
+
     def has_add_permission(self, request: HttpRequest, obj: models.Model | None = None) -> bool:
         """Refuse: jobs are enqueued by code."""
         return False
@@ -466,6 +466,19 @@ class ReadOnlyAdmin(ReaderAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: models.Model | None = None) -> bool:
         """Refuse: pruning deletes."""
         return False
+
+
+def _once(name: str, shown: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return a display function that remembers, in the row, what it has shown."""
+
+    @wraps(shown)
+    def remembered(model_admin: Any, row: Any) -> Any:
+        known: dict[str, Any] = row.__dict__.setdefault("_shown", {})
+        if name not in known:
+            known[name] = shown(model_admin, row)
+        return known[name]
+
+    return remembered
 
 
 def id_or_uuid(term: str, *, uuid_field: str) -> Q:

@@ -46,6 +46,11 @@ def json_of(name: str, description: str, *, hides_empty: bool = False) -> Displa
     return _display_of(name, description, lambda value: "-" if hides_empty and not value else as_json(value))
 
 
+def count_of(name: str, description: str) -> Display:
+    """Return the display function of a row's count, with a dash for zero, which its page leaves out."""
+    return _display_of(name, description, lambda count: f"{count:,}" if count else "-")
+
+
 def scope_name(kind: str, name: str) -> str:
     """Format what a limit or a pause applies to; a store by its name."""
     return f"{kind} {store_name(UUID(name)) if kind == Limit.Kind.STORE else name}"

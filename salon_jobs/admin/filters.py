@@ -14,13 +14,13 @@ from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 
 from salon_jobs.admin.base import reader, sees_all_stores
-from salon_jobs.core.records import JobState, MessageStatus
+from salon_jobs.core.records import JobState
 from salon_jobs.core.units import error_name
 from salon_jobs.dashboard.labels import store_name
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.search import enqueued, error_classes, failure_kinds, in_every_state, of_no_store
 from salon_jobs.models import CronEntryState, CronTick, DestinationState, InboxMessage, Job, Message
-from salon_jobs.outbox.queries import oldest_searched
+from salon_jobs.outbox.queries import RARE, oldest_searched
 from salon_jobs.tenancy.active import current_store_id
 
 
@@ -237,13 +237,12 @@ class ErrorGroupFilter(NameFilter):
 
 
 _ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
-_RARE = (MessageStatus.FAILED, MessageStatus.SKIPPED)
 _LOOKED_AT_FOR_CHOICES = 1000
 
 
 def bounded(request: HttpRequest, found: QuerySet[Message]) -> QuerySet[Message]:
     """Leave out rows below the newest ids, unless an index finds them, as it does failed and skipped ones."""
-    if request.GET.get("status__exact") in _RARE:
+    if request.GET.get("status__exact") in RARE:
         return found
     return found.filter(pk__gt=oldest_searched(using=reader(request)))
 

@@ -49,7 +49,6 @@ class InboxAdmin(ActionAdmin):
         ("Times", {"fields": ("received_at_time", "dismissed", "deliveries")}),
         ("Details", {"fields": ("message_id",), "classes": ("collapse",)}),
     )
-    optional = ("code", "reason", "job_link", "event", "producer", "store", "shown_raw", "dismissed")
     deferred = ("raw",)
     received = age_of("received_at", "received")
     received_at_time = time_of("received_at", "received")

@@ -10,7 +10,7 @@ from django.contrib import admin
 from django.contrib.admin.models import LogEntry
 from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
+from django.db.models import Q
 from django.http import HttpRequest, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
@@ -100,7 +100,7 @@ _BADGES = {
 }
 
 
-_OPTIONAL_TIMES = ("claimed", "started", "ended", "waited", "took", "asked_to_end", "expires", "of_tick")
+_TIMES = ("enqueued_at", "due_at", "claimed", "started", "ended", "waited", "took")
 
 
 class JobAdmin(ActionAdmin):
@@ -128,22 +128,8 @@ class JobAdmin(ActionAdmin):
         ("State", {"fields": ("status", "waiting", "failure", "outcome", "attempt_count", "process")}),
         ("Task", {"fields": ("task_link", "queue_link", "store_link", "origin", "then")}),
         ("Payload and errors", {"fields": ("shown_payload", "errors", "retries_ahead")}),
-        ("Times", {"fields": ("enqueued_at", "due_at", *_OPTIONAL_TIMES)}),
+        ("Times", {"fields": (*_TIMES, "asked_to_end", "expires", "of_tick")}),
         ("Details", {"fields": ("priority", "job_key", "concurrency_key", "trace_link"), "classes": ("collapse",)}),
-    )
-    optional = (
-        "waiting",
-        "failure",
-        "outcome",
-        "process",
-        "store_link",
-        "origin",
-        "then",
-        "errors",
-        "retries_ahead",
-        *_OPTIONAL_TIMES,
-        "job_key",
-        "concurrency_key",
     )
     deferred = ("payload",)
     shown_payload = json_of("payload", "payload")
@@ -193,13 +179,9 @@ class JobAdmin(ActionAdmin):
         is_whole = request.GET.keys() <= {"state__exact", "o", "p", "e"}
         return is_whole and sees_all_stores(request) and request.GET.get("state__exact") in _ENDED
 
-    def get_search_results(self, request: HttpRequest, queryset: QuerySet[Job], search_term: str) -> tuple[Any, bool]:
-        """Search for exact matches of the number, store or key, whichever the term can be; each has an index."""
-        term = search_term.strip()
-        if not term:
-            return queryset, False
-        matches = with_key(term) | id_or_uuid(term, uuid_field="store_id")
-        return queryset.filter(matches), False
+    def matches(self, request: HttpRequest, term: str) -> Q:
+        """Match the number, store or key, whichever the term can be; each has an index."""
+        return with_key(term) | id_or_uuid(term, uuid_field="store_id")
 
     def get_urls(self) -> list[URLPattern]:
         """Return the pages, including that of grouped errors."""
@@ -345,19 +327,15 @@ class JobAdmin(ActionAdmin):
             lines = [f"claimed {distance(job.started_at, job.now)}"]
         else:
             ended = f"{job.state} {distance(job.finished_at, job.now)}" if job.finished_at else ""
-            lines = [part for part in (ended, "" if took == "-" else f"ran {took}") if part]
-        return self._with_below(ago(job.created_at, job.now), lines)
+            lines = [ended, "" if took == "-" else f"ran {took}"]
+        return below(ago(job.created_at, job.now), *lines)
 
     @admin.display(description="ended", ordering="finished_at")
     def finished(self, job: Any) -> SafeString:
         """Show when the job ended, and below when it was enqueued and how long it ran."""
         took = self.took(job)
-        lines = [f"enqueued {distance(job.created_at, job.now)}", *([] if took == "-" else [f"ran {took}"])]
-        return self._with_below(ago(job.finished_at, job.now), lines)
-
-    @staticmethod
-    def _with_below(shown: SafeString, lines: list[str]) -> SafeString:
-        return format_html("{}{}", shown, format_html_join("", "<small>{}</small>", ((part,) for part in lines)))
+        lines = [f"enqueued {distance(job.created_at, job.now)}", "" if took == "-" else f"ran {took}"]
+        return below(ago(job.finished_at, job.now), *lines)
 
     @admin.display(description="claimed")
     def claimed(self, job: Any) -> SafeString | str:

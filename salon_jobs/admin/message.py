@@ -6,15 +6,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import Q, QuerySet
+from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 
-from salon_jobs.admin.actions import Action, ActionAdmin, ActionForm, actions_of, log_changed, report, user_name
+from salon_jobs.admin.actions import Action, ActionAdmin, ActionForm, actions_of, log_changed, say_changed, user_name
 from salon_jobs.admin.base import ReadOnlyAdmin, id_or_uuid, reader, sees_all_stores
-from salon_jobs.admin.cells import age_of, badge, below, json_of, time_of
+from salon_jobs.admin.cells import age_of, badge, below, count_of, json_of, time_of
 from salon_jobs.admin.filters import (
     DestinationFilter,
     DestinationStateFilter,
@@ -27,7 +27,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import MessageStatus
 from salon_jobs.core.units import counted, with_noun
 from salon_jobs.dashboard.labels import ago, instant, pause_of, who_paused
-from salon_jobs.dashboard.relays import COUNTED, why_not_sent
+from salon_jobs.dashboard.relays import COUNTED, blocker_of, why_not_sent
 from salon_jobs.models import BlockedAggregate, DestinationState, Message, Process, RelayPartition, Replay
 from salon_jobs.outbox.control import MOST, MessageCriteria, replay_messages
 from salon_jobs.tenancy.active import current_store_id
@@ -56,7 +56,7 @@ class ReplayAction(Action):
         log_changed(request, list(Replay.objects.using(using).filter(pk__in=[replayed.replay_id or 0])), done)
         reasons = [f"Message {each.id} was not {done}: {each.detail}." for each in replayed.refused]
         more = max(len(reasons) - 5, 0)
-        report(request, changed=replayed.messages, reasons=reasons[:5], done=done, noun="message", more=more)
+        say_changed(request, changed=replayed.messages, reasons=reasons[:5], done=done, noun="message", more=more)
 
 
 def _criteria(queryset: QuerySet[Message]) -> MessageCriteria:
@@ -69,9 +69,14 @@ class DestinationLinkAdmin(ActionAdmin):
     @admin.display(description="destination")
     def destination(self, row: Message | BlockedAggregate) -> SafeString | str:
         """Link to the destination, which staff of one store may not see."""
-        if row._state.db != conf.reader_database or current_store_id() is not None:
+        if not _is_for_operators(row):
             return row.aggregate_type
         return self.link_to_list(DestinationState, row.aggregate_type, q=row.aggregate_type)
+
+
+def _is_for_operators(row: Model) -> bool:
+    """Return whether the row is shown to someone who sees all stores."""
+    return row._state.db == conf.reader_database and current_store_id() is None
 
 
 def retries(count: int) -> str:
@@ -94,20 +99,8 @@ class MessageAdmin(DestinationLinkAdmin):
     fieldsets = (
         (None, {"fields": ("state", "delivery", "last_error", "event", "destination", "aggregate_id", "store")}),
         (None, {"fields": ("shown_payload", "shown_headers")}),
-        ("Times", {"fields": ("written", "sent", "ended", "retry_count", "retry")}),
+        ("Times", {"fields": ("written", "sent", "ended", "attempts", "retry")}),
         ("Details", {"fields": ("message_id", "producer", "replay_of", "partition"), "classes": ("collapse",)}),
-    )
-    optional = (
-        "last_error",
-        "aggregate_id",
-        "store",
-        "shown_headers",
-        "sent",
-        "ended",
-        "retry_count",
-        "retry",
-        "producer",
-        "replay_of",
     )
     deferred = ("payload", "headers")
     shown_payload = json_of("payload", "payload")
@@ -115,6 +108,7 @@ class MessageAdmin(DestinationLinkAdmin):
     written = time_of("created_at", "written")
     sent = time_of("sent_at", "published")
     ended = time_of("ended_at", "failed or skipped")
+    attempts = count_of("retry_count", "failed attempts")
     retry = time_of("retry_at", "next attempt")
 
     def described(self, rows: list[Any], request: HttpRequest) -> list[Any]:
@@ -122,8 +116,8 @@ class MessageAdmin(DestinationLinkAdmin):
         using = reader(request)
         pending = [row for row in rows if row.status == MessageStatus.PENDING]
         heads = BlockedAggregate.objects.using(using).in_bulk([row.pk for row in pending], field_name="head_id")
-        kinds = {row.aggregate_type for row in pending} if sees_all_stores(request) else ()
-        states = DestinationState.objects.using(using).in_bulk(kinds) if kinds else {}
+        destinations = {row.aggregate_type for row in pending} if sees_all_stores(request) else ()
+        states = DestinationState.objects.using(using).in_bulk(destinations) if destinations else {}
         for row in pending:
             row.head = heads.get(row.pk)
             state = states.get(row.aggregate_type)
@@ -131,19 +125,13 @@ class MessageAdmin(DestinationLinkAdmin):
                 row.held = f"destination {'paused' if state.paused else 'down'}"
         return super().described(rows, request)
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Message], search_term: str
-    ) -> tuple[Any, bool]:
-        """Search for exact matches of the number, UUID or aggregate ID, whichever the term can be."""
-        term = search_term.strip()
-        if not term:
-            return queryset, False
+    def matches(self, request: HttpRequest, term: str) -> Q:
+        """Match the number, UUID or aggregate ID, whichever the term can be."""
         # Those of an aggregate: open ones by their index, others among the newest ids.
         rows = Message.objects.using(reader(request)).filter(aggregate_id=term).order_by("-pk")
         is_open = rows.filter(aggregate_type__in=known_destinations(request), status__in=_OPEN)
         newest = [found.values_list("pk", flat=True)[:_SEARCHED] for found in (is_open, bounded(request, rows))]
-        matches = Q(pk__in=[*newest[0], *newest[1]]) | id_or_uuid(term, uuid_field="message_id")
-        return queryset.filter(matches), False
+        return Q(pk__in=[*newest[0], *newest[1]]) | id_or_uuid(term, uuid_field="message_id")
 
     def state_of(self, row: Any) -> str:
         """Return the status; of a pending message that waits for its next attempt or an operator, "blocked"."""
@@ -182,15 +170,13 @@ class MessageAdmin(DestinationLinkAdmin):
         """Show whether the message can be sent, or what blocks it."""
         if message.status not in _OPEN:
             return "Sent" if message.status == MessageStatus.PUBLISHED else "Will not be sent"
-        # What blocks the message's aggregate, or the message itself if it belongs to none.
-        aggregate = {"aggregate_type": message.aggregate_type, "aggregate_id": message.aggregate_id}
-        blocked = aggregate if message.aggregate_id else {"head_id": message.pk}
-        holder = BlockedAggregate.objects.using(message._state.db).filter(**blocked).first()
+        using = message._state.db
+        holder = blocker_of(message.pk, message.aggregate_type, message.aggregate_id, using=using)
         if holder is None:
             if message.status != MessageStatus.PENDING:
                 return "Failed; blocks no other message"
             # Staff of one store may not know what keeps the destination from taking messages.
-            if message._state.db != conf.reader_database or current_store_id() is not None:
+            if not _is_for_operators(message):
                 return "Ready to send"
             reasons = why_not_sent([message.aggregate_type], using=conf.reader_database)
             reason = reasons.get(message.aggregate_type, "ready to send")
@@ -216,10 +202,10 @@ class BlockedAggregateAdmin(DestinationLinkAdmin):
     search_fields = ("aggregate_id__exact", "head_id__exact")
     search_help_text = "The full ID of an aggregate, or the number of the message that blocks it"
     readonly_fields = ("head",)
-    fields = ("state", "head", "code", "error", "destination", "aggregate_id", "store", "start", "retry_count", "retry")
-    optional = ("code", "error", "aggregate_id", "store", "retry_count", "retry")
+    fields = ("state", "head", "code", "error", "destination", "aggregate_id", "store", "start", "attempts", "retry")
     start = time_of("since", "since")
     blocked = age_of("since", "since")
+    attempts = count_of("retry_count", "failed attempts")
     retry = time_of("retry_at", "next attempt")
     actions = actions_of(BlockedAggregate)
 
@@ -251,7 +237,6 @@ class DestinationAdmin(ActionAdmin):
     empty_hint = "A destination appears with the first message that is sent there."
     list_display = ("aggregate_type", "progress", "since", "why", "row_actions")
     fields = ("aggregate_type", "state", "pause", "start", "outage_code", "outage", "sent_there")
-    optional = ("pause", "start", "outage_code", "outage")
     sortable_by = ()
     start = time_of("outage_since", "down since")
     since = age_of("outage_since", "down since")

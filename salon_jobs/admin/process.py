@@ -14,7 +14,7 @@ from django.utils.safestring import SafeString
 
 from salon_jobs.admin.actions import BATCH, Action, ActionAdmin, ActionForm, actions_of, log_changed
 from salon_jobs.admin.base import ReadOnlyAdmin, may, reader
-from salon_jobs.admin.cells import age_of, as_json, badge, below, lines_of, time_of
+from salon_jobs.admin.cells import age_of, as_json, badge, below, count_of, lines_of, time_of
 from salon_jobs.admin.filters import EntryFilter
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import SalonJobsError
@@ -35,7 +35,6 @@ class ProcessAdmin(ReadOnlyAdmin):
     empty_hint = "Start a worker: python manage.py runworker."
     list_display = ("process", "serves", "running", "heartbeat", "age")
     fields = ("serves", "running", "heartbeat", "started", "supervisor")
-    optional = ("serves", "running", "supervisor")
     ordering = ("-heartbeat_at",)
     sortable_by = ()
     started = time_of("started_at", "started")
@@ -233,9 +232,10 @@ class FanOutAdmin(ReadOnlyAdmin):
     is_internal = True
     empty_hint = "fan_out() adds a job of a store task for every store."
     list_display = ("name", "added", "waiting", "paused_stores", "age")
-    fields = ("task", "label", "progress", "inserted", "kept", "paused", "of_tick", "created")
-    optional = ("label", "kept", "paused", "of_tick")
+    fields = ("task", "label", "progress", "inserted", "waiting", "paused_stores", "of_tick", "created")
     sortable_by = ()
+    waiting = count_of("kept", "already queued")
+    paused_stores = count_of("paused", "paused stores")
     of_tick = time_of("tick", "cron tick")
     created = time_of("created_at", "added")
     age = age_of("created_at", "added")
@@ -248,15 +248,6 @@ class FanOutAdmin(ReadOnlyAdmin):
     @admin.display(description="jobs added")
     def added(self, record: FanOutRecord) -> int:
         return record.inserted
-
-    @admin.display(description="already queued")
-    def waiting(self, record: FanOutRecord) -> int:
-        """Show how many stores already had a waiting job with the key."""
-        return record.kept
-
-    @admin.display(description="paused stores")
-    def paused_stores(self, record: FanOutRecord) -> int:
-        return record.paused
 
     def progress(self, record: FanOutRecord) -> SafeString:
         """Count the jobs, with a link to them."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.contrib import admin
-from django.db.models import QuerySet
+from django.db.models import Q
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
@@ -29,7 +27,6 @@ class JobResultAdmin(ReadOnlyAdmin):
         ("Times", {"fields": ("enqueued", "due", "started", "ended", "took", "deleted")}),
         ("Details", {"fields": ("priority", "public_id", "worker_id"), "classes": ("collapse",)}),
     )
-    optional = ("store", "public_id")
     deferred = ("payload", "value")
     shown_value = json_of("value", "returned")
     shown_payload = json_of("payload", "payload")
@@ -43,10 +40,9 @@ class JobResultAdmin(ReadOnlyAdmin):
     ordering = ("-job_id",)
     sortable_by = ()
 
-    def get_search_results(self, request: HttpRequest, queryset: QuerySet[JobResult], search_term: str) -> Any:
-        """Search for the number or the public ID of a job."""
-        term = search_term.strip()
-        return (queryset.filter(id_or_uuid(term, uuid_field="public_id")) if term else queryset), False
+    def matches(self, request: HttpRequest, term: str) -> Q:
+        """Match the number or the public ID of a job."""
+        return id_or_uuid(term, uuid_field="public_id")
 
     @admin.display(description="job")
     def job(self, row: JobResult) -> SafeString:

@@ -44,13 +44,17 @@ class DestinationAtWork:
 class ParkedAggregate:
     """One aggregate that waits for an operator."""
 
-    id: int
     aggregate_type: str
     aggregate_id: str
     head_id: int
     store: UUID | None
     since: datetime
     code: str
+
+    @property
+    def name(self) -> str:
+        """Its ID, or the message that has none."""
+        return self.aggregate_id or f"message {self.head_id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,12 @@ def why_not_sent(destinations: Iterable[str], *, using: str) -> dict[str, str]:
     return reasons
 
 
+def blocker_of(message: int, aggregate_type: str, aggregate_id: str, *, using: str | None) -> BlockedAggregate | None:
+    """Return the row that blocks a message's aggregate, or the message itself if it belongs to none."""
+    blocked = {"aggregate_type": aggregate_type, "aggregate_id": aggregate_id} if aggregate_id else {"head_id": message}
+    return BlockedAggregate.objects.using(using).filter(**blocked).first()
+
+
 def parked(*, using: str) -> tuple[ParkedAggregate, ...]:
     """List the ten aggregates parked last, among the newest 10,000 blocked ones.
 
@@ -110,7 +120,7 @@ def parked(*, using: str) -> tuple[ParkedAggregate, ...]:
     rows = BlockedAggregate.objects.using(using)
     oldest = Coalesce(Subquery(rows.order_by("-pk").values("pk")[9_999:10_000]), 0)
     parked = rows.filter(pk__gte=oldest, status=BlockedAggregate.Status.PARKED).order_by("-pk")
-    columns = ("pk", "aggregate_type", "aggregate_id", "head_id", "store_id", "since", "code")
+    columns = ("aggregate_type", "aggregate_id", "head_id", "store_id", "since", "code")
     return tuple(ParkedAggregate(*row) for row in parked.values_list(*columns)[:10])
 
 

@@ -293,7 +293,7 @@ def test_a_jobs_page_links_its_trace_where_the_settings_say_so(client: Client, s
         _ = conf.trace_link
     odd = add(trace='"<script>"')
     settings.SALON_JOBS = {**settings.SALON_JOBS, "TRACE_LINK": None}
-    assert "<script>" not in client.get(f"{JOBS}{odd}/change/").content.decode().split("field-trace_link")[1][:300]
+    assert "field-trace_link" not in client.get(f"{JOBS}{odd}/change/").content.decode()
 
 
 def test_a_row_of_the_list_shows_what_one_came_for_and_acts_on_it_alone(client: Client) -> None:

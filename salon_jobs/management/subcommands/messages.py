@@ -18,8 +18,8 @@ from salon_jobs.core.records import MessageStatus
 from salon_jobs.core.redaction import redacted
 from salon_jobs.core.text import shown
 from salon_jobs.core.units import with_noun
-from salon_jobs.dashboard.relays import why_not_sent
-from salon_jobs.management.arguments import add_options, os_user
+from salon_jobs.dashboard.relays import blocker_of, why_not_sent
+from salon_jobs.management.arguments import add_options
 from salon_jobs.management.output import Console, instant, printable
 from salon_jobs.management.subcommands import Subcommand, VerbSubcommand, add_group
 from salon_jobs.models import BlockedAggregate, DestinationState, Message
@@ -42,8 +42,8 @@ def _message_id(text: str) -> int | UUID:
 
 def _matching(console: Console, status: str | None) -> tuple[QuerySet[Message], bool]:
     """Return the messages that the filters select, newest first, and whether every message was searched."""
-    criteria = {name: console[name] for name in _FILTERS if name != "store"}
-    return find_messages(status=status, store_id=console["store"], using=console.using, **criteria)
+    criteria = console.given("aggregate_type", "aggregate_id", "event", "since", store_id="store")
+    return find_messages(status=status, using=console.using, **criteria)
 
 
 def _numbers(ids: Sequence[int | UUID], using: str) -> list[int]:
@@ -58,9 +58,9 @@ def _numbers(ids: Sequence[int | UUID], using: str) -> list[int]:
 
 def _waiting(messages: Sequence[Mapping[str, Any]], using: str) -> list[str]:
     """Return for each pending message why its destination takes none; "" for others."""
-    kinds = [each["aggregate_type"] if each["status"] == MessageStatus.PENDING else "" for each in messages]
-    reasons = why_not_sent(filter(None, kinds), using=using) if any(kinds) else {}
-    return [reasons.get(kind, "") for kind in kinds]
+    destinations = [each["aggregate_type"] if each["status"] == MessageStatus.PENDING else "" for each in messages]
+    reasons = why_not_sent(filter(None, destinations), using=using) if any(destinations) else {}
+    return [reasons.get(name, "") for name in destinations]
 
 
 class ListMessages(Subcommand):
@@ -109,21 +109,19 @@ class ShowMessage(Subcommand):
             raise CommandError(f"there is no message {number}")
         hidden = {name: redacted(message[name], conf.redact) for name in ("payload", "headers")}
         [waiting] = _waiting([message], using)
-        # The row that blocks the message's aggregate, possibly because of this message.
-        aggregate = {name: message[name] for name in ("aggregate_type", "aggregate_id")}
-        is_blocked = aggregate if message["aggregate_id"] else {"head_id": number}
-        columns = ("head_id", "status", "retry_count", "retry_at", "since", "code", "error")
-        is_open = message["status"] in ("pending", "failed")
-        rows = BlockedAggregate.objects.using(using).filter(**is_blocked).values(*columns)
-        holder: Any = rows.first() if is_open else None
+        holder = None
+        if message["status"] in ("pending", "failed"):
+            holder = blocker_of(number, message["aggregate_type"], message["aggregate_id"], using=using)
         if console["json"]:
-            console.result({**message, **hidden, "waiting": waiting, "blocked_by": holder}, "")
+            columns = ("head_id", "status", "retry_count", "retry_at", "since", "code", "error")
+            blocked_by = holder and {name: getattr(holder, name) for name in columns}
+            console.result({**message, **hidden, "waiting": waiting, "blocked_by": blocked_by}, "")
             return
         blocked = ""
         if holder is not None:
-            by_itself = holder["head_id"] == number
-            by = "its aggregate, by this message" if by_itself else f"by message {holder['head_id']}"
-            blocked = f"{by}: {holder['status']} since {instant(holder['since'])}"
+            by_itself = holder.head_id == number
+            by = "its aggregate, by this message" if by_itself else f"by message {holder.head_id}"
+            blocked = f"{by}: {holder.status} since {instant(holder.since)}"
         console.page(
             f"message {number} {message['event']}",
             message["status"],
@@ -160,8 +158,7 @@ class ChangeMessages(VerbSubcommand):
 
     def run(self, console: Console) -> None:
         """Count, ask, change, report. Raises CommandError when nothing is selected, or without a terminal."""
-        has_filters = any(console[name] is not None for name in _FILTERS)
-        if bool(console["id"]) == has_filters or (console["id"] and console.options.get("code")):
+        if bool(console["id"]) == bool(console.given(*_FILTERS)) or (console["id"] and console.options.get("code")):
             raise CommandError(f"name the messages by IDs, or {self.which} by --aggregate-type, --event, --store …")
         self.change(console, _numbers(console["id"], console.using) or sorted(self.matching(console)))
 
@@ -219,8 +216,7 @@ class ReplayMessages(VerbSubcommand):
 
     def run(self, console: Console) -> None:
         """Preview, ask, replay, report. Raises CommandError without a terminal to confirm on; OptionInvalid."""
-        names = ("aggregate_type", "aggregate_id", "event", "from_id", "to_id", "since", "until")
-        given: dict[str, Any] = {name: console[name] for name in names if console[name] is not None}
+        given = console.given("aggregate_type", "aggregate_id", "event", "from_id", "to_id", "since", "until")
         if console["status"]:
             given["statuses"] = tuple(dict.fromkeys(console["status"]))
         criteria = MessageCriteria(ids=tuple(_numbers(console["id"], console.using)), **given)
@@ -297,9 +293,7 @@ class PauseDestination(VerbSubcommand):
 
     def run(self, console: Console) -> None:
         """Do it and report it. Raises MessageInvalid."""
-        verb, name = self.verb, console["aggregate_type"]
-        verb.change([name], using=console.using, **({"by": os_user()} if verb.takes_by else {}))
-        console.result({verb.done: name}, f"{verb.done}: {name}")
+        console.change_named(self.verb, console["aggregate_type"])
 
 
 class ShowGate(Subcommand):
