@@ -151,7 +151,7 @@ def running_on_a_thread(process_id: int, jobs: Sequence[ClaimedJob], **bounds: i
     leases = leases_of(process_id)
     finisher = Finisher(leases, queue.forget, abandon, **bounds)
     deadlines = DeadlineWatcher(using="default")
-    runner = Runner(queue, finisher, leases, 0, abandon, in_flight=InFlightTable(1), deadlines=deadlines)
+    runner = Runner(queue, finisher, leases, 0, in_flight=InFlightTable(1), deadlines=deadlines)
     queue.put(list(jobs))
     finisher.start()
     deadlines.start()

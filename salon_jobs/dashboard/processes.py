@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
+from uuid import UUID
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.db.statements import rows
@@ -22,6 +23,7 @@ class HeldJob:
 
     id: int
     task: str
+    store: UUID | None
     for_s: float
 
 
@@ -80,7 +82,10 @@ def processes(*, using: str) -> tuple[ProcessAtWork, ...]:
     for row in rows("processes_at_work", using=using):
         number, kind, hostname, pid, supervisor_id, queues, concurrency, started_at, beat_s_ago, held, jobs = row
         served = None if queues is None else tuple(json.loads(queues))
-        shown = tuple(HeldJob(each["id"], each["task"], each["for_s"] or 0.0) for each in jobs)
+        shown = tuple(
+            HeldJob(each["id"], each["task"], each["store"] and UUID(each["store"]), each["for_s"] or 0.0)
+            for each in jobs
+        )
         process = number, kind, hostname, pid, supervisor_id, served, concurrency, started_at, beat_s_ago, held, shown
         found.append(ProcessAtWork(*process))
     return tuple(found)

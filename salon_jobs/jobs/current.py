@@ -20,8 +20,8 @@ from salon_jobs.core.records import ClaimedJob, KeptResult
 from salon_jobs.core.tracing import Run, headers_of
 from salon_jobs.db.connections import in_transaction, refuse_lost_transaction
 from salon_jobs.db.instants import to_project
-from salon_jobs.jobs.options import LONGEST_DAYS, check_duration
 from salon_jobs.jobs.leases import Leases
+from salon_jobs.jobs.options import LONGEST_DAYS, check_duration
 from salon_jobs.jobs.results import encode_result
 from salon_jobs.tenancy.active import open_store
 
@@ -82,6 +82,8 @@ class RunningJob:
     ended: float | None = field(default=None, init=False)
     # Whether a statement of this run has ended the job as succeeded, perhaps in a transaction that is still open.
     finished: bool = field(default=False, init=False)
+    # Whether its success is committed, for all that is known.
+    is_written: bool = field(default=False, init=False)
     # A statement that may have ended the job was sent, or its COMMIT, and what became of it is not known for sure.
     is_unclear: bool = field(default=False, init=False)
     # Written by other threads of the worker: what interrupted this run first, and when to interrupt it (monotonic

@@ -58,11 +58,7 @@ def fan_out(
     )
     then = None if options.then is None else follow_up(options.then)
     sent = Sent(emitted=False, system=SYSTEM, destination=job.queue, name=job.task)
-    with (
-        sending(sent),
-        enqueue_cursor(using=using, remedy=_AS_WORKER) as cursor,
-        transaction.atomic(using=using),
-    ):
+    with sending(sent), enqueue_cursor(using=using, remedy=_AS_WORKER) as cursor, transaction.atomic(using=using):
         parameters: dict[str, Any] = {
             **replace(job, trace=current_trace()).parameters(),
             "marker": _MARKER,

@@ -72,7 +72,18 @@ class Pruner:
         Never touches a queued or running job. Raises database errors; what was already deleted stays deleted.
         """
         end = self._clock() + _ROUND_S
-        turns = self._turns()
+        # A fan-out goes no later than its failed jobs: without them it would look as if they had succeeded.
+        fan_outs_kept = min(conf.retain_failed or _TICKS_KEPT, _TICKS_KEPT)
+        turns: list[_Turn] = [
+            partial(self._turn, "fan_outs", prune_old("fan_outs"), fan_outs_kept),
+            *(partial(self._jobs_turn, state, age) for state, age in retained().items() if age is not None),
+            # They are kept until they expire; the errors of the results' jobs go with the others.
+            *(partial(self._turn, kind, prune_old(kind), timedelta(0)) for kind in ("results", "unique")),
+            partial(self._turn, "ticks", statements.load("prune_ticks"), _TICKS_KEPT),
+            *(partial(self._turn, kind, prune_old(kind), _STATISTICS_KEPT) for kind in ("statistics", "depths")),
+        ]
+        if (age := conf.retain_succeeded) is not None:
+            turns.append(partial(self._errors_turn, max(age, _ERRORS_KEPT)))
         counts = PruneCounts()
         while turns:
             # One batch of each in turn, so that a kind with many rows does not starve the others.
@@ -87,19 +98,6 @@ class Pruner:
         if counts.deleted:
             log_event(logging.INFO, events.PRUNED, **counts.deleted)
         return counts
-
-    def _turns(self) -> list[_Turn]:
-        # A fan-out goes no later than its failed jobs: without them it would look as if they had succeeded.
-        fan_outs_kept = min(conf.retain_failed or _TICKS_KEPT, _TICKS_KEPT)
-        turns: list[_Turn] = [partial(self._turn, "fan_outs", prune_old("fan_outs"), fan_outs_kept)]
-        turns += [partial(self._jobs_turn, state, age) for state, age in retained().items() if age is not None]
-        if (age := conf.retain_succeeded) is not None:
-            turns.append(partial(self._errors_turn, max(age, _ERRORS_KEPT)))
-        # They are kept until they expire; the errors of the results' jobs go with the others.
-        turns += [partial(self._turn, kind, prune_old(kind), timedelta(0)) for kind in ("results", "unique")]
-        turns.append(partial(self._turn, "ticks", statements.load("prune_ticks"), _TICKS_KEPT))
-        turns += [partial(self._turn, kind, prune_old(kind), _STATISTICS_KEPT) for kind in ("statistics", "depths")]
-        return turns
 
     def _jobs_turn(self, state: JobState, age: timedelta) -> tuple[Mapping[str, int], bool]:
         jobs, errors = prune_jobs(state, age, using=self._using)

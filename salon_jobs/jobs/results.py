@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
 import msgspec
 
 from salon_jobs.core.errors import JobDoesNotExist, NoResult, ResultInvalid
-from salon_jobs.core.records import EnqueueAction, JobState, KeptResult
+from salon_jobs.core.records import EnqueueAction, JobState
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of
 from salon_jobs.db.instants import to_project
 from salon_jobs.jobs.payload import encode
 
-J = TypeVar("J")
+if TYPE_CHECKING:
+    from salon_jobs.jobs.current import RunningJob
+
+R = TypeVar("R", bound="RunningJob")
 _WITHOUT_RESULT: Final = {
     JobState.QUEUED: " yet: it is queued",
     JobState.RUNNING: " yet: it is running",
@@ -148,17 +151,17 @@ def encode_result(task: str, value: object) -> str:
         ) from error
 
 
-def in_statements(results: Sequence[tuple[J, KeptResult | None]], most: int) -> Iterator[list[tuple[J, KeptResult]]]:
-    """Yield results in parts of at most ``most`` characters, or of a single one that is longer."""
-    part, size = list[tuple[J, KeptResult]](), 0
-    for job, result in results:
-        if result is None:
+def in_statements(runs: Sequence[R], most: int) -> Iterator[list[R]]:
+    """Yield the runs that keep a result, in parts of at most ``most`` characters, or of a single one that is longer."""
+    part, size = list[R](), 0
+    for run in runs:
+        if run.result is None:
             continue
-        if part and size + len(result.value) > most:
+        if part and size + len(run.result.value) > most:
             yield part
             part, size = [], 0
-        part.append((job, result))
-        size += len(result.value)
+        part.append(run)
+        size += len(run.result.value)
     if part:
         yield part
 

@@ -45,21 +45,18 @@ class StartConditions:
         elif not any(serves(queues, job.queue) for queues in self.served):
             found.append(f"no worker serves queue {job.queue}")
         for scope in scopes_of(job.queue, job.task, job.store_id, job.concurrency_key):
-            found += self._limited(scope)
+            limit, (kind, _, of) = self.limits[scope], scope.partition(":")
+            name = f"{kind} {self.store_name(UUID(of)) if kind == 'store' else of}"
+            if limit.paused:
+                at = limit.paused_at and timezone.localtime(limit.paused_at)
+                found.append(f"{name} is paused {pause_details(limit.paused_by, at)}".rstrip())
+            elif limit.max_concurrency is not None:
+                count = self.running[scope]
+                if count >= limit.max_concurrency:
+                    found.append(f"{name}: {with_noun(count, 'job')} running, limit {limit.max_concurrency:,}")
+            elif limit.rate is not None:
+                found.append(f"{name} is limited to {rate_text(limit.rate)}")
         return found
-
-    def _limited(self, scope: str) -> Iterable[str]:
-        limit, (kind, _, of) = self.limits[scope], scope.partition(":")
-        name = f"{kind} {self.store_name(UUID(of)) if kind == 'store' else of}"
-        if limit.paused:
-            at = limit.paused_at and timezone.localtime(limit.paused_at)
-            yield f"{name} is paused {pause_details(limit.paused_by, at)}".rstrip()
-        elif limit.max_concurrency is not None:
-            count = self.running[scope]
-            if count >= limit.max_concurrency:
-                yield f"{name}: {with_noun(count, 'job')} running, limit {limit.max_concurrency:,}"
-        elif limit.rate is not None:
-            yield f"{name} is limited to {rate_text(limit.rate)}"
 
 
 def serves(queues: Sequence[str] | None, queue: str) -> bool:

@@ -24,8 +24,8 @@ from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.current import RunningJob
-from salon_jobs.jobs.payload import STORE_ARGUMENT
 from salon_jobs.jobs.leases import Leases
+from salon_jobs.jobs.payload import STORE_ARGUMENT
 from salon_jobs.jobs.task import Task
 from salon_jobs.models import Job, Process
 from salon_jobs.outbox import queries as outbox

@@ -12,7 +12,6 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from types import FrameType
 from typing import Any, Final, NoReturn
 
 from salon_jobs.core import events, tracing
@@ -75,7 +74,7 @@ def run_child(descriptors: str) -> NoReturn:
     for signalled in (signal.SIGTERM, signal.SIGINT):
         # A service manager may signal every process of a group; only the supervisor decides. Not SIG_IGN: processes
         # that a handler starts would inherit that.
-        signal.signal(signalled, _ignore)
+        signal.signal(signalled, lambda *_: None)
     guard_copies()
     os.register_at_fork(after_in_child=stop_copied_loop)
     die_with_parent()
@@ -124,7 +123,7 @@ class _Child:
     def _die(self, thread: str, error: BaseException) -> None:
         """Exit at once: nothing of this process can be relied on. The supervisor rescues its jobs and replaces it."""
         if (worker := self._worker) is not None:
-            self._channel.send(facts=worker.facts(), unwritten=worker.unwritten_ids(), counted={"rows": []})
+            self._channel.send(facts=worker.facts(), unwritten=worker.finisher.unwritten_ids(), counted={"rows": []})
         exit_at_once(DEAD_EXIT)
 
     def _receive(self) -> None:
@@ -149,8 +148,8 @@ class _Reporter(Loop):
 
     def poll(self) -> float:
         report: dict[str, Any] = {"facts": self._worker.facts()}
-        if (stuck_s := self._worker.stuck_s) > _NAMED_AFTER_S:
-            report |= {"stuck_s": stuck_s, "unwritten": self._worker.unwritten_ids()}
+        if (stuck_s := self._worker.finisher.stuck_s) > _NAMED_AFTER_S:
+            report |= {"stuck_s": stuck_s, "unwritten": self._worker.finisher.unwritten_ids()}
         if logger.lost:
             report["log_lost"] = logger.lost
         try:
@@ -163,7 +162,3 @@ class _Reporter(Loop):
     def finish(self) -> bool:
         self.poll()
         return True
-
-
-def _ignore(_number: int, _frame: FrameType | None) -> None:
-    return

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from salon_jobs.core.records import NO_STORE, ClaimedJob
 from salon_jobs.jobs import registry
-from salon_jobs.jobs.limits import Limits
 from salon_jobs.jobs.leases import Leases
+from salon_jobs.jobs.limits import Limits
 from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.chunks import joins_chunk
 from salon_jobs.worker.fair_claim import Quota, claim_groups

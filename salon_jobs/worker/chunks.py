@@ -124,10 +124,9 @@ class ChunkRun(RunningJob):
         """Finish all jobs of the chunk, and commit if nothing else is open. Raises LeaseLost."""
         self.check_end()
         self.is_unclear = True
-        results = [(run.job, run.result) for run in self.runs]
-        for some in in_statements(results, MOST_PER_STATEMENT):
-            jobs, kept = [job for job, _ in some], [result for _, result in some]
-            if self.leases.finish_all(jobs, kept, ran_s=self.ran_s) < len(jobs):
+        for runs in in_statements(self.runs, MOST_PER_STATEMENT):
+            jobs = [run.job for run in runs]
+            if self.leases.finish_all(jobs, [run.result for run in runs], ran_s=self.ran_s) < len(jobs):
                 raise LeaseLost(f"jobs of the chunk of job {self.id} are no longer leased to this run")
         jobs = [run.job for run in self.runs if run.result is None]
         with executor.lease_lost(self):
@@ -171,11 +170,11 @@ class ChunkRun(RunningJob):
 
 
 def gather(
-    task: TaskDeclaration, jobs: list[ClaimedJob], buffer: JobBuffer, claimer: ChunkClaimer | None, outage: Outage
+    task: TaskDeclaration, jobs: list[ClaimedJob], buffer: JobBuffer, claimer: ChunkClaimer | None, *, using: str
 ) -> None:
     """Add to ``jobs``, of which there is one, those that run in one chunk with it: jobs that wait, then claimed ones.
 
-    If the database does not answer, the chunk runs without more. ``outage`` is the calling thread's.
+    If the database does not answer, the chunk runs without more.
     """
     [first] = jobs
     if not joins_chunk(task, first):
@@ -190,4 +189,4 @@ def gather(
 
     jobs += buffer.take_matching(matches, most - 1)
     if claimer is not None and len(jobs) < most:
-        outage.attempt(lambda: jobs.extend(claimer.claim(jobs[-1], most - len(jobs))))
+        Outage("chunk", using=using).attempt(lambda: jobs.extend(claimer.claim(jobs[-1], most - len(jobs))))

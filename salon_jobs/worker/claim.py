@@ -8,8 +8,8 @@ from functools import partial
 from typing import Final
 
 from salon_jobs.jobs import registry
-from salon_jobs.jobs.limits import Limits, load_limits
 from salon_jobs.jobs.leases import FEW, Leases
+from salon_jobs.jobs.limits import Limits, load_limits
 from salon_jobs.worker.fair_claim import Claim, FairClaim
 
 # Limits are loaded after a claim, so that a job that wakes an idle process need not wait; before it when twice as old.

@@ -44,7 +44,11 @@ def settle(running: RunningJob, outcome: Outcome) -> Outcome:
 
     Raises database errors, also when the job is held up (``is_held_up``); then call it again.
     """
-    if isinstance(outcome, Split):
+    if isinstance(outcome, Succeeded):
+        if outcome.finished or _finish(running):
+            report_successes(running.runs)
+            return outcome
+    elif isinstance(outcome, Split):
         if cast("ChunkRun", running).split(outcome):
             return outcome
     elif (state := _write(running, outcome)) is not None:
@@ -83,32 +87,31 @@ def settle(running: RunningJob, outcome: Outcome) -> Outcome:
     return Lost()
 
 
+def _finish(running: RunningJob) -> bool:
+    """Finish the job of a run that succeeded; return whether it was still owned."""
+    # An earlier try, whose answer was lost, may have finished it. This one is unclear until it is answered.
+    was_unclear, running.is_unclear = running.is_unclear, True
+    if running.leases.finish(running.job, running.result, ran_s=running.ran_s):
+        return True
+    running.is_unclear = was_unclear
+    return False
+
+
 def _write(running: RunningJob, outcome: Outcome) -> JobState | None:
-    """Write and log one outcome; return the job's state now, None when this run no longer owns the row."""
+    """Write and log any outcome but a success; return the job's state now, None if this run does not own the row."""
     job, leases = running.job, running.leases
     match outcome:
-        case Succeeded(finished=finished):
-            if not finished:
-                # An earlier try, whose answer was lost, may have finished it. This one is unclear until it is answered.
-                was_unclear, running.is_unclear = running.is_unclear, True
-                if not leases.finish(job, running.result, ran_s=running.ran_s):
-                    running.is_unclear = was_unclear
-                    return None
-            log_end(logging.INFO, events.JOB_SUCCEEDED, running)
-            return JobState.SUCCEEDED
         case Snoozed(delay=delay):
-            ended = leases.requeue([(job.id, job.lease)], delay=delay)
-            if not ended:
-                return None
-            log_end(logging.INFO, events.JOB_SNOOZED, running, delay_s=delay.total_seconds())
-            return ended[job.id].state
+            ended = leases.requeue([(job.id, job.lease)], delay=delay).get(job.id)
+            if ended is not None:
+                log_end(logging.INFO, events.JOB_SNOOZED, running, delay_s=delay.total_seconds())
+            return None if ended is None else ended.state
         case Released(begun=begun):
             wait = delay_of_release(running)
-            ended = leases.requeue([(job.id, job.lease)], delay=wait, unbegun=not begun)
-            if not ended:
-                return None
-            log_end(logging.WARNING, events.JOB_RELEASED, running)
-            return ended[job.id].state
+            ended = leases.requeue([(job.id, job.lease)], delay=wait, unbegun=not begun).get(job.id)
+            if ended is not None:
+                log_end(logging.WARNING, events.JOB_RELEASED, running)
+            return None if ended is None else ended.state
         case Cancelled(kind=kind, detail=detail):
             reason = kind if kind == detail else f"{kind}: {detail}"
             if not leases.cancel_run(job, reason, ran_s=running.ran_s):
@@ -121,58 +124,56 @@ def _write(running: RunningJob, outcome: Outcome) -> JobState | None:
             described, reason = report(error), f"expired: {error}"
             if not leases.expire_run(job, described, reason):
                 return None
-            expiry: dict[str, Any] = {"error_class": described.error_class, "code": described.code}
             log_end(
                 logging.WARNING,
                 events.JOB_EXPIRED,
                 running,
                 reason=reason,
                 waited_s=round(running.waited_s, 3),
-                **expiry,
+                error_class=described.error_class,
+                code=described.code,
             )
             return JobState.CANCELLED
-        case Errored():
-            return _write_error(running, outcome)
-        case Lost() | Unknown() | Split():
-            return None
-
-
-def _write_error(running: RunningJob, outcome: Errored) -> JobState | None:
-    job, error = running.job, outcome.error
-    if running.trace is not None:
-        running.trace.error = error
-    delay = running.declaration.backoff.delay(job.attempt)
-    described = report(error)
-    ended = running.leases.fail(
-        job,
-        described,
-        delay=delay,
-        final=not outcome.retryable,
-        reason=described.code or ("attempts_exhausted" if outcome.retryable else "not_retried"),
-        ran_s=running.ran_s,
-    )
-    if ended is None and not running.leases.failed_by(job):
-        return None
-    # If the row is no longer owned but failed under this lease, an earlier attempt was written and its answer lost.
-    state = JobState.FAILED if ended is None else ended.state
-    fields: dict[str, Any] = {
-        "error_class": described.error_class,
-        "code": described.code,
-        "error": described.message[:LONGEST_LOGGED],
-    }
-    match state:
-        case JobState.FAILED:
-            log_end(logging.ERROR, events.JOB_FAILED, running, exc_info=error, **fields)
-            reported = running.trace is not None and error in running.trace.reported
-            report_failure(FinalFailure(job.id, job.task, job.store_id, job.attempt, error, reported))
-        case JobState.CANCELLED:
-            log_end(logging.WARNING, events.JOB_CANCELLED, running, reason=ended.reason if ended else "", **fields)
+        case Errored(error=error, retryable=retryable):
+            if running.trace is not None:
+                running.trace.error = error
+            delay = running.declaration.backoff.delay(job.attempt)
+            described = report(error)
+            ended = leases.fail(
+                job,
+                described,
+                delay=delay,
+                final=not retryable,
+                reason=described.code or ("attempts_exhausted" if retryable else "not_retried"),
+                ran_s=running.ran_s,
+            )
+            if ended is None and not leases.failed_by(job):
+                return None
+            # If the row is no longer owned but failed under this lease, an earlier attempt was written and its answer
+            # lost.
+            state = JobState.FAILED if ended is None else ended.state
+            fields: dict[str, Any] = {
+                "error_class": described.error_class,
+                "code": described.code,
+                "error": described.message[:LONGEST_LOGGED],
+            }
+            match state:
+                case JobState.FAILED:
+                    log_end(logging.ERROR, events.JOB_FAILED, running, exc_info=error, **fields)
+                    reported = running.trace is not None and error in running.trace.reported
+                    report_failure(FinalFailure(job.id, job.task, job.store_id, job.attempt, error, reported))
+                case JobState.CANCELLED:
+                    log_end(
+                        logging.WARNING, events.JOB_CANCELLED, running, reason=ended.reason if ended else "", **fields
+                    )
+                case _:
+                    # The error rows have the tracebacks of failures that only repeat the first.
+                    shown = error if job.attempt == 1 else None
+                    fields["delay_s"] = round(delay.total_seconds(), 3)
+                    log_end(logging.WARNING, events.JOB_RETRIED, running, exc_info=shown, **fields)
+            return state
         case _:
-            # The error rows have the tracebacks of failures that only repeat the first.
-            shown = error if job.attempt == 1 else None
-            fields["delay_s"] = round(delay.total_seconds(), 3)
-            log_end(logging.WARNING, events.JOB_RETRIED, running, exc_info=shown, **fields)
-    return state
+            return None
 
 
 def refused(running: RunningJob, error: Exception) -> Errored:

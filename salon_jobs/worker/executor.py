@@ -6,7 +6,7 @@ import inspect
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 from typing import Any, Final
 
 from django.apps import apps
@@ -78,11 +78,27 @@ def execute(running: RunningJob) -> Outcome:
         if finishes_inside:
             with store_transaction(running) as own:
                 call_handler(arguments, running)
-                _finish(own, running)
+                if own is None or running.finished or running.result is not None:
+                    running.end()
+                else:
+                    running.check_end()
+                    running.is_unclear = True
+                    with lease_lost(running):  # it commits in the same round trip, unless a block is open
+                        finish = running.leases.finish_call([job], ran_s=running.ran_s)
+                        running.finished = own.commit_after(finish)
+                    if not running.finished:
+                        running.end()
+        elif job.store_id is None:
+            run_as_system_task(task.name, call_handler, arguments, running)
         else:
-            _run_outside(arguments, running)
-            if running.interrupted_by is not None:
-                raise running.interrupted_by
+            # Between its transactions it must see no rows, even if an earlier job on this connection used SET directly.
+            with store_transaction(running, clears=True) as own:
+                if own is not None:
+                    own.commit_after("SELECT")
+            with ActiveContext(running.connection, job.store_id, atomic=False, by_statement=task.is_async):
+                call_handler(arguments, running)
+        if running.interrupted_by is not None and not finishes_inside:
+            raise running.interrupted_by
         if not was_in_transaction:
             refuse_open_transaction(running.connection)
         return _SUCCEEDED[finishes_inside]
@@ -135,22 +151,6 @@ def _met_read_only_server(running: RunningJob, error: BaseException) -> bool:
         return True  # it is gone in the meantime
 
 
-def _finish(own: StoreJobContext | None, running: RunningJob) -> None:
-    """Finish the job in the handler's transaction, and commit in the same round trip unless a block is open.
-
-    Raises LeaseLost.
-    """
-    if own is None or running.finished or running.result is not None:
-        running.end()
-        return
-    running.check_end()
-    running.is_unclear = True
-    with lease_lost(running):
-        running.finished = own.commit_after(running.leases.finish_call([running.job], ran_s=running.ran_s))
-    if not running.finished:
-        running.end()
-
-
 @contextmanager
 def lease_lost(running: RunningJob) -> Generator[None]:
     """Raise LeaseLost for the error of a statement that found the lease lost."""
@@ -160,19 +160,6 @@ def lease_lost(running: RunningJob) -> Generator[None]:
         if getattr(error.__cause__, "sqlstate", None) == LEASE_LOST:
             raise LeaseLost(f"job {running.id} is no longer leased to this run") from error
         raise
-
-
-def _run_outside(arguments: dict[str, Any], running: RunningJob) -> None:
-    task, store_id = running.declaration, running.job.store_id
-    if store_id is None:
-        run_as_system_task(task.name, call_handler, arguments, running)
-        return
-    # Between its transactions it must see no rows, even when an earlier job on this connection used SET directly.
-    with store_transaction(running, clears=True) as own:
-        if own is not None:
-            own.commit_after("SELECT")
-    with ActiveContext(running.connection, store_id, atomic=False, by_statement=task.is_async):
-        call_handler(arguments, running)
 
 
 def call_handler(arguments: dict[str, Any], running: RunningJob) -> None:
@@ -185,20 +172,19 @@ def call_handler(arguments: dict[str, Any], running: RunningJob) -> None:
         raise
     end_copy()
     if task.is_async:
-        result = run_coroutine(result, partial(_allow_interrupt, running))
+
+        def allow_interrupt(cancel: Callable[[], None]) -> None:
+            running.cancel_coroutine = cancel
+            if running.interrupted_by is not None:  # just before
+                cancel()
+
+        result = run_coroutine(result, allow_interrupt)
     elif result is not None and inspect.isawaitable(result):
         if inspect.iscoroutine(result):
             result.close()
         raise TaskInvalid(f"task {task.name!r} returned something to await; declare its handler with async def")
     if not running.finished:  # otherwise it returns its result too late
         running.returned(result)
-
-
-def _allow_interrupt(running: RunningJob, cancel: Callable[[], None]) -> None:
-    """Let an interrupt cancel the coroutine, even one that came just before."""
-    running.cancel_coroutine = cancel
-    if running.interrupted_by is not None:
-        cancel()
 
 
 @contextmanager

@@ -18,8 +18,8 @@ from django.db import transaction
 from salon_jobs.core.records import NO_STORE, ClaimedJob
 from salon_jobs.db.statements import hot
 from salon_jobs.jobs import registry
-from salon_jobs.jobs.limits import Limits, count_by_scope
 from salon_jobs.jobs.leases import ClaimFailed, Leases
+from salon_jobs.jobs.limits import Limits, count_by_scope
 from salon_jobs.worker.group_scanner import ClaimFilter, ClaimGroup, GroupScanner, Scan, in_background
 
 GROUPS_PER_CLAIM: Final = 256

@@ -1,4 +1,4 @@
-"""Batched ends of successful runs: one statement for those without their own transaction, one write to the log."""
+"""Ends of runs: of successes in batches, by one statement and one write to the log; of others one by one."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from itertools import chain
 from typing import Final
 
-from django.db import DataError, Error, IntegrityError, OperationalError
+from django.db import DataError, Error, IntegrityError
 from psycopg import errors
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
+from salon_jobs.core.error_report import report
 from salon_jobs.core.events import log_event, logger
-from salon_jobs.core.outcomes import Outcome, Succeeded
+from salon_jobs.core.outcomes import Errored, Outcome, Succeeded
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.db import statements
 from salon_jobs.db.statements import is_held_up
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.leases import Leases
 from salon_jobs.jobs.results import MOST_PER_STATEMENT, in_statements
-from salon_jobs.process.loop import Loop
-from salon_jobs.tenancy.connections import tidy_connections
+from salon_jobs.process.loop import Loop, Outage
+from salon_jobs.tenancy.connections import finish_resets, tidy_connections
 from salon_jobs.worker.ends import identify, refused, report_successes, settle
 
 # How long the first success of a batch waits for others; then up to _BATCH go in one statement.
@@ -54,9 +55,10 @@ _TRIES: Final = 3
 
 
 class Finisher(Loop):
-    """Loop that records successful runs. ``forget`` gets every job whose end is written or whose lease is lost.
+    """Ends of a process's runs: successes, written by this loop in batches, and all others, by the threads that ran.
 
-    Until then a job without a transaction stays ours; a crash in between repeats it, as always for such jobs.
+    ``forget`` gets every job whose end is written or whose lease is lost. Until then a job without a transaction stays
+    ours; a crash in between repeats it, as always for such jobs.
     """
 
     def __init__(
@@ -78,95 +80,207 @@ class Finisher(Loop):
         self._abandon = abandon
         self._urgent = threading.Event()
         self._ended: deque[RunningJob] = deque()
-        self._locked: list[RunningJob] = []
         self._held_up: deque[tuple[RunningJob, Outcome]] = deque()
         self._try_held_up_at = float("inf")
-        self._batch: list[RunningJob] = []
-        self._writing_since: float | None = None
+        # What is left of the current batch.
+        self._parts: list[list[RunningJob]] = []
         self._progressed_at = time.monotonic()
         self._most_per_statement, self._most_kept = most_per_statement, most_kept
-        # Characters in memory of runs whose end is not written (``_size``).
-        self._kept = 0
-        self._room = threading.Condition()
 
     @property
     def behind_s(self) -> float:
-        """How long the oldest end of a run has been waiting to be written, in seconds; 0 if none is."""
-        since = self._writing_since
-        with suppress(IndexError):  # written in the meantime
-            since = since or (self._locked or self._ended)[0].ended
-        return 0.0 if since is None else time.monotonic() - since
+        """How long the oldest success has been waiting to be written, in seconds; 0 if none is."""
+        now = time.monotonic()
+        return max((now - (run.ended or now) for run in (*chain(*self._parts), *self._ended.copy())), default=0.0)
 
     @property
     def stuck_s(self) -> float:
-        """How long no end was written, nor a receiver told, although some wait; 0 if none does.
+        """How long no success was written, nor a receiver told, although some wait; 0 if none does.
 
-        An end whose row or table is locked by others does not count.
+        One whose row or table is locked by others does not count.
         """
-        since = self._writing_since
-        with suppress(IndexError):
-            since = since or self._ended[0].ended
-        return 0.0 if since is None else time.monotonic() - max(since, self._progressed_at)
+        return min(self.behind_s, time.monotonic() - self._progressed_at)
 
     def unwritten_ids(self) -> list[int]:
         """Return the jobs whose end is not written, and perhaps some of those of the current batch whose end is."""
-        held_up = [running for running, _ in self._held_up.copy()]
-        return [running.id for running in (*self._batch, *self._locked, *held_up, *self._ended.copy())]
+        return [run.id for run in self._unwritten()]
 
-    def add(self, running: RunningJob) -> None:
-        """Accept a run that succeeded; ``running.finished`` if its own transaction finished the row.
+    def end(self, running: RunningJob, outcome: Outcome) -> None:
+        """Write the end of a run, on its thread, waiting out any outage: until then the job is ours, and runs once.
 
-        Waits while the results and payloads of other runs whose end is not written leave no room.
+        A success is written later, or only reported if its own transaction has written it; this waits while the results
+        and payloads of other runs whose end is not written leave no room. An outcome that can never be written becomes
+        an error of the job, such as a Snooze beyond the calendar.
         """
-        if size := _size(running):
-            with self._room:
-                while self._kept and self._kept + size > self._most_kept and not self._abandon.is_set():
-                    self._room.wait(_LOOK_AGAIN_S)
-                self._kept += size
-        self._ended.append(running)
-        if not (running.finished or self._urgent.is_set()):
-            self._urgent.set()
-        if not self.woken.is_set():
-            self.woken.set()
-
-    def set_aside(self, running: RunningJob, outcome: Outcome) -> None:
-        """Accept an end that another transaction holds up, by the row or by the job's key; try it until it is written.
-
-        Thread-safe. Until then the job stays ours; if the process stops first, others rescue it.
-        """
-        for run in running.runs:
-            log_event(logging.WARNING, events.JOB_HELD_UP, **identify(run.job), queue=run.job.queue)
-        with self._room:
-            self._kept += sum(map(_size, running.runs))
-        self._held_up.append((running, outcome))
-        self._try_held_up_at = min(self._try_held_up_at, time.monotonic() + _HELD_EVERY_S)
-        self.wake()
+        if isinstance(outcome, Succeeded):
+            size = sum(map(_size, running.runs))
+            while size and (kept := sum(map(_size, self._unwritten()))) and kept + size > self._most_kept:
+                if self._abandon.wait(_LOOK_AGAIN_S):
+                    break
+            for run in running.runs:
+                run.is_written = outcome.finished
+                self._ended.append(run)
+            if not (outcome.finished or self._urgent.is_set()):
+                self._urgent.set()
+            if not self.woken.is_set():
+                self.woken.set()
+            return
+        outage = Outage("settle", using=self.using)
+        finish_resets()
+        while True:
+            try:
+                self._settle(running, outcome)
+            except BaseException as error:
+                if isinstance(error, Error) and not isinstance(error, DataError):
+                    if self._abandon.wait(outage.lost(error, **identify(running.job))):
+                        break
+                    tidy_connections()
+                elif isinstance(outcome, Errored):
+                    # Not even the error can be recorded; counting the attempt keeps the job from returning for ever.
+                    self._leases.fail(
+                        running.job,
+                        report(error),
+                        delay=conf.backoff.cap,
+                        final=False,
+                        reason="attempts_exhausted",
+                        ran_s=running.ran_s,
+                    )
+                    logger.error("the end of job %s could not be recorded: %s", running.id, type(error).__name__)
+                    break
+                else:
+                    outcome = Errored(error)
+            else:
+                outage.over()
+                return
+        self._forget([run.job for run in running.runs])
 
     def poll(self) -> float:
-        if self._ended or self._locked:
+        if self._ended:
             if self._urgent.wait(_LOG_EVERY_S):
                 self._urgent.clear()
                 time.sleep(_GATHER_S)
             self._write_all()
         if time.monotonic() >= self._try_held_up_at:
             self._settle_held_up()
-        # The next round waits for others, or a while.
-        return 0.0 if self._locked else max(0.0, self._try_held_up_at - time.monotonic())
+        # What is locked is tried again in the next round, which waits for others, or a while.
+        return 0.0 if self._ended else max(0.0, self._try_held_up_at - time.monotonic())
 
     def finish(self) -> bool:
         self._write_all()
-        return not (self._ended or self._locked or self._held_up)
+        return not (self._ended or self._held_up)
 
     def _write_all(self) -> None:
-        if self._locked and not self._abandon.is_set():
-            locked, self._locked = self._locked, []
-            self._write(locked)
         # Appending and popping need no lock; any later append wakes the loop again.
         remaining = len(self._ended)
         while remaining and not self._abandon.is_set():
             batch = [self._ended.popleft() for _ in range(min(remaining, _BATCH))]
             remaining -= len(batch)
             self._write(batch)
+
+    def _write(self, batch: list[RunningJob]) -> None:
+        """Write one batch, waiting out any outage; of what the server refuses, write the halves.
+
+        So the one run that it refuses is found, and fails.
+        """
+        parts = self._parts = [batch]
+        # How often an error that may have another reason must come back until a part is split.
+        tries, refusals, failure = _TRIES, 0, None
+        try:
+            while parts:
+                part = parts[-1]
+                try:
+                    tidy_connections()
+                    if failure is None:
+                        self._write_once(part)
+                    else:
+                        self._settle(part[0], failure)
+                        part.clear()
+                except (Error, MemoryError) as error:
+                    for running in part:
+                        running.is_unclear = True
+                    sqlstate = _sqlstate(error)
+                    if sqlstate in _WAITED:
+                        self._progressed()
+                    is_alone = len(part) == 1
+                    is_outage = sqlstate.startswith(_OUTAGES) or (is_alone and _lacks(error, part[0], failure))
+                    refusals += not is_outage and self._answers()
+                    is_too_much = isinstance(error.__cause__ or error, _TOO_MUCH) and not is_alone
+                    needed = 1 if isinstance(error, _REFUSALS) or is_too_much else _TRIES if is_alone else tries
+                    if refusals < needed:
+                        if self._abandon.wait(self.outage.lost(error)):
+                            break
+                    elif not is_alone:
+                        half = len(part) // 2
+                        parts[-1:] = part[half:], part[:half]
+                        tries, refusals = 1, 0
+                    elif failure is None:
+                        refusals, failure = 0, refused(part[0], error)
+                    else:  # not even its failure can be written
+                        logger.exception("the end of job %s could not be written; it is given back", part[0].id)
+                        self._forget([part.pop().job])
+                else:
+                    self.outage.over()
+                    self._progressed()
+                if not part:
+                    parts.pop()
+                    refusals, failure = 0, None
+        except Exception:  # without this thread no job of the process would ever be recorded as ended
+            jobs = [running.job for running in chain(*parts)]
+            logger.exception("the ends of %s jobs could not be written; they are given back", len(jobs))
+            self._forget(jobs)
+        self._parts = []
+
+    def _write_once(self, part: list[RunningJob]) -> None:
+        """Write and report what can be written, and remove it from the part; keep what is locked for the next round."""
+        self._report_written(part)
+        plain = [running for running in part if running.result is None]
+        for runs in (*([plain] if plain else ()), *in_statements(part, self._most_per_statement)):
+            fences = self._leases.finish_many(
+                [running.job for running in runs],
+                results=[running.result for running in runs],
+                ran_s=[running.ran_s for running in runs],
+            )
+            for running in runs:
+                running.is_written = running.job.fence in fences
+            self._report_written(part)
+        if part and not self.stopping.is_set():
+            # A row that another transaction has locked, such as one that cancels the job, holds up only that job.
+            locked = self._leases.owned([running.job for running in part])
+            self._ended.extend(running for running in part if running.job.fence in locked)
+            part[:] = [running for running in part if running.job.fence not in locked]
+        while part:
+            # Either an earlier attempt finished it and the answer was lost, or it is no longer ours: this finds out. In
+            # the last round it also waits for locked rows.
+            settle(part[-1], Succeeded(finished=False))
+            self._forget([part.pop().job])
+            self._progressed()
+
+    def _report_written(self, part: list[RunningJob]) -> None:
+        """Remove from the part what is written, and report it."""
+        written = [running for running in part if running.is_written]
+        if written:
+            part[:] = [running for running in part if not running.is_written]
+            self._forget([running.job for running in written])
+            self._progressed()
+            report_successes(written, self._progressed)
+
+    def _settle(self, running: RunningJob, outcome: Outcome) -> None:
+        """Write an end; if another transaction holds it up, by the row or by the job's key, try it until it is written.
+
+        Until then the job stays ours; if the process stops first, others rescue it. Raises other database errors.
+        """
+        try:
+            settle(running, outcome)
+        except Error as error:
+            if not is_held_up(error):
+                raise
+            for run in running.runs:
+                log_event(logging.WARNING, events.JOB_HELD_UP, **identify(run.job), queue=run.job.queue)
+            self._held_up.append((running, outcome))
+            self._try_held_up_at = min(self._try_held_up_at, time.monotonic() + _HELD_EVERY_S)
+            self.wake()
+        else:
+            self._forget([run.job for run in running.runs])
 
     def _settle_held_up(self) -> None:
         """Write some of the ends that nothing holds up any more."""
@@ -176,79 +290,18 @@ class Finisher(Loop):
             free.update(self._leases.unheld([run.id for running, _ in first for run in running.runs]))
             while first:
                 running, outcome = first[-1]
-                if all(run.id in free for run in running.runs):
-                    self._settle(running, outcome)
-                else:
+                if not all(run.id in free for run in running.runs):
                     self._held_up.append((running, outcome))
+                else:
+                    try:
+                        self._settle(running, outcome)
+                    except _REFUSALS:
+                        logger.exception("the end of job %s could not be written; it is given back", running.id)
+                        self._forget([run.job for run in running.runs])
                 first.pop()
         finally:
             self._held_up.extend(first)
             self._try_held_up_at = time.monotonic() + _HELD_EVERY_S if self._held_up else float("inf")
-
-    def _settle(self, running: RunningJob, outcome: Outcome) -> None:
-        """Write the end of a run; set it aside if another transaction holds it up. Raises other database errors."""
-        try:
-            settle(running, outcome)
-        except OperationalError as error:
-            if not is_held_up(error):
-                raise
-            self._held_up.append((running, outcome))
-            self._try_held_up_at = min(self._try_held_up_at, time.monotonic() + _HELD_EVERY_S)
-            return
-        except _REFUSALS:
-            logger.exception("the end of job %s could not be written; it is given back", running.id)
-        self._drop(running.runs)
-
-    def _write(self, batch: list[RunningJob]) -> None:
-        """Write one batch and empty it, waiting out any outage."""
-        self._batch, self._writing_since = list(batch), batch[0].ended
-        try:
-            self._write_or_split(batch)
-        except Exception:  # without this thread no job of the process would ever be recorded as ended
-            logger.exception("the ends of %s jobs could not be written; they are given back", len(batch))
-            self._drop(batch)
-        self._batch, self._writing_since = [], None
-
-    def _write_or_split(self, batch: list[RunningJob], *, tries: int = _TRIES) -> None:
-        """Write a batch; split what the server refuses in halves, down to the one run that it refuses, which fails.
-
-        ``tries`` is how often an error that may have another reason must come back until the batch is split.
-        """
-        refusals, failure = 0, None
-        while batch:
-            try:
-                tidy_connections()
-                if failure is None:
-                    self._write_once(batch)
-                else:
-                    self._settle(batch[-1], failure)
-                    batch.pop()
-            except (Error, MemoryError) as error:
-                for running in batch:
-                    running.is_unclear = True
-                if _sqlstate(error) in _WAITED:
-                    self._progressed()
-                is_alone = len(batch) == 1
-                is_outage = _is_outage(error) or (is_alone and _lacks(error, batch[0], failure))
-                refusals += not is_outage and self._answers()
-                if isinstance(error, _REFUSALS) or (isinstance(error.__cause__ or error, _TOO_MUCH) and not is_alone):
-                    needed = 1
-                else:
-                    needed = _TRIES if is_alone else tries
-                if refusals < needed:
-                    if self._abandon.wait(self.outage.lost(error)):
-                        return
-                elif not is_alone:
-                    half = batch[: len(batch) // 2]
-                    del batch[: len(half)]
-                    self._write_or_split(half, tries=1)
-                elif failure is None:
-                    refusals, failure = 0, refused(batch[0], error)
-                else:  # not even its failure can be written
-                    logger.exception("the end of job %s could not be written; it is given back", batch[0].id)
-                    self._drop([batch.pop()])
-            else:
-                self.outage.over()
 
     def _answers(self) -> bool:
         """Return whether the database answers: then an error that repeats is no outage."""
@@ -259,47 +312,9 @@ class Finisher(Loop):
             return False
         return True
 
-    def _write_once(self, batch: list[RunningJob]) -> None:
-        plain = [running for running in batch if not running.finished and running.result is None]
-        jobs = [running.job for running in plain]
-        ran_s = [running.ran_s for running in plain] if conf.keep_succeeded else ()
-        self._report(batch, self._leases.finish_many(jobs, ran_s=ran_s) if jobs else set())
-        kept = [(running.job, running.result) for running in batch if running.result is not None]
-        for some in in_statements(kept, self._most_per_statement):
-            jobs, results = [job for job, _ in some], [result for _, result in some]
-            ran_s = [result.ran_s for result in results] if conf.keep_succeeded else ()
-            self._report(batch, self._leases.finish_many(jobs, results=results, ran_s=ran_s))
-        if batch and not self.stopping.is_set():
-            # A row that another transaction has locked, such as one that cancels the job, holds up only that job.
-            locked = self._leases.owned([running.job for running in batch])
-            self._locked += [running for running in batch if running.job.fence in locked]
-            batch[:] = [running for running in batch if running.job.fence not in locked]
-        while batch:
-            # Either an earlier attempt finished it and the answer was lost, or it is no longer ours: this finds out. In
-            # the last round it also waits for locked rows.
-            settle(batch[-1], Succeeded(finished=False))
-            self._drop([batch.pop()])
-
-    def _report(self, batch: list[RunningJob], fences: set[int]) -> None:
-        """Remove from the batch what is finished, and report it."""
-        finished = batch[:]
-        if len(fences) < len(batch):
-            finished = [running for running in batch if running.finished or running.job.fence in fences]
-        self._drop(finished)
-        if len(finished) == len(batch):
-            batch.clear()
-        else:
-            batch[:] = [running for running in batch if not (running.finished or running.job.fence in fences)]
-        report_successes(finished, self._progressed)
-
-    def _drop(self, runs: Sequence[RunningJob]) -> None:
-        """Forget runs whose end is written or whose lease is lost, and make room for others."""
-        self._forget([running.job for running in runs])
-        self._progressed()
-        if self._kept:
-            with self._room:
-                self._kept -= sum(map(_size, runs))
-                self._room.notify_all()
+    def _unwritten(self) -> list[RunningJob]:
+        held_up = [run for running, _ in self._held_up.copy() for run in running.runs]
+        return [*chain(*self._parts), *held_up, *self._ended.copy()]
 
     def _progressed(self) -> None:
         self._progressed_at = time.monotonic()
@@ -309,10 +324,6 @@ def _size(running: RunningJob) -> int:
     """Return how many characters a run keeps in memory until its end is written; 0 if that is little."""
     size = len(running.job.payload) + (0 if running.result is None else len(running.result.value))
     return size if size > _SMALL else 0
-
-
-def _is_outage(error: Exception) -> bool:
-    return _sqlstate(error).startswith(_OUTAGES)
 
 
 def _lacks(error: Exception, running: RunningJob, failure: Outcome | None) -> bool:

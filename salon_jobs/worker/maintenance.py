@@ -23,7 +23,7 @@ from salon_jobs.db import statements
 from salon_jobs.db.statements import briefly, is_held_up
 from salon_jobs.jobs import enqueue, registry
 from salon_jobs.jobs.current import RunningJob
-from salon_jobs.jobs.leases import Ended, Leases
+from salon_jobs.jobs.leases import Leases
 from salon_jobs.jobs.pruning import Pruner
 from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.jobs.waiting import QueueFront, count_rest, look_at_queue, record_depths
@@ -150,7 +150,14 @@ def rescue_process(
     )
     for job in rescued:
         ended_runs.count_untimed(_EVENTS[job.state], job.task, job.queue)
-        _log_rescued(job, name)
+        described = identify(job)
+        log_event(logging.WARNING, events.JOB_RESCUED, state=job.state.value, charged=job.charged, **described)
+        if job.state is JobState.FAILED:
+            error: SalonJobsError = ProcessDied(f"{name} died running it, too often")
+            if job.reason == NotRepeated.code:
+                error = NotRepeated(f"{name} died running it, and the task runs at most once")
+            log_event(logging.ERROR, events.JOB_FAILED, code=error.code, **described)
+            report_failure(FinalFailure(job.id, job.task, job.store_id, job.attempts + 1, error))
     failed = sum(job.state is JobState.FAILED for job in rescued)
     return RescueCounts(1, len(rescued) - failed, failed)
 
@@ -197,17 +204,6 @@ def _fail_overdue(run: InFlightRun, leases: Leases) -> None:
         except OperationalError as error:  # it is rescued like the others
             if not is_held_up(error):
                 raise
-
-
-def _log_rescued(job: Ended, label: str) -> None:
-    fields = identify(job)
-    log_event(logging.WARNING, events.JOB_RESCUED, state=job.state.value, charged=job.charged, **fields)
-    if job.state is JobState.FAILED:
-        error: SalonJobsError = ProcessDied(f"{label} died running it, too often")
-        if job.reason == NotRepeated.code:
-            error = NotRepeated(f"{label} died running it, and the task runs at most once")
-        log_event(logging.ERROR, events.JOB_FAILED, code=error.code, **fields)
-        report_failure(FinalFailure(job.id, job.task, job.store_id, job.attempts + 1, error))
 
 
 _EVERY_S = 1.0

@@ -1,4 +1,4 @@
-"""Runner thread: takes jobs from the buffer, executes and settles each, and keeps its connections clean."""
+"""Runner thread: takes jobs from the buffer, executes each and has its end written, and keeps connections clean."""
 
 from __future__ import annotations
 
@@ -6,30 +6,25 @@ import ctypes
 import logging
 import threading
 import time
-from collections.abc import Sequence
 from contextlib import nullcontext
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
-from django.db import DataError, Error, IntegrityError, connections
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import Error as PsycopgError
 from psycopg.pq import TransactionStatus
 
-from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
-from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import Interrupted
 from salon_jobs.core.events import log_event, logger
-from salon_jobs.core.outcomes import Errored, Outcome, Succeeded
+from salon_jobs.core.outcomes import Outcome, Succeeded
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.core.tracing import is_observed, observing
 from salon_jobs.core.vital import vitally
-from salon_jobs.db.statements import is_held_up
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.leases import Leases
-from salon_jobs.process.loop import Outage
 from salon_jobs.tenancy.connections import (
     drop_connections,
     finish_resets,
@@ -41,7 +36,7 @@ from salon_jobs.tenancy.connections import (
 from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.chunks import ChunkRun, gather
 from salon_jobs.worker.deadlines import DeadlineWatcher
-from salon_jobs.worker.ends import identify, refused, settle
+from salon_jobs.worker.ends import identify
 from salon_jobs.worker.executor import ended_by, execute
 from salon_jobs.worker.finisher import Finisher
 from salon_jobs.worker.forks import end_copy
@@ -70,7 +65,6 @@ class Runner:
         finisher: Finisher,
         leases: Leases,
         number: int,
-        abandon: threading.Event,
         *,
         in_flight: InFlightTable,
         deadlines: DeadlineWatcher,
@@ -81,11 +75,9 @@ class Runner:
         self._finisher = finisher
         self._leases = leases
         self._number = number
-        self._abandon = abandon
         self._in_flight = in_flight
         self._deadlines = deadlines
         self._chunks = chunks
-        self._outage = Outage("settle", using=leases.using)
         self._connection: BaseDatabaseWrapper | None = None
         # Whether resets of this thread's sessions may have been sent and not answered.
         self._resets = False
@@ -164,38 +156,41 @@ class Runner:
         return threading.Thread(target=vitally(self._run), name=f"salon-jobs-runner-{self._number}", daemon=True)
 
     def _run(self) -> None:
+        """Run jobs until one is interrupted or the buffer is closed."""
         self._thread = threading.current_thread()
         watch_sessions(keep_all=True)
+        idle_since = float("-inf")
+        self._connection = None
         try:
-            was_interrupted = self._run_until_interrupted()
+            while (job := self._jobs.take(self._number)) is not None:
+                jobs = [job]
+                running: RunningJob | None = None
+                try:
+                    running = self._prepare(jobs, idle_since)
+                    # A copy, so that whatever a handler or an exception inside our own code leaves in it ends with the
+                    # run.
+                    copy_context().run(self._run_job, running)
+                except BaseException:  # a thread that ended would be missing from then on
+                    logger.exception("the end of job %s could not be written; it is given back", job.id)
+                    with self._lock:
+                        self._running = None
+                    if running is not None:
+                        self._deadlines.forget(running)
+                    self._connection = None
+                    self._jobs.ran(self._number, jobs=len(jobs))
+                    self._jobs.forget(jobs)  # a sweep gives them back
+                self._in_flight.clear(self._number)
+                if running is not None and running.interrupted_by is not None:
+                    break
+                idle_since = time.monotonic()
         finally:
             connections.close_all()
-        if was_interrupted:
+        if job is not None:
             # The interrupt may have kept any block from being left properly. A new thread has no thread-locals that
             # could still name this job's store.
             thread = self._new_thread()
             thread.start()
             self._thread = thread
-
-    def _run_until_interrupted(self) -> bool:
-        """Run jobs until one is interrupted; return False once the buffer is closed."""
-        idle_since = float("-inf")
-        self._connection = None
-        while (job := self._jobs.take(self._number)) is not None:
-            jobs = [job]
-            running: RunningJob | None = None
-            try:
-                running = self._prepare(jobs, idle_since)
-                # A copy, so that whatever a handler or an exception inside our own code leaves in it ends with the run.
-                copy_context().run(self._run_job, running)
-            except BaseException:  # a thread that ended would be missing from then on
-                logger.exception("the end of job %s could not be written; it stays leased and is given back", job.id)
-                self._abandon_run(jobs, running)
-            self._in_flight.clear(self._number)
-            if running is not None and running.interrupted_by is not None:
-                return True
-            idle_since = time.monotonic()
-        return False
 
     def _prepare(self, jobs: list[ClaimedJob], idle_since: float) -> RunningJob:
         """Return the run of the one job in ``jobs``, and add to the list those that run in one chunk with it."""
@@ -209,45 +204,25 @@ class Runner:
             self._connection = None
         task = registry.get_declaration(job.task)
         if task.chunk is not None:
-            gather(task, jobs, self._jobs, self._chunks, self._outage)
+            gather(task, jobs, self._jobs, self._chunks, using=self._leases.using)
         connection = self._connection = self._connection or self._leases.connection
         if task.chunk is not None:
             return ChunkRun.of(jobs, task, self._leases, connection, resets_session=True)
         return RunningJob(job, task, self._leases, connection, resets_session=True)
 
-    def _abandon_run(self, jobs: Sequence[ClaimedJob], running: RunningJob | None) -> None:
-        """Free the thread of a run that an error of our own ended, even before it began."""
-        with self._lock:
-            self._running = None
-        if running is not None:
-            self._deadlines.forget(running)
-        self._connection = None
-        self._jobs.ran(self._number, jobs=len(jobs))
-        self._jobs.forget(jobs)  # a sweep gives them back
-
     def _run_job(self, running: RunningJob) -> None:
         with observing(running.start_trace()) if is_observed() else nullcontext():
-            self._show(running)
+            job, timeouts, kill_at = running.job, running.declaration.timeouts, NEVER
+            if timeouts is not None and (run_s := timeouts.run_s(running.waited_s)) is not None:
+                running.times_out_at = running.started + run_s
+                running.on_extended = lambda at: self._in_flight.move(self._number, at + _KILL_GRACE_S)
+                kill_at = running.times_out_at + _KILL_GRACE_S
+                self._deadlines.watch(running, self.interrupt)
+            self._in_flight.show(self._number, job.id, job.lease, kill_at=kill_at)
             outcome = self._execute(running)
             end_copy()  # of a callback after the commit, or of a receiver
-            self._end(running, outcome)
-            # The finisher writes the success, or only reports one that the handler's own transaction has written. They
-            # differ if the handler called ``finish`` in a transaction of its own: ``settle`` asks whether that arrived.
-            if isinstance(outcome, Succeeded) and outcome.finished is running.finished:
-                for run in running.runs:
-                    self._finisher.add(run)
-            elif self._settle(running, outcome):
-                self._jobs.forget([run.job for run in running.runs])
-
-    def _show(self, running: RunningJob) -> None:
-        """Show the run to the supervisor, and have it interrupted, then killed, if it takes too long."""
-        job, timeouts, kill_at = running.job, running.declaration.timeouts, NEVER
-        if timeouts is not None and (run_s := timeouts.run_s(running.waited_s)) is not None:
-            running.times_out_at = running.started + run_s
-            running.on_extended = lambda times_out_at: self._in_flight.move(self._number, times_out_at + _KILL_GRACE_S)
-            kill_at = running.times_out_at + _KILL_GRACE_S
-            self._deadlines.watch(running, self.interrupt)
-        self._in_flight.show(self._number, job.id, job.lease, kill_at=kill_at)
+            self._free_thread(running, outcome)
+            self._finisher.end(running, outcome)
 
     def _execute(self, running: RunningJob) -> Outcome:
         """Call the handler; whatever interrupts it, or our own code around it, decides the outcome."""
@@ -268,7 +243,8 @@ class Runner:
                 # It hit code around the handler. The fence shows whether the handler's transaction had committed.
                 outcome = outcome or (ended_by(running, error) if chunk is None else chunk.ended_by(error))
 
-    def _end(self, running: RunningJob, outcome: Outcome) -> None:
+    def _free_thread(self, running: RunningJob, outcome: Outcome) -> None:
+        """Have nothing interrupt the thread any more, and leave its connections clean for the next job."""
         running.ended = time.monotonic()
         runs = running.runs
         for run in runs:
@@ -289,46 +265,6 @@ class Runner:
         else:
             # The interrupt may have left them in any state.
             drop_connections()
-
-    def _settle(self, running: RunningJob, outcome: Outcome) -> bool:
-        """Write the outcome, waiting out any outage: until it is written, the job is ours and cannot run twice.
-
-        Return False if another transaction holds it up: the finisher goes on trying, and this thread runs other jobs.
-        An outcome that can never be written becomes an error of the job, such as a Snooze beyond the calendar, or a
-        result under another's public id.
-        """
-        finish_resets()
-        while True:
-            try:
-                settle(running, outcome)
-            except BaseException as error:
-                if is_held_up(error):
-                    self._finisher.set_aside(running, outcome)
-                    return False
-                refusals = (DataError, IntegrityError) if isinstance(outcome, Succeeded) else DataError
-                if isinstance(error, Error) and not isinstance(error, refusals):
-                    if self._abandon.wait(self._outage.lost(error, **identify(running.job))):
-                        return True
-                    tidy_connections()
-                elif isinstance(outcome, Errored):
-                    # Not even the error can be recorded; counting the attempt keeps the job from returning for ever.
-                    self._leases.fail(
-                        running.job,
-                        report(error),
-                        delay=conf.backoff.cap,
-                        final=False,
-                        reason="attempts_exhausted",
-                        ran_s=running.ran_s,
-                    )
-                    logger.error("the end of job %s could not be recorded: %s", running.id, type(error).__name__)
-                    return True
-                elif isinstance(outcome, Succeeded) and isinstance(error, refusals):
-                    outcome = refused(running, error)
-                else:
-                    outcome = Errored(error)
-            else:
-                self._outage.over()
-                return True
 
 
 def _raise_in(thread: threading.Thread, kind: type[Interrupted] | None) -> None:

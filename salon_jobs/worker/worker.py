@@ -111,17 +111,16 @@ class Worker(Loop):
         self._claimed = self._reported_claimed = 0
         self._look_until = float("-inf")
         self._timeouts = itertools.count(1)
-        self._finisher = Finisher(leases, self._jobs.forget, self._abandon)
+        self.finisher = Finisher(leases, self._jobs.forget, self._abandon)
         self._deadlines = DeadlineWatcher(self._count_timeout, using=using)
         in_flight = in_flight or InFlightTable(options.concurrency)
         self._chunks = ChunkClaimer(leases, self._jobs, lambda: self._claimer.limits)
         self._runners = [
             Runner(
                 self._jobs,
-                self._finisher,
+                self.finisher,
                 leases,
                 number,
-                self._abandon,
                 in_flight=in_flight,
                 deadlines=self._deadlines,
                 # A number of jobs is exact only if one thread claims them.
@@ -156,7 +155,7 @@ class Worker(Loop):
     def run(self) -> bool:
         self._swept = time.monotonic()
         threads: tuple[Loop | Runner, ...]
-        threads = (self._finisher, self._deadlines, *self._runners, self._listener)
+        threads = (self.finisher, self._deadlines, *self._runners, self._listener)
         for thread in threads:
             thread.start()
         try:
@@ -229,22 +228,14 @@ class Worker(Loop):
         self._abandon.set()
         for runner in self._runners if is_clean else ():
             runner.join(_FORCED_S)
-        self._finisher.stop()
-        self._finisher.join(_FORCED_S)
+        self.finisher.stop()
+        self.finisher.join(_FORCED_S)
         self._deadlines.stop()
         self._deadlines.join()
-        self._attempt_twice(self._give_back_all)
+        # Jobs that did not end, and claims with a lost answer.
+        self._attempt_twice(lambda: self._give_back(self._leases.other_leases(()), "shutdown"))
         self._attempt_twice(lambda: ended_runs.flush(using=self.using))
         return is_clean
-
-    @property
-    def stuck_s(self) -> float:
-        """For how long no end of a run could be written although some are due, in seconds."""
-        return self._finisher.stuck_s
-
-    def unwritten_ids(self) -> list[int]:
-        """Return the jobs whose run has ended and whose end is not written."""
-        return self._finisher.unwritten_ids()
 
     def report(self) -> dict[str, Any]:
         """Return what was counted since the last report, for ``RunTotals.add``. Not thread-safe."""
@@ -267,7 +258,7 @@ class Worker(Loop):
             raise NotReady("too many runs timed out: this process ends and is replaced")
         if self._jobs.room() > 0 and self._left():  # otherwise it would not claim
             conf.require_alive(self._age_s(self._claim_answered), "no claim was answered")
-        conf.require_alive(self._finisher.behind_s, "the end of a run could not be written")
+        conf.require_alive(self.finisher.behind_s, "the end of a run could not be written")
         ended = 0 if self.stopping.is_set() else sum(runner.ended for runner in self._runners)
         if ended:
             raise NotReady(f"{ended} threads that run jobs have ended; restart the process")
@@ -370,11 +361,6 @@ class Worker(Loop):
         if leases:
             self._give_back(leases, "claim answer lost")
             self.notify()
-
-    def _give_back_all(self) -> None:
-        """Give back every row still leased to this process: jobs that did not end, and claims with a lost answer."""
-        if leases := self._leases.other_leases(()):
-            self._give_back(leases, "shutdown")
 
     def _give_back(self, leases: list[tuple[int, int]], reason: str, *, level: int = logging.WARNING) -> None:
         given_back = self._leases.give_back(leases)

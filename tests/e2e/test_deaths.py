@@ -33,7 +33,7 @@ def ten(worker: WorkerProcess) -> list[int]:
         "process.listener.Listener.poll",
         "worker.worker.Worker.poll",
         "worker.child._Reporter.poll",
-        "worker.runner.Runner._run_until_interrupted",
+        "worker.runner.Runner._run",
         "worker.child._Child._stop_on_request",
     ],
 )

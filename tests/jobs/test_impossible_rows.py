@@ -18,8 +18,8 @@ from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import Expired
 from salon_jobs.core.records import ClaimedJob, JobState, KeptResult
 from salon_jobs.jobs import control
-from salon_jobs.jobs.limits import Limits, limit
 from salon_jobs.jobs.leases import Leases
+from salon_jobs.jobs.limits import Limits, limit
 from salon_jobs.worker.fair_claim import FairClaim
 from salon_jobs.worker.maintenance import rescue_process
 from tests import tasks

@@ -12,8 +12,8 @@ import pytest
 from django.db import connections
 
 from salon_jobs.jobs import registry
-from salon_jobs.jobs.pruning import prune_old
 from salon_jobs.jobs.leases import UNUSED_BY_AN_END
+from salon_jobs.jobs.pruning import prune_old
 from salon_jobs.jobs.statistics import STORED_OUTCOMES
 from salon_jobs.worker.group_scanner import ClaimFilter, list_parameters
 from tests.plans.explain import Node, as_store, assert_no_full_scan, indexes, nodes, nodes_of, rows_read, scans

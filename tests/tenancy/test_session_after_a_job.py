@@ -21,6 +21,7 @@ from psycopg.rows import dict_row
 from project.salon.models import Store
 from salon_jobs import Discard, Snooze, current_job
 from salon_jobs.core.errors import CancelRequested, Interrupted, TimedOut
+from salon_jobs.core.outcomes import Outcome
 from salon_jobs.db.libpq import converted
 from salon_jobs.db.statements import in_one_trip
 from salon_jobs.jobs.current import RunningJob
@@ -184,11 +185,11 @@ def test_however_the_job_is_interrupted(
     stores: list[UUID], process_id: int, monkeypatch: pytest.MonkeyPatch, kind: Kind, interrupt: type[Interrupted]
 ) -> None:
     runners: list[Runner] = []
-    begin = Runner._show
+    execute_run = Runner._execute
 
-    def remember(runner: Runner, running: RunningJob) -> None:
+    def remember(runner: Runner, running: RunningJob) -> Outcome:
         runners.append(runner)
-        begin(runner, running)
+        return execute_run(runner, running)
 
     def leave() -> None:
         execute(f"SET app.current_store_id = '{stores[1]}'", "SELECT pg_advisory_lock(4711)")
@@ -197,7 +198,7 @@ def test_however_the_job_is_interrupted(
         threading.Thread(target=runners[-1].interrupt, args=(current_job(), interrupt)).start()
         execute("SELECT pg_sleep(60)")
 
-    monkeypatch.setattr(Runner, "_show", remember)
+    monkeypatch.setattr(Runner, "_execute", remember)
     before, after = around(process_id, kind, stores[1], leave)
     assert (after[1:], after[-1]) == (before[1:], [])
 

@@ -184,7 +184,7 @@ def test_runs_wait_while_too_much_of_others_is_unwritten_and_a_stop_ends_the_wai
         runner._jobs.put(jobs)
         time.sleep(0.5)
         runner._jobs.close()
-        runner._abandon.set()
+        runner._finisher._abandon.set()
         assert runner.join(5), "no deadlock at the end"
         holder.rollback()
     assert len(ran) == 9

@@ -21,7 +21,7 @@ from salon_jobs import Snooze, current_job
 from salon_jobs.admin import job as job_page
 from salon_jobs.core import tracing
 from salon_jobs.core.errors import Expired, Interrupted, OptionInvalid, TimedOut
-from salon_jobs.core.outcomes import NotStarted, Succeeded
+from salon_jobs.core.outcomes import NotStarted, Outcome, Succeeded
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.options import Timeouts
 from salon_jobs.jobs.statistics import TaskStatistics
@@ -383,11 +383,11 @@ def test_a_run_that_was_interrupted_has_not_waited(
 ) -> None:
     limit(wait_timeout=timedelta(seconds=60))
     runners: list[Runner] = []
-    begin = Runner._show
+    execute_run = Runner._execute
 
-    def remember(runner: Runner, running: RunningJob) -> None:
+    def remember(runner: Runner, running: RunningJob) -> Outcome:
         runners.append(runner)
-        begin(runner, running)
+        return execute_run(runner, running)
 
     def interrupt(**_: object) -> None:
         hooks.store = lambda **_: None
@@ -396,7 +396,7 @@ def test_a_run_that_was_interrupted_has_not_waited(
         threading.Thread(target=runners[-1].interrupt, args=(current_job(), Interrupted)).start()
         spin()
 
-    monkeypatch.setattr(Runner, "_show", remember)
+    monkeypatch.setattr(Runner, "_execute", remember)
     run_on_thread(interrupt, tasks.in_store)
     assert seen("SELECT state, attempts FROM salon_jobs_job") == [("queued", 0)]
     run_on_threads(process_id)

@@ -91,10 +91,11 @@ SELECT p.id, p.kind, p.hostname, p.pid, p.supervisor_id, p.queues, p.concurrency
            SELECT FROM salon_jobs_job j
             WHERE j.state = 'running' AND j.leased_by = p.id ORDER BY j.leased_by, j.id LIMIT 1001) jobs) held
  CROSS JOIN LATERAL (
-       SELECT json_agg(json_build_object('id', id, 'task', task, 'for_s', extract(epoch FROM now() - started_at))
+       SELECT json_agg(json_build_object('id', id, 'task', task, 'store', store_id,
+                                         'for_s', extract(epoch FROM now() - started_at))
                        ORDER BY started_at, id) AS jobs
          FROM (SELECT * FROM (
-                   SELECT j.id, j.task, j.started_at FROM salon_jobs_job j
+                   SELECT j.id, j.task, j.store_id, j.started_at FROM salon_jobs_job j
                     WHERE j.state = 'running' AND j.leased_by = p.id ORDER BY j.leased_by, j.id LIMIT 100) held
                 ORDER BY started_at, id LIMIT 5) jobs) first
  ORDER BY coalesce(p.supervisor_id, p.id), p.supervisor_id NULLS FIRST, p.id
