@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 import psycopg
 from django.db import connections
@@ -126,9 +126,6 @@ class Relation(NamedTuple):
     @property
     def where(self) -> str:
         return f"table {self.sql}"
-
-
-Relations: TypeAlias = Mapping[str, Relation]  # by their names
 
 
 class Catalogue:

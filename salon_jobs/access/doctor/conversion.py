@@ -62,7 +62,7 @@ def convert(connection: psycopg.Connection[Any], plan: Conversion, *, using: str
         catalogue = Catalogue(connection, using=using)
         connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
         declared = declare(catalogue)
-        jobs = catalogue.relations(["salon_jobs_job"])["salon_jobs_job"]
+        jobs = declared.relations["salon_jobs_job"]
         schemas = sorted({SCHEMA, conf.fan_out_function.split(".")[0], jobs.schema})
         statements = [*_hand_over(catalogue, plan, schemas)]
         if plan.to_roles:  # existing objects get the default privileges; ``fix`` then takes some of them back

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pgtrigger
 from django.apps import apps
 from django.db import connections, router
+from django.db.models import Model
 
+from salon_jobs.access.constraints import SameStoreForeignKey
 from salon_jobs.access.doctor.catalogue import Catalogue, CatalogueObject, Relation
 from salon_jobs.access.job_tables import (
     FUNCTIONS,
@@ -33,14 +35,22 @@ from salon_jobs.core.errors import SchemaMissing
 class Declaration:
     """What the catalogue is compared with. With one database user there are no ``named`` roles.
 
-    ``owner`` is the owner of schema, tables and functions: the migrator, or the one database user.
+    ``owner`` is the owner of schema, tables and functions: the migrator, or the one database user. ``relations`` are
+    the tables that exist, by name: those declared, Django's own, and those of the keys.
     """
 
     roles: Roles | None
     named: tuple[tuple[RoleSpec, str], ...]
     owner: str
     tables: tuple[TableAccess, ...]
+    relations: Mapping[str, Relation] = field(default_factory=dict[str, Relation])
     functions: tuple[FunctionAccess, ...] = ()
+    store_keys: tuple[tuple[SameStoreForeignKey, type[Model]], ...] = ()
+
+    @property
+    def present(self) -> list[tuple[TableAccess, Relation]]:
+        """The declared tables that exist."""
+        return [(access, self.relations[access.table]) for access in self.tables if access.table in self.relations]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -81,9 +91,9 @@ class Declaration:
         return each.runs_as_owner and not each.is_of_extension and (each.owner_bypasses or each.owner == self.owner)
 
 
-def declare_tables(*, using: str, owner: str = "") -> Declaration:
-    """Return what is declared for roles and tables; without roles, ``owner`` is the one database user."""
-    roles, store = conf.roles, _store_table()
+def declare_tables(catalogue: Catalogue, *others: str) -> Declaration:
+    """Return what is declared for roles and tables; ``others`` are tables to be found as well."""
+    using, roles, store = catalogue.using, conf.roles, _store_table()
     if roles is None:
         tables = [_unprotected(name) for name in (*TABLES, "django_migrations")]
     else:
@@ -97,27 +107,43 @@ def declare_tables(*, using: str, owner: str = "") -> Declaration:
     return Declaration(
         roles=roles,
         named=() if roles is None else named_roles(roles),
-        owner=owner if roles is None else roles.migrator,
+        owner=roles.migrator if roles else str(connections[using].settings_dict.get("USER") or catalogue.role),
         tables=tuple(tables),
+        relations=catalogue.relations({*others, *(access.table for access in tables)}),
     )
 
 
 def declare(catalogue: Catalogue) -> Declaration:
     """Return everything that is declared. Raises SchemaMissing if the job tables do not exist."""
-    roles = conf.roles
-    user = str(connections[catalogue.using].settings_dict.get("USER") or catalogue.role)
-    store = _store_table()
-    declared = declare_tables(using=catalogue.using, owner=user)
-    names = [access.table for access in declared.tables]
-    relations = catalogue.relations([*names, *([] if store is None else store[:1])])
+    roles, store = conf.roles, _store_table()
+    keys = tuple(
+        (key, model)
+        for model in apps.get_models(include_auto_created=True)
+        for key in model._meta.constraints
+        # In this order: for some models Django asks the server what it supports, as a user who may be locked out.
+        if isinstance(key, SameStoreForeignKey)
+        and model._meta.can_migrate(catalogue.using)
+        and router.allow_migrate_model(catalogue.using, model)
+    )
+    of_keys = {each._meta.db_table for key, model in keys for each in (model, key.reference(model)[1])}
+    declared = declare_tables(catalogue, *names_of_django(), *of_keys, *(store or ())[:1])
+    relations = declared.relations
     if "salon_jobs_job" not in relations:
         raise SchemaMissing("the job tables are missing; run: python manage.py migrate")
     functions = [job_function(name, relations["salon_jobs_job"].schema, roles) for name in FUNCTIONS]
     if store is not None and store[0] in relations:
         table, key = store
         functions.append(fan_out_function(table=table, table_schema=relations[table].schema, key=key, roles=roles))
-    functions += _functions_of_pgtrigger([relations[name] for name in names if name in relations])
-    return replace(declared, functions=tuple(functions))
+    functions += _functions_of_pgtrigger(table for _, table in declared.present)
+    return replace(declared, functions=tuple(functions), store_keys=keys)
+
+
+def names_of_django() -> set[str]:
+    return {
+        model._meta.db_table
+        for model in apps.get_models(include_auto_created=True)
+        if model.__module__.startswith("django.contrib.")
+    }
 
 
 _FUNCTION: Final = re.compile(

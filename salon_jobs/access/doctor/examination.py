@@ -7,10 +7,9 @@ from typing import Any, Final
 
 import psycopg
 
-from salon_jobs.access.doctor import objects, roles
+from salon_jobs.access.doctor import objects, parts, roles
 from salon_jobs.access.doctor.catalogue import Catalogue, Drift
 from salon_jobs.access.doctor.declaration import declare, declare_tables
-from salon_jobs.access.doctor.parts import compare_parts, parts_of_models, policies, store_keys, triggers
 from salon_jobs.access.doctor.session_settings import compare_settings
 from salon_jobs.core.errors import FixIncomplete
 from salon_jobs.db.connections import LOCK_TIMEOUT
@@ -26,6 +25,25 @@ class Examination:
     not_checked: tuple[str, ...] = ()
 
 
+# What is compared besides the settings of sessions; each with roles, with one database user or with either.
+_OF_ROLES: Final = (
+    roles.compare_roles,
+    roles.compare_memberships,
+    roles.compare_containers,
+    roles.compare_default_privileges,
+    objects.find_undeclared_tables,
+    objects.find_undeclared_views,
+)
+_OF_ONE_USER: Final = (roles.compare_one_user,)
+_OF_BOTH: Final = (
+    objects.compare_security,
+    objects.compare_tables,
+    objects.compare_functions,
+    objects.find_loopholes,
+    parts.compare_parts,
+)
+
+
 def examine(connection: psycopg.Connection[Any], *, using: str, with_orphans: bool = True) -> Examination:
     """Compare everything in the database of an alias without changing anything. Any role may run it.
 
@@ -33,39 +51,14 @@ def examine(connection: psycopg.Connection[Any], *, using: str, with_orphans: bo
     Raises SchemaMissing if the job tables do not exist.
     """
     catalogue = Catalogue(connection, using=using)
+    not_checked: list[str] = []
     with catalogue.unchanged():
         declared = declare(catalogue)
-        relations = catalogue.relations(access.table for access in declared.tables)
-        contrib = catalogue.relations(objects.names_of_django())
         drifts = [*compare_settings(catalogue, declared)]
         catalogue.qualify()
-        of_django = objects.used_by_default(catalogue.objects, contrib.values(), relations, declared)
-        if declared.roles is None:
-            drifts += roles.compare_one_user(catalogue, declared)
-        else:
-            drifts += roles.compare_roles(catalogue, declared)
-            drifts += roles.compare_memberships(catalogue, declared)
-            drifts += roles.compare_containers(catalogue.objects, declared)
-            drifts += roles.compare_default_privileges(catalogue, declared)
-            expected = {table.oid for table in (*relations.values(), *of_django)}
-            drifts += objects.find_undeclared_tables(catalogue.objects, expected, declared)
-            drifts += objects.find_undeclared_views(catalogue, relations, declared)
-        drifts += objects.compare_security(relations, declared)
-        drifts += objects.compare_tables(catalogue.objects, relations, declared)
-        drifts += objects.compare_functions(catalogue, declared)
-        drifts += compare_parts(
-            catalogue,
-            relations,
-            [
-                *policies(relations, declared),
-                *triggers(relations, declared),
-                *parts_of_models(catalogue, relations),
-                *store_keys(catalogue),
-            ],
-        )
-        drifts += objects.find_loopholes(catalogue, relations, declared)
-        not_checked: list[str] = []
-        if of_django:
+        for compare in (*(_OF_ONE_USER if declared.roles is None else _OF_ROLES), *_OF_BOTH):
+            drifts += compare(catalogue, declared)
+        if of_django := objects.used_by_default(catalogue, declared):
             names = ", ".join(sorted(table.name for table in of_django))
             not_checked.append(f"Django's own tables, which web and worker use by default privileges: {names}")
         if with_orphans and catalogue.sees_all_rows:
@@ -81,13 +74,12 @@ def examine_tables(connection: psycopg.Connection[Any], *, using: str) -> Examin
     """Compare only row-level security and policies, in a few statements, at the start of a process."""
     catalogue = Catalogue(connection, using=using)
     with catalogue.unchanged():
-        declared = declare_tables(using=using)
-        relations = catalogue.relations(access.table for access in declared.tables)
+        declared = declare_tables(catalogue)
         catalogue.qualify()
         drifts = (
             # Missing tables are for ``check_schema``.
-            *(drift for drift in objects.compare_security(relations, declared) if drift.kind != "table"),
-            *compare_parts(catalogue, relations, policies(relations, declared), ["policy"]),
+            *(drift for drift in objects.compare_security(catalogue, declared) if drift.kind != "table"),
+            *parts.compare_policies(catalogue, declared),
         )
     return Examination(database=catalogue.database, role=catalogue.role, drifts=drifts)
 

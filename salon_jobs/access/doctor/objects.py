@@ -5,22 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from django.apps import apps
-
-from salon_jobs.access.doctor.catalogue import Catalogue, CatalogueObject, Drift, Relation, Relations
-from salon_jobs.access.doctor.declaration import Declaration
+from salon_jobs.access.doctor.catalogue import Catalogue, CatalogueObject, Drift, Relation
+from salon_jobs.access.doctor.declaration import Declaration, names_of_django
 from salon_jobs.access.job_tables import TABLES
 from salon_jobs.access.objects import PUBLIC, Right, grantee, identifier
 
 
-def compare_security(relations: Relations, declared: Declaration) -> Iterable[Drift]:
+def compare_security(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
     """Yield tables that are missing, or whose row-level security is off, not forced, or on though not declared."""
     for access in declared.tables:
-        table = relations.get(access.table)
-        if table is None:
+        if access.table not in declared.relations:
             hint = "run python manage.py migrate"
             yield Drift("table", f"table {access.table}", "a table", "none", needs_decision=True, hint=hint)
-            continue
+    for access, table in declared.present:
         for on, off, expected, present in (
             ("ENABLE", "DISABLE", access.is_protected, table.is_enabled),
             ("FORCE", "NO FORCE", access.is_protected and access.force, table.is_forced),
@@ -31,16 +28,14 @@ def compare_security(relations: Relations, declared: Declaration) -> Iterable[Dr
                 yield Drift("row-level security", table.where, word, on if present else off, (fix,))
 
 
-def compare_tables(objects: Iterable[CatalogueObject], relations: Relations, declared: Declaration) -> Iterable[Drift]:
+def compare_tables(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
     """Yield owners, and privileges on tables, columns and sequences, that differ from those declared."""
-    tables = {each.oid: each for each in objects if each.is_relation}
+    tables = {each.oid: each for each in catalogue.objects if each.is_relation}
     sequences: dict[int, list[CatalogueObject]] = {}
     for each in tables.values():
         sequences.setdefault(each.serves, []).append(each)
-    for access in declared.tables:
-        if access.table not in relations:
-            continue
-        table = tables[relations[access.table].oid]
+    for access, relation in declared.present:
+        table = tables[relation.oid]
         yield from table.compare_owner(declared.owner)
         # What the owners of the host's own functions need on its tables is declared nowhere.
         extra = () if access.table in TABLES or declared.roles is None else declared.roles.extra_owners
@@ -57,17 +52,7 @@ _DECLARE: Final = (
 )
 
 
-def names_of_django() -> set[str]:
-    return {
-        model._meta.db_table
-        for model in apps.get_models(include_auto_created=True)
-        if model.__module__.startswith("django.contrib.")
-    }
-
-
-def used_by_default(
-    objects: Iterable[CatalogueObject], of_django: Iterable[Relation], relations: Relations, declared: Declaration
-) -> list[Relation]:
+def used_by_default(catalogue: Catalogue, declared: Declaration) -> set[Relation]:
     """Return Django's undeclared tables on which other roles have no more than the default privileges."""
     by_default = {
         Right(each.grantee, privilege)
@@ -77,17 +62,18 @@ def used_by_default(
     }
     ordinary = {
         each.oid
-        for each in objects
+        for each in catalogue.objects
         if each.is_relation and each.owner == declared.owner and declared.within_reach(each.rights) <= by_default
     }
-    return [table for table in of_django if table not in relations.values() and table.oid in ordinary]
+    of_django = {table for name, table in declared.relations.items() if name in names_of_django()}
+    return {table for table in of_django if table.oid in ordinary} - {table for _, table in declared.present}
 
 
-def find_undeclared_tables(
-    objects: Iterable[CatalogueObject], expected: Collection[int], declared: Declaration
-) -> Iterable[Drift]:
+def find_undeclared_tables(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
     """Yield undeclared tables on which runtime roles or PUBLIC have privileges, and relations of the wrong owners."""
-    for table in objects:
+    declared_tables = {table.oid for _, table in declared.present}
+    expected = declared_tables | {table.oid for table in used_by_default(catalogue, declared)}
+    for table in catalogue.objects:
         if not table.is_relation or table.oid in expected:
             continue
         # A column's sequence follows its table.
@@ -106,7 +92,7 @@ def find_undeclared_tables(
         yield Drift("undeclared table", table.where, "no runtime role", granted, fix, True, _DECLARE)
 
 
-def find_undeclared_views(catalogue: Catalogue, relations: Relations, declared: Declaration) -> Iterable[Drift]:
+def find_undeclared_views(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
     """Yield views that show our roles rows with the privileges of an owner who sees more of them."""
     views = [
         each
@@ -118,10 +104,8 @@ def find_undeclared_views(catalogue: Catalogue, relations: Relations, declared: 
         for name in sorted({right.grantee for right in declared.within_reach(view.rights)}):
             # The migrator is restricted to one store in tables with stores' rows, and sees all rows of other tables,
             # such as the jobs.
-            more = _open_to(view.owner, relations, declared) - _open_to(name, relations, declared)
-            hidden = sorted(
-                table.sql for table in relations.values() if table.oid in more & {*tables.get(view.oid, ())}
-            )
+            more = _open_to(view.owner, declared) - _open_to(name, declared)
+            hidden = sorted(table.sql for table in more if table.oid in tables.get(view.oid, ()))
             if not (view.owner_bypasses or hidden):
                 continue
             eyes = "bypasses row-level security" if view.owner_bypasses else f"sees all rows of {', '.join(hidden)}"
@@ -138,12 +122,11 @@ def find_undeclared_views(catalogue: Catalogue, relations: Relations, declared: 
             )
 
 
-def _open_to(name: str, relations: Relations, declared: Declaration) -> set[int]:
+def _open_to(name: str, declared: Declaration) -> set[Relation]:
     """Return the tables whose declared policies show a role all rows."""
     return {
-        relations[access.table].oid
-        for access in declared.tables
-        if access.table in relations
+        table
+        for access, table in declared.present
         for policy in access.policies
         if name in policy.roles and policy.command in ("ALL", "SELECT") and policy.using == "true"
     }
@@ -235,13 +218,11 @@ def _find_undeclared_routines(
             )
 
 
-def find_loopholes(catalogue: Catalogue, relations: Relations, declared: Declaration) -> Iterable[Drift]:
+def find_loopholes(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
     """Yield what reaches past all policies: publications, functions that the server withholds, LEAKPROOF functions."""
     for kind, where, expected, found, fix, needs_decision, hint in catalogue.rows(
         "loopholes",
-        protected=[
-            relations[each.table].oid for each in declared.tables if each.is_protected and each.table in relations
-        ],
+        protected=[table.oid for access, table in declared.present if access.is_protected],
         roles=list(declared.names or (declared.owner,)),
         callers=list(declared.runtime or (declared.owner,)),
     ):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from django.apps import apps
-from django.db import connections, models, router
+from django.db import connections, models
 
-from salon_jobs.access.constraints import SameStoreForeignKey
-from salon_jobs.access.doctor.catalogue import Catalogue, Drift, Relation, Relations
+from salon_jobs.access.doctor.catalogue import Catalogue, Drift, Relation
 from salon_jobs.access.doctor.declaration import Declaration
 from salon_jobs.access.doctor.expressions import normal_form
 from salon_jobs.access.job_tables import TABLES
@@ -65,17 +64,28 @@ _KINDS: Final = {
 }
 
 
-def compare_parts(
-    catalogue: Catalogue, relations: Relations, expected: Iterable[Part], kinds: Sequence[str] = (*_KINDS,)
-) -> Iterable[Drift]:
+def compare_policies(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
+    """Yield what ``compare_parts`` would of policies."""
+    return _compare(catalogue, declared, _policies(declared), ["policy"])
+
+
+def compare_parts(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
     """Yield parts that are missing, differ, are disabled or invalid, or that nobody declared.
 
     Also those that call functions or operators of somebody else: they may look as declared all the same, since the
     server shows a cast and not the function that does it.
     """
+    expected = (*_policies(declared), *_triggers(declared), *_parts_of_models(catalogue, declared), *_keys(declared))
+    return _compare(catalogue, declared, expected, [*_KINDS])
+
+
+def _compare(
+    catalogue: Catalogue, declared: Declaration, expected: Iterable[Part], kinds: list[str]
+) -> Iterable[Drift]:
     parts = {(part.table.oid, part.kind, part.name or normal_form(part.text)): part for part in expected}
-    tables = {table.oid: table for table in (*relations.values(), *(part.table for part in parts.values()))}
-    for oid, kind, name, text, fault, is_drift, calls in catalogue.rows("parts", tables=[*tables], kinds=[*kinds]):
+    declared_tables = {table for _, table in declared.present}
+    tables = {table.oid: table for table in (*declared_tables, *(part.table for part in parts.values()))}
+    for oid, kind, name, text, fault, is_drift, calls in catalogue.rows("parts", tables=[*tables], kinds=kinds):
         table, rule = tables[oid], _KINDS[kind]
         where, shown = f"{kind} {name} of {table.where}", _shown(text)
         is_ours, alter = table.name in TABLES, f"ALTER TABLE {table.sql}"
@@ -87,7 +97,7 @@ def compare_parts(
         drop = rule.drop.format(name=identifier(name), table=table.sql, schema=identifier(table.schema))
         part = parts.pop((oid, kind, name), None) or parts.pop((oid, kind, normal_form(text)), None)
         if part is None and is_drift:
-            if is_ours or (not rule.of_models and table in relations.values()):
+            if is_ours or (not rule.of_models and table in declared_tables):
                 yield Drift(kind, where, "none", shown, (drop,), bool(rule.undeclared), rule.undeclared)
         elif part is not None and _normal(part, part.text) != _normal(part, text):
             fix = _alter_column(part, text) if kind == "column" else (drop, *part.make)
@@ -138,45 +148,36 @@ def _alter_column(part: Part, found: str) -> tuple[str, ...]:
     )
 
 
-def policies(relations: Relations, declared: Declaration) -> Iterator[Part]:
-    for access in declared.tables:
+def _policies(declared: Declaration) -> Iterator[Part]:
+    for access, table in declared.present:
         for policy in access.policies:
-            if table := relations.get(access.table):
-                yield Part("policy", table, policy.name, policy.text, (policy.create(table.sql),))
+            yield Part("policy", table, policy.name, policy.text, (policy.create(table.sql),))
 
 
-def triggers(relations: Relations, declared: Declaration) -> Iterator[Part]:
+def _triggers(declared: Declaration) -> Iterator[Part]:
     for function in declared.functions:
         for trigger in function.triggers:
-            if table := relations.get(trigger.table):
+            if table := declared.relations.get(trigger.table):
                 yield Part("trigger", table, trigger.name, trigger.create, tuple(trigger.replace()))
 
 
-def store_keys(catalogue: Catalogue) -> Iterator[Part]:
+def _keys(declared: Declaration) -> Iterator[Part]:
     """Yield the same-store keys: without them, rows could refer to another store's rows."""
-    keys = [
-        (key.name, model._meta.db_table, *key.reference(model))
-        for model in apps.get_models(include_auto_created=True)
-        for key in model._meta.constraints
-        # In this order: for some models Django asks the server what it supports, as a user who may be locked out.
-        if isinstance(key, SameStoreForeignKey)
-        and model._meta.can_migrate(catalogue.using)
-        and router.allow_migrate_model(catalogue.using, model)
-    ]
-    relations = catalogue.relations({name for _, table, _, to, _ in keys for name in (table, to._meta.db_table)})
-    for name, table_name, columns, model, to_columns in keys:
-        table, to = relations.get(table_name), relations.get(model._meta.db_table)
+    for key, model in declared.store_keys:
+        columns, to_model, to_columns = key.reference(model)
+        table = declared.relations.get(model._meta.db_table)
+        to = declared.relations.get(to_model._meta.db_table)
         if table is not None and to is not None:
             text = f"FOREIGN KEY ({identifiers(columns)}) REFERENCES {to.sql} ({identifiers(to_columns)})"
             text += " DEFERRABLE INITIALLY DEFERRED"
-            add = f"ALTER TABLE {table.sql} ADD CONSTRAINT {identifier(name)} {text} NOT VALID"
-            yield Part("foreign key", table, name, text, (add,))
+            add = f"ALTER TABLE {table.sql} ADD CONSTRAINT {identifier(key.name)} {text} NOT VALID"
+            yield Part("foreign key", table, key.name, text, (add,))
 
 
 _TYPES: Final = {"varchar": "character varying", "timestamptz": "timestamp with time zone"}
 
 
-def parts_of_models(catalogue: Catalogue, relations: Relations) -> Iterator[Part]:
+def _parts_of_models(catalogue: Catalogue, declared: Declaration) -> Iterator[Part]:
     """Yield columns, constraints and indexes of the tables of salon_jobs, as Django makes them."""
     # Django writes them without connecting, since it knows the server's version: the alias's user may not log in. The
     # editor is never entered, so that it runs nothing.
@@ -185,7 +186,7 @@ def parts_of_models(catalogue: Catalogue, relations: Relations) -> Iterator[Part
     editor = db.schema_editor(collect_sql=True)
     for model in apps.get_app_config("salon_jobs").get_models():
         meta: Any = model._meta
-        table = relations.get(meta.db_table)
+        table = declared.relations.get(meta.db_table)
         if table is None or not meta.managed or meta.proxy:
             continue
         add = f"ALTER TABLE {table.sql} ADD "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from salon_jobs.access.doctor.catalogue import Catalogue, CatalogueObject, Drift
+from salon_jobs.access.doctor.catalogue import Catalogue, Drift
 from salon_jobs.access.doctor.declaration import Declaration
 from salon_jobs.access.objects import PUBLIC, Right, grantee, identifier
 from salon_jobs.access.roles import SCHEMA, alter_defaults, grant_owner
@@ -120,10 +120,10 @@ def compare_default_privileges(catalogue: Catalogue, declared: Declaration) -> I
         yield Drift("default privilege", where, *texts, (f"{alter_defaults(creator, schema)} {verb}",))
 
 
-def compare_containers(objects: Iterable[CatalogueObject], declared: Declaration) -> Iterable[Drift]:
+def compare_containers(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
     """Yield differing owners and privileges of PUBLIC and our roles, and who else may create objects in our schema."""
     ours = {*declared.names, PUBLIC}
-    for each in objects:
+    for each in catalogue.objects:
         rights = {right for right in each.rights if right.grantee in ours}
         creating = {right for right in each.rights if right.privilege == "CREATE"}
         of_owner = {right for right in each.rights if right.grantee == declared.owner}
