@@ -43,8 +43,7 @@ WITH mine AS MATERIALIZED (
            SELECT j.begun_once_at IS NOT NULL AND NOT %(unbegun)s AS begun,
                   %(how)s = 'rescue' AND (%(charged)s::bigint[] IS NULL OR j.id = ANY (%(charged)s::bigint[]))
                   AND (j.begun_once_at IS NOT NULL OR j.task <> ALL (%(once)s::text[])) AS charged) c
-     WHERE j.id = ANY (%(ids)s::bigint[]) AND j.leased_by + 0 = %(process_id)s AND j.state || '' = 'running'
-       AND COALESCE((j.id # j.lease) = ANY (%(fences)s::bigint[]), false)
+-- include: fenced
        AND NOT (%(how)s = 'requeue' AND c.begun)
      ORDER BY j.id
        FOR UPDATE OF j

@@ -15,17 +15,12 @@
 WITH mine AS MATERIALIZED (
     SELECT j.id, j.ctid AS place
       FROM salon_jobs_job j
-     WHERE j.id = ANY (%(ids)s::bigint[]) AND j.leased_by + 0 = %(process_id)s AND j.state || '' = 'running'
-       AND COALESCE((j.id # j.lease) = ANY (%(fences)s::bigint[]), false)
+-- include: fenced
      ORDER BY j.id
        FOR UPDATE OF j SKIP LOCKED
 ), written AS (
     INSERT INTO salon_jobs_job_result
-           (job_id, public_id, store_id, task, queue, priority, payload, attempts, run_at, created_at, started_at,
-            worker_id, value, finished_at, expires_at)
-    SELECT j.id, j.public_id, j.store_id, j.task, j.queue, j.priority, j.payload, least(j.attempts + 1, 32767),
-           j.run_at, j.created_at, clock_timestamp() - (r.kept ->> 2)::float8 * interval '1 second', %(process_id)s,
-           r.kept -> 0, clock_timestamp(), clock_timestamp() + (r.kept ->> 1)::float8 * interval '1 second'
+-- include: kept_result
       FROM salon_jobs_job j
      CROSS JOIN LATERAL (SELECT %(results)s::jsonb -> (j.id # j.lease)::text AS kept OFFSET 0) r
      WHERE %(has_results)s AND j.ctid = ANY (ARRAY(SELECT place FROM mine)) AND r.kept IS NOT NULL
@@ -51,5 +46,4 @@ SELECT fence FROM deleted UNION ALL SELECT fence FROM kept
 -- Locks: none. Role: worker. Not prepared either.
 SELECT j.id # j.lease
   FROM salon_jobs_job j
- WHERE j.id = ANY (%(ids)s::bigint[]) AND j.leased_by + 0 = %(process_id)s AND j.state || '' = 'running'
-   AND COALESCE((j.id # j.lease) = ANY (%(fences)s::bigint[]), false)
+-- include: fenced

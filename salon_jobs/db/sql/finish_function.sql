@@ -19,11 +19,7 @@ DECLARE
 BEGIN
     IF results IS NOT NULL THEN
         INSERT INTO __schema__.salon_jobs_job_result
-               (job_id, public_id, store_id, task, queue, priority, payload, attempts, run_at, created_at, started_at,
-                worker_id, value, finished_at, expires_at)
-        SELECT j.id, j.public_id, j.store_id, j.task, j.queue, j.priority, j.payload, least(j.attempts + 1, 32767),
-               j.run_at, j.created_at, clock_timestamp() - (r.kept ->> 2)::float8 * interval '1 second',
-               holder, r.kept -> 0, clock_timestamp(), clock_timestamp() + (r.kept ->> 1)::float8 * interval '1 second'
+-- include: kept_result
           FROM __schema__.salon_jobs_job j
          CROSS JOIN LATERAL (SELECT results -> (j.id # j.lease)::text AS kept OFFSET 0) r
          WHERE j.id = ANY (ids) AND j.lease = leases[array_position(ids, j.id)] AND j.leased_by + 0 = holder

@@ -54,6 +54,19 @@ RETURNING j.id, j.task, j.store_id,
           j.trace::text, j.public_id,
           date_part('epoch', j.keep_result), j.alone
 
+-- name: fenced
+-- The jobs that a process still holds under the leases it knows. Read by id, and never by the index of leases.
+     WHERE j.id = ANY (%(ids)s::bigint[]) AND j.leased_by + 0 = %(process_id)s AND j.state || '' = 'running'
+       AND COALESCE((j.id # j.lease) = ANY (%(fences)s::bigint[]), false)
+
+-- name: kept_result
+-- What is kept of a job and its result, r.kept, when it succeeds.
+           (job_id, public_id, store_id, task, queue, priority, payload, attempts, run_at, created_at, started_at,
+            worker_id, value, finished_at, expires_at)
+    SELECT j.id, j.public_id, j.store_id, j.task, j.queue, j.priority, j.payload, least(j.attempts + 1, 32767),
+           j.run_at, j.created_at, clock_timestamp() - (r.kept ->> 2)::float8 * interval '1 second', j.leased_by,
+           r.kept -> 0, clock_timestamp(), clock_timestamp() + (r.kept ->> 1)::float8 * interval '1 second'
+
 -- name: claimed_job
 -- What a claim returns: ClaimedJob in salon_jobs/core/records.py.
     id bigint, task varchar, store_id uuid, payload text, queue varchar, priority smallint, run_at_s float8,
