@@ -20,12 +20,12 @@ COMPILE = $(UV) pip compile pyproject.toml --quiet --universal --python-version 
 PYTEST = $(BIN)/python -m project.local.postgres --no-fsync --run $(BIN)/python -m pytest
 QUICK = -m "not image and not system and not slow"
 ALL = -m "not image and not system" --hypothesis-profile=full
-# Five parts that end at about the same time. The first two wait for processes, the third for brokers, the fourth for
-# relays; the rest needs little more than the database.
-END_TO_END_TESTS := tests/e2e
-PROCESS_TESTS := tests/demo tests/process
-BROKER_TESTS := tests/access tests/brokers tests/deployment/test_create_queues.py
-OUTBOX_TESTS := tests/admin tests/inbox tests/integrations tests/outbox tests/plans
+# Five parts that end at about the same time: processes and pages that are followed, the demo and the benchmark, brokers,
+# relays, and the rest, which needs little more than the database.
+END_TO_END_TESTS := tests/e2e tests/docs tests/deployment tests/migrations tests/typing
+PROCESS_TESTS := tests/demo tests/process tests/test_benchmarks.py
+BROKER_TESTS := tests/access tests/brokers tests/inbox
+OUTBOX_TESTS := tests/admin tests/integrations tests/outbox tests/plans
 PARTS = $(if $(PYTEST_ARGS),tests-chosen,tests-end-to-end tests-of-processes tests-of-brokers tests-of-the-outbox tests-of-the-rest)
 CHAOS_TESTS := tests/system/test_chaos.py tests/system/test_failover.py
 
@@ -55,9 +55,9 @@ psql: venv ## open psql on the database of the demo, while `make serve` runs or 
 
 .PHONY: test
 test: venv ## run the checks and, at the same time, every quick test that needs no system package
-	@$(MAKE) SELECT='$(QUICK)' checks-and-tests
+	@$(MAKE) SELECT='$(QUICK)' PYRIGHT=salon_jobs checks-and-tests
 	@echo
-	@echo "Left out: slow tests (make test-all), and those that need system packages (make test-system)."
+	@echo "Left out: slow tests, pyright on tests and demo (make test-all); what needs system packages (make test-system)."
 
 .PHONY: test-all
 test-all: venv ## the same with the slow tests
@@ -140,7 +140,7 @@ check: venv ## run ruff, mypy and pyright
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy & mypy=$$!; status=0; \
-	$(BIN)/pyright --pythonpath $(BIN)/python || status=$$?; wait $$mypy || status=$$?; exit $$status
+	$(BIN)/pyright --pythonpath $(BIN)/python $(PYRIGHT) || status=$$?; wait $$mypy || status=$$?; exit $$status
 
 # The environment is up to date when it holds a copy of the lock it was made from; contents count, not times.
 .PHONY: venv

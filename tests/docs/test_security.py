@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 
 import pytest
 
@@ -21,6 +22,7 @@ def named(page: str) -> set[tuple[str, str]]:
     return set(re.findall(r"`(test_\w+)::(test_\w+)`", read(page)))
 
 
+@cache
 def functions_of(file: str) -> set[str]:
     """Return the names of the tests of a file, which is the only one of its name."""
     [path] = (ROOT / "tests").rglob(f"{file}.py")
