@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from django.db.models import Model
 from django.utils.functional import lazy
 
 from salon_jobs.conf import is_given
+from salon_jobs.core.records import ActionResult
 from salon_jobs.inbox import queries as inbox
 from salon_jobs.jobs import control as jobs
 from salon_jobs.jobs import limits
@@ -55,6 +56,13 @@ class Verb:
     help: str = ""
     reported: str = ""
     matching: tuple[str, ...] = ()
+
+    def apply(self, keys: Sequence[Any], *, by: str, using: str, **arguments: Any) -> list[ActionResult[Any]]:
+        """Change the rows of these keys; return a result for each. ``by`` is recorded where the verb takes it."""
+        results: list[ActionResult[Any]] = self.change(
+            keys, using=using, **arguments, **({"by": by} if self.takes_by else {})
+        )
+        return results
 
     def is_offered_in(self, state: str) -> bool:
         """Return whether a row in this state offers the verb."""

@@ -170,15 +170,14 @@ class Action:
         """
         arguments, noun, using = form.arguments, _noun(queryset), reader(request)
         done = self.verb.done_with(arguments)
-        if self.verb.takes_by:
-            arguments["by"] = user_name(request)
         end = time.monotonic() + LONGEST_S
         changed = unchanged = 0
         still_to_come: Counter[str] = Counter()
         reasons: list[str] = []
         links: list[SafeString] = []
         for rows in _batches(queryset, oldest_first=self.verb.oldest_first):
-            results = self.verb.change([getattr(row, self.verb.key) for row in rows], using=using, **arguments)
+            keys = [getattr(row, self.verb.key) for row in rows]
+            results = self.verb.apply(keys, by=user_name(request), using=using, **arguments)
             pairs = list(zip(rows, results, strict=True))
             changed_rows = [row for row, result in pairs if result.changed]
             log_changed(request, changed_rows, done)

@@ -13,9 +13,8 @@ from django.http import HttpRequest
 from salon_jobs.admin.actions import BATCH, Action, ActionForm, actions_of, log_changed, user_name
 from salon_jobs.admin.base import reader
 from salon_jobs.admin.cells import scope_name
-from salon_jobs.jobs.limits import pause_scopes, resume_scopes
 from salon_jobs.models import Job, Limit
-from salon_jobs.verbs import Verb
+from salon_jobs.verbs import Verb, verbs_of
 
 
 class PauseForm(ActionForm):
@@ -68,11 +67,8 @@ class PauseAction(Action):
     def run(self, model_admin: Any, request: HttpRequest, queryset: QuerySet[Job], form: ActionForm) -> None:
         """Pause or resume all jobs of the chosen queues, tasks and stores, not only the selected ones."""
         using, done, scopes = reader(request), form.cleaned_data["verb"], form.cleaned_data["scopes"]
-        if done == "paused":
-            results = pause_scopes(scopes, by=user_name(request), using=using)
-        else:
-            results = resume_scopes(scopes, using=using)
-        for result in results:
+        [verb] = [verb for verb in verbs_of(Limit).values() if verb.done == done]
+        for result in verb.apply(scopes, by=user_name(request), using=using):
             kind, _, name = result.id.partition(":")
             if result.changed:
                 log_changed(request, list(Limit.objects.using(using).filter(kind=kind, name=name)), done)

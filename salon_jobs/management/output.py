@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
@@ -259,7 +259,7 @@ class Console:
     def change_named(self, verb: Verb, name: str, *, kind: str = "") -> None:
         """Change the row of this name, or of this kind and name, without a question, and report it."""
         key = f"{kind}:{name}" if kind else name
-        verb.change([key], using=self.using, **({"by": os_user()} if verb.takes_by else {}))
+        verb.apply([key], by=os_user(), using=self.using)
         self.result({verb.done: {kind: name} if kind else name}, f"{verb.done}: {f'{kind} {name}'.strip()}")
 
     def change(self, verb: Verb, ids: Sequence[int], *, known: int | None = None, **arguments: Any) -> None:
@@ -269,11 +269,10 @@ class Console:
         """
         if asked := len(ids) if known is None else known:
             self.confirm(f"{verb.name.capitalize()} {with_noun(asked, str(verb.of._meta.verbose_name))}?")
-        change: Callable[..., list[ActionResult[Any]]] = partial(verb.change, using=self.using, **arguments)
         results: list[ActionResult[Any]] = []
         try:
             for start in range(0, len(ids), _BATCH):
-                results += change(ids[start : start + _BATCH])
+                results += verb.apply(ids[start : start + _BATCH], by=os_user(), using=self.using, **arguments)
                 if len(ids) > _BATCH:
                     self.note(f"{len(results):,} of {len(ids):,}")
         except BaseException:
