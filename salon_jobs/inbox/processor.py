@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -155,13 +154,7 @@ def _arguments(envelope: Envelope, settings: ConsumerSettings, task: Task[..., A
     The store comes from the settings, else from the envelope, or from the payload where there is no envelope.
     """
     what, forms = ("payload", "") if settings.has_envelope else ("body", ", plain or in base64")
-    try:
-        payload: object = json.loads(envelope.payload)
-    except (ValueError, RecursionError) as error:
-        raise PayloadInvalid(f"its {what} is not JSON{forms}: {error}") from error
-    if not isinstance(payload, dict):
-        raise PayloadInvalid(f"its {what} must be a JSON object, not {type(payload).__name__}")
-    arguments = cast("dict[str, Any]", payload)
+    arguments = queries.members_of(envelope.payload, what=what, forms=forms)
     if not task.is_store_task:
         return arguments
     in_payload = _store_of(arguments[STORE_ARGUMENT]) if STORE_ARGUMENT in arguments else None

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, cast
 
 from django.db import Error, connections, transaction
 
@@ -18,14 +16,14 @@ from salon_jobs.brokers.publisher import (
     Verdict,
     publish_one_by_one,
 )
-from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import EnqueueRefused, MessageInvalid, PayloadInvalid, UnknownTask
 from salon_jobs.core.tracing import TracedMessage, consuming, headers_of
 from salon_jobs.db.connections import alias_of
+from salon_jobs.inbox import queries
+from salon_jobs.inbox.queries import InboxRow, Status
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.enqueue import add
 from salon_jobs.jobs.payload import STORE_ARGUMENT
-from salon_jobs.models import InboxMessage
 from salon_jobs.tenancy.connections import tidy_connections
 from salon_jobs.tenancy.context import tenant_context
 
@@ -53,11 +51,6 @@ class JobsPublisher(Publisher):
             raise MessageInvalid(f"aggregate_type {message.aggregate_type}: {error}") from error
         if not message.payload.startswith("{"):
             raise MessageInvalid("payload must be a dict of the task's arguments, when the destination is a task")
-        if (size := len(message.payload.encode())) > conf.max_payload:
-            raise MessageInvalid(
-                f"payload is {size:,} bytes long, and a task's arguments at most {conf.max_payload:,} (SALON_JOBS"
-                "['MAX_PAYLOAD']): send less, or a reference to it"
-            )
 
     def publish(self, messages: Sequence[OutgoingMessage], *, should_continue: Callable[[], bool]) -> Answers:
         """Enqueue one job per message, each in its own transaction."""
@@ -73,19 +66,10 @@ class JobsPublisher(Publisher):
         in_store = nullcontext() if message.store_id is None else tenant_context(message.store_id, using=using)
         try:
             with in_store, transaction.atomic(using=using):
-                row, is_new = InboxMessage.objects.using(using).get_or_create(
-                    consumer=CONSUMER,
-                    message_id=str(message.message_id),
-                    defaults={
-                        "event": message.event,
-                        "producer": message.producer,
-                        "store_id": message.store_id,
-                        "status": InboxMessage.Status.ENQUEUED,
-                    },
-                )
-                if is_new:
-                    row.job_id = self._add_job(message, using)
-                    row.save(using=using, update_fields=["job_id"])
+                id_ = str(message.message_id)
+                row = InboxRow(id_, message.event, message.producer, message.store_id, Status.ENQUEUED)
+                if queries.insert(CONSUMER, [row], using=using):
+                    queries.record_jobs(CONSUMER, {id_: self._add_job(message, using)}, using=using)
         except UnknownTask as error:
             return PublishFailure(Verdict.MISSING, error.code, str(error))
         except (PayloadInvalid, EnqueueRefused) as error:
@@ -97,13 +81,7 @@ class JobsPublisher(Publisher):
 
     def _add_job(self, message: OutgoingMessage, using: str) -> int:
         task = registry.get_task(_task_name(message))
-        try:
-            payload: object = json.loads(message.payload)
-        except (ValueError, RecursionError) as error:  # nested too deeply, or a number too long: it was written by SQL
-            raise PayloadInvalid(f"the payload cannot be read: {error}") from error
-        if not isinstance(payload, dict):
-            raise PayloadInvalid(f"the payload must be a dict of arguments, not {type(payload).__name__}")
-        arguments = cast("dict[str, Any]", payload)
+        arguments = queries.members_of(message.payload)
         if message.store_id is not None and task.is_store_task:
             arguments = {**arguments, STORE_ARGUMENT: str(message.store_id)}
         job = task.new_job(task.payload.bind((), arguments), task.options)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 from uuid import UUID
 
 from django.db import connections, transaction
@@ -15,6 +15,7 @@ from django.db.models.functions import Now
 from salon_jobs.brokers.source import Envelope
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.error_report import shown_message, storable
+from salon_jobs.core.errors import PayloadInvalid
 from salon_jobs.core.records import ActionResult
 from salon_jobs.core.redaction import redacted, redacted_text
 from salon_jobs.db import statements
@@ -37,10 +38,10 @@ class InboxRow(NamedTuple):
     producer: str
     store_id: UUID | None
     status: str
-    code: str
-    reason: str
-    deliveries: int
-    raw: str
+    code: str = ""
+    reason: str = ""
+    deliveries: int = 1
+    raw: str = ""
 
 
 class Rejected(NamedTuple):
@@ -109,6 +110,17 @@ def prune_inbox(age: timedelta, *, using: str) -> int:
     """
     [(deleted,)] = statements.rows("prune_inbox", {"age": age}, using=using)
     return int(deleted)
+
+
+def members_of(payload: str, *, what: str = "payload", forms: str = "") -> dict[str, Any]:
+    """Return the members of a payload. Raises PayloadInvalid if it is no JSON object."""
+    try:
+        value: object = json.loads(payload)
+    except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
+        raise PayloadInvalid(f"its {what} is not JSON{forms}: {error}") from error
+    if not isinstance(value, dict):
+        raise PayloadInvalid(f"its {what} must be a JSON object, not {type(value).__name__}")
+    return cast("dict[str, Any]", value)
 
 
 def kept_text(envelope: Envelope | None, raw: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -50,12 +49,6 @@ def test_a_task_of_another_library_is_refused_by_emit(stores: list[UUID]) -> Non
     refused = pytest.raises(MessageInvalid, match=rf"rn::jobs:::{name}: .* is not declared with salon_jobs; enqueue it")
     with transaction.atomic(), refused:
         emit(f"rn::jobs:::{name}", aggregate_id="a", event="asked", payload={})
-
-
-def test_a_payload_larger_than_arguments_may_be_is_refused_by_emit(stores: list[UUID], settings: Any) -> None:
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "MAX_PAYLOAD": 2000}
-    with transaction.atomic(), pytest.raises(MessageInvalid, match=r"a task's arguments at most 2,000 .*MAX_PAYLOAD"):
-        emit("rn::jobs:::test-store", aggregate_id="a", event="asked", payload={"text": 2000 * "x"})
 
 
 def test_a_drain_publishes_inside_the_tests_own_transaction(stores: list[UUID]) -> None:

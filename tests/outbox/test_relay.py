@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -87,14 +88,37 @@ def test_when_one_fails_the_later_ones_of_its_aggregate_wait_and_others_go_on() 
     assert blocked_count() == 0
 
 
-def test_another_relay_counts_the_attempts_on(change_settings: Callable[..., None]) -> None:
-    change_settings(OUTBOX={"RETRY_BACKOFF": 60})
+def test_another_relay_counts_the_attempts_on_until_they_are_used_up(change_settings: Callable[..., None]) -> None:
+    change_settings(OUTBOX={"RETRY_BACKOFF": 60, "RETRY_COUNT": 3})
     answer_with(Verdict.RETRY)
     emitted("a")
-    for attempts in (1, 2, 3):
+    for attempts, status in ((1, "pending"), (2, "pending"), (3, "failed")):
         assert relay_in_burst()
-        assert seen("SELECT retry_count FROM salon_jobs_message") == [(attempts,)]
+        assert seen("SELECT retry_count, status FROM salon_jobs_message") == [(attempts, status)]
         change("UPDATE salon_jobs_blocked_aggregate SET retry_at = now()")
+    assert seen("SELECT status FROM salon_jobs_blocked_aggregate") == [("parked",)]
+
+
+def test_after_an_outage_a_relay_sends_nothing_before_its_next_heartbeat() -> None:
+    relay = Relay(lambda: 1, using="default")
+    relay._beat()
+    assert relay._owns()
+    relay.on_outage()
+    assert not relay._owns()
+    relay._beat()
+    assert relay._owns()
+
+
+def test_a_relay_that_lost_a_partition_sends_no_more_of_the_batch_that_it_is_sending() -> None:
+    relay = Relay(lambda: 1, using="default")
+    relay._beat()
+    worker = relay._worker(ORDERS)
+    should_continue = partial(worker._should_continue, worker._generation)
+    assert should_continue()
+    change("UPDATE salon_jobs_partition SET owner = 99, epoch = epoch + 1 WHERE partition = 3")
+    relay._beat()
+    assert not should_continue()
+    worker.stop()
 
 
 def test_an_outage_costs_no_attempt() -> None:
