@@ -21,7 +21,7 @@ import pytest
 from django.db import connections
 
 from salon_jobs.core.outcomes import Outcome
-from salon_jobs.core.records import ClaimedJob
+from salon_jobs.core.records import ClaimedJob, KeptResult
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.leases import Leases
@@ -63,6 +63,21 @@ def chunk_of(jobs: Sequence[ClaimedJob], process_id: int) -> ChunkRun:
     """Return claimed jobs as one chunk."""
     leases = leases_of(process_id)
     return ChunkRun.of(jobs, registry.get_declaration(jobs[0].task), leases, leases.connection)
+
+
+def finish(job: ClaimedJob, process_id: int, result: KeptResult | None = None) -> bool:
+    """End the run of a claimed job as succeeded; return whether it still owned the job."""
+    running = running_job(job, process_id)
+    running.result = result
+    return running.leases.finish([running]) == 1
+
+
+def finish_many(jobs: Sequence[ClaimedJob], process_id: int, result: KeptResult | None = None) -> set[int]:
+    """End the runs of claimed jobs as succeeded, in one statement; return the fences of those still owned."""
+    runs = [running_job(job, process_id) for job in jobs]
+    for running in runs:
+        running.result = result
+    return leases_of(process_id).finish_many(runs)
 
 
 def run(job: ClaimedJob, process_id: int) -> Outcome:

@@ -6,6 +6,7 @@ import time
 
 from benchmarks.processes import print_figures
 from salon_jobs.jobs import registry
+from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.leases import Leases
 from salon_jobs.models import Process
 
@@ -23,6 +24,7 @@ def main(batches: str) -> None:
         jobs = leases.claim_due(registry.task_names(), _BATCH)
         spent += time.perf_counter() - began
         claimed += len(jobs)
-        leases.finish_many(jobs)
+        declared = [registry.get_declaration(job.task) for job in jobs]
+        leases.finish_many([RunningJob(*each, leases, leases.connection) for each in zip(jobs, declared, strict=True)])
     process.delete()
     print_figures(jobs=claimed, seconds=spent)

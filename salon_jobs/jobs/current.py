@@ -248,8 +248,7 @@ class RunningJob:
         """Finish the job in the current transaction, as ``finish`` does, with the result kept so far."""
         self.check_end()
         self.is_unclear = True
-        is_finished = self.leases.finish(self.job, self.result, ran_s=self.ran_s)
-        if not is_finished and not (self.finished and self.leases.committed(self.job)):
+        if not self.leases.finish([self]) and not (self.finished and self.leases.committed(self.job)):
             raise LeaseLost(f"job {self.id} is no longer leased to this run")
         self.finished = True
 

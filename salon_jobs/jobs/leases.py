@@ -18,7 +18,7 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
 from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.db import DatabaseError, DataError, Error, IntegrityError, OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -28,11 +28,14 @@ from salon_jobs.core import events
 from salon_jobs.core.error_report import ErrorReport, shown_message
 from salon_jobs.core.events import log_event
 from salon_jobs.core.outcomes import CANCEL_CLASS, DISCARD_CLASS, DISCARDED
-from salon_jobs.core.records import ClaimedJob, JobState, KeptResult
+from salon_jobs.core.records import ClaimedJob, JobState
 from salon_jobs.db.connections import raw_cursor
 from salon_jobs.db.statements import briefly, hot, is_held_up, load
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.timeline import Timeline
+
+if TYPE_CHECKING:
+    from salon_jobs.jobs.current import RunningJob
 
 LEASE_LOST = "SJ001"  # error code raised in db/sql/finish_function.sql
 # Claims of up to this many jobs use a cached plan: if one job is due, planning is half the cost of a claim.
@@ -146,51 +149,38 @@ class Leases:
         while len(self._left_out) > _MOST_LEFT_OUT:
             self._left_out.pop(next(iter(self._left_out)), None)  # another thread may be at it
 
-    def finish(self, job: ClaimedJob, result: KeptResult | None = None, *, ran_s: float | None = None) -> bool:
-        """Delete a job that this run still owns, or keep it as succeeded, with its result. False: the lease is lost.
+    def finish(self, runs: Sequence[RunningJob]) -> int:
+        """Delete the jobs that these runs of one handler still own, or keep them as succeeded, with their results.
 
-        Of a job that is kept, ``ran_s`` says how long its handler ran.
+        Returns how many those were. Waits for locked rows.
         """
-        return self.finish_all([job], [result], ran_s=ran_s) == 1
-
-    def finish_all(
-        self, jobs: Sequence[ClaimedJob], results: Sequence[KeptResult | None], *, ran_s: float | None
-    ) -> int:
-        """Finish the runs of one handler, as ``finish`` does, waiting for locked rows; return how many were owned."""
         connection = self.connection
         with connection.wrap_database_errors:
             cursor = raw_cursor(connection)
-            call = self.finish_call(jobs, ran_s=ran_s, all_or_error=False, results="%s")
-            cursor.execute(call.encode(), [_by_fence(jobs, results)])
+            call = self.finish_call(runs, all_or_error=False, results="%s")
+            cursor.execute(call.encode(), [_by_fence(runs)])
             finished: tuple[int] = cursor.fetchone()
             return finished[0]
 
-    def finish_call(
-        self, jobs: Sequence[ClaimedJob], *, ran_s: float | None, all_or_error: bool = True, results: str = "NULL"
-    ) -> str:
-        """Return a statement that finishes all of these jobs, and raises LEASE_LOST if a lease is lost."""
-        ordered = sorted(jobs)  # their first field is the id
-        ids, leases = (",".join([str(getattr(job, name)) for job in ordered]) for name in ("id", "lease"))
-        how = f"{conf.keep_succeeded}, {'NULL' if ran_s is None else f'{ran_s:f}'}, {all_or_error}, {results}"
+    def finish_call(self, runs: Sequence[RunningJob], *, all_or_error: bool = True, results: str = "NULL") -> str:
+        """Return a statement that finishes the jobs of one handler, and raises LEASE_LOST if a lease is lost."""
+        jobs = sorted(run.job for run in runs)  # their first field is the id
+        ids, leases = (",".join([str(getattr(job, name)) for job in jobs]) for name in ("id", "lease"))
+        how = f"{conf.keep_succeeded}, {runs[0].ran_s:f}, {all_or_error}, {results}"
         return f"SELECT salon_jobs_finish('{{{ids}}}', '{{{leases}}}', {self.process_id:d}, {how})"
 
-    def finish_many(
-        self,
-        jobs: Sequence[ClaimedJob],
-        *,
-        results: Sequence[KeptResult | None] = (),
-        ran_s: Sequence[float | None] = (),
-    ) -> set[int]:
-        """Finish jobs in one statement, keep their results, and return their fences.
+    def finish_many(self, runs: Sequence[RunningJob]) -> set[int]:
+        """Finish the jobs of any runs, keep their results, and return their fences.
 
-        The others are locked, or not ours any more. Of jobs that are kept, ``ran_s`` says how long their handlers ran.
+        The others are locked, or not ours any more.
         """
+        results, keep = _by_fence(runs), conf.keep_succeeded
         parameters = {
-            **self._fences(jobs),
-            "keep": conf.keep_succeeded,
-            "ran_s": list(ran_s) if conf.keep_succeeded else [],
-            "has_results": any(results),
-            "results": _by_fence(jobs, results),
+            **self._fences([run.job for run in runs]),
+            "keep": keep,
+            "ran_s": [run.ran_s for run in runs] if keep else [],
+            "has_results": results is not None,
+            "results": results,
         }
         return {row[0] for row in hot("finish_many", parameters, many=True, using=self.using)}
 
@@ -412,12 +402,12 @@ _claimed_job: Callable[[Sequence[Any]], ClaimedJob] = partial(tuple[Any, ...].__
 _claim_order = itemgetter(*(ClaimedJob._fields.index(name) for name in ("priority", "run_at_s", "id")))
 
 
-def _by_fence(jobs: Sequence[ClaimedJob], results: Sequence[KeptResult | None]) -> str | None:
-    """Return results as the JSON that ``finish.sql`` takes; None if there are none."""
+def _by_fence(runs: Sequence[RunningJob]) -> str | None:
+    """Return the results of runs as the JSON that ``finish.sql`` takes; None if there are none."""
     kept = [
-        f'"{job.fence}":[{result.value},{result.keep.total_seconds()!r},{result.ran_s!r}]'
-        for job, result in zip(jobs, results, strict=False)
-        if result is not None
+        f'"{run.job.fence}":[{result.value},{result.keep.total_seconds()!r},{result.ran_s!r}]'
+        for run in runs
+        if (result := run.result) is not None
     ]
     return f"{{{','.join(kept)}}}" if kept else None
 

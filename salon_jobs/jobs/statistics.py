@@ -9,7 +9,7 @@ import json
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -156,18 +156,8 @@ def _add(counted: Mapping[tuple[str, str], RunCounts], *, to: dict[tuple[str, st
 
 
 def _row(counted: tuple[tuple[str, str], RunCounts]) -> dict[str, Any]:
-    (task, queue), counts = counted
-    return {
-        "task": task,
-        "queue": queue,
-        **dict(zip(OUTCOMES, counts.outcomes, strict=True)),
-        "duration_s": counts.duration_s,
-        "durations": counts.durations,
-        "wait_s": counts.wait_s,
-        "waits": counts.waits,
-        "duration_max_s": counts.duration_max_s,
-        "wait_max_s": counts.wait_max_s,
-    }
+    (task, queue), row = counted[0], asdict(counted[1])
+    return {"task": task, "queue": queue, **dict(zip(OUTCOMES, row.pop("outcomes"), strict=True)), **row}
 
 
 def _stored(counted: tuple[tuple[str, str], RunCounts]) -> dict[str, Any]:

@@ -125,13 +125,12 @@ class ChunkRun(RunningJob):
         self.check_end()
         self.is_unclear = True
         for runs in in_statements(self.runs, MOST_PER_STATEMENT):
-            jobs = [run.job for run in runs]
-            if self.leases.finish_all(jobs, [run.result for run in runs], ran_s=self.ran_s) < len(jobs):
+            if self.leases.finish(runs) < len(runs):
                 raise LeaseLost(f"jobs of the chunk of job {self.id} are no longer leased to this run")
-        jobs = [run.job for run in self.runs if run.result is None]
+        plain = [run for run in self.runs if run.result is None]
         with executor.lease_lost(self):
             # An empty statement commits alone.
-            finish = self.leases.finish_call(jobs, ran_s=self.ran_s) if jobs else "SELECT"
+            finish = self.leases.finish_call(plain) if plain else "SELECT"
             if own is None or not own.commit_after(finish):
                 in_one_trip(self.connection, finish)
 

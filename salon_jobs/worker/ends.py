@@ -91,7 +91,7 @@ def _finish(running: RunningJob) -> bool:
     """Finish the job of a run that succeeded; return whether it was still owned."""
     # An earlier try, whose answer was lost, may have finished it. This one is unclear until it is answered.
     was_unclear, running.is_unclear = running.is_unclear, True
-    if running.leases.finish(running.job, running.result, ran_s=running.ran_s):
+    if running.leases.finish([running]):
         return True
     running.is_unclear = was_unclear
     return False

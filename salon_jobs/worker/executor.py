@@ -84,8 +84,7 @@ def execute(running: RunningJob) -> Outcome:
                     running.check_end()
                     running.is_unclear = True
                     with lease_lost(running):  # it commits in the same round trip, unless a block is open
-                        finish = running.leases.finish_call([job], ran_s=running.ran_s)
-                        running.finished = own.commit_after(finish)
+                        running.finished = own.commit_after(running.leases.finish_call([running]))
                     if not running.finished:
                         running.end()
         elif job.store_id is None:

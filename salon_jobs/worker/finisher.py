@@ -235,11 +235,7 @@ class Finisher(Loop):
         self._report_written(part)
         plain = [running for running in part if running.result is None]
         for runs in (*([plain] if plain else ()), *in_statements(part, self._most_per_statement)):
-            fences = self._leases.finish_many(
-                [running.job for running in runs],
-                results=[running.result for running in runs],
-                ran_s=[running.ran_s for running in runs],
-            )
+            fences = self._leases.finish_many(runs)
             for running in runs:
                 running.is_written = running.job.fence in fences
             self._report_written(part)

@@ -27,7 +27,7 @@ from salon_jobs.testing import assert_enqueued, drain_jobs
 from salon_jobs.worker.maintenance import Maintenance
 from tests import tasks
 from tests.settings import SALON_JOBS
-from tests.support import change, claim, elsewhere, leases_of, run, run_due, run_on_threads, seen
+from tests.support import change, claim, elsewhere, finish_many, leases_of, run, run_due, run_on_threads, seen
 from tests.tasks import Hooks
 
 DAY = timedelta(days=1)
@@ -151,7 +151,7 @@ def test_a_worker_waits_its_turn_to_count_them_without_an_error(
     followed(2)
     tasks.system.enqueue()
     jobs = claim(process_id)
-    with counting_at_once(lambda: leases_of(process_id).finish_many(jobs)) as [end]:
+    with counting_at_once(lambda: finish_many(jobs, process_id)) as [end]:
         time.sleep(0.1)
     assert end.result() == {job.fence for job in jobs}
     assert (raised, remaining(), len(follow_ups())) == ([], [], 1)

@@ -23,7 +23,17 @@ from salon_jobs.jobs.limits import Limits, limit
 from salon_jobs.worker.fair_claim import FairClaim
 from salon_jobs.worker.maintenance import rescue_process
 from tests import tasks
-from tests.support import another_process, change, claim, event_fields, leases_of, seen
+from tests.support import (
+    another_process,
+    change,
+    claim,
+    event_fields,
+    finish,
+    finish_many,
+    leases_of,
+    running_job,
+    seen,
+)
 
 ERROR = report(ValueError("no"))
 KEPT = {**django_settings.SALON_JOBS, "RETAIN_SUCCEEDED": 86_400}
@@ -70,7 +80,7 @@ def bring_to(state: JobState, process_id: int) -> None:
     match state:
         case JobState.SUCCEEDED:
             with override_settings(SALON_JOBS=KEPT):
-                assert leases_of(process_id).finish(job)
+                assert finish(job, process_id)
         case JobState.FAILED:
             assert leases_of(process_id).fail(job, ERROR, delay=timedelta(0), final=True, reason="not_retried")
         case JobState.CANCELLED:
@@ -168,10 +178,10 @@ VERBS: dict[str, Callable[[Run], object]] = {
     "begin once": lambda run: run.leases().begin_once(run.held()[0]),
     "retry": lambda run: run.leases().fail(run.held()[0], ERROR, delay=timedelta(0), final=False, reason="spent"),
     "fail": lambda run: run.leases().fail(run.held()[0], ERROR, delay=timedelta(0), final=True, reason="not_retried"),
-    "finish": lambda run: run.leases().finish(run.held()[0]),
-    "finish many": lambda run: run.leases().finish_many([run.held()[0]]),
-    "finish with a result": lambda run: run.leases().finish(run.held()[0], KeptResult("1", timedelta(1), ran_s=0)),
-    "finish with the commit": lambda run: run.tell(run.leases().finish_call([run.held()[0]], ran_s=0)),
+    "finish": lambda run: finish(*run.held()),
+    "finish many": lambda run: finish_many([run.held()[0]], run.held()[1]),
+    "finish with a result": lambda run: finish(*run.held(), KeptResult("1", timedelta(1), ran_s=0)),
+    "finish with the commit": lambda run: run.tell(run.leases().finish_call([running_job(*run.held())])),
     "snooze": lambda run: run.leases().requeue([run.pair()], delay=timedelta(0)),
     "release": lambda run: run.leases().requeue([run.pair()], alone=True, unbegun=True),
     "give back": lambda run: run.leases().give_back([run.pair()]),

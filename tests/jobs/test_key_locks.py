@@ -17,7 +17,7 @@ from salon_jobs.jobs import EnqueueAction, FanOutResult, JobHandle, registry
 from salon_jobs.jobs.options import KeyMode
 from salon_jobs.jobs.task import Task
 from tests import tasks
-from tests.support import change, claim, elsewhere, leases_of, seen, wait_until_waiting
+from tests.support import change, claim, elsewhere, finish, seen, wait_until_waiting
 
 LATER = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -158,5 +158,5 @@ def test_a_fan_out_by_unsafe_dedupe_never_waits_for_a_run_to_finish(
     task.enqueue(store_id=stores[0], note="running")
     [job] = claim(process_id)
     with ThreadPoolExecutor(1) as pool, transaction.atomic():
-        assert leases_of(process_id).finish(job)
+        assert finish(job, process_id)
         assert elsewhere(pool, lambda: fan_out(task, note="new")).result(10) == FanOutResult(inserted=2, kept=1)

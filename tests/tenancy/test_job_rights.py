@@ -22,7 +22,7 @@ from salon_jobs.core.errors import EnqueueRefused
 from salon_jobs.core.records import ActionResult
 from salon_jobs.jobs import JobHandle, control
 from tests import tasks
-from tests.support import change, claim, leases_of, seen
+from tests.support import change, claim, finish, seen
 from tests.tenancy.canaries import NOW
 
 ADD = "SELECT job_id FROM salon_jobs_add_job('test-store', '{}', %s, job_key => 'k')"
@@ -97,7 +97,7 @@ def test_the_web_role_moves_jobs_as_cancelling_and_retrying_do_and_never_a_runni
         assert ask("web", "SELECT id FROM salon_jobs_job FOR UPDATE") == [], "it cannot even hold up its finish"
         assert ask("web", "UPDATE salon_jobs_job SET priority = 0 RETURNING id") == []
         refused("web", "UPDATE salon_jobs_job SET lease = 1")
-    assert leases_of(process_id).finish(running)
+    assert finish(running, process_id)
 
 
 def test_the_web_role_enqueues_for_its_current_store_and_no_other(as_web: None, stores: list[UUID]) -> None:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import Expired
 from salon_jobs.core.records import ClaimedJob, KeptResult
-from tests.support import leases_of
+from tests.support import finish, finish_many, leases_of
 
 Statement = Callable[[ClaimedJob, int], object]
 NOW, ERROR = timedelta(0), report(ValueError("no"))
@@ -22,10 +22,10 @@ RETURNS: dict[str, Statement] = {
     "rescue": lambda _, process_id: leases_of(process_id).rescue("went silent"),
 }
 FINAL: dict[str, Statement] = {
-    "finish": lambda job, process_id: leases_of(process_id).finish(job),
-    "finish with a result": lambda job, process_id: leases_of(process_id).finish(job, RESULT),
-    "finish many": lambda job, process_id: leases_of(process_id).finish_many([job]),
-    "finish many with results": lambda job, process_id: leases_of(process_id).finish_many([job], results=[RESULT]),
+    "finish": finish,
+    "finish with a result": lambda job, process_id: finish(job, process_id, RESULT),
+    "finish many": lambda job, process_id: finish_many([job], process_id),
+    "finish many with results": lambda job, process_id: finish_many([job], process_id, RESULT),
     "fail at last": lambda job, process_id: leases_of(process_id).fail(
         job, ERROR, delay=NOW, final=True, reason="spent"
     ),

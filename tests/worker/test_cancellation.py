@@ -25,7 +25,18 @@ from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.deadlines import Cancellations
 from tests import tasks
 from tests.e2e.worker_process import eventually
-from tests.support import change, claim, elsewhere, job_row, leases_of, moved_to, seen, wait_until_waiting, working
+from tests.support import (
+    change,
+    claim,
+    elsewhere,
+    finish,
+    job_row,
+    leases_of,
+    moved_to,
+    seen,
+    wait_until_waiting,
+    working,
+)
 from tests.worker.conftest import Enqueue
 from tests.worker.effects import job_events, states, write, written
 from tests.worker.ends import ENDS, RETURNS
@@ -226,7 +237,7 @@ def test_an_operators_retry_forgets_the_request(running: Any, process_id: int) -
     assert not requested(running.id)
     [again] = claim(process_id)
     assert leases_of(process_id).cancel_requests() == set()
-    assert leases_of(process_id).finish(again)
+    assert finish(again, process_id)
 
 
 @contextmanager
@@ -255,7 +266,7 @@ def test_a_retry_in_flight_is_waited_for_and_then_cancelled(running: Any, proces
 
 def test_a_finish_in_flight_wins(running: Any, process_id: int) -> None:
     with cancelling_meanwhile(running.id):
-        assert leases_of(process_id).finish(running)
+        assert finish(running, process_id)
     assert states() == []
 
 
@@ -286,7 +297,7 @@ def test_nobody_who_finishes_waits_for_the_transaction_that_cancels(running: Any
     with transaction.atomic(using="operator"):
         assert cancel_jobs([running.id], using="operator") == [ActionResult(running.id, True, ASKED)]
         assert not requested(running.id)
-        assert leases_of(process_id).finish(running)
+        assert finish(running, process_id)
     assert states() == []
 
 

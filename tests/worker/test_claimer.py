@@ -22,7 +22,7 @@ from salon_jobs.worker.claim import Claimer
 from salon_jobs.worker.fair_claim import Claim
 from salon_jobs.worker.group_scanner import STORES_PER_SCAN, ScanPage
 from salon_jobs.worker.worker import Worker, WorkerOptions
-from tests.support import another_process, change, leases_of, seen
+from tests.support import another_process, change, finish, leases_of, seen
 
 pytestmark = pytest.mark.usefixtures("limits_and_groups_at_once")
 
@@ -128,7 +128,7 @@ def test_max_concurrency_counts_the_running_jobs_of_all_processes(process_id: in
     assert (len(first), len(second.jobs)) == (3, 1)
     assert second.again_in_s is not None
     assert 0 < second.again_in_s < 0.1, "it claims again soon: a job may end any time"
-    assert leases_of(process_id).finish(first[0])
+    assert finish(first[0], process_id)
     assert len(there.claim(10).jobs) == 1
     limit(task="test-store", max_concurrency=None)
     assert len(there.claim(20).jobs) == 15
@@ -354,7 +354,7 @@ def test_the_wait_for_a_full_limit_doubles_until_something_is_claimed(
     monkeypatch.setattr(group_scanner, "hot", hot)
     assert claimer.claim(10).jobs == []
     assert names == ["list_groups", "lock_scopes", "running_counts"], "it runs no statement about nothing"
-    assert leases_of(process_id).finish(first)
+    assert finish(first, process_id)
     jobs, again_in_s, _ = claimer.claim(10)
     assert (len(jobs), again_in_s) == (1, 0.025)
 

@@ -24,7 +24,7 @@ from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests import tasks
 from tests.e2e.worker_process import eventually
 from tests.settings import SALON_JOBS
-from tests.support import another_process, change, elsewhere, leases_of, seen
+from tests.support import another_process, change, elsewhere, finish, leases_of, seen
 
 pytestmark = pytest.mark.usefixtures("limits_and_groups_at_once")
 Declare = Callable[..., Task[..., Any]]
@@ -67,7 +67,7 @@ def most_at_once(scope: str) -> int:
                 for job in claimer.claim(10).jobs:
                     counts = f"SELECT count(*) FROM salon_jobs_job WHERE state = 'running' GROUP BY {scope}"
                     most = max(most, *(running for (running,) in seen(counts)), 0)
-                    assert leases_of(process_id).finish(job)
+                    assert finish(job, process_id)
             return most
         finally:
             connections.close_all()

@@ -13,7 +13,7 @@ from salon_jobs.jobs.leases import Leases
 from salon_jobs.worker.ends import report_successes
 from tests import tasks
 from tests.core.test_log_lines import only_handler, without_time
-from tests.support import change, chunk_of, claim, leases_of, running_job, running_on_a_thread, seen
+from tests.support import change, chunk_of, claim, finish_many, leases_of, running_job, running_on_a_thread, seen
 from tests.tasks import Sale
 from tests.worker.effects import job_events
 
@@ -25,7 +25,7 @@ def test_only_what_is_still_owned_is_finished(process_id: int, settings: Any, ke
     jobs = claim(process_id)
     change("UPDATE salon_jobs_job SET lease = 5 WHERE id = %s", ids[1])
     change("UPDATE salon_jobs_job SET leased_by = %s WHERE id = %s", process_id + 1, ids[2])
-    assert leases_of(process_id).finish_many(jobs) == {jobs[0].fence, jobs[3].fence}
+    assert finish_many(jobs, process_id) == {jobs[0].fence, jobs[3].fence}
     kept_rows = [(ids[0], "succeeded", 1), (ids[3], "succeeded", 1)] if kept else []
     left = [(ids[1], "running", 0), (ids[2], "running", 0)]
     assert seen("SELECT id, state, attempts FROM salon_jobs_job ORDER BY id") == sorted(left + kept_rows)
@@ -80,12 +80,12 @@ def test_the_thread_outlives_what_nobody_foresaw(
     really = Leases.finish_many
     faults = [RuntimeError()]
 
-    def finish_many(*arguments: Any, **_: Any) -> set[int]:
+    def fail_once(*arguments: Any) -> set[int]:
         if faults:
             raise faults.pop()
         return really(*arguments)
 
-    monkeypatch.setattr(Leases, "finish_many", finish_many)
+    monkeypatch.setattr(Leases, "finish_many", fail_once)
     with running_on_a_thread(process_id, []) as runner:
         ids = []
         for _ in range(2):

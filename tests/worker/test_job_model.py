@@ -31,7 +31,7 @@ from salon_jobs.jobs.options import NewJob
 from salon_jobs.models import Process
 from salon_jobs.worker.maintenance import RescueCounts, rescue_process
 from tests import tasks
-from tests.support import change, leases_of, seen
+from tests.support import change, finish, finish_many, leases_of, seen
 from tests.worker.job_model import CANCELLED, FAILED, QUEUED, RUNNING, Model, ModelJob, Run, Soon
 
 HARD = settings.get_current_profile_name() == "hard"
@@ -167,7 +167,7 @@ class Jobs(RuleBasedStateMachine):
             new = self.alike([self.new_job(each, mode) for each in chosen])
             if new:
                 add_many(new[0], contents(new), using="default")
-            leases_of(process_id).finish(job)
+            finish(job, process_id)
             transaction.set_rollback(True)
 
     # Workers
@@ -205,7 +205,7 @@ class Jobs(RuleBasedStateMachine):
         """Finish runs of one process in one statement."""
         process_id, jobs = self.held_by_one(some)
         expected = {job.fence for job in jobs if self.model.finish(Run(job.id, process_id, job.lease))}
-        assert leases_of(process_id).finish_many(jobs) == expected
+        assert finish_many(jobs, process_id) == expected
 
     @rule(some=st.lists(picks, min_size=1, max_size=4), wait=st.one_of(st.none(), waits))
     def snooze_or_release(self, some: list[int], wait: timedelta | None) -> None:
@@ -395,7 +395,7 @@ class Jobs(RuleBasedStateMachine):
         run, leases = Run(job.id, process_id, job.lease), leases_of(process_id)
         match how:
             case "finish":
-                done = job.fence in leases.finish_many([job]) if final else leases.finish(job)
+                done = job.fence in finish_many([job], process_id) if final else finish(job, process_id)
                 assert done == self.model.finish(run)
             case "fail":
                 ended = leases.fail(job, report(ValueError("no")), delay=wait, final=final, reason="spent")

@@ -150,9 +150,9 @@ def test_results_are_written_in_statements_of_bounded_size(
     sizes: list[int] = []
     really = Leases.finish_many
 
-    def finish_many(*arguments: Any, results: Any = (), **options: Any) -> set[int]:
-        sizes.append(sum(len(result.value) for result in results))
-        return really(*arguments, results=results, **options)
+    def finish_many(leases: Leases, runs: Any) -> set[int]:
+        sizes.append(sum(len(run.result.value) for run in runs))
+        return really(leases, runs)
 
     monkeypatch.setattr(Leases, "finish_many", finish_many)
     for note in ("400", "400", "400", "3000", "100"):

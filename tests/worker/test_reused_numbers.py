@@ -6,7 +6,7 @@ from uuid import UUID
 
 from salon_jobs.core.records import ClaimedJob
 from tests import tasks
-from tests.support import change, claim, leases_of, seen
+from tests.support import change, claim, finish_many, leases_of, seen
 
 
 def lose(*jobs: ClaimedJob) -> None:
@@ -24,9 +24,9 @@ def test_a_batch_of_several_claims_ends_only_its_own_runs(process_id: int) -> No
         tasks.system.enqueue()
     new, *others = claim(process_id)
     assert (old.id, others[0].lease) == (new.id, new.lease)
-    assert leases_of(process_id).finish_many([old, *others]) == {job.fence for job in others}
+    assert finish_many([old, *others], process_id) == {job.fence for job in others}
     assert seen("SELECT id, state FROM salon_jobs_job") == [(new.id, "running")]
-    assert leases_of(process_id).finish_many([old, new]) == {new.fence}
+    assert finish_many([old, new], process_id) == {new.fence}
 
 
 def test_the_mark_of_a_superseded_run_is_not_the_new_jobs(stores: list[UUID], process_id: int) -> None:

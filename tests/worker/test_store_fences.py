@@ -26,6 +26,7 @@ from tests.support import (
     claim,
     elsewhere,
     event_fields,
+    finish,
     job_row,
     leases_of,
     moved_to,
@@ -217,12 +218,12 @@ def test_the_row_decides_an_unclear_end(stores: list[UUID], process_id: int, set
     tasks.in_store.enqueue(store_id=stores[0])
     [job] = claim(process_id)
     assert not leases_of(process_id).committed(job)
-    assert leases_of(process_id).finish(job)
+    assert finish(job, process_id)
     assert leases_of(process_id).committed(job)
     settings.SALON_JOBS = {**settings.SALON_JOBS, "RETAIN_SUCCEEDED": None}
     tasks.in_store.enqueue(store_id=stores[0])
     [job] = claim(process_id)
-    assert leases_of(process_id).finish(job)
+    assert finish(job, process_id)
     assert leases_of(process_id).committed(job)
     assert not leases_of(process_id).committed(job._replace(lease=job.lease - 1))
 
@@ -234,7 +235,7 @@ def test_a_process_declared_dead_claims_no_success_that_another_run_had(stores: 
     assert rescue_process(process_id, SILENCE, using="default") == RescueCounts(processes=1, queued=1)
     other = another_process()
     [again] = claim(other)
-    assert leases_of(other).finish(again)
+    assert finish(again, other)
     assert leases_of(other).committed(again)
     assert not leases_of(process_id).committed(job)
 

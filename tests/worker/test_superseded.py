@@ -13,7 +13,7 @@ from salon_jobs import fan_out
 from salon_jobs.db import statements
 from salon_jobs.jobs import JobHandle
 from tests import tasks
-from tests.support import change, claim, elsewhere, leases_of, seen, wait_until_waiting
+from tests.support import change, claim, elsewhere, finish, seen, wait_until_waiting
 from tests.worker.ends import RETURNS
 
 
@@ -43,7 +43,7 @@ def test_a_superseded_run_is_not_retried_after_its_twin_has_finished(
     older = claim(process_id)
     enqueue()
     for newer in claim(process_id):
-        assert leases_of(process_id).finish(newer)
+        assert finish(newer, process_id)
     for job in older:
         RETURNS["fail"](job, process_id)
     assert ends() == [("cancelled", "superseded")] * len(older)
@@ -86,7 +86,7 @@ def test_marks_are_forgotten_when_the_run_has_ended(stores: list[UUID], process_
     one, two = claim(process_id)
     for number in (1, 2):
         tasks.keyed.enqueue(store_id=stores[0], number=number)
-    assert leases_of(process_id).finish(one)
+    assert finish(one, process_id)
     statements.execute("forget_superseded", using="default")
     assert seen("SELECT job_id, lease FROM salon_jobs_superseded") == [(two.id, two.lease)]
     RETURNS["fail"](two, process_id)

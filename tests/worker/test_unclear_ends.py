@@ -178,15 +178,15 @@ def test_a_batch_says_what_became_of_a_run_without_a_row(
     caplog.set_level("INFO")
     really, tries = Leases.finish_many, list[int]()
 
-    def finish_many(leases: Leases, jobs: Any, **_: Any) -> set[int]:
-        tries.append(len(jobs))
+    def finish_many(leases: Leases, runs: Any) -> set[int]:
+        tries.append(len(runs))
         if ending == "lost":
             change("DELETE FROM salon_jobs_job")
         elif len(tries) == 1:
-            really(leases, jobs)
+            really(leases, runs)
             readings.extend([EARLIER] * (ending == "promoted"))
             raise OperationalError("the connection is closed")
-        return really(leases, jobs)
+        return really(leases, runs)
 
     monkeypatch.setattr(Leases, "finish_many", finish_many)
     with running_on_a_thread(process_id, []) as runner:
