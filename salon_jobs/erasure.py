@@ -6,14 +6,13 @@ import json
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple, TextIO
-from uuid import UUID
 
 from django.db.models import Model, QuerySet
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.events import log_event
-from salon_jobs.core.records import JobState, MessageStatus
+from salon_jobs.core.records import JobState, MessageStatus, StoreId
 from salon_jobs.core.redaction import redacted
 from salon_jobs.db import statements
 from salon_jobs.db.internals import delete_rows
@@ -54,7 +53,7 @@ def _rows(table: ErasedTable, using: str) -> Any:
     return table.model._default_manager.using(using)  # pyright: ignore[reportPrivateUsage]
 
 
-def pages(table: ErasedTable, store_id: UUID, *, using: str) -> Iterator[QuerySet[Any]]:
+def pages(table: ErasedTable, store_id: StoreId, *, using: str) -> Iterator[QuerySet[Any]]:
     """Yield the store's rows in pages of ascending ids. If no index covers the store, this reads every row.
 
     Leaves out rows written meanwhile in pages already read. A page can be empty.
@@ -77,7 +76,7 @@ class StoreState(NamedTuple):
     unsent: tuple[int, ...]
 
 
-def store_state(store_id: UUID, *, using: str) -> StoreState:
+def store_state(store_id: StoreId, *, using: str) -> StoreState:
     """Return what is live. Reads every message. Role: operator, worker."""
     unsent: list[int] = []
     for page in pages(MESSAGES, store_id, using=using):
@@ -86,19 +85,19 @@ def store_state(store_id: UUID, *, using: str) -> StoreState:
     return StoreState(running_jobs(store_id, using=using), waiting, tuple(unsent))
 
 
-def running_jobs(store_id: UUID, *, using: str) -> int:
+def running_jobs(store_id: StoreId, *, using: str) -> int:
     """Count the store's running jobs. Role: operator, worker."""
     return Job.objects.using(using).filter(store_id=store_id, state=JobState.RUNNING).count()
 
 
-def cancel_store(store_id: UUID, *, using: str) -> None:
+def cancel_store(store_id: StoreId, *, using: str) -> None:
     """Cancel the store's waiting jobs, and ask processes to end the running ones. Role: operator, worker."""
     live = Job.objects.using(using).filter(store_id=store_id, state__in=[JobState.QUEUED, JobState.RUNNING])
     cancel_jobs(live.order_by("pk").values_list("pk", flat=True), using=using)
 
 
 def erase_store(
-    store_id: UUID, unsent: tuple[int, ...], *, progress: Callable[[str, int], None], using: str
+    store_id: StoreId, unsent: tuple[int, ...], *, progress: Callable[[str, int], None], using: str
 ) -> dict[str, int]:
     """Delete the store's jobs, errors, messages, inbox rows and limits; return the counts. Role: operator.
 
@@ -136,7 +135,7 @@ def erase_store(
 
 
 def export_store(
-    store_id: UUID, out: TextIO, *, unredacted: bool = False, progress: Callable[[str, int], None], using: str
+    store_id: StoreId, out: TextIO, *, unredacted: bool = False, progress: Callable[[str, int], None], using: str
 ) -> dict[str, int]:
     """Write one JSON line per row of the store, its columns and ``table``; return the counts. Role: operator.
 

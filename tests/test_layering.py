@@ -233,7 +233,9 @@ def test_a_process_that_starts_with_the_app_loads_little_more_than_its_models() 
     )
     ours = {name for name in loaded if name.startswith("salon_jobs.")}
     assert {folder_of(name) for name in ours} == {"admin", "apps", "conf", "core", "db", "models"}
-    assert {name for name in ours if folder_of(name) in ("admin", "conf")} == {"salon_jobs.admin", "salon_jobs.conf"}
+    assert {name for name in ours if folder_of(name) in ("admin", "conf")} == {
+        *("salon_jobs.admin", "salon_jobs.conf", "salon_jobs.conf.store_key")
+    }
     assert not {"croniter", "msgspec", "sentry_sdk", "health_check", "opentelemetry", *sdks()} & loaded
 
 

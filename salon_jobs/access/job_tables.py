@@ -21,6 +21,7 @@ from salon_jobs.access.objects import (
 from salon_jobs.access.policies import Privileges, rights_of, store_condition
 from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
+from salon_jobs.conf.store_key import store_key
 from salon_jobs.db import statements
 
 
@@ -190,10 +191,11 @@ def fan_out_function(*, table: str, table_schema: str, key: str, roles: Roles | 
     ``table`` and its ``key`` column are those of the store model. With roles it belongs to the fan-out role.
     """
     schema, name = conf.fan_out_function.split(".")
-    column = identifier(key)
+    column, kind = identifier(key), store_key().sql
+    cast = "" if kind == "uuid" else f"::{kind}"
     definition = (
-        f"CREATE OR REPLACE FUNCTION {identifier(schema, name)}() RETURNS TABLE (store_id uuid) LANGUAGE sql STABLE "
-        f"SECURITY DEFINER SET search_path = pg_catalog AS $body$ SELECT s.{column} "
+        f"CREATE OR REPLACE FUNCTION {identifier(schema, name)}() RETURNS TABLE (store_id {kind}) LANGUAGE sql STABLE "
+        f"SECURITY DEFINER SET search_path = pg_catalog AS $body$ SELECT s.{column}{cast} "
         f"FROM {identifier(table_schema, table)} AS s ORDER BY s.{column} $body$"
     )
     return FunctionAccess(

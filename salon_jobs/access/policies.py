@@ -8,13 +8,14 @@ from typing import Final, TypeAlias
 from salon_jobs.access.objects import ALL_ROWS, PUBLIC, Policy, Privilege, Right, TableAccess, identifier, literal
 from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
+from salon_jobs.conf.store_key import store_key
 
 # What a role may do, each on some of the columns or, if none are listed, on all.
 Privileges: TypeAlias = Mapping[Privilege, tuple[str, ...]]
 STORE_POLICY: Final = "salon_jobs_store"
 SYSTEM_POLICY: Final = "salon_jobs_system"
 MEMBERSHIP_POLICY: Final = "salon_jobs_membership"
-# PostgreSQL quotes it: invalid input syntax for type uuid: "no store is set: …".
+# PostgreSQL quotes it: invalid input syntax for type uuid (or bigint): "no store is set: …".
 NO_STORE: Final = "no store is set: in a migration use RunForEachStore"
 _TEXTS: Final = ("varchar", "text")
 DEMAND_GUC: Final = "salon_jobs.no_store"
@@ -22,17 +23,21 @@ DEMAND_GUC: Final = "salon_jobs.no_store"
 
 def store_condition(column: str) -> str:
     """Return the condition that shows the current store's rows, or none when no store is set."""
-    return f"{identifier(column)} = (SELECT {_setting(conf.store_guc)}::uuid)"
+    return f"{identifier(column)} = (SELECT {_setting(conf.store_guc)}::{store_key().sql})"
 
 
 def guarded_condition(column: str, *, roles: Roles | None) -> str:
     """Return a condition that fails, instead of showing no rows, if a migration has not set a store.
 
-    An invalid UUID replaces the missing store: always with roles, since the condition applies only to the migrator;
+    What is no key replaces the missing store: always with roles, since the condition applies only to the migrator;
     with one database user it is the value of ``DEMAND_GUC``, which is empty unless ``migrate`` runs.
     """
     otherwise = _setting(DEMAND_GUC) if roles is None else literal(NO_STORE)
-    return f"{identifier(column)} = (SELECT COALESCE({_setting(conf.store_guc)}, {otherwise})::uuid)"
+    kind = store_key().sql
+    if kind == "text":
+        # Any text is a text, and the cast of a constant would fail when a statement is planned.
+        otherwise = f"NULLIF(concat(current_setting({literal(conf.store_guc)}, true), {otherwise}), '')::bigint::text"
+    return f"{identifier(column)} = (SELECT COALESCE({_setting(conf.store_guc)}, {otherwise})::{kind})"
 
 
 def user_condition(column: str, type_name: str) -> str:

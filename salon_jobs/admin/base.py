@@ -32,6 +32,7 @@ from salon_jobs.conf import REQUEST_STORES
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.error_report import storable
 from salon_jobs.core.errors import StoreRefused
+from salon_jobs.core.records import StoreId
 from salon_jobs.core.text import visible_html
 from salon_jobs.dashboard.labels import store_name
 from salon_jobs.db.connections import schema_missing
@@ -132,7 +133,7 @@ def _show_unseen(response: SimpleTemplateResponse) -> None:
     response.content = page.encode(response.charset)
 
 
-def store_of_staff(request: HttpRequest) -> UUID | None:
+def store_of_staff(request: HttpRequest) -> StoreId | None:
     """Return the store that a limited user works in, found by REQUEST_STORE; None if they have yet to choose one.
 
     Raises PermissionDenied for a store that is not theirs, and if nothing could restrict them to it.

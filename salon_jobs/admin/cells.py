@@ -6,13 +6,13 @@ import json
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
-from uuid import UUID
 
 from django.contrib import admin
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from salon_jobs.conf import settings as conf
+from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.error_report import storable
 from salon_jobs.core.redaction import redacted
 from salon_jobs.core.units import with_noun
@@ -53,7 +53,7 @@ def count_of(name: str, description: str) -> Display:
 
 def scope_name(kind: str, name: str) -> str:
     """Format what a limit or a pause applies to; a store by its name."""
-    return f"{kind} {store_name(UUID(name)) if kind == Limit.Kind.STORE else name}"
+    return f"{kind} {store_name(store_key().parse(name)) if kind == Limit.Kind.STORE else name}"
 
 
 def below(shown: object, *parts: object) -> SafeString:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Final
-from uuid import UUID
 
 from django.contrib import admin, messages
 from django.db.models import Q, QuerySet
@@ -14,6 +13,7 @@ from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 
 from salon_jobs.admin.base import reader, sees_all_stores
+from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.records import JobState
 from salon_jobs.core.units import error_name
 from salon_jobs.dashboard.labels import store_name
@@ -59,7 +59,7 @@ def named(request: HttpRequest, store: str) -> str:
     if not sees_all_stores(request) and store != str(current_store_id()):
         return store
     try:
-        return store_name(UUID(store))
+        return store_name(store_key().parse(store))
     except ValueError:
         return store
 
@@ -110,7 +110,7 @@ class StoreFilter(NameFilter):
         return "no store (system)" if name == "none" else named(request, name)
 
     def matching(self, request: HttpRequest, queryset: QuerySet[Job], name: str) -> QuerySet[Job]:
-        return queryset.filter(of_no_store() if name == "none" else Q(store_id=UUID(name)))
+        return queryset.filter(of_no_store() if name == "none" else Q(store_id=store_key().parse(name)))
 
 
 class InboxStatusFilter(admin.SimpleListFilter):
@@ -314,4 +314,4 @@ class MessageStoreFilter(MessageFilter):
         return named(request, name)
 
     def matching(self, request: HttpRequest, queryset: QuerySet[Message], name: str) -> QuerySet[Message]:
-        return super().matching(request, queryset, str(UUID(name)))
+        return super().matching(request, queryset, str(store_key().parse(name)))

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial, reduce
 from typing import Any, Final
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import msgspec
 
@@ -34,7 +34,7 @@ from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import OptionInvalid, PayloadInvalid, suggest
 from salon_jobs.core.events import logger
-from salon_jobs.core.records import JobState
+from salon_jobs.core.records import JobState, StoreId
 from salon_jobs.db import statements
 from salon_jobs.db.instants import to_project
 from salon_jobs.jobs import registry
@@ -73,7 +73,7 @@ class TaskHandler:
     def __init__(self, task: AnyTask) -> None:
         self.name = self.origin = task.module_path
         self.is_store_task = self.atomic = False
-        self.chunk = None
+        self.chunk = self.store_name = None
         self.limits, self.errors = DeclaredLimits(), ErrorRules()
         self.func = task.func
         self.is_async = inspect.iscoroutinefunction(task.func)
@@ -179,7 +179,7 @@ class TaskHandler:
                 named |= named.pop(parameter.name, {})
         return named
 
-    def decode(self, payload: str, store_id: UUID | None, /) -> dict[str, Any]:
+    def decode(self, payload: str, store_id: StoreId | None, /) -> dict[str, Any]:
         """Read a job's payload. Raises PayloadInvalid if this backend did not write it."""
         invalid = f"task {self.name!r}: the payload was not written by django.tasks; enqueue the task itself"
         try:

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from salon_jobs.core import destinations
 from salon_jobs.core.errors import NotReady
+from salon_jobs.core.records import StoreId
 
 T = TypeVar("T")
 
@@ -31,7 +32,7 @@ class OutgoingMessage(NamedTuple):
     event: str
     payload: str
     headers: str
-    store_id: UUID | None
+    store_id: StoreId | None
     producer: str
     created_at_s: float
     replay_of: UUID | None = None

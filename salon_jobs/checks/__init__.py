@@ -35,10 +35,13 @@ from salon_jobs.checks.bounds import check_bounds, check_server_timeouts
 from salon_jobs.conf import REQUEST_STORES, middleware
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.sections import PRODUCER_REMEDY, service_of
+from salon_jobs.conf.store_key import StoreKey, key_of, store_key
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import ConfigurationError, NotReady, SchemaMissing
 from salon_jobs.db.connections import POSTGRESQL_REMEDY, not_postgresql
 from salon_jobs.inbox.processor import find_tasks
+from salon_jobs.jobs import registry
+from salon_jobs.jobs.payload import PayloadType
 from salon_jobs.process.preflight import check_schema
 from salon_jobs.tenancy.request import TenantMiddleware
 from salon_jobs.tenancy.resolvers import make_resolver
@@ -85,15 +88,26 @@ def check_settings() -> list[CheckMessage]:
     if store_model is None:
         return errors
     try:
-        key = apps.get_model(store_model)._meta.pk.get_internal_type()
+        key = key_of(apps.get_model(store_model)._meta.pk)
     except LookupError:
         text = f"SALON_JOBS['STORE_MODEL'] {store_model!r} does not exist"
         hint = "name an installed model as 'app_label.Model'"
         return [*errors, Error(text, hint=hint, id="salon_jobs.E004")]
-    if key != "UUIDField":
-        hint = "give the store model id = models.UUIDField(primary_key=True, default=uuid.uuid4)"
-        errors.append(Error(f"the primary key of {store_model} is not a UUIDField", hint=hint, id="salon_jobs.E005"))
-    return errors
+    if key is None:
+        hint = "give the store model a primary key of UUIDs, whole numbers or text, such as Django's default"
+        text = f"no store can have a key of the type of {store_model}'s primary key"
+        return [*errors, Error(text, hint=hint, id="salon_jobs.E005")]
+    return [*errors, *_check_handlers(key)]
+
+
+def _check_handlers(key: StoreKey) -> Iterator[CheckMessage]:
+    """Check that the handlers of store tasks annotate the store with the type of its key."""
+    for task in registry.tasks():
+        payload = task.payload
+        if isinstance(payload, PayloadType) and payload.store_type not in (None, key.type):
+            text = f"store task {task.name!r} annotates {payload.store_name} with another type than the stores' keys"
+            hint = f"write {payload.store_name}: {key.type.__name__}, as {conf.store_model}'s primary key is"
+            yield Error(text, hint=hint, id="salon_jobs.E007")
 
 
 _WHERE: Final = "(its address: pip show --verbose salon-jobs)"
@@ -330,9 +344,9 @@ def _unprotected(model: type[Model]) -> CheckMessage:
 def _check_field(model: type[Model], isolation: StoreIsolation) -> list[CheckMessage]:
     try:
         field: Any = model._meta.get_field(isolation.field)
-        if (field.target_field if field.is_relation else field).get_internal_type() == "UUIDField":
+        if key_of(field) is store_key():
             return []
-        fault = "is not a UUID, as stores are"
+        fault = f"is of another type than the stores' keys, each of which is {store_key().description}"
     except FieldDoesNotExist:
         fault = "is not a field of the model"
     hint = 'name the field that holds the store; "id" in the store model itself'

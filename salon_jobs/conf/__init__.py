@@ -5,6 +5,7 @@ Its keys are in ``schema.py``, which loads when the first one is read.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -63,6 +64,16 @@ def is_given(key: str) -> bool:
 def given_keys(section: str) -> set[str]:
     """Return the keys that the settings contain in one nested section, whatever their values."""
     return set(getattr(django_settings, "SALON_JOBS", {}).get(section, ()))
+
+
+def store_arguments() -> tuple[str, ...]:
+    """Return how a store task's handler may call its store: ``store_id``, or as the store model is called.
+
+    ``accounts.SalonChain`` allows ``salon_chain_id`` and ``salonchain_id``. Reads no other setting.
+    """
+    model = str(getattr(django_settings, "SALON_JOBS", {}).get("STORE_MODEL") or "store").rpartition(".")[2]
+    snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", model)
+    return tuple(dict.fromkeys(("store_id", f"{snake.lower()}_id", f"{model.lower()}_id")))
 
 
 def debug() -> bool:

@@ -24,6 +24,7 @@ from salon_jobs.conf.reader import (
 )
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import ConfigurationError, MessageInvalid
+from salon_jobs.core.records import StoreId
 
 # What each broker declares, a layer above: its sections of the settings are read where they are given.
 BROKERS: Final = "salon_jobs.brokers.broker"
@@ -141,11 +142,10 @@ def _source(value: Any) -> str:
         raise ValueError(_SOURCE) from None
 
 
-def _store(value: Any) -> str | UUID:
-    try:
-        return value if value == "envelope" or isinstance(value, UUID) else UUID(value)
-    except (ValueError, TypeError, AttributeError):
-        raise ValueError("'envelope', or a store's UUID") from None
+def _store(value: Any) -> StoreId:
+    if not isinstance(value, UUID | int | str) or value in (True, False, ""):
+        raise ValueError("'envelope', or the key of a store")
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +161,7 @@ class ConsumerSettings:
     tasks: Mapping[str, str] = setting(dict[str, str], texts)
     envelope: str = setting("salon_jobs", one_of("salon_jobs", "none"))
     replays: str = setting("accept", one_of("accept", "refuse"))
-    store: str | UUID = setting("envelope", _store)
+    store: StoreId = setting("envelope", _store)
     producers: tuple[str, ...] | None = setting(None, optional(names))
 
     @property

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from salon_jobs.core.error_report import shown_message, traceback_of
 from salon_jobs.core.errors import Interrupted
+from salon_jobs.core.records import StoreId
 from salon_jobs.core.text import LONGEST_MESSAGE, bounded, visible, visible_json
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ class LoggedRun(Protocol):
     @property
     def id(self) -> int: ...
     @property
-    def store_id(self) -> UUID | None: ...
+    def store_id(self) -> StoreId | None: ...
     @property
     def attempt(self) -> int: ...
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
-# Stands for "no store" in a claim group: an index compares it like any other value.
-NO_STORE: Final = UUID(int=0)
+# The key of a store, of the type of STORE_MODEL's primary key, which type checkers do not know, as with ``pk``.
+StoreId: TypeAlias = Any
+# What a caller may give for it.
+GivenStore: TypeAlias = UUID | int | str
 
 
 class JobState(StrEnum):
@@ -58,7 +60,7 @@ class ClaimedJob(NamedTuple):
 
     id: int
     task: str
-    store_id: UUID | None
+    store_id: StoreId | None
     payload: str  # empty if it was too large for the claim and the run has not begun
     queue: str
     priority: int

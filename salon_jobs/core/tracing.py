@@ -14,10 +14,10 @@ from datetime import datetime
 from functools import partial
 from threading import Thread
 from typing import Any, Final, Protocol, TypeVar, cast
-from uuid import UUID
 
 from salon_jobs.core import events
 from salon_jobs.core.events import JOB_SUCCEEDED, contained
+from salon_jobs.core.records import StoreId
 
 T = TypeVar("T")
 # The ``messaging.system`` of work carried by our own queue.
@@ -62,7 +62,7 @@ class Run:
     task: str
     job_id: int
     queue: str
-    store_id: UUID | None
+    store_id: StoreId | None
     attempt: int
     waited_s: float
     body_size: int
@@ -87,7 +87,7 @@ class TracedMessage:
     destination: str
     event: str
     message_id: str
-    store_id: UUID | None
+    store_id: StoreId | None
     body_size: int
     headers: Mapping[str, str]
     consumer: str = ""
@@ -132,7 +132,7 @@ class FinalFailure:
 
     job_id: int
     task: str
-    store_id: UUID | None
+    store_id: StoreId | None
     attempt: int
     error: BaseException
     reported: bool = False
@@ -145,7 +145,7 @@ class MessageFailure:
     message_id: str
     destination: str
     event: str
-    store_id: UUID | None
+    store_id: StoreId | None
     code: str
     attempt: int
     consumer: str = ""

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
-from uuid import UUID
 
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
@@ -18,16 +17,17 @@ from django.utils.safestring import SafeString
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import SalonJobsError
+from salon_jobs.core.records import StoreId
 from salon_jobs.core.units import distance, pause_details
 from salon_jobs.tenancy.context import tenant_context
 
 # How long a process remembers the name of a store, and of how many.
 _REMEMBERED_S: Final = 60.0
 _REMEMBERED: Final = 10_000
-_names: dict[UUID, tuple[float, str]] = {}
+_names: dict[StoreId, tuple[float, str]] = {}
 
 
-def store_name(store: UUID) -> str:
+def store_name(store: StoreId) -> str:
     """Return a store's name, at most a minute old: what its model is shown as, or its ID if there is none.
 
     Reads as the web role in the context of that store, since the operator's role sees no business table.
@@ -47,7 +47,7 @@ def store_name(store: UUID) -> str:
     return name
 
 
-def store_names(stores: Iterable[UUID]) -> dict[UUID, str]:
+def store_names(stores: Iterable[StoreId]) -> dict[StoreId, str]:
     """Return the names of stores, or their IDs if this process cannot read the names."""
     names = {store: str(store) for store in stores}
     # Only the connection of DATABASE may read them, and operators' commands work without it.

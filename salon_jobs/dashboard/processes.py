@@ -6,9 +6,10 @@ import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
-from uuid import UUID
 
 from salon_jobs.conf import settings as conf
+from salon_jobs.conf.store_key import store_key
+from salon_jobs.core.records import StoreId
 from salon_jobs.db.statements import rows
 from salon_jobs.jobs.waiting import served_in_words
 from salon_jobs.schedule.entries import cron_entries
@@ -23,7 +24,7 @@ class HeldJob:
 
     id: int
     task: str
-    store: UUID | None
+    store: StoreId | None
     for_s: float
 
 
@@ -83,7 +84,7 @@ def processes(*, using: str) -> tuple[ProcessAtWork, ...]:
         number, kind, hostname, pid, supervisor_id, queues, concurrency, started_at, beat_s_ago, held, jobs = row
         served = None if queues is None else tuple(json.loads(queues))
         shown = tuple(
-            HeldJob(each["id"], each["task"], each["store"] and UUID(each["store"]), each["for_s"] or 0.0)
+            HeldJob(each["id"], each["task"], each["store"] and store_key().parse(each["store"]), each["for_s"] or 0.0)
             for each in jobs
         )
         process = number, kind, hostname, pid, supervisor_id, served, concurrency, started_at, beat_s_ago, held, shown

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
-from uuid import UUID
 
+from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.metrics import percentile
+from salon_jobs.core.records import StoreId
 from salon_jobs.dashboard.labels import store_names, who_paused
 from salon_jobs.db.statements import rows
 from salon_jobs.jobs.waiting import Depth, depths, with_declared
@@ -44,7 +45,7 @@ class StoreAtWork:
 class FailingStore:
     """One of the stores with the most failed attempts in the last hour."""
 
-    store: UUID
+    store: StoreId
     attempts: int
     jobs: int
     error_class: str
@@ -87,10 +88,11 @@ def waiting(*, using: str) -> Waiting:
     rates = {row[0]: row[1:] for row in rows("queue_rates", {"last": HOUR}, using=using)}
     pauses = list(Limit.objects.using(using).filter(paused=True).order_by("kind", "name")[:200])
     paused = {(row.kind, row.name) for row in pauses}
-    names = store_names(UUID(row.name) for row in pauses if row.kind == Limit.Kind.STORE)
+    parse = store_key().parse
+    names = store_names(parse(row.name) for row in pauses if row.kind == Limit.Kind.STORE)
     shown: list[str] = []
     for row in pauses:
-        name = names[UUID(row.name)] if row.kind == Limit.Kind.STORE else row.name
+        name = names[parse(row.name)] if row.kind == Limit.Kind.STORE else row.name
         who = who_paused(row)
         shown.append(f"{row.kind} {name}{f' ({who})' if who else ''}")
     queues = with_declared({**{name: Depth(0, 0, None) for name in rates}, **waiting.queues})
@@ -194,6 +196,6 @@ class TaskOfStore:
     oldest_due_s: float | None
 
 
-def tasks_of(store: UUID, *, using: str) -> tuple[TaskOfStore, ...]:
+def tasks_of(store: StoreId, *, using: str) -> tuple[TaskOfStore, ...]:
     """Count the newest 10,000 jobs of the current store. Call it inside ``tenant_context``. Role: web."""
     return tuple(TaskOfStore(*row) for row in rows("store_at_work", {"store": store, "most": LOOKED_AT}, using=using))

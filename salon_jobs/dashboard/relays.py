@@ -6,12 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
-from uuid import UUID
 
 from django.db.models import Q, Subquery
 from django.db.models.functions import Coalesce
 
-from salon_jobs.core.records import PARTITIONS
+from salon_jobs.core.records import PARTITIONS, StoreId
 from salon_jobs.dashboard.labels import instant, pause_of
 from salon_jobs.db import statements
 from salon_jobs.models import BlockedAggregate, DestinationState, RelayPartition
@@ -47,7 +46,7 @@ class ParkedAggregate:
     aggregate_type: str
     aggregate_id: str
     head_id: int
-    store: UUID | None
+    store: StoreId | None
     since: datetime
     code: str
 

@@ -17,6 +17,7 @@ from psycopg.errors import DeadlockDetected, LockNotAvailable
 from psycopg.pq import Format
 from psycopg.pq.abc import PGresult
 
+from salon_jobs.conf.store_key import StoreKey, store_key
 from salon_jobs.db.connections import raw_cursor
 from salon_jobs.db.instants import UtcLoader
 from salon_jobs.db.libpq import PreparedStatements, converted, exchange
@@ -30,12 +31,17 @@ _PLACEHOLDER: Final = re.compile(r"%\((\w+)\)s")
 _PATIENCE: Final = "250ms"
 
 
-@cache
 def load(name: str) -> str:
-    """Return a statement without its header comment, cached for the process."""
+    """Return a statement without its header comment, for the type of the stores' keys. Cached for the process."""
+    return _load(name, store_key())
+
+
+@cache
+def _load(name: str, key: StoreKey) -> str:
     # A web process that enqueues its first job reads only the file of that name.
     file = _FOLDER / f"{name}.sql"
-    return (_read(file) if file.is_file() else {}).get(name) or _statements()[name]
+    statement = (_read(file) if file.is_file() else {}).get(name) or _statements()[name]
+    return statement.replace("__store_type__", key.sql).replace("__no_store__", key.none_sql)
 
 
 def files(pattern: str) -> list[str]:
@@ -129,7 +135,7 @@ def hot(
         cursor: Any = raw_cursor(connection)
         raw: Any = cursor.connection
         if prepare:
-            text, names = _numbered(statement)
+            text, names = _numbered(load(statement))
             known = _prepared.get(connection)
             if known is None or known.raw is not raw:
                 known = _prepared[connection] = PreparedStatements(raw)
@@ -155,10 +161,10 @@ _prepared: WeakKeyDictionary[BaseDatabaseWrapper, PreparedStatements] = WeakKeyD
 
 
 @cache
-def _numbered(name: str) -> tuple[bytes, tuple[str, ...]]:
+def _numbered(text: str) -> tuple[bytes, tuple[str, ...]]:
     """Return a statement with the server's placeholders, and the names of its parameters in their order."""
-    names = tuple(dict.fromkeys(_PLACEHOLDER.findall(load(name))))
-    return _PLACEHOLDER.sub(lambda found: f"${names.index(found[1]) + 1}", load(name)).encode(), names
+    names = tuple(dict.fromkeys(_PLACEHOLDER.findall(text)))
+    return _PLACEHOLDER.sub(lambda found: f"${names.index(found[1]) + 1}", text).encode(), names
 
 
 @contextmanager

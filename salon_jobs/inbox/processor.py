@@ -6,19 +6,20 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, cast
-from uuid import UUID
+from typing import Any, Final
 
 from django.db import InterfaceError, OperationalError, transaction
 
 from salon_jobs.brokers.source import Delivery, Envelope
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.sections import ANY_EVENT, ConsumerSettings
+from salon_jobs.conf.store_key import store_key
 from salon_jobs.core import events
 from salon_jobs.core.destinations import place_of
 from salon_jobs.core.error_report import storable
 from salon_jobs.core.errors import ConfigurationError, EnqueueRefused, PayloadInvalid, SchemaMissing, UnknownTask
 from salon_jobs.core.events import log_event
+from salon_jobs.core.records import StoreId
 from salon_jobs.core.tracing import MessageFailure, TracedMessage, consuming, report_failure
 from salon_jobs.db.read_only import failed_read_only
 from salon_jobs.inbox import queries
@@ -81,7 +82,7 @@ class ParsedMessage:
         return "" if self.envelope is None else self.envelope.event
 
     @property
-    def store_id(self) -> UUID | None:
+    def store_id(self) -> StoreId | None:
         return None if self.arguments is None else self.arguments.store_id
 
     @property
@@ -157,7 +158,8 @@ def _arguments(envelope: Envelope, settings: ConsumerSettings, task: Task[..., A
     arguments = queries.members_of(envelope.payload, what=what, forms=forms)
     if not task.is_store_task:
         return arguments
-    in_payload = _store_of(arguments[STORE_ARGUMENT]) if STORE_ARGUMENT in arguments else None
+    names = [name for name in (STORE_ARGUMENT, task.payload.store_name) if name in arguments]
+    in_payload = _store_of(arguments.pop(names[0])) if names else None
     if settings.store != "envelope":
         store = _store_of(settings.store)
     elif settings.has_envelope:
@@ -172,13 +174,11 @@ def _arguments(envelope: Envelope, settings: ConsumerSettings, task: Task[..., A
     return {**arguments, STORE_ARGUMENT: store}
 
 
-def _store_of(value: object) -> UUID:
-    if isinstance(value, UUID):
-        return value
+def _store_of(value: object) -> StoreId:
     try:
-        return UUID(cast("str", value))
-    except (ValueError, TypeError, AttributeError):
-        raise PayloadInvalid("its task is a store task, and its store ID is not a UUID") from None
+        return store_key().parse(value)
+    except ValueError as error:
+        raise PayloadInvalid(f"its task is a store task, and its store ID {error}") from None
 
 
 def _made_id(raw: str) -> str:
@@ -207,7 +207,7 @@ class Processor:
         self._using = using
         self._tasks = find_tasks(consumer, settings)
         # Stores that exist: they are not queried again.
-        self._stores: set[UUID] = set()
+        self._stores: set[StoreId] = set()
 
     def process(self, deliveries: Sequence[Delivery], *, stopping: Callable[[], bool] = lambda: False) -> BatchResult:
         """Store deliveries and enqueue their jobs; return, after the commit, how to answer each.
@@ -363,7 +363,16 @@ class Processor:
 
 
 def find_tasks(consumer: str, settings: ConsumerSettings) -> dict[str, Task[..., Any]]:
-    """Return the task of each event. Raises ConfigurationError for an unknown task name, suggesting the nearest one."""
+    """Return the task of each event.
+
+    Raises ConfigurationError for an unknown task name, suggesting the nearest one, and for a STORE that is no key.
+    """
+    if settings.store != "envelope":
+        try:
+            store_key().parse(settings.store)
+        except ValueError as error:
+            text = f"SALON_JOBS['CONSUMERS'][{consumer!r}]['STORE'] {error}, or 'envelope'"
+            raise ConfigurationError(text) from None
     tasks: dict[str, Task[..., Any]] = {}
     for event, name in settings.tasks.items():
         try:

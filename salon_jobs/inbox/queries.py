@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, Final, NamedTuple, cast
-from uuid import UUID
 
 from django.db import connections, transaction
 from django.db.models.functions import Now
@@ -16,7 +15,7 @@ from salon_jobs.brokers.source import Envelope
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.error_report import shown_message, storable
 from salon_jobs.core.errors import PayloadInvalid
-from salon_jobs.core.records import ActionResult
+from salon_jobs.core.records import ActionResult, StoreId
 from salon_jobs.core.redaction import redacted, redacted_text
 from salon_jobs.db import statements
 from salon_jobs.models import InboxMessage
@@ -36,7 +35,7 @@ class InboxRow(NamedTuple):
     message_id: str
     event: str
     producer: str
-    store_id: UUID | None
+    store_id: StoreId | None
     status: str
     code: str = ""
     reason: str = ""
@@ -65,7 +64,7 @@ def record_jobs(consumer: str, jobs: Mapping[str, int], *, using: str) -> None:
     statements.execute("record_inbox_jobs", parameters, using=using)
 
 
-def existing_stores(store_ids: Collection[UUID | None], *, using: str) -> set[UUID]:
+def existing_stores(store_ids: Collection[StoreId | None], *, using: str) -> set[StoreId]:
     statement = statements.load("existing_stores").replace("__function__", conf.fan_out_function)
     with connections[using].cursor() as cursor:
         cursor.execute(statement, {"store_ids": list(store_ids)})

@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
-from uuid import UUID
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import TransactionManagementError
 
 from salon_jobs.core.errors import CancelRequested, Interrupted, LeaseLost, NoCurrentJob, TimedOut, TransactionBroken
 from salon_jobs.core.events import current_run
-from salon_jobs.core.records import ClaimedJob, KeptResult
+from salon_jobs.core.records import ClaimedJob, KeptResult, StoreId
 from salon_jobs.core.tracing import Run, headers_of
 from salon_jobs.db.connections import in_transaction, refuse_lost_transaction
 from salon_jobs.db.instants import to_project
@@ -158,7 +157,7 @@ class RunningJob:
         return self.job.max_attempts
 
     @property
-    def store_id(self) -> UUID | None:
+    def store_id(self) -> StoreId | None:
         """Store of the job; None for a system task."""
         return self.job.store_id
 

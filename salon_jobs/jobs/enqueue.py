@@ -21,7 +21,7 @@ from msgspec import Struct
 from psycopg import Error as PsycopgError
 
 from salon_jobs.core.errors import EnqueueRefused, PayloadInvalid
-from salon_jobs.core.records import EnqueueAction
+from salon_jobs.core.records import EnqueueAction, StoreId
 from salon_jobs.core.tracing import SYSTEM, Sent, current_trace, is_traced, sending
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of, named_refusals
@@ -44,7 +44,7 @@ class JobContent(Struct, frozen=True, gc=False):
     full collections, in each of which the server would wait 20 to 30 ms.
     """
 
-    store_id: UUID | None
+    store_id: StoreId | None
     payload: str
     job_key: str | None
     concurrency_key: str | None
@@ -208,7 +208,7 @@ def _column(contents: Sequence[JobContent], name: str) -> list[Any]:
     return list(map(attrgetter(name), contents))
 
 
-def _text(store_id: UUID | None) -> str:
+def _text(store_id: StoreId | None) -> str:
     return "" if store_id is None else str(store_id)
 
 
@@ -317,7 +317,7 @@ def _add_keyed(pattern: NewJob, contents: Sequence[JobContent], using: str) -> l
 
 def _add_keys(pattern: NewJob, contents: Sequence[JobContent], using: str) -> list[JobHandle]:
     """Add jobs by their keys, each once, in one statement. Raises EnqueueRefused, SchemaMissing."""
-    handles: dict[tuple[UUID | None, str | None], JobHandle] = {}
+    handles: dict[tuple[StoreId | None, str | None], JobHandle] = {}
     parameters = _parameters(pattern, contents)
     with enqueue_cursor(using=using) as cursor:
         for _ in range(_DEDUPE_TRIES):

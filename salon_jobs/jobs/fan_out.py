@@ -10,7 +10,8 @@ from asgiref.sync import sync_to_async
 from django.db import transaction
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.errors import ConfigurationError, PayloadInvalid, UnknownFanOut
+from salon_jobs.conf.store_key import store_key
+from salon_jobs.core.errors import ConfigurationError, OptionInvalid, PayloadInvalid, UnknownFanOut
 from salon_jobs.core.records import FanOutProgress, FanOutResult
 from salon_jobs.core.text import shown
 from salon_jobs.core.tracing import SYSTEM, Sent, current_trace, sending
@@ -23,10 +24,6 @@ from salon_jobs.jobs.payload import STORE_ARGUMENT
 from salon_jobs.jobs.task import BoundTask, follow_up
 
 P = ParamSpec("P")
-# Placeholder in a fan-out's keys, which the database replaces with each store's id; never part of a real key. It is as
-# long as an id, so that the length check sees the final length.
-_MARKER: Final = f"\x1f{'store':-^34}\x1f"
-_NO_STORE: Final = "00000000-0000-0000-0000-000000000000"
 _EVERY_STORE: Final = FanOut()
 _AS_WORKER: Final = "a fan-out runs as the worker role: call it from a task"
 
@@ -46,27 +43,32 @@ def fan_out(
         raise ConfigurationError("fan_out needs SALON_JOBS['STORE_MODEL']")
     if not isinstance(task, BoundTask) or not task.task.is_store_task:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise PayloadInvalid(f"fan_out needs a store task; {shown(task)} is not one")
-    if STORE_ARGUMENT in arguments:
+    if {STORE_ARGUMENT, task.task.payload.store_name} & arguments.keys():
         raise PayloadInvalid(f"task {task.task.name!r}: fan_out passes store_id itself, once per store")
-    declared, using = task.task, alias_of(using)
-    checked = declared.payload.bind((), {**arguments, STORE_ARGUMENT: _NO_STORE})
+    declared, using, key = task.task, alias_of(using), store_key()
+    try:
+        exclude = list(map(key.parse, options.exclude))
+    except ValueError as error:
+        raise OptionInvalid(f"a store in exclude {error}") from None
+    # Placeholder in the keys, which the database replaces with each store's; never part of a real key. It is as long as
+    # a store's key can be, so that the length check sees the final length.
+    marker = f"\x1f{'store':-^{key.longest - 2}}\x1f"
+    checked = declared.payload.bind((), {**arguments, STORE_ARGUMENT: key.somewhere()})
     tick = None if (running_job := running.get()) is None else running_job.tick
     job = replace(
-        declared.new_job(checked, task.options.of_many()),
-        tick=tick,
-        **declared.keys_for(_MARKER, checked, task.options),
+        declared.new_job(checked, task.options.of_many()), tick=tick, **declared.keys_for(marker, checked, task.options)
     )
     then = None if options.then is None else follow_up(options.then)
     sent = Sent(emitted=False, system=SYSTEM, destination=job.queue, name=job.task)
     with sending(sent), enqueue_cursor(using=using, remedy=_AS_WORKER) as cursor, transaction.atomic(using=using):
         parameters: dict[str, Any] = {
             **replace(job, trace=current_trace()).parameters(),
-            "marker": _MARKER,
+            "marker": marker,
             "job_key": job.job_key,
             "concurrency_key": job.concurrency_key,
             "tick": tick,
             "jitter": options.jitter,
-            "exclude": list(options.exclude),
+            "exclude": exclude,
             "label": options.label,
             "digest": hashlib.sha256(f"{job.payload}\x1f{options.label}".encode()).hexdigest(),
             "wants_ids": then is not None,

@@ -13,9 +13,10 @@ from uuid import UUID
 from django.db.models.functions import Now
 
 from salon_jobs.conf import settings as conf
+from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.arguments import check_text
 from salon_jobs.core.errors import OptionInvalid
-from salon_jobs.core.records import NO_STORE, ActionResult
+from salon_jobs.core.records import ActionResult, GivenStore, StoreId
 from salon_jobs.core.text import shown
 from salon_jobs.db.connections import alias_of
 from salon_jobs.jobs import enqueue, registry
@@ -46,9 +47,9 @@ class EffectiveLimit:
         return self.max_concurrency is not None or self.rate is not None
 
 
-def scopes_of(queue: str, task: str, store: UUID | None, key: str | None) -> tuple[str, ...]:
+def scopes_of(queue: str, task: str, store: StoreId | None, key: str | None) -> tuple[str, ...]:
     """Return the scopes (``kind:name``) whose limits apply to a job."""
-    names = (f"queue:{queue}", f"task:{task}", f"store:{store or NO_STORE}")
+    names = (f"queue:{queue}", f"task:{task}", f"store:{store or store_key().none}")
     return names if key is None else (*names, f"key:{task}:{key}")
 
 
@@ -102,7 +103,7 @@ class Limits:
         """Return how many jobs the tasks and settings allow to run at once."""
         kind, _, name = scope.partition(":")
         if kind == Limit.Kind.STORE:
-            return None if name == str(NO_STORE) else self._declared.get("store")
+            return None if name == str(store_key().none) else self._declared.get("store")
         return self._declared.get(f"key:{name.partition(':')[0]}" if kind == Limit.Kind.KEY else scope)
 
     def _in_force(self, scope: str, row: EffectiveLimit) -> EffectiveLimit:
@@ -182,7 +183,7 @@ def pause(
     *,
     queue: str | None = None,
     task: str | None = None,
-    store_id: UUID | str | None = None,
+    store_id: GivenStore | None = None,
     by: str = "",
     using: str | None = None,
 ) -> None:
@@ -195,7 +196,7 @@ def pause(
 
 
 def resume(
-    *, queue: str | None = None, task: str | None = None, store_id: UUID | str | None = None, using: str | None = None
+    *, queue: str | None = None, task: str | None = None, store_id: GivenStore | None = None, using: str | None = None
 ) -> None:
     """Resume a paused queue, task or store; its limits stay. Role: operator, worker."""
     resume_scopes([":".join(_scope(queue, task, store_id))], using=using)
@@ -232,7 +233,7 @@ def limit(
     *,
     queue: str | None = None,
     task: str | None = None,
-    store_id: UUID | str | None = None,
+    store_id: GivenStore | None = None,
     key: str | None = None,
     max_concurrency: int | _Kept | None = _Kept.KEPT,
     rate: float | _Kept | None = _Kept.KEPT,
@@ -282,12 +283,12 @@ def limit_name(kind: Limit.Kind, name: str) -> str:
     if kind is not Limit.Kind.STORE:
         return name
     try:
-        return str(UUID(name))
-    except ValueError:
-        raise OptionInvalid(f"store_id must be a UUID, not {name!r}") from None
+        return str(store_key().parse(name))
+    except ValueError as error:
+        raise OptionInvalid(f"store_id {error}, not {name!r}") from None
 
 
-def _scope(queue: str | None, task: str | None, store_id: UUID | str | None) -> tuple[Limit.Kind, str]:
+def _scope(queue: str | None, task: str | None, store_id: GivenStore | None) -> tuple[Limit.Kind, str]:
     named = [
         (kind, value)
         for kind, value in ((Limit.Kind.QUEUE, queue), (Limit.Kind.TASK, task), (Limit.Kind.STORE, store_id))
@@ -296,4 +297,4 @@ def _scope(queue: str | None, task: str | None, store_id: UUID | str | None) -> 
     if len(named) != 1:
         raise OptionInvalid("name exactly one of queue, task and store_id")
     kind, value = named[0]
-    return kind, limit_name(kind, str(value) if isinstance(value, UUID) else value)
+    return kind, limit_name(kind, str(value) if isinstance(value, UUID | int) else value)

@@ -16,7 +16,7 @@ from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import OptionInvalid, TaskInvalid, suggest
 from salon_jobs.core.outcomes import DISCARDED, Cancelled, Errored
-from salon_jobs.core.records import JobKeyMode
+from salon_jobs.core.records import GivenStore, JobKeyMode, StoreId
 from salon_jobs.core.text import shown
 from salon_jobs.core.units import EARLIEST, LATEST
 from salon_jobs.db.instants import from_project
@@ -192,7 +192,7 @@ class NewJob(JobOptions):
     """
 
     task: str
-    store_id: UUID | None
+    store_id: StoreId | None
     payload: str
     tick: datetime | None = None
     trace: str | None = None
@@ -306,14 +306,14 @@ class FanOut:
     """
 
     jitter: timedelta = timedelta(0)
-    exclude: Collection[UUID] = ()
+    exclude: Collection[GivenStore] = ()
     label: str = ""
     then: Call[...] | None = None
 
     def __post_init__(self) -> None:
         check_duration("jitter", self.jitter, 365)
-        if isinstance(self.exclude, str) or not all(isinstance(store, UUID) for store in self.exclude):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise OptionInvalid("exclude must be a collection of the stores' UUIDs")
+        if isinstance(self.exclude, str) or not all(isinstance(store, UUID | int | str) for store in self.exclude):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise OptionInvalid("exclude must be a collection of the stores' keys")
         if self.label != "":
             check_text("label", self.label, 255)
 

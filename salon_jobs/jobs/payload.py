@@ -18,9 +18,11 @@ import msgspec
 import msgspec.inspect
 import msgspec.structs
 
-from salon_jobs.conf import LEAST_BOUND, uses_time_zones
+from salon_jobs.conf import LEAST_BOUND, store_arguments, uses_time_zones
 from salon_jobs.conf import settings as conf
+from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.errors import PayloadInvalid, TaskInvalid, suggest
+from salon_jobs.core.records import StoreId
 from salon_jobs.jobs.options import EnqueueOptions
 
 STORE_ARGUMENT = "store_id"
@@ -39,7 +41,7 @@ _PLAIN: frozenset[type] = frozenset({str, int, bool, NoneType, UUID, date, Decim
 class Arguments(msgspec.Struct, frozen=True, gc=False):
     """Validated arguments as stored: the store, and the rest as JSON text without line breaks."""
 
-    store_id: UUID | None
+    store_id: StoreId | None
     json: str
 
     @property
@@ -62,6 +64,9 @@ class PayloadType:
         self, task_name: str, signature: inspect.Signature, hints: Mapping[str, Any], *, with_store: bool
     ) -> None:
         self.task_name, self.signature = task_name, signature
+        # What the handler calls its store; None for a system task.
+        self.store_name = _store_name(task_name, signature, hints, with_store=with_store)
+        self.store_type = hints[self.store_name] if self.store_name is not None else None
         fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
         for parameter in self.signature.parameters.values():
             name, default = parameter.name, parameter.default
@@ -69,7 +74,7 @@ class PayloadType:
                 raise TaskInvalid(f"task {task_name!r}: parameter {name!r} must be an ordinary named parameter")
             if name not in hints:
                 raise TaskInvalid(f"task {task_name!r}: parameter {name!r} needs a type annotation")
-            if name == STORE_ARGUMENT:
+            if name == self.store_name:
                 continue
             if default is inspect.Parameter.empty:
                 fields.append((name, _aware(hints[name])))
@@ -77,8 +82,6 @@ class PayloadType:
                 if type(default) in (list, dict, set) and default:  # each payload gets a copy
                     default = msgspec.field(default_factory=default.copy)
                 fields.append((name, _aware(hints[name]), default))
-        _check_store(task_name, signature, hints, with_store=with_store)
-        self.with_store = with_store
         self.names = frozenset(self.signature.parameters)
         self._defaults = {
             parameter.name: parameter.default
@@ -100,6 +103,8 @@ class PayloadType:
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
         """Bind a call to the signature and validate it. Raises PayloadInvalid with path and expected type."""
+        if STORE_ARGUMENT in kwargs and STORE_ARGUMENT not in self.names and self.store_name is not None:
+            kwargs = {self.store_name if name == STORE_ARGUMENT else name: value for name, value in kwargs.items()}
         if not args:
             named = {**self._defaults, **kwargs}
             if named.keys() == self.names:
@@ -122,7 +127,7 @@ class PayloadType:
         an instant or a uuid.
         """
         values = dict(arguments)
-        store_id = self._store(values.pop(STORE_ARGUMENT, None)) if self.with_store else None
+        store_id = None if self.store_name is None else self._store(values.pop(self.store_name, None))
         struct = self._convert(values, self._struct)
         if _PLAIN.issuperset(map(type, msgspec.structs.astuple(struct))):
             encoded = self._encode(struct, plain=True)
@@ -130,16 +135,16 @@ class PayloadType:
             encoded = self._encode({name: getattr(struct, name) for name in self._types})
         return Arguments(store_id, encoded.decode())
 
-    def decode(self, payload: str, store_id: UUID | None) -> dict[str, Any]:
+    def decode(self, payload: str, store_id: StoreId | None) -> dict[str, Any]:
         """Convert a stored payload to the handler's arguments. Raises PayloadInvalid if it no longer fits."""
-        if self.with_store and store_id is None:
+        if self.store_name is not None and store_id is None:
             raise PayloadInvalid(f"task {self.task_name!r}: the job has no store_id")
         try:
             struct = self._decoder.decode(payload)
         except Exception as error:
             raise self._misfit(error) from None
         values = {name: getattr(struct, name) for name in self._types}
-        return {**values, STORE_ARGUMENT: store_id} if self.with_store else values
+        return values if self.store_name is None else {**values, self.store_name: store_id}
 
     def stored(self, name: str, value: object) -> object:
         """Return one argument as a payload stores it, to compare it. Raises PayloadInvalid."""
@@ -162,13 +167,12 @@ class PayloadType:
             hint = suggest(name, sorted(free or self.names))
         return PayloadInvalid(f"task {self.task_name!r}: no argument {name!r}; {hint}")
 
-    def _store(self, value: object) -> UUID:
-        if type(value) is UUID:
-            return value
+    def _store(self, value: object) -> StoreId:
         try:
-            return msgspec.convert(value, UUID)
-        except msgspec.ValidationError as error:
-            raise PayloadInvalid(f"task {self.task_name!r}: {error} - at `$.{STORE_ARGUMENT}`") from error
+            return store_key().parse(value)
+        except ValueError as error:
+            text = f"task {self.task_name!r}: the store {error}, not {type(value).__name__} - at `$.{self.store_name}`"
+            raise PayloadInvalid(text) from None
 
     def _convert(self, values: dict[str, Any], kind: Any) -> Any:
         """Convert values, or their spelling in JSON, to the argument types. Raises PayloadInvalid."""
@@ -213,18 +217,20 @@ class ChunkPayload(PayloadType):
 
     def __init__(self, task_name: str, function: Callable[..., Any]) -> None:
         signature, hints = inspect.signature(function), _type_hints(task_name, function)
-        _check_store(task_name, signature, hints, with_store=True)
-        others = [name for name in signature.parameters if name != STORE_ARGUMENT]
+        store_name = _store_name(task_name, signature, hints, with_store=True) or STORE_ARGUMENT
+        others = [name for name in signature.parameters if name != store_name]
         annotation = hints.get(others[0]) if len(others) == 1 else None
         item = get_args(annotation)[0] if get_origin(annotation) is list else None
         fields = None if item is None else _fields(item)
         if item is None or fields is None:
             raise TaskInvalid(
-                f"task {task_name!r} has chunk: its handler takes store_id: UUID and a list of payloads, annotated "
+                f"task {task_name!r} has chunk: its handler takes the store and a list of payloads, annotated "
                 "with a dataclass or a msgspec.Struct of the arguments of one job, such as jobs: list[Sale]"
             )
-        if STORE_ARGUMENT in fields:
-            raise TaskInvalid(f"task {task_name!r}: {item.__name__} needs no store_id; the handler gets it separately")
+        if store_name in fields:
+            raise TaskInvalid(
+                f"task {task_name!r}: {item.__name__} needs no {store_name}; the handler gets it separately"
+            )
         self.item, self._list_name = item, others[0]
         # As in the class itself, each job gets its own value.
         self._factories: dict[str, Callable[[], Any]] = {
@@ -232,9 +238,10 @@ class ChunkPayload(PayloadType):
         }
         parameter = partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
         signature = inspect.Signature(
-            [parameter(STORE_ARGUMENT), *(parameter(name, default=default) for name, default in fields.items())]
+            [parameter(store_name), *(parameter(name, default=default) for name, default in fields.items())]
         )
-        self._compile(task_name, signature, {**_type_hints(task_name, item), STORE_ARGUMENT: UUID}, with_store=True)
+        types = {**_type_hints(task_name, item), store_name: hints[store_name]}
+        self._compile(task_name, signature, types, with_store=True)
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
         """Bind ``(store_id, item)``, or the item's fields by name. Raises PayloadInvalid."""
@@ -244,19 +251,20 @@ class ChunkPayload(PayloadType):
         if len(args) != 2 or kwargs or not isinstance(args[1], self.item):
             raise PayloadInvalid(
                 f"task {self.task_name!r} takes the store and one {self.item.__name__}: "
-                f"enqueue(store_id, {self.item.__name__}(…))"
+                f"enqueue({self.store_name}, {self.item.__name__}(…))"
             )
-        return self.validate({STORE_ARGUMENT: args[0], **{name: getattr(args[1], name) for name in self._types}})
+        return self.validate({str(self.store_name): args[0], **{name: getattr(args[1], name) for name in self._types}})
 
-    def decode(self, payload: str, store_id: UUID | None) -> dict[str, Any]:
+    def decode(self, payload: str, store_id: StoreId | None) -> dict[str, Any]:
         """Convert a stored payload to the arguments of a call with a chunk of one. Raises PayloadInvalid."""
         values = super().decode(payload, store_id)
-        values.pop(STORE_ARGUMENT)
+        store_name = str(self.store_name)
+        values.pop(store_name)
         try:
             item = self.item(**values)
         except Exception as error:  # the caller's own class may raise anything
             raise self._misfit(error) from None
-        return {STORE_ARGUMENT: store_id, self._list_name: [item]}
+        return {store_name: store_id, self._list_name: [item]}
 
     def join(self, calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """Return the arguments of one call from those of calls of the same store."""
@@ -312,14 +320,23 @@ def _canonical(value: Any, path: str) -> Any:
     return value
 
 
-def _check_store(task_name: str, signature: inspect.Signature, hints: Mapping[str, Any], *, with_store: bool) -> None:
-    has_store = STORE_ARGUMENT in signature.parameters
-    if with_store and not has_store:
-        raise TaskInvalid(f"store task {task_name!r} needs the parameter store_id: UUID")
-    if with_store and hints.get(STORE_ARGUMENT) is not UUID:
-        raise TaskInvalid(f"store task {task_name!r}: store_id must be annotated as UUID")
-    if has_store and not with_store:
-        raise TaskInvalid(f"task {task_name!r} takes store_id; declare it with store_task")
+def _store_name(
+    task_name: str, signature: inspect.Signature, hints: Mapping[str, Any], *, with_store: bool
+) -> str | None:
+    """Return the parameter that takes the store, None without one. Raises TaskInvalid."""
+    if not with_store:
+        if STORE_ARGUMENT in signature.parameters:
+            raise TaskInvalid(f"task {task_name!r} takes store_id; declare it with store_task")
+        return None
+    names = store_arguments()
+    for name in names:
+        if name in signature.parameters:
+            # Which of them it must be is known once Django has loaded the models; a check compares.
+            if hints.get(name) not in (UUID, int, str):
+                text = f"{name} must be annotated with the type of the stores' keys: UUID, int or str"
+                raise TaskInvalid(f"store task {task_name!r}: {text}")
+            return name
+    raise TaskInvalid(f"store task {task_name!r} needs a parameter for the store: {' or '.join(names[:2])}")
 
 
 def _type_hints(task_name: str, function: Callable[..., Any]) -> dict[str, Any]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, cast
-from uuid import UUID
 
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import TaskInvalid, UnknownTask, did_you_mean
-from salon_jobs.core.records import JobState
+from salon_jobs.core.records import JobState, StoreId
 from salon_jobs.core.text import shown
 from salon_jobs.jobs.options import DeclaredLimits, ErrorRules, JobOptions, NewJob, Timeouts
 
@@ -19,6 +18,11 @@ if TYPE_CHECKING:
 
 class Payload(Protocol):
     """What a task's arguments must be, and how a job's payload holds them."""
+
+    @property
+    def store_name(self) -> str | None:
+        """The argument that takes the store; None if none does."""
+        ...
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> Any:
         """Check the arguments of a call. Raises PayloadInvalid."""
@@ -32,7 +36,7 @@ class Payload(Protocol):
         """Return the arguments that a payload holds, by name."""
         ...
 
-    def decode(self, payload: str, store_id: UUID | None, /) -> dict[str, Any]:
+    def decode(self, payload: str, store_id: StoreId | None, /) -> dict[str, Any]:
         """Return the keyword arguments of the call. Raises PayloadInvalid if the payload does not fit."""
         ...
 

@@ -11,7 +11,7 @@ from uuid import UUID
 import msgspec
 
 from salon_jobs.core.errors import JobDoesNotExist, NoResult, ResultInvalid
-from salon_jobs.core.records import EnqueueAction, JobState
+from salon_jobs.core.records import EnqueueAction, JobState, StoreId
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of
 from salon_jobs.db.instants import to_project
@@ -60,7 +60,7 @@ class JobRecord:
 
     id: int
     public_id: UUID | None
-    store_id: UUID | None
+    store_id: StoreId | None
     state: JobState
     task: str
     queue: str

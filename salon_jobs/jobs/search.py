@@ -5,18 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
-from uuid import UUID
 
-from django.db.models import Q, QuerySet, UUIDField, Value
+from django.db.models import Q, QuerySet
 from django.db.models.functions import Coalesce
 from django.db.models.lookups import Exact
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.records import NO_STORE, JobState
+from salon_jobs.core.records import JobState, StoreId
 from salon_jobs.db import statements
 from salon_jobs.jobs import registry
 from salon_jobs.models import Job
-from salon_jobs.models.fields import MARGIN, first_id_at
+from salon_jobs.models.fields import MARGIN, NoStore, first_id_at
 
 ENDED: Final = Q(state__in=[JobState.FAILED, JobState.CANCELLED, JobState.SUCCEEDED])
 _LIVE: Final = [JobState.QUEUED, JobState.RUNNING]
@@ -29,7 +28,7 @@ class JobCriteria:
     states: tuple[str, ...] = ()
     task: str | None = None
     queue: str | None = None
-    store_id: UUID | None = None
+    store_id: StoreId | None = None
     job_key: str | None = None
     error_class: str | None = None
     fingerprint: int | None = None
@@ -75,7 +74,7 @@ def in_every_state(condition: Q) -> Q:
 
 def of_no_store() -> Q:
     """Match the jobs of no store: queued ones by the index of claim groups, ended ones by an index of their own."""
-    as_indexed = Exact(Coalesce("store_id", Value(NO_STORE, UUIDField())), Value(NO_STORE, UUIDField()))
+    as_indexed = Exact(Coalesce("store_id", NoStore()), NoStore())
     none = Q(store_id=None)
     return (Q(state=JobState.QUEUED) & Q(as_indexed) & none) | (Q(state=JobState.RUNNING) & none) | (ENDED & none)
 

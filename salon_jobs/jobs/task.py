@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpack, overload
-from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.apps import apps
@@ -21,6 +20,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.arguments import check_text
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import OptionInvalid, PayloadInvalid, TaskInvalid
+from salon_jobs.core.records import GivenStore
 from salon_jobs.core.text import shown
 from salon_jobs.jobs import enqueue, registry
 from salon_jobs.jobs.enqueue import JobContent
@@ -229,7 +229,8 @@ class Task(BoundTask[P], Generic[P, R_co]):
         for name, template in self.key_templates.items():
             if getattr(options, name) is not None:
                 continue
-            key = keys[name] = template.format_map({**arguments.plain, STORE_ARGUMENT: store})
+            given = {**arguments.plain, STORE_ARGUMENT: store, str(self.payload.store_name): store}
+            key = keys[name] = template.format_map(given)
             least = 1 if name == "concurrency_key" else 0
             if not least <= len(key) <= LONGEST[name]:
                 word = name.replace("_", " ")
@@ -256,16 +257,17 @@ class Task(BoundTask[P], Generic[P, R_co]):
             raise TaskInvalid(
                 f"task {self.name!r}: {option} takes plain arguments: {{day}}, not {{day!r}} or {{day:…}}"
             )
-        if unknown := {field for _, field, _, _ in parts if field is not None} - self.payload.names:
+        known = self.payload.names | ({STORE_ARGUMENT} if self.is_store_task else set())
+        if unknown := {field for _, field, _, _ in parts if field is not None} - known:
             raise TaskInvalid(f"task {self.name!r}: {option} uses {sorted(unknown)}, which are not arguments")
 
 
-class ChunkTask(Task[[UUID, T], R_co], Generic[T, R_co]):
+class ChunkTask(Task[[GivenStore, T], R_co], Generic[T, R_co]):
     """A task whose handler takes the payloads of several jobs; enqueued with the store and one payload."""
 
-    def __call__(self, store_id: UUID, jobs: list[T], /) -> R_co:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+    def __call__(self, store_id: GivenStore, jobs: list[T], /) -> R_co:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         """Call the function directly with a list of payloads, without enqueueing."""
-        handler: Callable[[UUID, list[T]], R_co] = self.function  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
+        handler: Callable[[GivenStore, list[T]], R_co] = self.function  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
         return handler(store_id, jobs)
 
 
@@ -290,7 +292,7 @@ def store_task(function: Callable[P, R], /) -> Task[P, R]: ...
 @overload
 def store_task(
     *, chunk: int, name: str | None = None, **options: Unpack[TaskOptions]
-) -> Callable[[Callable[[UUID, list[T]], R]], ChunkTask[T, R]]: ...
+) -> Callable[[Callable[[Any, list[T]], R]], ChunkTask[T, R]]: ...
 @overload
 def store_task(
     *, name: str | None = None, atomic: bool = True, chunk: None = None, **options: Unpack[TaskOptions]
@@ -304,13 +306,16 @@ def store_task(
     chunk: int | None = None,
     **options: Unpack[TaskOptions],
 ) -> Any:
-    """Declare a store task, whose function takes ``store_id: UUID``. Raises TaskInvalid, OptionInvalid.
+    """Declare a store task. Raises TaskInvalid, OptionInvalid.
+
+    Its function takes the store as ``store_id``, or as the store model is called (``organization_id``), annotated with
+    the type of the model's primary key: UUID, int or str.
 
     The handler runs in one transaction with the store set, in which the job finishes too: its database effects happen
     exactly once. With ``atomic=False`` (for e-mail, HTTP), the store is set in every transaction that the handler
     opens, and the job runs at least once. ``async def`` handlers require it. ``name`` defaults as for ``task``.
 
-    With ``chunk``, the function takes ``store_id: UUID`` and the payloads of up to ``chunk`` due jobs of one store,
+    With ``chunk``, the function takes the store and the payloads of up to ``chunk`` due jobs of one store,
     such as ``jobs: list[Sale]`` of a dataclass or a msgspec.Struct. They all finish in one transaction. If the function
     raises, it rolls back and the jobs run one by one; see docs/how-to/chunks.md. Such a task is enqueued with the store
     and one payload.

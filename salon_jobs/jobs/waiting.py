@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Final
-from uuid import UUID
 
 from django.db import connections
 from django.utils import timezone
 
 from salon_jobs.conf import settings as conf
+from salon_jobs.conf.store_key import store_key
 from salon_jobs.core import metrics
 from salon_jobs.core.metrics import Sample
-from salon_jobs.core.records import JobState
+from salon_jobs.core.records import JobState, StoreId
 from salon_jobs.core.units import duration, pause_details, rate_text, with_noun
 from salon_jobs.db import statements
 from salon_jobs.jobs import registry
@@ -31,7 +31,7 @@ class StartConditions:
     running: Mapping[str, int]
     served: Sequence[Sequence[str] | None]
     known_tasks: frozenset[str]
-    store_name: Callable[[UUID], str]
+    store_name: Callable[[StoreId], str]
 
     def reasons(self, job: Any, now: datetime) -> list[str]:
         """Return the reasons why a queued job does not start, in words; none if it only waits for its turn."""
@@ -46,7 +46,7 @@ class StartConditions:
             found.append(f"no worker serves queue {job.queue}")
         for scope in scopes_of(job.queue, job.task, job.store_id, job.concurrency_key):
             limit, (kind, _, of) = self.limits[scope], scope.partition(":")
-            name = f"{kind} {self.store_name(UUID(of)) if kind == 'store' else of}"
+            name = f"{kind} {self.store_name(store_key().parse(of)) if kind == 'store' else of}"
             if limit.paused:
                 at = limit.paused_at and timezone.localtime(limit.paused_at)
                 found.append(f"{name} is paused {pause_details(limit.paused_by, at)}".rstrip())
@@ -80,7 +80,7 @@ def due_in(job: Any, now: datetime) -> str:
     return f"{'retry' if job.attempts else 'due'} in {duration(ahead_s)}" if ahead_s > 0 else ""
 
 
-def start_conditions(*, using: str, now: datetime, store_name: Callable[[UUID], str]) -> StartConditions:
+def start_conditions(*, using: str, now: datetime, store_name: Callable[[StoreId], str]) -> StartConditions:
     """Load what decides whether jobs start, in two or three queries. Role: operator, worker."""
     limits = load_limits(using=using)
     workers = Process.objects.using(using).filter(kind="worker").order_by("-heartbeat_at")[:1000]
@@ -95,7 +95,7 @@ def start_conditions(*, using: str, now: datetime, store_name: Callable[[UUID], 
 
 
 def waiting_reasons(
-    jobs: Iterable[Job], *, using: str, now: datetime, store_name: Callable[[UUID], str] = str
+    jobs: Iterable[Job], *, using: str, now: datetime, store_name: Callable[[StoreId], str] = str
 ) -> dict[int, str]:
     """Return for each queued job why it does not run yet; "" if it only waits for its turn.
 

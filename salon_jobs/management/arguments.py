@@ -11,12 +11,13 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final, NoReturn, Protocol
-from uuid import UUID
 
 from django.core.management.base import CommandParser
 
 from salon_jobs.conf.reader import log_level as read_log_level
+from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.errors import did_you_mean
+from salon_jobs.core.records import StoreId
 from salon_jobs.core.text import bounded, shown, visible
 from salon_jobs.jobs import registry
 from salon_jobs.process.health_server import parse_address
@@ -30,6 +31,14 @@ def positive(text: str) -> int:
     if not 1 <= value <= _MOST:
         raise argparse.ArgumentTypeError(f"must be 1 or more, and {_MOST:,} at most")
     return value
+
+
+def store(text: str) -> StoreId:
+    """Parse the key of a store, for argparse."""
+    try:
+        return store_key().parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{error}, not {shown(text)}") from None
 
 
 def address(text: str) -> tuple[str, int]:
@@ -144,7 +153,7 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "--limit": {"type": positive, "default": 50, "metavar": "N", "help": "list at most N (default 50)"},
     "--task": {"metavar": "NAME", "help": "of this task"},
     "--queue": {"metavar": "NAME", "help": "of this queue"},
-    "--store": {"type": UUID, "metavar": "ID", "help": "of this store"},
+    "--store": {"type": store, "metavar": "ID", "help": "of this store"},
     "--since": {"type": instant, "metavar": "TIME", "help": "added after: an age (12h, 7d) or an ISO 8601 instant"},
     "--until": {"type": instant, "metavar": "TIME", "help": "added before"},
     "--aggregate-type": {"metavar": "NAME", "help": "for this destination"},

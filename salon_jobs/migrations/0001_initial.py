@@ -1,7 +1,6 @@
 """Create the tables."""
 
 import datetime
-import uuid
 from typing import ClassVar
 
 from django.db import migrations, models
@@ -9,7 +8,14 @@ from django.db.models.functions import Cast, Coalesce, Now
 from pgtrigger.compiler import Trigger, UpsertTriggerSql
 
 from salon_jobs.access.operations.base import AddGuard, JobTablesMigration
-from salon_jobs.models.fields import BloomIndex, IntegerArrayField, JSONTextField, ReadableJSONField
+from salon_jobs.models.fields import (
+    BloomIndex,
+    IntegerArrayField,
+    JSONTextField,
+    NoStore,
+    ReadableJSONField,
+    StoreIdField,
+)
 from salon_jobs.models.job import TextHash
 from salon_jobs.models.message import PartitionOf
 from salon_jobs.models.process import new_process_id
@@ -49,7 +55,7 @@ class Migration(JobTablesMigration):
             fields=[
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
                 ("task", models.CharField(max_length=255)),
-                ("store_id", models.UUIDField(null=True)),
+                ("store_id", StoreIdField(null=True)),
                 ("queue", models.CharField(db_default="default", max_length=100)),
                 ("priority", models.SmallIntegerField(db_default=0)),
                 (
@@ -179,10 +185,7 @@ class Migration(JobTablesMigration):
                         name="salon_jobs_job_due",
                     ),
                     models.Index(
-                        Coalesce(
-                            "store_id",
-                            models.Value(uuid.UUID("00000000-0000-0000-0000-000000000000"), models.UUIDField()),
-                        ),
+                        Coalesce("store_id", NoStore()),
                         models.F("claim_group"),
                         models.F("run_at"),
                         models.F("id"),
@@ -279,7 +282,7 @@ class Migration(JobTablesMigration):
             fields=[
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
                 ("job_id", models.BigIntegerField()),
-                ("store_id", models.UUIDField(null=True)),
+                ("store_id", StoreIdField(null=True)),
                 ("attempt", models.SmallIntegerField()),
                 ("error_class", models.CharField(max_length=255)),
                 ("code", models.CharField(db_default="", max_length=64)),
@@ -304,7 +307,7 @@ class Migration(JobTablesMigration):
             fields=[
                 ("job_id", models.BigIntegerField(primary_key=True, serialize=False)),
                 ("public_id", models.UUIDField(null=True, unique=True)),
-                ("store_id", models.UUIDField(null=True)),
+                ("store_id", StoreIdField(null=True)),
                 ("task", models.CharField(max_length=255)),
                 ("queue", models.CharField(max_length=100)),
                 ("priority", models.SmallIntegerField()),
@@ -379,7 +382,7 @@ class Migration(JobTablesMigration):
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
                 ("remaining", models.IntegerField(help_text="Jobs that have not ended")),
                 ("task", models.CharField(max_length=255)),
-                ("store_id", models.UUIDField(null=True)),
+                ("store_id", StoreIdField(null=True)),
                 ("payload", ReadableJSONField()),
                 ("options", models.JSONField(help_text="Options of the job, as an enqueue gives them")),
                 (
@@ -609,7 +612,7 @@ class Migration(JobTablesMigration):
                 ("event", models.CharField(max_length=255)),
                 ("payload", JSONTextField()),
                 ("headers", JSONTextField(db_default=models.Value({}, JSONTextField()))),
-                ("store_id", models.UUIDField(null=True)),
+                ("store_id", StoreIdField(null=True)),
                 ("producer", models.CharField(db_default="", max_length=255)),
                 (
                     "status",
@@ -705,7 +708,7 @@ class Migration(JobTablesMigration):
                 ("aggregate_id", models.CharField(db_default="", max_length=255)),
                 ("partition", models.SmallIntegerField()),
                 ("head_id", models.BigIntegerField(help_text="The message that the later ones wait for", unique=True)),
-                ("store_id", models.UUIDField(null=True)),
+                ("store_id", StoreIdField(null=True)),
                 (
                     "status",
                     models.CharField(choices=[("waiting", "waiting for a retry"), ("parked", "parked")], max_length=16),
@@ -794,7 +797,7 @@ class Migration(JobTablesMigration):
                 ("message_id", models.CharField(max_length=255)),
                 ("event", models.CharField(db_default="", max_length=255)),
                 ("producer", models.CharField(db_default="", max_length=255)),
-                ("store_id", models.UUIDField(null=True)),
+                ("store_id", StoreIdField(null=True)),
                 ("received_at", models.DateTimeField(db_default=Now())),
                 (
                     "status",

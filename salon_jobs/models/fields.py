@@ -7,10 +7,13 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from django.core.checks import CheckMessage
+from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Max, Min, QuerySet
 
+from salon_jobs.conf.store_key import store_key
+from salon_jobs.core.records import StoreId
 from salon_jobs.db.instants import from_row
 
 if TYPE_CHECKING:
@@ -43,6 +46,40 @@ class InstantField(DateTimeField):
 
 def _from_row(value: datetime | None, expression: Any, connection: Any) -> datetime | None:
     return None if value is None else from_row(value)
+
+
+class StoreIdField(models.Field):  # type: ignore[type-arg]
+    """Column of a store's key, of the type that the primary key of ``STORE_MODEL`` has when migrations run."""
+
+    def get_internal_type(self) -> str:
+        """Return the field of Django's whose lookups and conversions fit."""
+        return {"uuid": "UUIDField", "bigint": "BigIntegerField", "text": "TextField"}[store_key().sql]
+
+    def db_type(self, connection: BaseDatabaseWrapper) -> str:
+        """Return the column's type."""
+        return store_key().sql
+
+    def to_python(self, value: Any) -> StoreId | None:
+        """Return a store's key. Raises ValidationError for what cannot be one."""
+        try:
+            return None if value is None else store_key().parse(value)
+        except ValueError as error:
+            raise ValidationError(f"the store {error}") from None
+
+    def get_prep_value(self, value: Any) -> Any:
+        """Return what the driver takes."""
+        value = super().get_prep_value(value)
+        return value if value is None or hasattr(value, "resolve_expression") else self.to_python(value)
+
+
+class NoStore(models.Expression):
+    """Value of no store that is compared like any other, as an index has it."""
+
+    output_field = StoreIdField()
+
+    def as_sql(self, compiler: Any, connection: Any) -> Any:
+        """Return it as a literal, so that the planner sees the index's expression."""
+        return store_key().none_sql, []
 
 
 class IntegerArrayField(models.Field):  # type: ignore[type-arg]

@@ -12,9 +12,17 @@ from django.db.models.functions import Cast, Coalesce, Now
 from django.db.models.signals import pre_save
 
 from salon_jobs.core.errors import TimedOut
-from salon_jobs.core.records import NO_STORE, JobState
+from salon_jobs.core.records import JobState, StoreId
 from salon_jobs.core.units import EARLIEST, LATEST
-from salon_jobs.models.fields import REQUIRED_FEATURES, BloomIndex, InstantField, ReadableJSONField, StoredColumn
+from salon_jobs.models.fields import (
+    REQUIRED_FEATURES,
+    BloomIndex,
+    InstantField,
+    NoStore,
+    ReadableJSONField,
+    StoredColumn,
+    StoreIdField,
+)
 
 _STATES = [(state.value, state.value) for state in JobState]
 # Every enqueue evaluates this for each index: it fails after one comparison, where IN takes five times as long. The
@@ -76,7 +84,7 @@ class Job(models.Model):
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
     task: models.CharField[str, str] = models.CharField(max_length=255)
-    store_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True)
+    store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
     queue: models.CharField[str, str] = models.CharField(max_length=100, db_default="default")
     priority: models.SmallIntegerField[int, int] = models.SmallIntegerField(db_default=0)
     state: models.CharField[str, str] = models.CharField(
@@ -198,7 +206,7 @@ class Job(models.Model):
                 name="salon_jobs_job_due",
             ),
             models.Index(
-                Coalesce("store_id", models.Value(NO_STORE, models.UUIDField())),
+                Coalesce("store_id", NoStore()),
                 "claim_group",
                 "run_at",
                 "id",
@@ -305,7 +313,7 @@ class JobError(models.Model):
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
     job_id: models.BigIntegerField[int, int] = models.BigIntegerField()
-    store_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True)
+    store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
     attempt: models.SmallIntegerField[int, int] = models.SmallIntegerField()
     error_class: models.CharField[str, str] = models.CharField(max_length=255)
     code: models.CharField[str, str] = models.CharField(max_length=64, db_default="")
@@ -335,7 +343,7 @@ class JobResult(models.Model):
 
     job_id: models.BigIntegerField[int, int] = models.BigIntegerField(primary_key=True)
     public_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True, unique=True)
-    store_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True)
+    store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
     task: models.CharField[str, str] = models.CharField(max_length=255)
     queue: models.CharField[str, str] = models.CharField(max_length=100)
     priority: models.SmallIntegerField[int, int] = models.SmallIntegerField()
@@ -442,7 +450,7 @@ class FollowUp(models.Model):
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
     remaining: models.IntegerField[int, int] = models.IntegerField(help_text="Jobs that have not ended")
     task: models.CharField[str, str] = models.CharField(max_length=255)
-    store_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True)
+    store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
     payload = ReadableJSONField()
     options = models.JSONField(help_text="Options of the job, as an enqueue gives them")
     follows = models.JSONField(null=True, help_text="The jobs it waits for: task, number, first and last ID, fan-out")

@@ -12,9 +12,9 @@ from django.db.models.expressions import Combinable
 from django.db.models.functions import Now
 from django.db.models.signals import pre_save
 
-from salon_jobs.core.records import PARTITIONS, MessageStatus
+from salon_jobs.core.records import PARTITIONS, MessageStatus, StoreId
 from salon_jobs.core.units import EARLIEST, LATEST
-from salon_jobs.models.fields import REQUIRED_FEATURES, InstantField, JSONTextField, StoredColumn
+from salon_jobs.models.fields import REQUIRED_FEATURES, InstantField, JSONTextField, StoredColumn, StoreIdField
 
 _STATUSES = [(status.value, status.value) for status in MessageStatus]
 _OPEN = models.Q(status__in=["pending", "failed"])
@@ -61,7 +61,7 @@ class Message(models.Model):
     event: models.CharField[str, str] = models.CharField(max_length=255)
     payload = JSONTextField()
     headers = JSONTextField(db_default=models.Value({}, JSONTextField()))
-    store_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True)
+    store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
     producer: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
     status: models.CharField[str, str] = models.CharField(
         max_length=16, choices=_STATUSES, db_default=MessageStatus.PENDING.value
@@ -172,7 +172,7 @@ class BlockedAggregate(models.Model):
     head_id: models.BigIntegerField[int, int] = models.BigIntegerField(
         unique=True, help_text="The message that the later ones wait for"
     )
-    store_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True)
+    store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
     status: models.CharField[str, str] = models.CharField(max_length=16, choices=Status.choices)
     retry_count: models.SmallIntegerField[int, int] = models.SmallIntegerField("failed attempts", db_default=0)
     retry_at: models.DateTimeField[datetime | Combinable | None, datetime | None] = InstantField(null=True)
@@ -288,7 +288,7 @@ class InboxMessage(models.Model):
     message_id: models.CharField[str, str] = models.CharField(max_length=255)
     event: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
     producer: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
-    store_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True)
+    store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
     received_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
     status: models.CharField[str, str] = models.CharField(max_length=16, choices=Status.choices)
     ended_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
-from uuid import UUID
 
 from django.db.models import BooleanField, Exists, ExpressionWrapper, F, Max, OuterRef, Q, QuerySet
 from django.db.models.functions import Coalesce, Now
@@ -15,7 +14,7 @@ from django.db.models.functions import Coalesce, Now
 from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.error_report import shown_message
-from salon_jobs.core.records import PARTITIONS, MessageStatus
+from salon_jobs.core.records import PARTITIONS, MessageStatus, StoreId
 from salon_jobs.db import statements
 from salon_jobs.db.statements import hot
 from salon_jobs.models import BlockedAggregate, DestinationState, Message, Process, RelayPartition
@@ -269,7 +268,7 @@ def find_messages(
     aggregate_type: str | None = None,
     aggregate_id: str | None = None,
     event: str | None = None,
-    store_id: UUID | None = None,
+    store_id: StoreId | None = None,
     since: datetime | None = None,
     using: str,
 ) -> tuple[QuerySet[Message], bool]:

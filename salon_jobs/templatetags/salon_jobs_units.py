@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Final
-from uuid import UUID
 
 from django import template
 from django.urls import reverse
@@ -14,6 +13,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 
+from salon_jobs.conf.store_key import store_key
 from salon_jobs.core import units
 from salon_jobs.dashboard.labels import ago, store_name
 from salon_jobs.jobs.statistics import TaskTotals
@@ -36,7 +36,7 @@ def when(at: datetime | None) -> str:
 @register.filter("store_name")
 def name_of_store(store: object) -> str:
     """Return the name of a store."""
-    return store_name(UUID(str(store)))
+    return store_name(store_key().parse(store))
 
 
 @register.filter

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from contextvars import ContextVar
 from typing import Any, ClassVar, Self, TypeVar
-from uuid import UUID
 
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from salon_jobs.core.errors import TenantContextError
+from salon_jobs.core.records import StoreId
 from salon_jobs.db.connections import (
     StatementGuard,
     at_transaction_start,
@@ -42,7 +42,7 @@ class ActiveContext(StatementGuard):
     def __init__(
         self,
         connection: BaseDatabaseWrapper,
-        store: UUID,
+        store: StoreId,
         *,
         atomic: bool = True,
         by_statement: bool = False,
@@ -191,7 +191,7 @@ _surrounding: ContextVar[tuple[ActiveContext, ...]] = ContextVar("salon_jobs_sto
 _system_task: ContextVar[str | None] = ContextVar("salon_jobs_system_task", default=None)
 
 
-def current_store_id() -> UUID | None:
+def current_store_id() -> StoreId | None:
     """Return the store of the surrounding ``tenant_context``; None outside. New threads start without one."""
     return next((context.store for context in reversed(_surrounding.get()) if context.is_open), None)
 
@@ -219,7 +219,7 @@ def innermost(connection: BaseDatabaseWrapper) -> ActiveContext | None:
     return None
 
 
-def open_store(connection: BaseDatabaseWrapper) -> UUID | None:
+def open_store(connection: BaseDatabaseWrapper) -> StoreId | None:
     """Return the store of a context open on the connection, in any generator or task; None if there is none."""
     if not connection.execute_wrappers:  # as after most jobs; a generator would take longer than the rest
         return None
@@ -244,7 +244,7 @@ def run_as_system_task(name: str, function: Callable[..., R], *arguments: Any, *
         _system_task.reset(token)
 
 
-def carry_to_callbacks(connection: BaseDatabaseWrapper, store: UUID, *, since: int = 0) -> None:
+def carry_to_callbacks(connection: BaseDatabaseWrapper, store: StoreId, *, since: int = 0) -> None:
     """Have ``on_commit`` callbacks from number ``since`` on run as the store, unless they have one or need none."""
 
     def in_store(function: Any) -> Any:
@@ -259,7 +259,7 @@ class _InStore:
     # An outer context has nothing to add.
     storeless = True
 
-    def __init__(self, alias: str, function: Callable[[], object], store: UUID) -> None:
+    def __init__(self, alias: str, function: Callable[[], object], store: StoreId) -> None:
         self._alias, self._function, self._store = alias, function, store
         # Django uses it to name a robust callback that fails.
         self.__qualname__ = getattr(function, "__qualname__", repr(function))

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial, wraps
 from typing import Any, Literal, ParamSpec, Self, TypeVar, cast
-from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.db import DatabaseError, connections, transaction
@@ -18,6 +17,7 @@ from django.db.backends.signals import connection_created
 from psycopg import Connection
 
 from salon_jobs.core.errors import TenantContextError
+from salon_jobs.core.records import GivenStore, StoreId
 from salon_jobs.core.text import shown
 from salon_jobs.db.connections import alias_of, in_transaction, is_lost
 from salon_jobs.db.internals import is_only_block
@@ -131,7 +131,7 @@ class StoreJobContext(ActiveContext):
     def __init__(
         self,
         connection: BaseDatabaseWrapper,
-        store: UUID,
+        store: StoreId,
         expression: str,
         *,
         clears: bool = False,
@@ -226,7 +226,7 @@ async def sync_step(step: Callable[[], None]) -> None:
 
 
 def tenant_context(
-    store_id: UUID | str,
+    store_id: GivenStore,
     *,
     atomic: bool = True,
     switch: bool = False,
@@ -245,11 +245,11 @@ def tenant_context(
     without a transaction run between the block's transactions.
 
     Nesting with the same store is fine; with another store it raises TenantContextError unless ``switch=True``, which
-    returns to the outer store at its end. Also raises TenantContextError for a store that is not a UUID, in a system
+    returns to the outer store at its end. Also raises TenantContextError for what cannot be a store's key, in a system
     task, on a connection that another task or generator holds, and if the server does not confirm that it carries the
     store.
     """
-    store = guc.as_uuid(store_id)
+    store = guc.as_store(store_id)
     if scope == "session":
         if atomic:
             raise TenantContextError("scope='session' holds no transaction: pass atomic=False")

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from typing import Any, Final
-from uuid import UUID
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import Connection, IsolationLevel
 
 from salon_jobs.conf import settings as conf
+from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.errors import TenantContextError
+from salon_jobs.core.records import StoreId
 from salon_jobs.core.text import shown
 from salon_jobs.db.connections import at_transaction_start, in_transaction, plain_cursor
 from salon_jobs.db.statements import in_one_trip
 
 
-def as_uuid(store_id: object) -> UUID:
-    """Return the store as a UUID. Raises TenantContextError for anything else."""
-    if isinstance(store_id, UUID):
-        return store_id
+def as_store(store_id: object) -> StoreId:
+    """Return the store's key, as STORE_MODEL has it. Raises TenantContextError for what cannot be one."""
     try:
-        return UUID(str(store_id))
-    except ValueError:
-        raise TenantContextError(f"store_id must be a UUID, not {shown(store_id)}") from None
+        return store_key().parse(store_id)
+    except ValueError as error:
+        raise TenantContextError(f"store_id {error}, not {shown(store_id)}") from None
 
 
 SET_LOCAL: Final = "SELECT set_config(%s, %s, true)"
@@ -35,14 +34,13 @@ CLEAR_SESSION: Final = "SELECT set_config(%s, '', false)"
 _BEGINS: Final = {None: "BEGIN", IsolationLevel.READ_COMMITTED: "BEGIN ISOLATION LEVEL READ COMMITTED"}
 
 
-def begin_as(connection: BaseDatabaseWrapper, store_id: UUID, expression: str, *, clears: bool = False) -> bool:
+def begin_as(connection: BaseDatabaseWrapper, store_id: StoreId, expression: str, *, clears: bool = False) -> bool:
     """Begin a transaction as the store on an idle connection without autocommit; return a boolean SQL expression.
 
     One round trip, unless OPTIONS ask for more than a plain BEGIN. With ``clears``, it first clears a store that was
     set by hand for the whole session, which would reappear between transactions. Raises Django's database errors.
     """
-    if not isinstance(store_id, UUID):  # pyright: ignore[reportUnnecessaryIsInstance] - it becomes a literal
-        raise TenantContextError(f"store_id must be a UUID, not {shown(store_id)}")
+    store_id = as_store(store_id)  # it becomes a literal
     raw: Any = connection.connection
     guc = conf.store_guc
     # Nested, since SQL guarantees no order of evaluation among arguments.
@@ -58,7 +56,7 @@ def begin_as(connection: BaseDatabaseWrapper, store_id: UUID, expression: str, *
     return result.get_value(0, 1) == b"t"
 
 
-def set_local(connection: BaseDatabaseWrapper, store_id: UUID | None) -> None:
+def set_local(connection: BaseDatabaseWrapper, store_id: StoreId | None) -> None:
     """Set the store for the rest of this transaction, together with its BEGIN if that is pending.
 
     PostgreSQL silently ignores a local set outside a transaction; here that raises TenantContextError. The server's
@@ -75,7 +73,7 @@ def set_local(connection: BaseDatabaseWrapper, store_id: UUID | None) -> None:
     _require_carried(connection, value, answer, local=True)
 
 
-def set_session(connection: BaseDatabaseWrapper, store_id: UUID | None) -> None:
+def set_session(connection: BaseDatabaseWrapper, store_id: StoreId | None) -> None:
     """Set or clear the store for the whole session, in autocommit. One round trip.
 
     Raises TenantContextError inside a transaction, whose rollback would undo it, and behind a pooler, where the process
@@ -106,7 +104,7 @@ def clear_session(raw: Connection[Any]) -> None:
         raise TenantContextError(f"the connection keeps its store: it was cleared, and the server answered {answer!r}")
 
 
-def _as_text(store_id: UUID | None) -> str:
+def _as_text(store_id: StoreId | None) -> str:
     return "" if store_id is None else str(store_id)
 
 

@@ -11,7 +11,6 @@ from functools import partial
 from io import BytesIO
 from threading import Thread
 from typing import Any, ClassVar, TypeAlias, TypeVar, cast
-from uuid import UUID
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
 from django.core.signals import request_finished, request_started
@@ -24,6 +23,7 @@ from django.utils.cache import patch_vary_headers
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import StoreRefused, TenantContextError
 from salon_jobs.core.events import REQUEST_REFUSED, log_event
+from salon_jobs.core.records import StoreId
 from salon_jobs.db.internals import is_non_atomic, resource_closers
 from salon_jobs.tenancy.active import ActiveContext, forget_closed, surrounding
 from salon_jobs.tenancy.connections import discard, reset_after_request, watch_sessions
@@ -236,7 +236,7 @@ class TenantMiddleware:
         """Return the response for a rejected store: plain text. Override it for a custom page."""
         return HttpResponse(f"{refused}\n", status=refused.status, content_type="text/plain; charset=utf-8")
 
-    def _store_of(self, request: HttpRequest) -> tuple[UUID | None, HttpResponseBase | None]:
+    def _store_of(self, request: HttpRequest) -> tuple[StoreId | None, HttpResponseBase | None]:
         """Return the store of the request, and the response if it was refused."""
         try:
             store = self.resolver.resolve(request)
@@ -273,7 +273,7 @@ def _view_of(request: HttpRequest) -> Callable[..., Any] | None:
     return None if getattr(view, "salon_jobs_without_store", False) else view
 
 
-def _context_maker(view: Callable[..., Any], store: UUID) -> Callable[[], TenantContext]:
+def _context_maker(view: Callable[..., Any], store: StoreId) -> Callable[[], TenantContext]:
     return partial(tenant_context, store, atomic=not is_non_atomic(view, conf.database))
 
 

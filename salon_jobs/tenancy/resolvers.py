@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, cast, runtime_checkable
-from uuid import UUID
 
 from django.apps import apps
 from django.contrib.auth import get_user_model
@@ -16,7 +15,9 @@ from django.utils.module_loading import import_string
 from psycopg import sql
 
 from salon_jobs.conf import settings as conf
+from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.errors import ConfigurationError, StoreRefused
+from salon_jobs.core.records import StoreId
 from salon_jobs.db.connections import in_transaction
 from salon_jobs.db.libpq import converted
 from salon_jobs.db.statements import in_one_trip
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 SESSION_KEY: Final = "store_id"
 
 
-def stores_of(user: AbstractBaseUser | AnonymousUser) -> tuple[UUID, ...]:
+def stores_of(user: AbstractBaseUser | AnonymousUser) -> tuple[StoreId, ...]:
     """Return the stores a user belongs to, ordered by id; none for a user who is not signed in.
 
     One round trip. With row-level security it reads as the user: ``user_guc`` holds the user's key for this one
@@ -98,11 +99,11 @@ class StoreResolver(Protocol):
     a store on the connection.
     """
 
-    def resolve(self, request: HttpRequest) -> UUID | None:
+    def resolve(self, request: HttpRequest) -> StoreId | None:
         """Return the store, or None if the request has none. Raises StoreRefused for a value that cannot be a store."""
         ...
 
-    def allowed(self, request: HttpRequest, store: UUID) -> bool:
+    def allowed(self, request: HttpRequest, store: StoreId) -> bool:
         """Return whether the user belongs to the store that ``resolve`` returned; otherwise the response is a 403.
 
         A store that does not exist must look like someone else's.
@@ -130,7 +131,7 @@ class _OfMembers:
 
     vary: ClassVar[tuple[str, ...]] = ()
 
-    def allowed(self, request: HttpRequest, store: UUID) -> bool:
+    def allowed(self, request: HttpRequest, store: StoreId) -> bool:
         """Return whether the user is a member of the store."""
         return store in _memberships(request)
 
@@ -145,7 +146,7 @@ class HeaderResolver(_OfMembers):
         """Headers that keep caches from serving one store's response to another."""
         return (self.header,)
 
-    def resolve(self, request: HttpRequest) -> UUID | None:
+    def resolve(self, request: HttpRequest) -> StoreId | None:
         value = request.headers.get(self.header)
         return None if value is None else _as_store(value, f"the header {self.header}")
 
@@ -153,34 +154,34 @@ class HeaderResolver(_OfMembers):
 class SessionResolver(_OfMembers):
     """Resolver that reads the store from the session."""
 
-    def resolve(self, request: HttpRequest) -> UUID | None:
+    def resolve(self, request: HttpRequest) -> StoreId | None:
         session: SessionBase | None = getattr(request, "session", None)  # an API may have none
         value = None if session is None else session.get(SESSION_KEY)
         return None if value is None else _as_store(str(value), f"the session's {SESSION_KEY}")
 
 
 class SubdomainResolver(_OfMembers):
-    """Resolver that takes the store's UUID from the subdomain of the domain that ``REQUEST_STORE`` names after "*.".
+    """Resolver that takes the store's key from the subdomain of the domain that ``REQUEST_STORE`` names after "*.".
 
     In a subclass, set ``domain``, and override ``store_of`` for other names.
     """
 
     domain: str | None = None
 
-    def resolve(self, request: HttpRequest) -> UUID | None:
+    def resolve(self, request: HttpRequest) -> StoreId | None:
         """Return the store named by the subdomain; None for the domain itself and for other hosts."""
         host, _port = split_domain_port(request.get_host())
         name, dot, domain = host.partition(".")
         return self.store_of(name) if dot and domain == (self.domain or conf.store_domain) else None
 
-    def store_of(self, name: str) -> UUID | None:
+    def store_of(self, name: str) -> StoreId | None:
         return _as_store(name, "the subdomain")
 
 
 class MembershipResolver(HeaderResolver):
     """Resolver for the only store of the signed-in user; for a user of several, the one named by header or session."""
 
-    def resolve(self, request: HttpRequest) -> UUID | None:
+    def resolve(self, request: HttpRequest) -> StoreId | None:
         """Return the named store, or the only one; None for a user of several who names none."""
         if (named := super().resolve(request) or SessionResolver().resolve(request)) is not None:
             return named
@@ -196,16 +197,16 @@ _RESOLVERS: Final[dict[str, type[StoreResolver]]] = {
 }
 
 
-def _memberships(request: HttpRequest) -> tuple[UUID, ...]:
+def _memberships(request: HttpRequest) -> tuple[StoreId, ...]:
     """Return the user's stores, read once per request."""
-    cached: dict[str, tuple[UUID, ...]] = request.__dict__
+    cached: dict[str, tuple[StoreId, ...]] = request.__dict__
     if "_salon_jobs_stores" not in cached:
         cached["_salon_jobs_stores"] = stores_of(request.user)
     return cached["_salon_jobs_stores"]
 
 
-def _as_store(value: str, source: str) -> UUID:
+def _as_store(value: str, source: str) -> StoreId:
     try:
-        return UUID(value)
-    except ValueError:
-        raise StoreRefused(f"{source} must be the UUID of a store", status=400) from None
+        return store_key().parse(value)
+    except ValueError as error:
+        raise StoreRefused(f"{source} {error}, the key of a store", status=400) from None

@@ -19,7 +19,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.error_report import report
 from salon_jobs.core.outcomes import Errored, Outcome, Split
-from salon_jobs.core.records import PARTITIONS, ClaimedJob, JobState
+from salon_jobs.core.records import PARTITIONS, ClaimedJob, JobState, StoreId
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of
 from salon_jobs.jobs import registry
@@ -49,7 +49,7 @@ class DrainedJob:
 
     id: int
     task: str
-    store_id: UUID | None
+    store_id: StoreId | None
     outcome: Outcome
 
 
@@ -165,9 +165,10 @@ def assert_enqueued(
     """
     declared = registry.declaration_of(task)
     queued = Job.objects.using(conf.database).filter(task=declared.name, state=JobState.QUEUED).order_by("id")
-    store_id = arguments.pop(STORE_ARGUMENT, None) if declared.is_store_task else None
+    names = (STORE_ARGUMENT, declared.payload.store_name) if declared.is_store_task else ()
+    store_id = next((arguments.pop(name) for name in names if name in arguments), None)
     wanted = {name: declared.payload.stored(name, value) for name, value in arguments.items()}
-    rows: list[tuple[int, UUID | None, dict[str, Any]]] = [
+    rows: list[tuple[int, StoreId | None, dict[str, Any]]] = [
         (pk, store, declared.payload.named(payload))
         for pk, store, payload in queued.values_list("pk", "store_id", "payload")
     ]

@@ -6,7 +6,6 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, LiteralString, NamedTuple, NoReturn, TypeAlias
-from uuid import UUID
 
 from django.apps import apps
 from django.db import DatabaseError, IntegrityError, connections, transaction
@@ -18,6 +17,7 @@ from salon_jobs.access.constraints import StoreIsolation
 from salon_jobs.access.operations.access import declared_by_operations, declared_in_meta
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
+from salon_jobs.core.records import GivenStore, StoreId
 from salon_jobs.db.connections import alias_of, can_run
 from salon_jobs.tenancy import guc
 from salon_jobs.tenancy.context import tenant_context
@@ -51,7 +51,7 @@ def as_role(role: str, *, using: str | None = None) -> Generator[None]:
 
 
 @contextmanager
-def as_store(store: UUID | str | Model, *, using: str | None = None) -> Generator[None]:
+def as_store(store: GivenStore | Model, *, using: str | None = None) -> Generator[None]:
     """Run a block as a store, given as a row of the store model or its id: ``tenant_context`` in a transaction."""
     store_id: Any = store.pk if isinstance(store, Model) else store
     with tenant_context(store_id, using=using):
@@ -141,7 +141,7 @@ class StoreTable:
         )
         return [name for (name,) in rows]
 
-    def visible(self) -> dict[UUID | None, int]:
+    def visible(self) -> dict[StoreId | None, int]:
         """Count the rows that the current role sees, by store."""
         with self.connection.cursor() as cursor:
             cursor.execute(self.sql("SELECT {store}, count(*) FROM {table} GROUP BY 1"))
@@ -216,7 +216,7 @@ class IsolationProbe:
 
     table: StoreTable
     role: str
-    rows: dict[UUID, int | None]
+    rows: dict[StoreId, int | None]
 
     def run(self) -> None:
         """Try everything, inside a transaction, as the current role. Raises AssertionError."""
@@ -252,7 +252,7 @@ class IsolationProbe:
         if parts := self.table.parts_in_reach():
             self._fail(f"reaches its partitions or children past its policies: {', '.join(parts)}")
 
-    def _read(self, store: UUID) -> None:
+    def _read(self, store: StoreId) -> None:
         self._set(str(store))
         visible = self.table.visible()
         if others := set(visible) - {store}:
@@ -281,14 +281,14 @@ class IsolationProbe:
         name = sql.Identifier(updatable[0] if updatable else self.table.column)
         return sql.SQL("UPDATE {} SET {} = {}").format(sql.Identifier(self.table.name), name, name)
 
-    def _change(self, store: UUID, touch: sql.Composed, *, moves: bool) -> None:
+    def _change(self, store: StoreId, touch: sql.Composed, *, moves: bool) -> None:
         own = self.table.visible()[store]
         # With `moves`, other stores' rows would become this store's own.
         attempt = self._move_all(store, count=True) if moves else self._attempt(touch, count=True)
         if not attempt.is_refused and (attempt.error or attempt.touched > own or attempt.visible != own):
             self._fail(f"changes, as store {store} with {own} rows, more than those: {attempt}", attempt)
 
-    def _delete(self, store: UUID) -> None:
+    def _delete(self, store: StoreId) -> None:
         own = self.table.visible()[store]
         attempt = self._attempt(self.table.sql("DELETE FROM {table}"), count=True)
         if isinstance(attempt.error, IntegrityError):  # other rows refer to them
@@ -296,10 +296,10 @@ class IsolationProbe:
         if not attempt.is_refused and (attempt.error or attempt.visible != own - attempt.touched):
             self._fail(f"deletes, as store {store} with {own} rows, others than those: {attempt}", attempt)
 
-    def _move_all(self, store: UUID | None, *, count: bool = False) -> _Attempt:
+    def _move_all(self, store: StoreId | None, *, count: bool = False) -> _Attempt:
         return self._attempt(self.table.sql("UPDATE {table} SET {store} = %s"), store, count=count)
 
-    def _move(self, store: UUID, victim: UUID | None) -> None:
+    def _move(self, store: StoreId, victim: StoreId | None) -> None:
         attempt = self._move_all(victim)
         by_trigger = attempt.error is not None and isinstance(attempt.error.__cause__, errors.RaiseException)
         if not attempt.is_refused and not by_trigger and (attempt.error or attempt.touched):
@@ -354,7 +354,7 @@ class IsolationProbe:
         raise AssertionError(f"{self.table} is not isolated: role {self.role!r} {what}") from error
 
 
-def _of(store: UUID | None, template: _Template, store_column: Column) -> _Template:
+def _of(store: StoreId | None, template: _Template, store_column: Column) -> _Template:
     """Return the values as a row of another store, if the role may insert the store."""
     value = None if store is None else str(store)
     return {column: value if column == store_column else old for column, old in template.items()}
@@ -364,7 +364,7 @@ def assert_isolated(
     model: type[Model],
     *,
     roles: Sequence[str] | None = None,
-    stores: Sequence[UUID] | None = None,
+    stores: Sequence[GivenStore] | None = None,
     field: str | None = None,
     using: str | None = None,
 ) -> None:
@@ -410,9 +410,9 @@ def _default_roles(table: StoreTable) -> Sequence[str]:
     return roles
 
 
-def _rows_by_store(table: StoreTable, stores: Sequence[UUID] | None) -> dict[UUID, int | None]:
+def _rows_by_store(table: StoreTable, stores: Sequence[GivenStore] | None) -> dict[StoreId, int | None]:
     """Return how many rows each store has, None if the connection cannot see them. Raises for fewer than two stores."""
-    counts: dict[UUID, int | None] = {}
+    counts: dict[StoreId, int | None] = {}
     if not table.restricts():
         counts = {store: count for store, count in table.visible().items() if store is not None}
     elif stores is None:
@@ -421,9 +421,9 @@ def _rows_by_store(table: StoreTable, stores: Sequence[UUID] | None) -> dict[UUI
             "pass two of them with stores=[…]"
         )
     else:
-        counts = dict.fromkeys(map(guc.as_uuid, stores))
+        counts = dict.fromkeys(map(guc.as_store, stores))
     if stores is not None:
-        counts = {store: counts.get(store, 0) for store in map(guc.as_uuid, stores)}
+        counts = {store: counts.get(store, 0) for store in map(guc.as_store, stores)}
     empty = [str(store) for store, count in counts.items() if count == 0]
     if not counts or empty:
         raise AssertionError(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from salon_jobs.core.records import NO_STORE, ClaimedJob
+from salon_jobs.conf.store_key import store_key
+from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.leases import Leases
 from salon_jobs.jobs.limits import Limits
@@ -41,7 +42,7 @@ class ChunkClaimer:
         errors.
         """
         group = ClaimGroup(
-            last.store_id or NO_STORE, last.claim_group, last.queue, last.task, last.priority, None, due=True
+            last.store_id or store_key().none, last.claim_group, last.queue, last.task, last.priority, None, due=True
         )
         limits = self._limits()
         if limits and (not limits.allow(group.scopes) or limits.counted(group.scopes)):

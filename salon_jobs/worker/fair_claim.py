@@ -11,11 +11,11 @@ from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
-from uuid import UUID
 
 from django.db import transaction
 
-from salon_jobs.core.records import NO_STORE, ClaimedJob
+from salon_jobs.conf.store_key import store_key
+from salon_jobs.core.records import ClaimedJob, StoreId
 from salon_jobs.db.statements import hot
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.leases import ClaimFailed, Leases
@@ -53,7 +53,7 @@ class Quota(NamedTuple):
 
 
 # Where to continue reading each claim group: instant (microseconds since 1970) and id of the job last claimed from it.
-LowWater = Mapping[tuple[UUID, int], tuple[int, int]]
+LowWater = Mapping[tuple[StoreId, int], tuple[int, int]]
 _FROM_THE_START: Final = (-62_135_510_400_000_000, 0)  # 0001-01-02, the earliest instant a job can have
 
 
@@ -70,7 +70,7 @@ class FairClaim:
         self._scan_at = float("-inf")
         self._last_took_s = 0.0
         self._background_scan: Future[Scan] | None = None
-        self._low_water: dict[tuple[UUID, int], tuple[int, int]] = {}
+        self._low_water: dict[tuple[StoreId, int], tuple[int, int]] = {}
         # Whether this round of the stores has yielded jobs, or found a limit full.
         self._fruitful = self._throttled = False
         self._limit_wait_s = LIMIT_WAIT_S[0]
@@ -216,22 +216,22 @@ class FairClaim:
 
     def _raise_low_water(self, jobs: Sequence[ClaimedJob]) -> None:
         """Make the next claim read each claim group from after the last job claimed; its jobs come in order."""
-        # Keyed by two numbers: the hash of a UUID is computed in Python.
-        last = {(0 if job.store_id is None else job.store_id.int, job.claim_group): job for job in jobs}
+        # Not keyed by UUIDs, whose hash is computed in Python.
+        last = {(getattr(job.store_id, "int", job.store_id), job.claim_group): job for job in jobs}
         for job in last.values():
             low = self._low_water.get(_group_of(job), (0, 0))
             self._low_water[_group_of(job)] = max(low, (round(job.run_at_s * 1_000_000), job.id))
 
 
-def _group_of(job: ClaimedJob) -> tuple[UUID, int]:
-    return job.store_id or NO_STORE, job.claim_group
+def _group_of(job: ClaimedJob) -> tuple[StoreId, int]:
+    return job.store_id or store_key().none, job.claim_group
 
 
 def _has_more(jobs: Sequence[ClaimedJob], quotas: Sequence[Quota], room: int) -> bool:
     """Return whether a store yielded its full quota, so that it may have more."""
     if len(jobs) >= room:
         return True
-    by_store = Counter(job.store_id or NO_STORE for job in jobs)
+    by_store = Counter(job.store_id or store_key().none for job in jobs)
     return any(by_store[quota.group.store] >= quota.store_jobs for quota in quotas)
 
 

@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
-from uuid import UUID
 
 from django.db import connections
 
+from salon_jobs.conf.store_key import store_key
+from salon_jobs.core.records import StoreId
 from salon_jobs.db.statements import hot
 from salon_jobs.jobs.limits import scopes_of
 
@@ -25,12 +26,12 @@ _SCAN_S: Final = 0.02
 
 
 class ClaimGroup(NamedTuple):
-    """One claim group, in the column order of ``list_groups.sql``; ``store`` is NO_STORE for system tasks.
+    """One claim group, in the column order of ``list_groups.sql``; ``store`` is the key of none for system tasks.
 
     ``first_us`` and ``first_id`` are the instant (microseconds since 1970) and id of its first job when scanned.
     """
 
-    store: UUID
+    store: StoreId
     number: int
     queue: str
     task: str
@@ -41,11 +42,11 @@ class ClaimGroup(NamedTuple):
     first_id: int = 0
 
     @property
-    def id(self) -> tuple[UUID, int]:
+    def id(self) -> tuple[StoreId, int]:
         return self.store, self.number
 
     @property
-    def prefix(self) -> tuple[UUID, int]:
+    def prefix(self) -> tuple[StoreId, int]:
         """What it shares with the claim groups that differ only in their keys."""
         return self.store, self.number >> 32
 
@@ -69,7 +70,7 @@ class ScanPage(NamedTuple):
 
     groups: list[ClaimGroup]
     stores: int
-    last: UUID | None
+    last: StoreId | None
 
 
 class Scan(NamedTuple):
@@ -81,7 +82,7 @@ class Scan(NamedTuple):
 
 
 def list_groups(
-    after: UUID | None, runnable: ClaimFilter, *, using: str, prefix: int = FIRST_PREFIX, key: int = 0
+    after: StoreId | None, runnable: ClaimFilter, *, using: str, prefix: int = FIRST_PREFIX, key: int = 0
 ) -> ScanPage:
     """List some claim groups of each of the next stores, from a given prefix and, within it, key. Role: worker."""
     parameters = list_parameters(after, runnable, prefix=prefix, key=key)
@@ -91,7 +92,7 @@ def list_groups(
 
 
 def list_parameters(
-    after: UUID | None, runnable: ClaimFilter, *, prefix: int = FIRST_PREFIX, key: int = 0
+    after: StoreId | None, runnable: ClaimFilter, *, prefix: int = FIRST_PREFIX, key: int = 0
 ) -> dict[str, Any]:
     return {
         "after": after,
@@ -110,11 +111,11 @@ class GroupScanner:
     def __init__(self, *, using: str) -> None:
         self._using = using
         # Each process starts its round at a different store.
-        self._after: UUID | None = UUID(int=random.getrandbits(128))
+        self._after: StoreId | None = store_key().somewhere()
         self._is_crowded = False
         self._is_complete = True
         # Where the round of the stores began, and whether it has wrapped around.
-        self._began_at: UUID | None = self._after
+        self._began_at: StoreId | None = self._after
         self._wrapped = False
 
     def scan(self, runnable: ClaimFilter, *, new_round: bool) -> Scan:
@@ -123,7 +124,7 @@ class GroupScanner:
         ``new_round`` begins a new round. Raises database errors.
         """
         began = time.monotonic()
-        due: dict[tuple[UUID, int], ClaimGroup] = {}
+        due: dict[tuple[StoreId, int], ClaimGroup] = {}
         # If a store is crowded, every other scan begins at a random point of its groups, so that none waits forever.
         prefix, key = FIRST_PREFIX, 0
         if inside := self._is_crowded:

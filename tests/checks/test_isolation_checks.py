@@ -82,7 +82,7 @@ WRONG: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ),
     (f"store = owned()\n{SHELF}", RIGHT, ("W013) nothing in the database enforces the reference 'shelf'",)),
     ("owner = owned()", RIGHT, ("E010) i: 'store' is not a field of the model", '"id" in the store model itself')),
-    ("store = models.TextField()", RIGHT, ("E010) i: 'store' is not a UUID",)),
+    ("store = models.TextField()", RIGHT, ("E010) i: 'store' is of another type", "each of which is a UUID")),
     (
         "store = owned()",
         RIGHT.replace('name="i"', 'name="i", web={"SELECT": ["price"]}'),

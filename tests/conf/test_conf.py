@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
+from django.db import models
 from django.test import override_settings
 
 from salon_jobs import conf
@@ -166,16 +169,37 @@ def test_no_secret_is_shown() -> None:
         assert "hunter2" not in str(caught.value)
 
 
+@pytest.fixture
+def dated() -> Iterator[None]:
+    """Have a model whose key no store can have."""
+
+    class Dated(models.Model):
+        day = models.DateField(primary_key=True)
+
+        class Meta:
+            app_label = "salon"
+
+        def __str__(self) -> str:
+            return str(self.day)
+
+    yield
+    del apps.all_models["salon"]["dated"]
+    apps.clear_cache()
+
+
 @pytest.mark.parametrize(
     ("wrong", "identity", "said", "remedy"),
     [
         ("nowhere.Store", "salon_jobs.E004", "'nowhere.Store' does not exist", "'app_label.Model'"),
-        ("auth.User", "salon_jobs.E005", "not a UUIDField", "primary_key=True"),
+        ("salon.Dated", "salon_jobs.E005", "no store can have a key", "UUIDs, whole numbers or text"),
+        ("auth.Group", "salon_jobs.E007", "annotates store_id with another type", "write store_id: int, as auth.Group"),
     ],
 )
+@pytest.mark.usefixtures("dated")
 def test_the_store_model_is_checked(wrong: str, identity: str, said: str, remedy: str) -> None:
     with override_settings(SALON_JOBS={"STORE_MODEL": wrong}):
-        [error] = check_settings()
+        error, *others = check_settings()
+    assert {other.id for other in others} <= {identity}
     assert error.id == identity
     assert said in error.msg
     assert remedy in (error.hint or "")

@@ -210,13 +210,17 @@ def test_it_prunes_the_inbox() -> None:
         eventually(lambda: seen("SELECT count(*) FROM salon_jobs_inbox") == [(0,)])
 
 
-def test_the_check_names_unknown_tasks_and_sources(consumers_settings: Callable[..., None]) -> None:
+def test_the_check_names_unknown_tasks_sources_and_stores(consumers_settings: Callable[..., None]) -> None:
     assert check_consumers() == []
     consumers_settings(
-        a={**ORDERS, "TASKS": {"e": "test-sistem"}}, b={**ORDERS, "SOURCE": "rn::kafka:::orders"}, c=ORDERS
+        a={**ORDERS, "TASKS": {"e": "test-sistem"}},
+        b={**ORDERS, "SOURCE": "rn::kafka:::orders"},
+        c=ORDERS,
+        d={**ORDERS, "STORE": "mine"},
     )
-    task, source = check_consumers()
-    assert [each.id for each in (task, source)] == ["salon_jobs.E050", "salon_jobs.E050"]
+    task, source, store = check_consumers()
+    assert [each.id for each in (task, source, store)] == 3 * ["salon_jobs.E050"]
+    assert store.msg == "SALON_JOBS['CONSUMERS']['d']['STORE'] must be a UUID, or 'envelope'"
     assert "did you mean 'test-system'" in task.msg
     assert (
         "choose one of azurequeue, memory, nats, sqs (name a class of your own in SALON_JOBS['OUTBOX']['SOURCES'])"
@@ -250,7 +254,7 @@ def test_the_check_names_unknown_tasks_and_sources(consumers_settings: Callable[
         ([], {"a": {**ORDERS, "TASKS": {"*": "ping"}}}, r"\['a'\]\['TASKS'\] .*'\*' .* with ENVELOPE 'none'"),
         ([], {"a": {**PLAIN, "PRODUCERS": ["x"]}}, r"\['a'\]\['PRODUCERS'\] cannot be set with ENVELOPE 'none'"),
         ([], {"a": {**PLAIN, "REPLAYS": "refuse"}}, r"\['a'\]\['REPLAYS'\] cannot be 'refuse' with ENVELOPE 'none'"),
-        ([], {"a": {**ORDERS, "STORE": "mine"}}, r"\['a'\]\['STORE'\] must be .envelope., or a store.s UUID"),
+        ([], {"a": {**ORDERS, "STORE": 1.5}}, r"\['a'\]\['STORE'\] must be .envelope., or the key of a store"),
         ([], {"a": {**ORDERS, "REPLAYS": "never"}}, r"\['a'\]\['REPLAYS'\] must be one of accept, refuse"),
         ([], {"a": {**ORDERS, "PRODUCER": 0}}, r"\['a'\] has an unknown key 'PRODUCER'; did you mean 'PRODUCERS'"),
         ([], {"x" * 101: ORDERS}, "must be a dict of names, of 1 to 100 characters"),

@@ -177,8 +177,8 @@ def test_a_body_without_an_envelope_is_the_arguments_and_the_id_is_the_brokers(s
         ('"a"', "its body must be a JSON object, not str"),
         ('{"number": "x", "store_id": "STORE"}', "number"),
         ('{"number": 1}', "its body has no store_id; send one, or set STORE when all are one store's"),
-        ('{"number": 1, "store_id": "mine"}', "its store ID is not a UUID"),
-        ('{"number": 1, "store_id": 5}', "its store ID is not a UUID"),
+        ('{"number": 1, "store_id": "mine"}', "its store ID must be a UUID"),
+        ('{"number": 1, "store_id": 5}', "its store ID must be a UUID"),
     ],
 )
 def test_a_body_without_an_envelope_that_is_no_job_is_rejected_and_can_be_tried_again(

@@ -93,10 +93,12 @@ def test_bad_calls_name_what_is_wrong(stores: list[UUID]) -> None:
     for wrong_task in no_store_tasks:
         with pytest.raises(PayloadInvalid, match="needs a store task"):
             fan_out(wrong_task)
-    wrong: list[tuple[str, Any]] = [("jitter", -LATER.resolution), ("jitter", 60), ("exclude", "x"), ("exclude", ["x"])]
+    wrong: list[tuple[str, Any]] = [("jitter", -LATER.resolution), ("jitter", 60), ("exclude", "x"), ("exclude", [1.5])]
     for field, value in wrong:
         with pytest.raises(OptionInvalid, match=f"{field} must be"):
             FanOut(**{field: value})
+    with pytest.raises(OptionInvalid, match="a store in exclude must be a UUID"):
+        fan_out(tasks.in_store, FanOut(exclude=["x"]))
     with pytest.raises(OptionInvalid, match="label must be a string"):
         FanOut(label="x" * 256)
     with pytest.raises(PayloadInvalid, match="passes store_id itself"):

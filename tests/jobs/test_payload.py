@@ -17,7 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from salon_jobs.core.errors import PayloadInvalid, TaskInvalid
-from salon_jobs.jobs.payload import PayloadType
+from salon_jobs.jobs.payload import Arguments, PayloadType
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -106,7 +106,7 @@ def test_a_mutable_default_is_not_shared_between_payloads() -> None:
         ({"item": {"name": "comb", "sizes": ["S"]}}, r"Expected `int`, got `str` - at `\$\.item\.sizes\[0\]`"),
         ({"kind": "c"}, r"enum.*\$\.kind"),
         ({"store_id": "nonsense"}, r"UUID.*\$\.store_id"),
-        ({"store_id": None}, r"uuid.*\$\.store_id"),
+        ({"store_id": None}, r"the store must be a UUID, not NoneType - at `\$\.store_id`"),
         ({"surprise": 1}, "surprise"),
     ],
 )
@@ -209,7 +209,7 @@ def keywords(**a: int) -> None: ...
 def bare(a) -> None: ...  # type: ignore[no-untyped-def]
 def unknown_type(a: Fraction) -> None: ...
 def impossible_union(a: Item | RealItem) -> None: ...
-def with_text_store(store_id: str) -> None: ...
+def with_float_store(store_id: float) -> None: ...
 def with_store(store_id: UUID) -> None: ...
 
 
@@ -227,8 +227,8 @@ class RealItem:
         (bare, False, "'a' needs a type annotation"),
         (unknown_type, False, "import them outside TYPE_CHECKING"),
         (impossible_union, False, "cannot be a payload"),
-        (plain, True, "needs the parameter store_id: UUID"),
-        (with_text_store, True, "must be annotated as UUID"),
+        (plain, True, "needs a parameter for the store: store_id"),
+        (with_float_store, True, "must be annotated with the type of the stores' keys"),
         (with_store, False, "declare it with store_task"),
     ],
 )
@@ -278,3 +278,24 @@ def test_arguments_larger_than_the_setting_are_refused_by_their_size(settings: A
 
 
 def takes_text(text: str) -> None: ...
+
+
+@pytest.mark.parametrize("name", ["store_id", "salon_chain_id", "salonchain_id"])
+def test_a_handler_may_call_its_store_as_the_store_model_is_called(settings: Any, name: str) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "STORE_MODEL": "salon.SalonChain"}
+    space: dict[str, Any] = {"UUID": UUID}
+    exec(f"def charge({name}: UUID, amount: int) -> None: ...", space)
+    payload = PayloadType("charge", space["charge"], with_store=True)
+    store = uuid4()
+    for keyword in (name, "store_id"):
+        assert payload.bind((), {keyword: store, "amount": 5}) == Arguments(store, '{"amount":5}')
+    assert payload.bind((store, 5), {}) == Arguments(store, '{"amount":5}')
+    assert payload.decode('{"amount":5}', store) == {name: store, "amount": 5}
+    with pytest.raises(PayloadInvalid, match=f"must be a UUID, not int - at `\\$.{name}`"):
+        payload.bind((), {name: 5, "amount": 5})
+
+
+def test_a_store_model_says_what_the_parameter_may_be_called(settings: Any) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "STORE_MODEL": "accounts.Organization"}
+    with pytest.raises(TaskInvalid, match="needs a parameter for the store: store_id or organization_id"):
+        PayloadType("charge", plain, with_store=True)

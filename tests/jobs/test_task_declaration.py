@@ -129,9 +129,9 @@ def _chunk_with_model(store_id: UUID, sales: list[_SaleWithModel]) -> None: ...
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (_fine, "needs the parameter store_id: UUID"),
-        (_chunk_without_store, "needs the parameter store_id: UUID"),
-        (_no_list, r"has chunk: its handler takes store_id: UUID and a list of payloads, .* jobs: list\[Sale\]"),
+        (_fine, "needs a parameter for the store: store_id"),
+        (_chunk_without_store, "needs a parameter for the store: store_id"),
+        (_no_list, r"has chunk: its handler takes the store and a list of payloads, .* jobs: list\[Sale\]"),
         (_list_of_numbers, "a list of payloads"),
         (_two_lists, "a list of payloads"),
         (_chunk_with_two_stores, "_SaleOfStore needs no store_id; the handler gets it separately"),

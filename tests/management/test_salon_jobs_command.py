@@ -255,7 +255,7 @@ def test_limit_sets_a_rule_and_lists_what_is_in_force(stores: list[UUID], settin
         (["--queue", "a", "--max-concurrency", "-1"], "max_concurrency must be a whole number from 0"),
         (["--queue", "a", "--rate", "2", "--no-rate"], "not allowed with argument"),
         (["--queue", "a", "--rate", "nan"], "rate must be a number of jobs per second"),
-        (["--store", "x", "--lift"], "invalid UUID value"),
+        (["--store", "x", "--lift"], "argument --store: must be a UUID, not 'x'"),
     ],
 )
 def test_limit_names_what_is_wrong(database: None, arguments: list[str], message: str) -> None:

@@ -118,7 +118,7 @@ def test_a_plot_reads_statistics_alone_and_no_more_than_are_kept(client: Client,
 def test_a_store_counts_its_newest_ten_thousand_by_an_index(crowded: None) -> None:
     alias = "web"
     with tenant_context(f"{STORE}1", using=alias), CaptureQueriesContext(connections[alias]) as asked:
-        [task] = tasks_of(f"{STORE}1", using=alias)  # type: ignore[arg-type]
+        [task] = tasks_of(f"{STORE}1", using=alias)
         assert task.jobs == 10_000
         [statement] = [query["sql"] for query in asked.captured_queries if "salon_jobs_job" in query["sql"]]
         [node] = scans_of(statement, alias)

@@ -209,9 +209,9 @@ fan_out(of_store, {"jitter": 5}, day=TODAY)  # E
 FanOut(timedelta(minutes=5))  # E
 FanOut(jitter=5)  # E
 FanOut(then=system)  # E
-FanOut(exclude=["not a uuid"])  # E
+FanOut(exclude=[1.5])  # E
 fan_out_progress("1")  # E
-tenant_context(5)  # E
+tenant_context(5.5)  # E
 tenant_context(uuid4(), scope="request")  # E
 carry_store(current_job)(7)  # E
 Snooze(5)  # E
@@ -368,7 +368,7 @@ Replay().requested_by + 1  # E
 InboxMessage().store_id.hex.upper()  # E
 
 as_role(1)  # E
-as_store(5)  # E
+as_store(5.5)  # E
 assert_enqueued("typing-store")  # E
 assert_isolated(Model(), roles="web")  # E
 drain_jobs(5)  # E

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
-from uuid import UUID
 
 from django.db import connections, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -21,6 +20,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.core.events import log_event
+from salon_jobs.core.records import StoreId
 from salon_jobs.db.connections import can_run, plain_cursor
 from salon_jobs.tenancy import guc
 from salon_jobs.tenancy.context import tenant_context
@@ -40,8 +40,8 @@ class RunForEachStore(RunPython):
 
     def __init__(
         self,
-        code: Callable[[Any, Any, UUID], object],
-        reverse_code: Callable[[Any, Any, UUID], object] | None = None,
+        code: Callable[[Any, Any, Any], object],
+        reverse_code: Callable[[Any, Any, Any], object] | None = None,
         *,
         hints: Mapping[str, Any] | None = None,
         elidable: bool = False,
@@ -68,12 +68,12 @@ class RunForEachStore(RunPython):
         return f"Run {getattr(self.each, '__name__', 'code')} for each store"
 
     @staticmethod
-    def noop(apps: StateApps, schema_editor: BaseDatabaseSchemaEditor, store_id: UUID | None = None) -> None:
+    def noop(apps: StateApps, schema_editor: BaseDatabaseSchemaEditor, store_id: StoreId | None = None) -> None:
         """Do nothing, in one direction."""
 
     def _run(
         self,
-        code: Callable[[Any, Any, UUID], object],
+        code: Callable[[Any, Any, Any], object],
         app_label: str,
         schema_editor: BaseDatabaseSchemaEditor,
         apps: StateApps,
@@ -92,7 +92,7 @@ class RunForEachStore(RunPython):
             log_event(logging.INFO, events.STORE_MIGRATED, store_id=store_id, done=done, stores=len(stores))
 
 
-def list_stores(connection: BaseDatabaseWrapper) -> list[UUID]:
+def list_stores(connection: BaseDatabaseWrapper) -> list[StoreId]:
     """Return the ids of all stores from the fan-out function, called as its owner. Role: migrator."""
     if conf.store_model is None:
         raise ConfigurationError("RunForEachStore needs SALON_JOBS['STORE_MODEL']: set it to the model of your stores")

@@ -11,14 +11,14 @@ CREATE OR REPLACE FUNCTION __schema__.salon_jobs_add_follow_up(
     ids bigint[],
     task text,
     payload text,
-    store_id uuid,
+    store_id __store_type__,
     options jsonb
 ) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off
 AS $body$
 #variable_conflict use_column
 DECLARE
-    current_store uuid := nullif(current_setting('__guc__', true), '')::uuid;
+    current_store __store_type__ := nullif(current_setting('__guc__', true), '')::__store_type__;
     any_store boolean := has_table_privilege(coalesce(nullif(current_setting('role'), 'none'), session_user),
                                              '__schema__.salon_jobs_job', 'INSERT');
     new_id bigint;

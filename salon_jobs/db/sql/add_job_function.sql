@@ -4,7 +4,7 @@
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_add_job(
     task text,
     payload jsonb DEFAULT '{}',
-    store_id uuid DEFAULT NULL,
+    store_id __store_type__ DEFAULT NULL,
     queue text DEFAULT 'default',
     priority smallint DEFAULT 0,
     max_attempts smallint DEFAULT 25,
@@ -22,7 +22,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $body$
 #variable_conflict use_column
 BEGIN
-    IF $3 IS NOT NULL AND $3 IS DISTINCT FROM nullif(current_setting('__guc__', true), '')::uuid THEN
+    IF $3 IS NOT NULL AND $3 IS DISTINCT FROM nullif(current_setting('__guc__', true), '')::__store_type__ THEN
         RAISE insufficient_privilege USING MESSAGE = 'salon_jobs_add_job: store_id is not the current store';
     END IF;
     LOOP

@@ -30,7 +30,7 @@
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_add_jobs(
     task text,
     payloads text[],
-    store_ids uuid[] DEFAULT NULL,
+    store_ids __store_type__[] DEFAULT NULL,
     options jsonb DEFAULT '{}',
     job_keys text[] DEFAULT NULL,
     concurrency_keys text[] DEFAULT NULL,
@@ -38,7 +38,7 @@ CREATE OR REPLACE FUNCTION __schema__.salon_jobs_add_jobs(
     run_ats timestamptz[] DEFAULT NULL,
     fan_out_id bigint DEFAULT NULL
 ) RETURNS TABLE (
-    job_id bigint, result text, store_id uuid, job_key text, job_public_id uuid, job_created_at timestamptz
+    job_id bigint, result text, store_id __store_type__, job_key text, job_public_id uuid, job_created_at timestamptz
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off
 SET enable_nestloop = off
@@ -51,12 +51,12 @@ DECLARE
     preserve boolean := mode = 'preserve_run_at';
     dedupe boolean := mode = 'unsafe_dedupe';
     payload_of_all jsonb := CASE WHEN cardinality($2) = 1 THEN $2[1]::jsonb END;
-    store_of_all uuid := CASE WHEN cardinality($3) = 1 THEN $3[1] END;
+    store_of_all __store_type__ := CASE WHEN cardinality($3) = 1 THEN $3[1] END;
     held bigint[] := '{}';
     place bigint;
     mark uuid;
 BEGIN
-    IF (NOT array_remove($3, NULL) <@ ARRAY[nullif(current_setting('__guc__', true), '')::uuid]
+    IF (NOT array_remove($3, NULL) <@ ARRAY[nullif(current_setting('__guc__', true), '')::__store_type__]
         OR $9 IS NOT NULL)
        AND NOT has_table_privilege(coalesce(nullif(current_setting('role'), 'none'), session_user),
                                    '__schema__.salon_jobs_job', 'INSERT') THEN

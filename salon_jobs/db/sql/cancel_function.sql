@@ -8,7 +8,7 @@ AS $body$
 WITH chosen AS MATERIALIZED (
     SELECT id, state = 'running' AS runs FROM __schema__.salon_jobs_job
      WHERE id = ANY (ids) AND state IN ('queued', 'failed', 'running')
-       AND store_id = (SELECT nullif(current_setting('__guc__', true), '')::uuid)
+       AND store_id = (SELECT nullif(current_setting('__guc__', true), '')::__store_type__)
      ORDER BY id
        FOR UPDATE
 )

@@ -6,11 +6,11 @@ WITH
 groups AS MATERIALIZED (
     SELECT g.store, g.claim_group, g.quota, timestamptz 'epoch' + g.low_us * interval '1 microsecond' AS low, g.low_id,
            g.key
-      FROM unnest(%(stores)s::uuid[], %(numbers)s::bigint[], %(quotas)s::int[], %(lows_us)s::bigint[],
+      FROM unnest(%(stores)s::__store_type__[], %(numbers)s::bigint[], %(quotas)s::int[], %(lows_us)s::bigint[],
                   %(low_ids)s::bigint[], %(keys)s::text[]) AS g (store, claim_group, quota, low_us, low_id, key)
 ), due AS MATERIALIZED (
     SELECT picked.id
-      FROM unnest(%(each_store)s::uuid[], %(store_quotas)s::int[]) AS s (store, quota)
+      FROM unnest(%(each_store)s::__store_type__[], %(store_quotas)s::int[]) AS s (store, quota)
      CROSS JOIN LATERAL (
            SELECT one.id
              FROM groups g
@@ -18,11 +18,11 @@ groups AS MATERIALIZED (
                   SELECT j.id
                     FROM salon_jobs_job j
                    WHERE j.state = 'queued'
-                     AND COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) = g.store
+                     AND COALESCE(j.store_id, __no_store__) = g.store
                      AND j.claim_group = g.claim_group AND j.run_at <= now() AND (j.run_at, j.id) > (g.low, g.low_id)
                      AND j.concurrency_key IS NOT DISTINCT FROM g.key AND EXISTS (SELECT FROM me)
                      AND j.id <> ALL (%(left_out)s::bigint[])
-                   ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group,
+                   ORDER BY COALESCE(j.store_id, __no_store__), j.claim_group,
                             j.run_at, j.id
                    LIMIT g.quota
                      FOR UPDATE OF j SKIP LOCKED) AS one

@@ -13,8 +13,8 @@
 -- trigger of the host refuses fails this statement, not the commit of the transaction that holds the limits.
 -- Replace it only with a definition that accepts the same arguments.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_claim_groups(
-    process_id bigint, room integer, clock float8, stores uuid[], numbers bigint[], quotas integer[], lows_us bigint[],
-    low_ids bigint[], keys text[], each_store uuid[], store_quotas integer[], token bigint,
+    process_id bigint, room integer, clock float8, stores __store_type__[], numbers bigint[], quotas integer[], lows_us bigint[],
+    low_ids bigint[], keys text[], each_store __store_type__[], store_quotas integer[], token bigint,
     left_out bigint[]
 ) RETURNS TABLE (
 -- include: claimed_job

@@ -23,7 +23,7 @@ BEGIN
     INSERT INTO __schema__.salon_jobs_message
            (message_id, aggregate_type, aggregate_id, event, payload, headers, store_id, producer)
     VALUES (made, $1, coalesce($2, ''), $3, $4, coalesce($5, '{}'),
-            nullif(current_setting('__guc__', true), '')::uuid, coalesce($6, ''));
+            nullif(current_setting('__guc__', true), '')::__store_type__, coalesce($6, ''));
     IF $8 THEN
         PERFORM pg_notify('salon_jobs_message', '');
     END IF;

@@ -13,7 +13,7 @@ BEGIN
     INSERT INTO __schema__.salon_jobs_message
            (message_id, aggregate_type, aggregate_id, event, payload, headers, store_id, producer)
     SELECT g.message_id, g.aggregate_type, g.aggregate_id, g.event, g.payload::json, g.headers::json,
-           nullif(current_setting('__guc__', true), '')::uuid, $7
+           nullif(current_setting('__guc__', true), '')::__store_type__, $7
       FROM unnest($1, $2, $3, $4, $5, $6) WITH ORDINALITY
            AS g (message_id, aggregate_type, aggregate_id, event, payload, headers, place)
      ORDER BY g.place;

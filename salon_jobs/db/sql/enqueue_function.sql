@@ -7,7 +7,7 @@
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_enqueue(
     task text,
     payload text,
-    store_id uuid,
+    store_id __store_type__,
     options jsonb
 ) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
@@ -17,7 +17,7 @@ DECLARE
     added bigint;
     new_id uuid := $4->>'public_id';
 BEGIN
-    IF $3 IS NOT NULL AND $3 IS DISTINCT FROM nullif(current_setting('__guc__', true), '')::uuid
+    IF $3 IS NOT NULL AND $3 IS DISTINCT FROM nullif(current_setting('__guc__', true), '')::__store_type__
        AND NOT has_table_privilege(coalesce(nullif(current_setting('role'), 'none'), session_user),
                                    '__schema__.salon_jobs_job', 'INSERT') THEN
         RAISE insufficient_privilege USING MESSAGE = 'salon_jobs_enqueue: store_id is not the current store';

@@ -18,7 +18,7 @@ WITH listed AS MATERIALIZED (
     SELECT f.store_id, l.id IS NOT NULL AS paused
       FROM __function__() AS f
       LEFT JOIN salon_jobs_limit l ON l.kind = 'store' AND l.name = f.store_id::text AND l.paused
-     WHERE f.store_id <> ALL (%(exclude)s::uuid[])
+     WHERE f.store_id <> ALL (%(exclude)s::__store_type__[])
 ), given AS (
     SELECT %(options)s::jsonb AS options
 ), src AS MATERIALIZED (

@@ -4,7 +4,7 @@
 -- enable_seqscan: a plan made while the tables are empty would later read all of them.
 -- Locks: none.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_get_result(public_id uuid) RETURNS TABLE (
-    job_id bigint, job_public_id uuid, store_id uuid, state text, task text, queue text, priority smallint,
+    job_id bigint, job_public_id uuid, store_id __store_type__, state text, task text, queue text, priority smallint,
     payload text, run_at timestamptz, created_at timestamptz, first_started_at timestamptz,
     last_started_at timestamptz, finished_at timestamptz, reason text, attempts integer, worker_ids bigint[],
     value text, errors text, gone boolean

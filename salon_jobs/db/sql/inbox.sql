@@ -8,7 +8,7 @@ WITH durable AS MATERIALIZED (
 )
 INSERT INTO salon_jobs_inbox (consumer, message_id, event, producer, store_id, status, code, reason, deliveries, raw)
 SELECT %(consumer)s, m.message_id, m.event, m.producer, m.store_id, m.status, m.code, m.reason, m.deliveries, m.raw
-  FROM unnest(%(message_id)s::text[], %(event)s::text[], %(producer)s::text[], %(store_id)s::uuid[], %(status)s::text[],
+  FROM unnest(%(message_id)s::text[], %(event)s::text[], %(producer)s::text[], %(store_id)s::__store_type__[], %(status)s::text[],
               %(code)s::text[], %(reason)s::text[], %(deliveries)s::int[], %(raw)s::text[])
     AS m (message_id, event, producer, store_id, status, code, reason, deliveries, raw)
  WHERE (SELECT count(*) FROM durable) < 2
@@ -30,4 +30,4 @@ UPDATE salon_jobs_inbox AS i
 -- Locks: none. Role: worker.
 SELECT f.store_id
   FROM __function__() AS f (store_id)
- WHERE f.store_id = ANY (%(store_ids)s::uuid[])
+ WHERE f.store_id = ANY (%(store_ids)s::__store_type__[])

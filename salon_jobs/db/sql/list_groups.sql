@@ -14,20 +14,20 @@
 -- It steps from group to group (a loose index scan), never over the jobs inside.
 -- Locks: none. Role: worker. Not prepared: NULL and the numbers are folded into the plan.
 WITH RECURSIVE step AS (
-    (SELECT COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) AS store, j.claim_group, j.queue, j.task, j.priority, j.concurrency_key, j.run_at, j.id
+    (SELECT COALESCE(j.store_id, __no_store__) AS store, j.claim_group, j.queue, j.task, j.priority, j.concurrency_key, j.run_at, j.id
        FROM salon_jobs_job j
       WHERE j.state = 'queued'
-        AND (%(after)s::uuid IS NULL OR COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) > %(after)s::uuid)
-      ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group, j.run_at, j.id LIMIT 1)
+        AND (%(after)s::__store_type__ IS NULL OR COALESCE(j.store_id, __no_store__) > %(after)s::__store_type__)
+      ORDER BY COALESCE(j.store_id, __no_store__), j.claim_group, j.run_at, j.id LIMIT 1)
     UNION ALL
     SELECT next.*
       FROM step
      CROSS JOIN LATERAL (
-           SELECT COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group, j.queue, j.task, j.priority, j.concurrency_key, j.run_at, j.id
+           SELECT COALESCE(j.store_id, __no_store__), j.claim_group, j.queue, j.task, j.priority, j.concurrency_key, j.run_at, j.id
              FROM salon_jobs_job j
             WHERE j.state = 'queued'
-              AND COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) > step.store
-            ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group, j.run_at, j.id LIMIT 1) next
+              AND COALESCE(j.store_id, __no_store__) > step.store
+            ORDER BY COALESCE(j.store_id, __no_store__), j.claim_group, j.run_at, j.id LIMIT 1) next
 ), chosen AS (
     SELECT * FROM step WHERE store::text <> ALL (%(paused_stores)s::text[]) LIMIT %(stores)s
 )
@@ -45,9 +45,9 @@ SELECT chosen.store, listed.claim_group, listed.queue, listed.task, listed.prior
             (SELECT j.claim_group, j.queue, j.task, j.priority, j.concurrency_key, j.run_at, j.id
                FROM salon_jobs_job j
               WHERE j.state = 'queued' AND chosen.claim_group < (%(prefix)s)::bigint << 32
-                AND COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) = chosen.store
+                AND COALESCE(j.store_id, __no_store__) = chosen.store
                 AND j.claim_group >= (%(prefix)s)::bigint << 32
-              ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group, j.run_at, j.id LIMIT 1))
+              ORDER BY COALESCE(j.store_id, __no_store__), j.claim_group, j.run_at, j.id LIMIT 1))
             UNION ALL
             SELECT next.*
               FROM prefixes
@@ -55,9 +55,9 @@ SELECT chosen.store, listed.claim_group, listed.queue, listed.task, listed.prior
                    SELECT j.claim_group, j.queue, j.task, j.priority, j.concurrency_key, j.run_at, j.id
                      FROM salon_jobs_job j
                     WHERE j.state = 'queued'
-                      AND COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) = chosen.store
+                      AND COALESCE(j.store_id, __no_store__) = chosen.store
                       AND j.claim_group > (prefixes.claim_group | 4294967295)
-                    ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group, j.run_at, j.id LIMIT 1) next
+                    ORDER BY COALESCE(j.store_id, __no_store__), j.claim_group, j.run_at, j.id LIMIT 1) next
         )
         SELECT * FROM prefixes
          WHERE task = ANY (%(tasks)s::text[]) AND queue <> ALL (%(paused_queues)s::text[])
@@ -72,9 +72,9 @@ SELECT chosen.store, listed.claim_group, listed.queue, listed.task, listed.prior
             (SELECT j.claim_group, j.queue, j.task, j.priority, j.concurrency_key, j.run_at, j.id
                FROM salon_jobs_job j
               WHERE j.state = 'queued' AND chosen_prefix.claim_group < (chosen_prefix.claim_group & -4294967296) + %(key)s
-                AND COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) = chosen.store
+                AND COALESCE(j.store_id, __no_store__) = chosen.store
                 AND j.claim_group BETWEEN (chosen_prefix.claim_group & -4294967296) + %(key)s AND (chosen_prefix.claim_group | 4294967295)
-              ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group, j.run_at, j.id LIMIT 1))
+              ORDER BY COALESCE(j.store_id, __no_store__), j.claim_group, j.run_at, j.id LIMIT 1))
             UNION ALL
             SELECT next.*
               FROM first
@@ -82,9 +82,9 @@ SELECT chosen.store, listed.claim_group, listed.queue, listed.task, listed.prior
                    SELECT j.claim_group, j.queue, j.task, j.priority, j.concurrency_key, j.run_at, j.id
                      FROM salon_jobs_job j
                     WHERE j.state = 'queued'
-                      AND COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) = chosen.store
+                      AND COALESCE(j.store_id, __no_store__) = chosen.store
                       AND j.claim_group > first.claim_group AND j.claim_group <= (first.claim_group | 4294967295)
-                    ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group, j.run_at, j.id LIMIT 1) next
+                    ORDER BY COALESCE(j.store_id, __no_store__), j.claim_group, j.run_at, j.id LIMIT 1) next
         )
         SELECT * FROM first LIMIT %(groups)s
      ) first

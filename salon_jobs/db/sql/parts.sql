@@ -25,7 +25,7 @@ paused AS MATERIALIZED (
 front AS MATERIALIZED (
     SELECT f.queue, f.task, f.run_at,
            f.queue = ANY (p.queues) OR f.task = ANY (p.tasks) OR (p.stores <> '{}' AND (
-               SELECT COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid)::text = ANY (p.stores)
+               SELECT COALESCE(j.store_id, __no_store__)::text = ANY (p.stores)
                  FROM salon_jobs_job j WHERE j.id = f.id)) AS is_paused
       FROM first f CROSS JOIN paused p
 ),
@@ -69,7 +69,7 @@ RETURNING j.id, j.task, j.store_id,
 
 -- name: claimed_job
 -- What a claim returns: ClaimedJob in salon_jobs/core/records.py.
-    id bigint, task varchar, store_id uuid, payload text, queue varchar, priority smallint, run_at_s float8,
+    id bigint, task varchar, store_id __store_type__, payload text, queue varchar, priority smallint, run_at_s float8,
     attempts smallint, max_attempts smallint, lease bigint, expired boolean, tick_s float8, created_at_s float8,
     claim_group bigint, due_at float8, trace text, public_id uuid, keep_result_s float8, alone boolean
 
@@ -92,20 +92,20 @@ RETURNING j.id, j.task, j.store_id,
 -- name: first_of_each_prefix
 -- The first job of each claim group, but of one alone of those that differ only in their keys; if stepping.wanted.
 step AS (
-    (SELECT COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid) AS store, j.claim_group, j.queue, j.task, j.run_at
+    (SELECT COALESCE(j.store_id, __no_store__) AS store, j.claim_group, j.queue, j.task, j.run_at
        FROM salon_jobs_job j
       WHERE j.state = 'queued' AND (SELECT wanted FROM stepping)
-      ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group, j.run_at, j.id LIMIT 1)
+      ORDER BY COALESCE(j.store_id, __no_store__), j.claim_group, j.run_at, j.id LIMIT 1)
     UNION ALL
     SELECT next.*
       FROM step
      CROSS JOIN LATERAL (
-           SELECT COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group, j.queue, j.task, j.run_at
+           SELECT COALESCE(j.store_id, __no_store__), j.claim_group, j.queue, j.task, j.run_at
              FROM salon_jobs_job j
             WHERE j.state = 'queued'
-              AND (COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group)
+              AND (COALESCE(j.store_id, __no_store__), j.claim_group)
                 > (step.store, step.claim_group | 4294967295)
-            ORDER BY COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid), j.claim_group, j.run_at, j.id LIMIT 1) next
+            ORDER BY COALESCE(j.store_id, __no_store__), j.claim_group, j.run_at, j.id LIMIT 1) next
 ),
 
 -- name: sums_by_bucket

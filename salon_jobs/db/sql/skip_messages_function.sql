@@ -10,7 +10,7 @@ AS $body$
         UPDATE __schema__.salon_jobs_message m
            SET status = 'skipped', ended_at = clock_timestamp(), retry_at = NULL
          WHERE m.id = ANY ($1) AND m.status IN ('pending', 'failed')
-           AND m.store_id = (SELECT nullif(current_setting('__guc__', true), '')::uuid)
+           AND m.store_id = (SELECT nullif(current_setting('__guc__', true), '')::__store_type__)
         RETURNING m.id
     ), gone AS (
         DELETE FROM __schema__.salon_jobs_blocked_aggregate b USING skipped s WHERE b.head_id = s.id

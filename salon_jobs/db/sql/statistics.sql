@@ -89,7 +89,7 @@ WITH RECURSIVE
 sample AS MATERIALIZED (
     SELECT j.queue, j.store_id, j.run_at,
            j.queue = ANY (p.queues) OR j.task = ANY (p.tasks)
-             OR COALESCE(j.store_id, '00000000-0000-0000-0000-000000000000'::uuid)::text = ANY (p.stores) AS is_paused
+             OR COALESCE(j.store_id, __no_store__)::text = ANY (p.stores) AS is_paused
       FROM salon_jobs_job j TABLESAMPLE SYSTEM (%(percent)s) REPEATABLE (0) CROSS JOIN paused p
      WHERE j.state = 'queued'
 ), stepping (wanted) AS (

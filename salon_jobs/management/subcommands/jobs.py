@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final
-from uuid import UUID
 
 from django.core.management.base import CommandError, CommandParser
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.records import JobState
+from salon_jobs.core.records import JobState, StoreId
 from salon_jobs.core.redaction import redacted
 from salon_jobs.core.units import duration, with_noun
 from salon_jobs.dashboard.labels import followed, store_names
@@ -201,11 +200,11 @@ class ShowJob(Subcommand):
             shown_before = text
 
 
-def _name(store: UUID) -> str:
+def _name(store: StoreId) -> str:
     return store_names({store})[store]
 
 
-def _named(store: UUID) -> str:
+def _named(store: StoreId) -> str:
     name = _name(store)
     return name if name == str(store) else f"{name} ({store})"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Final
-from uuid import UUID
 
 from django.core.management.base import CommandError, CommandParser
 
+from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.records import JobState
 from salon_jobs.core.terminal import Painted
 from salon_jobs.dashboard.labels import pause_of, store_names
@@ -65,7 +65,7 @@ class SetLimits(Subcommand):
             numbers = (None if n is None else f"{n:,}" for n in (limit.max_concurrency, limit.rate, limit.declared))
             rows.append((f"{limit.kind} {limit.name}", paused, *numbers))
             is_store = limit.kind == "store" and limit.name != "*"
-            name = store_names({UUID(limit.name)})[UUID(limit.name)] if is_store else limit.name
+            name = store_names([store_key().parse(limit.name)]).popitem()[1] if is_store else limit.name
             why = pause_of(limit) if limit.paused and (limit.paused_by or limit.paused_at) else ""
             details.append("; ".join(part for part in (name if name != limit.name else "", why) if part))
         nothing = "no limit is set or declared"

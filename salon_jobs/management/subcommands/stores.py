@@ -7,14 +7,13 @@ import time
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
-from uuid import UUID
 
 from django.core.management.base import CommandError, CommandParser
 
 from salon_jobs.core.units import with_noun
 from salon_jobs.erasure import cancel_store, erase_store, export_store, running_jobs, store_state
 from salon_jobs.jobs.limits import pause
-from salon_jobs.management.arguments import add_options, duration, os_user
+from salon_jobs.management.arguments import add_options, duration, os_user, store
 from salon_jobs.management.output import Console, listed_counts
 from salon_jobs.management.subcommands import Subcommand
 
@@ -29,7 +28,7 @@ class EraseStore(Subcommand):
     help = "Delete the jobs, payloads, errors, messages and inbox rows of a store. Export them first."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("store", type=UUID, help="the ID of a store")
+        parser.add_argument("store", type=store, help="the ID of a store")
         parser.add_argument(
             "--cancel", action="store_true", help="cancel its jobs first; otherwise none may be running"
         )
@@ -83,7 +82,7 @@ class ExportStore(Subcommand):
     help = "Write the jobs, payloads, errors, messages and inbox rows of a store as JSON lines, one for each row."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("store", type=UUID, help="the ID of a store")
+        parser.add_argument("store", type=store, help="the ID of a store")
         parser.add_argument(
             "--output", metavar="FILE", help="write to a new file that only its owner can read; default standard output"
         )
