@@ -18,11 +18,11 @@ from salon_jobs.core import lazy_names
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]
     from salon_jobs.admin.dashboard import DashboardAdmin as DashboardAdmin
-    from salon_jobs.admin.inbox import InboxAdmin as InboxAdmin
     from salon_jobs.admin.job import JobAdmin as JobAdmin
     from salon_jobs.admin.limit import LimitAdmin as LimitAdmin
     from salon_jobs.admin.message import BlockedAggregateAdmin as BlockedAggregateAdmin
     from salon_jobs.admin.message import DestinationAdmin as DestinationAdmin
+    from salon_jobs.admin.message import InboxAdmin as InboxAdmin
     from salon_jobs.admin.message import MessageAdmin as MessageAdmin
     from salon_jobs.admin.message import PartitionAdmin as PartitionAdmin
     from salon_jobs.admin.message import ReplayAdmin as ReplayAdmin
@@ -43,7 +43,7 @@ _PAGES: Final = (
     (models.Message, "MessageAdmin", "message"),
     (models.BlockedAggregate, "BlockedAggregateAdmin", "message"),
     (models.DestinationState, "DestinationAdmin", "message"),
-    (models.InboxMessage, "InboxAdmin", "inbox"),
+    (models.InboxMessage, "InboxAdmin", "message"),
     (models.Replay, "ReplayAdmin", "message"),
     (models.RelayPartition, "PartitionAdmin", "message"),
     (models.CronTick, "CronTickAdmin", "process"),

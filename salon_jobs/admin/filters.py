@@ -25,7 +25,13 @@ from salon_jobs.tenancy.active import current_store_id
 
 
 class NameFilter(admin.SimpleListFilter):
-    """Filter by name that always offers the current choice: without any, Django would ignore it and list everything."""
+    """Filter by name that always offers the current choice: without any, Django would ignore it and list everything.
+
+    The parameter has the name of the title, unless the filter gives it another.
+    """
+
+    def __init_subclass__(cls) -> None:
+        cls.parameter_name = vars(cls).get("parameter_name") or getattr(cls, "title", None)
 
     def names(self, request: HttpRequest) -> Iterable[str]:
         """Return the choices in addition to the current one."""
@@ -68,7 +74,6 @@ class TaskFilter(NameFilter):
     """Filter by task, offering those registered in this process."""
 
     title = "task"
-    parameter_name = "task"
 
     def names(self, request: HttpRequest) -> Iterable[str]:
         return registry.task_names()
@@ -81,7 +86,6 @@ class QueueFilter(NameFilter):
     """Filter by queue, offering those of tasks, and those of the newest thousand jobs."""
 
     title = "queue"
-    parameter_name = "queue"
 
     def names(self, request: HttpRequest) -> Iterable[str]:
         rows = Job.objects.using(reader(request)).order_by("-id")
@@ -97,7 +101,6 @@ class StoreFilter(NameFilter):
     """Filter by store, offering up to 50 stores of the newest 500 failed jobs; a limited user has only one store."""
 
     title = "store"
-    parameter_name = "store"
 
     def names(self, request: HttpRequest) -> Iterable[str]:
         if not sees_all_stores(request):
@@ -155,7 +158,6 @@ class EntryFilter(NameFilter):
     """Filter by the cron entries that a scheduler has seen."""
 
     title = "entry"
-    parameter_name = "entry"
 
     def names(self, request: HttpRequest) -> Iterable[str]:
         return CronEntryState.objects.using(reader(request)).values_list("name", flat=True)
@@ -285,7 +287,6 @@ class DestinationFilter(MessageFilter):
     """Filter by destination."""
 
     title = "destination"
-    parameter_name = "destination"
     field = "aggregate_type"
 
     def names(self, request: HttpRequest) -> Iterable[str]:
@@ -296,7 +297,6 @@ class EventFilter(MessageFilter):
     """Filter by event."""
 
     title = "event"
-    parameter_name = "event"
     field = "event"
 
 
@@ -304,7 +304,6 @@ class MessageStoreFilter(MessageFilter):
     """Filter by store; a limited user has one."""
 
     title = "store"
-    parameter_name = "store"
     field = "store_id"
 
     def names(self, request: HttpRequest) -> Iterable[str]:

@@ -14,6 +14,7 @@ from uuid import UUID
 from salon_jobs.core import destinations
 from salon_jobs.core.errors import NotReady
 from salon_jobs.core.records import StoreId
+from salon_jobs.core.tracing import TracedMessage, headers_of
 
 T = TypeVar("T")
 
@@ -51,6 +52,20 @@ class OutgoingMessage(NamedTuple):
             destinations.STORE_ID: str(self.store_id or ""),
             destinations.REPLAY_OF: str(self.replay_of or ""),
         }
+
+    def traced(self, *, consumer: str = "") -> TracedMessage:
+        """Describe the message for tracers."""
+        system, resource = destinations.place_of(self.aggregate_type)
+        return TracedMessage(
+            consumer=consumer,
+            system=system,
+            destination=resource,
+            event=self.event,
+            message_id=str(self.message_id),
+            store_id=self.store_id,
+            body_size=len(self.payload.encode()),
+            headers=headers_of(self.headers),
+        )
 
 
 class Verdict(StrEnum):

@@ -17,7 +17,7 @@ from salon_jobs.brokers.publisher import (
     publish_one_by_one,
 )
 from salon_jobs.core.errors import EnqueueRefused, MessageInvalid, PayloadInvalid, UnknownTask
-from salon_jobs.core.tracing import TracedMessage, consuming, headers_of
+from salon_jobs.core.tracing import consuming
 from salon_jobs.db.connections import alias_of
 from salon_jobs.inbox import queries
 from salon_jobs.inbox.queries import InboxRow, Status
@@ -85,20 +85,8 @@ class JobsPublisher(Publisher):
         if message.store_id is not None and task.is_store_task:
             arguments = {**arguments, STORE_ARGUMENT: str(message.store_id)}
         job = task.new_job(task.payload.bind((), arguments), task.options)
-        with consuming([message], self._traced) as [trace]:
+        with consuming([message], lambda each: each.traced(consumer=CONSUMER)) as [trace]:
             return add(replace(job, trace=trace), using=using).id
-
-    def _traced(self, message: OutgoingMessage) -> TracedMessage:
-        return TracedMessage(
-            consumer=CONSUMER,
-            system=self.service,
-            destination=_task_name(message),
-            event=message.event,
-            message_id=str(message.message_id),
-            store_id=message.store_id,
-            body_size=len(message.payload.encode()),
-            headers=headers_of(message.headers),
-        )
 
 
 def _task_name(message: OutgoingMessage) -> str:

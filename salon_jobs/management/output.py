@@ -98,6 +98,15 @@ def printable_lines(text: str) -> str:
     return visible_lines(text.expandtabs())
 
 
+def aligned(facts: Mapping[str, object], screen: Screen) -> list[str]:
+    """Format facts below each other, with their names in a column."""
+    width = max(map(len, facts))
+    texts = {
+        name: instant(fact) if isinstance(fact, datetime) else printable(str(fact)) for name, fact in facts.items()
+    }
+    return [f"  {screen.paint(name, 'dim')}{' ' * (width - len(name))}  {text}" for name, text in texts.items()]
+
+
 def listed_counts(counts: Mapping[str, int]) -> str:
     """Format counts by kind."""
     return ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
@@ -233,11 +242,8 @@ class Console:
             if text:
                 self.write(paint(printable_lines(f"{label}: {text}"), colour))
         self.write("")
-        known = {name: value for name, value in facts.items() if value is not None and value != ""}
-        width = max(map(len, known))
-        for name, value in known.items():
-            text = instant(value) if isinstance(value, datetime) else printable(str(value))
-            self.write(f"  {paint(name, 'dim')}{' ' * (width - len(name))}  {text}")
+        for line in aligned({name: value for name, value in facts.items() if value not in (None, "")}, self.screen):
+            self.write(line)
         for name, value in content.items():
             if value not in ("", {}):
                 text = value if isinstance(value, str) else _json(value, ensure_ascii=False)

@@ -16,7 +16,7 @@ from salon_jobs.conf.reader import LEVELS
 from salon_jobs.conf.sections import FORMATS
 from salon_jobs.core.terminal import Screen
 from salon_jobs.management.arguments import ShortParser, address, log_level
-from salon_jobs.management.output import as_command_error, plain_notes, printable
+from salon_jobs.management.output import aligned, as_command_error, plain_notes
 from salon_jobs.process.logs import configure_logging, is_on_terminal
 from salon_jobs.process.reloader import Reloader
 from salon_jobs.process.service import MakeLoop, Service, die_with_parent, release
@@ -113,10 +113,9 @@ class ServiceCommand(BaseCommand):
                 "database": f"{database['NAME']} at {where} as {database['USER']}",
                 "health": "none" if service.address is None else "http://{}:{}/readyz".format(*service.address),
             }
-            width = max(map(len, shown))
             self.stdout.write(screen.paint(f"salon_jobs {release()} {self.alias}".replace("  ", " "), "bold"))
-            for name, fact in shown.items():
-                self.stdout.write(f"  {screen.paint(name, 'dim')}{' ' * (width - len(name))}  {printable(fact)}")
+            for line in aligned(shown, screen):
+                self.stdout.write(line)
             stop = "Runs until nothing is due." if burst else "Press Ctrl-C to stop; press it again to stop at once."
             self.stdout.write(stop)
             self.stdout.flush()

@@ -14,10 +14,9 @@ from django.db import connections
 from salon_jobs.brokers.publisher import Answers, OutgoingMessage, Publisher, PublishFailure, Verdict
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events, metrics
-from salon_jobs.core.destinations import place_of
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
-from salon_jobs.core.tracing import TracedMessage, headers_of, is_traced, published
+from salon_jobs.core.tracing import is_traced, published
 from salon_jobs.core.vital import vital
 from salon_jobs.outbox.backlog import Backlog
 from salon_jobs.outbox.failures import Failure
@@ -319,15 +318,5 @@ def _trace(batch: Sequence[OutgoingMessage], answers: Answers, began_ns: int) ->
     for message, answer in zip(batch, answers, strict=True):
         if message.headers == "{}" or (answer is not None and answer.verdict in _NOT_TRIED):
             continue
-        service, resource = place_of(message.aggregate_type)
-        traced = TracedMessage(
-            system=service,
-            destination=resource,
-            event=message.event,
-            message_id=str(message.message_id),
-            store_id=message.store_id,
-            body_size=len(message.payload.encode()),
-            headers=headers_of(message.headers),
-        )
         code = "" if answer is None else answer.code or str(answer.verdict)
-        published(traced, began_ns=began_ns, ended_ns=ended_ns, code=code)
+        published(message.traced(), began_ns=began_ns, ended_ns=ended_ns, code=code)
