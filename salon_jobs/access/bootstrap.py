@@ -192,7 +192,13 @@ def bootstrap(
         if not takes_over:
             _guard_database(connection, scripts)
         for script in scripts:
-            _apply(connection, script, passwords, changes_password=script.name in changing)
+            _execute(connection, script.make)
+            ((sets_password,),) = connection.execute("SELECT pg_temp.sets_password(%s)", [script.name]).fetchall()
+            if script.spec.variable is not None and (sets_password or script.name in changing):
+                password, role = passwords[script.spec.key].encode(), script.name.encode()
+                verifier = connection.pgconn.encrypt_password(password, role, b"scram-sha-256").decode()
+                _execute(connection, f"ALTER ROLE {identifier(script.name)} PASSWORD {literal(verifier)}")
+            _execute(connection, *script.grants)
         after = _read_roles(connection, scripts, name)
     changed = {each: what for each in before if (what := after[each].differences(before[each]))}
     return Bootstrapped(
@@ -308,16 +314,6 @@ def _ensure_database(
     except psycopg.errors.DuplicateDatabase:  # another bootstrap was faster
         return False
     return True
-
-
-def _apply(connection: Connection, script: RoleScript, passwords: Mapping[str, str], *, changes_password: bool) -> None:
-    _execute(connection, script.make)
-    ((sets_password,),) = connection.execute("SELECT pg_temp.sets_password(%s)", [script.name]).fetchall()
-    if script.spec.variable is not None and (changes_password or sets_password):
-        password = passwords[script.spec.key].encode()
-        verifier = connection.pgconn.encrypt_password(password, script.name.encode(), b"scram-sha-256").decode()
-        _execute(connection, f"ALTER ROLE {identifier(script.name)} PASSWORD {literal(verifier)}")
-    _execute(connection, *script.grants)
 
 
 def _execute(connection: Connection, *texts: str) -> None:

@@ -114,17 +114,9 @@ def _examine(connection: BaseDatabaseWrapper, **_: object) -> None:
     elif connection.settings_dict["CONN_MAX_AGE"] != 0 and _is_read_only(connection):
         connection.close_at = time.monotonic()  # at the end of the request
     if "is_usable" not in vars(connection):
-        _watch_health_checks(connection)
-
-
-def _watch_health_checks(connection: BaseDatabaseWrapper) -> None:
-    """Have Django's health check, which it also makes after an error, fail on a server that accepts no writes."""
-    answers = connection.is_usable
-
-    def is_usable() -> bool:
-        return answers() and not _is_read_only(connection)
-
-    vars(connection)["is_usable"] = is_usable
+        # Django's health check, which it also makes after an error, is to fail on a server that accepts no writes.
+        answers = connection.is_usable
+        vars(connection)["is_usable"] = lambda: answers() and not _is_read_only(connection)
 
 
 def close_if_read_only(connection: BaseDatabaseWrapper) -> bool:

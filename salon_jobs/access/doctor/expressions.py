@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 # A word, or what stands in a pair of parentheses.
@@ -25,6 +26,7 @@ _BEFORE_GROUPS: Final = frozenset(
 _BINDS: Final = {"or": 1, "and": 2, "not": 3} | dict.fromkeys(("=", "<>", "<", ">", "<=", ">=", "is", "is not"), 4)
 
 
+@lru_cache(maxsize=256)  # tables of stores have the same policies
 def normal_form(sql: str) -> str:
     """Return a condition or a definition without what the server changes when it shows one.
 
