@@ -27,18 +27,18 @@ from django.utils.safestring import SafeString
 from django.utils.translation import get_language, get_language_bidi
 
 from salon_jobs.access.roles import FEW_ROWS
-from salon_jobs.admin.store_choice import CHOICE, choose_store
 from salon_jobs.conf import REQUEST_STORES
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.error_report import storable
 from salon_jobs.core.errors import StoreRefused
 from salon_jobs.core.records import StoreId
 from salon_jobs.core.text import visible_html
-from salon_jobs.dashboard.labels import store_name
 from salon_jobs.db.connections import schema_missing
 from salon_jobs.models import Job, Process
 from salon_jobs.tenancy.active import current_store_id
+from salon_jobs.tenancy.choice import CHOICE, choose_store
 from salon_jobs.tenancy.context import tenant_context
+from salon_jobs.tenancy.names import store_name
 from salon_jobs.tenancy.resolvers import make_resolver
 
 ALL_STORES: Final = "salon_jobs.view_all_stores"
@@ -71,7 +71,10 @@ def as_reader(view: View, site: AdminSite) -> View:
         chooses = CHOICE in request.GET or CHOICE in request.POST
         store = None if chooses else store_of_staff(request)
         if store is None:
-            return choose_store(request, site)
+            try:
+                return choose_store(request, "admin/salon_jobs/choose_store.html", site.each_context(request))
+            except StoreRefused as refused:
+                raise PermissionDenied(f"{refused}, and may not see all") from refused
         using, operators = reader(request), conf.reader_database
         refusing = nullcontext() if operators == using else connections[operators].execute_wrapper(_refuse)
         with tenant_context(store, using=using), refusing:

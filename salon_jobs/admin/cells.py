@@ -16,8 +16,9 @@ from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.error_report import storable
 from salon_jobs.core.redaction import redacted
 from salon_jobs.core.units import with_noun
-from salon_jobs.dashboard.labels import ago, exact, store_name
+from salon_jobs.dashboard.labels import ago, exact
 from salon_jobs.models import Limit
+from salon_jobs.tenancy.names import store_name
 
 # What a list or page shows of a row: called by Django with the admin and the row.
 Display = Callable[[Any, Any], SafeString | str]

@@ -17,7 +17,6 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from salon_jobs.admin.base import ReadOnlyAdmin, configured_parts, reader, sees_all_stores
-from salon_jobs.admin.store_choice import CHOICE
 from salon_jobs.core.units import about, counted, duration, number, with_noun
 from salon_jobs.dashboard import processes, queues, relays
 from salon_jobs.dashboard.processes import ProcessAtWork
@@ -26,6 +25,7 @@ from salon_jobs.dashboard.relays import Relaying
 from salon_jobs.jobs import statistics
 from salon_jobs.jobs.waiting import QueueFront, look_at_queue, serves
 from salon_jobs.tenancy.active import current_store_id
+from salon_jobs.tenancy.choice import CHOICE
 
 WIDTH: Final = 600
 HEIGHT: Final = 120

@@ -16,12 +16,12 @@ from salon_jobs.admin.base import reader, sees_all_stores
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.records import JobState
 from salon_jobs.core.units import error_name
-from salon_jobs.dashboard.labels import store_name
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.search import enqueued, error_classes, failure_kinds, in_every_state, of_no_store
 from salon_jobs.models import CronEntryState, CronTick, DestinationState, InboxMessage, Job, Message
 from salon_jobs.outbox.queries import RARE, oldest_searched
 from salon_jobs.tenancy.active import current_store_id
+from salon_jobs.tenancy.names import store_name
 
 
 class NameFilter(admin.SimpleListFilter):

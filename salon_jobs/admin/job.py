@@ -35,11 +35,12 @@ from salon_jobs.admin.job_actions import JOB_ACTIONS
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import JobState
 from salon_jobs.core.units import counted, distance, duration, error_name, with_noun
-from salon_jobs.dashboard.labels import ago, exact, followed, instant, store_name
+from salon_jobs.dashboard.labels import ago, exact, followed, instant
 from salon_jobs.jobs.search import COUNTED, MOST_KINDS, failure_kinds, retries_ahead, with_key
 from salon_jobs.jobs.waiting import due_in, waiting_reasons
 from salon_jobs.models import CronTick, FanOutRecord, FollowUp, Job, JobError, JobResult
 from salon_jobs.schedule.scheduler import tick_of
+from salon_jobs.tenancy.names import store_name
 
 _SHOWN = 50
 _SUMMARY = 200

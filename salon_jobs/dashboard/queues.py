@@ -10,10 +10,11 @@ from typing import Any, Final
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.metrics import percentile
 from salon_jobs.core.records import StoreId
-from salon_jobs.dashboard.labels import store_names, who_paused
+from salon_jobs.dashboard.labels import who_paused
 from salon_jobs.db.statements import rows
 from salon_jobs.jobs.waiting import Depth, depths, with_declared
 from salon_jobs.models import Limit
+from salon_jobs.tenancy.names import store_names
 
 HOUR: Final = timedelta(hours=1)
 _RATE_MINUTES: Final = 5

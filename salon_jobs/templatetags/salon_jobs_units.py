@@ -15,8 +15,9 @@ from django.utils.safestring import SafeString
 
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core import units
-from salon_jobs.dashboard.labels import ago, store_name
+from salon_jobs.dashboard.labels import ago
 from salon_jobs.jobs.statistics import TaskTotals
+from salon_jobs.tenancy.names import store_name
 
 register: Final = template.Library()
 

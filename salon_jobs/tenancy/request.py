@@ -19,6 +19,7 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import Resolver404, resolve
 from django.utils.cache import patch_vary_headers
+from django.utils.translation import gettext
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import StoreRefused, TenantContextError
@@ -26,8 +27,10 @@ from salon_jobs.core.events import REQUEST_REFUSED, log_event
 from salon_jobs.core.records import StoreId
 from salon_jobs.db.internals import is_non_atomic, resource_closers
 from salon_jobs.tenancy.active import ActiveContext, forget_closed, surrounding
+from salon_jobs.tenancy.choice import CHOICE, choose_store
 from salon_jobs.tenancy.connections import discard, reset_after_request, watch_sessions
 from salon_jobs.tenancy.context import TenantContext, sync_step, tenant_context
+from salon_jobs.tenancy.names import store_words
 from salon_jobs.tenancy.resolvers import make_resolver
 
 Closers: TypeAlias = tuple[Callable[[], object], ...]
@@ -176,7 +179,7 @@ class TenantMiddleware:
     """Middleware that runs each view in a transaction as the store of the request, and commits.
 
     Place it after AuthenticationMiddleware. ``REQUEST_STORE`` defines how the store is found. A store that the user
-    does not belong to gets a 403, as does a request without one unless ``REQUEST_WITHOUT_STORE`` is ``continue``. An
+    does not belong to gets a 403, as does a request without one; ``REQUEST_WITHOUT_STORE`` has alternatives. An
     exception that leaves the view, and a response of 500 or more, roll back; other responses commit. A view marked with
     Django's ``non_atomic_requests`` has no transaction: the store is set in every one it begins.
     """
@@ -238,12 +241,23 @@ class TenantMiddleware:
 
     def _store_of(self, request: HttpRequest) -> tuple[StoreId | None, HttpResponseBase | None]:
         """Return the store of the request, and the response if it was refused."""
+        chooses = conf.request_without_store == "choose" and conf.request_resolver in ("membership", "session")
         try:
-            store = self.resolver.resolve(request)
-            if store is not None and not self.resolver.allowed(request, store):
-                raise StoreRefused("you do not belong to this store")
-            if store is None and conf.request_without_store == "refuse":
-                raise StoreRefused("this needs a store: sign in, or choose one of yours")
+            try:
+                store = None if chooses and CHOICE in request.GET else self.resolver.resolve(request)
+                if store is not None and not self.resolver.allowed(request, store):
+                    raise StoreRefused(gettext("you do not belong to this %(store)s") % store_words())
+                if store is None and conf.request_without_store != "continue":
+                    text = gettext("no %(store)s is chosen: sign in, or choose one of yours")
+                    raise StoreRefused(text % store_words())
+            except StoreRefused:
+                if (
+                    chooses
+                    and request.user.is_authenticated
+                    and (CHOICE in request.POST or "text/html" in request.headers.get("Accept", ""))
+                ):
+                    return None, choose_store(request)
+                raise
         except StoreRefused as refused:
             user = getattr(getattr(request, "user", None), "pk", None)
             path = request.path.encode("unicode_escape").decode()  # a line break would look like another record

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from django.contrib.auth.models import AnonymousUser
 
 
-SESSION_KEY: Final = "store_id"
-
-
 def stores_of(user: AbstractBaseUser | AnonymousUser) -> tuple[StoreId, ...]:
     """Return the stores a user belongs to, ordered by id; none for a user who is not signed in.
 
@@ -137,27 +134,25 @@ class _OfMembers:
 
 
 class HeaderResolver(_OfMembers):
-    """Resolver that reads the store from a header; subclasses can set another name for it."""
-
-    header: ClassVar[str] = "X-Store-Id"
+    """Resolver that reads the store from the header ``REQUEST_HEADER``."""
 
     @property
     def vary(self) -> tuple[str, ...]:  # type: ignore[override]
         """Headers that keep caches from serving one store's response to another."""
-        return (self.header,)
+        return (conf.request_header,)
 
     def resolve(self, request: HttpRequest) -> StoreId | None:
-        value = request.headers.get(self.header)
-        return None if value is None else _as_store(value, f"the header {self.header}")
+        value = request.headers.get(conf.request_header)
+        return None if value is None else _as_store(value, f"the header {conf.request_header}")
 
 
 class SessionResolver(_OfMembers):
-    """Resolver that reads the store from the session."""
+    """Resolver that reads the store from the session, under ``REQUEST_SESSION_KEY``."""
 
     def resolve(self, request: HttpRequest) -> StoreId | None:
         session: SessionBase | None = getattr(request, "session", None)  # an API may have none
-        value = None if session is None else session.get(SESSION_KEY)
-        return None if value is None else _as_store(str(value), f"the session's {SESSION_KEY}")
+        value = None if session is None else session.get(conf.request_session_key)
+        return None if value is None else _as_store(str(value), f"the session's {conf.request_session_key}")
 
 
 class SubdomainResolver(_OfMembers):

@@ -292,7 +292,7 @@ def test_staff_of_several_stores_choose_one_at_a_time(
     question = client.get(f"{ADMIN}job/")
     assert "no-store" in question["Cache-Control"]
     text = question.content.decode()
-    assert "Choose a store" in text
+    assert "Choose one of your stores" in text
     assert "Salon 0" in text
     assert "Salon 1" in text
     assert "Salon 2" not in text
@@ -304,7 +304,7 @@ def test_staff_of_several_stores_choose_one_at_a_time(
     for rows in two:
         assert client.post(f"{ADMIN}job/", {"choose_store": str(rows.store)}).status_code == 302
         assert listed(client, "job") == {rows.job}
-    assert "Choose a store" in client.get(f"{ADMIN}job/?choose_store=1").content.decode()
+    assert "Choose one of your stores" in client.get(f"{ADMIN}job/?choose_store=1").content.decode()
 
 
 def test_what_was_asked_of_one_store_is_not_done_in_another(two: tuple[Rows, Rows]) -> None:

@@ -103,7 +103,7 @@ def test_values_are_converted() -> None:
         ({"REQUEST_STORE": "my app.Resolver"}, "REQUEST_STORE"),
         ({"REQUEST_STORE": "subdomain"}, "REQUEST_STORE.* a subdomain such as"),
         ({"REQUEST_STORE": "*.Salons.example/x"}, "REQUEST_STORE.* a domain in lower case"),
-        ({"REQUEST_WITHOUT_STORE": "ignore"}, "REQUEST_WITHOUT_STORE.* one of refuse, continue, not 'ignore'"),
+        ({"REQUEST_WITHOUT_STORE": "ignore"}, "REQUEST_WITHOUT_STORE.* one of choose, refuse, continue, not 'ignore'"),
         ({"PATHS_WITHOUT_STORE": ["/admin"]}, "PATHS_WITHOUT_STORE.* begin and end with a slash"),
         ({"PATHS_WITHOUT_STORE": "/admin/"}, "PATHS_WITHOUT_STORE.* a list of strings"),
         ({"MEMBERSHIP_MODEL": "Membership"}, "MEMBERSHIP_MODEL.*app_label.Model"),

@@ -117,7 +117,7 @@ def test_a_store_of_somebody_else_looks_like_one_that_does_not_exist(two: list[U
         assert get_as(user, how, two[0]).json() == expected(two, 0)
         for value in ("x", "drop-table" if how == "subdomain" else "1' OR 'a'='a", str(uuid4())[:-1]):
             response = get_as(user, how, value)
-            assert (response.status_code, b"must be the UUID of a store" in response.content) == (400, True)
+            assert (response.status_code, b"must be a UUID, the key of a store" in response.content) == (400, True)
     if how != "membership":
         with configured(REQUEST_STORE="*.testserver" if how == "subdomain" else how):
             assert signed_in(user).get("/hooked/").status_code == 403, "none is named"

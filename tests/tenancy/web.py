@@ -152,13 +152,13 @@ def signed_in(user: User | None, **options: Any) -> Client:
     return client
 
 
-def get_async(user: User, path: str) -> Any:
+def get_async(user: User, path: str, **options: Any) -> Any:
     """Send a request through the asynchronous handler."""
 
     async def send() -> HttpResponseBase:
         client = AsyncClient(raise_request_exception=False)
         await client.aforce_login(user)
-        return await client.get(path)
+        return await client.get(path, **options)
 
     return async_to_sync(send)()
 

@@ -14,7 +14,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import JobState, StoreId
 from salon_jobs.core.redaction import redacted
 from salon_jobs.core.units import duration, with_noun
-from salon_jobs.dashboard.labels import followed, store_names
+from salon_jobs.dashboard.labels import followed
 from salon_jobs.jobs.search import JobCriteria, NextAttempt, find_jobs, retries_ahead
 from salon_jobs.jobs.waiting import due_in, waiting_reasons
 from salon_jobs.management.arguments import add_options
@@ -22,6 +22,7 @@ from salon_jobs.management.output import Console, colour_of, instant, printable,
 from salon_jobs.management.subcommands import Subcommand, VerbSubcommand
 from salon_jobs.models import FollowUp, Job, JobError
 from salon_jobs.schedule.scheduler import tick_of
+from salon_jobs.tenancy.names import store_names
 from salon_jobs.verbs import verbs_of
 
 _DEFAULT_QUEUE: Final = "default"

@@ -11,12 +11,13 @@ from django.core.management.base import CommandError, CommandParser
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.records import JobState
 from salon_jobs.core.terminal import Painted
-from salon_jobs.dashboard.labels import pause_of, store_names
+from salon_jobs.dashboard.labels import pause_of
 from salon_jobs.jobs import limits
 from salon_jobs.management.arguments import add_options, unknown_names
 from salon_jobs.management.output import Console
 from salon_jobs.management.subcommands import Subcommand, VerbSubcommand
 from salon_jobs.models import Job, Limit
+from salon_jobs.tenancy.names import store_names
 from salon_jobs.verbs import verbs_of
 
 

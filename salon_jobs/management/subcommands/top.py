@@ -22,7 +22,6 @@ from django.utils import timezone
 from salon_jobs.core.errors import NotReady
 from salon_jobs.core.terminal import Painted, Screen
 from salon_jobs.core.units import about, duration, estimated, number, with_noun
-from salon_jobs.dashboard.labels import store_names
 from salon_jobs.dashboard.processes import ProcessAtWork, processes
 from salon_jobs.dashboard.queues import Waiting, waiting
 from salon_jobs.jobs.search import FailureKind, failure_kinds
@@ -32,6 +31,7 @@ from salon_jobs.management.output import Console, printable, table
 from salon_jobs.management.subcommands import Subcommand
 from salon_jobs.management.subcommands.statistics import described
 from salon_jobs.process.probe import Probe
+from salon_jobs.tenancy.names import store_names
 
 
 class Keys:
