@@ -27,18 +27,40 @@ from typing import Any, NoReturn
 
 import django.contrib.admin.views.main
 import django.contrib.auth.checks
+import django.contrib.auth.hashers
+import django.contrib.auth.password_validation
+import django.contrib.auth.tokens
+import django.contrib.auth.validators
+import django.contrib.contenttypes.checks
+import django.contrib.staticfiles.checks
+import django.contrib.staticfiles.finders
 import django.core.management.commands.makemigrations
 import django.core.management.commands.migrate
 import django.db.backends.postgresql.base
 import django.template.defaulttags
+import django.template.loader_tags
+import django.templatetags.i18n
+import django.views.debug
+import environ
 import health_check.views
 import pgtrigger.migrations
 from django.apps import apps
 from django.conf import settings
 
+import salon_jobs.brokers.aws.settings
+import salon_jobs.brokers.azure.settings
+import salon_jobs.brokers.nats.settings
+import salon_jobs.brokers.registry
 import salon_jobs.integrations.sentry
+import salon_jobs.jobs.pruning
+import salon_jobs.process.exposition
+import salon_jobs.process.health_server
+import salon_jobs.process.listener
+import salon_jobs.process.logs
 import salon_jobs.process.preflight
+import salon_jobs.process.reloader
 import salon_jobs.worker.runner
+from tests.forked_children import fork_children
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +132,7 @@ def run(program: Program) -> None:
             setattr(sys, f"__{name}__", stream)
     elif os.isatty(1):
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    fork_children()
     first, *others = program.words
     main = types.ModuleType("__main__")
     if first == "-c":

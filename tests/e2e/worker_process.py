@@ -61,6 +61,7 @@ class WorkerProcess:
                 "WORKER_DATABASE_URL": url,
                 "SALON_JOBS_OVERRIDES": json.dumps(settings),
                 "DJANGO_SETTINGS_MODULE": "tests.e2e.worker_settings",
+                **({"NEW_INTERPRETERS": "1"} if "FAULT" in settings else {}),
             },
         )
 

@@ -1,9 +1,9 @@
 """Project settings with the tests' tasks and the overrides in SALON_JOBS_OVERRIDES (JSON).
 
-With FAULT among them, worker processes die at their start as long as that file exists. With SPANS, they write their
-spans into that file. PATCHES maps dotted paths of constants to other values. DIES is a method, by dotted path, and a
-file: the first call that finds the file deletes it and raises SystemExit. APP is an additional app: its folder and its
-name.
+With FAULT among them, worker processes die at their start, in new interpreters, as long as that file exists. With
+SPANS, they write their spans into that file. PATCHES maps dotted paths of constants to other values. DIES is a method,
+by dotted path, and a file: the first call that finds the file deletes it and raises SystemExit. APP is an additional
+app: its folder and its name.
 """
 
 from __future__ import annotations
