@@ -9,6 +9,7 @@ from pathlib import Path
 import django
 
 from salon_jobs.backend import SalonJobsBackend
+from tests.e2e.worker_process import INHERITED
 from tests.interpreter import run_python
 
 SETTINGS = """
@@ -28,7 +29,7 @@ def python(
     """Run Python in a project with these settings."""
     (tmp_path / "a_project.py").write_text(SETTINGS.format(apps=apps, engine=engine))
     environment = {
-        **{name: value for name, value in os.environ.items() if name in ("HOME", "PATH", "TMPDIR")},
+        **{name: value for name, value in os.environ.items() if name in INHERITED},
         "DJANGO_SETTINGS_MODULE": "a_project",
         "PYTHONPATH": str(tmp_path),
     }

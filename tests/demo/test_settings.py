@@ -17,7 +17,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 from project import settings
-from tests.interpreter import ROOT, run_command
+from tests.interpreter import ROOT, run_python
 
 URLS = {
     "DATABASE_URL_MIGRATOR": "postgresql://migrator:p@127.0.0.1:1/salon",
@@ -37,9 +37,7 @@ def settings_of(command: str, environment: dict[str, str]) -> dict[str, Any]:
 def process(environment: dict[str, str], show: str) -> subprocess.CompletedProcess[str]:
     """Print an expression in a worker's process: for what settings start or import there."""
     code = f"import sys; sys.argv = ['manage.py', 'runworker']; from project import settings; print({show})"
-    return run_command(
-        sys.executable, "-c", code, environment={**settings.INHERITED_ENVIRONMENT, **URLS, **environment}
-    )
+    return run_python("-c", code, environment={**settings.INHERITED_ENVIRONMENT, **URLS, **environment})
 
 
 @pytest.mark.parametrize(
@@ -172,8 +170,6 @@ def test_consumers_come_from_the_environment() -> None:
 
 
 def test_help_needs_no_url() -> None:
-    done = run_command(
-        sys.executable, "manage.py", "runworker", "--help", environment=dict(settings.INHERITED_ENVIRONMENT)
-    )
+    done = run_python("manage.py", "runworker", "--help", environment=settings.INHERITED_ENVIRONMENT)
     assert done.returncode == 0, done.stderr
     assert "--with-scheduler" in done.stdout

@@ -19,16 +19,18 @@ STORES = ["/stream/", "/write/", "/stream/async/", "/write/async/", "/stream/syn
 FAILING = [*STORES, "/stream/failing/", "/stream/stopped/"]
 
 
-@pytest.mark.parametrize("pool", [1, 3])
 @pytest.mark.parametrize(
-    ("kind", "resets", "paths"),
+    ("kind", "resets", "paths", "pool"),
     [
-        ("stores", False, FAILING),
-        ("stores", True, STORES),
-        ("no stores", False, STORES),
-        pytest.param("plain Django", False, STORES, marks=pytest.mark.slow),
+        ("stores", False, FAILING, 1),
+        ("stores", True, STORES, 3),
+        ("no stores", False, STORES, 1),
+        pytest.param("stores", False, FAILING, 3, marks=pytest.mark.slow),
+        pytest.param("stores", True, STORES, 1, marks=pytest.mark.slow),
+        pytest.param("no stores", False, STORES, 3, marks=pytest.mark.slow),
+        pytest.param("plain Django", False, STORES, 1, marks=pytest.mark.slow),
+        pytest.param("plain Django", False, STORES, 3, marks=pytest.mark.slow),
     ],
-    ids=["stores", "stores, pool that resets", "no stores", "plain Django"],
 )
 def test_what_was_answered_is_there(
     stores: list[UUID], tmp_path: Path, kind: str, resets: bool, paths: list[str], pool: int
