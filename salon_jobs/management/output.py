@@ -225,29 +225,36 @@ class Console:
 
     def page(
         self,
+        value: object,
         title: str,
         state: str,
         *,
         notes: Sequence[tuple[str, str, str]],
         facts: Mapping[str, object],
         content: Mapping[str, object],
+        below: Sequence[str] = (),
     ) -> None:
-        """Write one object: its title and state, notes (label, text, colour), facts, and content in full.
+        """Write one object: its title and state, notes (label, text, colour), facts, content in full, and more lines.
 
-        Leaves out what is empty. Writes content that is not text as JSON.
+        Leaves out what is empty. Writes content that is not text as JSON, and with ``--json`` only the value.
         """
+        if self["json"]:
+            self.write(_json(value))
+            return
         paint = self.screen.paint
         self.write(f"{paint(printable(title), 'bold')} {paint(*colour_of(state))}")
         for label, text, colour in notes:
             if text:
                 self.write(paint(printable_lines(f"{label}: {text}"), colour))
         self.write("")
-        for line in aligned({name: value for name, value in facts.items() if value not in (None, "")}, self.screen):
+        for line in aligned({name: fact for name, fact in facts.items() if fact not in (None, "")}, self.screen):
             self.write(line)
-        for name, value in content.items():
-            if value not in ("", {}):
-                text = value if isinstance(value, str) else _json(value, ensure_ascii=False)
+        for name, part in content.items():
+            if part not in ("", {}):
+                text = part if isinstance(part, str) else _json(part, ensure_ascii=False)
                 self.write(f"\n{paint(name, 'bold')}\n{printable_lines(text)}")
+        for line in below:
+            self.write(line)
 
     def confirm(
         self, question: str, *, unless: str = "yes", otherwise: str = "nothing was changed", remedy: str = "pass --yes"

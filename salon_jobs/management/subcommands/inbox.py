@@ -52,10 +52,8 @@ class Inbox(Subcommand):
                 if row is None:
                     raise CommandError(f"the inbox has no message {ids[0]}")
                 raw = shown_text(row["raw"])
-                if console["json"]:
-                    console.result({**row, "raw": raw}, "")
-                    return
                 console.page(
+                    {**row, "raw": raw},
                     f"incoming message {row['id']} {row['event']}",
                     row["status"],
                     notes=[("reason", row["reason"], "red")],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -152,14 +151,21 @@ class ShowJob(Subcommand):
         payload = redacted(job.payload, conf.redact)
         ahead = retries_ahead(job, now)
         waits = waiting_reasons([job], using=using, now=now, store_name=_name).get(job.pk)
-        if console["json"]:
-            fields = {field.attname: getattr(job, field.attname) for field in Job._meta.concrete_fields}
-            more = {"payload": payload, "cron_entry": tick and tick.entry, "follow_up": then, "waiting": waits}
-            console.result({**fields, **more, "retries_ahead": list(map(asdict, ahead)), "errors": errors}, "")
-            return
+        fields = {field.attname: getattr(job, field.attname) for field in Job._meta.concrete_fields}
+        more = {"payload": payload, "cron_entry": tick and tick.entry, "follow_up": then, "waiting": waits}
+        shown: list[str] = []
+        text_before = ""
+        for error in reversed(errors):
+            code = f" ({error['code']})" if error["code"] else ""
+            head = f"attempt {error['attempt']} failed at {instant(error['occurred_at'])}{code}"
+            text = error["traceback"] or ": ".join((error["error_class"].rpartition(".")[2], error["message"]))
+            shown.append(f"\n{console.screen.paint(printable(head), 'bold')}")
+            shown.append("the same error as above" if text == text_before else printable_lines(text))
+            text_before = text
         waited = None if job.claimed_at is None or job.started_at is None else job.started_at - job.claimed_at
         is_running = job.state == JobState.RUNNING
         console.page(
+            {**fields, **more, "retries_ahead": list(map(asdict, ahead)), "errors": errors},
             f"job {job.pk} {job.task}",
             job.timeliness,
             notes=[
@@ -189,16 +195,9 @@ class ShowJob(Subcommand):
                 "rescues": job.rescues or None,
                 "next attempts": _retries(ahead, now) if job.attempts else None,
             },
-            content={"payload": json.dumps(payload, indent=2, default=str, ensure_ascii=False)},
+            content={"payload": payload or "{}"},
+            below=shown,
         )
-        shown_before = ""
-        for error in reversed(errors):
-            code = f" ({error['code']})" if error["code"] else ""
-            head = f"attempt {error['attempt']} failed at {instant(error['occurred_at'])}{code}"
-            console.write(f"\n{console.screen.paint(printable(head), 'bold')}")
-            text = error["traceback"] or ": ".join((error["error_class"].rpartition(".")[2], error["message"]))
-            console.write("the same error as above" if text == shown_before else printable_lines(text))
-            shown_before = text
 
 
 def _name(store: StoreId) -> str:

@@ -112,17 +112,15 @@ class ShowMessage(Subcommand):
         holder = None
         if message["status"] in ("pending", "failed"):
             holder = blocker_of(number, message["aggregate_type"], message["aggregate_id"], using=using)
-        if console["json"]:
-            columns = ("head_id", "status", "retry_count", "retry_at", "since", "code", "error")
-            blocked_by = holder and {name: getattr(holder, name) for name in columns}
-            console.result({**message, **hidden, "waiting": waiting, "blocked_by": blocked_by}, "")
-            return
+        columns = ("head_id", "status", "retry_count", "retry_at", "since", "code", "error")
+        blocked_by = holder and {name: getattr(holder, name) for name in columns}
         blocked = ""
         if holder is not None:
             by_itself = holder.head_id == number
             by = "its aggregate, by this message" if by_itself else f"by message {holder.head_id}"
             blocked = f"{by}: {holder.status} since {instant(holder.since)}"
         console.page(
+            {**message, **hidden, "waiting": waiting, "blocked_by": blocked_by},
             f"message {number} {message['event']}",
             message["status"],
             notes=[
