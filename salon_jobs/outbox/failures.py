@@ -18,11 +18,9 @@ from salon_jobs.core.error_report import shown_message
 from salon_jobs.core.events import log_event
 from salon_jobs.core.tracing import MessageFailure, report_failure
 from salon_jobs.db.statements import hot
-from salon_jobs.outbox.queries import identities
+from salon_jobs.outbox.queries import LONGEST_CODE, LONGEST_ERROR, identities
 
 _LONGEST_WAIT: Final = timedelta(hours=1)
-_LONGEST_ERROR: Final = 4000
-_LONGEST_CODE: Final = 64
 # Retries per second and destination of messages that nothing accepts: each costs about half a millisecond, which the
 # other messages of the destination need.
 _RETRIES_PER_S: Final = 200
@@ -68,8 +66,8 @@ def write_failures(failures: Sequence[Failure], *, owner: int, on_hold: int, usi
         new = {row[0] for row in hot("block_unresolvable", parameters, using=using)}
         newly_blocked = [each for each in unresolvable if each.message.id in new and not each.answer.quiet]
         if newly_blocked:  # one line for those found together, naming the first
-            fields = {**_log_fields(newly_blocked[0]), "messages": len(newly_blocked)}
-            log_event(logging.WARNING, events.MESSAGES_UNRESOLVABLE, **fields)
+            first = _log_fields(newly_blocked[0])
+            log_event(logging.WARNING, events.MESSAGES_UNRESOLVABLE, **first, messages=len(newly_blocked))
     if charged:
         attempts = {
             "tries": [failure.tries for failure in charged],
@@ -82,12 +80,12 @@ def write_failures(failures: Sequence[Failure], *, owner: int, on_hold: int, usi
             ids = [failure.message.id for failure in charged]
             types = [failure.message.aggregate_type for failure in charged]
             aggregates = [failure.message.aggregate_id for failure in charged]
-            codes = [failure.answer.code[:_LONGEST_CODE] for failure in charged]
+            codes = [failure.answer.code[:LONGEST_CODE] for failure in charged]
             hot("unblock", {"heads": ids, "types": types, "aggregates": aggregates}, using=using)
             hot("block", {"ids": ids, "codes": codes}, using=using)
         new |= written
         for failure in charged:
-            fields = {**_log_fields(failure), "attempt": failure.tries}
+            fields: dict[str, Any] = {**_log_fields(failure), "attempt": failure.tries}
             if not failure.final:
                 retry_in_s = round(failure.wait.total_seconds(), 1)
                 log_event(logging.WARNING, events.MESSAGE_RETRIED, **fields, retry_in_s=retry_in_s)
@@ -102,8 +100,8 @@ def write_failures(failures: Sequence[Failure], *, owner: int, on_hold: int, usi
 def _parameters(failures: Sequence[Failure], owner: int) -> dict[str, Any]:
     return {
         **identities([failure.message for failure in failures]),
-        "codes": [failure.answer.code[:_LONGEST_CODE] for failure in failures],
-        "errors": [shown_message(str(failure.answer))[:_LONGEST_ERROR] for failure in failures],
+        "codes": [failure.answer.code[:LONGEST_CODE] for failure in failures],
+        "errors": [shown_message(str(failure.answer))[:LONGEST_ERROR] for failure in failures],
         "owner": owner,
     }
 

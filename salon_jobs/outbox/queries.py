@@ -91,18 +91,18 @@ def fetch_heads(ids: Sequence[int], *, using: str) -> dict[int, OutgoingMessage]
 
 
 def fetch_aggregate(
-    aggregate_type: str, aggregate_id: str, *, after: int, upto: int, take: int, using: str
+    destination: str, aggregate_id: str, *, after: int, upto: int, take: int, using: str
 ) -> list[OutgoingMessage]:
     """Return the messages of one aggregate that ``fetch`` left out while it was blocked."""
-    aggregate = {"aggregate_type": aggregate_type, "aggregate_id": aggregate_id}
+    aggregate = {"aggregate_type": destination, "aggregate_id": aggregate_id}
     return _messages("fetch_aggregate", {**aggregate, "after": after, "upto": upto, "take": take}, using=using)
 
 
 def fetch_passed_over(
-    aggregate_type: str, partition: int, *, upto: int, in_memory: Iterable[int], take: int, using: str
+    destination: str, partition: int, *, upto: int, in_memory: Iterable[int], take: int, using: str
 ) -> list[OutgoingMessage]:
     """Return pending messages up to an ID that nothing accounts for."""
-    partition_of = {"aggregate_type": aggregate_type, "partition": partition}
+    partition_of = {"aggregate_type": destination, "partition": partition}
     parameters = {**partition_of, "upto": upto, "in_memory": list(in_memory), "take": take}
     return _messages("fetch_passed_over", parameters, using=using)
 
@@ -204,9 +204,9 @@ def grant_tokens(wanted: Sequence[tuple[str, int, int]], *, using: str) -> dict[
     return dict(hot("grant_tokens", {"types": names, "wanted": counts, "rates": rates}, using=using))
 
 
-def write_outage(aggregate_type: str, outage: PublishFailure | None, *, using: str) -> None:
+def write_outage(destination: str, outage: PublishFailure | None, *, using: str) -> None:
     """Record that a destination is unreachable, or (None) that it answers again."""
-    row = DestinationState.objects.using(using).filter(aggregate_type=aggregate_type)
+    row = DestinationState.objects.using(using).filter(pk=destination)
     if outage is None:
         row.update(outage_since=None, outage_code="", outage="")
     else:
