@@ -150,7 +150,8 @@ def _roles(value: Any) -> Roles:
         roles = Roles(**given)
     except ValueError as error:
         raise ConfigurationError(f"SALON_JOBS['ROLES']['extra_owners'] must be {error}") from None
-    for name in roles.names:
+    role_names: tuple[Any, ...] = roles.names
+    for name in role_names:
         if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name):
             raise ConfigurationError(f"SALON_JOBS['ROLES']: {name!r} is not a plain lower-case role name")
     return roles

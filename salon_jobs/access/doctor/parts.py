@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from django.apps import apps
 from django.db import connections, models
@@ -185,7 +185,7 @@ def _parts_of_models(catalogue: Catalogue, declared: Declaration) -> Iterator[Pa
     db.pg_version = catalogue.version
     editor = db.schema_editor(collect_sql=True)
     for model in apps.get_app_config("salon_jobs").get_models():
-        meta: Any = model._meta
+        meta = cast("Any", model._meta)
         table = declared.relations.get(meta.db_table)
         if table is None or not meta.managed or meta.proxy:
             continue
@@ -196,24 +196,23 @@ def _parts_of_models(catalogue: Catalogue, declared: Declaration) -> Iterator[Pa
             yield Part("index" if text == create else "constraint", table, each.name, text, (create,))
         unnamed = [f"PRIMARY KEY ({identifiers(field.column for field in meta.pk_fields)})"]
         for field in meta.local_concrete_fields:
-            kind = re.sub(r"^\w+", lambda word: _TYPES.get(word[0], word[0]), field.db_type(db) or "")
-            # Django makes generated columns without NOT NULL.
-            required = "" if field.null or isinstance(field, models.GeneratedField) else "NOT NULL"
-            yield Part("column", table, field.column, f"{kind}\n{required}\n{_filled(field, editor)}")
+            yield Part("column", table, field.column, "\n".join(_column(field, editor)))
             unnamed += [f"UNIQUE ({identifier(field.column)})"] if field._unique else []
             unnamed += [f"CHECK ({check})"] if (check := field.db_check(db)) else []
         for text in unnamed:
             yield Part("constraint", table, "", text, (f"{add}{text}",))
 
 
-def _filled(field: Any, editor: Any) -> str:
-    """Return what fills a column for which a statement has no value; empty: nothing."""
-    if suffix := field.db_type_suffix(editor.connection):
-        return str(suffix)
-    if isinstance(field, models.GeneratedField):
-        (sql, values), text = field.generated_sql(editor.connection), "GENERATED ALWAYS AS ({}) STORED"
+def _column(field: Any, editor: Any) -> tuple[str, str, str]:
+    """Return the type of a field's column, NOT NULL, and what fills it where a statement has no value."""
+
+    def written(sql: str, values: Iterable[Any]) -> str:
+        return sql % tuple(str(editor.quote_value(value)) for value in values)
+
+    kind = re.sub(r"^\w+", lambda word: _TYPES.get(word[0], word[0]), field.db_type(editor.connection) or "")
+    required, filled = "" if field.null else "NOT NULL", str(field.db_type_suffix(editor.connection) or "")
+    if isinstance(field, models.GeneratedField):  # which Django makes without NOT NULL
+        required, filled = "", f"GENERATED ALWAYS AS ({written(*field.generated_sql(editor.connection))}) STORED"
     elif field.has_db_default():
-        (sql, values), text = editor.db_default_sql(field), "DEFAULT {}"
-    else:
-        return ""
-    return text.format(sql % tuple(str(editor.quote_value(value)) for value in values))
+        filled = f"DEFAULT {written(*editor.db_default_sql(field))}"
+    return kind, required, filled
