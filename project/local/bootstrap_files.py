@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from django.conf import settings
+
 from salon_jobs.access.bootstrap import build_scripts, render_psql
 from salon_jobs.conf import Roles
 
@@ -18,4 +20,5 @@ def bootstrap_file() -> str:
 
 
 if __name__ == "__main__":
+    settings.configure(DATABASES={"default": {}})  # the roles are the same whatever the settings say
     FILE.write_text(bootstrap_file(), encoding="utf-8")
