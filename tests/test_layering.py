@@ -80,7 +80,6 @@ DOORS = {
     "salon_jobs.db.connections": 2,
     "salon_jobs.db.router": 1,
     "salon_jobs.integrations.health_check": 1,
-    "salon_jobs.jobs.fan_out": 1,
     "salon_jobs.management.output": 1,
     "salon_jobs.management.service": 1,
     "salon_jobs.process.web_roles": 1,

@@ -43,8 +43,7 @@ class RoleScript:
     @property
     def _guarded(self) -> str:
         """Roles of which this one must not be a member."""
-        is_runtime = not self.spec.owns_schema and not self.spec.owns_functions
-        return _names(name for spec, name in self.roles if is_runtime and (spec.owns_schema or spec.owns_functions))
+        return _names(name for spec, name in self.roles if spec.is_guarded and not self.spec.is_guarded)
 
     def guard(self, database: str | None = None) -> str:
         """Return the statement that rejects a role used by another database, with ``ROLE_TAKEN`` and a hint for psql.
@@ -78,8 +77,8 @@ class RoleScript:
             yield _call("revoke_memberships", literal(self.name), self._guarded)
             yield f"REVOKE ALL ON SCHEMA {SCHEMA} FROM {role}"
             yield _on_database("REVOKE ALL ON", f"FROM {role}")
-        if not spec.owns_schema:
-            yield f"GRANT USAGE ON SCHEMA {SCHEMA} TO {role}"
+        for privilege in spec.schema_privileges:
+            yield f"GRANT {privilege} ON SCHEMA {SCHEMA} TO {role}"
         for privilege in spec.database_privileges:
             yield _on_database(f"GRANT {privilege} ON", f"TO {role}")
         for setting in spec.settings:

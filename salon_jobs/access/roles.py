@@ -82,12 +82,21 @@ class RoleSpec:
         return f"ALTER ROLE {identifier(name)} {' '.join(self.attributes)}"
 
     @property
+    def is_guarded(self) -> bool:
+        """Whether no other role may become it."""
+        return self.owns_schema or self.owns_functions
+
+    @property
     def database_privileges(self) -> tuple[str, ...]:
         return () if self.owns_functions else ("CONNECT",)
 
+    @property
+    def schema_privileges(self) -> tuple[str, ...]:
+        return () if self.owns_schema else ("USAGE",)
+
     def default_privileges(self, name: str, migrator: str) -> tuple[DefaultPrivileges, ...]:
         """Return the role's privileges on new objects, or what its own new objects withhold from PUBLIC."""
-        if self.owns_schema or self.owns_functions:
+        if self.is_guarded:
             types = (DefaultPrivileges(creator=name, kind="TYPES", privileges=("USAGE",)),) if self.owns_schema else ()
             return (DefaultPrivileges(creator=name, kind="FUNCTIONS", privileges=("EXECUTE",)), *types)
         if not self.business_dml:

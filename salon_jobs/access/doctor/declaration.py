@@ -68,7 +68,7 @@ class Declaration:
     @property
     def guarded(self) -> tuple[str, ...]:
         """Roles that no other may become: the migrator and the owners."""
-        return tuple(name for spec, name in self.named if spec.owns_functions or spec.owns_schema)
+        return tuple(name for spec, name in self.named if spec.is_guarded)
 
     @property
     def default_privileges(self) -> tuple[DefaultPrivileges, ...]:

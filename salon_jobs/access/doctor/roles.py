@@ -136,7 +136,7 @@ def compare_containers(catalogue: Catalogue, declared: Declaration) -> Iterable[
             yield from each.compare_rights(expected, rights)
         elif each.kind == "SCHEMA" and each.schema == SCHEMA:
             yield from each.compare_owner(declared.owner)
-            expected = {Right(name, "USAGE") for spec, name in declared.named if not spec.owns_schema}
+            expected = {Right(name, what) for spec, name in declared.named for what in spec.schema_privileges}
             yield from each.compare_rights(expected, (rights | creating) - of_owner)
         elif each.kind == "SCHEMA":
             if each.owner in (*declared.runtime, *declared.owner_roles):
