@@ -114,7 +114,17 @@ def unpark(
     ended, the aggregate simply continues. Role: operator, worker. Raises OptionInvalid unless exactly one of the two is
     given.
     """
-    named = _checked_aggregates(aggregates)
+    if not isinstance(aggregates, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise OptionInvalid(f"aggregates are pairs of aggregate type and aggregate ID, not {shown(aggregates)}")
+    named: dict[tuple[str, str], None] = {}
+    for each in aggregates:
+        match each:
+            case (str(type_), str(id_)):
+                check_text("aggregate_type", type_, LONGEST)
+                check_text("aggregate_id", id_, LONGEST, least=0)
+                named[type_, id_] = None
+            case _:  # pyright: ignore[reportUnnecessaryComparison]
+                raise OptionInvalid(f"an aggregate is a pair of aggregate type and aggregate ID, not {shown(each)}")
     if aggregate_type is not None:
         check_text("aggregate_type", aggregate_type, LONGEST)
     if bool(named) == bool(aggregate_type):
@@ -133,22 +143,6 @@ def unpark(
     results = [ActionResult(heads[each.id], each.changed, each.detail) for each in retry_heads(heads, using=alias)]
     blocked = set(heads.values())
     return [*results, *(ActionResult(pair, False, "it is not blocked") for pair in named if pair not in blocked)]
-
-
-def _checked_aggregates(aggregates: Iterable[object]) -> list[tuple[str, str]]:
-    """Return the pairs, each once. Raises OptionInvalid for anything else."""
-    if not isinstance(aggregates, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise OptionInvalid(f"aggregates are pairs of aggregate type and aggregate ID, not {shown(aggregates)}")
-    pairs: dict[tuple[str, str], None] = {}
-    for each in aggregates:
-        match each:
-            case (str(type_), str(id_)):
-                check_text("aggregate_type", type_, LONGEST)
-                check_text("aggregate_id", id_, LONGEST, least=0)
-                pairs[type_, id_] = None
-            case _:
-                raise OptionInvalid(f"an aggregate is a pair of aggregate type and aggregate ID, not {shown(each)}")
-    return list(pairs)
 
 
 def retry_heads(heads: Iterable[int], *, using: str | None = None) -> list[ActionResult[int]]:

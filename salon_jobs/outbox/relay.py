@@ -101,8 +101,6 @@ class Relay(Loop):
     def poll(self) -> float:
         """Do one round; return how long to wait for news, in seconds. Raises database errors."""
         try:
-            if not self._process_id:
-                self._begin()
             wait_s = self._do_round()
         except Error:
             raise
@@ -118,6 +116,13 @@ class Relay(Loop):
 
     def _do_round(self) -> float:
         """Relay what is there; return how long to wait for news, in seconds."""
+        if not self._process_id:
+            self._process_id = self._owner()
+            self._ownership = Ownership(self._process_id, using=self.using)
+            self._marker.start()
+            self._listener.start()
+            self._pruner.start()
+            self._publishers.start()
         if not self._ownership.due_in_s:
             self._beat()
         self._write_failures()
@@ -252,14 +257,6 @@ class Relay(Loop):
         if news == emit.OPERATOR:
             self._refresh_at = min(self._refresh_at, self._heard)
         self.wake()
-
-    def _begin(self) -> None:
-        self._process_id = self._owner()
-        self._ownership = Ownership(self._process_id, using=self.using)
-        self._marker.start()
-        self._listener.start()
-        self._pruner.start()
-        self._publishers.start()
 
     def _beat(self) -> None:
         """Send a heartbeat for the partitions, stop what was lost, serve what was gained, release what has to go."""
