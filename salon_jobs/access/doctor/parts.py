@@ -75,7 +75,13 @@ def compare_parts(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift
     Also those that call functions or operators of somebody else: they may look as declared all the same, since the
     server shows a cast and not the function that does it.
     """
-    expected = (*_policies(declared), *_triggers(declared), *_parts_of_models(catalogue, declared), *_keys(declared))
+    triggers = [
+        Part("trigger", table, trigger.name, trigger.create, tuple(trigger.replace()))
+        for function in declared.functions
+        for trigger in function.triggers
+        if (table := declared.relations.get(trigger.table))
+    ]
+    expected = (*_policies(declared), *triggers, *_parts_of_models(catalogue, declared), *_keys(declared))
     return _compare(catalogue, declared, expected, [*_KINDS])
 
 
@@ -152,13 +158,6 @@ def _policies(declared: Declaration) -> Iterator[Part]:
     for access, table in declared.present:
         for policy in access.policies:
             yield Part("policy", table, policy.name, policy.text, (policy.create(table.sql),))
-
-
-def _triggers(declared: Declaration) -> Iterator[Part]:
-    for function in declared.functions:
-        for trigger in function.triggers:
-            if table := declared.relations.get(trigger.table):
-                yield Part("trigger", table, trigger.name, trigger.create, tuple(trigger.replace()))
 
 
 def _keys(declared: Declaration) -> Iterator[Part]:
