@@ -84,7 +84,8 @@ class TaskHandler:
     def task(self) -> AnyTask:
         """The declared task: the one that its module holds, or else the first that was made of the function."""
         if self._declared is None:
-            found = _held(self.func.__module__, self.func.__qualname__)
+            module: object = sys.modules.get(self.func.__module__)
+            found = reduce(lambda held, name: getattr(held, name, None), self.func.__qualname__.split("."), module)
             if not is_task(found) or found.func is not self.func:
                 return self._first
             self._declared = found
@@ -243,12 +244,8 @@ class TaskHandler:
 _is_logged: ContextVar[bool] = ContextVar("salon_jobs_failure_is_logged", default=False)
 
 
-def _is_first(record: logging.LogRecord) -> bool:
-    return record.levelno < logging.ERROR or not _is_logged.get()
-
-
 # One failure is one record: Django's own says less.
-logging.getLogger(LOGGER).addFilter(_is_first)
+logging.getLogger(LOGGER).addFilter(lambda record: record.levelno < logging.ERROR or not _is_logged.get())
 
 
 def keep_result(task: AnyTask) -> timedelta:
@@ -344,11 +341,6 @@ def _ended(
         last = TaskError(exception_class_path=described.error_class, traceback=described.traceback)
         update(result, errors=[*result.errors, last])
     return result
-
-
-def _held(module: str, qualname: str) -> object:
-    """Return what a loaded module holds under a name, or None."""
-    return reduce(lambda found, name: getattr(found, name, None), qualname.split("."), sys.modules.get(module))
 
 
 def _can_import(path: str) -> bool:

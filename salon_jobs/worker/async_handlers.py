@@ -27,7 +27,7 @@ from salon_jobs.worker.forks import end_copy
 R = TypeVar("R")
 
 
-def run_coroutine(coroutine: Coroutine[Any, Any, R], cancellable: Callable[[Callable[[], None]], None]) -> R:
+def run_coroutine(coroutine: Coroutine[Any, Any, R], cancellable: Callable[[Callable[[], object]], None]) -> R:
     """Run a coroutine on the process's event loop, in a copy of the caller's context, and wait for its end.
 
     Before anything runs, ``cancellable`` receives a function that cancels it from any thread. Tasks that it leaves
@@ -49,17 +49,14 @@ class _Run:
         self.tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         self.context = Context()
 
-    def wait(self, cancellable: Callable[[Callable[[], None]], None]) -> Any:
+    def wait(self, cancellable: Callable[[Callable[[], object]], None]) -> Any:
         """Serve the synchronous parts until all tasks have ended; return or raise what the coroutine did."""
-        cancellable(self._cancel_soon)
+        cancellable(lambda: self._loop.call_soon_threadsafe(self._cancel))
         with without_a_loop_afterwards():
             ended = asyncio.run_coroutine_threadsafe(self._run_all(), self._loop)
             ended.add_done_callback(self._thread.release)
             self._thread.serve()
         return ended.result().result()
-
-    def _cancel_soon(self) -> None:
-        self._loop.call_soon_threadsafe(self._cancel)
 
     def _cancel(self) -> None:
         self._cancelled = True

@@ -172,7 +172,7 @@ def call_handler(arguments: dict[str, Any], running: RunningJob) -> None:
     end_copy()
     if task.is_async:
 
-        def allow_interrupt(cancel: Callable[[], None]) -> None:
+        def allow_interrupt(cancel: Callable[[], object]) -> None:
             running.cancel_coroutine = cancel
             if running.interrupted_by is not None:  # just before
                 cancel()

@@ -86,29 +86,23 @@ class Rescuer:
                 self._servers.add(tuple(server))
                 self._blind_until = self._clock() + silence.total_seconds()
                 return RescueCounts()
+            counts: list[RescueCounts] = []
             # In any order, since what is held up may take all the time there is.
-            counts = [
-                self._rescue(process_id, silence, until=asked + _ROUND_S)
-                for process_id in random.sample(dead, len(dead))
-            ]
+            for process_id in random.sample(dead, len(dead)):
+                if self._clock() > asked + _ROUND_S:
+                    break
+                try:
+                    counts.append(rescue_process(process_id, silence, using=self._using))
+                except OperationalError as error:
+                    if not is_held_up(error):
+                        raise
+                    if process_id not in self._held_up:
+                        self._held_up.add(process_id)
+                        log_held_up(process_id, error)
         except DatabaseError:
             self._blind_until = self._clock() + silence.total_seconds()
             raise
         return RescueCounts(*map(sum, zip(*counts, strict=True)))
-
-    def _rescue(self, process_id: int, silence: timedelta, *, until: float) -> RescueCounts:
-        """Rescue one process's jobs, unless the round has lasted long enough or its row is held up."""
-        if self._clock() > until:
-            return RescueCounts()
-        try:
-            return rescue_process(process_id, silence, using=self._using)
-        except OperationalError as error:
-            if not is_held_up(error):
-                raise
-            if process_id not in self._held_up:
-                self._held_up.add(process_id)
-                log_held_up(process_id, error)
-            return RescueCounts()
 
 
 def rescue_process(
