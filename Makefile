@@ -20,12 +20,12 @@ COMPILE = $(UV) pip compile pyproject.toml --quiet --universal --python-version 
 PYTEST = $(BIN)/python -m project.local.postgres --no-fsync --run $(BIN)/python -m pytest
 QUICK = -m "not image and not system and not slow"
 ALL = -m "not image and not system" --hypothesis-profile=full
-# Five parts that end at about the same time: processes and pages that are followed, the demo and the benchmark, brokers,
-# relays, and the rest, which needs little more than the database.
-END_TO_END_TESTS := tests/e2e tests/docs tests/deployment tests/migrations tests/typing
-PROCESS_TESTS := tests/demo tests/process tests/test_benchmarks.py
+# Five parts that end at about the same time: workers and migrations, what is started and followed in other ways (typing
+# last, when mypy has its cache), brokers, relays, and the rest, which needs little more than the database.
+END_TO_END_TESTS := tests/e2e tests/migrations
+PROCESS_TESTS := tests/demo tests/process tests/docs tests/deployment tests/integrations tests/test_benchmarks.py tests/typing
 BROKER_TESTS := tests/access tests/brokers tests/inbox
-OUTBOX_TESTS := tests/admin tests/integrations tests/outbox tests/plans
+OUTBOX_TESTS := tests/admin tests/outbox tests/plans
 PARTS = $(if $(PYTEST_ARGS),tests-chosen,tests-end-to-end tests-of-processes tests-of-brokers tests-of-the-outbox tests-of-the-rest)
 CHAOS_TESTS := tests/system/test_chaos.py tests/system/test_failover.py
 

@@ -97,9 +97,9 @@ class Running:
     def check(self) -> None:
         """Raise ProcessFailed when one ended by itself."""
         for process in self._processes:
-            if process.poll() is not None:
+            if (status := process.poll()) is not None:
                 text = self.log.read_text(errors="replace")[-3000:]
-                raise ProcessFailed(f"{self._command} ended with {process.returncode}:\n{text}")
+                raise ProcessFailed(f"{self._command} ended with {status}:\n{text}")
 
     def __enter__(self) -> Self:
         """Own a running process."""

@@ -168,7 +168,6 @@ def test_what_needs_a_person_reaches_sentry_once_each_grouped_by_event() -> None
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
-        ({"SENTRY_LEVEL": "error"}, {name for name, level in (ONCE | EACH).items() if level >= ERROR}),
         ({"SENTRY_LEVEL": "critical"}, {"thread_died"}),
         ({"SENTRY_SAMPLE_RATE": "0"}, set[str]()),
         # What is written to the output is another question.

@@ -90,7 +90,7 @@ def test_a_changed_task_runs_anew_and_no_job_is_lost(tmp_path: Path) -> None:
         assert worker.end() == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
 def test_nothing_outlives_the_reloader(tmp_path: Path, number: signal.Signals) -> None:
     with Shop(tmp_path).worker() as worker:
         supervisor = int(worker.wait_for("process_started", kind="supervisor")["pid"])
