@@ -10,10 +10,12 @@ from typing import Any
 from django.apps import AppConfig, apps
 from django.core.checks import Tags, register
 from django.core.exceptions import ImproperlyConfigured
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
 from django.db.models.signals import pre_migrate
 from django.utils.module_loading import autodiscover_modules, import_string
 
-from salon_jobs.conf import given_keys, is_given, task_backends
+from salon_jobs.conf import debug, given_keys, is_given, task_backends
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 
@@ -52,6 +54,7 @@ class SalonJobsConfig(AppConfig):
             from salon_jobs.tenancy.request import watch_requests  # noqa: PLC0415
 
             watch_requests()
+            connection_created.connect(_require_store, dispatch_uid="salon_jobs.strict")
         pre_migrate.connect(_late("process.preflight.require_roles"), sender=self, weak=False)
         # A worker imports their tasks by name, so the backends must be loaded even if no module has imported them.
         for path in task_backends():
@@ -70,6 +73,15 @@ def _late(path: str) -> Callable[..., Any]:
         return import_string(f"salon_jobs.{path}")(**options)
 
     return call
+
+
+def _require_store(connection: BaseDatabaseWrapper, **options: Any) -> None:
+    """Have a new connection of DATABASE refuse statements on stores' tables outside a store, where STRICT applies."""
+    if connection.alias == conf.database:
+        # Django's test runner and pytest-django collect the mails of tests in an outbox.
+        is_test = hasattr(sys.modules.get("django.core.mail"), "outbox")
+        if (debug() or is_test) if conf.strict is None else conf.strict:
+            _late("access.strict.refuse_without_store")(connection=connection)
 
 
 def _install_sentry() -> None:

@@ -74,6 +74,7 @@ OWNERS = {
 # How often at most a module reads the setting DATABASE: where calls come in. Below, it is a parameter (``using``).
 DOORS = {
     "salon_jobs.admin.base": 1,
+    "salon_jobs.apps": 1,
     "salon_jobs.backend": 1,
     "salon_jobs.checks": 3,
     "salon_jobs.checks.bounds": 1,

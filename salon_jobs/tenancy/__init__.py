@@ -1,5 +1,6 @@
 """The store on the connection; no other code sets it."""
 
+from salon_jobs.tenancy.active import expect_no_rows as expect_no_rows
 from salon_jobs.tenancy.context import carry_store as carry_store
 from salon_jobs.tenancy.context import reset_store as reset_store
 from salon_jobs.tenancy.request import without_store as without_store

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Final, Self, TypeVar
 
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -104,6 +104,11 @@ class ActiveContext(StatementGuard):
             if isinstance(wrapper, ActiveContext):
                 wrapper.check_holder()
 
+    @property
+    def covers_next_statement(self) -> bool:
+        """Whether the next statement of the code inside runs as the store; without ``atomic``, not every one does."""
+        return self.in_session or self.by_statement or not is_between_transactions(self.connection)
+
     def open(self) -> None:
         """Become the innermost surrounding context, and wrap the connection's statements."""
         self.is_open = True
@@ -137,7 +142,7 @@ class ActiveContext(StatementGuard):
         self.check_holder()
         if innermost(self.connection) is not self:
             return execute(statement, params, many, context)
-        if self.by_statement and _between_transactions(self.connection):
+        if self.by_statement and is_between_transactions(self.connection):
             with transaction.atomic(using=self.connection.alias):
                 guc.set_local(self.connection, self.store)
                 return execute(statement, params, many, context)
@@ -211,6 +216,19 @@ def forget_closed() -> None:
     _surrounding.set(tuple(context for context in _surrounding.get() if context.is_open))
 
 
+expects_no_rows: Final[ContextVar[bool]] = ContextVar("salon_jobs_expects_no_rows", default=False)
+
+
+@contextmanager
+def expect_no_rows() -> Generator[None]:
+    """Inside, statements on stores' tables may run without a store, and see no rows, where ``STRICT`` refuses them."""
+    token = expects_no_rows.set(True)
+    try:
+        yield
+    finally:
+        expects_no_rows.reset(token)
+
+
 def innermost(connection: BaseDatabaseWrapper) -> ActiveContext | None:
     """Return the innermost surrounding context that is open on this connection."""
     for context in reversed(_surrounding.get()):
@@ -270,7 +288,8 @@ class _InStore:
             self._function()
 
 
-def _between_transactions(connection: BaseDatabaseWrapper) -> bool:
+def is_between_transactions(connection: BaseDatabaseWrapper) -> bool:
+    """Return whether the next statement is a transaction by itself."""
     return not connection.in_atomic_block and connection.get_autocommit() and not in_transaction(connection)
 
 

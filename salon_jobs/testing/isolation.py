@@ -19,7 +19,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.core.records import GivenStore, StoreId
 from salon_jobs.db.connections import alias_of, can_run
-from salon_jobs.tenancy import guc
+from salon_jobs.tenancy import expect_no_rows, guc
 from salon_jobs.tenancy.context import tenant_context
 
 _KEYS: Final = ("web", "worker", "operator", "migrator")
@@ -383,7 +383,7 @@ def assert_isolated(
     """
     connection = connections[alias_of(using)]
     table = _table_of(model, field, connection)
-    with transaction.atomic(using=connection.alias):
+    with expect_no_rows(), transaction.atomic(using=connection.alias):
         with connection.cursor() as cursor:
             # Constraint errors at the end of the transaction are not what is tested here.
             cursor.execute("SET CONSTRAINTS ALL DEFERRED")
