@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeAlias, cast
 
@@ -16,7 +16,14 @@ from django.db.backends.ddl_references import Columns, Statement, Table
 from django.db.models import BaseConstraint, ForeignKey, Model
 
 from salon_jobs.access.objects import ALL_ROWS, PUBLIC, Policy, Privilege, TableAccess
-from salon_jobs.access.policies import MEMBERSHIP_POLICY, Privileges, store_access, system_access, user_condition
+from salon_jobs.access.policies import (
+    MEMBERSHIP_POLICY,
+    Parent,
+    Privileges,
+    store_access,
+    system_access,
+    user_condition,
+)
 from salon_jobs.access.roles import ROLE_SPECS
 from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
@@ -60,34 +67,46 @@ class AccessConstraint(_Constraint):
         super().__init__(name=name, **messages)
         self.web, self.worker = _privileges(name, web), _privileges(name, worker)
 
+    def protects(self, model: type[Model]) -> tuple[type[Model], AccessConstraint]:
+        """Return the model whose table it is about, if ``model`` declares it, and what it declares of that."""
+        return model, self
+
     @abstractmethod
     def access(self, model: type[Model], roles: Roles | None, *, using: str) -> TableAccess | None:
         """Return what is declared for the model's table; None with one database user (``roles`` None)."""
 
     def constraint_sql(self, model: Any, schema_editor: Any) -> Any:
         """Leave CREATE TABLE unchanged; the table's access is set up at the end of the migration."""
-        schema_editor.deferred_sql.append(self.create_sql(model, schema_editor))
+        self._at_the_end(model, schema_editor)
 
     def create_sql(self, model: Any, schema_editor: Any) -> Any:
-        """Return the SQL that revokes default privileges, grants, creates policies and enables row-level security."""
+        """Return the SQL that revokes default privileges, grants, creates policies and enables row-level security.
+
+        That is done at the end of the migration if Django has yet to add foreign keys from or to the table.
+        """
+        table, deferred = self.protects(model)[0]._meta.db_table, schema_editor.deferred_sql
+        if any(isinstance(each, Statement) and each.references_table(table) for each in deferred):
+            self._at_the_end(model, schema_editor)
+            return Statement("SELECT")
         return self._statement(model, schema_editor)
+
+    def _at_the_end(self, model: type[Model], schema_editor: BaseDatabaseSchemaEditor) -> None:
+        statements: list[Any] = [*schema_editor.deferred_sql, self._statement(model, schema_editor)]
+        schema_editor.deferred_sql = _AccessLast(statements)
 
     def remove_sql(self, model: Any, schema_editor: Any) -> Any:
         """Return the SQL that disables row-level security and restores the default privileges."""
+        table = self.protects(model)[0]._meta.db_table
         # The end of the migration would restore it for a table created in the same, such as squashed, migration.
         deferred: list[Any] = schema_editor.deferred_sql
-        sqls = [each.parts.get("sql") if isinstance(each, Statement) else None for each in deferred]
-        deferred[:] = [
-            each
-            for each, sql in zip(deferred, sqls, strict=True)
-            if not (isinstance(sql, _AccessSQL) and sql.table == model._meta.db_table)
-        ]
+        deferred[:] = [each for each in deferred if (sql := _access_of(each)) is None or sql.table != table]
         return self._statement(model, schema_editor, removes=True)
 
     def _statement(
         self, model: type[Model], schema_editor: BaseDatabaseSchemaEditor, *, removes: bool = False
     ) -> Statement:
-        access = self.access(model, conf.roles, using=schema_editor.connection.alias)
+        protected, constraint = self.protects(model)
+        access = constraint.access(protected, conf.roles, using=schema_editor.connection.alias)
         if access is None:  # Django runs whatever is returned here, perhaps at the end
             return Statement("SELECT")
         return Statement("%(sql)s", sql=_AccessSQL(access, removes, lock_timeout(schema_editor.connection)))
@@ -109,40 +128,103 @@ class AccessConstraint(_Constraint):
 class StoreIsolation(AccessConstraint):
     """Restriction of a model's rows to the current store, by forced row-level security.
 
-    ``field`` is the model's field that holds the store; ``"id"`` in the store model itself. The migrator is restricted
-    too. There is a policy per command, TO the roles that may run it. With one database user the policies are TO PUBLIC,
-    and STORE_MODEL itself is open to its owner (no FORCE), who must list the stores for a fan-out. Inside a tenant
-    context, ``full_clean`` rejects an instance of another store.
+    ``field`` is the model's field that holds the store; ``"id"`` in the store model itself. A table without one belongs
+    to stores ``through`` its parents: the names of one or more foreign keys to isolated models, which may be isolated
+    through others in turn. Each parent must be the current store's; NULL is accepted where another field is not NULL,
+    never in the first one. The migrator is restricted too. There is a policy per command, TO the roles that may run it.
+    With one database user the policies are TO PUBLIC, and STORE_MODEL itself is open to its owner (no FORCE), who must
+    list the stores for a fan-out. Inside a tenant context, ``full_clean`` rejects an instance of another store.
     """
 
     default_violation_error_message = "This belongs to another store than the current one."
+
+    def __init__(
+        self,
+        *,
+        field: str = "",
+        through: str | Sequence[str] = (),
+        name: str,
+        web: May = ALL_ROWS,
+        worker: May = ALL_ROWS,
+        **messages: Any,
+    ) -> None:
+        super().__init__(name=name, web=web, worker=worker, **messages)
+        self.field, self.through = field, (through,) if isinstance(through, str) else tuple(through)
+        if not field and not self.through:
+            raise ConfigurationError(
+                f"constraint {name!r}: name the field that holds the store, or with through= the foreign key to a model"
+                " that has it"
+            )
+
+    def access(self, model: type[Model], roles: Roles | None, *, using: str) -> TableAccess:
+        field: Any = model._meta.get_field(self.field) if self.field else None
+        return store_access(
+            model._meta.db_table,
+            field.column if field else "",
+            self._parents(model),
+            roles=roles,
+            is_store=field is not None and is_store_model(model, field),
+            web=_columns(model, self.web),
+            worker=_columns(model, self.worker),
+        )
+
+    def _parents(self, model: type[Model]) -> list[Parent]:
+        keys = [cast("ForeignKey[Any]", model._meta.get_field(name)) for name in self.through]
+        return [
+            Parent(
+                key.column,
+                key.remote_field.model._meta.db_table,
+                cast("Any", key.target_field).column,
+                optional=key.null and bool(self.field or number),
+            )
+            for number, key in enumerate(keys)
+        ]
+
+    def options(self) -> dict[str, Any]:
+        field = {"field": self.field} if self.field else {}
+        through = {"through": self.through[0] if len(self.through) == 1 else self.through} if self.through else {}
+        return {**field, **through, **super().options()}
+
+    def validate(
+        self, model: type[Model], instance: Model, exclude: Iterable[str] | None = None, using: str = DEFAULT_DB_ALIAS
+    ) -> None:
+        """Raise ValidationError for an instance of a store other than the current one, if there is one.
+
+        Django itself looks for a parent, and finds only the store's.
+        """
+        if not self.field:
+            return
+        current, field = current_store_id(), cast("Any", model._meta.get_field(self.field))
+        store = getattr(instance, field.attname)
+        if None not in (current, store) and self.field not in (exclude or ()) and field.to_python(store) != current:
+            raise ValidationError(cast("Any", self.get_violation_error_message()), code=self.violation_error_code)
+
+
+class ManyToManyIsolation(AccessConstraint):
+    """Restriction of a ManyToManyField's own table to rows whose two sides are the current store's.
+
+    For the model that has the field, ``field``; both models must be isolated. It is ``StoreIsolation(through=…)`` of
+    both, on the table that Django made for the field.
+    """
 
     def __init__(self, *, field: str, name: str, web: May = ALL_ROWS, worker: May = ALL_ROWS, **messages: Any) -> None:
         super().__init__(name=name, web=web, worker=worker, **messages)
         self.field = field
 
-    def access(self, model: type[Model], roles: Roles | None, *, using: str) -> TableAccess:
-        field: Any = model._meta.get_field(self.field)
-        return store_access(
-            model._meta.db_table,
-            field.column,
-            roles=roles,
-            is_store=is_store_model(model, field),
-            web=_columns(model, self.web),
-            worker=_columns(model, self.worker),
-        )
+    def protects(self, model: type[Model]) -> tuple[type[Model], AccessConstraint]:
+        field: Any = next((each for each in model._meta.local_many_to_many if each.name == self.field), None)
+        if field is None:
+            raise ConfigurationError(f"{self.name}: {self.field!r} is not a ManyToManyField of {model._meta.label}")
+        sides = field.m2m_field_name(), field.m2m_reverse_field_name()
+        isolation = StoreIsolation(through=sides, name=self.name, web=self.web, worker=self.worker)
+        return field.remote_field.through, isolation
+
+    def access(self, model: type[Model], roles: Roles | None, *, using: str) -> TableAccess | None:
+        protected, isolation = self.protects(model)
+        return isolation.access(protected, roles, using=using)
 
     def options(self) -> dict[str, Any]:
         return {"field": self.field, **super().options()}
-
-    def validate(
-        self, model: type[Model], instance: Model, exclude: Iterable[str] | None = None, using: str = DEFAULT_DB_ALIAS
-    ) -> None:
-        """Raise ValidationError for an instance of a store other than the current one, if there is one."""
-        current, field = current_store_id(), cast("Any", model._meta.get_field(self.field))
-        store = getattr(instance, field.attname)
-        if None not in (current, store) and self.field not in (exclude or ()) and field.to_python(store) != current:
-            raise ValidationError(cast("Any", self.get_violation_error_message()), code=self.violation_error_code)
 
 
 class MembershipIsolation(StoreIsolation):
@@ -181,6 +263,18 @@ class SystemScope(AccessConstraint):
             return None
         web, worker = _columns(model, self.web), _columns(model, self.worker)
         return system_access(model._meta.db_table, roles=roles, web=web, worker=worker)
+
+
+class _AccessLast(list[Any]):
+    """What is run at the end of a migration: foreign keys first, whose validation would be subject to policies."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(sorted(super().__iter__(), key=lambda each: _access_of(each) is not None))
+
+
+def _access_of(deferred: object) -> _AccessSQL | None:
+    sql = deferred.parts.get("sql") if isinstance(deferred, Statement) else None
+    return sql if isinstance(sql, _AccessSQL) else None
 
 
 class _AccessSQL(Table):

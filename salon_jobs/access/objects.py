@@ -93,13 +93,17 @@ class Policy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableAccess:
-    """Everything declared for one table. ``force`` applies row-level security to the owner too."""
+    """Everything declared for one table. ``force`` applies row-level security to the owner too.
+
+    ``reads`` are other tables that the conditions of its policies read.
+    """
 
     table: str
     policies: tuple[Policy, ...] = ()
     rights: tuple[Right, ...] = ()
     is_protected: bool = True
     force: bool = True
+    reads: tuple[str, ...] = ()
 
     @property
     def inserting(self) -> list[str]:

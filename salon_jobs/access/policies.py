@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from salon_jobs.access.objects import ALL_ROWS, PUBLIC, Policy, Privilege, Right, TableAccess, identifier, literal
@@ -21,12 +22,33 @@ _TEXTS: Final = ("varchar", "text")
 DEMAND_GUC: Final = "salon_jobs.no_store"
 
 
-def store_condition(column: str) -> str:
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """A table through which rows belong to a store: ``column`` refers to ``key`` there. ``optional``: it may be NULL.
+
+    The keys are read once for each statement, as an array by which an index can find the rows. Row-level security of
+    the table leaves only those of the store; without a store there are none, whatever its policies are.
+    """
+
+    column: str
+    table: str
+    key: str
+    optional: bool = False
+
+    def condition(self, store: str) -> str:
+        """Return the condition that shows the rows of the parents that ``store``, an expression, may see."""
+        column, table = identifier(self.column), identifier(self.table)
+        keys = f"SELECT {table}.{identifier(self.key)} FROM {table} WHERE (SELECT {store}) IS NOT NULL"
+        theirs = f"{column} = ANY (ARRAY({keys}))"
+        return f"({column} IS NULL OR {theirs})" if self.optional else theirs
+
+
+def store_condition(column: str, through: Sequence[Parent] = ()) -> str:
     """Return the condition that shows the current store's rows, or none when no store is set."""
-    return f"{identifier(column)} = (SELECT {_setting(conf.store_guc)}::{store_key().sql})"
+    return _condition(column, through, f"{_setting(conf.store_guc)}::{store_key().sql}")
 
 
-def guarded_condition(column: str, *, roles: Roles | None) -> str:
+def guarded_condition(column: str, through: Sequence[Parent] = (), *, roles: Roles | None) -> str:
     """Return a condition that fails, instead of showing no rows, if a migration has not set a store.
 
     What is no key replaces the missing store: always with roles, since the condition applies only to the migrator;
@@ -37,7 +59,12 @@ def guarded_condition(column: str, *, roles: Roles | None) -> str:
     if kind == "text":
         # Any text is a text, and the cast of a constant would fail when a statement is planned.
         otherwise = f"NULLIF(concat(current_setting({literal(conf.store_guc)}, true), {otherwise}), '')::bigint::text"
-    return f"{identifier(column)} = (SELECT COALESCE({_setting(conf.store_guc)}, {otherwise})::{kind})"
+    return _condition(column, through, f"COALESCE({_setting(conf.store_guc)}, {otherwise})::{kind}")
+
+
+def _condition(column: str, through: Sequence[Parent], store: str) -> str:
+    own = [f"{identifier(column)} = (SELECT {store})"] if column else []
+    return " AND ".join((*own, *(parent.condition(store) for parent in through)))
 
 
 def user_condition(column: str, type_name: str) -> str:
@@ -70,19 +97,30 @@ def rights_of(role: str, may: Privileges) -> tuple[Right, ...]:
 
 
 def store_access(
-    table: str, column: str, *, roles: Roles | None, web: Privileges, worker: Privileges, is_store: bool = False
+    table: str,
+    column: str = "",
+    through: Sequence[Parent] = (),
+    *,
+    roles: Roles | None,
+    web: Privileges,
+    worker: Privileges,
+    is_store: bool = False,
 ) -> TableAccess:
     """Return the access that gives each role its privileges on the current store's rows, and on no others.
 
     The migrator is restricted too: its data migrations must go from store to store, and fail otherwise. With one
     database user the policies are TO PUBLIC and for all commands; the store table itself is then not FORCEd, since the
-    fan-out function belongs to that user and must list the stores.
+    fan-out function belongs to that user and must list the stores. ``column`` holds the store; a table without it
+    belongs to stores through its parents, and to none of two stores.
     """
-    guarded = guarded_condition(column, roles=roles)
+    guarded = guarded_condition(column, through, roles=roles)
     if roles is None:
         everybody = policies_by_command(STORE_POLICY, guarded, dict.fromkeys(ALL_ROWS, (PUBLIC,)))
-        return TableAccess(table=table, policies=everybody, force=not is_store)
-    return _for_roles(table, STORE_POLICY, (store_condition(column), guarded), roles=roles, web=web, worker=worker)
+        access = TableAccess(table=table, policies=everybody, force=not is_store)
+    else:
+        conditions = store_condition(column, through), guarded
+        access = _for_roles(table, STORE_POLICY, conditions, roles=roles, web=web, worker=worker)
+    return replace(access, reads=tuple(parent.table for parent in through))
 
 
 def system_access(table: str, *, roles: Roles, web: Privileges, worker: Privileges) -> TableAccess:

@@ -6,36 +6,27 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from django.apps import apps
 from django.core.checks import CheckMessage, Error, Warning
-from django.core.exceptions import FieldDoesNotExist
 from django.core.management import get_commands
-from django.db import connections, router
-from django.db.models import Model, UniqueConstraint
+from django.db import connections
 from django.utils.module_loading import import_string
 from psycopg import Error as PsycopgError
 from psycopg import IsolationLevel
 from psycopg.pq import Conninfo
 
-from salon_jobs.access.constraints import (
-    AccessConstraint,
-    MembershipIsolation,
-    SameStoreForeignKey,
-    StoreIsolation,
-    is_store_model,
-)
 from salon_jobs.access.doctor.catalogue import by_alias
 from salon_jobs.access.doctor.examination import examine
-from salon_jobs.access.operations.access import declared_by_operations, declared_in_meta
 from salon_jobs.brokers.broker import configured
 from salon_jobs.brokers.registry import make_publisher, make_source, publisher_services
 from salon_jobs.checks.bounds import check_bounds, check_server_timeouts
+from salon_jobs.checks.isolation import check_isolation
 from salon_jobs.conf import REQUEST_STORES, middleware
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.sections import PRODUCER_REMEDY, service_of
-from salon_jobs.conf.store_key import StoreKey, key_of, store_key
+from salon_jobs.conf.store_key import StoreKey, key_of
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import ConfigurationError, NotReady, SchemaMissing
 from salon_jobs.db.connections import POSTGRESQL_REMEDY, not_postgresql
@@ -284,157 +275,6 @@ def _names_of(path: str) -> set[str]:
     except ImportError:  # reported by Django
         return set()
     return {f"{kind.__module__}.{kind.__name__}" for kind in found.__mro__} if isinstance(found, type) else set()
-
-
-Declared: TypeAlias = Mapping[type[Model], AccessConstraint]
-
-
-def check_isolation() -> list[CheckMessage]:
-    """Check that models which belong to stores declare it, and that their keys include the store."""
-    using = conf.database
-    if conf.store_model is None or connections[using].vendor != "postgresql":
-        return []
-    try:
-        store = apps.get_model(conf.store_model)
-    except LookupError:
-        return []  # E004
-    models = [
-        model
-        for model in apps.get_models(include_auto_created=True)
-        if model._meta.managed
-        and not (model._meta.proxy or model._meta.swapped)
-        and router.allow_migrate_model(using, model)
-    ]
-    declared: Declared = declared_in_meta()
-    if any(_undeclared(model, declared, store) for model in models):
-        declared = {**declared_by_operations(), **declared}
-    messages: list[CheckMessage] = [_unprotected(model) for model in models if _undeclared(model, declared, store)]
-    for model in models:
-        isolation = declared.get(model)
-        if isolation is not None:
-            messages += _check_names(model, isolation)
-        if isinstance(isolation, StoreIsolation):
-            messages += _check_field(model, isolation) or [
-                *_check_uniques(model, isolation),
-                *_check_references(model, isolation, declared),
-            ]
-        messages += [error for key in _same_store_keys(model) for error in _check_target(model, key)]
-    return messages
-
-
-def _undeclared(model: type[Model], declared: Declared, store: type[Model]) -> bool:
-    """Return whether a model holds data of stores without declaring who may see it."""
-    if model in declared:
-        return False
-    targets = {key.remote_field.model for key in _foreign_keys(model)}
-    return store in {model, *targets} or any(isinstance(declared.get(target), StoreIsolation) for target in targets)
-
-
-def _unprotected(model: type[Model]) -> CheckMessage:
-    meta = model._meta
-    hint = (
-        'add a foreign key to the store and, in Meta.constraints, StoreIsolation(field="store", name="…"), then run'
-        " makemigrations. For a model of another app use the operation ProtectModel; for a ManyToManyField, a through"
-        ' model. Where stores may see each other\'s rows, add SystemScope(name="…")'
-    )
-    text = f"{meta.label} refers to stores or their rows, or is the store model, and everybody can see all its rows"
-    return Warning(text, hint=hint, obj=model, id="salon_jobs.W010")
-
-
-def _check_field(model: type[Model], isolation: StoreIsolation) -> list[CheckMessage]:
-    try:
-        field: Any = model._meta.get_field(isolation.field)
-        if key_of(field) is store_key():
-            return []
-        fault = f"is of another type than the stores' keys, each of which is {store_key().description}"
-    except FieldDoesNotExist:
-        fault = "is not a field of the model"
-    hint = 'name the field that holds the store; "id" in the store model itself'
-    return [Error(f"{isolation.name}: {isolation.field!r} {fault}", hint=hint, obj=model, id="salon_jobs.E010")]
-
-
-def _check_names(model: type[Model], constraint: AccessConstraint) -> Iterator[CheckMessage]:
-    """Check the fields named by ``web``, ``worker`` and ``user_field``."""
-    named = {name for may in (constraint.web, constraint.worker) for names in may.values() for name in names}
-    if isinstance(constraint, MembershipIsolation):
-        named.add(constraint.user_field)
-    for name in sorted(named):
-        try:
-            column = getattr(model._meta.get_field(name), "column", None)
-        except FieldDoesNotExist:
-            column = None
-        if column is None:
-            text = f"{constraint.name}: {name!r} is not a field with a column"
-            hint = "name fields of the model in web, worker and user_field"
-            yield Error(text, hint=hint, obj=model, id="salon_jobs.E010")
-
-
-def _check_uniques(model: type[Model], isolation: StoreIsolation) -> Iterator[CheckMessage]:
-    field: Any = model._meta.get_field(isolation.field)
-    if is_store_model(model, field):
-        return
-    meta = model._meta
-    # Each unique field or constraint with its first field, which is None for an expression.
-    uniques: list[tuple[str, str | None]] = [
-        (f"field {each.name!r}", each.name) for each in meta.local_fields if each.unique and not each.primary_key
-    ]
-    uniques += [(f"unique_together {tuple(names)!r}", names[0]) for names in meta.unique_together]
-    for constraint in meta.constraints:
-        if isinstance(constraint, UniqueConstraint):
-            first = constraint.fields[0] if constraint.fields else getattr(constraint.expressions[0], "name", None)
-            uniques.append((f"constraint {constraint.name!r}", first))
-    for label, first in uniques:
-        if first not in (field.name, field.attname):
-            hint = (
-                "make it a UniqueConstraint(fields=[…]) with the store first: row-level security does not apply to it,"
-                " so it reveals one store's values to another, which cannot use them itself"
-            )
-            text = f"the unique {label} does not begin with {isolation.field!r}"
-            yield Warning(text, hint=hint, obj=model, id="salon_jobs.W011")
-
-
-def _check_references(model: type[Model], isolation: StoreIsolation, declared: Declared) -> Iterator[CheckMessage]:
-    enforced = {key.field for key in _same_store_keys(model)}
-    for key in _foreign_keys(model):
-        target = declared.get(key.remote_field.model)
-        if key.name == isolation.field or not isinstance(target, StoreIsolation):
-            continue
-        same_store = f'SameStoreForeignKey(field="{key.name}", name="…") in Meta.constraints'
-        if key.db_constraint and not key.remote_field.model._meta.get_field(target.field).primary_key:
-            hint = (
-                f"set db_constraint=False and add {same_store}: with a plain foreign key, a row can refer to another"
-                " store's row, and so find out that it exists"
-            )
-            text = f"the foreign key {key.name!r} does not include the store"
-            yield Warning(text, hint=hint, obj=model, id="salon_jobs.W012")
-        elif not key.db_constraint and key.name not in enforced:
-            text = f"nothing in the database enforces the reference {key.name!r}"
-            yield Warning(text, hint=f"add {same_store}", obj=model, id="salon_jobs.W013")
-
-
-def _check_target(model: type[Model], key: SameStoreForeignKey) -> list[CheckMessage]:
-    try:
-        field: Any = model._meta.get_field(key.field)
-        model._meta.get_field(key.store_field)
-        target = field.remote_field.model._meta
-        needed = {target.get_field(key.to_store_field).name, field.target_field.name}
-    except (FieldDoesNotExist, AttributeError):
-        text = f"{key.name}: {key.field!r} is not a foreign key, or one of the two models has no {key.store_field!r}"
-        return [Error(text, hint="name a ForeignKey and the fields of the store", obj=model, id="salon_jobs.E011")]
-    uniques = [set(constraint.fields) for constraint in target.total_unique_constraints]
-    if needed in [*uniques, *map(set, target.unique_together)]:
-        return []
-    fields = f'["{key.to_store_field}", "{field.target_field.name}"]'
-    hint = f'add UniqueConstraint(fields={fields}, name="…") to {target.label}, whose rows it refers to'
-    return [Error(f"{key.name} refers to fields that are not unique", hint=hint, obj=model, id="salon_jobs.E011")]
-
-
-def _same_store_keys(model: type[Model]) -> list[SameStoreForeignKey]:
-    return [constraint for constraint in model._meta.constraints if isinstance(constraint, SameStoreForeignKey)]
-
-
-def _foreign_keys(model: type[Model]) -> list[Any]:
-    return [field for field in model._meta.local_fields if field.remote_field is not None]
 
 
 _CHECKS: Final = (

@@ -109,7 +109,7 @@ def declare_tables(catalogue: Catalogue, *others: str) -> Declaration:
         named=() if roles is None else named_roles(roles),
         owner=roles.migrator if roles else str(connections[using].settings_dict.get("USER") or catalogue.role),
         tables=tuple(tables),
-        relations=catalogue.relations({*others, *(access.table for access in tables)}),
+        relations=catalogue.relations({*others, *(name for each in tables for name in (each.table, *each.reads))}),
     )
 
 

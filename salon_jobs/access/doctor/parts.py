@@ -156,8 +156,13 @@ def _alter_column(part: Part, found: str) -> tuple[str, ...]:
 
 def _policies(declared: Declaration) -> Iterator[Part]:
     for access, table in declared.present:
+        reads = [declared.relations[name] for name in access.reads if name in declared.relations]
         for policy in access.policies:
-            yield Part("policy", table, policy.name, policy.text, (policy.create(table.sql),))
+            text, make = policy.text, policy.create(table.sql)
+            for each in reads:  # the server shows its schema
+                plain, qualified = f" FROM {identifier(each.name)} ", f" FROM {each.sql} "
+                text, make = text.replace(plain, qualified), make.replace(plain, qualified)
+            yield Part("policy", table, policy.name, text, (make,))
 
 
 def _keys(declared: Declaration) -> Iterator[Part]:

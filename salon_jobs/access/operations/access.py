@@ -240,12 +240,12 @@ def declarations() -> dict[type[Model], AccessConstraint]:
 
 
 def declared_in_meta() -> dict[type[Model], AccessConstraint]:
-    return {
-        model: constraint
+    return dict(
+        constraint.protects(model)
         for model in apps.get_models(include_auto_created=True)
         for constraint in model._meta.constraints
         if isinstance(constraint, AccessConstraint) and not model._meta.proxy  # its table is another model's
-    }
+    )
 
 
 def declared_by_operations() -> dict[type[Model], AccessConstraint]:

@@ -1,0 +1,303 @@
+"""Tables without the store's column, isolated through their parents: chains, many-to-many tables, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest.mock import patch
+from uuid import UUID
+
+import pytest
+from django.apps import apps
+from django.conf import settings
+from django.db import DatabaseError, connections, models
+from django.db.migrations import AddConstraint, AddField, CreateModel, RemoveConstraint
+from django.db.migrations.autodetector import MigrationAutodetector
+from django.db.migrations.operations.base import Operation
+from django.db.migrations.state import ModelState, ProjectState
+from django.db.migrations.writer import MigrationWriter
+from django.test import override_settings
+
+from salon_jobs import tenant_context
+from salon_jobs.access import ManyToManyIsolation, StoreIsolation
+from salon_jobs.access.doctor import declaration
+from salon_jobs.access.doctor.catalogue import as_superuser
+from salon_jobs.access.doctor.examination import examine, examine_tables, fix
+from salon_jobs.access.operations import ProtectModel
+from salon_jobs.access.operations.access import declarations
+from salon_jobs.core.errors import ConfigurationError
+from tests.migrations.operations import access_of, migrate
+from tests.support import change, seen
+
+ROLES = ("web", "default", "migrator")
+THROUGH = {
+    "visitor": StoreIsolation(field="store", name="visitor_isolation"),
+    "visit": StoreIsolation(through=["visitor", "guide"], name="visit_isolation"),
+    "remark": StoreIsolation(through="visit", name="remark_isolation"),
+    "badge": StoreIsolation(field="store", name="badge_isolation"),
+}
+BADGES = ManyToManyIsolation(field="badges", name="visitor_badges_isolation")
+
+
+def model(name: str, **fields: models.Field[Any, Any]) -> CreateModel:
+    key = models.BigAutoField(primary_key=True)
+    return CreateModel(name, [("id", key), *fields.items()], options={"db_table": name.lower()})
+
+
+def to(name: str, **options: Any) -> models.ForeignKey[Any, Any]:
+    return models.ForeignKey(f"salon.{name}", models.DO_NOTHING, **options)
+
+
+# Children come before their parents, and are declared before them.
+TABLES: tuple[Operation, ...] = (
+    model("Visitor", store=to("Store")),
+    model("Visit", visitor=to("Visitor"), guide=to("Visitor", null=True, related_name="+")),
+    model("Remark", visit=to("Visit")),
+    model("Badge", store=to("Store")),
+    AddField("visitor", "badges", models.ManyToManyField("salon.Badge")),
+    AddConstraint("visitor", BADGES),
+    *(AddConstraint(name, THROUGH[name]) for name in ("remark", "visit", "visitor", "badge")),
+)
+NAMES = ("visitor", "visit", "remark", "badge", "visitor_badges")
+
+
+def fill(stores: Sequence[UUID]) -> None:
+    """Give the n-th store rows with ids from n × 10: two visitors with a visit, a remark and a badge each."""
+    for number, store in enumerate(stores, start=1):
+        for key in (number * 10, number * 10 + 1):
+            change("INSERT INTO visitor (id, store_id) VALUES (%s, %s)", key, store)
+            change("INSERT INTO visit (id, visitor_id) VALUES (%s, %s)", key, key)
+            change("INSERT INTO remark (id, visit_id) VALUES (%s, %s)", key, key)
+            change("INSERT INTO badge (id, store_id) VALUES (%s, %s)", key, store)
+            change("INSERT INTO visitor_badges (id, visitor_id, badge_id) VALUES (%s, %s, %s)", key, key, key)
+
+
+@pytest.fixture
+def state(tables: None, stores: list[UUID]) -> ProjectState:
+    migrated = migrate(*TABLES)
+    fill(stores[:2])
+    return migrated
+
+
+def run(role: str, store: UUID | None, statement: str) -> list[tuple[Any, ...]]:
+    """Run a statement as a role, in a store or none; return its rows, or how many it changed."""
+    connection = connections[role]
+    try:
+        inside: AbstractContextManager[Any] = tenant_context(store, using=role) if store else connection.cursor()
+        with inside, connection.cursor() as cursor:
+            cursor.execute(statement)
+            return cursor.fetchall() if cursor.description else [(cursor.rowcount,)]
+    finally:
+        connection.close()
+
+
+def ids(role: str, store: UUID, table: str) -> set[int]:
+    return {row[0] for row in run(role, store, f"SELECT id FROM {table}")}
+
+
+@pytest.mark.usefixtures("state")
+@pytest.mark.parametrize("table", NAMES)
+def test_each_store_sees_and_changes_its_own_rows_alone(stores: list[UUID], table: str) -> None:
+    assert seen(f"SELECT count(*) FROM {table}") == [(4,)], "the owner sees them all"
+    for role in ROLES:
+        assert [ids(role, store, table) for store in stores] == [{10, 11}, {20, 21}, set()]
+        assert run(role, stores[0], f"SELECT id FROM {table} WHERE id = 20") == []
+        assert run(role, stores[0], f"UPDATE {table} SET id = id WHERE id IN (10, 20)") == [(1,)]
+    for role, deleted in (("web", 10), ("default", 11)):
+        for name in ("visitor_badges", "remark", "visit", "badge", "visitor"):
+            assert run(role, stores[0], f"DELETE FROM {name} WHERE id IN ({deleted}, 20)") == [(1,)]
+    assert seen(f"SELECT id FROM {table} ORDER BY id") == [(20,), (21,)]
+
+
+@pytest.mark.usefixtures("state")
+@pytest.mark.parametrize("table", NAMES)
+def test_without_a_store_nothing_is_seen_and_the_migrator_fails(table: str) -> None:
+    for role in ("web", "default"):
+        assert run(role, None, f"SELECT * FROM {table}") == []
+        assert run(role, None, f"DELETE FROM {table}") == [(0,)]
+    with pytest.raises(DatabaseError, match="no store is set: in a migration use RunForEachStore"):
+        run("migrator", None, f"SELECT * FROM {table}")
+
+
+REFUSED = (
+    "INSERT INTO visit (visitor_id) VALUES ({})",
+    "INSERT INTO visit (visitor_id, guide_id) VALUES (10, {})",
+    "UPDATE visit SET visitor_id = {} WHERE id = 10",
+    "UPDATE visit SET guide_id = {} WHERE id = 10",
+    "INSERT INTO remark (visit_id) VALUES ({})",
+    "UPDATE remark SET visit_id = {} WHERE id = 10",
+    "INSERT INTO visitor_badges (visitor_id, badge_id) VALUES ({}, 10)",
+    "INSERT INTO visitor_badges (visitor_id, badge_id) VALUES (10, {})",
+    "UPDATE visitor_badges SET badge_id = {} WHERE id = 10",
+    "UPDATE visitor_badges SET visitor_id = {} WHERE id = 10",
+)
+
+
+@pytest.mark.usefixtures("state")
+@pytest.mark.parametrize("statement", REFUSED)
+def test_a_parent_of_another_store_is_refused_as_one_that_does_not_exist(stores: list[UUID], statement: str) -> None:
+    change("ALTER TABLE visit ALTER visitor_id DROP NOT NULL")
+    for role in ROLES:
+        answers = set()
+        for parent in ("20", "99", "NULL"):
+            if parent == "NULL" and ("visitor_id" not in statement or "guide_id" in statement or "badge" in statement):
+                continue
+            with pytest.raises(DatabaseError) as error:
+                run(role, stores[0], statement.format(parent))
+            answers.add(str(error.value).splitlines()[0])
+        assert len(answers) == 1, "what a store can learn by trying"
+        assert "new row violates row-level security policy" in answers.pop()
+        change("DELETE FROM visitor_badges WHERE id = 11")
+        assert run(role, stores[0], statement.format(11)) == [(1,)]
+        change("DELETE FROM visitor_badges WHERE id < 20")
+        change("INSERT INTO visitor_badges (id, visitor_id, badge_id) VALUES (10, 10, 10), (11, 11, 11)")
+
+
+@pytest.mark.usefixtures("state")
+def test_a_further_parent_may_be_missing_and_the_first_may_not(stores: list[UUID]) -> None:
+    change("ALTER TABLE visit ALTER visitor_id DROP NOT NULL")
+    change("UPDATE visit SET visitor_id = NULL, guide_id = 11 WHERE id = 10")
+    assert ids("web", stores[0], "visit") == {11}
+    change("UPDATE visit SET visitor_id = 10, guide_id = 20 WHERE id = 10")
+    assert ids("web", stores[0], "visit") == {11}, "of two stores, so nobody's"
+    assert ids("web", stores[1], "visit") == {20, 21}
+    change("UPDATE visit SET guide_id = 11 WHERE id = 10")
+    assert ids("web", stores[0], "visit") == {10, 11}
+
+
+@pytest.mark.usefixtures("state")
+def test_a_store_learns_nothing_of_parents_by_deleting_its_own(stores: list[UUID]) -> None:
+    change("INSERT INTO visit (id, visitor_id) VALUES (99, 11)")
+    change("UPDATE visit SET guide_id = 10 WHERE id = 20")
+    change("DELETE FROM remark; DELETE FROM visitor_badges; DELETE FROM visit WHERE visitor_id IN (10, 11)")
+    with pytest.raises(DatabaseError, match="violates foreign key constraint"):
+        run("web", stores[0], "DELETE FROM visitor WHERE id = 10")  # a reference from before shows by the key
+    assert run("web", stores[0], "DELETE FROM visitor WHERE id = 11") == [(1,)]
+
+
+@pytest.mark.usefixtures("tables")
+def test_with_one_database_user_the_owner_is_bound_and_a_migration_fails(stores: list[UUID]) -> None:
+    with override_settings(SALON_JOBS={**settings.SALON_JOBS, "ROLES": None}):
+        migrate(*TABLES)
+        fill(stores[:2])
+        for table in NAMES:
+            [(*_, enabled, forced, policies)] = [row for row in access_of(table) if row[0] == table]
+            assert (enabled, forced, len(policies)) == (True, True, 4)
+            assert ids("migrator", stores[0], table) == {10, 11}
+            assert run("migrator", None, f"SELECT * FROM {table}") == []
+    for table in NAMES:
+        demand = f"SELECT set_config('salon_jobs.no_store', 'no store is set', false); SELECT * FROM {table}"
+        with pytest.raises(DatabaseError, match='type uuid: "no store is set"'):
+            run("migrator", None, demand)
+
+
+def declared_in(state: ProjectState) -> dict[Any, Any]:
+    """Return what the tables declare, as if their models were installed."""
+    named = [*THROUGH.items(), ("visitor", BADGES)]
+    return dict(constraint.protects(state.apps.get_model("salon", name)) for name, constraint in named)
+
+
+BROKEN = (
+    "ALTER POLICY salon_jobs_store_select ON visit USING (visitor_id = ANY (ARRAY(SELECT id FROM badge)))",
+    (
+        "ALTER POLICY salon_jobs_store_select ON remark USING (visit_id IS NULL OR visit_id = ANY (ARRAY(SELECT id FROM"
+        " visit WHERE (SELECT NULLIF(current_setting('app.current_store_id', true), '')::uuid) IS NOT NULL)))"
+    ),
+    (
+        "ALTER POLICY salon_jobs_store_select ON visitor_badges USING (visitor_id = ANY (ARRAY(SELECT id FROM visitor"
+        " WHERE (SELECT NULLIF(current_setting('app.current_store_id', true), '')::uuid) IS NOT NULL)))"
+    ),
+    "DROP POLICY salon_jobs_store_insert ON visit",
+    "ALTER TABLE visitor_badges NO FORCE ROW LEVEL SECURITY",
+)
+
+
+def test_the_doctor_and_each_start_compare_the_conditions(state: ProjectState) -> None:
+    declared = {**declarations(), **declared_in(state)}
+    with patch.object(declaration, "declarations", lambda: declared), as_superuser(using="default") as superuser:
+        for look in (examine, examine_tables):
+            assert look(superuser, using="default").drifts == ()
+        for broken in BROKEN:
+            superuser.execute(broken.encode())
+            for look in (examine_tables, examine):
+                assert len(look(superuser, using="default").drifts) == 1, broken
+            assert len(fix(superuser, using="default")) == 1
+            assert examine(superuser, using="default").drifts == ()
+
+
+@pytest.mark.usefixtures("tables")
+def test_it_is_taken_away_and_comes_back() -> None:
+    state = migrate(*TABLES[:5])
+    before = {name: access_of(name) for name in NAMES}
+    migrate(*TABLES[5:], state=state.clone())
+    isolated = {name: access_of(name) for name in NAMES}
+    assert all(rows != before[name] for name, rows in isolated.items())
+    migrate(*TABLES[5:], state=state.clone(), backwards=True)
+    assert {name: access_of(name) for name in NAMES} == before
+    after = migrate(*TABLES[5:], state=state.clone())
+    migrate(RemoveConstraint("visitor", BADGES.name), state=after)
+    assert access_of("visitor_badges") == before["visitor_badges"]
+
+
+@pytest.mark.usefixtures("tables")
+def test_an_operation_protects_the_table_of_a_field_and_gives_it_back() -> None:
+    state = migrate(*TABLES[:5], *TABLES[6:])
+    before = access_of("visitor_badges")
+    both = ProtectModel("salon.Visitor_badges", StoreIsolation(through=["visitor", "badge"], name="both"))
+    migrate(both, state=state)
+    by_operation = access_of("visitor_badges")
+    migrate(both, state=state, backwards=True)
+    assert access_of("visitor_badges") == before
+    migrate(AddConstraint("visitor", BADGES), state=state)
+    assert access_of("visitor_badges") == by_operation
+
+
+@pytest.mark.usefixtures("tables")
+def test_tables_created_with_their_declarations_are_isolated() -> None:
+    visitor, badge = model("Visitor", store=to("Store")), model("Badge", store=to("Store"))
+    visitor.fields.append(("badges", models.ManyToManyField("salon.Badge")))
+    visitor.options["constraints"] = [THROUGH["visitor"], BADGES]
+    badge.options["constraints"] = [THROUGH["badge"]]
+    migrate(badge, visitor)
+    assert len([row for row in access_of("visitor_badges") if row[2:4] == (True, True) and len(row[4]) == 5]) == 1
+
+
+def changes(before: list[Any], after: list[Any]) -> list[str]:
+    """Return the operations that ``makemigrations`` writes for a change of the visitors' constraints."""
+    states = []
+    for constraints in (before, after):
+        state = ProjectState.from_apps(apps)
+        for operation in TABLES[:5]:
+            operation.state_forwards("salon", state)
+        visitor = state.models["salon", "visitor"]
+        state.models["salon", "visitor"] = ModelState(
+            "salon", "Visitor", visitor.fields, {**visitor.options, "constraints": constraints}
+        )
+        states.append(state)
+    detector: Any = MigrationAutodetector
+    migrations = detector(*states)._detect_changes().get("salon", [])
+    return [type(operation).__name__ for migration in migrations for operation in migration.operations]
+
+
+def test_makemigrations_finds_what_changed_and_names_it_as_one_imports_it() -> None:
+    assert changes([BADGES], [BADGES.clone()]) == []
+    assert changes([THROUGH["remark"]], [StoreIsolation(through=["visit"], name="remark_isolation")]) == []
+    assert changes([], [BADGES]) == ["AddConstraint"]
+    other = StoreIsolation(through=["visit", "badge"], name="remark_isolation")
+    assert changes([THROUGH["remark"]], [other]) == ["RemoveConstraint", "AddConstraint"]
+    readable = ManyToManyIsolation(field="badges", name=BADGES.name, web=["SELECT"])
+    assert changes([BADGES], [readable]) == ["RemoveConstraint", "AddConstraint"]
+    text, imports = MigrationWriter.serialize(THROUGH["visit"])
+    assert text == "salon_jobs.access.StoreIsolation(name='visit_isolation', through=('visitor', 'guide'))"
+    assert imports == {"import salon_jobs.access"}
+    text, _ = MigrationWriter.serialize(BADGES)
+    assert text == "salon_jobs.access.ManyToManyIsolation(field='badges', name='visitor_badges_isolation')"
+
+
+def test_what_names_no_store_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="'i': name the field that holds the store, or with through="):
+        StoreIsolation(name="i")
+    missing = ManyToManyIsolation(field="store", name="i")
+    with pytest.raises(ConfigurationError, match="i: 'store' is not a ManyToManyField of salon"):
+        missing.protects(apps.get_model("salon.Customer"))
