@@ -74,7 +74,7 @@ def run_child(descriptors: str) -> NoReturn:
     for signalled in (signal.SIGTERM, signal.SIGINT):
         # A service manager may signal every process of a group; only the supervisor decides. Not SIG_IGN: processes
         # that a handler starts would inherit that.
-        signal.signal(signalled, lambda *_: None)
+        signal.signal(signalled, lambda _number, _frame: None)
     guard_copies()
     os.register_at_fork(after_in_child=stop_copied_loop)
     die_with_parent()
