@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import hypothesis
 import psycopg
@@ -21,6 +21,7 @@ from tests import settings as test_settings
 from tests import tasks as test_tasks
 from tests.databases import bootstrapped, empty_url, fresh, owned
 from tests.interpreter import manage, succeed
+from tests.support import new_store_id
 from tests.tasks import Hooks
 
 # `make test-all` uses the profile "full"; "hard" is for a night's run, or after a change to a statement.
@@ -116,7 +117,7 @@ def database(migrated: None) -> Iterator[None]:
 @pytest.fixture
 def stores(database: None) -> list[UUID]:
     """Create three stores, in the order of their ids."""
-    ids = sorted(uuid4() for _ in range(3))
+    ids = sorted(new_store_id() for _ in range(3))
     with connections["owner"].cursor() as cursor:
         for number, store_id in enumerate(ids):
             cursor.execute("INSERT INTO store (id, name) VALUES (%s, %s)", [store_id, f"Salon {number}"])

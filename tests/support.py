@@ -16,12 +16,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
+from uuid import UUID, uuid4
 
 import pytest
 from django.db import connections
 
+from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.outcomes import Outcome
-from salon_jobs.core.records import ClaimedJob, KeptResult
+from salon_jobs.core.records import ClaimedJob, KeptResult, StoreId
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.leases import Leases
@@ -200,6 +202,30 @@ def run_on_threads(process_id: int, room: int = 100) -> None:
     """Run what is due on a worker's thread, until it has ended."""
     with running_on_a_thread(process_id, claim(process_id, room)):
         pass
+
+
+def new_store_id() -> StoreId:
+    """Return a key that no store has yet, of the type that stores have."""
+    number = uuid4()
+    kind = store_key().type
+    return number if kind is UUID else 1 + number.int % (2**63 - 1) if kind is int else f"store-{number.hex}"
+
+
+def store_id_of(number: int) -> StoreId:
+    """Return the same key whenever it is given the same number."""
+    kind = store_key().type
+    return UUID(int=number) if kind is UUID else 1 + number if kind is int else f"store-{number}"
+
+
+def store_id_sql(number: str = "(random() * 1e15)::bigint") -> str:
+    """Return SQL for ``store_id_of`` a number, itself SQL; by default a random one."""
+    kind = store_key().sql
+    texts = {
+        "uuid": f"lpad(to_hex({number}), 32, '0')",
+        "bigint": f"1 + {number}",
+        "text": f"concat('store-', {number})",
+    }
+    return f"({texts[kind]})::{kind}"
 
 
 def another_process() -> int:

@@ -9,7 +9,6 @@ import io
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
-from uuid import UUID
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -20,6 +19,7 @@ from salon_jobs.core.errors import SalonJobsError
 from salon_jobs.jobs.registry import unregister
 from salon_jobs.schedule.cron import CronExpression
 from tests import tasks
+from tests.support import store_id_of
 
 LONG = "x" * 2_000_000
 HOSTILE: dict[str, Any] = {
@@ -36,7 +36,7 @@ HOSTILE: dict[str, Any] = {
     "nan": float("nan"),
     "object": object(),
 }
-STORE = UUID(int=1)
+STORE = store_id_of(1)
 
 
 def enqueue_with(**options: Any) -> object:

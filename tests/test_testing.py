@@ -20,6 +20,7 @@ from salon_jobs.jobs.current import current_job
 from salon_jobs.models import Job, JobError, Process
 from salon_jobs.testing import assert_enqueued, drain_jobs, perform_job
 from tests import tasks
+from tests.support import new_store_id
 
 
 class DrainInTestCase(TestCase):
@@ -28,7 +29,7 @@ class DrainInTestCase(TestCase):
     store_id: UUID
 
     def setUp(self) -> None:
-        self.store_id = uuid4()
+        self.store_id = new_store_id()
         with tenant_context(self.store_id):
             Store.objects.create(id=self.store_id, name="Salon of the test")
         self.addCleanup(tasks.hooks.reset)

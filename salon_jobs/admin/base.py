@@ -485,11 +485,11 @@ def _once(name: str, shown: Callable[[Any, Any], Any]) -> Callable[[Any, Any], A
     return remembered
 
 
-def id_or_uuid(term: str, *, uuid_field: str) -> Q:
-    """Match a search term as an ID, as a UUID, or as nothing."""
+def id_or_other(term: str, field: str, parse: Callable[[str], object] = UUID) -> Q:
+    """Match a search term as an ID, as what ``parse`` makes of it without a ValueError, or as nothing."""
     matches = Q(pk__in=())
     if len(term) < 20 and term.isdecimal() and int(term) < 2**63:
         matches |= Q(pk=int(term))
-    with suppress(ValueError):  # not a UUID
-        matches |= Q(**{uuid_field: UUID(term)})
+    with suppress(ValueError):
+        matches |= Q(**{field: parse(term)})
     return matches

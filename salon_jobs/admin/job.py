@@ -20,7 +20,7 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 
 from salon_jobs.admin.actions import ActionAdmin
-from salon_jobs.admin.base import MOST, as_reader, explained, id_or_uuid, may, reader, sees_all_stores
+from salon_jobs.admin.base import MOST, as_reader, explained, id_or_other, may, reader, sees_all_stores
 from salon_jobs.admin.cells import badge, below, json_of, lines_of, time_of
 from salon_jobs.admin.filters import (
     EndedFilter,
@@ -33,6 +33,7 @@ from salon_jobs.admin.filters import (
 )
 from salon_jobs.admin.job_actions import JOB_ACTIONS
 from salon_jobs.conf import settings as conf
+from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.records import JobState
 from salon_jobs.core.units import counted, distance, duration, error_name, with_noun
 from salon_jobs.dashboard.labels import ago, exact, followed, instant
@@ -182,7 +183,7 @@ class JobAdmin(ActionAdmin):
 
     def matches(self, request: HttpRequest, term: str) -> Q:
         """Match the number, store or key, whichever the term can be; each has an index."""
-        return with_key(term) | id_or_uuid(term, uuid_field="store_id")
+        return with_key(term) | id_or_other(term, "store_id", store_key().parse)
 
     def get_urls(self) -> list[URLPattern]:
         """Return the pages, including that of grouped errors."""

@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 
 from salon_jobs.admin.actions import Action, ActionAdmin, ActionForm, actions_of, log_changed, say_changed, user_name
-from salon_jobs.admin.base import OrderedList, ReadOnlyAdmin, id_or_uuid, reader, sees_all_stores
+from salon_jobs.admin.base import OrderedList, ReadOnlyAdmin, id_or_other, reader, sees_all_stores
 from salon_jobs.admin.cells import age_of, badge, below, count_of, json_of, text, time_of
 from salon_jobs.admin.filters import (
     DestinationFilter,
@@ -133,7 +133,7 @@ class MessageAdmin(DestinationLinkAdmin):
         rows = Message.objects.using(reader(request)).filter(aggregate_id=term).order_by("-pk")
         is_open = rows.filter(aggregate_type__in=known_destinations(request), status__in=_OPEN)
         newest = [found.values_list("pk", flat=True)[:_SEARCHED] for found in (is_open, bounded(request, rows))]
-        return Q(pk__in=[*newest[0], *newest[1]]) | id_or_uuid(term, uuid_field="message_id")
+        return Q(pk__in=[*newest[0], *newest[1]]) | id_or_other(term, "message_id")
 
     def state_of(self, row: Any) -> str:
         """Return the status; of a pending message that waits for its next attempt or an operator, "blocked"."""

@@ -7,7 +7,7 @@ from django.db.models import Q
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
-from salon_jobs.admin.base import ReadOnlyAdmin, id_or_uuid
+from salon_jobs.admin.base import ReadOnlyAdmin, id_or_other
 from salon_jobs.admin.cells import age_of, below, json_of, time_of
 from salon_jobs.core.units import duration
 from salon_jobs.models import JobResult
@@ -42,7 +42,7 @@ class JobResultAdmin(ReadOnlyAdmin):
 
     def matches(self, request: HttpRequest, term: str) -> Q:
         """Match the number or the public ID of a job."""
-        return id_or_uuid(term, uuid_field="public_id")
+        return id_or_other(term, "public_id")
 
     @admin.display(description="job")
     def job(self, row: JobResult) -> SafeString:

@@ -26,12 +26,14 @@ _NUMBER: Final = re.compile(r"[1-9][0-9]{0,18}")
 class StoreKey:
     """One type of key: Python's, PostgreSQL's, and how messages describe a value.
 
-    ``none`` stands for no store where an index compares it like any other value; no store has it.
+    ``none`` stands for no store where an index compares it like any other value; no store has it. ``pattern`` is the
+    regular expression, in PostgreSQL's words, of a key's text as the server writes it.
     """
 
     type: type[StoreId]
     sql: str
     none: StoreId
+    pattern: str
     description: str
     longest: int
 
@@ -66,9 +68,10 @@ class StoreKey:
         raise ValueError(f"must be {self.description}")
 
 
-_UUID: Final = StoreKey(UUID, "uuid", UUID(int=0), "a UUID", 36)
-_INTEGER: Final = StoreKey(int, "bigint", 0, "a whole number from 1", 19)
-_STRING: Final = StoreKey(str, "text", "", "1 to 100 letters, digits and characters of . _ ~ @ : + -", 100)
+_UUID: Final = StoreKey(UUID, "uuid", UUID(int=0), "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$", "a UUID", 36)
+_INTEGER: Final = StoreKey(int, "bigint", 0, "^[1-9][0-9]{0,18}$", "a whole number from 1", 19)
+_CHARACTERS: Final = "1 to 100 letters, digits and characters of . _ ~ @ : + -"
+_STRING: Final = StoreKey(str, "text", "", "^[^[:space:],]{1,100}$", _CHARACTERS, 100)
 
 
 @cache

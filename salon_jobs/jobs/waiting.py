@@ -12,7 +12,6 @@ from django.db import connections
 from django.utils import timezone
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.conf.store_key import store_key
 from salon_jobs.core import metrics
 from salon_jobs.core.metrics import Sample
 from salon_jobs.core.records import JobState, StoreId
@@ -46,7 +45,7 @@ class StartConditions:
             found.append(f"no worker serves queue {job.queue}")
         for scope in scopes_of(job.queue, job.task, job.store_id, job.concurrency_key):
             limit, (kind, _, of) = self.limits[scope], scope.partition(":")
-            name = f"{kind} {self.store_name(store_key().parse(of)) if kind == 'store' else of}"
+            name = f"{kind} {self.store_name(job.store_id) if kind == 'store' and job.store_id else of}"
             if limit.paused:
                 at = limit.paused_at and timezone.localtime(limit.paused_at)
                 found.append(f"{name} is paused {pause_details(limit.paused_by, at)}".rstrip())

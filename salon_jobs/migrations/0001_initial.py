@@ -15,6 +15,7 @@ from salon_jobs.models.fields import (
     NoStore,
     ReadableJSONField,
     StoreIdField,
+    StoreKeyPattern,
 )
 from salon_jobs.models.job import TextHash
 from salon_jobs.models.message import PartitionOf
@@ -492,7 +493,7 @@ class Migration(JobTablesMigration):
                     models.CheckConstraint(
                         condition=models.Q(
                             models.Q(("kind", "store"), _negated=True),
-                            ("name__regex", "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"),
+                            ("name__regex", StoreKeyPattern()),
                             _connector="OR",
                         ),
                         name="salon_jobs_limit_store",

@@ -82,6 +82,16 @@ class NoStore(models.Expression):
         return store_key().none_sql, []
 
 
+class StoreKeyPattern(models.Expression):
+    """Regular expression of the text of a store's key."""
+
+    output_field = models.TextField()
+
+    def as_sql(self, compiler: Any, connection: Any) -> Any:
+        """Return it as a literal, so that a constraint shows it."""
+        return f"'{store_key().pattern}'", []
+
+
 class IntegerArrayField(models.Field):  # type: ignore[type-arg]
     """Column of type ``integer[]``. Since Django 6.1, its own array field requires ``django.contrib.postgres``."""
 

@@ -11,7 +11,7 @@ from django.db import models
 from django.db.models.functions import Now
 
 from salon_jobs.core.units import EARLIEST, LATEST
-from salon_jobs.models.fields import REQUIRED_FEATURES, InstantField, IntegerArrayField
+from salon_jobs.models.fields import REQUIRED_FEATURES, InstantField, IntegerArrayField, StoreKeyPattern
 
 # 2020, in milliseconds: ids stay below 2**53, which JSON keeps exactly, until 2089.
 _EPOCH_MS: Final = 1_577_836_800_000
@@ -49,9 +49,6 @@ class Process(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.hostname}/{self.pid}"
-
-
-UUID_NAME: Final = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 
 
 class Limit(models.Model):
@@ -102,9 +99,10 @@ class Limit(models.Model):
                 condition=models.Q(rate__isnull=True) | models.Q(rate__gt=0, rate__lte=1_000_000),
                 name="salon_jobs_limit_rate",
             ),
-            # In PostgreSQL's own spelling of a uuid: the name is compared with one as text.
+            # As PostgreSQL writes a store's key: the name is compared with one as text.
             models.CheckConstraint(
-                condition=~models.Q(kind="store") | models.Q(name__regex=UUID_NAME), name="salon_jobs_limit_store"
+                condition=~models.Q(kind="store") | models.Q(name__regex=StoreKeyPattern()),
+                name="salon_jobs_limit_store",
             ),
             # An infinite one makes each claim within the limit fail, or none is allowed ever again (PostgreSQL 17).
             models.CheckConstraint(

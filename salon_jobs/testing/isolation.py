@@ -184,7 +184,7 @@ def _table_of(model: type[Model], field: str | None, connection: BaseDatabaseWra
     return StoreTable(connection, meta.db_table, column)
 
 
-_MALFORMED: Final = "no uuid"
+_MALFORMED: Final = "no key"
 _Template: TypeAlias = dict[Column, str | None]
 
 
@@ -201,7 +201,7 @@ class _Attempt:
 
     @property
     def is_refused(self) -> bool:
-        """Whether privileges, a policy or an invalid UUID in the setting caused an error."""
+        """Whether privileges, a policy or a setting that is no key caused an error."""
         cause = self.error.__cause__ if self.error else None
         return isinstance(cause, errors.InsufficientPrivilege | errors.InvalidTextRepresentation)
 
@@ -373,7 +373,7 @@ def assert_isolated(
     The table must already hold rows of two stores or more (written in the same transaction, for example). Runs as each
     of ``roles`` (in the notation of ``as_role``; by default, web and worker if they have any privilege on the table, or
     without ROLES the connection's own user). Tries SELECT, INSERT, UPDATE and DELETE, with and without a condition, as
-    one store on another's rows, without a store, and with a setting that is not a UUID; and checks that row-level
+    one store on another's rows, without a store, and with a setting that is no key; and checks that row-level
     security is forced. All of it is rolled back.
 
     ``stores`` are the stores to try, required if the connection itself is under row-level security and cannot find

@@ -179,11 +179,11 @@ def gather(
     if not joins_chunk(task, first):
         return
     most = task.chunk or 1
-    # Compared as numbers, since comparing two UUIDs is a call. Each claim brings only a few of each store.
-    group, store = first.claim_group, first.store_id and first.store_id.int
+    # UUIDs compare as numbers, since comparing two of them is a call. Each claim brings only a few of each store.
+    group, store = first.claim_group, getattr(first.store_id, "int", first.store_id)
 
     def matches(job: ClaimedJob) -> bool:
-        is_alike = job.claim_group == group and (job.store_id and job.store_id.int) == store
+        is_alike = job.claim_group == group and getattr(job.store_id, "int", job.store_id) == store
         return is_alike and joins_chunk(task, job)
 
     jobs += buffer.take_matching(matches, most - 1)

@@ -21,16 +21,18 @@ from tests.support import seen
 Owned = Callable[[str], dict[str, str]]
 ONE_USER = "tests.migrations.one_user_settings"
 FILL = (
-    "from uuid import UUID; from salon_jobs import enqueue_job, tenant_context; from project.salon.models import *\n"
+    "from tests.support import store_id_of; from salon_jobs import enqueue_job, tenant_context\n"
+    "from project.salon.models import Customer, Store\n"
     "for n in (1, 2):\n"
-    "  store = UUID(int=n); Store.objects.create(id=store, name='s')\n"
+    "  store = store_id_of(n); Store.objects.create(id=store, name='s')\n"
     "  with tenant_context(store): Customer.objects.create(store_id=store, name='c', email='')\n"
     "enqueue_job('ping', {})"
 )
 LOOK = (
-    "from uuid import UUID; from salon_jobs import enqueue_job, tenant_context; from project.salon.models import *\n"
-    "with tenant_context(UUID(int=1)):\n"
-    "  Customer.objects.create(store_id=UUID(int=1), name='d', email=''); print('seen', Customer.objects.count())\n"
+    "from tests.support import store_id_of; from salon_jobs import enqueue_job, tenant_context\n"
+    "from project.salon.models import Customer, Store\n"
+    "with tenant_context(store_id_of(1)):\n"
+    "  Customer.objects.create(store_id=store_id_of(1), name='d', email=''); print('seen', Customer.objects.count())\n"
     "print('outside', Customer.objects.count()); enqueue_job('ping', {})"
 )
 LEFT = """

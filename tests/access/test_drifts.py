@@ -19,6 +19,7 @@ from salon_jobs.access.doctor.expressions import normal_form
 from salon_jobs.access.operations.access import declarations
 from salon_jobs.access.policies import user_condition
 from tests.settings import TEST_DATABASE
+from tests.support import new_store_id
 
 Superuser = psycopg.Connection[Any]
 JOB = 'table "public"."salon_jobs_job"'
@@ -167,7 +168,7 @@ def test_tables_of_django_are_no_drift_while_nobody_has_more_than_the_default_pr
 
 
 def test_rows_that_refer_to_nothing_are_found_by_who_sees_them(trial: Superuser) -> None:
-    store, nobody = uuid4(), uuid4()
+    store, nobody = new_store_id(), uuid4()
     trial.execute("INSERT INTO store (id, name) VALUES (%s, 's')", [store])
     trial.execute("SET LOCAL session_replication_role = replica")
     trial.execute(

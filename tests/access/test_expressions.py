@@ -9,12 +9,13 @@ import pytest
 from salon_jobs.access.doctor.expressions import normal_form
 from salon_jobs.access.objects import Policy
 from salon_jobs.access.policies import store_condition
+from salon_jobs.conf.store_key import store_key
 
 OWN = store_condition("store_id")
 RESTING = f"{OWN} AND state IN ('queued', 'failed')"
 # As PostgreSQL 15 to 18 show it.
 SETTING = "NULLIF(current_setting('app.current_store_id'::text, true), ''::text)"
-SHOWN = f'(store_id = ( SELECT ({SETTING})::uuid AS "nullif"))'
+SHOWN = f'(store_id = ( SELECT ({SETTING})::{store_key().sql} AS "nullif"))'
 
 
 def policy(condition: str | None) -> str:

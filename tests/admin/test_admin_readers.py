@@ -25,7 +25,7 @@ from salon_jobs.admin.base import as_reader, reader
 from salon_jobs.models import Job
 from tests.outbox.test_operate_messages import block, write
 from tests.settings import MIDDLEWARE, SALON_JOBS
-from tests.support import change, in_state, moved_to, seen, selected
+from tests.support import change, in_state, moved_to, new_store_id, seen, selected
 
 ADMIN = "/admin/salon_jobs/"
 PAGES = ("job", "message", "blockedaggregate")
@@ -134,7 +134,7 @@ def test_stores_are_shown_by_name_and_the_name_of_another_store_is_not_revealed(
     own, other = two
     everywhere, limited = staff(everything=True), staff(own.store, may=("view_dashboard",))
     for page in ("job", "message"):
-        for query in ("", f"?store={other.store}", f"?store={uuid4()}", "?store=rubbish"):
+        for query in ("", f"?store={other.store}", f"?store={new_store_id()}", "?store=rubbish"):
             assert everywhere.get(f"{ADMIN}{page}/{query}").status_code == 200
             assert "Salon 1" not in limited.get(f"{ADMIN}{page}/{query}").content.decode()
         assert f'title="{other.store}"' in (text := everywhere.get(f"{ADMIN}{page}/").content.decode())

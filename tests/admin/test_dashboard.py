@@ -19,6 +19,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from salon_jobs.admin.dashboard import Line, Plot
+from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.metrics import BUCKETS, bucket_of
 from salon_jobs.core.units import about, counted, duration, estimate, number
 from salon_jobs.dashboard.queues import SPANS, history, waiting
@@ -52,7 +53,8 @@ def busy(two: tuple[Rows, Rows], stores: list[UUID]) -> tuple[Rows, Rows]:
     insert("job", task="long-haul", queue="mail", store_id=stores[0], **running)
     change(
         "INSERT INTO salon_jobs_job_error (job_id, store_id, attempt, error_class)"
-        " SELECT n, (ARRAY[%s, %s]::uuid[])[1 + (n %% 3 = 0)::int], 1, 'TillOnFire' FROM generate_series(1, 9) AS n",
+        f" SELECT n, (ARRAY[%s, %s]::{store_key().sql}[])[1 + (n %% 3 = 0)::int], 1, 'TillOnFire'"
+        " FROM generate_series(1, 9) AS n",
         stores[0],
         stores[1],
     )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from html import unescape
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -28,7 +28,7 @@ from tests.outbox.test_operate_messages import ORDERS, write
 from tests.plans.explain import signed_in
 from tests.plans.test_admin_plans import JOBS
 from tests.settings import url_for
-from tests.support import change, seen
+from tests.support import change, new_store_id, seen
 
 LIMITS = "/admin/salon_jobs/limit/"
 
@@ -410,7 +410,7 @@ def test_limits_that_only_the_code_declares_are_listed(client: Client, settings:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "STORE_CONCURRENCY": 3}
     task(name="test-one-at-a-time", max_concurrency=1, concurrency_key="{card}", key_concurrency=2)(_charge)
     try:
-        add(task="test-one-at-a-time", state="running", concurrency_key="visa", store_id=uuid4())
+        add(task="test-one-at-a-time", state="running", concurrency_key="visa", store_id=new_store_id())
         text = client.get(LIMITS).content.decode()
         assert "No limits" not in text
         declared = (

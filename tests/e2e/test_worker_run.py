@@ -22,7 +22,7 @@ from tests.e2e import tasks
 from tests.e2e.stubborn import StubbornEnd
 from tests.e2e.worker_process import WorkerProcess, end_worker_connections, eventually
 from tests.settings import url_for
-from tests.support import change, job_row, seen
+from tests.support import change, job_row, seen, store_id_sql
 
 pytestmark = pytest.mark.usefixtures("stubborn")
 URL = url_for("worker_runtime")
@@ -55,7 +55,7 @@ def test_gwt_12_without_notifications_a_job_is_picked_up_within_five_seconds(dat
 
 
 def test_a_fan_out_to_a_hundred_stores_is_done_within_sixty_seconds(database: None) -> None:
-    change("INSERT INTO store (id, name) SELECT gen_random_uuid(), 'Salon' FROM generate_series(1, 100)")
+    change(f"INSERT INTO store (id, name) SELECT {store_id_sql()}, 'Salon' FROM generate_series(1, 100)")
     with WorkerProcess(url=URL, ready=True) as worker:
         fan_out_job = expire_tentative_reservations.enqueue(reason="cron")
         done = partial(worker.logged, "job_succeeded", task_name="expire-tentative-for-store")

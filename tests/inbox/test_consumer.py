@@ -14,6 +14,7 @@ from django.db import connections
 from salon_jobs.brokers.registry import make_source
 from salon_jobs.brokers.source import Delivery
 from salon_jobs.checks import check_consumers
+from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import ConfigurationError, NotReady, SourceLost
 from salon_jobs.inbox import queries as inbox
@@ -220,7 +221,7 @@ def test_the_check_names_unknown_tasks_sources_and_stores(consumers_settings: Ca
     )
     task, source, store = check_consumers()
     assert [each.id for each in (task, source, store)] == 3 * ["salon_jobs.E050"]
-    assert store.msg == "SALON_JOBS['CONSUMERS']['d']['STORE'] must be a UUID, or 'envelope'"
+    assert store.msg == f"SALON_JOBS['CONSUMERS']['d']['STORE'] must be {store_key().description}, or 'envelope'"
     assert "did you mean 'test-system'" in task.msg
     assert (
         "choose one of azurequeue, memory, nats, sqs (name a class of your own in SALON_JOBS['OUTBOX']['SOURCES'])"

@@ -7,6 +7,7 @@ from uuid import UUID
 import pytest
 from django.db import connections
 
+from salon_jobs.conf.store_key import store_key
 from salon_jobs.control import pause
 from salon_jobs.db import statements
 from salon_jobs.jobs import waiting as depths_module
@@ -65,8 +66,8 @@ def test_beyond_the_bound_it_estimates_and_forgets_no_small_queue_and_no_pause(
     stores: list[UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change(
-        f"{INSERT} SELECT 'a', 'bulk', (ARRAY[%s, %s]::uuid[])[1 + (n %% 4 = 0)::int], 0, now() - interval '1 day',"
-        " 'queued' FROM generate_series(1, 30000) AS n",
+        f"{INSERT} SELECT 'a', 'bulk', (ARRAY[%s, %s]::{store_key().sql}[])[1 + (n %% 4 = 0)::int], 0,"
+        " now() - interval '1 day', 'queued' FROM generate_series(1, 30000) AS n",
         *stores[:2],
     )
     change(f"{INSERT} VALUES ('a', 'mail', %s, 0, now() - interval '1 minute', 'queued')", stores[2])

@@ -28,7 +28,7 @@ from salon_jobs.jobs.options import KeyMode
 from salon_jobs.testing import assert_enqueued
 from tests import tasks
 from tests.settings import url_for
-from tests.support import change, claim, job_row, moved_to, row_of, run, seen
+from tests.support import change, claim, job_row, moved_to, new_store_id, row_of, run, seen
 
 PATTERN = tasks.system.new_job(None, tasks.system.options)
 LATER = datetime(2030, 1, 1, tzinfo=UTC)
@@ -139,8 +139,8 @@ def test_one_wake_up_follows_a_commit_of_jobs_that_are_due(database: None) -> No
     ("payload", "expected"),
     [
         ({}, "store_id"),
-        ({"store_id": str(uuid4()), "number": "x"}, r"Expected `int`, got `str` - at `\$\.number`"),
-        ({"store_id": str(uuid4()), "extra": 1}, "extra"),
+        ({"store_id": str(new_store_id()), "number": "x"}, r"Expected `int`, got `str` - at `\$\.number`"),
+        ({"store_id": str(new_store_id()), "extra": 1}, "extra"),
     ],
 )
 def test_gwt_02_a_wrong_payload_is_refused_with_path_and_type(

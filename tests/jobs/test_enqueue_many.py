@@ -22,7 +22,7 @@ from salon_jobs.jobs import EnqueueAction, enqueue, registry
 from salon_jobs.jobs.task import Call
 from tests import tasks
 from tests.settings import SALON_JOBS, url_for
-from tests.support import change, claim, seen
+from tests.support import change, claim, seen, store_id_of
 
 
 @pytest.fixture(autouse=True)
@@ -234,7 +234,7 @@ def test_the_order_of_a_set_makes_no_other_payload(database: None) -> None:
 
     try:
         tags = {f"tag {n}" for n in range(20)}
-        bound = of_sets.payload.bind((), {"store_id": UUID(int=1), "tags": tags})
+        bound = of_sets.payload.bind((), {"store_id": store_id_of(1), "tags": tags})
         assert bound.plain["tags"] == sorted(tags)
     finally:
         registry.unregister("test-sets")

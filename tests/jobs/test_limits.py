@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from uuid import UUID
 
 import pytest
 from django.db import IntegrityError
 
+from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.jobs import limits
 from salon_jobs.jobs.limits import limit, pause
@@ -21,7 +23,7 @@ LONG: dict[str, Any] = {"task": "a" * 300, "key": "b" * 300, "max_concurrency": 
     ("rule", "options", "message"),
     [
         (pause, {"queue": "a", "task": "b"}, "exactly one of queue, task and store_id"),
-        (pause, {"store_id": "salon"}, "store_id must be a UUID"),
+        (pause, {"store_id": "no key"}, f"store_id must be {re.escape(store_key().description)}, not 'no key'"),
         (limit, {"task": "a", "max_concurrency": -1}, "max_concurrency"),
         (limit, {"task": "a", "rate": 0}, "rate"),
         (limit, {"task": "a"}, "pass max_concurrency, rate or lift"),
@@ -60,7 +62,12 @@ def test_a_call_keeps_what_it_does_not_name(database: None) -> None:
 
 def test_a_store_is_named_as_the_database_writes_its_id(stores: list[UUID]) -> None:
     add = "INSERT INTO salon_jobs_limit (kind, name, paused) VALUES (%s, %s, true)"
-    for name in ("Ginza", str(stores[0]).upper(), f"{{{stores[0]}}}", f"{stores[0]}\n", ""):
+    others = {
+        "uuid": ("Ginza", str(stores[0]).upper(), f"{{{stores[0]}}}"),
+        "bigint": ("Ginza", "0", f"0{stores[0]}", f"-{stores[0]}"),
+        "text": ("in Ginza", "a,b", "x" * 101),
+    }
+    for name in (*others[store_key().sql], f"{stores[0]}\n", ""):
         with pytest.raises(IntegrityError, match="salon_jobs_limit_store"):
             change(add, "store", name)
         change(add, "queue", name)

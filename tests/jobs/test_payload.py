@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta, timezone
@@ -16,13 +17,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.errors import PayloadInvalid, TaskInvalid
 from salon_jobs.jobs.payload import Arguments, PayloadType
+from tests.support import new_store_id
 
 if TYPE_CHECKING:
     from fractions import Fraction
 
-STORE = UUID("11111111-2222-3333-4444-555555555555")
+STORE = new_store_id()
+DESCRIPTION = re.escape(store_key().description)
 JST = timezone(timedelta(hours=9))
 
 
@@ -105,8 +109,8 @@ def test_a_mutable_default_is_not_shared_between_payloads() -> None:
         ({"item": {"sizes": []}}, r"`name`.*\$\.item"),
         ({"item": {"name": "comb", "sizes": ["S"]}}, r"Expected `int`, got `str` - at `\$\.item\.sizes\[0\]`"),
         ({"kind": "c"}, r"enum.*\$\.kind"),
-        ({"store_id": "nonsense"}, r"UUID.*\$\.store_id"),
-        ({"store_id": None}, r"the store must be a UUID, not NoneType - at `\$\.store_id`"),
+        ({"store_id": "no key"}, rf"{DESCRIPTION}.*\$\.store_id"),
+        ({"store_id": None}, rf"the store must be {DESCRIPTION}, not NoneType - at `\$\.store_id`"),
         ({"surprise": 1}, "surprise"),
     ],
 )

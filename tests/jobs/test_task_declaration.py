@@ -22,6 +22,7 @@ from salon_jobs.core.outcomes import Cancelled, Errored
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.options import ErrorRules
 from salon_jobs.jobs.payload import Arguments
+from tests.support import store_id_of
 
 NAME = "test-declared-here"
 
@@ -65,7 +66,7 @@ def _missing_attribute(day: datetime.nowhere) -> None: ...  # type: ignore[name-
         (task, _with_store, "declare it with store_task"),
         (task, _generator, "remove the yield"),
         (task, _async_generator, "remove the yield"),
-        (task, partial(_with_store, store_id=UUID(int=0)), "only a function declared with def"),
+        (task, partial(_with_store, store_id=store_id_of(0)), "only a function declared with def"),
         (task, dict, "only a function declared with def"),
         (task, "a string", "only a function declared with def"),
         (task, _with_model, "cannot be a payload: Store; pass what identifies it, such as its ID"),
@@ -210,7 +211,7 @@ def test_names_take_letters_digits_and_three_signs(name: Any) -> None:
 
 
 def test_the_arguments_of_a_chunk_are_the_fields_of_its_payload() -> None:
-    store = UUID(int=5)
+    store = store_id_of(5)
     declared = store_task(name=NAME, chunk=5, job_key="{store_id}:{number}")(_chunk)
     payload = declared.payload
     expected = Arguments(store, '{"note":"","number":1,"tags":[]}')
@@ -246,7 +247,7 @@ def _pay_by_struct(store_id: UUID, payments: list[_PaymentStruct]) -> None: ...
 
 @pytest.mark.parametrize("function", [_pay, _pay_by_struct])
 def test_each_job_of_a_chunk_gets_a_default_of_its_own(function: Any) -> None:
-    store, payload = UUID(int=5), store_task(name=NAME, chunk=5)(function).payload
+    store, payload = store_id_of(5), store_task(name=NAME, chunk=5)(function).payload
     calls = [payload.bind((), {"store_id": store, "number": 1}).json for _ in range(3)]
     assert len(set(calls)) == 3
     before_the_field = [payload.decode('{"number": 1}', store)["payments"][0].key for _ in range(3)]
@@ -255,8 +256,8 @@ def test_each_job_of_a_chunk_gets_a_default_of_its_own(function: Any) -> None:
 
 def test_a_chunk_can_be_of_structs() -> None:
     declare: Any = store_task(name=NAME, chunk=5)
-    arguments = declare(_chunk_of_structs).payload.decode('{"number": 1}', UUID(int=1))
-    assert arguments == {"store_id": UUID(int=1), "sales": [_Sold(1)]}
+    arguments = declare(_chunk_of_structs).payload.decode('{"number": 1}', store_id_of(1))
+    assert arguments == {"store_id": store_id_of(1), "sales": [_Sold(1)]}
 
 
 @pytest.mark.parametrize(

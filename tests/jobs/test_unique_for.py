@@ -123,10 +123,7 @@ def test_the_web_role_enqueues_so_for_its_own_store(stores: list[UUID]) -> None:
     bound = tasks.in_store.using(unique_for=HOUR)
     other = bound.enqueue(store_id=stores[1], number=1)
     with tenant_context(stores[0], using="web"), connections["web"].cursor() as cursor:
-        call = (
-            "SELECT job_id, result FROM"
-            " salon_jobs_add_jobs('test-store', ARRAY['{\"number\": 1}'], ARRAY[%s::uuid], %s)"
-        )
+        call = "SELECT job_id, result FROM salon_jobs_add_jobs('test-store', ARRAY['{\"number\": 1}'], ARRAY[%s], %s)"
         for expected in ("inserted", "kept"):
             cursor.execute(call, [stores[0], '{"unique_for": "1 h"}'])
             [(job_id, result)] = cursor.fetchall()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from django.core.management import CommandError
@@ -13,7 +13,7 @@ from salon_jobs.jobs.search import failure_kinds, retries_ahead
 from salon_jobs.models import Job
 from tests import tasks
 from tests.management.operator import add, run
-from tests.support import change, leases_of, run_due
+from tests.support import change, leases_of, new_store_id, run_due
 
 
 def test_list_filters_by_each_option_the_newest_first(stores: list[UUID]) -> None:
@@ -133,7 +133,7 @@ def test_jobs_whose_process_died_are_of_one_kind(process_id: int) -> None:
 
 @pytest.mark.parametrize("payload", ["[" * 3000 + "]" * 3000, "[" * 300 + "]" * 300, f'{{"n": {"9" * 5000}}}'])
 def test_a_payload_that_python_can_not_read_hides_no_job(database: None, payload: str) -> None:
-    store = uuid4()
+    store = new_store_id()
     job_id = add(payload=payload, store_id=store)
     for arguments in (("show", str(job_id)), ("show", str(job_id), "--json"), ("export-store", str(store))):
         out, _ = run(*arguments)

@@ -21,7 +21,7 @@ from salon_jobs.models import Process
 from salon_jobs.outbox import Draft
 from salon_jobs.outbox.relay import Relay
 from tests.e2e.worker_process import eventually
-from tests.support import change, plan_nodes, seen
+from tests.support import change, plan_nodes, seen, store_id_sql
 
 ORDERS = "rn::memory:::orders"
 
@@ -158,7 +158,7 @@ def fill(
     aggregate_id: str = "''",
     event: str = "'made'",
     payload: str = "'{}'",
-    store_id: str = "NULL::uuid",
+    store_id: str = "NULL",
     created_at: str = "now()",
 ) -> None:
     """Write messages whose columns are SQL expressions of ``n``, the number of each; they ended when they began."""
@@ -181,7 +181,7 @@ def crowd(to: str) -> None:
         to=to,
         aggregate_id="mod(n, 5000)::text",
         event="CASE WHEN n = 5 THEN 'rare' ELSE 'made' END",
-        store_id="('00000000-0000-0000-0000-00000000000' || mod(n, 7))::uuid",
+        store_id=store_id_sql("mod(n, 7)"),
     )
     change("VACUUM ANALYZE salon_jobs_message")
 

@@ -20,7 +20,7 @@ from salon_jobs.models import Message
 from salon_jobs.outbox import Draft
 from tests.e2e.worker_process import eventually
 from tests.outbox.scene import ORDERS, arrived, emitted, relaying
-from tests.support import change, seen
+from tests.support import change, new_store_id, seen
 from tests.tracers import RecordingTracer
 
 
@@ -167,7 +167,7 @@ def test_the_database_refuses_what_did_not_come_through_emit() -> None:
     with pytest.raises(IntegrityError, match="salon_jobs_message_event"):
         change("SELECT salon_jobs_emit(%s, 'a', '', '{}')", ORDERS)
     emitted("a")
-    for column, value in (("payload", "{}"), ("event", "x"), ("store_id", str(uuid4()))):
+    for column, value in (("payload", "{}"), ("event", "x"), ("store_id", str(new_store_id()))):
         with pytest.raises(DatabaseError, match="Cannot update"):
             change(f"UPDATE salon_jobs_message SET {column} = %s", value)
 

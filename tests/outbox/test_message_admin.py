@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from uuid import UUID
 
 import pytest
 from django.db import connections
@@ -15,7 +14,7 @@ from tests.management.operator import run
 from tests.outbox.scene import assert_bounded, crowd
 from tests.outbox.test_operate_messages import ORDERS, block, blocked, write
 from tests.plans.explain import signed_in
-from tests.support import change, seen
+from tests.support import change, seen, store_id_of
 
 MESSAGES = "/admin/salon_jobs/message/"
 
@@ -97,7 +96,7 @@ def test_every_list_in_the_admin_and_of_the_command_is_bounded(client: Client, m
     change("INSERT INTO salon_jobs_destination (aggregate_type) VALUES (%s)", ORDERS)
     crowd(ORDERS)
     [(uuid,)] = seen("SELECT message_id FROM salon_jobs_message WHERE id = 77")
-    store = UUID("00000000-0000-0000-0000-000000000003")
+    store = store_id_of(3)
     for query in (
         "",
         "?p=100",

@@ -27,7 +27,7 @@ from salon_jobs.outbox.control import send_skipped_messages
 from tests.e2e.worker_process import eventually
 from tests.outbox.scene import fill, ids
 from tests.settings import url_for
-from tests.support import change, elsewhere, seen
+from tests.support import change, elsewhere, seen, store_id_of
 
 OPERATOR = "operator"
 ORDERS = "rn::nats:::orders"
@@ -81,7 +81,7 @@ def test_a_parked_head_is_pending_again_with_all_its_tries_and_due() -> None:
 
 
 def test_a_failed_message_below_the_cursor_is_put_in_front() -> None:
-    alone, of_one, store = write("failed"), write("failed", aggregate="7"), UUID(int=5)
+    alone, of_one, store = write("failed"), write("failed", aggregate="7"), store_id_of(5)
     third = write("failed", store=store)
     assert all(result.changed for result in retry_messages([alone, of_one, third], using=OPERATOR))
     assert blocked() == [(each, "waiting", True, 0) for each in (alone, of_one, third)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from uuid import UUID
 
 import pytest
 from django.db import connections
@@ -16,11 +15,11 @@ from salon_jobs.tenancy.context import tenant_context
 from tests.admin.test_admin_readers import WebRouter, staff
 from tests.plans.explain import rows_read, scans_of, signed_in
 from tests.settings import SALON_JOBS
-from tests.support import change, in_state, seen, selected
+from tests.support import change, in_state, seen, selected, store_id_of, store_id_sql
 
 ENDED = 150_000
 WAITING = 20_750
-STORE = "00000000-0000-0000-0000-00000000000"
+STORE = str(store_id_of(1))
 JOBS = "/admin/salon_jobs/job/"
 
 
@@ -34,8 +33,8 @@ def crowded(migrated: None) -> Iterator[None]:
         "CASE WHEN n %% 500 = 0 THEN 'failed' WHEN n %% 5000 = 1 THEN 'cancelled'"
         " WHEN n %% 8 = 3 THEN 'queued' ELSE 'succeeded' END",
         task="CASE WHEN n %% 50000 = 9 THEN 'ping' ELSE 'test-store' END",
-        store_id="CASE WHEN n %% 50000 = 8 THEN NULL WHEN n %% 75 = 5 THEN gen_random_uuid()"
-        f" ELSE ('{STORE}' || n %% 7)::uuid END",
+        store_id=f"CASE WHEN n %% 50000 = 8 THEN NULL WHEN n %% 75 = 5 THEN {store_id_sql()}"
+        f" ELSE {store_id_sql('n %% 7')} END",
         queue="CASE WHEN n %% 50000 = 7 THEN 'rare' ELSE 'default' END",
         job_key="'k:' || n",
         error_class="CASE WHEN n %% 500 = 0 THEN 'E' || n %% 3000 / 500 END",
@@ -45,7 +44,7 @@ def crowded(migrated: None) -> Iterator[None]:
     change(f"INSERT INTO salon_jobs_job {selected(row)} FROM generate_series(1, %s) AS n", ENDED)
     change(
         "INSERT INTO salon_jobs_job (task, store_id, queue, run_at, job_key)"
-        f" SELECT CASE WHEN n = 3 THEN 'lone' ELSE 'test-store' END, ('{STORE}' || n %% 7)::uuid,"
+        f" SELECT CASE WHEN n = 3 THEN 'lone' ELSE 'test-store' END, {store_id_sql('n %% 7')},"
         "  CASE WHEN n = 4 THEN 'lone' ELSE 'default' END, now() + interval '1 day', 'q:' || n"
         "   FROM generate_series(1, 2000) AS n"
     )
@@ -62,7 +61,7 @@ def crowded(migrated: None) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def alike(crowded: None) -> None:
     """Have 20,000 jobs fail alike, one of them of the first store."""
-    store = f"('{STORE}' || CASE WHEN n = 9 THEN 1 ELSE 2 END)::uuid"
+    store = store_id_sql("CASE WHEN n = 9 THEN 1 ELSE 2 END")
     row = in_state("'failed'", task="'alike'", store_id=store, fingerprint="7")
     change(f"INSERT INTO salon_jobs_job {selected(row)} FROM generate_series(1, 20000) AS n")
     change("VACUUM ANALYZE salon_jobs_job")
@@ -78,9 +77,9 @@ def client(crowded: None) -> Iterator[Client]:
 def one_store(crowded: None) -> Iterator[Client]:
     """Sign in as staff of one of the seven large stores, through the web role."""
     as_web = {**SALON_JOBS, "DATABASE": "web", "OPERATOR_DATABASE": "operator"}
-    change("INSERT INTO store (id, name) VALUES (%s, 'Salon')", f"{STORE}1")
+    change("INSERT INTO store (id, name) VALUES (%s, 'Salon')", STORE)
     with override_settings(DATABASE_ROUTERS=[WebRouter()], SALON_JOBS=as_web):
-        yield staff(UUID(f"{STORE}1"))
+        yield staff(store_id_of(1))
     change("TRUNCATE store, membership CASCADE")
 
 
@@ -109,17 +108,17 @@ def queries(client: Client, url: str, alias: str = "operator") -> list[str]:
         "?queue=lone",
         "?queue=rare",
         "?queue=default",
-        f"?store={STORE}1",
+        f"?store={STORE}",
         "?store=none",
         "?store=none&state__exact=queued",
         "?store=none&task=lone",
         "?task=ping&state__exact=failed",
-        f"?queue=rare&store={STORE}1",
+        f"?queue=rare&store={STORE}",
         "?q=77",
         "?q=k:77",
         "?q=q:77",
         "?q=nonsense",
-        f"?q={STORE}9",
+        f"?q={store_id_of(9)}",
         "?enqueued=15m",
         "?enqueued=1h&task=ping",
         "?error_class=E3",
@@ -162,7 +161,7 @@ def test_counting_ends_at_ten_thousand_and_says_so(client: Client) -> None:
 def test_the_chosen_store_is_offered_though_many_others_failed_later(client: Client) -> None:
     chosen = "ffffffff-ffff-ffff-ffff-ffffffffffff"
     later = "now() + interval '1 day'"
-    row = in_state("'failed'", task="'late'", store_id="gen_random_uuid()", finished_at=later)
+    row = in_state("'failed'", task="'late'", store_id=store_id_sql(), finished_at=later)
     change(f"INSERT INTO salon_jobs_job {selected(row)} FROM generate_series(1, 60)")
     try:
         text = client.get(f"{JOBS}?store={chosen}").content.decode()
@@ -198,7 +197,7 @@ def test_staff_of_a_large_store_read_no_more(one_store: Client, alike: None, que
     assert all('"store_id" = ' in each for each in asked if 'FROM "salon_jobs_job"' in each), (
         "what the planner can weigh"
     )
-    with tenant_context(f"{STORE}1", using="web"), connections["web"].cursor() as cursor:
+    with tenant_context(STORE, using="web"), connections["web"].cursor() as cursor:
         for setting in (each for each in statements if each.startswith("SET LOCAL")):
             cursor.execute(setting)
         for statement in asked:

@@ -14,9 +14,9 @@ from salon_jobs.core.metrics import BUCKETS
 from salon_jobs.dashboard.queues import tasks_of
 from salon_jobs.tenancy.context import tenant_context
 from tests.plans.explain import rows_read, scans_of, signed_in
-from tests.support import change, in_state, selected
+from tests.support import change, in_state, selected, store_id_of, store_id_sql
 
-STORE = "00000000-0000-0000-0000-00000000000"
+STORE = str(store_id_of(1))
 DASHBOARD = "/admin/salon_jobs/dashboard/"
 # What a sample of 1,000 pages may find: as many rows as a page holds, at most.
 SAMPLED = 1000 * 136
@@ -34,7 +34,7 @@ def crowded(migrated: None) -> Iterator[None]:
     row = in_state(
         "CASE WHEN n <= 80000 THEN 'queued' WHEN n <= 83000 THEN 'running' ELSE 'failed' END",
         task="'test-store'",
-        store_id=f"('{STORE}' || n %% 7)::uuid",
+        store_id=store_id_sql("n %% 7"),
         queue="CASE WHEN n = 5 THEN 'rare' ELSE 'default' END",
         run_at="now() - n * interval '1 ms'",
         priority="n %% 3",
@@ -42,7 +42,7 @@ def crowded(migrated: None) -> Iterator[None]:
     change(f"INSERT INTO salon_jobs_job {selected(row)} FROM generate_series(1, 123000) AS n")
     change(
         "INSERT INTO salon_jobs_job_error (job_id, store_id, attempt, error_class)"
-        f" SELECT n, ('{STORE}' || n %% 7)::uuid, 1, 'E' FROM generate_series(1, 40000) AS n"
+        f" SELECT n, {store_id_sql('n %% 7')}, 1, 'E' FROM generate_series(1, 40000) AS n"
     )
     change("INSERT INTO salon_jobs_destination (aggregate_type) VALUES ('rn::nats:::orders'), ('rn::nats:::others')")
     change(
@@ -117,8 +117,8 @@ def test_a_plot_reads_statistics_alone_and_no_more_than_are_kept(client: Client,
 
 def test_a_store_counts_its_newest_ten_thousand_by_an_index(crowded: None) -> None:
     alias = "web"
-    with tenant_context(f"{STORE}1", using=alias), CaptureQueriesContext(connections[alias]) as asked:
-        [task] = tasks_of(f"{STORE}1", using=alias)
+    with tenant_context(STORE, using=alias), CaptureQueriesContext(connections[alias]) as asked:
+        [task] = tasks_of(STORE, using=alias)
         assert task.jobs == 10_000
         [statement] = [query["sql"] for query in asked.captured_queries if "salon_jobs_job" in query["sql"]]
         [node] = scans_of(statement, alias)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from tests.support import change
+from salon_jobs.conf.store_key import store_key
+from tests.support import change, store_id_sql
 
 READ = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = %s"
 CLAIM = "SELECT count(*) FROM salon_jobs_claim(%s, ARRAY['test-system'], 10, NULL, NULL, 0, 5, '{}')"
@@ -163,8 +164,8 @@ def test_a_claim_of_groups_reads_no_more_than_its_quotas_from_the_low_water_on(
             " array_fill(5, ARRAY[g.n]), 5, '{}') AS c"
         )
 
-    stores = "('00000000-0000-4000-8000-00000000000' || n %% 2)::uuid"
-    change("CREATE TABLE groups_of_test (store_id uuid, claim_group bigint)")
+    stores = store_id_sql("n %% 2")
+    change(f"CREATE TABLE groups_of_test (store_id {store_key().sql}, claim_group bigint)")
     change("GRANT SELECT ON groups_of_test TO PUBLIC")
     try:
         for _ in range(8):

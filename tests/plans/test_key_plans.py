@@ -15,7 +15,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.db import statements
 from tests.plans.explain import assert_no_full_scan, indexes, scans
 from tests.settings import url_for
-from tests.support import change, plan_nodes, seen
+from tests.support import change, plan_nodes, seen, store_id_sql
 
 MANY = 2_000
 MODES = ["replace", "preserve_run_at", "unsafe_dedupe"]
@@ -52,7 +52,7 @@ def explained(migrated: None) -> Iterator[Explained]:
     """Give the connection, while the table is empty and holds a job of each of many stores afterwards."""
     change("TRUNCATE salon_jobs_job")
     change("VACUUM ANALYZE salon_jobs_job")
-    change("INSERT INTO store (id, name) SELECT gen_random_uuid(), 'x' FROM generate_series(1, %s)", MANY)
+    change(f"INSERT INTO store (id, name) SELECT {store_id_sql()}, 'x' FROM generate_series(1, %s)", MANY)
     explained = Explained()
     yield explained
     explained.close()

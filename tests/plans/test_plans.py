@@ -17,7 +17,7 @@ from salon_jobs.jobs.pruning import prune_old
 from salon_jobs.jobs.statistics import STORED_OUTCOMES
 from salon_jobs.worker.group_scanner import ClaimFilter, list_parameters
 from tests.plans.explain import Node, as_store, assert_no_full_scan, indexes, nodes, nodes_of, rows_read, scans
-from tests.support import change, in_state, selected
+from tests.support import change, in_state, new_store_id, selected, store_id_sql
 
 ROWS = 60_000
 
@@ -28,7 +28,7 @@ def crowded(migrated: None) -> Iterator[int]:
     row = in_state(
         "CASE WHEN n %% 100 = 0 THEN 'running' WHEN n %% 10 = 0 THEN 'failed' ELSE 'queued' END",
         task="'test-store'",
-        store_id="gen_random_uuid()",
+        store_id=store_id_sql(),
         priority="n %% 3",
         run_at="now() + CASE WHEN n %% 2 = 0 THEN interval '1 hour' ELSE interval '-1 hour' END",
         job_key="'k:' || n",
@@ -168,7 +168,7 @@ def test_a_look_at_the_front_is_bounded(crowded: int) -> None:
 
 
 def test_the_web_role_finds_its_stores_jobs_by_the_index_under_its_policy(crowded: int) -> None:
-    with as_store(str(uuid4())) as cursor:
+    with as_store(str(new_store_id())) as cursor:
         cursor.execute("EXPLAIN (FORMAT JSON) SELECT * FROM salon_jobs_job ORDER BY id DESC LIMIT 50")
         text = json.dumps(cursor.fetchone()[0])
     assert "salon_jobs_job_store" in text

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from uuid import uuid4
 
 import pytest
 
 from salon_jobs.control import pause
 from salon_jobs.jobs.waiting import count_rest, look_at_queue
 from tests.plans.explain import nodes, scans
-from tests.support import change, in_state, moved_to, seen, selected
+from tests.support import change, in_state, moved_to, new_store_id, seen, selected
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +94,7 @@ def test_what_is_paused_is_neither_late_nor_unknown(waiting: None) -> None:
 
 
 def test_jobs_of_a_paused_store_are_not_late(waiting: None) -> None:
-    store = uuid4()
+    store = new_store_id()
     change(
         "INSERT INTO salon_jobs_job (task, store_id, run_at) VALUES ('test-store', %s, now() - interval '1 day')", store
     )

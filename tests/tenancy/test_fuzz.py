@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from uuid import uuid4
 
 import pytest
 
+from tests.support import new_store_id
 from tests.tenancy.fuzz.actor import Witness, canary
 from tests.tenancy.fuzz.fleet import run
 
@@ -29,7 +29,7 @@ def test_no_store_sees_another_and_none_gets_lost(database: None, statements: in
 
 
 def test_the_witness_notices_a_leak_and_a_loss(database: None) -> None:
-    own, other = uuid4(), uuid4()
+    own, other = new_store_id(), new_store_id()
     witness = Witness(10)
     witness.judge([(own, canary(own))], own, "here")
     assert not witness.is_done

@@ -15,10 +15,12 @@ from django.test import TestCase, override_settings
 from project.salon.models import Customer, Operator, Store
 from salon_jobs import current_store_id
 from salon_jobs.access import StoreIsolation
+from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.errors import ConfigurationError, TenantContextError
 from salon_jobs.models import Job, Process
 from salon_jobs.testing import as_role, as_store, assert_isolated, perform_job
 from tests import tasks
+from tests.support import new_store_id
 from tests.tenancy.probe import ask, execute
 
 OWNER = "owner"
@@ -39,7 +41,7 @@ def configured(**options: object) -> override_settings:
 
 def fill(stores: int = 2) -> list[UUID]:
     """Add stores with two customers each, as the superuser, in the test's transaction."""
-    ids = [uuid4() for _ in range(stores)]
+    ids = [new_store_id() for _ in range(stores)]
     for store in ids:
         Store.objects.using(OWNER).create(id=store, name="Salon")
         for _ in range(2):
@@ -48,7 +50,7 @@ def fill(stores: int = 2) -> list[UUID]:
 
 
 def stores_of_the_worker() -> list[UUID]:
-    ids = [uuid4(), uuid4()]
+    ids = [new_store_id(), new_store_id()]
     for store in ids:
         with as_store(store):
             Store.objects.create(id=store, name="Salon")
@@ -101,7 +103,7 @@ class RolesAndStores(TestCase):
             assert who("default") == "worker_runtime", "one may always be oneself"
 
     def test_a_store_is_given_as_a_row_or_an_id(self) -> None:
-        store = Store(id=uuid4(), name="Salon")
+        store = Store(id=new_store_id(), name="Salon")
         with as_store(store):
             store.save(using="default")
             assert current_store_id() == store.pk
@@ -109,7 +111,7 @@ class RolesAndStores(TestCase):
             assert Store.objects.get() == store
         assert current_store_id() is None
         assert not Store.objects.exists()
-        with pytest.raises(TenantContextError), as_store("7"):
+        with pytest.raises(TenantContextError), as_store(""):
             pass
 
 
@@ -165,7 +167,7 @@ class Isolation(TestCase):
     def test_a_runtimes_own_connection_needs_the_stores(self) -> None:
         ids = stores_of_the_worker()
         assert_isolated(Store, roles=["worker"], stores=ids)
-        for stores, message in ((None, "stores="), ([ids[0], uuid4()], r"sees, as store .*, 0 of its own rows")):
+        for stores, message in ((None, "stores="), ([ids[0], new_store_id()], r"sees, as store .*, 0 of its own rows")):
             with pytest.raises(AssertionError, match=message):
                 assert_isolated(Store, roles=["worker"], stores=stores)
         with pytest.raises(ConfigurationError, match="may not become 'app'"):
@@ -184,7 +186,11 @@ class Isolation(TestCase):
         for constraint, field in ((declared, None), (other, "store"), (other, "store_id")):
             with patch.object(Customer._meta, "constraints", [constraint]):
                 assert_isolated(Customer, using=OWNER, field=field)
-        with patch.object(Customer._meta, "constraints", [other]):
+
+    @pytest.mark.uuid_keys
+    def test_a_wrong_field_of_the_same_type_shows_none_of_the_stores_rows(self) -> None:
+        fill()
+        with patch.object(Customer._meta, "constraints", [StoreIsolation(field="id", name="x")]):
             assert_refused(r"sees, as store .*, 0 of its 1 rows")
 
     def test_a_model_without_a_store_and_a_role_that_proves_nothing_are_named(self) -> None:
@@ -195,7 +201,8 @@ class Isolation(TestCase):
         assert_refused("it is a superuser", roles=[who()])
 
 
-OWN = "store_id = (SELECT NULLIF(current_setting('app.current_store_id', true), '')::uuid)"
+OWN = f"store_id = (SELECT NULLIF(current_setting('app.current_store_id', true), '')::{store_key().sql})"
+OWN_BY_ID = "id::text = (SELECT NULLIF(current_setting('app.current_store_id', true), ''))"
 NO_STORE = "coalesce(current_setting('app.current_store_id', true), '') = ''"
 _COMMANDS = {
     "SELECT": f"USING ({OWN})",
@@ -225,10 +232,7 @@ def all_but(command: str, text: str) -> list[str]:
 # Each replaces the policies of the customers.
 DRIFTS: dict[str, tuple[list[str], str]] = {
     "dropped": ([], "0 of its 2 rows: no policy shows them"),
-    "wrong column": (
-        policies(f"TO app, worker_runtime USING ({OWN.replace('store_id =', 'id =')})"),
-        "0 of its 2 rows",
-    ),
+    "wrong column": (policies(f"TO app, worker_runtime USING ({OWN_BY_ID})"), "0 of its 2 rows"),
     "to the wrong role": (policies(f"TO jobs_operator USING ({OWN})"), "'app' sees, as store .* 0 of its 2 rows"),
     "to the web alone": (policies(f"TO app USING ({OWN})"), "'worker_runtime' sees, as store .* 0 of its 2 rows"),
     "an extra permissive one": (
@@ -236,12 +240,12 @@ DRIFTS: dict[str, tuple[list[str], str]] = {
         "'app' sees, as store .* rows of",
     ),
     "an extra one when no store is set": (policies(f"USING ({OWN})", f"USING ({NO_STORE})"), "sees without a store"),
-    "anything but a uuid opens it": (
+    "what is no key opens it": (
         policies(
-            "USING (CASE WHEN length(current_setting('app.current_store_id', true)) = 36"
+            "USING (CASE WHEN current_setting('app.current_store_id', true) ~ '^[a-z0-9-]+$'"
             f" OR {NO_STORE} THEN {OWN} ELSE true END)"
         ),
-        "sees with 'no uuid' as the store",
+        "sees with 'no key' as the store",
     ),
     "inserts unchecked": (all_but("INSERT", "WITH CHECK (true)"), "inserts as store .* and no policy stopped it: "),
     "updates unchecked": (all_but("UPDATE", f"USING ({OWN}) WITH CHECK (true)"), "moves, as store .* rows to store"),

@@ -18,11 +18,12 @@ from psycopg import errors
 
 from salon_jobs import fan_out, tenant_context
 from salon_jobs.conf import settings as conf
+from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.errors import EnqueueRefused
 from salon_jobs.core.records import ActionResult
 from salon_jobs.jobs import JobHandle, control
 from tests import tasks
-from tests.support import change, claim, finish, seen
+from tests.support import change, claim, finish, new_store_id, seen
 from tests.tenancy.canaries import NOW
 
 ADD = "SELECT job_id FROM salon_jobs_add_job('test-store', '{}', %s, job_key => 'k')"
@@ -165,7 +166,7 @@ def test_the_fan_out_function_is_exactly_as_specified(stores: list[UUID]) -> Non
         "acl": [f"{owner}=X/{owner}", f"worker_runtime=X/{owner}"],
         "volatile": "s",
         "arguments": 0,
-        "result": "TABLE(store_id uuid)",
+        "result": f"TABLE(store_id {store_key().sql})",
         "language": "sql",
     }
     assert '"public"."store"' in source
@@ -194,14 +195,15 @@ def test_nobody_but_the_worker_lists_the_stores(stores: list[UUID], as_web: None
 def test_a_job_is_added_for_the_current_store_alone(stores: list[UUID], alias: str) -> None:
     own, other, _ = stores
     assert len(ask(alias, ADD, own, store=own)) == 1
-    for of, current in ((other, own), (own, None), (uuid4(), own), (uuid4(), None)):
+    for of, current in ((other, own), (own, None), (new_store_id(), own), (new_store_id(), None)):
         assert "store_id is not the current store" in refused(alias, ADD, of, store=current)
     assert seen(JOBS) == [(own,)]
 
 
 def test_no_job_of_many_is_added_for_another_store(stores: list[UUID]) -> None:
     own, other, _ = stores
-    many = "SELECT array_agg(job_id) FROM salon_jobs_add_jobs('test-store', ARRAY['{}', '{}'], %s::uuid[])"
+    stores_given = f"%s::{store_key().sql}[]"
+    many = f"SELECT array_agg(job_id) FROM salon_jobs_add_jobs('test-store', ARRAY['{{}}', '{{}}'], {stores_given})"
     for of, current in (([own, other], own), ([other], own), ([own], None)):
         assert "store_id is not the current store" in refused("web", many, of, store=current)
     for allowed in ([own], [own, None]):  # one for all, or an element for each
@@ -219,10 +221,10 @@ def test_a_key_of_one_store_meets_no_job_of_another(stores: list[UUID], alias: s
 
 
 @web_and_worker
-def test_a_setting_that_is_no_uuid_adds_nothing(stores: list[UUID], alias: str) -> None:
+def test_a_setting_that_is_no_key_adds_nothing(stores: list[UUID], alias: str) -> None:
     with transaction.atomic(using=alias):
         ask(alias, "SELECT set_config('app.current_store_id', 'all', true)")
-        with pytest.raises(DataError, match="invalid input syntax for type uuid"):
+        with pytest.raises(DataError, match=f"invalid input syntax for type {store_key().sql}"):
             ask(alias, ADD, stores[0])
     assert seen(JOBS) == []
 
@@ -276,7 +278,8 @@ def trigger(stores: list[UUID]) -> Iterator[None]:
     change(
         "CREATE FUNCTION public.job_per_sale() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
         " PERFORM public.salon_jobs_add_job('test-store', jsonb_build_object('number', NEW.amount),"
-        "  CASE NEW.amount WHEN 2 THEN (SELECT current_setting('test.other')::uuid) ELSE NEW.store_id END);"
+        f"  CASE NEW.amount WHEN 2 THEN (SELECT current_setting('test.other')::{store_key().sql})"
+        "  ELSE NEW.store_id END);"
         " RETURN NULL; END $$"
     )
     change("GRANT EXECUTE ON FUNCTION public.job_per_sale() TO app, worker_runtime")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, get_args
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -15,6 +15,7 @@ from psycopg import errors, sql
 from salon_jobs.access.roles import ROLE_SPECS
 from salon_jobs.conf import settings as conf
 from tests.settings import url_for
+from tests.support import new_store_id
 from tests.tenancy import canaries
 from tests.tenancy.matrix import COMMANDS, LETTERS, LOGINS, MATRIX, OWNERS, Command, Right, Table
 
@@ -49,7 +50,7 @@ class Scene:
 def counted(connection: Connection) -> dict[str, dict[UUID | None, int]]:
     counts: dict[str, dict[UUID | None, int]] = {}
     for name, table in MATRIX.items():
-        store = sql.Identifier(table.store) if table.store else sql.SQL("NULL::uuid")
+        store = sql.Identifier(table.store) if table.store else sql.SQL("NULL")
         query = sql.SQL("SELECT {}, count(*) FROM {} GROUP BY 1").format(store, sql.Identifier(name))
         counts[name] = dict(connection.execute(query).fetchall())
     return counts
@@ -58,7 +59,7 @@ def counted(connection: Connection) -> dict[str, dict[UUID | None, int]]:
 @pytest.fixture(scope="module")
 def scene(migrated: None) -> Iterator[Scene]:
     """Fill every table with rows of three stores, and look at the end that they are all still there."""
-    stores = [uuid4() for _ in range(3)]
+    stores = [new_store_id() for _ in range(3)]
     with psycopg.connect(url_for(None), autocommit=True) as superuser:
         canaries.clear(superuser)
         for _ in range(2):
@@ -185,8 +186,8 @@ class Attempts:
             "SELECT attname, has_column_privilege(attrelid, attnum, 'SELECT'),"
             " has_column_privilege(attrelid, attnum, 'INSERT'), has_column_privilege(attrelid, attnum, 'UPDATE')"
             " FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"
-            " AND attgenerated = '' AND attidentity = '' ORDER BY attnum",
-            [name],
+            " AND attgenerated = '' AND (attidentity = '' OR attname = %s) ORDER BY attnum",
+            [name, table.store],
         ).fetchall()
         connection.rollback()
         connection.autocommit = True  # an attempt's BEGIN goes with its settings, in one trip
@@ -199,7 +200,7 @@ class Attempts:
 
     def outcome(self, mode: Mode, command: Command) -> Outcome:
         """Try one command: on other stores' rows in that mode, on all that are within reach in the others."""
-        values = {"no store": "", "malformed": "no uuid"}
+        values = {"no store": "", "malformed": "no key"}
         begin = "BEGIN; SET CONSTRAINTS ALL DEFERRED"
         if mode != "never set":
             begin += f"; SET LOCAL {conf.store_guc} = '{values.get(mode, self._scene.own)}'"

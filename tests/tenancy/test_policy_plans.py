@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.plans.explain import as_store
-from tests.support import change, plan_nodes, seen
+from tests.support import change, plan_nodes, seen, store_id_sql
 
 STORES = 300
 SALES = 100
@@ -61,7 +61,7 @@ WAYS = ("as it is", "by a kept plan", _CURSOR)
 def stores(migrated: None) -> Iterator[list[str]]:
     """Fill the tables of the demo: the same days and names in every store."""
     change("SET session_replication_role = replica")  # no foreign key is checked
-    change("INSERT INTO store (id, name) SELECT gen_random_uuid(), 'Salon' FROM generate_series(1, %s)", STORES)
+    change(f"INSERT INTO store (id, name) SELECT {store_id_sql()}, 'Salon' FROM generate_series(1, %s)", STORES)
     change(
         "INSERT INTO sale (id, store_id, sold_at, amount)"
         " SELECT gen_random_uuid(), s.id, timestamptz '2026-01-01' + n * interval '1 hour', n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 from uuid import UUID, uuid4
@@ -9,6 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib.auth.models import User
+from django.core.serializers.json import DjangoJSONEncoder
 from django.db import connection, connections, transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
@@ -19,7 +21,7 @@ from project.salon.models import Customer, Membership
 from salon_jobs import current_store_id
 from salon_jobs.tenancy.request import without_store
 from tests.settings import SALON_JOBS
-from tests.support import change, seen
+from tests.support import change, new_store_id, seen
 
 NOTHING: dict[str, Any] = {"store": None, "seen": []}
 
@@ -31,7 +33,7 @@ def canaries() -> list[str]:
 
 def expected(stores: list[UUID], number: int) -> dict[str, Any]:
     """Return the response of a view of one store."""
-    return {"store": str(stores[number]), "seen": [f"canary {number}"]}
+    return {"store": json.loads(DjangoJSONEncoder().encode(stores[number])), "seen": [f"canary {number}"]}
 
 
 def look(request: HttpRequest) -> HttpResponseBase:
@@ -125,7 +127,7 @@ def web_role(database: None) -> Iterator[None]:
 @pytest.fixture
 def two(web_role: None) -> Iterator[list[UUID]]:
     """Create two stores, each with its canary."""
-    stores = sorted(uuid4() for _ in range(2))
+    stores = sorted(new_store_id() for _ in range(2))
     customer = "INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, %s, '')"
     for number, store in enumerate(stores):
         change("INSERT INTO store (id, name) VALUES (%s, %s)", store, f"Salon {number}")

@@ -12,7 +12,7 @@ from contextvars import Context
 from datetime import timedelta
 from functools import partial
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from asgiref.sync import ThreadSensitiveContext, async_to_sync, sync_to_async
@@ -31,7 +31,7 @@ from salon_jobs.testing import drain_jobs, perform_job
 from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests import tasks
 from tests.e2e.worker_process import eventually
-from tests.support import claim, run_due, running_on_a_thread, seen, working
+from tests.support import claim, new_store_id, run_due, running_on_a_thread, seen, working
 from tests.worker.conftest import RunHere, RunOnThread
 from tests.worker.effects import write, written
 
@@ -496,7 +496,7 @@ class AsyncTasksInTestCase(TestCase):
     """The testing kit runs them from synchronous tests, on the test's connection."""
 
     def setUp(self) -> None:
-        self.store_id = uuid4()
+        self.store_id = new_store_id()
         with tenant_context(self.store_id):
             Store.objects.create(id=self.store_id, name="Salon of the test")
         self.addCleanup(tasks.hooks.reset)
@@ -513,6 +513,6 @@ class AsyncTasksInTestCase(TestCase):
         assert perform_job(tasks.async_store, store_id=self.store_id, number=7) == 7
         assert found == [self.store_id] * 2
         with pytest.raises(Store.DoesNotExist):
-            perform_job(tasks.async_store, store_id=uuid4())
+            perform_job(tasks.async_store, store_id=new_store_id())
         assert current_store_id() is None
         assert not Store.objects.exists(), "no store is left on the connection"

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from django.db import OperationalError, ProgrammingError, connection, connections, transaction
@@ -22,7 +22,7 @@ from salon_jobs.worker.claim import Claimer
 from salon_jobs.worker.fair_claim import Claim
 from salon_jobs.worker.group_scanner import STORES_PER_SCAN, ScanPage
 from salon_jobs.worker.worker import Worker, WorkerOptions
-from tests.support import another_process, change, finish, leases_of, seen
+from tests.support import another_process, change, finish, leases_of, new_store_id, seen
 
 pytestmark = pytest.mark.usefixtures("limits_and_groups_at_once")
 
@@ -71,7 +71,7 @@ def test_a_store_with_a_backlog_leaves_the_others_their_share(process_id: int, s
 
 
 def test_more_stores_than_one_scan_lists_are_all_served(process_id: int, database: None) -> None:
-    everyone = [uuid4() for _ in range(STORES_PER_SCAN * 2 + 5)]
+    everyone = [new_store_id() for _ in range(STORES_PER_SCAN * 2 + 5)]
     for store_id in everyone:
         add(2, store_id)
     claimer = Claimer(leases_of(process_id), None)
@@ -240,7 +240,7 @@ def test_a_round_of_paused_stores_comes_to_its_end(
 ) -> None:
     monkeypatch.setattr(group_scanner, "_SCAN_S", 0.0)
     for _ in range(STORES_PER_SCAN * 2 + 5):
-        add(1, uuid4())
+        add(1, new_store_id())
     pause(task="test-store")
     claimer = Claimer(leases_of(process_id), None)
     claims = [claimer.claim(10) for _ in range(10)]

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from django.db import connections
@@ -24,7 +24,7 @@ from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests import tasks
 from tests.e2e.worker_process import eventually
 from tests.settings import SALON_JOBS
-from tests.support import another_process, change, elsewhere, finish, leases_of, seen
+from tests.support import another_process, change, elsewhere, finish, leases_of, new_store_id, seen
 
 pytestmark = pytest.mark.usefixtures("limits_and_groups_at_once")
 Declare = Callable[..., Task[..., Any]]
@@ -255,7 +255,7 @@ def test_without_declarations_and_meaningful_rows_there_are_no_limits(declare: D
     assert not limits.load_limits(using="default")
     pause(queue="default")
     resume(queue="default")
-    limit(store_id=uuid4(), lift=True)
+    limit(store_id=new_store_id(), lift=True)
     assert not limits.load_limits(using="default"), "the plain claim serves"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 
@@ -14,7 +14,7 @@ from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import NoCurrentJob, SalonJobsError
 from salon_jobs.core.outcomes import Cancelled, Errored, NotStarted, Snoozed, Succeeded
 from tests import tasks
-from tests.support import change, claim, event_fields, row_of, run_due, running_on_a_thread, seen
+from tests.support import change, claim, event_fields, new_store_id, row_of, run_due, running_on_a_thread, seen
 from tests.worker.conftest import RunOnThread
 from tests.worker.effects import job_events
 
@@ -217,7 +217,7 @@ def test_a_store_that_no_longer_exists_discards_the_job(
     database: None, hooks: tasks.Hooks, process_id: int, declared: Any
 ) -> None:
     hooks.store = raises(AssertionError("it must not run"))
-    handle = declared.enqueue(store_id=uuid4())
+    handle = declared.enqueue(store_id=new_store_id())
     assert run_due(process_id) == [Cancelled("discarded", "the store no longer exists")]
     row = row_of(handle.id)
     assert (row["state"], row["reason"]) == ("cancelled", "discarded: the store no longer exists")

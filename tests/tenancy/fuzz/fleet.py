@@ -19,7 +19,7 @@ from django.test import override_settings
 from salon_jobs.models import Process
 from salon_jobs.tenancy import reset_store
 from tests import tasks
-from tests.support import change
+from tests.support import change, new_store_id
 from tests.tenancy.fuzz.actor import Witness, canary
 from tests.tenancy.fuzz.visits import KEPT, ByHeader, Visitor, in_a_job
 from tests.tenancy.probe import pool_alias
@@ -33,7 +33,7 @@ CONNECTIONS = 3
 def run(statements: int, *, seed: int, witness: Witness | None = None) -> Witness:
     """Run that many statements, or until one is wrong. Needs a migrated database without stores."""
     witness = witness or Witness(statements)
-    stores = [uuid4() for _ in range(STORES)]
+    stores = [new_store_id() for _ in range(STORES)]
     for store in stores:
         change("INSERT INTO store (id, name) VALUES (%s, 'Salon')", store)
         change(

@@ -18,6 +18,7 @@ from django.http.response import HttpResponseBase
 from django.test import RequestFactory
 
 from salon_jobs import tenant_context
+from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.errors import LeaseLost, TenantContextError
 from salon_jobs.tenancy.request import TenantMiddleware
 from tests import tasks
@@ -211,8 +212,8 @@ class Visitor(Actor):
 class ByHeader:
     """Resolver that takes the store from a header and allows it to everybody."""
 
-    def resolve(self, request: HttpRequest) -> UUID:
-        return UUID(request.headers["Store"])
+    def resolve(self, request: HttpRequest) -> Any:
+        return store_key().parse(request.headers["Store"])
 
     def allowed(self, request: HttpRequest, store: UUID) -> bool:
         return True
