@@ -147,8 +147,7 @@ class StoreJobContext(ActiveContext):
         """Return whether the connection is idle, in autocommit and outside every context."""
         return (
             current_store_id() is None
-            and not connection.in_atomic_block
-            and connection.get_autocommit()
+            and connection.get_autocommit()  # not within atomic either
             and open_store(connection) is None
         )
 

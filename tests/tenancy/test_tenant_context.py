@@ -26,6 +26,7 @@ from salon_jobs.core.errors import TenantContextError, TransactionBroken
 from salon_jobs.core.outcomes import Succeeded
 from salon_jobs.models import Limit
 from salon_jobs.tenancy import active, guc
+from salon_jobs.tenancy.context import StoreJobContext
 from tests import tasks
 from tests.e2e.worker_process import eventually
 from tests.support import change, claim, new_store_id, run, run_due, seen
@@ -484,3 +485,22 @@ def test_what_can_not_be_committed_is_an_error(stores: list[UUID], nested: bool)
         if nested:
             assert visible() == [stores[0]], "only the inner savepoint is rolled back"
     assert seen("SELECT count(*) FROM store WHERE name = 'renamed'") == [(0,)]
+
+
+def test_a_worker_takes_its_two_round_trips_on_an_idle_connection_only(stores: list[UUID]) -> None:
+    assert StoreJobContext.fits(connection)
+    with transaction.atomic():
+        assert not StoreJobContext.fits(connection)
+    with tenant_context(stores[0], atomic=False):
+        assert not StoreJobContext.fits(connection), "a context is open on it"
+        assert not StoreJobContext.fits(connections["web"]), "the code has a store elsewhere"
+    context = copy_context()
+    open_elsewhere = tenant_context(stores[0], atomic=False)
+    context.run(open_elsewhere.__enter__)
+    assert not StoreJobContext.fits(connection), "other code's context is open on it"
+    context.run(open_elsewhere.__exit__, None, None, None)
+    transaction.set_autocommit(False)
+    assert not StoreJobContext.fits(connection)
+    transaction.rollback()
+    transaction.set_autocommit(True)
+    assert StoreJobContext.fits(connection)
