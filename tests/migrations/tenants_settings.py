@@ -9,3 +9,4 @@ _env = environ.Env()
 INSTALLED_APPS = [*_PLAIN_APPS, "tests.migrations.tenants"]
 MIGRATION_MODULES = {"tenants": f"tests.migrations.tenants.{_env.str('TENANTS_MIGRATIONS', 'migrations')}"}
 SALON_JOBS = {"STORE_MODEL": _env.str("TENANTS_STORE_MODEL", "") or None}
+TENANTS_KEY = _env.str("TENANTS_KEY", "uuid")

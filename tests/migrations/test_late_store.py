@@ -38,3 +38,25 @@ def test_a_plain_queue_gets_stores_later(fresh: str, owned: Owned) -> None:
     assert rows(fresh, "SELECT relrowsecurity, relforcerowsecurity FROM pg_class WHERE relname = 'tenants_store'") == [
         (True, False)
     ]
+
+
+def test_a_plain_queue_gets_stores_whose_keys_are_numbers(fresh: str, owned: Owned) -> None:
+    project = {**owned(SETTINGS), "TENANTS_KEY": "bigint"}
+    enqueue = ("shell", "-c", "from salon_jobs import enqueue_job; enqueue_job('ping', {})")
+    succeed_together(("migrate", "salon_jobs"), ("migrate", "tenants", "0002"), enqueue, **project)
+    numbers = {**project, "TENANTS_STORE_MODEL": "tenants.Store"}
+    succeed("migrate", **numbers)
+    checked, examined = manage("check", "--database", "default", **numbers), manage("salon_jobs", "doctor", **numbers)
+    for said in (checked.stderr, examined.stdout):
+        assert "store keys: store_id of salon_jobs_blocked_aggregate, salon_jobs_follow_up" in said
+        assert "bigint, as the primary key of tenants.Store is" in said
+    assert "stop the workers and run salon_jobs doctor --fix" in examined.stdout
+    fix = ("salon_jobs", "doctor", "--fix", "--yes", "--database", "default")
+    of_store = ("shell", "-c", "from salon_jobs.models import Job; Job.objects.create(task='ping', store_id=7)")
+    succeed_together(fix, ("salon_jobs", "doctor", "--fail"), enqueue, of_store, **numbers)
+    added = "SELECT store_id FROM salon_jobs_job ORDER BY id"
+    assert rows(fresh, added) == [(None,), (None,), (7,)]
+    refused = manage(*fix, **project)
+    assert refused.returncode == 1
+    assert 'invalid input syntax for type uuid: "7"' in refused.stderr
+    assert rows(fresh, added) == [(None,), (None,), (7,)], "nothing was changed"

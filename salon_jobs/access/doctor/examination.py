@@ -11,6 +11,7 @@ from salon_jobs.access.doctor import objects, parts, roles
 from salon_jobs.access.doctor.catalogue import Catalogue, Drift
 from salon_jobs.access.doctor.declaration import declare, declare_tables
 from salon_jobs.access.doctor.session_settings import compare_settings
+from salon_jobs.access.doctor.store_keys import compare_store_keys
 from salon_jobs.core.errors import FixIncomplete
 from salon_jobs.db.connections import LOCK_TIMEOUT
 
@@ -56,6 +57,9 @@ def examine(connection: psycopg.Connection[Any], *, using: str, with_orphans: bo
         declared = declare(catalogue)
         drifts = [*compare_settings(catalogue, declared)]
         catalogue.qualify()
+        of_keys = (*compare_store_keys(catalogue, declared),)
+        if of_keys:  # from which most others would follow
+            return Examination(database=catalogue.database, role=catalogue.role, drifts=of_keys)
         for compare in (*(_OF_ONE_USER if declared.roles is None else _OF_ROLES), *_OF_BOTH):
             drifts += compare(catalogue, declared)
         if of_django := objects.used_by_default(catalogue, declared):

@@ -64,6 +64,11 @@ _KINDS: Final = {
 }
 
 
+def drop(kind: str, name: str, table: Relation) -> str:
+    """Return the statement that drops a part."""
+    return _KINDS[kind].drop.format(name=identifier(name), table=table.sql, schema=identifier(table.schema))
+
+
 def compare_policies(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
     """Yield what ``compare_parts`` would of policies."""
     return _compare(catalogue, declared, _policies(declared), ["policy"])
@@ -81,7 +86,7 @@ def compare_parts(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift
         for trigger in function.triggers
         if (table := declared.relations.get(trigger.table))
     ]
-    expected = (*_policies(declared), *triggers, *_parts_of_models(catalogue, declared), *_keys(declared))
+    expected = (*_policies(declared), *triggers, *parts_of_models(catalogue, declared), *_keys(declared))
     return _compare(catalogue, declared, expected, [*_KINDS])
 
 
@@ -100,19 +105,19 @@ def _compare(
             yield Drift(
                 kind, where, "only functions and operators of the server or an extension", calls, (), True, hint
             )
-        drop = rule.drop.format(name=identifier(name), table=table.sql, schema=identifier(table.schema))
+        drop_it = drop(kind, name, table)
         part = parts.pop((oid, kind, name), None) or parts.pop((oid, kind, normal_form(text)), None)
         if part is None and is_drift:
             if is_ours or (not rule.of_models and table in declared_tables):
-                yield Drift(kind, where, "none", shown, (drop,), bool(rule.undeclared), rule.undeclared)
+                yield Drift(kind, where, "none", shown, (drop_it,), bool(rule.undeclared), rule.undeclared)
         elif part is not None and _normal(part, part.text) != _normal(part, text):
-            fix = _alter_column(part, text) if kind == "column" else (drop, *part.make)
+            fix = _alter_column(part, text) if kind == "column" else (drop_it, *part.make)
             yield Drift(kind, where, _shown(part.text), shown, fix, rule.decides, rule.differs)
         elif fault and kind == "trigger":
             yield Drift(kind, where, "ENABLE", fault, (f"{alter} ENABLE TRIGGER {identifier(name)}",))
         elif fault and part is not None:
             validate = f"{alter} VALIDATE CONSTRAINT {identifier(name)}"
-            fix = (validate,) if text.startswith("CHECK") else (drop, *part.make)
+            fix = (validate,) if text.startswith("CHECK") else (drop_it, *part.make)
             yield Drift(kind, where, "valid", fault, fix, rule.decides, rule.differs)
     for part in parts.values():
         rule = _KINDS[part.kind]
@@ -181,7 +186,7 @@ def _keys(declared: Declaration) -> Iterator[Part]:
 _TYPES: Final = {"varchar": "character varying", "timestamptz": "timestamp with time zone"}
 
 
-def _parts_of_models(catalogue: Catalogue, declared: Declaration) -> Iterator[Part]:
+def parts_of_models(catalogue: Catalogue, declared: Declaration) -> Iterator[Part]:
     """Yield columns, constraints and indexes of the tables of salon_jobs, as Django makes them."""
     # Django writes them without connecting, since it knows the server's version: the alias's user may not log in. The
     # editor is never entered, so that it runs nothing.

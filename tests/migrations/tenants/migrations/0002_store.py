@@ -1,14 +1,10 @@
-import uuid
+from django.db import migrations
 
-from django.db import migrations, models
+from tests.migrations.tenants.models import primary_key
 
 
 class Migration(migrations.Migration):
     """Migration that creates the store, after the app's first one."""
 
     dependencies = [("tenants", "0001_initial")]
-    operations = [
-        migrations.CreateModel(
-            "Store", [("id", models.UUIDField(primary_key=True, default=uuid.uuid4, serialize=False))]
-        )
-    ]
+    operations = [migrations.CreateModel("Store", [("id", primary_key())])]
