@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 from uuid import UUID
@@ -21,7 +22,7 @@ from django.test import override_settings
 
 from salon_jobs import tenant_context
 from salon_jobs.access import ManyToManyIsolation, StoreIsolation
-from salon_jobs.access.doctor import declaration
+from salon_jobs.access.doctor import crossings, declaration
 from salon_jobs.access.doctor.catalogue import as_superuser
 from salon_jobs.access.doctor.examination import examine, examine_tables, fix
 from salon_jobs.access.operations import ProtectModel
@@ -194,6 +195,7 @@ def test_with_one_database_user_the_owner_is_bound_and_a_migration_fails(stores:
 
 def declared_in(state: ProjectState) -> dict[Any, Any]:
     """Return what the tables declare, as if their models were installed."""
+    state.clear_delayed_apps_cache()
     named = [*THROUGH.items(), ("visitor", BADGES)]
     return dict(constraint.protects(state.apps.get_model("salon", name)) for name, constraint in named)
 
@@ -224,6 +226,42 @@ def test_the_doctor_and_each_start_compare_the_conditions(state: ProjectState) -
                 assert len(look(superuser, using="default").drifts) == 1, broken
             assert len(fix(superuser, using="default")) == 1
             assert examine(superuser, using="default").drifts == ()
+
+
+@pytest.mark.parametrize("is_declared", [False, True])
+def test_the_doctor_finds_rows_of_two_stores_before_and_after_they_are_declared(
+    tables: None, stores: list[UUID], is_declared: bool
+) -> None:
+    state = migrate(*TABLES[: None if is_declared else 5])
+    fill(stores[:2])
+    for each in (
+        "ALTER TABLE visit ALTER visitor_id DROP NOT NULL",
+        "UPDATE visit SET guide_id = 21 WHERE id IN (10, 11)",
+        "UPDATE visit SET visitor_id = NULL WHERE id = 20",
+        "UPDATE visitor_badges SET badge_id = 20 WHERE id = 10",
+    ):
+        change(each)
+    installed = declared_in(state)
+    models = installed if is_declared else {}
+    every = SimpleNamespace(
+        get_models=lambda **_: [*apps.get_models(include_auto_created=True), *installed],
+        get_app_config=apps.get_app_config,
+        get_model=apps.get_model,
+    )
+    with (
+        patch.object(declaration, "declarations", lambda: {**declarations(), **models}),
+        patch.object(declaration, "apps", every),
+        patch.object(crossings, "apps", every),
+        as_superuser(using="default") as superuser,
+    ):
+        drifts = [each for each in examine(superuser, using="default").drifts if each.kind == "stores of rows"]
+        found = {each.where: {row[0] for row in superuser.execute(each.fix[0].encode())} for each in drifts}
+    of_nobody = {20} if is_declared else set[int]()
+    expected = {"visit": {10, 11, *of_nobody}, "visitor_badges": {10}}
+    if is_declared:
+        expected["remark"] = {20}
+    assert found == {f'table "public"."{name}"': ids for name, ids in expected.items()}
+    assert all(each.needs_decision for each in drifts)
 
 
 @pytest.mark.usefixtures("tables")

@@ -12,7 +12,7 @@ from django.apps import apps
 from django.db import connections, router
 from django.db.models import Model
 
-from salon_jobs.access.constraints import SameStoreForeignKey
+from salon_jobs.access.constraints import AccessConstraint, SameStoreForeignKey
 from salon_jobs.access.doctor.catalogue import Catalogue, CatalogueObject, Relation
 from salon_jobs.access.job_tables import (
     FUNCTIONS,
@@ -36,7 +36,7 @@ class Declaration:
     """What the catalogue is compared with. With one database user there are no ``named`` roles.
 
     ``owner`` is the owner of schema, tables and functions: the migrator, or the one database user. ``relations`` are
-    the tables that exist, by name: those declared, Django's own, and those of the keys.
+    the tables that exist, by name: those declared and, for ``declare``, those of all models.
     """
 
     roles: Roles | None
@@ -45,6 +45,7 @@ class Declaration:
     tables: tuple[TableAccess, ...]
     relations: Mapping[str, Relation] = field(default_factory=dict[str, Relation])
     functions: tuple[FunctionAccess, ...] = ()
+    models: Mapping[type[Model], AccessConstraint] = field(default_factory=dict[type[Model], AccessConstraint])
     store_keys: tuple[tuple[SameStoreForeignKey, type[Model]], ...] = ()
 
     @property
@@ -98,7 +99,8 @@ def declare_tables(catalogue: Catalogue, *others: str) -> Declaration:
         tables = [_unprotected(name) for name in (*TABLES, "django_migrations")]
     else:
         tables = [*(table_access(name, roles) for name in TABLES), history_access(roles)]
-    for model, constraint in declarations().items():
+    models = declarations()
+    for model, constraint in models.items():
         if router.allow_migrate_model(using, model):
             access = constraint.access(model, roles, using=using) or _unprotected(model._meta.db_table)
             if roles is not None and store is not None and access.table == store[0]:
@@ -109,6 +111,7 @@ def declare_tables(catalogue: Catalogue, *others: str) -> Declaration:
         named=() if roles is None else named_roles(roles),
         owner=roles.migrator if roles else str(connections[using].settings_dict.get("USER") or catalogue.role),
         tables=tuple(tables),
+        models=models,
         relations=catalogue.relations({*others, *(name for each in tables for name in (each.table, *each.reads))}),
     )
 
@@ -125,8 +128,8 @@ def declare(catalogue: Catalogue) -> Declaration:
         and model._meta.can_migrate(catalogue.using)
         and router.allow_migrate_model(catalogue.using, model)
     )
-    of_keys = {each._meta.db_table for key, model in keys for each in (model, key.reference(model)[1])}
-    declared = declare_tables(catalogue, *names_of_django(), *of_keys, *(store or ())[:1])
+    of_models = {model._meta.db_table for model in apps.get_models(include_auto_created=True)}
+    declared = declare_tables(catalogue, *of_models)
     relations = declared.relations
     if "salon_jobs_job" not in relations:
         raise SchemaMissing("the job tables are missing; run: python manage.py migrate")

@@ -9,6 +9,7 @@ import psycopg
 
 from salon_jobs.access.doctor import objects, parts, roles
 from salon_jobs.access.doctor.catalogue import Catalogue, Drift
+from salon_jobs.access.doctor.crossings import find_crossings
 from salon_jobs.access.doctor.declaration import declare, declare_tables
 from salon_jobs.access.doctor.session_settings import compare_settings
 from salon_jobs.access.doctor.store_keys import compare_store_keys
@@ -48,8 +49,8 @@ _OF_BOTH: Final = (
 def examine(connection: psycopg.Connection[Any], *, using: str, with_orphans: bool = True) -> Examination:
     """Compare everything in the database of an alias without changing anything. Any role may run it.
 
-    Orphans of foreign keys, which take reading both tables, are searched only if the role bypasses row-level security.
-    Raises SchemaMissing if the job tables do not exist.
+    Orphans of foreign keys and rows of two stores, which take reading the tables, are searched only if the role
+    bypasses row-level security. Raises SchemaMissing if the job tables do not exist.
     """
     catalogue = Catalogue(connection, using=using)
     not_checked: list[str] = []
@@ -66,7 +67,7 @@ def examine(connection: psycopg.Connection[Any], *, using: str, with_orphans: bo
             names = ", ".join(sorted(table.name for table in of_django))
             not_checked.append(f"Django's own tables, which web and worker use by default privileges: {names}")
         if with_orphans and catalogue.sees_all_rows:
-            drifts += objects.find_orphans(catalogue)
+            drifts += [*objects.find_orphans(catalogue), *find_crossings(catalogue, declared)]
         elif with_orphans:
             not_checked.append(f"orphans across foreign keys: {catalogue.role} does not see all rows; a superuser does")
     return Examination(
