@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, LiteralString, NamedTuple, NoReturn, TypeAlias
@@ -13,8 +13,10 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Model
 from psycopg import errors, sql
 
-from salon_jobs.access.constraints import StoreIsolation
+from salon_jobs.access.constraints import StoreIsolation, column_of
+from salon_jobs.access.objects import identifier
 from salon_jobs.access.operations.access import declared_by_operations, declared_in_meta
+from salon_jobs.access.ways import Ways
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.core.records import GivenStore, StoreId
@@ -92,19 +94,25 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoreTable:
-    """A table of a connection, and the column that holds the store."""
+    """A table of a connection, and the columns that decide on the store.
+
+    ``store`` is the store of its row ``t``, in SQL. ``keys`` has, for each column, a value that each store may have
+    there: the store itself, or the key of a parent of its own. The first column always has one.
+    """
 
     connection: BaseDatabaseWrapper
     name: str
-    column: str
+    store: str
+    keys: dict[str, dict[StoreId, Any]]
 
     def __str__(self) -> str:
         """Return the name, for messages."""
         return f"table {self.name!r}"
 
-    def sql(self, statement: LiteralString) -> sql.Composed:
-        """Fill in ``{table}`` and ``{store}``."""
-        return sql.SQL(statement).format(table=sql.Identifier(self.name), store=sql.Identifier(self.column))
+    def sql(self, statement: LiteralString, column: str = "") -> sql.Composed:
+        """Fill in ``{table}``, ``{store}`` and ``{column}``."""
+        store = sql.SQL(self.store)  # pyright: ignore[reportArgumentType]
+        return sql.SQL(statement).format(table=sql.Identifier(self.name), store=store, column=sql.Identifier(column))
 
     def ask(self, query: LiteralString) -> list[tuple[Any, ...]]:
         """Return the rows of a query of the catalogue, whose ``%(table)s`` is the table's name."""
@@ -144,7 +152,7 @@ class StoreTable:
     def visible(self) -> dict[StoreId | None, int]:
         """Count the rows that the current role sees, by store."""
         with self.connection.cursor() as cursor:
-            cursor.execute(self.sql("SELECT {store}, count(*) FROM {table} GROUP BY 1"))
+            cursor.execute(self.sql("SELECT {store}, count(*) FROM {table} AS t GROUP BY 1"))
             return dict(cursor.fetchall())
 
     def columns(self) -> list[Column]:
@@ -162,9 +170,14 @@ class StoreTable:
 def _table_of(model: type[Model], field: str | None, connection: BaseDatabaseWrapper) -> StoreTable:
     """Return the table of a model. Raises ConfigurationError if its store column cannot be determined."""
     meta = model._meta
-    declared = declared_in_meta().get(model) or declared_by_operations().get(model)
-    if field is None and isinstance(declared, StoreIsolation):
-        field = declared.field
+    declared = {**declared_by_operations(), **declared_in_meta()}
+    isolation = declared.get(model)
+    through: list[str] = []
+    if field is None and isinstance(isolation, StoreIsolation):
+        field, through = isolation.field, [column_of(model, name) for name in isolation.through]
+        store = Ways(declared, lambda model: identifier(model._meta.db_table)).of(model, "t")
+        if not field and store is not None:
+            return StoreTable(connection, meta.db_table, store, {column: {} for column in through})
     store_model = None if conf.store_model is None else apps.get_model(conf.store_model)
     candidates = [
         f.column
@@ -181,7 +194,9 @@ def _table_of(model: type[Model], field: str | None, connection: BaseDatabaseWra
             f"{meta.label} has {len(candidates)} fields of its own table that may hold the store: "
             "declare StoreIsolation, or name the field with field=…"
         )
-    return StoreTable(connection, meta.db_table, column)
+    return StoreTable(
+        connection, meta.db_table, f"t.{identifier(column)}", {column: {} for column in (column, *through)}
+    )
 
 
 _MALFORMED: Final = "no key"
@@ -221,7 +236,8 @@ class IsolationProbe:
     def run(self) -> None:
         """Try everything, inside a transaction, as the current role. Raises AssertionError."""
         columns = self.table.columns()
-        [store_column] = [column for column in columns if column.name == self.table.column]
+        deciding = [column for name in self.table.keys for column in columns if column.name == name]
+        store_column, *_ = deciding
         self._check_privileges(store_column)
         for store in self.rows:
             self._read(store)
@@ -230,14 +246,17 @@ class IsolationProbe:
             self._set(str(store))
             template = self._template(columns)
             touch = self._touch([column.name for column in columns if column.updatable])
-            self._change(store, touch, moves=store_column.updatable)
+            own = {each.name: self.table.keys[each.name].get(store) for each in deciding if each.updatable}
+            self._change(store, touch, {name: key for name, key in own.items() if key is not None})
             self._delete(store)
-            self._move(store, victim)
-            self._insert(_of(victim, template, store_column), f"as store {store} a row of store {victim}")
+            for column in deciding:
+                if (key := self.table.keys[column.name].get(victim)) is not None:
+                    self._move(store, column, key, f"store {victim}")
+                    self._insert(_with(key, template, column), f"as store {store} a row of store {victim}")
             if store_column.nullable:
                 # Rows of no store are visible to every store if a policy says so.
-                self._insert(_of(None, template, store_column), f"as store {store} a row of no store")
-                self._move(store, None)
+                self._insert(_with(None, template, store_column), f"as store {store} a row of no store")
+                self._move(store, store_column, None, "no store")
             for value, how in (("", "without a store"), (_MALFORMED, f"with {_MALFORMED!r} as the store")):
                 self._set(value)
                 self._do_nothing(touch, template, how)
@@ -278,13 +297,15 @@ class IsolationProbe:
 
         It has no condition: with one, SELECT policies would stand in for a missing UPDATE policy.
         """
-        name = sql.Identifier(updatable[0] if updatable else self.table.column)
+        name = sql.Identifier(updatable[0] if updatable else next(iter(self.table.keys)))
         return sql.SQL("UPDATE {} SET {} = {}").format(sql.Identifier(self.table.name), name, name)
 
-    def _change(self, store: StoreId, touch: sql.Composed, *, moves: bool) -> None:
+    def _change(self, store: StoreId, touch: sql.Composed, moves: dict[str, Any]) -> None:
         own = self.table.visible()[store]
-        # With `moves`, other stores' rows would become this store's own.
-        attempt = self._move_all(store, count=True) if moves else self._attempt(touch, count=True)
+        # With ``moves``, other stores' rows would become this store's own.
+        attempt = self._move_all(moves, count=True) if moves else _Attempt(error=IntegrityError())
+        if isinstance(attempt.error, IntegrityError):  # it may move none, or its rows would no longer be unique
+            attempt = self._attempt(touch, count=True)
         if not attempt.is_refused and (attempt.error or attempt.touched > own or attempt.visible != own):
             self._fail(f"changes, as store {store} with {own} rows, more than those: {attempt}", attempt)
 
@@ -292,18 +313,20 @@ class IsolationProbe:
         own = self.table.visible()[store]
         attempt = self._attempt(self.table.sql("DELETE FROM {table}"), count=True)
         if isinstance(attempt.error, IntegrityError):  # other rows refer to them
-            attempt = self._attempt(self.table.sql("DELETE FROM {table} WHERE {store} <> %s"), store, count=True)
+            attempt = self._attempt(self.table.sql("DELETE FROM {table} AS t WHERE {store} <> %s"), store, count=True)
         if not attempt.is_refused and (attempt.error or attempt.visible != own - attempt.touched):
             self._fail(f"deletes, as store {store} with {own} rows, others than those: {attempt}", attempt)
 
-    def _move_all(self, store: StoreId | None, *, count: bool = False) -> _Attempt:
-        return self._attempt(self.table.sql("UPDATE {table} SET {store} = %s"), store, count=count)
+    def _move_all(self, keys: dict[str, Any], *, count: bool = False) -> _Attempt:
+        """Give all rows these keys."""
+        to = sql.SQL(", ").join(sql.SQL("{} = %s").format(sql.Identifier(name)) for name in keys)
+        update = sql.SQL("UPDATE {} SET {}").format(sql.Identifier(self.table.name), to)
+        return self._attempt(update, *keys.values(), count=count)
 
-    def _move(self, store: StoreId, victim: StoreId | None) -> None:
-        attempt = self._move_all(victim)
+    def _move(self, store: StoreId, column: Column, key: Any, where: str) -> None:
+        attempt = self._move_all({column.name: key})
         by_trigger = attempt.error is not None and isinstance(attempt.error.__cause__, errors.RaiseException)
         if not attempt.is_refused and not by_trigger and (attempt.error or attempt.touched):
-            where = f"store {victim}" if victim else "no store"
             self._fail(f"moves, as store {store}, rows to {where}: {attempt}", attempt)
 
     def _insert(self, values: _Template, what: str) -> None:
@@ -322,7 +345,7 @@ class IsolationProbe:
     def _do_nothing(self, touch: sql.Composed, template: _Template, how: str) -> None:
         """Assert that nothing can be seen, changed, deleted or inserted now."""
         for verb, statement in (
-            ("sees", self.table.sql("SELECT {store} FROM {table}")),
+            ("sees", self.table.sql("SELECT {store} FROM {table} AS t")),
             ("changes", touch),
             ("deletes", self.table.sql("DELETE FROM {table}")),
         ):
@@ -354,10 +377,10 @@ class IsolationProbe:
         raise AssertionError(f"{self.table} is not isolated: role {self.role!r} {what}") from error
 
 
-def _of(store: StoreId | None, template: _Template, store_column: Column) -> _Template:
-    """Return the values as a row of another store, if the role may insert the store."""
-    value = None if store is None else str(store)
-    return {column: value if column == store_column else old for column, old in template.items()}
+def _with(key: Any, template: _Template, changed: Column) -> _Template:
+    """Return the values with another key in a column, if the role may insert it."""
+    value = None if key is None else str(key)
+    return {column: value if column == changed else old for column, old in template.items()}
 
 
 def assert_isolated(
@@ -389,6 +412,7 @@ def assert_isolated(
             cursor.execute("SET CONSTRAINTS ALL DEFERRED")
         table.assert_forced()
         rows = _rows_by_store(table, stores)
+        _find_keys(table, rows)
         for role in _default_roles(table) if roles is None else roles:
             with as_role(role, using=connection.alias):
                 IsolationProbe(table, _role_name(role), rows).run()
@@ -408,6 +432,17 @@ def _default_roles(table: StoreTable) -> Sequence[str]:
     if not roles:
         raise AssertionError(f"neither the web's nor the worker's role may do anything with {table}")
     return roles
+
+
+def _find_keys(table: StoreTable, stores: Iterable[StoreId]) -> None:
+    """Find a key of each store for each column, in its own rows."""
+    with table.connection.cursor() as cursor:
+        for store in stores:
+            cursor.execute(guc.SET_LOCAL, [conf.store_guc, str(store)])
+            for column, keys in table.keys.items():
+                query: LiteralString = "SELECT {column} FROM {table} AS t WHERE {store} = %s AND {column} IS NOT NULL"
+                cursor.execute(table.sql(f"{query} LIMIT 1", column), [store])
+                keys.update((store, key) for (key,) in cursor.fetchall())
 
 
 def _rows_by_store(table: StoreTable, stores: Sequence[GivenStore] | None) -> dict[StoreId, int | None]:

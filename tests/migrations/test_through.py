@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 from django.apps import apps
 from django.conf import settings
-from django.db import DatabaseError, connections, models
+from django.db import DatabaseError, connections, models, transaction
 from django.db.migrations import AddConstraint, AddField, CreateModel, RemoveConstraint
 from django.db.migrations.autodetector import MigrationAutodetector
 from django.db.migrations.operations.base import Operation
@@ -28,6 +28,7 @@ from salon_jobs.access.doctor.examination import examine, examine_tables, fix
 from salon_jobs.access.operations import ProtectModel
 from salon_jobs.access.operations.access import declarations
 from salon_jobs.core.errors import ConfigurationError
+from salon_jobs.testing import assert_isolated, isolation
 from tests.migrations.operations import access_of, migrate
 from tests.support import change, seen
 
@@ -262,6 +263,42 @@ def test_the_doctor_finds_rows_of_two_stores_before_and_after_they_are_declared(
         expected["remark"] = {20}
     assert found == {f'table "public"."{name}"': ids for name, ids in expected.items()}
     assert all(each.needs_decision for each in drifts)
+
+
+NOW = "(SELECT NULLIF(current_setting('app.current_store_id', true), '')::uuid)"
+VISITORS = f"visitor_id = ANY (ARRAY(SELECT id FROM visitor WHERE {NOW} IS NOT NULL))"
+LEAKS = (
+    ("visit", "select", "USING (true)", r"sees, as store .*, rows of \['None'\]"),
+    ("visit", "insert", "WITH CHECK (true)", "inserts as store .* a row of store"),
+    ("visit", "update", f"WITH CHECK ({NOW} IS NOT NULL)", "moves, as store .* rows to store"),
+    ("visit", "update", "USING (true)", "changes, as store .* more than those"),
+    ("visit", "delete", "USING (true)", "deletes, as store .* others than those"),
+    ("visit", "insert", f"WITH CHECK ({VISITORS})", "inserts as store .* a row of store"),
+    ("visitor_badges", "insert", f"WITH CHECK ({VISITORS})", "inserts as store .* a row of store"),
+    ("visitor_badges", "update", f"WITH CHECK ({VISITORS})", "moves, as store .* rows to store"),
+    ("remark", "select", "USING (visit_id IN (SELECT id FROM visit))", "fine"),
+)
+
+
+def test_the_proof_of_isolation_knows_such_tables(state: ProjectState, stores: list[UUID]) -> None:
+    change("UPDATE visit SET guide_id = visitor_id WHERE id IN (10, 20)")
+    declared = declared_in(state)
+    tables = {model._meta.db_table: model for model in declared}
+    with patch.object(isolation, "declared_in_meta", lambda: declared):
+        for model in tables.values():
+            assert_isolated(model, using="owner")
+            assert_isolated(model, using="web", roles=["app"], stores=stores[:2])
+        with pytest.raises(AssertionError, match="has no row"):
+            assert_isolated(tables["visit"], using="owner", stores=stores)
+        for table, command, condition, message in LEAKS:
+            with transaction.atomic(using="owner"):
+                change(f"ALTER POLICY salon_jobs_store_{command} ON {table} {condition}")
+                if message == "fine":
+                    assert_isolated(tables[table], using="owner")
+                else:
+                    with pytest.raises(AssertionError, match=message):
+                        assert_isolated(tables[table], using="owner")
+                transaction.set_rollback(True, using="owner")
 
 
 @pytest.mark.usefixtures("tables")
