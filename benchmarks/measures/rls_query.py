@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,12 +12,17 @@ from statistics import median
 from typing import Any, Final
 from uuid import UUID
 
+import django
 import psycopg
 
 from benchmarks import queue
 from benchmarks.bench import Bench
 from benchmarks.measure import OURS, Contestant, Figures, Goal, Measure
 from benchmarks.server import Database
+from salon_jobs.access.objects import ALL_ROWS
+from salon_jobs.access.policies import Parent, store_access
+from salon_jobs.conf import Roles
+from salon_jobs.conf import settings as conf
 
 _STORES: Final = 1000
 _DAY: Final = "sold_at >= '2026-01-02' AND sold_at < '2026-01-03'"
@@ -30,7 +36,16 @@ _SHAPES: Final = {
     "join": "SELECT r.starts_at, c.name FROM reservation AS r JOIN customer AS c"
     " ON c.id = r.customer_id AND c.store_id = r.store_id WHERE true{where}",
     "update": f"UPDATE sale SET amount = amount + 1 WHERE {_DAY}{{where}}",
+    # A table without the store's column, isolated through the customers.
+    "child-key": "SELECT * FROM remark WHERE id = '{child}'{where}",
+    "child-parent": "SELECT * FROM remark WHERE customer_id = '{key}'{where}",
+    "child-all": "SELECT * FROM remark WHERE true{where}",
+    "child-total": "SELECT count(*) FROM remark WHERE true{where}",
 }
+_OF_STORE: Final = {"join": " AND r.store_id = '{store}'"} | dict.fromkeys(
+    (shape for shape in _SHAPES if shape.startswith("child")),
+    " AND customer_id IN (SELECT id FROM customer WHERE store_id = '{store}')",
+)
 
 
 @contextmanager
@@ -41,7 +56,10 @@ def _contestants(bench: Bench) -> Iterator[Sequence[Contestant]]:
 
 
 def _fill(database: Database, rows: int) -> None:
-    """Share the rows out to the stores, an hour between two sales of a store; a tenth as many customers."""
+    """Share the rows out to the stores, an hour between two sales of a store; a tenth as many customers of ten remarks.
+
+    The first customer of a store has the key of its first sale.
+    """
     queue.create_stores(database, 1, _STORES)
     each = rows // _STORES
     with database.connect() as connection:
@@ -54,7 +72,7 @@ def _fill(database: Database, rows: int) -> None:
         )
         connection.execute(
             "INSERT INTO customer (id, store_id, name, email)"
-            " SELECT gen_random_uuid(), s.id, 'Customer ' || n, ''"
+            " SELECT md5(s.id::text || n)::uuid, s.id, 'Customer ' || n, ''"
             "   FROM generate_series(1, greatest(%s::bigint / 10, 1)) AS n, store AS s",
             (each,),
         )
@@ -62,6 +80,19 @@ def _fill(database: Database, rows: int) -> None:
             "INSERT INTO reservation (id, store_id, customer_id, status, starts_at)"
             " SELECT gen_random_uuid(), store_id, id, 'confirmed', now() FROM customer"
         )
+        connection.execute(
+            "CREATE TABLE remark AS"
+            " SELECT md5(c.id::text || n)::uuid AS id, c.id AS customer_id, 'Remark ' || n AS body"
+            "   FROM generate_series(1, 10) AS n, customer AS c"
+        )
+        connection.execute("ALTER TABLE remark ADD PRIMARY KEY (id); CREATE INDEX ON remark (customer_id)")
+        # The type of the stores' keys is that of a model.
+        os.environ.setdefault("DJANGO_SETTINGS_MODULE", "benchmarks.settings")
+        django.setup()
+        roles, may = conf.roles or Roles(), dict.fromkeys(ALL_ROWS, ())
+        access = store_access("remark", "", [Parent("customer_id", "customer", "id")], roles=roles, web=may, worker=may)
+        for statement in access.install(roles.runtime):
+            connection.execute(statement.encode())
     database.settle()
 
 
@@ -73,13 +104,14 @@ def _ratios(database: Database, repeats: int) -> Figures:
 
 def _ratio(web: psycopg.Connection[Any], bypassing: psycopg.Connection[Any], shape: str, repeats: int) -> float:
     policy, where = list[float](), list[float]()
-    column = "r.store_id" if shape == "join" else "store_id"
+    of_store = _OF_STORE.get(shape, " AND store_id = '{store}'")
     for number in range(repeats + 1):
         store = queue.store_id(1 + number * 37 % _STORES)
         key = UUID(md5(f"{store}1".encode(), usedforsecurity=False).hexdigest())
+        child = UUID(md5(f"{key}1".encode(), usedforsecurity=False).hexdigest())
         turns = [
-            (policy, web, _SHAPES[shape].format(key=key, where="")),
-            (where, bypassing, _SHAPES[shape].format(key=key, where=f" AND {column} = '{store}'")),
+            (policy, web, _SHAPES[shape].format(key=key, child=child, where="")),
+            (where, bypassing, _SHAPES[shape].format(key=key, child=child, where=of_store.format(store=store))),
         ]
         for times, connection, statement in turns if number % 2 else reversed(turns):
             times.append(_timed(connection, store, statement))

@@ -7,12 +7,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from salon_jobs.access.objects import ALL_ROWS
+from salon_jobs.access.policies import Parent, store_access
+from salon_jobs.conf import settings as conf
 from tests.plans.explain import as_store
 from tests.support import change, plan_nodes, seen, store_id_sql
 
 STORES = 300
 SALES = 100
 RESERVATIONS = 20
+REMARKS = 5
 
 
 class Case(NamedTuple):
@@ -29,6 +33,7 @@ _EXISTS = "SELECT * FROM customer c WHERE EXISTS (SELECT 1 FROM reservation r WH
 BY_TIME = frozenset({"sale_sold_at"})
 BY_STORE = BY_TIME | {"sale_store_id"}
 CUSTOMERS = frozenset({"customer_pkey", "customer_store_id"})
+REMARKS_OF = frozenset({"remark_customer_id_idx", "remark_pkey"})
 FIRST_DAY = "sold_at < '2026-01-02'"
 CASES = {
     "a range of an index": Case(f"SELECT * FROM sale WHERE {FIRST_DAY}", BY_TIME, SALES // 2),
@@ -52,6 +57,20 @@ CASES = {
     ),
     "a join, its second table": Case(_JOIN, CUSTOMERS, RESERVATIONS, "customer"),
     "a lookup of other rows": Case(_EXISTS, CUSTOMERS, RESERVATIONS, "customer"),
+    "a child by its key": Case("SELECT * FROM remark WHERE id = 7", REMARKS_OF, 1, "remark"),
+    "all children": Case("SELECT * FROM remark", REMARKS_OF, RESERVATIONS * REMARKS, "remark"),
+    "an aggregate of children": Case("SELECT count(*) FROM remark", REMARKS_OF, RESERVATIONS * REMARKS, "remark"),
+    "children and their parents": Case(
+        "SELECT c.name, r.id FROM remark r JOIN customer c ON c.id = r.customer_id",
+        REMARKS_OF,
+        RESERVATIONS * REMARKS,
+        "remark",
+    ),
+    "the parents of children": Case("SELECT * FROM remark", CUSTOMERS, RESERVATIONS, "customer"),
+    "an update of children": Case("UPDATE remark SET id = id", REMARKS_OF, RESERVATIONS * REMARKS, "remark"),
+    "children of two parents": Case(
+        "SELECT * FROM visit", frozenset({"visit_customer_id_idx", "visit_reservation_id_idx"}), RESERVATIONS, "visit"
+    ),
 }
 _CURSOR = "by a server-side cursor"  # it only reads
 WAYS = ("as it is", "by a kept plan", _CURSOR)
@@ -78,9 +97,23 @@ def stores(migrated: None) -> Iterator[list[str]]:
         " SELECT gen_random_uuid(), c.store_id, c.id, 'confirmed', now() FROM customer AS c"
     )
     change("RESET session_replication_role")
-    change("VACUUM (ANALYZE) store, sale, customer, reservation")
+    change(
+        "CREATE TABLE remark AS SELECT row_number() OVER () AS id, id AS customer_id"
+        "  FROM customer, generate_series(1, %s)",
+        REMARKS,
+    )
+    change("CREATE TABLE visit AS SELECT id AS reservation_id, customer_id FROM reservation")
+    change("ALTER TABLE remark ADD PRIMARY KEY (id); CREATE INDEX ON remark (customer_id)")
+    change("CREATE INDEX ON visit (customer_id); CREATE INDEX ON visit (reservation_id)")
+    customer, reservation = Parent("customer_id", "customer", "id"), Parent("reservation_id", "reservation", "id")
+    roles, may = conf.roles, dict.fromkeys(ALL_ROWS, ())
+    assert roles is not None
+    for table, through in (("remark", [customer]), ("visit", [customer, reservation])):
+        for statement in store_access(table, "", through, roles=roles, web=may, worker=may).install(roles.runtime):
+            change(statement)
+    change("VACUUM (ANALYZE) store, sale, customer, reservation, remark, visit")
     yield [str(row[0]) for row in seen("SELECT id FROM store ORDER BY id LIMIT 2")]
-    change("TRUNCATE store CASCADE")
+    change("TRUNCATE store CASCADE; DROP TABLE remark, visit")
 
 
 def explained(cursor: Any, statement: str) -> list[dict[str, Any]]:
