@@ -45,6 +45,7 @@ LAYERS = (
     "apps",
     "management",
     "templatetags",
+    "staff",
     "admin",
 )
 # What a folder must not reach, not even through a third module.
@@ -240,7 +241,7 @@ def test_a_process_that_starts_with_the_app_loads_little_more_than_its_models() 
     assert not {"croniter", "msgspec", "sentry_sdk", "health_check", "opentelemetry", *sdks()} & loaded
 
 
-@pytest.mark.parametrize("package", ["salon_jobs", "salon_jobs.admin", "salon_jobs.conf"])
+@pytest.mark.parametrize("package", ["salon_jobs", "salon_jobs.admin", "salon_jobs.conf", "salon_jobs.staff"])
 def test_names_that_load_late_are_those_that_type_checkers_see(package: str) -> None:
     tree = ast.parse(FILES[package].read_text())
     typed = {

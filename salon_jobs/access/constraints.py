@@ -134,6 +134,9 @@ class StoreIsolation(AccessConstraint):
     never in the first one. The migrator is restricted too. There is a policy per command, TO the roles that may run it.
     With one database user the policies are TO PUBLIC, and STORE_MODEL itself is open to its owner (no FORCE), who must
     list the stores for a fan-out. Inside a tenant context, ``full_clean`` rejects an instance of another store.
+
+    ``names``, in the store model alone: the fields by which staff find a store. The operator's role may read these and
+    the key of all stores.
     """
 
     default_violation_error_message = "This belongs to another store than the current one."
@@ -143,6 +146,7 @@ class StoreIsolation(AccessConstraint):
         *,
         field: str = "",
         through: str | Sequence[str] = (),
+        names: Sequence[str] = (),
         name: str,
         web: May = ALL_ROWS,
         worker: May = ALL_ROWS,
@@ -150,6 +154,7 @@ class StoreIsolation(AccessConstraint):
     ) -> None:
         super().__init__(name=name, web=web, worker=worker, **messages)
         self.field, self.through = field, (through,) if isinstance(through, str) else tuple(through)
+        self.names = tuple(names)
         if not field and not self.through:
             raise ConfigurationError(
                 f"constraint {name!r}: name the field that holds the store, or with through= the foreign key to a model"
@@ -158,12 +163,16 @@ class StoreIsolation(AccessConstraint):
 
     def access(self, model: type[Model], roles: Roles | None, *, using: str) -> TableAccess:
         field: Any = model._meta.get_field(self.field) if self.field else None
+        is_store = field is not None and is_store_model(model, field)
+        if self.names and not is_store:
+            raise ConfigurationError(f"constraint {self.name!r}: names= is for the store model alone")
         return store_access(
             model._meta.db_table,
             field.column if field else "",
             self._parents(model),
             roles=roles,
-            is_store=field is not None and is_store_model(model, field),
+            is_store=is_store,
+            names=[column_of(model, name) for name in (self.field, *self.names)] if self.names else (),
             web=_columns(model, self.web),
             worker=_columns(model, self.worker),
         )
@@ -183,7 +192,8 @@ class StoreIsolation(AccessConstraint):
     def options(self) -> dict[str, Any]:
         field = {"field": self.field} if self.field else {}
         through = {"through": self.through[0] if len(self.through) == 1 else self.through} if self.through else {}
-        return {**field, **through, **super().options()}
+        names = {"names": self.names} if self.names else {}
+        return {**field, **through, **names, **super().options()}
 
     def validate(
         self, model: type[Model], instance: Model, exclude: Iterable[str] | None = None, using: str = DEFAULT_DB_ALIAS

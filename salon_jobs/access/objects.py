@@ -95,7 +95,8 @@ class Policy:
 class TableAccess:
     """Everything declared for one table. ``force`` applies row-level security to the owner too.
 
-    ``reads`` are other tables that the conditions of its policies read.
+    ``reads`` are other tables that the conditions of its policies read. ``takes_keys``: who inserts may take the next
+    key of an identity column beforehand.
     """
 
     table: str
@@ -104,6 +105,7 @@ class TableAccess:
     is_protected: bool = True
     force: bool = True
     reads: tuple[str, ...] = ()
+    takes_keys: bool = False
 
     @property
     def inserting(self) -> list[str]:
@@ -119,7 +121,11 @@ class TableAccess:
         if roles:
             statements = [*self._revoke(roles), *grants(table, self.rights)]
             if self.inserting:
-                statements.append(self._on_sequences("a", "GRANT USAGE", f"TO {identifiers(self.inserting)}"))
+                statements.append(
+                    self._on_sequences(
+                        "ai" if self.takes_keys else "a", "GRANT USAGE", f"TO {identifiers(self.inserting)}"
+                    )
+                )
         else:
             statements = []
         statements += [make for policy in self.policies for make in (policy.drop(table), policy.create(table))]

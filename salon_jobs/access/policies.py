@@ -16,6 +16,7 @@ Privileges: TypeAlias = Mapping[Privilege, tuple[str, ...]]
 STORE_POLICY: Final = "salon_jobs_store"
 SYSTEM_POLICY: Final = "salon_jobs_system"
 MEMBERSHIP_POLICY: Final = "salon_jobs_membership"
+NAMES_POLICY: Final = "salon_jobs_names"
 # PostgreSQL quotes it: invalid input syntax for type uuid (or bigint): "no store is set: …".
 NO_STORE: Final = "no store is set: in a migration use RunForEachStore"
 _TEXTS: Final = ("varchar", "text")
@@ -105,13 +106,15 @@ def store_access(
     web: Privileges,
     worker: Privileges,
     is_store: bool = False,
+    names: Sequence[str] = (),
 ) -> TableAccess:
     """Return the access that gives each role its privileges on the current store's rows, and on no others.
 
     The migrator is restricted too: its data migrations must go from store to store, and fail otherwise. With one
     database user the policies are TO PUBLIC and for all commands; the store table itself is then not FORCEd, since the
     fan-out function belongs to that user and must list the stores. ``column`` holds the store; a table without it
-    belongs to stores through its parents, and to none of two stores.
+    belongs to stores through its parents, and to none of two stores. The operator reads the columns ``names`` of all
+    stores. Who adds stores may take the next key of an identity column first, to open the context of that store.
     """
     guarded = guarded_condition(column, through, roles=roles)
     if roles is None:
@@ -120,6 +123,11 @@ def store_access(
     else:
         conditions = store_condition(column, through), guarded
         access = _for_roles(table, STORE_POLICY, conditions, roles=roles, web=web, worker=worker)
+        access = replace(access, takes_keys=is_store)
+        if names:
+            policy = Policy(name=NAMES_POLICY, command="SELECT", roles=(roles.operator,), using="true")
+            rights = rights_of(roles.operator, {"SELECT": tuple(names)})
+            access = replace(access, policies=(*access.policies, policy), rights=(*access.rights, *rights))
     return replace(access, reads=tuple(parent.table for parent in through))
 
 

@@ -36,12 +36,10 @@ from salon_jobs.core.text import visible_html
 from salon_jobs.db.connections import schema_missing
 from salon_jobs.models import Job, Process
 from salon_jobs.tenancy.active import current_store_id
-from salon_jobs.tenancy.choice import CHOICE, choose_store
+from salon_jobs.tenancy.choice import ALL_STORES, CHOICE, choose_store
 from salon_jobs.tenancy.context import tenant_context
 from salon_jobs.tenancy.names import store_name
 from salon_jobs.tenancy.resolvers import make_resolver
-
-ALL_STORES: Final = "salon_jobs.view_all_stores"
 
 View = Callable[..., HttpResponseBase]
 

@@ -20,6 +20,8 @@ from salon_jobs.tenancy.resolvers import stores_of
 
 # Query parameter with which a page shows the choice, and field in which the form sends it.
 CHOICE: Final = "choose_store"
+# Permission of those who are limited to no store.
+ALL_STORES: Final = "salon_jobs.view_all_stores"
 _MOST: Final = 100
 
 

@@ -11,6 +11,8 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from project.salon.models import Store
+from salon_jobs.access import StoreIsolation
 from salon_jobs.access.doctor import declaration
 from salon_jobs.access.doctor.catalogue import Drift
 from salon_jobs.access.doctor.examination import examine
@@ -194,6 +196,23 @@ def test_a_view_of_the_migrators_over_jobs_shows_those_of_all_stores(trial: Supe
         ("undeclared view", f'view "public"."{view}", role app', True) for view in ("waiting", "waiting_tasks")
     ]
     assert all(each.found == f"the eyes of migrator, who sees all rows of {JOB[6:]}" for each in drifts)
+    fix(trial, *drifts)
+
+
+def test_the_names_of_stores_for_the_operator_are_compared_like_everything(
+    trial: Superuser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [constraint] = [each for each in Store._meta.constraints if isinstance(each, StoreIsolation)]
+    monkeypatch.setattr(constraint, "names", ("name",))
+    drifts = find_drifts(trial)
+    assert {drift.kind for drift in drifts} == {"policy", "grant"}
+    fix(trial, *drifts)
+    trial.execute("SET ROLE jobs_operator")
+    trial.execute("SELECT id, name FROM store")
+    trial.execute("RESET ROLE")
+    monkeypatch.undo()
+    drifts = find_drifts(trial)
+    assert drifts
     fix(trial, *drifts)
 
 

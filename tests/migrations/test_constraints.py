@@ -184,6 +184,8 @@ def test_makemigrations_finds_what_changed() -> None:
 def test_a_migration_names_it_as_one_imports_it() -> None:
     text, imports = MigrationWriter.serialize(StoreIsolation(field="id", name="i"))
     assert (text, imports) == ("salon_jobs.access.StoreIsolation(field='id', name='i')", {"import salon_jobs.access"})
+    text, _ = MigrationWriter.serialize(StoreIsolation(field="id", names=["name"], name="i"))
+    assert text == "salon_jobs.access.StoreIsolation(field='id', name='i', names=('name',))"
     text, _ = MigrationWriter.serialize(ISOLATION)
     assert "web=('SELECT', 'INSERT'), worker={'SELECT': (), 'UPDATE': ('label',)}" in text
 

@@ -42,7 +42,7 @@ def compare_tables(catalogue: Catalogue, declared: Declaration) -> Iterable[Drif
         exempt = {table.owner, declared.owner, *extra}
         yield from table.compare_rights(access.rights, declared.covered(table.rights, exempt))
         for sequence in sequences.get(table.oid, ()):
-            needed = [Right(name, "USAGE") for name in access.inserting if sequence.is_serial]
+            needed = [Right(name, "USAGE") for name in access.inserting if sequence.is_serial or access.takes_keys]
             yield from sequence.compare_rights(needed, declared.covered(sequence.rights, exempt))
 
 

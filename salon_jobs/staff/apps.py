@@ -1,0 +1,21 @@
+"""Apps for INSTALLED_APPS: the header with the switcher, and Django's admin with ``StoreAdminSite`` as its site."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+from django.contrib.admin.apps import AdminConfig
+
+
+class StaffConfig(AppConfig):
+    """App whose template puts the switcher into the header of the admin; list it before Django's admin."""
+
+    name = "salon_jobs.staff"
+    label = "salon_jobs_staff"
+    default = True
+
+
+class StoreAdminConfig(AdminConfig):
+    """Django's admin whose default site is a ``StoreAdminSite``, in place of "django.contrib.admin"."""
+
+    default = False
+    default_site = "salon_jobs.staff.StoreAdminSite"

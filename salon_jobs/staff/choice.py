@@ -1,0 +1,140 @@
+"""The store that a member of staff has chosen to work in: who may choose which, by what name, and its log."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django.apps import apps
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.contenttypes.models import ContentType
+from django.db.models import Model, Q
+from django.http import HttpRequest
+
+from salon_jobs.access.constraints import StoreIsolation
+from salon_jobs.conf import settings as conf
+from salon_jobs.conf.store_key import store_key
+from salon_jobs.core.records import StoreId
+from salon_jobs.tenancy.active import expect_no_rows
+from salon_jobs.tenancy.choice import ALL_STORES
+from salon_jobs.tenancy.context import tenant_context
+from salon_jobs.tenancy.names import store_name
+from salon_jobs.tenancy.resolvers import stores_of
+
+# Key of the session, apart from the one that a store's own pages use.
+SESSION_KEY: Final = "salon_jobs_staff_store"
+CHOSEN: Final = "Chose to work in it."
+LEFT: Final = "Stopped working in it."
+_MOST: Final = 20
+
+
+def store_model() -> type[Model] | None:
+    return None if conf.store_model is None else apps.get_model(conf.store_model)
+
+
+def may_choose(request: HttpRequest, store: StoreId) -> bool:
+    """Return whether the signed-in user may work in a store: with the permission for all of them, or as a member."""
+    user: Any = request.user
+    return bool(user.has_perm(ALL_STORES)) or store in _memberships(request)
+
+
+def chosen_store(request: HttpRequest) -> StoreId | None:
+    """Return the store that the user has chosen and still may work in; None if there is none."""
+    value = request.session.get(SESSION_KEY)
+    try:
+        store = None if value is None else store_key().parse(value)
+    except ValueError:  # of a type of key before
+        return None
+    return store if store is not None and may_choose(request, store) else None
+
+
+def choose(request: HttpRequest, store: StoreId | None) -> None:
+    """Save the choice in the session, and in the log of the admin what the user left and chose."""
+    before = chosen_store(request)
+    if store == before:
+        return
+    model: Any = store_model()
+    user: Any = request.user
+    for changed, message in ((before, LEFT), (store, CHOSEN)):
+        if changed is not None:
+            LogEntry.objects.create(
+                user_id=user.pk,
+                content_type=ContentType.objects.get_for_model(model, for_concrete_model=False),
+                object_id=str(changed),
+                object_repr=store_name(changed)[:200],
+                action_flag=CHANGE,
+                change_message=message,
+            )
+    if store is None:
+        request.session.pop(SESSION_KEY, None)
+    else:
+        request.session[SESSION_KEY] = str(store)
+
+
+def exists(store: StoreId) -> bool:
+    """Return whether there is such a store; the web role sees it in its own context alone."""
+    model: Any = store_model()
+    with tenant_context(store, switch=True) as context:
+        found: bool = model._base_manager.using(context.alias).filter(pk=store).exists()
+    return found
+
+
+def find_stores(request: HttpRequest, text: str) -> dict[StoreId, str]:
+    """Return stores that the user may choose, with their names: those whose name contains the text, or whose key it is.
+
+    A user of all stores finds by name what ``StoreIsolation(names=…)`` of the store model lets the operator's role
+    read; members find their own stores.
+    """
+    user: Any = request.user
+    found: dict[StoreId, str] = {}
+    try:
+        key = store_key().parse(text)
+        if may_choose(request, key) and exists(key):
+            found[key] = store_name(key)
+    except ValueError:
+        pass
+    if user.has_perm(ALL_STORES):
+        found |= _with_name(text)
+    else:
+        names = {store: store_name(store) for store in _memberships(request)}
+        found |= {store: name for store, name in names.items() if text.casefold() in name.casefold()}
+    return dict(sorted(found.items(), key=lambda item: item[1].casefold())[:_MOST])
+
+
+def last_used(request: HttpRequest) -> dict[StoreId, str]:
+    """Return the stores that the user chose last and still may choose, newest first, by the log of the admin."""
+    model: Any = store_model()
+    user: Any = request.user
+    kind = ContentType.objects.get_for_model(model, for_concrete_model=False)
+    chosen = LogEntry.objects.filter(user_id=user.pk, content_type=kind, change_message=CHOSEN)
+    used: dict[StoreId, str] = {}
+    for key, name in chosen.order_by("-action_time").values_list("object_id", "object_repr")[:100]:
+        try:
+            store = store_key().parse(key)
+        except ValueError:
+            continue
+        if len(used) < 5 and may_choose(request, store):
+            used.setdefault(store, name)
+    return used
+
+
+def _with_name(text: str) -> dict[StoreId, str]:
+    model: Any = store_model()
+    names = next((each.names for each in model._meta.constraints if isinstance(each, StoreIsolation)), ())
+    if not names:
+        return {}
+    contain = Q()
+    for name in names:
+        contain |= Q(**{f"{name}__icontains": text})
+    # With one database user it owns the table, and owners see all stores.
+    with expect_no_rows():
+        rows = model._default_manager.using(conf.reader_database).filter(contain).order_by(*names)
+        found = list(rows.values_list("pk", *names)[:_MOST])
+    return {store: " ".join(str(value) for value in values if value) for store, *values in found}
+
+
+def _memberships(request: HttpRequest) -> tuple[StoreId, ...]:
+    """Return the user's stores, read once per request."""
+    cached: dict[str, tuple[StoreId, ...]] = request.__dict__
+    if "_salon_jobs_staff_stores" not in cached:
+        cached["_salon_jobs_staff_stores"] = () if conf.membership_model is None else stores_of(request.user)
+    return cached["_salon_jobs_staff_stores"]

@@ -1,0 +1,249 @@
+"""Admin site whose pages of isolated models run in the store that the user has chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Final
+
+from django.contrib import admin
+from django.core.exceptions import BadRequest, PermissionDenied
+from django.db import connections, router
+from django.db.models import Model, QuerySet
+from django.db.models.base import ModelBase
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http.response import HttpResponseBase
+from django.template.response import SimpleTemplateResponse, TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.translation import gettext
+
+from salon_jobs.access.constraints import AccessConstraint, SystemScope
+from salon_jobs.access.objects import identifier
+from salon_jobs.conf.store_key import store_key
+from salon_jobs.core.records import StoreId
+from salon_jobs.staff.choice import choose, chosen_store, exists, find_stores, last_used, may_choose, store_model
+from salon_jobs.tenancy.active import current_store_id, expect_no_rows
+from salon_jobs.tenancy.context import tenant_context
+from salon_jobs.tenancy.names import store_name, store_words
+from salon_jobs.tenancy.request import stream_as
+
+if TYPE_CHECKING:
+    ModelAdmin = admin.ModelAdmin[Any]
+else:
+    ModelAdmin = admin.ModelAdmin  # generic only for type checkers
+
+View = Callable[..., HttpResponseBase]
+# Field of each form that names the store of its page.
+_PAGE_STORE: Final = "salon_jobs_page_store"
+_TOKEN: Final = b'<input type="hidden" name="csrfmiddlewaretoken"'
+
+
+def is_isolated(model: type[Model]) -> bool:
+    """Return whether the ``Meta`` of a model, or of one that it extends, isolates it by store."""
+    concrete: Any = model._meta.concrete_model
+    return any(
+        isinstance(constraint, AccessConstraint) and not isinstance(constraint, SystemScope)
+        for each in (concrete, *concrete._meta.get_parent_list())
+        for constraint in each._meta.constraints
+    )
+
+
+class StoreAdminSiteMixin(admin.AdminSite):
+    """Admin site with a switcher in its header; what it registers of isolated models gets ``StoreAdminMixin``."""
+
+    def register(self, model_or_iterable: Any, admin_class: Any = None, **options: Any) -> None:
+        """Register models, each with its class or, if it is isolated, with one that also has ``StoreAdminMixin``."""
+        models: Iterable[Any] = [model_or_iterable] if isinstance(model_or_iterable, ModelBase) else model_or_iterable
+        for model in models:
+            given = admin_class or admin.ModelAdmin
+            if is_isolated(model) and not issubclass(given, StoreAdminMixin):
+                given = type(given.__name__, (StoreAdminMixin, given), {"__module__": given.__module__})
+            super().register(model, given, **options)
+
+    def get_urls(self) -> list[Any]:
+        view: Any = self.admin_view(self.choose_store)
+        return [path("choose-store/", view, name="salon_jobs_choose_store"), *super().get_urls()]
+
+    def each_context(self, request: HttpRequest) -> dict[str, Any]:
+        """Return what each page shows, with the chosen store for the switcher in the header."""
+        context = super().each_context(request)
+        if store_model() is not None and self.has_permission(request):
+            store = chosen_store(request)
+            found = request.resolver_match
+            is_list = found is not None and (found.url_name or "").endswith("_changelist")
+            context["store_switcher"] = {
+                "name": None if store is None else store_name(store),
+                "url": reverse("admin:salon_jobs_choose_store", current_app=self.name),
+                # A row's page has nothing to show in another store.
+                "next": request.path if is_list else reverse("admin:index", current_app=self.name),
+                "words": store_words(),
+            }
+        return context
+
+    def choose_store(self, request: HttpRequest) -> HttpResponseBase:
+        """Show the stores that the user may work in, or save the choice and return to the page."""
+        after = request.POST.get("next") or request.GET.get("next") or ""
+        if not url_has_allowed_host_and_scheme(after, {request.get_host()}, request.is_secure()):
+            after = reverse("admin:index", current_app=self.name)
+        if request.method == "POST":
+            given = request.POST.get("store", "")
+            try:
+                store = store_key().parse(given) if given else None
+            except ValueError:
+                store, given = None, "none"
+            if (given and store is None) or (store is not None and not (may_choose(request, store) and exists(store))):
+                raise PermissionDenied(gettext("you do not belong to this %(store)s") % store_words())
+            choose(request, store)
+            return HttpResponseRedirect(after)
+        return self.offer(request, gettext("Choose the %(store)s to work in") % store_words(), after)
+
+    def offer(self, request: HttpRequest, title: str, after: str, **context: Any) -> TemplateResponse:
+        """Return the page with the switcher, which leads to ``after``."""
+        text = request.GET.get("q", "").strip()
+        found = find_stores(request, text)
+        context |= {"title": title, "text": text, "after": after, "chosen": str(chosen_store(request) or "")}
+        context["last_used"] = [(str(store), name) for store, name in last_used(request).items()]
+        context["found"] = [(str(store), name) for store, name in found.items()]
+        status = context.pop("status", 200)
+        request.current_app = self.name
+        context = {**self.each_context(request), **context}
+        return TemplateResponse(request, "admin/salon_jobs/choose_staff_store.html", context, status=status)
+
+    def autocomplete_view(self, request: HttpRequest) -> HttpResponse:
+        """Search in the chosen store."""
+        store = chosen_store(request) if store_model() is not None and self.has_permission(request) else None
+        with expect_no_rows() if store is None else tenant_context(store, switch=True):
+            return super().autocomplete_view(request)
+
+
+class StoreAdminSite(StoreAdminSiteMixin):
+    """Admin site for staff who work in one store at a time."""
+
+
+class StoreAdminMixin(ModelAdmin):
+    """ModelAdmin whose pages run in the store that the user has chosen; without one they say so.
+
+    ``StoreAdminSiteMixin`` adds it to models whose ``Meta`` isolates them. Name it for others that show such rows.
+    """
+
+    admin_site: StoreAdminSiteMixin
+
+    @property
+    def _is_of_stores(self) -> bool:
+        return self.model._meta.concrete_model is store_model()
+
+    def get_urls(self) -> list[URLPattern]:
+        urls: list[URLPattern] = super().get_urls()
+        for each in urls:
+            if isinstance(each, URLPattern):
+                each.callback = self._in_store(each.callback, adds=(each.name or "").endswith("_add"))
+        return urls
+
+    def _in_store(self, view: View, *, adds: bool) -> View:
+        @wraps(view)
+        def run(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+            if store_model() is None or not self.admin_site.has_permission(request):
+                return view(request, *args, **kwargs)
+            if self._is_of_stores and (adds or "_saveasnew" in request.POST):
+                store = request.__dict__["_salon_jobs_new_store"] = self._key_to_add(request)
+                if store is None:
+                    with expect_no_rows():
+                        return _rendered(view(request, *args, **kwargs))
+            else:
+                store = chosen_store(request)
+                page_store = request.POST.get(_PAGE_STORE)
+                if store is None or page_store not in (None, str(store)):
+                    return self._refuse(request, store)
+            make = partial(tenant_context, store, switch=True)
+            with make():
+                response = _rendered(view(request, *args, **kwargs), store)
+                stream_as(make(), response)
+            return response
+
+        return run
+
+    def _refuse(self, request: HttpRequest, store: StoreId | None) -> HttpResponseBase:
+        """Say that no store is chosen, or another one than when the page was made."""
+        rows, words = str(self.opts.verbose_name_plural), store_words()
+        if store is not None:
+            text = gettext("Nothing was changed: this page was made before you switched to “%(name)s”.")
+            text %= {"name": store_name(store)}
+        elif self._is_of_stores:
+            text = gettext("You see one %(store)s at a time, and none is chosen.") % words
+        else:
+            text = gettext("%(rows)s belong to one %(store)s at a time, and none is chosen.")
+            text %= {**words, "rows": rows[:1].upper() + rows[1:]}
+        name = f"admin:{self.opts.app_label}_{self.opts.model_name}_"
+        listed = reverse(f"{name}changelist", current_app=self.admin_site.name)
+        adds = self._is_of_stores and self.has_add_permission(request)
+        more = {"reason": text, "status": 409 if request.method == "POST" else 200, "opts": self.opts}
+        more["add"] = reverse(f"{name}add", current_app=self.admin_site.name) if adds else ""
+        after = listed if request.method == "POST" else request.get_full_path()
+        return self.admin_site.offer(
+            request, gettext("No %(store)s is chosen") % words if store is None else rows, after, **more
+        )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Return the rows; of the stores the current one alone, since with one database user it owns the table."""
+        rows: QuerySet[Any] = super().get_queryset(request)
+        return rows.filter(pk=current_store_id()) if self._is_of_stores else rows
+
+    def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        """Offer the current store alone, and fill it in."""
+        store, model = current_store_id(), db_field.remote_field.model
+        if store is not None and model is store_model():
+            kwargs = {
+                "queryset": db_field.remote_field.model._default_manager.filter(pk=store),
+                "initial": store,
+                **kwargs,
+            }
+        return super().formfield_for_foreignkey(db_field, request, **kwargs)
+
+    def _key_to_add(self, request: HttpRequest) -> StoreId | None:
+        """Return the key of the store that the form adds, for its context; None while it is shown, or has none."""
+        if request.method != "POST":
+            return None
+        field: Any = self.model._meta.pk
+        if field.name in request.POST:
+            try:
+                store = store_key().parse(request.POST[field.name])
+            except ValueError:
+                return None
+            if exists(store) and not may_choose(request, store):
+                raise PermissionDenied("this key is taken")
+            return store
+        if field.has_default():
+            return store_key().parse(field.get_default())
+        connection = connections[router.db_for_write(self.model)]
+        with connection.cursor() as cursor:
+            sequence = "SELECT nextval(pg_get_serial_sequence(%s, %s))"
+            cursor.execute(sequence, [identifier(self.model._meta.db_table), field.column])
+            return cursor.fetchone()[0]
+
+    def save_form(self, request: HttpRequest, form: Any, change: bool) -> Any:
+        """Give a new store the key whose context is open."""
+        row = super().save_form(request, form, change)
+        if "_salon_jobs_new_store" in request.__dict__:
+            row.pk = request.__dict__["_salon_jobs_new_store"]
+            if row.pk is None:
+                raise BadRequest(f"the key of a store must be {store_key().description}")
+        return row
+
+    def response_add(self, request: HttpRequest, obj: Any, post_url_continue: str | None = None) -> Any:
+        """Choose the new store, which its page shows next, unless another page waits for it."""
+        if self._is_of_stores and "_popup" not in request.POST and may_choose(request, obj.pk):
+            choose(request, obj.pk)
+        return super().response_add(request, obj, post_url_continue)
+
+
+def _rendered(response: HttpResponseBase, store: StoreId | None = None) -> HttpResponseBase:
+    """Render a response, whose rows are read meanwhile, and have its forms name the store."""
+    if isinstance(response, SimpleTemplateResponse):
+        response.render()
+    content = b"" if response.streaming else getattr(response, "content", b"")
+    if store is not None and _TOKEN in content and response.get("Content-Type", "").startswith("text/html"):
+        field = format_html('<input type="hidden" name="{}" value="{}">', _PAGE_STORE, str(store)).encode()
+        response.content = content.replace(_TOKEN, field + _TOKEN)  # type: ignore[attr-defined]
+    return response

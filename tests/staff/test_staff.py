@@ -1,0 +1,353 @@
+"""Works in the admin in one store at a time, by choice: as the real roles and in strict mode."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any, ClassVar
+from uuid import UUID, uuid4
+
+import pytest
+from django.apps import apps
+from django.contrib import admin
+from django.contrib.auth.models import Permission, User
+from django.contrib.contenttypes.models import ContentType
+from django.db import connections, models
+from django.http import HttpRequest, StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from django.test import Client, override_settings
+from django.urls import path
+
+from project.salon.models import Customer, CustomerNote, Store
+from salon_jobs import current_store_id
+from salon_jobs.access import StoreIsolation, SystemScope
+from salon_jobs.access.strict import refuse_without_store
+from salon_jobs.conf import settings as conf
+from salon_jobs.staff import StoreAdminMixin, StoreAdminSite
+from salon_jobs.tenancy import expect_no_rows
+from tests.settings import MIDDLEWARE, SALON_JOBS
+from tests.support import change, seen
+
+
+class CustomerAdmin(admin.ModelAdmin[Customer]):
+    """ModelAdmin as a project has it, which knows nothing of stores."""
+
+    search_fields = ("name",)
+    ordering = ("name",)
+    fields = ("store", "name", "email")
+
+    def get_urls(self) -> list[Any]:
+        return [path("export/", self.admin_site.admin_view(self.export)), *super().get_urls()]
+
+    def export(self, request: HttpRequest) -> HttpResponseBase:
+        return StreamingHttpResponse(f"{name}\n" for name in Customer.objects.values_list("name", flat=True))
+
+
+class NoteAdmin(admin.ModelAdmin[CustomerNote]):
+    """ModelAdmin whose form does not show the store."""
+
+    fields = ("customer", "body")
+    autocomplete_fields = ("customer",)
+
+    def save_model(self, request: HttpRequest, obj: CustomerNote, form: Any, change: bool) -> None:
+        store = current_store_id()
+        assert store is not None
+        obj.store_id = store
+        super().save_model(request, obj, form, change)
+
+
+site = StoreAdminSite(name="staff")
+site.register(Customer, CustomerAdmin)
+site.register([CustomerNote], NoteAdmin)
+site.register(Store)
+site.register(User)
+urlpatterns = [path("admin/", site.urls)]
+STAFF = "/admin/"
+CUSTOMERS = f"{STAFF}salon/customer/"
+NOTES = f"{STAFF}salon/customernote/"
+
+
+class WebRouter:
+    """Sends everything to the web role, as a web process does."""
+
+    def db_for_read(self, model: Any, **_: object) -> str | None:
+        return "web"
+
+    db_for_write = db_for_read
+
+
+@pytest.fixture
+def two(database: None, stores: list[UUID]) -> Iterator[list[UUID]]:
+    """Be a web process in strict mode, with a customer in each of two stores."""
+    for number, store in enumerate(stores[:2]):
+        change("UPDATE store SET name = %s WHERE id = %s", ("Acme", "Beta")[number], store)
+        change(
+            "INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, %s, '')", uuid4(), store, f"of-{number}"
+        )
+    wanted = {**SALON_JOBS, "DATABASE": "web", "OPERATOR_DATABASE": "operator"}
+    wrappers = {alias: list(connections[alias].execute_wrappers) for alias in ("web", "operator")}
+    for alias in wrappers:
+        refuse_without_store(connections[alias])
+    with override_settings(DATABASE_ROUTERS=[WebRouter()], SALON_JOBS=wanted, ROOT_URLCONF=__name__):
+        yield stores[:2]
+    for alias, before in wrappers.items():
+        connections[alias].execute_wrappers[:] = before
+    change("TRUNCATE customer_note, customer, membership, django_admin_log CASCADE")
+    change("TRUNCATE auth_user CASCADE")
+
+
+@pytest.fixture
+def named(two: list[UUID], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let the operator's role read the names of stores, as the store model declares it."""
+    [constraint] = [each for each in Store._meta.constraints if isinstance(each, StoreIsolation)]
+    before = constraint.access(Store, conf.roles, using="owner")
+    monkeypatch.setattr(constraint, "names", ("name",))
+    after = constraint.access(Store, conf.roles, using="owner")
+    assert conf.roles is not None
+    change(";".join(after.install(conf.roles.runtime)))
+    yield
+    change(";".join((*after.remove(conf.roles.runtime), *before.install(conf.roles.runtime))))
+
+
+def staff(*stores: UUID, may: tuple[str, ...] = (), everything: bool = False) -> Client:
+    """Sign in as staff who may do everything with customers, belong to stores and have these permissions."""
+    user = User.objects.create(username=f"user {uuid4()}", is_staff=True, is_superuser=everything)
+    names = {"view_customer", "add_customer", "change_customer", "delete_customer", *may}
+    user.user_permissions.set(Permission.objects.filter(codename__in=names))
+    for store in stores:
+        change("INSERT INTO membership (id, store_id, user_id) VALUES (%s, %s, %s)", uuid4(), store, user.pk)
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def choose(client: Client, store: object, after: str = CUSTOMERS) -> Any:
+    return client.post(f"{STAFF}choose-store/", {"store": str(store), "next": after})
+
+
+def text_of(answer: Any, status: int = 200) -> str:
+    text: str = answer.content.decode()
+    assert answer.status_code == status, text
+    return text
+
+
+def log() -> list[tuple[Any, ...]]:
+    return seen("SELECT object_repr, change_message FROM django_admin_log ORDER BY id")
+
+
+def test_without_a_choice_a_list_says_so_and_offers_the_switcher(two: list[UUID]) -> None:
+    for client in (staff(everything=True), staff(two[0])):
+        text = text_of(client.get(CUSTOMERS))
+        assert "Customers belong to one store at a time, and none is chosen." in text
+        assert f'action="{STAFF}choose-store/"' in text
+        assert "0 customers" not in text
+        assert "of-0" not in text
+
+
+def test_each_page_of_an_isolated_model_runs_in_the_chosen_store(two: list[UUID]) -> None:
+    client = staff(everything=True)
+    for number, store in enumerate(two):
+        answer = choose(client, store)
+        assert (answer.status_code, answer["Location"]) == (302, CUSTOMERS)
+        text = text_of(client.get(CUSTOMERS))
+        assert [f"of-{each}" in text for each in range(2)] == [number == 0, number == 1]
+        assert "1 customer" in text
+        export = client.get(f"{CUSTOMERS}export/")
+        assert b"".join(export.streaming_content) == f"of-{number}\n".encode()  # type: ignore[attr-defined]
+        query = "app_label=salon&model_name=customernote&field_name=customer&term=of"
+        found = client.get(f"{STAFF}autocomplete/?{query}").json()["results"]
+        assert [each["text"] for each in found] == [f"of-{number}"]
+        [[other]] = seen("SELECT id FROM customer WHERE store_id <> %s", store)
+        for page in ("change", "history", "delete"):
+            assert client.get(f"{CUSTOMERS}{other}/{page}/").status_code in (302, 404)
+    choose(client, "")
+    assert "none is chosen" in text_of(client.get(CUSTOMERS))
+    assert client.get(f"{STAFF}auth/user/").status_code == 200
+    assert client.get(STAFF).status_code == 200
+
+
+def test_each_change_of_the_choice_is_in_the_log_of_the_admin(two: list[UUID]) -> None:
+    client = staff(everything=True)
+    for store in (two[0], two[0], two[1], ""):
+        choose(client, store)
+    chose, left = "Chose to work in it.", "Stopped working in it."
+    assert log() == [("Acme", chose), ("Acme", left), ("Beta", chose), ("Beta", left)]
+    text = text_of(client.get(f"{STAFF}choose-store/"))
+    assert re.findall(r'name="store" value="[^"]+">(\w+)<', text.split("Last used")[1]) == ["Beta", "Acme"]
+
+
+@pytest.mark.parametrize("given", ["of others", "that is none", "rubbish"])
+def test_a_store_that_one_may_not_choose_is_refused(two: list[UUID], given: str) -> None:
+    client = staff(two[0])
+    store = {"of others": two[1], "that is none": uuid4()}.get(given, "rubbish")
+    assert choose(client, store).status_code == 403
+    assert log() == []
+    assert "none is chosen" in text_of(client.get(CUSTOMERS))
+    assert choose(staff(everything=True), uuid4()).status_code == 403
+
+
+def test_the_choice_ends_with_the_membership_or_the_permission(two: list[UUID]) -> None:
+    member, everywhere = staff(two[0]), staff(may=("view_all_stores",))
+    for client in (member, everywhere):
+        choose(client, two[0])
+        assert "of-0" in text_of(client.get(CUSTOMERS))
+    change("TRUNCATE membership, auth_user_user_permissions")
+    change("UPDATE auth_user SET is_superuser = false")
+    change(
+        "INSERT INTO auth_user_user_permissions (user_id, permission_id) SELECT u.id, p.id FROM auth_user u,"
+        " auth_permission p WHERE p.codename = 'view_customer'"
+    )
+    for client in (member, everywhere):
+        assert "none is chosen" in text_of(client.get(CUSTOMERS))
+
+
+def test_members_find_their_stores_by_name(two: list[UUID]) -> None:
+    client = staff(*two)
+    for query, found in (("", ["Acme", "Beta"]), ("?q=ACM", ["Acme"]), (f"?q={two[1]}", ["Beta"]), ("?q=x", [])):
+        text = text_of(client.get(f"{STAFF}choose-store/{query}"))
+        assert re.findall(r'name="store" value="[^"]+">(\w+)<', text) == found
+    assert "Beta" not in text_of(staff(two[0]).get(f"{STAFF}choose-store/?q={two[1]}"))
+
+
+def test_staff_of_all_stores_find_one_by_key_and_by_name_if_the_operators_role_may_read_it(
+    two: list[UUID], request: pytest.FixtureRequest
+) -> None:
+    client = staff(everything=True)
+    assert "no store with this name" in text_of(client.get(f"{STAFF}choose-store/?q=acme"))
+    assert ">Acme<" in text_of(client.get(f"{STAFF}choose-store/?q={two[0]}"))
+    request.getfixturevalue("named")
+    text = text_of(client.get(f"{STAFF}choose-store/?q=acme"))
+    assert (">Acme<" in text, ">Beta<" in text) == (True, False)
+    with expect_no_rows():
+        assert Store.objects.using("operator").filter(name__in=["Acme", "Beta"]).count() == 2
+        assert not Store.objects.using("web").exists()
+
+
+def test_the_names_are_those_of_the_store_model_alone() -> None:
+    with pytest.raises(Exception, match="for the store model alone"):
+        StoreIsolation(field="store", names=["name"], name="x").access(Customer, conf.roles, using="default")
+
+
+def test_a_form_fills_the_store_in_and_offers_no_other(two: list[UUID]) -> None:
+    client = staff(everything=True)
+    choose(client, two[1])
+    text = text_of(client.get(f"{CUSTOMERS}add/"))
+    assert f'<option value="{two[1]}" selected>' in text
+    assert str(two[0]) not in text
+    assert (
+        client.post(f"{CUSTOMERS}add/", {"store": str(two[1]), "name": "new", "email": "a@b.example"}).status_code
+        == 302
+    )
+    assert seen("SELECT store_id FROM customer WHERE name = 'new'") == [(two[1],)]
+
+
+def test_a_page_made_before_a_switch_changes_nothing(two: list[UUID]) -> None:
+    client = staff(everything=True)
+    choose(client, two[0])
+    [[customer]] = seen("SELECT id FROM customer WHERE store_id = %s", two[0])
+    page = text_of(client.get(f"{NOTES}add/"))
+    assert page.count(f'name="salon_jobs_page_store" value="{two[0]}"') == page.count('name="csrfmiddlewaretoken"') > 0
+    fields = {"customer": str(customer), "body": "hello", "salon_jobs_page_store": str(two[0])}
+    choose(client, two[1])
+    text = text_of(client.post(f"{NOTES}add/", fields), 409)
+    assert "Nothing was changed: this page was made before you switched to “Beta”." in text
+    marked = {"action": "delete_selected", "select_across": "1", "_selected_action": str(customer), "post": "yes"}
+    text_of(client.post(CUSTOMERS, {**marked, "salon_jobs_page_store": str(two[0])}), 409)
+    assert seen("SELECT count(*) FROM customer") == [(2,)]
+    choose(client, two[0])
+    assert client.post(f"{NOTES}add/", fields).status_code == 302
+    assert seen("SELECT store_id, body FROM customer_note") == [(two[0], "hello")]
+
+
+def test_adding_a_store_works_and_chooses_it(two: list[UUID]) -> None:
+    client, key = staff(everything=True), uuid4()
+    assert f'href="{STAFF}salon/store/add/"' in text_of(client.get(f"{STAFF}salon/store/"))
+    text_of(client.get(f"{STAFF}salon/store/add/"))
+    assert "valid UUID" in text_of(client.post(f"{STAFF}salon/store/add/", {"id": "rubbish", "name": "Gamma"}))
+    assert "already exists" in text_of(client.post(f"{STAFF}salon/store/add/", {"id": str(two[0]), "name": "Gamma"}))
+    answer = client.post(f"{STAFF}salon/store/add/", {"id": str(key), "name": "Gamma"})
+    assert (answer.status_code, answer["Location"]) == (302, f"{STAFF}salon/store/")
+    assert seen("SELECT id FROM store WHERE name = 'Gamma'") == [(key,)]
+    text = text_of(client.get(f"{STAFF}salon/store/"))
+    assert ("Gamma" in text.split("result_list")[1], "Acme" in text.split("result_list")[1]) == (True, False)
+    assert log()[-1] == ("Gamma", "Chose to work in it.")
+
+
+@pytest.fixture
+def numbered(two: list[UUID]) -> Iterator[type[models.Model]]:
+    """Make stores have numbers as keys: a model whose table has an identity column, and the rights it declares."""
+
+    class Organization(models.Model):
+        id = models.BigAutoField(primary_key=True)
+        name = models.CharField(max_length=20)
+
+        class Meta:
+            app_label = "salon"
+            constraints: ClassVar = [StoreIsolation(field="id", name="organization_isolation")]
+
+        def __str__(self) -> str:
+            return self.name
+
+    change("CREATE TABLE salon_organization (id bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY, name text)")
+    try:
+        wanted = {**SALON_JOBS, "DATABASE": "web", "OPERATOR_DATABASE": None, "STORE_MODEL": "salon.Organization"}
+        without = [each for each in MIDDLEWARE if "TenantMiddleware" not in each]
+        with override_settings(SALON_JOBS={**wanted, "MEMBERSHIP_MODEL": None}, MIDDLEWARE=without):
+            constraint: Any = Organization._meta.constraints[0]
+            access = constraint.access(Organization, conf.roles, using="owner")
+            assert conf.roles is not None
+            change(";".join(access.install(conf.roles.runtime)))
+            yield Organization
+    finally:
+        del apps.all_models["salon"]["organization"]
+        apps.clear_cache()
+        change("DROP TABLE salon_organization")
+        change(
+            "DELETE FROM django_admin_log WHERE content_type_id IN"
+            " (SELECT id FROM django_content_type WHERE model = 'organization')"
+        )
+        change("DELETE FROM django_content_type WHERE model = 'organization'")
+        ContentType.objects.clear_cache()
+
+
+def test_adding_a_store_whose_key_the_database_gives_works(numbered: type[models.Model]) -> None:
+    own = StoreAdminSite(name="numbered")
+    own.register(numbered)
+    urls = ModuleType("numbered_urls")
+    vars(urls)["urlpatterns"] = [path("admin/", own.urls)]
+    client, address = staff(everything=True), f"{STAFF}salon/organization/"
+    with override_settings(ROOT_URLCONF=urls):
+        assert "You see one organization at a time" in text_of(client.get(address))
+        text_of(client.get(f"{address}add/"))
+        for number, name in enumerate(("North", "South"), 1):
+            assert client.post(f"{address}add/", {"name": name}).status_code == 302
+            assert seen("SELECT id FROM salon_organization WHERE name = %s", name) == [(number,)]
+            assert f"/{number}/change/" in text_of(client.get(address))
+        assert "North" in text_of(client.get(f"{STAFF}choose-store/?q=1"))
+
+
+def test_who_may_not_enter_a_store_learns_nothing_by_adding_it_again(two: list[UUID]) -> None:
+    client = staff(two[0], may=("add_store", "view_store"))
+    answer = client.post(f"{STAFF}salon/store/add/", {"id": str(two[1]), "name": "Gamma"})
+    assert answer.status_code == 403
+    assert b"Beta" not in answer.content
+
+
+def test_others_are_sent_to_the_sign_in_as_before(two: list[UUID]) -> None:
+    for page in (CUSTOMERS, f"{STAFF}choose-store/"):
+        assert Client().get(page)["Location"].startswith(f"{STAFF}login/")
+
+
+def test_the_mixin_is_added_to_isolated_models_alone() -> None:
+    own = StoreAdminSite()
+
+    class NamedAdmin(StoreAdminMixin, admin.ModelAdmin[Any]):
+        """Names the mixin."""
+
+    own.register(Customer, NamedAdmin, list_display=("name",))
+    assert not any(isinstance(each, SystemScope) for each in Customer._meta.constraints)
+    assert isinstance(own._registry[Customer], NamedAdmin)
+    assert not isinstance(site._registry[User], StoreAdminMixin)
+    assert isinstance(site._registry[Customer], CustomerAdmin)
+    assert type(site._registry[Customer]).__name__ == "CustomerAdmin"
