@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from django.apps import AppConfig
-from django.contrib.admin.apps import AdminConfig
+from django.contrib.admin import apps as admin  # its AdminConfig by name would count as a default of this app
 
 
 class StaffConfig(AppConfig):
@@ -14,7 +14,7 @@ class StaffConfig(AppConfig):
     default = True
 
 
-class StoreAdminConfig(AdminConfig):
+class StoreAdminConfig(admin.AdminConfig):
     """Django's admin whose default site is a ``StoreAdminSite``, in place of "django.contrib.admin"."""
 
     default = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, ClassVar
@@ -26,7 +27,10 @@ from salon_jobs.access.strict import refuse_without_store
 from salon_jobs.conf import settings as conf
 from salon_jobs.staff import StoreAdminMixin, StoreAdminSite
 from salon_jobs.tenancy import expect_no_rows
+from tests.docs.markdown import blocks, read
+from tests.interpreter import ROOT, run_command
 from tests.settings import MIDDLEWARE, SALON_JOBS
+from tests.staff.names import operator_reads_names
 from tests.support import change, seen
 
 
@@ -95,19 +99,6 @@ def two(database: None, stores: list[UUID]) -> Iterator[list[UUID]]:
         connections[alias].execute_wrappers[:] = before
     change("TRUNCATE customer_note, customer, membership, django_admin_log CASCADE")
     change("TRUNCATE auth_user CASCADE")
-
-
-@pytest.fixture
-def named(two: list[UUID], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let the operator's role read the names of stores, as the store model declares it."""
-    [constraint] = [each for each in Store._meta.constraints if isinstance(each, StoreIsolation)]
-    before = constraint.access(Store, conf.roles, using="owner")
-    monkeypatch.setattr(constraint, "names", ("name",))
-    after = constraint.access(Store, conf.roles, using="owner")
-    assert conf.roles is not None
-    change(";".join(after.install(conf.roles.runtime)))
-    yield
-    change(";".join((*after.remove(conf.roles.runtime), *before.install(conf.roles.runtime))))
 
 
 def staff(*stores: UUID, may: tuple[str, ...] = (), everything: bool = False) -> Client:
@@ -210,18 +201,16 @@ def test_members_find_their_stores_by_name(two: list[UUID]) -> None:
     assert "Beta" not in text_of(staff(two[0]).get(f"{STAFF}choose-store/?q={two[1]}"))
 
 
-def test_staff_of_all_stores_find_one_by_key_and_by_name_if_the_operators_role_may_read_it(
-    two: list[UUID], request: pytest.FixtureRequest
-) -> None:
+def test_staff_of_all_stores_find_one_by_key_and_by_name_if_the_operators_role_may_read_it(two: list[UUID]) -> None:
     client = staff(everything=True)
     assert "no store with this name" in text_of(client.get(f"{STAFF}choose-store/?q=acme"))
     assert ">Acme<" in text_of(client.get(f"{STAFF}choose-store/?q={two[0]}"))
-    request.getfixturevalue("named")
-    text = text_of(client.get(f"{STAFF}choose-store/?q=acme"))
-    assert (">Acme<" in text, ">Beta<" in text) == (True, False)
-    with expect_no_rows():
-        assert Store.objects.using("operator").filter(name__in=["Acme", "Beta"]).count() == 2
-        assert not Store.objects.using("web").exists()
+    with operator_reads_names():
+        text = text_of(client.get(f"{STAFF}choose-store/?q=acme"))
+        assert (">Acme<" in text, ">Beta<" in text) == (True, False)
+        with expect_no_rows():
+            assert Store.objects.using("operator").filter(name__in=["Acme", "Beta"]).count() == 2
+            assert not Store.objects.using("web").exists()
 
 
 def test_the_names_are_those_of_the_store_model_alone() -> None:
@@ -337,6 +326,27 @@ def test_who_may_not_enter_a_store_learns_nothing_by_adding_it_again(two: list[U
 def test_others_are_sent_to_the_sign_in_as_before(two: list[UUID]) -> None:
     for page in (CUSTOMERS, f"{STAFF}choose-store/"):
         assert Client().get(page)["Location"].startswith(f"{STAFF}login/")
+
+
+def test_the_apps_of_the_guide_put_the_site_and_the_switcher_in_place() -> None:
+    setup = next(block.text for block in blocks(read(ROOT / "docs/how-to/staff-across-stores.md")))
+    ended = run_command(
+        sys.executable,
+        "-c",
+        f"{setup}\n"
+        "from django.conf import settings\n"
+        "databases = {'default': {'ENGINE': 'django.db.backends.postgresql', 'NAME': 'x'}}\n"
+        "templates = [{'BACKEND': 'django.template.backends.django.DjangoTemplates', 'APP_DIRS': True}]\n"
+        "settings.configure(DATABASES=databases, TEMPLATES=templates, INSTALLED_APPS=[*INSTALLED_APPS, 'pgtrigger'])\n"
+        "import django; django.setup()\n"
+        "from django.contrib import admin\n"
+        "from django.template.loader import get_template\n"
+        "from salon_jobs.models import Job\n"
+        "from salon_jobs.staff import StoreAdminSite\n"
+        "assert isinstance(admin.site, StoreAdminSite) and admin.site.is_registered(Job)\n"
+        "assert 'staff' in get_template('admin/base_site.html').origin.name\n",
+    )
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_the_mixin_is_added_to_isolated_models_alone() -> None:
