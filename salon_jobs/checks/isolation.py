@@ -9,7 +9,7 @@ from django.apps import apps
 from django.core.checks import CheckMessage, Error, Warning
 from django.core.exceptions import FieldDoesNotExist
 from django.db import connections, router
-from django.db.models import Model, UniqueConstraint
+from django.db.models import AutoField, Model, UniqueConstraint
 
 from salon_jobs.access.constraints import (
     AccessConstraint,
@@ -189,6 +189,11 @@ def _check_names(model: type[Model], constraint: AccessConstraint) -> Iterator[C
             yield Error(text, hint=hint, obj=model, id="salon_jobs.E010")
 
 
+def _is_generated(key: Any) -> bool:
+    """Return whether a primary key is none that a user chooses, and could so find out whether it is taken."""
+    return isinstance(key, AutoField) or key.is_relation or key.has_default() or key.has_db_default()
+
+
 def _check_uniques(model: type[Model], isolation: StoreIsolation) -> Iterator[CheckMessage]:
     meta = model._meta
     fields: list[Any] = [meta.get_field(name) for name in (isolation.field, *isolation.through) if name]
@@ -197,7 +202,9 @@ def _check_uniques(model: type[Model], isolation: StoreIsolation) -> Iterator[Ch
         return
     # Each unique field or constraint with its first field, which is None for an expression.
     uniques: list[tuple[str, str | None]] = [
-        (f"field {each.name!r}", each.name) for each in meta.local_fields if each.unique and not each.primary_key
+        (f"field {each.name!r}", each.name)
+        for each in meta.local_fields
+        if each.unique and not (each.primary_key and _is_generated(each))
     ]
     uniques += [(f"unique_together {tuple(names)!r}", names[0]) for names in meta.unique_together]
     for constraint in meta.constraints:

@@ -82,6 +82,7 @@ RIGHTLY_DECLARED = (
     ("store = owned()", 'constraints = [SystemScope(name="s")]'),
     ("store = owned()", "managed = False"),
     ("label = models.TextField(unique=True)", UNDECLARED),
+    ("store = owned()\nid = models.UUIDField(primary_key=True, default=uuid.uuid4)", RIGHT),
     ("store_id = models.UUIDField()", 'constraints = [StoreIsolation(field="store_id", name="i")]'),
     ("store = models.OneToOneField('tenants.Store', models.CASCADE)", RIGHT),
     (f"store = owned()\n{SHELF}", KEYED),
@@ -158,6 +159,11 @@ WRONG: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ("W012) nothing keeps the reference 'before'", "a policy cannot read its own table"),
     ),
     ("store = owned()\nlabel = models.TextField(unique=True)", RIGHT, ("W011) the unique field 'label'",)),
+    (
+        "store = owned()\nlabel = models.TextField(primary_key=True)",
+        RIGHT,
+        ("W011) the unique field 'label' does not begin with 'store'", "reveals one store's values"),
+    ),
     (
         "store = owned()\nlabel = models.TextField()",
         f"{RIGHT}\nunique_together = [('label', 'store')]",
