@@ -41,6 +41,7 @@ for _variable in ("MIGRATOR_PASSWORD", "APP_PASSWORD", "WORKER_RUNTIME_PASSWORD"
 os.environ["SECRET_KEY"] = "for tests only"
 
 from project.settings import *  # noqa: E402, F403
+from project.settings import INSTALLED_APPS as _INSTALLED_APPS  # noqa: E402
 from project.settings import SALON_JOBS as _SALON_JOBS  # noqa: E402
 from project.settings import _database  # noqa: E402
 from tests.backend import aliases  # noqa: E402
@@ -56,4 +57,5 @@ DATABASES = {
 # Tests initialize Sentry's SDK only after Django has started, so its import cannot switch this on.
 # What a session without a store sees is what many of them are about.
 SALON_JOBS = {**_SALON_JOBS, "SENTRY": True, "STRICT": False}
+INSTALLED_APPS = [*_INSTALLED_APPS, "rest_framework"]  # for the templates of its browsable API
 TASKS = aliases.TASKS

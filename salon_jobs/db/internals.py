@@ -82,6 +82,11 @@ def is_non_atomic(view: Callable[..., Any], alias: str) -> bool:
     return alias in getattr(view, "_non_atomic_requests", ())
 
 
+def mark_non_atomic(view: Any, alias: str) -> None:
+    """Do what ``non_atomic_requests`` does, which would also mark the method that a view shares its marks with."""
+    view._non_atomic_requests = {*getattr(view, "_non_atomic_requests", ()), alias}
+
+
 def resource_closers(response: StreamingHttpResponse) -> list[Callable[[], object]]:
     """Return the functions, to be changed in place, that a response calls when it is closed."""
     return cast("list[Callable[[], object]]", cast("Any", response)._resource_closers)

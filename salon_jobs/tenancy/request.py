@@ -31,7 +31,8 @@ from salon_jobs.tenancy.choice import CHOICE, choose_store
 from salon_jobs.tenancy.connections import discard, reset_after_request, watch_sessions
 from salon_jobs.tenancy.context import TenantContext, sync_step, tenant_context
 from salon_jobs.tenancy.names import store_words
-from salon_jobs.tenancy.resolvers import make_resolver
+from salon_jobs.tenancy.resolvers import StoreResolver, make_resolver
+from salon_jobs.tenancy.violations import denial_of, denying
 
 Closers: TypeAlias = tuple[Callable[[], object], ...]
 
@@ -204,11 +205,11 @@ class TenantMiddleware:
     def _run(self, request: HttpRequest, view: Callable[..., Any]) -> HttpResponseBase:
         store, response = self._store_of(request)
         if store is not None:
-            make = _context_maker(view, store)
-            with _attach(make(), request) as context:
+            make = context_maker(view, store)
+            with denying(), _attach(make(), request) as context:
                 response = self.get_response(request)
-                _stream(context, make, response)
-                if _rolls_back(context, response):
+                stream_if_open(context, make, response)
+                if rolls_back(context, response):
                     context.roll_back()
         elif response is None:
             response = self.get_response(request)
@@ -218,22 +219,28 @@ class TenantMiddleware:
         """Process the request, with all database work in the thread of the request's synchronous parts."""
         store, response = await sync_to_async(self._store_of)(request)
         if store is not None:
-            make = _context_maker(view, store)
-            async with _attach(make(), request) as context:
-                response = await self.get_response(request)
-                if (body := _stream(context, make, response)) and (task := asyncio.current_task()):
-                    body.watch(task)
-                if _rolls_back(context, response):
-                    await context.aroll_back()
+            make = context_maker(view, store)
+            with denying():
+                async with _attach(make(), request) as context:
+                    response = await self.get_response(request)
+                    if (body := stream_if_open(context, make, response)) and (task := asyncio.current_task()):
+                        body.watch(task)
+                    if rolls_back(context, response):
+                        await context.aroll_back()
         elif response is None:
             response = await self.get_response(request)
         return self._vary(response)
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> None:
-        """Roll back what the view did at once: error pages are made outside its transaction, without a store."""
+        """Roll back what the view did at once: error pages are made outside its transaction, without a store.
+
+        What row-level security refused is answered like PermissionDenied.
+        """
         context: TenantContext | None = getattr(request, "_salon_jobs_context", None)
         if context is not None:
             context.roll_back()
+            if (denied := denial_of(exception)) is not None:
+                raise denied from exception
 
     def refuse(self, request: HttpRequest, refused: StoreRefused) -> HttpResponseBase:
         """Return the response for a rejected store: plain text. Override it for a custom page."""
@@ -244,12 +251,7 @@ class TenantMiddleware:
         chooses = conf.request_without_store == "choose" and conf.request_resolver in ("membership", "session")
         try:
             try:
-                store = None if chooses and CHOICE in request.GET else self.resolver.resolve(request)
-                if store is not None and not self.resolver.allowed(request, store):
-                    raise StoreRefused(gettext("you do not belong to this %(store)s") % store_words())
-                if store is None and conf.request_without_store != "continue":
-                    text = gettext("no %(store)s is chosen: sign in, or choose one of yours")
-                    raise StoreRefused(text % store_words())
+                store = find_store(None if chooses and CHOICE in request.GET else self.resolver, request)
             except StoreRefused:
                 if (
                     chooses
@@ -259,17 +261,35 @@ class TenantMiddleware:
                     return None, choose_store(request)
                 raise
         except StoreRefused as refused:
-            user = getattr(getattr(request, "user", None), "pk", None)
-            path = request.path.encode("unicode_escape").decode()  # a line break would look like another record
-            log_event(logging.WARNING, REQUEST_REFUSED, detail=str(refused), user_id=user, path=path)
+            log_refusal(request, refused)
             return None, self.refuse(request, refused)
         return store, None
 
     def _vary(self, response: HttpResponseBase) -> HttpResponseBase:
-        """Tell caches which headers the store depends on."""
-        if vary := getattr(self.resolver, "vary", ()):
-            patch_vary_headers(response, vary)
+        vary_by_store(self.resolver, response)
         return response
+
+
+def find_store(resolver: StoreResolver | None, request: HttpRequest) -> StoreId | None:
+    """Return the store of a request; None if it has none and runs without. Raises StoreRefused."""
+    store = None if resolver is None else resolver.resolve(request)
+    if resolver is not None and store is not None and not resolver.allowed(request, store):
+        raise StoreRefused(gettext("you do not belong to this %(store)s") % store_words())
+    if store is None and conf.request_without_store != "continue":
+        raise StoreRefused(gettext("no %(store)s is chosen: sign in, or choose one of yours") % store_words())
+    return store
+
+
+def log_refusal(request: HttpRequest, refused: StoreRefused) -> None:
+    user = getattr(getattr(request, "user", None), "pk", None)
+    path = request.path.encode("unicode_escape").decode()  # a line break would look like another record
+    log_event(logging.WARNING, REQUEST_REFUSED, detail=str(refused), user_id=user, path=path)
+
+
+def vary_by_store(resolver: StoreResolver, response: HttpResponseBase) -> None:
+    """Tell caches which headers the store depends on."""
+    if vary := getattr(resolver, "vary", ()):
+        patch_vary_headers(response, vary)
 
 
 def _view_of(request: HttpRequest) -> Callable[..., Any] | None:
@@ -287,18 +307,18 @@ def _view_of(request: HttpRequest) -> Callable[..., Any] | None:
     return None if getattr(view, "salon_jobs_without_store", False) else view
 
 
-def _context_maker(view: Callable[..., Any], store: StoreId) -> Callable[[], TenantContext]:
+def context_maker(view: Callable[..., Any], store: StoreId) -> Callable[[], TenantContext]:
     return partial(tenant_context, store, atomic=not is_non_atomic(view, conf.database))
 
 
-def _stream(
+def stream_if_open(
     context: TenantContext, make: Callable[[], TenantContext], response: HttpResponseBase
 ) -> _StreamedBody | None:
     """Have a streaming body run as the store, unless an exception has left the view."""
     return stream_as(make(), response) if context.is_open else None
 
 
-def _rolls_back(context: TenantContext, response: HttpResponseBase) -> bool:
+def rolls_back(context: TenantContext, response: HttpResponseBase) -> bool:
     return response.status_code >= 500 or (response.status_code >= 400 and context.is_lost)
 
 

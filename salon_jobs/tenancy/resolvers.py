@@ -193,11 +193,11 @@ _RESOLVERS: Final[dict[str, type[StoreResolver]]] = {
 
 
 def _memberships(request: HttpRequest) -> tuple[StoreId, ...]:
-    """Return the user's stores, read once per request."""
-    cached: dict[str, tuple[StoreId, ...]] = request.__dict__
-    if "_salon_jobs_stores" not in cached:
-        cached["_salon_jobs_stores"] = stores_of(request.user)
-    return cached["_salon_jobs_stores"]
+    """Return the user's stores, read once per request and user: a view may sign in another one than the session."""
+    cached: dict[Any, tuple[StoreId, ...]] = request.__dict__.setdefault("_salon_jobs_stores", {})
+    if request.user.pk not in cached:
+        cached[request.user.pk] = stores_of(request.user)
+    return cached[request.user.pk]
 
 
 def _as_store(value: str, source: str) -> StoreId:

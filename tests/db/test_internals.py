@@ -102,9 +102,14 @@ def test_django_deletes_rows_and_calls_receivers_by_these_methods(database: None
 
 
 def test_django_marks_views_and_collects_closers() -> None:
-    view = transaction.non_atomic_requests("default")(lambda _: None)
+    view: Any = transaction.non_atomic_requests("default")(lambda _: None)
     assert internals.is_non_atomic(view, "default")
     assert not internals.is_non_atomic(view, "other")
+    marks = view._non_atomic_requests
+    internals.mark_non_atomic(view, "other")
+    assert internals.is_non_atomic(view, "default")
+    assert internals.is_non_atomic(view, "other")
+    assert marks == {"default"}
     closed: list[int] = []
     parts: Any = type("Parts", (list,), {"close": lambda _: closed.append(1)})([b"a"])
     response = StreamingHttpResponse(parts)

@@ -1,0 +1,387 @@
+"""Views of Django REST framework as the store of whom they authenticate, as the web role and in strict mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+from uuid import UUID, uuid4
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.contrib.auth.models import User
+from django.db import connection, transaction
+from django.http import Http404, StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from django.test import AsyncClient, Client, RequestFactory, override_settings
+from django.urls import path
+from django.utils.decorators import method_decorator
+from rest_framework.authentication import BasicAuthentication, SessionAuthentication, TokenAuthentication
+from rest_framework.exceptions import APIException
+from rest_framework.permissions import AllowAny, BasePermission, IsAuthenticated
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.routers import SimpleRouter
+from rest_framework.serializers import HiddenField, ModelSerializer, UUIDField
+from rest_framework.views import APIView
+from rest_framework.viewsets import ModelViewSet
+
+from project.salon.models import Customer, CustomerNote, OperatorInvitation
+from salon_jobs import current_store_id, tenant_context
+from salon_jobs.access.strict import refuse_without_store
+from salon_jobs.integrations.rest_framework import CurrentStore, TenantAPIView
+from tests.docs.markdown import blocks, read
+from tests.support import seen
+from tests.tenancy.web import canaries, configured, expected, member_of, signed_in, write, written
+
+
+class ByKey(TokenAuthentication):
+    """Authentication by a token that is the user's key."""
+
+    def authenticate_credentials(self, key: str) -> tuple[User, str]:
+        return User.objects.get(pk=key), key
+
+
+class SeesItsStore(BasePermission):
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        return Customer.objects.count() == 1
+
+
+class View(TenantAPIView):
+    authentication_classes: ClassVar = [ByKey, BasicAuthentication, SessionAuthentication]
+    permission_classes: ClassVar[list[type]] = [IsAuthenticated]
+
+
+class Look(View):
+    permission_classes: ClassVar[list[type]] = [IsAuthenticated, SeesItsStore]
+
+    def get(self, request: Request) -> Response:
+        return Response({"store": current_store_id(), "seen": canaries()})
+
+
+class Hook(View):
+    """View that does what a test says."""
+
+    does: ClassVar[Any]
+
+    def post(self, request: Request) -> HttpResponseBase:
+        answer: HttpResponseBase = type(self).does()
+        return answer
+
+
+@method_decorator(transaction.non_atomic_requests, name="dispatch")
+class HookWithoutTransaction(Hook):
+    pass
+
+
+class Free(View):
+    permission_classes: ClassVar[list[type]] = [AllowAny]
+
+    def get(self, request: Request) -> Response:
+        return Response({"store": current_store_id(), "seen": canaries()})
+
+
+class CustomerSerializer(ModelSerializer):
+    class Meta:
+        model = Customer
+        fields: ClassVar = ["id", "store", "name", "email"]
+
+
+class NoteSerializer(ModelSerializer):
+    store = HiddenField(default=CurrentStore())
+
+    class Meta:
+        model = CustomerNote
+        fields: ClassVar = ["id", "store", "customer", "body"]
+
+
+class RawNoteSerializer(NoteSerializer):
+    customer_id = UUIDField()
+
+    class Meta(NoteSerializer.Meta):
+        fields: ClassVar = ["id", "store", "customer_id", "body"]
+
+
+class InvitationSerializer(ModelSerializer):
+    store = HiddenField(default=CurrentStore())
+
+    class Meta:
+        model = OperatorInvitation
+        fields: ClassVar = ["store", "email", "token", "expires_at"]
+
+
+class Customers(View, ModelViewSet):
+    queryset = Customer.objects.order_by("name")
+    serializer_class = CustomerSerializer
+
+
+class Notes(View, ModelViewSet):
+    queryset = CustomerNote.objects.all()
+    serializer_class = NoteSerializer
+
+
+class RawNotes(Notes):
+    serializer_class = RawNoteSerializer
+
+
+class Invitations(View, ModelViewSet):
+    queryset = OperatorInvitation.objects.all()
+    serializer_class = InvitationSerializer
+
+
+router = SimpleRouter()
+for viewset in (Customers, Notes, RawNotes, Invitations):
+    router.register(viewset.__name__.lower(), viewset, viewset.__name__.lower())
+urlpatterns = [
+    path("look/", Look.as_view()),
+    path("hook/", Hook.as_view()),
+    path("hook-without-transaction/", HookWithoutTransaction.as_view()),
+    path("free/", Free.as_view()),
+    *router.urls,
+]
+
+
+@pytest.fixture
+def api(two: list[UUID], settings: Any) -> Iterator[list[UUID]]:
+    """Serve the API in strict mode."""
+    settings.ROOT_URLCONF = __name__
+    refuse_without_store(connection)
+    yield two
+    connection.execute_wrappers.clear()
+
+
+def token(*stores: UUID) -> dict[str, str]:
+    """Return the header that authenticates a member of stores inside of the view."""
+    return {"Authorization": f"Token {member_of(*stores).pk}"}
+
+
+def client_of(*stores: UUID, **headers: str) -> Client:
+    return Client(raise_request_exception=False, headers={**token(*stores), **headers})
+
+
+def customers() -> list[UUID]:
+    """Return the keys of the canaries of both stores, which the owner sees."""
+    rows = [key for (key,) in seen("SELECT id FROM customer ORDER BY store_id")]
+    assert len(rows) == 2
+    return rows
+
+
+def test_a_view_runs_in_the_store_of_whom_it_authenticates(api: list[UUID]) -> None:
+    for number in (0, 1, 0):
+        store = api[number]
+        by_token = client_of(store).get("/look/")
+        by_session = signed_in(member_of(store)).get("/look/")
+        assert [(each.status_code, each.json()) for each in (by_token, by_session)] == [
+            (200, expected(api, number))
+        ] * 2
+        assert current_store_id() is None
+        assert not connection.in_atomic_block
+    named = client_of(*api).get("/look/", headers={"X-Store-Id": str(api[1])})
+    assert named.json() == expected(api, 1)
+    assert "X-Store-Id" in named["Vary"]
+
+
+def test_so_it_does_through_the_asynchronous_handler(api: list[UUID]) -> None:
+    headers = token(api[1])
+    response = async_to_sync(AsyncClient().get)("/look/", headers=headers)
+    assert response.json() == expected(api, 1)
+
+
+def test_the_user_of_the_view_counts_not_the_one_of_the_session(api: list[UUID]) -> None:
+    client = signed_in(member_of(api[0]))
+    assert client.get("/look/", headers=token(api[1])).json() == expected(api, 1)
+
+
+@pytest.mark.parametrize("path", ["/look/", "/free/"])
+def test_without_a_store_a_request_is_refused(api: list[UUID], path: str) -> None:
+    nobody = Client().get(path)
+    assert (nobody.status_code, nobody["WWW-Authenticate"]) == (401, "Token")
+    for client, headers in ((client_of(), {}), (client_of(api[0]), {"X-Store-Id": str(api[1])})):
+        assert client.get(path, headers=headers).status_code == 403
+    foreign, missing = (client_of(api[0]).get(path, headers={"X-Store-Id": str(id)}) for id in (api[1], uuid4()))
+    assert foreign.json() == missing.json() == {"detail": "you do not belong to this store"}
+    assert client_of(api[0]).get(path, headers={"X-Store-Id": "rubbish"}).status_code == 400
+
+
+def test_or_continues_without_one(api: list[UUID]) -> None:
+    connection.execute_wrappers.clear()
+    with configured(REQUEST_WITHOUT_STORE="continue"), override_settings(ROOT_URLCONF=__name__):
+        assert Client().get("/free/").json() == {"store": None, "seen": []}
+
+
+def test_another_stores_row_is_not_found(api: list[UUID]) -> None:
+    own, others = customers()
+    client = client_of(api[0])
+    assert [row["id"] for row in client.get("/customers/").json()] == [str(own)]
+    assert client.get(f"/customers/{own}/").status_code == 200
+    for send in (client.get, client.delete):
+        assert send(f"/customers/{others}/").status_code == 404
+    assert customers() == [own, others]
+
+
+def test_another_stores_key_in_the_data_is_an_error_of_its_field(api: list[UUID]) -> None:
+    _own, others = customers()
+    client = client_of(api[0])
+    # Not among the choices of the serializer, whose query sees only the own store.
+    note = {"customer": str(others), "body": "!"}
+    foreign = client.post("/notes/", note)
+    missing = client.post("/notes/", {**note, "customer": str(uuid4())})
+    assert foreign.status_code == missing.status_code == 400
+    assert list(foreign.json()) == list(missing.json()) == ["customer"]
+    store = client.post("/customers/", {"store": str(api[1]), "name": "x", "email": "x@example.com"})
+    assert (store.status_code, list(store.json())) == (400, ["store"])
+
+
+def test_what_only_the_database_refuses_is_an_error_of_its_field_too(api: list[UUID]) -> None:
+    _own, others = customers()
+    client = client_of(api[0])
+    # The reference is checked at COMMIT, when the response is ready.
+    for key in (others, uuid4()):
+        answer = client.post("/rawnotes/", {"customer_id": str(key), "body": "!"})
+        assert (answer.status_code, answer.json()) == (
+            400,
+            {"customer": ["This refers to a row of another store, or to none."]},
+        )
+    Hook.does = lambda: Response(Customer.objects.create(store_id=api[1], name="x", email="").pk)
+    answer = client.post("/hook/")
+    assert (answer.status_code, answer.json()) == (
+        400,
+        {"store": ["This belongs to another store than the current one."]},
+    )
+    assert seen("SELECT count(*) FROM customer_note") == [(0,)]
+    assert len(customers()) == 2
+
+
+def test_a_duplicate_of_another_store_is_like_a_free_value(api: list[UUID]) -> None:
+    invitation = {"email": "a@example.com", "token": "taken", "expires_at": "2030-01-01T00:00:00Z"}
+    assert client_of(api[1]).post("/invitations/", invitation).status_code == 201
+    client = client_of(api[0])
+    taken = client.post("/invitations/", invitation)
+    free = client.post("/invitations/", {**invitation, "token": "free"})
+    assert (taken.status_code, free.status_code) == (201, 201)
+    assert {**taken.json(), "token": "free"} == free.json()
+    own = client.post("/invitations/", invitation)
+    assert (own.status_code, own.json()) == (
+        400,
+        {"non_field_errors": ["The fields store, token must make a unique set."]},
+    )
+
+
+def fail(error: Exception) -> Callable[[], HttpResponseBase]:
+    def write_and_fail() -> HttpResponseBase:
+        write()
+        raise error
+
+    return write_and_fail
+
+
+def answer_with(status: int) -> Callable[[], HttpResponseBase]:
+    def write_and_answer() -> HttpResponseBase:
+        write()
+        return Response(status=status)
+
+    return write_and_answer
+
+
+@pytest.mark.parametrize("atomic_requests", [False, True])
+@pytest.mark.parametrize(
+    ("does", "status", "rows"),
+    [
+        (answer_with(200), 200, 1),
+        (answer_with(400), 400, 1),
+        (answer_with(503), 503, 0),
+        (fail(Http404()), 404, 0),
+        (fail(APIException()), 500, 0),
+        (fail(KeyError()), 500, 0),
+    ],
+)
+def test_exceptions_and_failures_roll_back(
+    api: list[UUID], does: Any, status: int, rows: int, atomic_requests: bool
+) -> None:
+    connection.settings_dict["ATOMIC_REQUESTS"] = atomic_requests
+    Hook.does = does
+    assert client_of(api[0]).post("/hook/").status_code == status
+    assert written() == rows
+    assert not connection.in_atomic_block
+
+
+def test_in_a_test_of_the_project_the_transaction_around_goes_on(api: list[UUID]) -> None:
+    connection.settings_dict["ATOMIC_REQUESTS"] = True
+    client = client_of(api[0])
+    with transaction.atomic():
+        Hook.does = fail(Http404())
+        assert client.post("/hook/").status_code == 404
+        with tenant_context(api[0]):
+            assert canaries() == ["canary 0"]
+
+
+def test_dispatch_may_be_marked_to_hold_no_transaction(api: list[UUID]) -> None:
+    def look_without_transaction() -> Response:
+        assert not connection.in_atomic_block
+        with transaction.atomic():
+            return Response(canaries())
+
+    HookWithoutTransaction.does = look_without_transaction
+    assert client_of(api[0]).post("/hook-without-transaction/").json() == ["canary 0"]
+
+
+def test_a_streamed_body_is_made_in_the_store(api: list[UUID]) -> None:
+    def body() -> Iterator[str]:
+        yield from canaries()
+        write()
+
+    Hook.does = lambda: StreamingHttpResponse(body())
+    headers = token(api[1])
+    assert b"".join(Client().post("/hook/", headers=headers)) == b"canary 1"
+    assert written() == 1
+
+    async def send() -> bytes:
+        response: Any = await AsyncClient().post("/hook/", headers=headers)
+        return b"".join([part async for part in response])
+
+    with pytest.warns(Warning, match="synchronous iterators"):
+        assert async_to_sync(send)() == b"canary 1written"
+    assert written() == 2
+
+
+def test_a_body_that_is_closed_early_rolls_back(api: list[UUID]) -> None:
+    def body() -> Iterator[str]:
+        write()
+        yield "part"
+        yield "never"
+
+    Hook.does = lambda: StreamingHttpResponse(body())
+    request = RequestFactory().post("/hook/", headers=token(api[1]))
+    response: Any = Hook.as_view()(request)
+    assert next(iter(response)) == b"part"
+    response.close()
+    assert written() == 0
+    assert not connection.in_atomic_block
+
+
+def test_pages_of_the_browsable_api_offer_the_stores_own_rows(api: list[UUID]) -> None:
+    client = client_of(api[0], Accept="text/html")
+    for page in (client.get("/notes/"), client.post("/notes/", {"customer": str(uuid4())})):
+        text = page.content.decode()
+        assert "canary 0" in text
+        assert "canary 1" not in text
+        assert str(api[1]) not in text
+    refused = client.get("/notes/", headers={"X-Store-Id": str(api[1])})
+    assert refused.status_code == 403
+    assert "canary" not in refused.content.decode()
+
+
+def test_the_viewset_of_the_guide_adds_rows_to_the_store_of_the_user(api: list[UUID]) -> None:
+    [block] = [block for block in blocks(read("docs/how-to/django-rest-framework.md")) if block.action]
+    names: dict[str, Any] = {"__name__": "guide"}
+    exec(block.text.replace("salon.models", "project.salon.models"), names)
+    viewset = names["CustomerViewSet"]
+    viewset.authentication_classes = [ByKey]
+    view = viewset.as_view({"get": "list", "post": "create"})
+    row = {"name": "written", "email": "x@example.com"}
+    headers = token(api[1])
+    for data in (row, {**row, "store": str(api[0])}):
+        assert view(RequestFactory().post("/", data, headers=headers)).status_code == 201
+    assert seen("SELECT DISTINCT store_id FROM customer WHERE name = 'written'") == [(api[1],)]
+    listed = view(RequestFactory().get("/", headers=headers))
+    assert [each["name"] for each in listed.data] == ["canary 1", "written", "written"]
+    assert len(names["urlpatterns"]) == 2

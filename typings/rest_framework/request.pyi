@@ -1,0 +1,7 @@
+from typing import Any
+
+from django.http import HttpRequest
+
+class Request(HttpRequest):
+    data: Any
+    auth: Any
