@@ -120,6 +120,7 @@ SOURCE_BACK: Final = "source_back"
 CONSUMER_FAILED: Final = "consumer_failed"
 PRUNED: Final = "pruned"
 STORE_MIGRATED: Final = "store_migrated"
+STORE_BACKFILLED: Final = "store_backfilled"
 STORE_ERASED: Final = "store_erased"
 
 

@@ -33,12 +33,16 @@ from salon_jobs import (
 )
 from salon_jobs.access import MembershipIsolation, SameStoreForeignKey, StoreIsolation, SystemScope
 from salon_jobs.access.operations import (
+    BackfillStore,
     DropForeignKey,
+    FillStore,
     InstallFanOutFunction,
     LocksBriefly,
     ProtectModel,
     ReleaseModel,
+    RequireStore,
     RunForEachStore,
+    StopFillingStore,
 )
 from salon_jobs.backend import SalonJobsBackend
 from salon_jobs.backend import task as backend_task
@@ -402,12 +406,17 @@ class Migration(LocksBriefly):
     """Migration with every operation."""
 
     atomic = False
+    locks_ms = 400
     operations = [  # noqa: RUF012 - as Django's documentation writes it
         RunForEachStore(fill, RunForEachStore.noop, elidable=True),
         DropForeignKey("booking", ["customer_id"], to="customer", to_columns=["id"]),
         ProtectModel("auth.User", SystemScope(name="users"), instead_of=SystemScope(name="users", web=())),
         ReleaseModel("auth.User", SystemScope(name="users")),
         InstallFanOutFunction(),
+        FillStore("crm.Activity", "organization", through="contact"),
+        BackfillStore("crm.Activity", "organization", through="contact", parent_field="account", batch=100),
+        RequireStore("crm.Activity", "organization"),
+        StopFillingStore("crm.Activity", "organization", through="contact"),
     ]
 
 

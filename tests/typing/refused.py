@@ -30,12 +30,16 @@ from salon_jobs import (
 )
 from salon_jobs.access import MembershipIsolation, SameStoreForeignKey, StoreIsolation, SystemScope
 from salon_jobs.access.operations import (
+    BackfillStore,
     DropForeignKey,
+    FillStore,
     InstallFanOutFunction,
     LocksBriefly,
     ProtectModel,
     ReleaseModel,
+    RequireStore,
     RunForEachStore,
+    StopFillingStore,
 )
 from salon_jobs.backend import SalonJobsBackend
 from salon_jobs.backend import task as backend_task
@@ -346,6 +350,10 @@ ProtectModel("auth.User", "isolation")  # E
 ReleaseModel("auth.User")  # E
 wrong_operation: ReleaseModel = InstallFanOutFunction()  # E
 LocksBriefly("0001_initial")  # E
+FillStore("crm.Activity", "organization")  # E
+BackfillStore("crm.Activity", "organization", "contact")  # E
+RequireStore("crm.Activity")  # E
+StopFillingStore("crm.Activity", through="contact")  # E
 
 Job().attempts.upper()  # E
 JobError().code + 1  # E

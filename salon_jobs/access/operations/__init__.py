@@ -10,4 +10,8 @@ from salon_jobs.access.operations.access import ProtectModel as ProtectModel
 from salon_jobs.access.operations.access import ReleaseModel as ReleaseModel
 from salon_jobs.access.operations.base import DropForeignKey as DropForeignKey
 from salon_jobs.access.operations.base import LocksBriefly as LocksBriefly
+from salon_jobs.access.operations.existing import BackfillStore as BackfillStore
+from salon_jobs.access.operations.existing import FillStore as FillStore
+from salon_jobs.access.operations.existing import RequireStore as RequireStore
+from salon_jobs.access.operations.existing import StopFillingStore as StopFillingStore
 from salon_jobs.access.operations.stores import RunForEachStore as RunForEachStore

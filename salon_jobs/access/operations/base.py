@@ -98,7 +98,7 @@ LOCKS_MS: Final = 900
 
 
 class LocksBriefly(Migration):
-    """Migration that waits for locks for ``LOCKS_MS`` in total, forwards and backwards, and then fails with 55P03.
+    """Migration that waits for locks for ``locks_ms`` in total, forwards and backwards, and then fails with 55P03.
 
     Then nothing has changed, and ``migrate`` can be run again. Others wait for the tables it has locked, so one budget
     covers all its statements: give a long statement its own migration. A session's own ``lock_timeout`` takes
@@ -106,16 +106,18 @@ class LocksBriefly(Migration):
     nothing waits for it.
     """
 
+    locks_ms: ClassVar[int] = LOCKS_MS
+
     def apply(
         self, project_state: ProjectState, schema_editor: BaseDatabaseSchemaEditor, collect_sql: bool = False
     ) -> ProjectState:
-        with _locks_briefly(schema_editor):
+        with _locks_briefly(schema_editor, self.locks_ms):
             return super().apply(project_state, schema_editor, collect_sql)
 
     def unapply(
         self, project_state: ProjectState, schema_editor: BaseDatabaseSchemaEditor, collect_sql: bool = False
     ) -> ProjectState:
-        with _locks_briefly(schema_editor):
+        with _locks_briefly(schema_editor, self.locks_ms):
             return super().unapply(project_state, schema_editor, collect_sql)
 
 
@@ -141,12 +143,12 @@ class JobTablesMigration(LocksBriefly):
 
 
 @contextmanager
-def _locks_briefly(schema_editor: BaseDatabaseSchemaEditor) -> Generator[None]:
+def _locks_briefly(schema_editor: BaseDatabaseSchemaEditor, locks_ms: int) -> Generator[None]:
     connection = schema_editor.connection
     if not schema_editor.atomic_migration or has_lock_timeout(connection):
         yield
         return
-    end = time.monotonic() + LOCKS_MS / 1000
+    end = time.monotonic() + locks_ms / 1000
 
     def spend(run: Callable[..., Any], statement: str, params: Any, many: bool, context: dict[str, Any]) -> Any:
         """Give each statement what is left of the budget."""
@@ -156,14 +158,14 @@ def _locks_briefly(schema_editor: BaseDatabaseSchemaEditor) -> Generator[None]:
         return run(statement, params, many, context)
 
     # Until the transaction ends, so that it applies to the statements that Django defers until then.
-    schema_editor.execute(f"SET LOCAL lock_timeout = {LOCKS_MS}", params=None)
+    schema_editor.execute(f"SET LOCAL lock_timeout = {locks_ms}", params=None)
     if not schema_editor.collect_sql:
         with connection.execute_wrapper(spend):
             yield
         return
     # Operations with their own timeout check what is set: they should collect what they would do.
     with connection.cursor() as cursor:
-        cursor.execute(f"SET lock_timeout = {LOCKS_MS}")
+        cursor.execute(f"SET lock_timeout = {locks_ms}")
         try:
             yield
         finally:

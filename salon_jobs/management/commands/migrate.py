@@ -7,8 +7,10 @@ from typing import Any
 
 from django.core.management.base import CommandError
 from django.core.management.commands.migrate import Command as MigrateCommand
+from django.db import DataError
 
 from salon_jobs.access.operations.stores import require_store
+from salon_jobs.access.policies import NO_STORE
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import BootstrapMissing, ConversionMissing
 from salon_jobs.db.connections import is_of_jobs
@@ -22,7 +24,10 @@ class Command(MigrateCommand):
     """
 
     def execute(self, *args: Any, **options: Any) -> str | None:
-        """Migrate. Raises CommandError if the login is refused, a role is missing or another role owns the tables."""
+        """Migrate. Raises CommandError if the login is refused, a role is missing or another role owns the tables.
+
+        An error of a foreign key that is validated without a store gets a note that says what to write.
+        """
         try:
             alias = options["database"]
             if has_jobs := is_of_jobs(alias):
@@ -31,3 +36,13 @@ class Command(MigrateCommand):
                 return super().execute(*args, **options)
         except (BootstrapMissing, ConversionMissing) as error:
             raise CommandError(f"{error.code}: {error}") from error
+        except DataError as error:
+            # PostgreSQL's query that validates a foreign key.
+            context = getattr(getattr(error.__cause__, "diag", None), "context", None)
+            if NO_STORE in str(error) and 'SQL statement "SELECT fk.' in (context or ""):
+                error.add_note(
+                    "A foreign key from or to an isolated table cannot be validated like this. To make its column NOT"
+                    ' NULL, write RequireStore("app_label.Model", "field") in place of AlterField, which creates'
+                    " the key anew; between rows of one store, use SameStoreForeignKey"
+                )
+            raise

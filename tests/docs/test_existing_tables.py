@@ -1,0 +1,144 @@
+"""Follows the page on tables that have rows, with one database user and with roles, while old code writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.databases import rows
+from tests.docs.markdown import read, section
+from tests.docs.walkthrough import Walkthrough
+from tests.settings import url_for
+
+PAGE = "docs/how-to/existing-tables.md"
+FILES = {
+    "manage.py": """
+import os, sys
+from django.core.management import execute_from_command_line
+os.environ["DJANGO_SETTINGS_MODULE"] = "mysite"
+execute_from_command_line(sys.argv)
+""",
+    "mysite.py": """
+import environ
+SECRET_KEY, USE_TZ, DEFAULT_AUTO_FIELD = "for tests only", True, "django.db.models.BigAutoField"
+INSTALLED_APPS = ["django.contrib.contenttypes", "pgtrigger", "salon_jobs", "accounts", "crm"]
+DATABASES = {"default": environ.Env().db_url("DATABASE_URL")}
+SALON_JOBS = {"STORE_MODEL": "accounts.Organization", "ROLES": environ.Env().json("ROLES")}
+""",
+    "accounts/models.py": """
+from django.db import models
+class Organization(models.Model):
+    name = models.TextField()
+""",
+    "accounts/migrations/0001_initial.py": """
+from django.db import migrations, models
+class Migration(migrations.Migration):
+    initial, run_before = True, [("salon_jobs", "0003_fan_out")]
+    operations = [
+        migrations.CreateModel(
+            "Organization", [("id", models.BigAutoField("ID", primary_key=True)), ("name", models.TextField())]
+        )
+    ]
+""",
+    "crm/models.py": "",
+    "crm/migrations/0001_initial.py": """
+from django.db import migrations, models
+class Migration(migrations.Migration):
+    initial, dependencies = True, [("accounts", "0001_initial")]
+    key = models.BigAutoField("ID", auto_created=True, primary_key=True, serialize=False)
+    text = models.TextField()
+    organization = models.ForeignKey("accounts.Organization", models.CASCADE, null=True)
+    operations = [
+        migrations.CreateModel("Contact", [("id", key), ("organization", organization), ("name", text)]),
+        migrations.CreateModel("Activity", [
+            ("id", key.clone()), ("contact", models.ForeignKey("crm.Contact", models.CASCADE)), ("text", text.clone())
+        ]),
+    ]
+""",
+}
+ROWS = """
+INSERT INTO accounts_organization (name) SELECT 'Organization' FROM generate_series(1, 100);
+INSERT INTO crm_contact (organization_id, name)
+SELECT 1 + n %% 100, 'Contact' FROM generate_series(1, %(contacts)s) AS n;
+INSERT INTO crm_activity (contact_id, text)
+SELECT 1 + n %% %(contacts)s, 'x' FROM generate_series(1, %(activities)s) AS n;
+ANALYZE
+"""
+OLD_CODE = (
+    "INSERT INTO crm_activity (contact_id, text) VALUES (1 + (random() * 9)::int, 'of old code')",
+    "UPDATE crm_activity SET contact_id = 1 + contact_id % 10 WHERE id = (SELECT 1 + (random() * 99)::int)",
+)
+NEW_CODE = (
+    "INSERT INTO crm_activity (contact_id, organization_id, text) VALUES (6, 7, 'of new code')",
+    "UPDATE crm_activity SET text = 'x' WHERE id = (SELECT min(id) FROM crm_activity WHERE organization_id = 7)",
+)
+STRAY = """
+SELECT count(*) FROM crm_activity AS a JOIN crm_contact AS c ON c.id = a.contact_id
+ WHERE a.organization_id IS DISTINCT FROM c.organization_id
+"""
+COLUMNS = "SELECT count(*) FROM information_schema.columns WHERE table_name = 'crm_activity'"
+
+
+@pytest.fixture(params=["one user", "roles"])
+def project(request: pytest.FixtureRequest, tmp_path: Path, fresh: str) -> tuple[Walkthrough, str, str]:
+    """Write the project as it was and migrate it; return how to follow the page, the database and the writers' URL."""
+    if request.param == "roles":
+        urls: Mapping[str, str] = request.getfixturevalue("bootstrapped")
+        owner, writer, roles = urls["DATABASE_URL_MIGRATOR"], urls["DATABASE_URL"], "{}"
+    else:
+        request.getfixturevalue("owned")
+        owner = writer = url_for(fresh, fresh)
+        roles = "null"
+    for path, text in FILES.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+        if (tmp_path / path).parent.name == "migrations":
+            (tmp_path / path).with_name("__init__.py").touch()
+    page = Walkthrough(
+        folder=tmp_path,
+        superuser_url=url_for(None, "postgres"),
+        database_url=url_for(None, fresh),
+        names={},
+        values={"DATABASE_URL": owner, "ROLES": roles},
+    )
+    page.follow("<!-- test: run -->\n```console\n$ python manage.py migrate\n```")
+    return page, fresh, writer
+
+
+def fill(database: str, *, contacts: int, activities: int) -> None:
+    with psycopg.connect(url_for(None, database), autocommit=True) as connection:
+        for statement in ROWS.split(";\n"):
+            connection.execute((statement % {"contacts": contacts, "activities": activities}).encode())
+
+
+def write(url: str, statements: tuple[str, ...]) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        for statement in statements:
+            with connection.transaction():
+                connection.execute("SELECT set_config('app.current_store_id', '7', true)")
+                assert connection.execute(statement.encode()).rowcount > 0, statement
+
+
+def headings() -> list[str]:
+    return [line for line in read(PAGE).splitlines() if line.startswith("## ")]
+
+
+def test_the_page(project: tuple[Walkthrough, str, str]) -> None:
+    page, database, writer = project
+    fill(database, contacts=1000, activities=3000)
+    write(writer, OLD_CODE)
+    for number, heading in enumerate(headings()[:7], 1):
+        page.follow(section(read(PAGE), heading))
+        write(writer, OLD_CODE if number <= 5 else NEW_CODE)
+    assert rows(database, STRAY) == [(0,)]
+    with psycopg.connect(writer) as connection:
+        assert connection.execute("SELECT count(*) FROM crm_activity").fetchone() == (0,), "no rows without a store"
+    page.follow(section(read(PAGE), "## The way back"))
+    write(writer, OLD_CODE)
+    assert rows(database, STRAY) == [(0,)]
+    page.follow("<!-- test: run -->\n```console\n$ python manage.py migrate crm 0001\n```")
+    write(writer, OLD_CODE)
+    assert rows(database, COLUMNS) == [(3,)]
