@@ -47,7 +47,7 @@ docs: venv ## build the documentation site in .site/html; a broken link or ancho
 
 .PHONY: pictures
 pictures: venv ## take the pictures of the admin in docs/images (needs Debian's chromium)
-	@PICTURES=docs/images $(PYTEST) -p no:cacheprovider tests/system/test_pictures.py
+	@PICTURES=docs/images $(PYTEST) -p no:cacheprovider tests/system/test_pictures.py tests/system/test_staff_browser.py
 
 .PHONY: psql
 psql: venv ## open psql on the database of the demo, while `make serve` runs or alone

@@ -31,6 +31,14 @@ def store_model() -> type[Model] | None:
     return None if conf.store_model is None else apps.get_model(conf.store_model)
 
 
+def parsed(key: object) -> StoreId | None:
+    """Return the key of a store, or None for what cannot be one."""
+    try:
+        return store_key().parse(key)
+    except ValueError:
+        return None
+
+
 def may_choose(request: HttpRequest, store: StoreId) -> bool:
     """Return whether the signed-in user may work in a store: with the permission for all of them, or as a member."""
     user: Any = request.user
@@ -39,11 +47,7 @@ def may_choose(request: HttpRequest, store: StoreId) -> bool:
 
 def chosen_store(request: HttpRequest) -> StoreId | None:
     """Return the store that the user has chosen and still may work in; None if there is none."""
-    value = request.session.get(SESSION_KEY)
-    try:
-        store = None if value is None else store_key().parse(value)
-    except ValueError:  # of a type of key before
-        return None
+    store = parsed(request.session.get(SESSION_KEY))
     return store if store is not None and may_choose(request, store) else None
 
 
@@ -85,18 +89,14 @@ def find_stores(request: HttpRequest, text: str) -> dict[StoreId, str]:
     read; members find their own stores.
     """
     user: Any = request.user
-    found: dict[StoreId, str] = {}
-    try:
-        key = store_key().parse(text)
-        if may_choose(request, key) and exists(key):
-            found[key] = store_name(key)
-    except ValueError:
-        pass
     if user.has_perm(ALL_STORES):
-        found |= _with_name(text)
+        found = _with_name(text)
     else:
         names = {store: store_name(store) for store in _memberships(request)}
-        found |= {store: name for store, name in names.items() if text.casefold() in name.casefold()}
+        found = {store: name for store, name in names.items() if text.casefold() in name.casefold()}
+    key = parsed(text)
+    if key is not None and may_choose(request, key) and exists(key):
+        found[key] = store_name(key)
     return dict(sorted(found.items(), key=lambda item: item[1].casefold())[:_MOST])
 
 
@@ -108,11 +108,8 @@ def last_used(request: HttpRequest) -> dict[StoreId, str]:
     chosen = LogEntry.objects.filter(user_id=user.pk, content_type=kind, change_message=CHOSEN)
     used: dict[StoreId, str] = {}
     for key, name in chosen.order_by("-action_time").values_list("object_id", "object_repr")[:100]:
-        try:
-            store = store_key().parse(key)
-        except ValueError:
-            continue
-        if len(used) < 5 and may_choose(request, store):
+        store = parsed(key)
+        if store is not None and len(used) < 5 and may_choose(request, store):
             used.setdefault(store, name)
     return used
 

@@ -23,7 +23,16 @@ from salon_jobs.access.constraints import AccessConstraint, SystemScope
 from salon_jobs.access.objects import identifier
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.records import StoreId
-from salon_jobs.staff.choice import choose, chosen_store, exists, find_stores, last_used, may_choose, store_model
+from salon_jobs.staff.choice import (
+    choose,
+    chosen_store,
+    exists,
+    find_stores,
+    last_used,
+    may_choose,
+    parsed,
+    store_model,
+)
 from salon_jobs.tenancy.active import current_store_id, expect_no_rows
 from salon_jobs.tenancy.context import tenant_context
 from salon_jobs.tenancy.names import store_name, store_words
@@ -89,23 +98,19 @@ class StoreAdminSiteMixin(admin.AdminSite):
             after = reverse("admin:index", current_app=self.name)
         if request.method == "POST":
             given = request.POST.get("store", "")
-            try:
-                store = store_key().parse(given) if given else None
-            except ValueError:
-                store, given = None, "none"
-            if (given and store is None) or (store is not None and not (may_choose(request, store) and exists(store))):
+            store = parsed(given)
+            if given and (store is None or not may_choose(request, store) or not exists(store)):
                 raise PermissionDenied(gettext("you do not belong to this %(store)s") % store_words())
             choose(request, store)
             return HttpResponseRedirect(after)
-        return self.offer(request, gettext("Choose the %(store)s to work in") % store_words(), after)
+        title, text = gettext("Choose the %(store)s to work in") % store_words(), request.GET.get("q", "").strip()
+        return self.offer(request, title, after, text)
 
-    def offer(self, request: HttpRequest, title: str, after: str, **context: Any) -> TemplateResponse:
-        """Return the page with the switcher, which leads to ``after``."""
-        text = request.GET.get("q", "").strip()
-        found = find_stores(request, text)
+    def offer(self, request: HttpRequest, title: str, after: str, text: str = "", **context: Any) -> TemplateResponse:
+        """Return the page with the stores found by ``text``, whose buttons lead to ``after``."""
         context |= {"title": title, "text": text, "after": after, "chosen": str(chosen_store(request) or "")}
         context["last_used"] = [(str(store), name) for store, name in last_used(request).items()]
-        context["found"] = [(str(store), name) for store, name in found.items()]
+        context["found"] = [(str(store), name) for store, name in find_stores(request, text).items()]
         status = context.pop("status", 200)
         request.current_app = self.name
         context = {**self.each_context(request), **context}
@@ -207,11 +212,8 @@ class StoreAdminMixin(ModelAdmin):
             return None
         field: Any = self.model._meta.pk
         if field.name in request.POST:
-            try:
-                store = store_key().parse(request.POST[field.name])
-            except ValueError:
-                return None
-            if exists(store) and not may_choose(request, store):
+            store = parsed(request.POST[field.name])
+            if store is not None and exists(store) and not may_choose(request, store):
                 raise PermissionDenied("this key is taken")
             return store
         if field.has_default():

@@ -134,6 +134,7 @@ def test_without_a_choice_a_list_says_so_and_offers_the_switcher(two: list[UUID]
         assert f'action="{STAFF}choose-store/"' in text
         assert "0 customers" not in text
         assert "of-0" not in text
+    assert ">Acme<" not in text_of(staff(everything=True).get(f"{CUSTOMERS}?q={two[0]}")), "it searches customers"
 
 
 def test_each_page_of_an_isolated_model_runs_in_the_chosen_store(two: list[UUID]) -> None:
