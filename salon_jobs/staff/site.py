@@ -171,8 +171,10 @@ class StoreAdminMixin(ModelAdmin):
 
     def _refuse(self, request: HttpRequest, store: StoreId | None) -> HttpResponseBase:
         """Say that no store is chosen, or another one than when the page was made."""
-        rows, words = str(self.opts.verbose_name_plural), store_words()
+        rows, words, site = str(self.opts.verbose_name_plural), store_words(), self.admin_site
+        title = gettext("No %(store)s is chosen") % words
         if store is not None:
+            title = gettext("Nothing was changed")
             text = gettext("Nothing was changed: this page was made before you switched to “%(name)s”.")
             text %= {"name": store_name(store)}
         elif self._is_of_stores:
@@ -180,15 +182,12 @@ class StoreAdminMixin(ModelAdmin):
         else:
             text = gettext("%(rows)s belong to one %(store)s at a time, and none is chosen.")
             text %= {**words, "rows": rows[:1].upper() + rows[1:]}
-        name = f"admin:{self.opts.app_label}_{self.opts.model_name}_"
-        listed = reverse(f"{name}changelist", current_app=self.admin_site.name)
-        adds = self._is_of_stores and self.has_add_permission(request)
-        more = {"reason": text, "status": 409 if request.method == "POST" else 200, "opts": self.opts}
-        more["add"] = reverse(f"{name}add", current_app=self.admin_site.name) if adds else ""
-        after = listed if request.method == "POST" else request.get_full_path()
-        return self.admin_site.offer(
-            request, gettext("No %(store)s is chosen") % words if store is None else rows, after, **more
-        )
+        name, sends = f"admin:{self.opts.app_label}_{self.opts.model_name}_", request.method == "POST"
+        after = reverse(f"{name}changelist", current_app=site.name) if sends else request.get_full_path()
+        more: dict[str, Any] = {"reason": text, "status": 409 if sends else 200, "opts": self.opts}
+        if self._is_of_stores and self.has_add_permission(request):
+            more["add"] = reverse(f"{name}add", current_app=site.name)
+        return site.offer(request, title, after, **more)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Return the rows; of the stores the current one alone, since with one database user it owns the table."""
