@@ -86,7 +86,8 @@ def _unprotected(model: type[Model], of_stores: set[type[Model]]) -> CheckMessag
         " then run makemigrations. For a model of another app use the operation ProtectModel. Where stores may see each"
         ' other\'s rows, add SystemScope(name="…")'
     )
-    if isinstance(owner := meta.auto_created, type):
+    owner: Any = meta.auto_created  # False, or the model with the field
+    if owner:
         [field] = [each.name for each in owner._meta.local_many_to_many if each.remote_field.through is model]
         one_side = f'StoreIsolation(through="{keys[0].name if keys else "…"}", name="…")'
         hint = (
