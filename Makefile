@@ -26,7 +26,12 @@ END_TO_END_TESTS := tests/e2e tests/migrations
 PROCESS_TESTS := tests/demo tests/process tests/docs tests/deployment tests/integrations tests/test_benchmarks.py tests/typing
 BROKER_TESTS := tests/access tests/brokers tests/inbox
 OUTBOX_TESTS := tests/admin tests/outbox tests/plans
-PARTS = $(if $(PYTEST_ARGS),tests-chosen,tests-end-to-end tests-of-processes tests-of-brokers tests-of-the-outbox tests-of-the-rest)
+# What tells the types of stores' keys apart, in about 100 seconds of a processor; make test-keys runs all of it.
+KEY ?= bigint
+KEY_TESTS := $(addprefix tests/tenancy/test_,matrix.py isolation_kit.py side_channels.py job_rights.py middleware.py fuzz.py) \
+	$(addprefix tests/jobs/test_,fan_out.py limits.py waiting.py) tests/worker/test_chunks.py tests/worker/test_claimer.py \
+	tests/inbox/test_processor.py tests/admin/test_job_admin.py tests/test_erasure.py tests/test_testing.py
+PARTS = $(if $(PYTEST_ARGS),tests-chosen,tests-end-to-end tests-of-processes tests-of-brokers tests-of-the-outbox tests-of-the-rest) $(MORE)
 CHAOS_TESTS := tests/system/test_chaos.py tests/system/test_failover.py
 
 .PHONY: help
@@ -61,10 +66,11 @@ test: venv ## run the checks and, at the same time, every quick test that needs 
 
 .PHONY: test-all
 test-all: venv ## the same with the slow tests
-	@$(MAKE) SELECT='$(ALL)' checks-and-tests
+	@$(MAKE) SELECT='$(ALL)' MORE=$(if $(PYTEST_ARGS),,tests-of-keys) checks-and-tests
 
 # Each part has a server of its own and prints what it has to say when it ends.
 .PHONY: checks-and-tests tests-chosen tests-end-to-end tests-of-processes tests-of-brokers tests-of-the-outbox tests-of-the-rest
+.PHONY: tests-of-keys
 checks-and-tests:
 	@echo "Running at the same time: check $(PARTS)"
 	@$(MAKE) --jobs --keep-going --output-sync=target check $(PARTS)
@@ -80,6 +86,12 @@ tests-of-the-outbox:
 	@$(PYTEST) $(SELECT) $(OUTBOX_TESTS)
 tests-of-the-rest:
 	@$(PYTEST) $(SELECT) $(addprefix --ignore=,$(END_TO_END_TESTS) $(PROCESS_TESTS) $(BROKER_TESTS) $(OUTBOX_TESTS))
+tests-of-keys:
+	@$(BIN)/python -m project.local.keys bigint $(QUICK) $(KEY_TESTS)
+
+.PHONY: test-keys
+test-keys: venv ## run the tests with stores whose keys are of another type: KEY=bigint or text; TESTS=… chooses tests
+	@$(BIN)/python -m project.local.keys $(KEY) $(TESTS)
 
 .PHONY: test-system
 test-system: venv ## run the tests that need Debian's chromium, pgbouncer and systemd, and a short chaos

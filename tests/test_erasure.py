@@ -108,7 +108,7 @@ def left(store: UUID) -> int:
 def test_an_export_holds_every_row_of_the_store_and_no_other(filled: list[UUID], tmp_path: Path) -> None:
     out, err = run("export-store", str(filled[0]))
     rows = [json.loads(line) for line in out.splitlines()]
-    assert {row["store_id"] for row in rows} == {str(filled[0])}
+    assert {str(row["store_id"]) for row in rows} == {str(filled[0])}
     tables = [row["table"] for row in rows]
     assert {name: tables.count(name) for name in set(tables)} == {
         "jobs": 4,

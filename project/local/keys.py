@@ -36,7 +36,13 @@ KEYS: Final = {
     ),
 }
 # What a store's key has a part in, at each layer. Left out are tests about UUIDs alone, marked so.
-TESTS: Final = ("tests/tenancy",)
+TESTS: Final = tuple(
+    f"tests/{name}"
+    for name in (
+        *("access", "admin", "inbox", "jobs", "management", "migrations", "outbox", "plans", "tenancy", "worker"),
+        *("test_acceptance.py", "test_erasure.py", "test_hostile_input.py", "test_testing.py"),
+    )
+)
 
 
 def copy_with(key: str) -> Path:

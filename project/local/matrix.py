@@ -23,6 +23,7 @@ from xml.etree import ElementTree
 from rich.console import Console
 from rich.table import Table
 
+from project.local import keys
 from salon_jobs.process.processors import usable_processors
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -44,9 +45,11 @@ class Cell:
     python: str
     django: str
     postgresql: int
+    key: str = ""  # of stores, if it is no UUID
 
     def __str__(self) -> str:
-        return f"python-{self.python}-django-{self.django}-postgresql-{self.postgresql}"
+        name = f"python-{self.python}-django-{self.django}-postgresql-{self.postgresql}"
+        return f"{name}-{self.key}" if self.key else name
 
 
 CELLS: Final = (
@@ -58,6 +61,7 @@ CELLS: Final = (
     Cell("3.13", "6.0", 15),
     Cell("3.13", "6.1", 15),
     Cell("3.13", "6.1", 17),
+    Cell("3.12", "6.1", 18, "text"),
 )
 
 
@@ -93,12 +97,18 @@ def main(tests: Sequence[str]) -> int:
 
     with ThreadPoolExecutor(2 * usable_processors()) as pool:
         outcomes = list(pool.map(run, CELLS))
-    table = Table("Python", "Django", "PostgreSQL", "result", "tests", "failed", "seconds", "not run")
+    table = Table("Python", "Django", "PostgreSQL", "keys", "result", "tests", "failed", "seconds", "not run")
     for outcome in outcomes:
         cell = outcome.cell
         numbers = map(str, (outcome.tests, outcome.failed, round(outcome.seconds)))
         table.add_row(
-            cell.python, cell.django, str(cell.postgresql), outcome.word, *numbers, outcome.missing or outcome.left_out
+            cell.python,
+            cell.django,
+            str(cell.postgresql),
+            cell.key or "uuid",
+            outcome.word,
+            *numbers,
+            outcome.missing or outcome.left_out,
         )
     console.print(table)
     console.print(f"logs: {_HOME}/*.log")
@@ -110,6 +120,7 @@ def _run(cell: Cell, tests: Sequence[str]) -> Outcome:
         with _INSTALLING:
             python = _environment(cell)
             programs = _programs(cell, python)
+            folder = keys.copy_with(cell.key) if cell.key else ROOT
     except _Missing as missing:
         return Outcome(cell, missing=str(missing))
     report = _HOME / f"{cell}.xml"
@@ -117,12 +128,13 @@ def _run(cell: Cell, tests: Sequence[str]) -> Outcome:
     # Some wheels are servers without their extensions and modules.
     has_contrib = any(programs.parent.rglob("auto_explain.*"))
     left_out = "" if has_contrib else "tests marked contrib"
-    marked = ("-m", _QUICK if has_contrib else f"{_QUICK} and not contrib")
-    pytest = (str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *marked, *tests)
+    marks = f"{_QUICK}{'' if has_contrib else ' and not contrib'}{' and not uuid_keys' if cell.key else ''}"
+    words = ("-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", "-m", marks)
+    pytest = (str(python), *words, *(tests or (keys.TESTS if cell.key else ())))
     server = (str(python), "-m", "project.local.postgres", "--no-fsync", "--programs", str(programs), "--run")
     began = time.monotonic()
     with (_HOME / f"{cell}.log").open("w") as log:
-        subprocess.run([*server, *pytest], cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, check=False)
+        subprocess.run([*server, *pytest], cwd=folder, stdout=log, stderr=subprocess.STDOUT, check=False)
     seconds = time.monotonic() - began
     if not report.exists():
         return Outcome(cell, seconds)

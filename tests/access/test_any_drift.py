@@ -172,6 +172,8 @@ ONCE: Final = {
     "publish all": ("publication copied of", "CREATE PUBLICATION copied FOR ALL TABLES"),
 }
 KINDS: Final = (*BREAK, *ADD, *OF_OWNERS, *ONCE, "grant a function of the server")
+# They shadow what the server has for uuid.
+_OF_UUIDS: Final = ("another operator of the same name in a policy", "the same policy with another cast")
 
 
 class Broken(NamedTuple):
@@ -225,7 +227,9 @@ def break_and_examine(superuser: Superuser, kind: str) -> None:
     assert unseen == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.uuid_keys] if kind in _OF_UUIDS else []) for kind in KINDS]
+)
 def test_whatever_is_dropped_added_or_altered_is_found(trial: Superuser, kind: str) -> None:
     break_and_examine(trial, kind)
 

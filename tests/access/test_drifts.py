@@ -20,6 +20,7 @@ from salon_jobs.access.doctor.examination import fix as fix_all
 from salon_jobs.access.doctor.expressions import normal_form
 from salon_jobs.access.operations.access import declarations
 from salon_jobs.access.policies import user_condition
+from salon_jobs.conf.store_key import store_key
 from tests.settings import TEST_DATABASE
 from tests.support import new_store_id
 
@@ -30,7 +31,7 @@ Case: TypeAlias = tuple[str, str, str, str]
 
 def cases() -> Iterator[Case]:
     text = Path(__file__).with_name("drifts.txt").read_text(encoding="utf-8")
-    for line in text.replace("{database}", TEST_DATABASE).splitlines():
+    for line in text.replace("{database}", TEST_DATABASE).replace("{key}", store_key().sql).splitlines():
         if line and not line.startswith("#"):
             statement, kind, where, part = line.split(" | ")
             yield statement, kind, where, part

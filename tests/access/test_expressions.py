@@ -61,7 +61,7 @@ def test_the_same_condition(declared: str | None, shown: str | None) -> None:
         (OWN, SHOWN.replace("store_id =", "id =")),
         (OWN, SHOWN.replace("store_id =", "store_id <>")),
         (OWN, SHOWN.replace("app.current_store_id", "app.current_store")),
-        (OWN, SHOWN.replace("::uuid", "::text")),
+        (OWN, SHOWN.replace(f"::{store_key().sql}", "::name")),
         (OWN, SHOWN.replace("current_setting", "public.current_setting")),
         (OWN, SHOWN.replace("true", "false")),
         (OWN, SHOWN.replace("( SELECT ", "(").replace(' AS "nullif"', "")),

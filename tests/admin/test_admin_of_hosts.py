@@ -101,6 +101,7 @@ def test_times_are_of_one_zone_on_a_page(two: tuple[Rows, Rows]) -> None:
         assert "since 2026-05-06 12:00:00" in client.get(f"{ADMIN}message/{two[0].message}/change/").content.decode()
 
 
+@pytest.mark.uuid_keys
 def test_what_a_project_does_not_configure_is_left_out(busy: tuple[Rows, Rows], settings: Any) -> None:
     client = staff(everything=True)
     consumer = {"SOURCE": "rn::nats:::orders", "TASKS": {"order.created": "ping"}}

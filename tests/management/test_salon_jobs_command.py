@@ -17,6 +17,7 @@ from django.core.management import CommandError, call_command
 
 from salon_jobs import task
 from salon_jobs.conf import settings as conf
+from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.metrics import BUCKETS, bucket_of
 from salon_jobs.jobs import registry
 from salon_jobs.management.arguments import os_user
@@ -255,7 +256,7 @@ def test_limit_sets_a_rule_and_lists_what_is_in_force(stores: list[UUID], settin
         (["--queue", "a", "--max-concurrency", "-1"], "max_concurrency must be a whole number from 0"),
         (["--queue", "a", "--rate", "2", "--no-rate"], "not allowed with argument"),
         (["--queue", "a", "--rate", "nan"], "rate must be a number of jobs per second"),
-        (["--store", "x", "--lift"], "argument --store: must be a UUID, not 'x'"),
+        (["--store", "x y", "--lift"], f"argument --store: must be {re.escape(store_key().description)}, not 'x y'"),
     ],
 )
 def test_limit_names_what_is_wrong(database: None, arguments: list[str], message: str) -> None:

@@ -57,6 +57,7 @@ def test_scripts_read_the_page_as_json(process_id: int) -> None:
     assert page["tasks"] == []
 
 
+@pytest.mark.uuid_keys
 def test_a_paused_store_is_named_by_its_id_where_nothing_may_read_its_name(stores: list[UUID], settings: Any) -> None:
     insert("limit", kind="store", name=str(stores[0]), paused=True)
     # The operator's role sees no row of a project's own tables.

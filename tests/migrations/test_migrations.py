@@ -118,8 +118,8 @@ def test_without_a_store_model_it_is_a_plain_queue(fresh: str, owned: Callable[[
 def test_one_database_user_has_stores_and_forced_policies(fresh: str, owned: Callable[[str], dict[str, str]]) -> None:
     one_user = owned("tests.migrations.one_user_settings")
     stores = (
-        "import uuid; from project.salon.models import Customer, Store; from salon_jobs import fan_out, tenant_context; "
-        "ids = [uuid.uuid4() for _ in range(3)]; [Store.objects.create(id=i, name='s') for i in ids]\n"
+        "from project.salon.models import Customer, Store; from salon_jobs import fan_out, tenant_context\n"
+        "from tests.support import new_store_id; ids = [new_store_id() for _ in range(3)]; [Store.objects.create(id=i, name='s') for i in ids]\n"
         "for i in ids:\n"
         "  with tenant_context(i): Customer.objects.create(store_id=i, name='c', email='')\n"
         "with tenant_context(ids[0]): print('seen', Customer.objects.count())\n"

@@ -44,6 +44,7 @@ def test_a_key_that_the_tables_own_migration_takes_away_is_not_there() -> None:
     assert seen(VALIDATED, KEY.name) == [(True, True, True)]
 
 
+@pytest.mark.uuid_keys
 def test_a_row_of_another_store_is_found_that_a_plain_validation_passes_over(
     library: ProjectState, stores: list[UUID]
 ) -> None:
@@ -72,6 +73,7 @@ def test_a_row_of_another_store_is_found_that_a_plain_validation_passes_over(
     assert seen(VALIDATED, KEY.name) == []
 
 
+@pytest.mark.uuid_keys
 def test_a_row_that_is_right_is_not_refused_because_its_shelf_is_hidden(
     library: ProjectState, stores: list[UUID]
 ) -> None:
@@ -86,6 +88,7 @@ def test_a_row_that_is_right_is_not_refused_because_its_shelf_is_hidden(
     assert seen(VALIDATED, KEY.name) == [(True, True, True)]
 
 
+@pytest.mark.uuid_keys
 def test_nobody_waits_for_a_validation_nor_it_for_anybody(library: ProjectState, stores: list[UUID]) -> None:
     put_book(stores[0], stores[0])
     add, validate = sql_of(AddConstraint("book", KEY), library).split("SET LOCAL row_security = off;")
