@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from django.contrib import admin
-from django.core.exceptions import BadRequest, PermissionDenied
+from django.core.exceptions import BadRequest, ImproperlyConfigured, PermissionDenied
 from django.db import connections, router
 from django.db.models import Model, QuerySet
 from django.db.models.base import ModelBase
@@ -66,7 +66,7 @@ class StoreAdminSiteMixin(admin.AdminSite):
         """Register models, each with its class or, if it is isolated, with one that also has ``StoreAdminMixin``."""
         models: Iterable[Any] = [model_or_iterable] if isinstance(model_or_iterable, ModelBase) else model_or_iterable
         for model in models:
-            given = admin_class or admin.ModelAdmin
+            given: Any = admin_class or admin.ModelAdmin
             if is_isolated(model) and not issubclass(given, StoreAdminMixin):
                 given = type(given.__name__, (StoreAdminMixin, given), {"__module__": given.__module__})
             super().register(model, given, **options)
@@ -133,14 +133,18 @@ class StoreAdminMixin(ModelAdmin):
     ``StoreAdminSiteMixin`` adds it to models whose ``Meta`` isolates them. Name it for others that show such rows.
     """
 
-    admin_site: StoreAdminSiteMixin
-
     @property
     def _is_of_stores(self) -> bool:
         return self.model._meta.concrete_model is store_model()
 
-    def get_urls(self) -> list[URLPattern]:
-        urls: list[URLPattern] = super().get_urls()
+    def get_urls(self) -> list[Any]:
+        """Return the URLs. Raises ImproperlyConfigured on an admin site without a switcher."""
+        if not isinstance(self.admin_site, StoreAdminSiteMixin):
+            raise ImproperlyConfigured(
+                f"{type(self).__name__} has StoreAdminMixin, so its site needs StoreAdminSiteMixin: in INSTALLED_APPS "
+                "put 'salon_jobs.staff.apps.StoreAdminConfig' in place of 'django.contrib.admin'"
+            )
+        urls: list[Any] = super().get_urls()
         for each in urls:
             if isinstance(each, URLPattern):
                 each.callback = self._in_store(each.callback, adds=(each.name or "").endswith("_add"))
@@ -171,7 +175,11 @@ class StoreAdminMixin(ModelAdmin):
 
     def _refuse(self, request: HttpRequest, store: StoreId | None) -> HttpResponseBase:
         """Say that no store is chosen, or another one than when the page was made."""
-        rows, words, site = str(self.opts.verbose_name_plural), store_words(), self.admin_site
+        rows, words, site = (
+            str(self.opts.verbose_name_plural),
+            store_words(),
+            cast("StoreAdminSiteMixin", self.admin_site),
+        )
         title = gettext("No %(store)s is chosen") % words
         if store is not None:
             title = gettext("Nothing was changed")

@@ -14,6 +14,7 @@ from django.apps import apps
 from django.contrib import admin
 from django.contrib.auth.models import Permission, User
 from django.contrib.contenttypes.models import ContentType
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, models
 from django.http import HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
@@ -57,7 +58,7 @@ class NoteAdmin(admin.ModelAdmin[CustomerNote]):
     def save_model(self, request: HttpRequest, obj: CustomerNote, form: Any, change: bool) -> None:
         store = current_store_id()
         assert store is not None
-        obj.store_id = store
+        obj.store_id = store  # pyright: ignore[reportAttributeAccessIssue] - Django's own name
         super().save_model(request, obj, form, change)
 
 
@@ -284,7 +285,7 @@ def numbered(two: list[UUID]) -> Iterator[type[models.Model]]:
         wanted = {**SALON_JOBS, "DATABASE": "web", "OPERATOR_DATABASE": None, "STORE_MODEL": "salon.Organization"}
         without = [each for each in MIDDLEWARE if "TenantMiddleware" not in each]
         with override_settings(SALON_JOBS={**wanted, "MEMBERSHIP_MODEL": None}, MIDDLEWARE=without):
-            constraint: Any = Organization._meta.constraints[0]
+            [constraint] = vars(Organization)["_meta"].constraints
             access = constraint.access(Organization, conf.roles, using="owner")
             assert conf.roles is not None
             change(";".join(access.install(conf.roles.runtime)))
@@ -348,6 +349,11 @@ def test_the_apps_of_the_guide_put_the_site_and_the_switcher_in_place() -> None:
         "assert 'staff' in get_template('admin/base_site.html').origin.name\n",
     )
     assert ended.returncode == 0, ended.stderr
+
+
+def test_the_mixin_on_a_site_without_a_switcher_says_what_is_missing() -> None:
+    with pytest.raises(ImproperlyConfigured, match="its site needs StoreAdminSiteMixin"):
+        StoreAdminMixin(Customer, admin.AdminSite()).get_urls()
 
 
 def test_the_mixin_is_added_to_isolated_models_alone() -> None:
