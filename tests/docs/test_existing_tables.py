@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
@@ -103,6 +106,7 @@ def project(request: pytest.FixtureRequest, tmp_path: Path, fresh: str) -> tuple
         database_url=url_for(None, fresh),
         names={},
         values={"DATABASE_URL": owner, "ROLES": roles},
+        timeout_s=600,
     )
     page.follow("<!-- test: run -->\n```console\n$ python manage.py migrate\n```")
     return page, fresh, writer
@@ -114,31 +118,78 @@ def fill(database: str, *, contacts: int, activities: int) -> None:
             connection.execute((statement % {"contacts": contacts, "activities": activities}).encode())
 
 
-def write(url: str, statements: tuple[str, ...]) -> None:
-    with psycopg.connect(url, autocommit=True) as connection:
-        for statement in statements:
-            with connection.transaction():
-                connection.execute("SELECT set_config('app.current_store_id', '7', true)")
-                assert connection.execute(statement.encode()).rowcount > 0, statement
+@contextmanager
+def connected(url: str) -> Iterator[psycopg.Connection]:
+    """Connect as code that fails if it waits for a lock for half a second."""
+    with psycopg.connect(url, autocommit=True, options="-c lock_timeout=500ms") as connection:
+        yield connection
 
 
-def headings() -> list[str]:
-    return [line for line in read(PAGE).splitlines() if line.startswith("## ")]
+def write(connection: psycopg.Connection, statements: Sequence[str]) -> None:
+    for statement in statements:
+        with connection.transaction():
+            connection.execute("SELECT set_config('app.current_store_id', '7', true)")
+            assert connection.execute(statement.encode()).rowcount > 0, statement
+
+
+def steps() -> list[str]:
+    """Return the sections of the numbered steps."""
+    return [section(read(PAGE), line) for line in read(PAGE).splitlines() if re.match(r"## \d\. ", line)]
+
+
+class Writers:
+    """Code that writes, in transactions of its own, a hundred times a second."""
+
+    def __init__(self, url: str, statements: Sequence[str]) -> None:
+        self.stop, self.errors, self.runs = threading.Event(), list[BaseException](), 0
+        self._threads = [threading.Thread(target=self._write, args=(url, statements)) for _ in range(2)]
+
+    def __enter__(self) -> Writers:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _write(self, url: str, statements: Sequence[str]) -> None:
+        try:
+            with connected(url) as connection:
+                while not self.stop.wait(0.02):
+                    write(connection, statements)
+                    self.runs += 1
+        except BaseException as error:  # told by the test's own thread
+            self.errors.append(error)
 
 
 def test_the_page(project: tuple[Walkthrough, str, str]) -> None:
     page, database, writer = project
     fill(database, contacts=1000, activities=3000)
-    write(writer, OLD_CODE)
-    for number, heading in enumerate(headings()[:7], 1):
-        page.follow(section(read(PAGE), heading))
-        write(writer, OLD_CODE if number <= 5 else NEW_CODE)
-    assert rows(database, STRAY) == [(0,)]
-    with psycopg.connect(writer) as connection:
+    with connected(writer) as connection:
+        for number, step in enumerate(steps(), 1):
+            page.follow(step)
+            write(connection, OLD_CODE if number <= 5 else NEW_CODE)
+        assert rows(database, STRAY) == [(0,)]
         assert connection.execute("SELECT count(*) FROM crm_activity").fetchone() == (0,), "no rows without a store"
-    page.follow(section(read(PAGE), "## The way back"))
-    write(writer, OLD_CODE)
-    assert rows(database, STRAY) == [(0,)]
-    page.follow("<!-- test: run -->\n```console\n$ python manage.py migrate crm 0001\n```")
-    write(writer, OLD_CODE)
+        page.follow(section(read(PAGE), "## The way back"))
+        write(connection, OLD_CODE)
+        assert rows(database, STRAY) == [(0,)]
+        page.follow("<!-- test: run -->\n```console\n$ python manage.py migrate crm 0001\n```")
+        write(connection, OLD_CODE)
     assert rows(database, COLUMNS) == [(3,)]
+
+
+@pytest.mark.slow
+def test_no_write_waits_for_half_a_second_on_a_million_rows(project: tuple[Walkthrough, str, str]) -> None:
+    page, database, writer = project
+    fill(database, contacts=10_000, activities=1_000_000)
+    # When new code writes, none of the old is left; it writes before the isolation, and after it.
+    for code, parts in ((OLD_CODE, steps()[:5]), (NEW_CODE, [*steps()[5:], section(read(PAGE), "## The way back")])):
+        with Writers(writer, code) as writers:
+            for part in parts:
+                page.follow(part)
+        assert writers.errors == []
+        assert writers.runs > 100
+    assert rows(database, STRAY) == [(0,)]

@@ -22,7 +22,6 @@ from tests.docs.markdown import ROOT, Block, blocks, rows
 from tests.interpreter import run_command, run_python
 
 _INHERITED: Final = ("HOME", "LANG", "LC_ALL", "TMPDIR")
-_TIMEOUT_S: Final = 60
 _OPERATORS: Final = {"|", "||", "&", "&&", ";", "<", ">", ">>", "2>&1"}
 
 
@@ -35,6 +34,7 @@ class Walkthrough:
     database_url: str
     names: Mapping[str, str]
     values: Mapping[str, str]
+    timeout_s: float = 60
 
     def follow(self, text: str) -> int:
         """Do every marked step in order; return how many there were. Fail with the step's line and output."""
@@ -67,7 +67,7 @@ class Walkthrough:
     def _run(self, command: str, expected: list[str], line: int) -> None:
         # The health port of the tutorial's worker may be taken on a machine that runs tests.
         text = self._renamed(command).replace("runworker", "runworker --health-addr 127.0.0.1:0")
-        options: Any = {"environment": self._environment(), "folder": self.folder, "timeout_s": _TIMEOUT_S}
+        options: Any = {"environment": self._environment(), "folder": self.folder, "timeout_s": self.timeout_s}
         match shlex.split(text):
             case ["python", *words] if "$" not in text and not _OPERATORS & {*words}:
                 done = run_python(*words, **options)

@@ -16,16 +16,10 @@ from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 
 from salon_jobs.access import StoreIsolation
-from salon_jobs.access.operations import (
-    BackfillStore,
-    FillStore,
-    RequireStore,
-    RunForEachStore,
-    StopFillingStore,
-    existing,
-)
+from salon_jobs.access.operations import BackfillStore, FillStore, RequireStore, StopFillingStore, existing
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.management.commands.migrate import Command
+from tests.docs.markdown import blocks, read
 from tests.migrations.operations import create, migrate
 from tests.settings import url_for
 from tests.support import change, seen
@@ -167,11 +161,13 @@ def test_below_an_isolated_parent_each_stores_rows_are_filled_in_its_context(lib
     with pytest.raises(ConfigurationError, match="sees no rows of shelf"):
         step(BACKFILL, state)
 
-    def fill(apps: Any, schema_editor: Any, store_id: UUID) -> None:
-        books, shelves = (apps.get_model("salon", name).objects.using("migrator") for name in ("Book", "Shelf"))
-        books.filter(store=None, shelf__in=shelves.all()).update(store=store_id)
-
-    migrate(RunForEachStore(fill, RunForEachStore.noop), state=state, atomic=False)
+    [text] = [each.text for each in blocks(read("docs/how-to/existing-tables.md")) if each.action == "isolated parent"]
+    ours = {"crm": "salon", "Activity": "Book", "Contact": "Shelf", "contact": "shelf", "organization": "store"}
+    for name, our in {**ours, '"default"': '"migrator"'}.items():
+        text = text.replace(name, our)
+    names: dict[str, Any] = {}
+    exec(text, names)
+    migrate(*names["Migration"].operations, state=state, atomic=False)
     assert all(own == of_shelf for own, of_shelf in seen(STORES))
 
 
