@@ -12,7 +12,16 @@ from tests.integrations.tiny_project import TinyProject
 
 NO_PSYCOPG = "salon_jobs needs psycopg 3 and the library libpq: pip install 'salon-jobs[binary]'"
 CHECK = ("check", "--tag", "salon_jobs")
-OPTIONAL = ("sentry_sdk", "health_check", "nats", "boto3", "azure", "opentelemetry", "prometheus_client")
+OPTIONAL = (
+    "sentry_sdk",
+    "health_check",
+    "rest_framework",
+    "nats",
+    "boto3",
+    "azure",
+    "opentelemetry",
+    "prometheus_client",
+)
 
 
 def without(package: str) -> str:
@@ -71,11 +80,17 @@ def test_sentry_that_is_imported_too_late_is_a_warning(tmp_path: Path) -> None:
             {},
             ["ConfigurationError: the health view needs django-health-check: pip install 'salon-jobs[health]'\n"],
         ),
+        (
+            "rest_framework",
+            {"urls": "from salon_jobs.integrations.rest_framework import TenantAPIView"},
+            {},
+            ["ConfigurationError: TenantAPIView needs djangorestframework: pip install 'salon-jobs[drf]'\n"],
+        ),
         ("opentelemetry", {"SALON_JOBS": {"TRACING": True}}, {}, ["pip install 'salon-jobs[opentelemetry]'"]),
         ("psycopg", {}, {}, [NO_PSYCOPG]),
         ("none", {}, {"PSYCOPG_IMPL": "c"}, [NO_PSYCOPG]),
     ],
-    ids=["sentry", "health", "opentelemetry", "psycopg", "libpq"],
+    ids=["sentry", "health", "rest framework", "opentelemetry", "psycopg", "libpq"],
 )
 def test_a_package_that_is_missing_is_an_error_that_names_the_extra(
     tmp_path: Path, package: str, given: dict[str, Any], environment: dict[str, str], errors: list[str]

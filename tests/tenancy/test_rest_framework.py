@@ -33,6 +33,8 @@ from tests.docs.markdown import blocks, read
 from tests.support import seen
 from tests.tenancy.web import canaries, configured, expected, member_of, signed_in, write, written
 
+with_and_without_atomic_requests = pytest.mark.parametrize("atomic_requests", [False, True])
+
 
 class ByKey(TokenAuthentication):
     """Authentication by a token that is the user's key."""
@@ -231,7 +233,9 @@ def test_another_stores_key_in_the_data_is_an_error_of_its_field(api: list[UUID]
     assert (store.status_code, list(store.json())) == (400, ["store"])
 
 
-def test_what_only_the_database_refuses_is_an_error_of_its_field_too(api: list[UUID]) -> None:
+@with_and_without_atomic_requests
+def test_what_only_the_database_refuses_is_an_error_of_its_field_too(api: list[UUID], atomic_requests: bool) -> None:
+    connection.settings_dict["ATOMIC_REQUESTS"] = atomic_requests
     _own, others = customers()
     client = client_of(api[0])
     # The reference is checked at COMMIT, when the response is ready.
@@ -282,7 +286,7 @@ def answer_with(status: int) -> Callable[[], HttpResponseBase]:
     return write_and_answer
 
 
-@pytest.mark.parametrize("atomic_requests", [False, True])
+@with_and_without_atomic_requests
 @pytest.mark.parametrize(
     ("does", "status", "rows"),
     [
@@ -302,6 +306,15 @@ def test_exceptions_and_failures_roll_back(
     assert client_of(api[0]).post("/hook/").status_code == status
     assert written() == rows
     assert not connection.in_atomic_block
+
+
+def test_an_exception_that_nothing_answers_leaves_no_transaction_open(api: list[UUID]) -> None:
+    Hook.does = fail(KeyError())
+    with pytest.raises(KeyError):
+        Hook.as_view()(RequestFactory().post("/hook/", headers=token(api[0])))
+    assert current_store_id() is None
+    assert not connection.in_atomic_block
+    assert written() == 0
 
 
 def test_in_a_test_of_the_project_the_transaction_around_goes_on(api: list[UUID]) -> None:
@@ -358,7 +371,9 @@ def test_a_body_that_is_closed_early_rolls_back(api: list[UUID]) -> None:
     assert not connection.in_atomic_block
 
 
-def test_pages_of_the_browsable_api_offer_the_stores_own_rows(api: list[UUID]) -> None:
+@with_and_without_atomic_requests
+def test_pages_of_the_browsable_api_offer_the_stores_own_rows(api: list[UUID], atomic_requests: bool) -> None:
+    connection.settings_dict["ATOMIC_REQUESTS"] = atomic_requests
     client = client_of(api[0], Accept="text/html")
     for page in (client.get("/notes/"), client.post("/notes/", {"customer": str(uuid4())})):
         text = page.content.decode()

@@ -10,11 +10,13 @@ import pytest
 from django.contrib.auth.models import Group
 from django.db import DatabaseError, IntegrityError, ProgrammingError, connection, transaction
 from django.forms import CharField, Form, ModelForm, UUIDField
-from django.http import HttpResponse
+from django.http import HttpRequest, HttpResponse
+from django.test import RequestFactory
 
 from project.salon.models import Customer, CustomerNote
-from salon_jobs import tenant_context
+from salon_jobs import current_store_id, tenant_context
 from salon_jobs.tenancy import form_errors, violation_of
+from tests.docs.markdown import blocks, read
 from tests.support import seen
 from tests.tenancy.web import send, written
 
@@ -137,3 +139,34 @@ def test_or_as_a_whole_where_the_field_is_not_in_it(two: list[UUID]) -> None:
             Group.objects.create(name=None)  # type: ignore[misc]
         assert Customer.objects.count() == 1
     assert written() == 0
+
+
+class AddNoteForm(ModelForm[CustomerNote]):
+    customer_id = UUIDField()
+
+    class Meta:
+        model = CustomerNote
+        fields = ("body",)
+
+    def save(self, commit: bool = True) -> CustomerNote:
+        note: Any = self.instance
+        note.store_id = current_store_id()
+        note.customer_id = self.cleaned_data["customer_id"]
+        return super().save(commit)
+
+
+def test_the_view_of_the_guide_shows_the_form_again(two: list[UUID]) -> None:
+    [block] = [each for each in blocks(read("docs/how-to/tenant-middleware.md")) if "class AddNote" in each.text]
+    names: dict[str, Any] = {}
+    exec(block.text, names)
+    view = names["AddNote"].as_view(form_class=AddNoteForm, success_url="/", template_name="note.html")
+
+    def post(customer: UUID) -> Any:
+        request: HttpRequest = RequestFactory().post("/", {"customer_id": str(customer), "body": "!"})
+        return view(request)
+
+    with tenant_context(two[0]):
+        shown = post(foreign_customer(two[0]))
+        assert (shown.status_code, shown.context_data["form"].errors) == (200, {"__all__": [NO_SUCH_ROW]})
+        assert post(Customer.objects.get().pk).status_code == 302
+    assert seen("SELECT count(*) FROM customer_note") == [(1,)]
