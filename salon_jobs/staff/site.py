@@ -218,7 +218,7 @@ class StoreAdminMixin(ModelAdmin):
         if request.method != "POST":
             return None
         field: Any = self.model._meta.pk
-        if field.name in request.POST:
+        if field.name in request.POST and field.formfield() is not None:
             store = parsed(request.POST[field.name])
             if store is not None and exists(store) and not may_choose(request, store):
                 raise PermissionDenied("this key is taken")
