@@ -224,7 +224,9 @@ def test_a_key_of_one_store_meets_no_job_of_another(stores: list[UUID], alias: s
 def test_a_setting_that_is_no_key_adds_nothing(stores: list[UUID], alias: str) -> None:
     with transaction.atomic(using=alias):
         ask(alias, "SELECT set_config('app.current_store_id', 'all', true)")
-        with pytest.raises(DataError, match=f"invalid input syntax for type {store_key().sql}"):
+        # Of texts, each could be a key: it is not this store's.
+        text = "not the current store" if store_key().sql == "text" else "invalid input syntax for type"
+        with pytest.raises((DataError, ProgrammingError), match=text):
             ask(alias, ADD, stores[0])
     assert seen(JOBS) == []
 
