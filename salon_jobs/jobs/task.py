@@ -257,7 +257,7 @@ class Task(BoundTask[P], Generic[P, R_co]):
             raise TaskInvalid(
                 f"task {self.name!r}: {option} takes plain arguments: {{day}}, not {{day!r}} or {{day:…}}"
             )
-        known = self.payload.names | ({STORE_ARGUMENT} if self.is_store_task else set())
+        known = {*self.payload.names, STORE_ARGUMENT} if self.is_store_task else self.payload.names
         if unknown := {field for _, field, _, _ in parts if field is not None} - known:
             raise TaskInvalid(f"task {self.name!r}: {option} uses {sorted(unknown)}, which are not arguments")
 

@@ -75,7 +75,7 @@ class StoreIdField(models.Field):  # type: ignore[type-arg]
 class NoStore(models.Expression):
     """Value of no store that is compared like any other, as an index has it."""
 
-    output_field = StoreIdField()
+    output_field: Any = StoreIdField()
 
     def as_sql(self, compiler: Any, connection: Any) -> Any:
         """Return it as a literal, so that the planner sees the index's expression."""
@@ -85,7 +85,7 @@ class NoStore(models.Expression):
 class StoreKeyPattern(models.Expression):
     """Regular expression of the text of a store's key."""
 
-    output_field = models.TextField()
+    output_field: Any = models.TextField()
 
     def as_sql(self, compiler: Any, connection: Any) -> Any:
         """Return it as a literal, so that a constraint shows it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,8 @@ from tests.docs.walkthrough import Walkthrough
 from tests.settings import url_for
 
 PAGE = "docs/how-to/existing-tables.md"
+# ACTIVITIES=1000000 takes three to six minutes on two busy cores.
+ACTIVITIES = int(os.environ.get("ACTIVITIES", "100000"))
 FILES = {
     "manage.py": """
 import os, sys
@@ -182,9 +185,9 @@ def test_the_page(project: tuple[Walkthrough, str, str]) -> None:
 
 
 @pytest.mark.slow
-def test_no_write_waits_for_half_a_second_on_a_million_rows(project: tuple[Walkthrough, str, str]) -> None:
+def test_no_write_waits_for_half_a_second_on_many_rows(project: tuple[Walkthrough, str, str]) -> None:
     page, database, writer = project
-    fill(database, contacts=10_000, activities=1_000_000)
+    fill(database, contacts=10_000, activities=ACTIVITIES)
     # When new code writes, none of the old is left; it writes before the isolation, and after it.
     for code, parts in ((OLD_CODE, steps()[:5]), (NEW_CODE, [*steps()[5:], section(read(PAGE), "## The way back")])):
         with Writers(writer, code) as writers:

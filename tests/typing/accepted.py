@@ -9,7 +9,9 @@ from typing import Any, assert_type
 from uuid import UUID, uuid4
 
 from django.contrib.auth.models import AnonymousUser
+from django.core.exceptions import ValidationError
 from django.db.models import BaseConstraint, Model
+from django.forms import Form
 from django.http import HttpRequest, HttpResponse
 from psycopg import Connection
 
@@ -31,7 +33,7 @@ from salon_jobs import (
     task,
     tenant_context,
 )
-from salon_jobs.access import MembershipIsolation, SameStoreForeignKey, StoreIsolation, SystemScope
+from salon_jobs.access import ManyToManyIsolation, MembershipIsolation, SameStoreForeignKey, StoreIsolation, SystemScope
 from salon_jobs.access.operations import (
     BackfillStore,
     DropForeignKey,
@@ -113,7 +115,19 @@ from salon_jobs.models import (
 )
 from salon_jobs.outbox import Draft
 from salon_jobs.signals import job_enqueued, job_finished, job_started
-from salon_jobs.tenancy import StoreResolver, SubdomainResolver, carry_store, reset_store, stores_of, without_store
+from salon_jobs.staff import StoreAdminMixin, StoreAdminSite, StoreAdminSiteMixin
+from salon_jobs.staff.apps import StoreAdminConfig
+from salon_jobs.tenancy import (
+    StoreResolver,
+    SubdomainResolver,
+    carry_store,
+    expect_no_rows,
+    form_errors,
+    reset_store,
+    stores_of,
+    violation_of,
+    without_store,
+)
 from salon_jobs.tenancy.request import TenantMiddleware
 from salon_jobs.testing import (
     DrainedJob,
@@ -575,3 +589,27 @@ class Polite(TenantMiddleware):
 Polite(lambda _: HttpResponse()).refuse(HttpRequest(), StoreRefused("no such store", status=404))
 assert_type(JobTablesRouter().allow_migrate("default", "salon_jobs"), bool | None)
 SalonJobsBackend("default", {"OPTIONS": {"max_attempts": 3}})
+
+
+# Stores in the admin, in forms and without rows.
+ManyToManyIsolation(field="tags", name="tags_isolation", web=["SELECT"])
+with expect_no_rows():
+    assert_type(violation_of(ValueError()), ValidationError | None)
+with form_errors(Form(), using="default"):
+    pass
+assert_type(StoreAdminSite(name="staff").name, str)
+
+
+class Counter(StoreAdminSiteMixin):
+    """Site of the counter."""
+
+    site_header = "Counter"
+
+
+class SalesAdmin(StoreAdminMixin):
+    """Sales of the chosen store."""
+
+    list_display = ("day",)
+
+
+assert_type(StoreAdminConfig.default_site, str)

@@ -28,7 +28,7 @@ from salon_jobs import (
     task,
     tenant_context,
 )
-from salon_jobs.access import MembershipIsolation, SameStoreForeignKey, StoreIsolation, SystemScope
+from salon_jobs.access import ManyToManyIsolation, MembershipIsolation, SameStoreForeignKey, StoreIsolation, SystemScope
 from salon_jobs.access.operations import (
     BackfillStore,
     DropForeignKey,
@@ -110,7 +110,19 @@ from salon_jobs.models import (
 )
 from salon_jobs.outbox import Draft
 from salon_jobs.signals import job_enqueued, job_finished, job_started
-from salon_jobs.tenancy import StoreResolver, SubdomainResolver, carry_store, reset_store, stores_of, without_store
+from salon_jobs.staff import StoreAdminMixin, StoreAdminSite, StoreAdminSiteMixin
+from salon_jobs.staff.apps import StoreAdminConfig
+from salon_jobs.tenancy import (
+    StoreResolver,
+    SubdomainResolver,
+    carry_store,
+    expect_no_rows,
+    form_errors,
+    reset_store,
+    stores_of,
+    violation_of,
+    without_store,
+)
 from salon_jobs.tenancy.request import TenantMiddleware
 from salon_jobs.testing import (
     DrainedJob,
@@ -317,7 +329,7 @@ MessageCriteria(since=TODAY)  # E
 replay_messages([1])  # E
 wrong_replay: Replayed = replay_messages(MessageCriteria(ids=(1,))).messages  # E
 
-StoreIsolation(name="isolation")  # E
+StoreIsolation(name=1)  # E
 StoreIsolation(field="store", name="isolation", web=["TRUNCATE"])  # E
 MembershipIsolation(field="store", name="members")  # E
 wrong_scope: StoreIsolation = SystemScope(name="system")  # E
@@ -417,3 +429,11 @@ read_delivery({}, {}, kind="header", message_id="1", headers=dict, count=1, raw=
 TenantMiddleware("view")  # E
 StoreRefused("no such store", status="404")  # E
 JobTablesRouter().allow_migrate(1, "salon_jobs")  # E
+ManyToManyIsolation(name="tags_isolation")  # E
+expect_no_rows("customer")  # E
+violation_of("new row violates row-level security")  # E
+form_errors()  # E
+StoreAdminSite(5)  # E
+StoreAdminSiteMixin(5)  # E
+StoreAdminMixin()  # E
+StoreAdminConfig()  # E
