@@ -50,15 +50,17 @@ def copy_with(key: str) -> Path:
     copy = _HOME / key
     shutil.rmtree(copy, ignore_errors=True)
     # Folders with a dot hold environments, servers and this copy.
-    shutil.copytree(ROOT, copy, ignore=lambda folder, names: {name for name in names if _is_left_out(folder, name)})
+    shutil.copytree(
+        ROOT, copy, ignore=lambda folder, names: {name for name in names if _is_left_out(Path(folder), name)}
+    )
     (copy / ".venv").symlink_to(ROOT / ".venv")
     for place, old, new in zip((_MODEL, _MIGRATION, "store_id: {}"), _UUID, KEYS[key], strict=True):
         _replace(copy, place.format(old), place.format(new))
     return copy
 
 
-def _is_left_out(folder: str, name: str) -> bool:
-    return name == "__pycache__" or (name.startswith(".") and (Path(folder) / name).is_dir())
+def _is_left_out(folder: Path, name: str) -> bool:
+    return name == "__pycache__" or (name.startswith(".") and (folder / name).is_dir())
 
 
 def _replace(copy: Path, old: str, new: str) -> None:
