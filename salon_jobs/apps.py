@@ -15,7 +15,7 @@ from django.db.backends.signals import connection_created
 from django.db.models.signals import pre_migrate
 from django.utils.module_loading import autodiscover_modules, import_string
 
-from salon_jobs.conf import debug, given_keys, is_given, task_backends
+from salon_jobs.conf import given_keys, is_given, is_strict, task_backends
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 
@@ -77,11 +77,8 @@ def _late(path: str) -> Callable[..., Any]:
 
 def _require_store(connection: BaseDatabaseWrapper, **options: Any) -> None:
     """Have a new connection of DATABASE refuse statements on stores' tables outside a store, where STRICT applies."""
-    if connection.alias == conf.database:
-        # Django's test runner and pytest-django collect the mails of tests in an outbox.
-        is_test = hasattr(sys.modules.get("django.core.mail"), "outbox")
-        if (debug() or is_test) if conf.strict is None else conf.strict:
-            _late("access.strict.refuse_without_store")(connection=connection)
+    if connection.alias == conf.database and is_strict():
+        _late("access.strict.refuse_without_store")(connection=connection)
 
 
 def _install_sentry() -> None:

@@ -75,6 +75,7 @@ OWNERS = {
 
 # How often at most a module reads the setting DATABASE: where calls come in. Below, it is a parameter (``using``).
 DOORS = {
+    "salon_jobs.access.strict": 1,
     "salon_jobs.admin.base": 1,
     "salon_jobs.apps": 1,
     "salon_jobs.backend": 1,

@@ -6,6 +6,7 @@ Its keys are in ``schema.py``, which loads when the first one is read.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -74,6 +75,14 @@ def store_arguments() -> tuple[str, ...]:
     model = str(getattr(django_settings, "SALON_JOBS", {}).get("STORE_MODEL") or "store").rpartition(".")[2]
     snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", model)
     return tuple(dict.fromkeys(("store_id", f"{snake.lower()}_id", f"{model.lower()}_id")))
+
+
+def is_strict() -> bool:
+    """Return whether ``STRICT`` applies: as it is set, or else with DEBUG and in tests."""
+    if settings.strict is not None:
+        return settings.strict
+    # Django's test runner and pytest-django collect the mails of tests in an outbox.
+    return debug() or hasattr(sys.modules.get("django.core.mail"), "outbox")
 
 
 def debug() -> bool:

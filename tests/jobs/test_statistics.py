@@ -87,8 +87,8 @@ def test_no_percentile_exceeds_the_longest(process_id: int, counted: TaskStatist
     assert total.duration_max_s == pytest.approx(0.5, abs=0.01)
     assert total.wait(0.95) == pytest.approx(8.6, abs=0.1)
     steps = history(SPANS["hour"], using="operator", now=datetime.now(UTC) + timedelta(minutes=2))
-    [plotted] = [step.wait_p95_s for step in steps if step.wait_p95_s]
-    assert plotted == pytest.approx(8.6, abs=0.1)
+    # Two steps, if a minute ended meanwhile.
+    assert max(step.wait_p95_s or 0 for step in steps) == pytest.approx(8.6, abs=0.1)
 
 
 def test_jobs_of_a_dead_process_are_counted_where_they_are_taken_from_it(
