@@ -229,7 +229,7 @@ def test_an_outage_is_told_and_gets_over(page: Page, site: str, shop: list[UUID]
     expect(page.locator("#refresh-status")).to_have_text("")
 
     def ask_for_a_store(route: Route) -> None:
-        route.fulfill(body="<p>Choose a store</p>")
+        route.fulfill(body="<p>Choose one of your stores</p>")
 
     page.route("**/dashboard/?part=*", ask_for_a_store)
     _later(page)
@@ -269,7 +269,7 @@ def test_staff_of_two_stores_choose_one_and_see_it_alone(page: Page, site: str, 
     with staff("view_dashboard", "view_job", "view_blockedaggregate", stores=(shop[0], shop[1])) as name:
         sign_in(page, site, name)
         page.click('a[href="/admin/salon_jobs/dashboard/"] >> nth=0')
-        expect(page.locator("h1", has_text="Choose a store")).to_be_visible()
+        expect(page.locator("h1", has_text="Choose one of your stores")).to_be_visible()
         page.get_by_role("button", name="Salon 1").press("Enter")
         expect(page.locator("#salon-jobs-dashboard")).to_contain_text("Store Salon 1")
         expect(page.locator("#task-expire-tentative-for-store")).to_be_visible()
