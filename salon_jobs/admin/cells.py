@@ -62,6 +62,11 @@ def below(shown: object, *parts: object) -> SafeString:
     return format_html("{}<small>{}</small>", shown, " · ".join(str(part) for part in parts if part))
 
 
+def stacked(shown: object, *lines: str) -> SafeString:
+    """Format a cell of a list: what is shown, and a line of its own below it for each that is not empty."""
+    return format_html("{}{}", shown, format_html_join("", "<small>{}</small>", ((line,) for line in lines if line)))
+
+
 def lines_of(lines: Iterable[object]) -> SafeString:
     """Format lines, one below the other."""
     return format_html("<div>{}</div>", format_html_join("", "<div>{}</div>", ((line,) for line in lines)))

@@ -21,7 +21,7 @@ from django.utils.text import Truncator
 
 from salon_jobs.admin.actions import ActionAdmin
 from salon_jobs.admin.base import MOST, as_reader, explained, id_or_other, may, reader, sees_all_stores
-from salon_jobs.admin.cells import badge, below, json_of, lines_of, time_of
+from salon_jobs.admin.cells import badge, below, json_of, lines_of, stacked, time_of
 from salon_jobs.admin.filters import (
     EndedFilter,
     EnqueuedFilter,
@@ -330,14 +330,14 @@ class JobAdmin(ActionAdmin):
         else:
             ended = f"{job.state} {distance(job.finished_at, job.now)}" if job.finished_at else ""
             lines = [ended, "" if took == "-" else f"ran {took}"]
-        return below(ago(job.created_at, job.now), *lines)
+        return stacked(ago(job.created_at, job.now), *lines)
 
     @admin.display(description="ended", ordering="finished_at")
     def finished(self, job: Any) -> SafeString:
         """Show when the job ended, and below when it was enqueued and how long it ran."""
         took = self.took(job)
         lines = [f"enqueued {distance(job.created_at, job.now)}", "" if took == "-" else f"ran {took}"]
-        return below(ago(job.finished_at, job.now), *lines)
+        return stacked(ago(job.finished_at, job.now), *lines)
 
     @admin.display(description="claimed")
     def claimed(self, job: Any) -> SafeString | str:
