@@ -30,6 +30,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.db.connections import lock_timeout
 from salon_jobs.tenancy.active import current_store_id
+from salon_jobs.tenancy.violations import OF_ANOTHER_STORE
 
 May: TypeAlias = Sequence[Privilege] | Mapping[Privilege, Sequence[str]]
 
@@ -139,7 +140,7 @@ class StoreIsolation(AccessConstraint):
     the key of all stores.
     """
 
-    default_violation_error_message = "This belongs to another store than the current one."
+    default_violation_error_message = OF_ANOTHER_STORE
 
     def __init__(
         self,

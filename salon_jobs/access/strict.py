@@ -11,7 +11,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import sql
 
 from salon_jobs.access.constraints import StoreIsolation
-from salon_jobs.access.operations.access import declared_by_operations, declared_in_meta
+from salon_jobs.access.operations.access import declarations
 from salon_jobs.conf import is_strict
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import TenantContextError
@@ -51,8 +51,7 @@ _READS_OR_WRITES: Final = re.compile(r"[\s(]*(?:SELECT|INSERT|UPDATE|DELETE|MERG
 @cache
 def _table_of_stores() -> re.Pattern[str]:
     """Return what finds the name of a store's table where a statement reads or writes it."""
-    declared = {**declared_by_operations(), **declared_in_meta()}
-    tables = {model._meta.db_table for model, access in declared.items() if isinstance(access, StoreIsolation)}
+    tables = {model._meta.db_table for model, access in declarations().items() if isinstance(access, StoreIsolation)}
     # The longest first. Without tables it finds nothing.
     names = "|".join(sorted(map(re.escape, tables), key=len, reverse=True)) or r"(?!)"
     return re.compile(rf'\b(?:FROM|JOIN|INTO|UPDATE|ONLY|USING)\s+(?:"?\w+"?\.)?"?({names})"?(?![\w"])', re.IGNORECASE)

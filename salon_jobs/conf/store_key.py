@@ -74,6 +74,11 @@ _CHARACTERS: Final = "1 to 100 letters, digits and characters of . _ ~ @ : + -"
 _STRING: Final = StoreKey(str, "text", "", "^[^[:space:],]{1,100}$", _CHARACTERS, 100)
 
 
+def store_model() -> type[models.Model] | None:
+    """Return STORE_MODEL's class, None without one. Raises LookupError if it does not exist."""
+    return None if conf.store_model is None else apps.get_model(conf.store_model)
+
+
 @cache
 def store_key() -> StoreKey:
     """Return the type of the stores' keys, once Django has loaded the apps; without STORE_MODEL it is UUID.
@@ -81,10 +86,10 @@ def store_key() -> StoreKey:
     So it is for a model that does not exist or whose key is of another type; a check reports both.
     """
     try:
-        field: Any = None if conf.store_model is None else apps.get_model(conf.store_model)._meta.pk
+        model = store_model()
     except LookupError:
-        field = None
-    return key_of(field) or _UUID
+        model = None
+    return key_of(model and model._meta.pk) or _UUID
 
 
 def key_of(field: Any) -> StoreKey | None:

@@ -7,13 +7,13 @@ from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
-from django.apps import apps
 from django.db import DatabaseError
 from django.db.models import Model
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from salon_jobs.conf import settings as conf
+from salon_jobs.conf.store_key import store_model
 from salon_jobs.core.errors import ConfigurationError, StoreRefused
 from salon_jobs.db.internals import mark_non_atomic
 from salon_jobs.tenancy.active import current_store_id, expect_no_rows
@@ -129,8 +129,8 @@ class CurrentStore:
 
     def __call__(self) -> Model | None:
         """Return the store of the surrounding context, without a query; None outside."""
-        store = current_store_id()
-        return None if store is None or conf.store_model is None else apps.get_model(conf.store_model)(pk=store)
+        store, model = current_store_id(), store_model()
+        return None if store is None or model is None else model(pk=store)
 
 
 @cache

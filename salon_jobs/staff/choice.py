@@ -4,31 +4,26 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from django.apps import apps
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.contenttypes.models import ContentType
-from django.db.models import Model, Q
+from django.db.models import Q
 from django.http import HttpRequest
 
 from salon_jobs.access.constraints import StoreIsolation
 from salon_jobs.conf import settings as conf
-from salon_jobs.conf.store_key import store_key
+from salon_jobs.conf.store_key import store_key, store_model
 from salon_jobs.core.records import StoreId
 from salon_jobs.tenancy.active import expect_no_rows
 from salon_jobs.tenancy.choice import ALL_STORES
 from salon_jobs.tenancy.context import tenant_context
 from salon_jobs.tenancy.names import store_name
-from salon_jobs.tenancy.resolvers import stores_of
+from salon_jobs.tenancy.resolvers import memberships
 
 # Key of the session, apart from the one that a store's own pages use.
 SESSION_KEY: Final = "salon_jobs_staff_store"
 CHOSEN: Final = "Chose to work in it."
 LEFT: Final = "Stopped working in it."
 _MOST: Final = 20
-
-
-def store_model() -> type[Model] | None:
-    return None if conf.store_model is None else apps.get_model(conf.store_model)
 
 
 def parsed(key: object) -> StoreId | None:
@@ -130,8 +125,4 @@ def _with_name(text: str) -> dict[StoreId, str]:
 
 
 def _memberships(request: HttpRequest) -> tuple[StoreId, ...]:
-    """Return the user's stores, read once per request."""
-    cached: dict[str, tuple[StoreId, ...]] = request.__dict__
-    if "_salon_jobs_staff_stores" not in cached:
-        cached["_salon_jobs_staff_stores"] = () if conf.membership_model is None else stores_of(request.user)
-    return cached["_salon_jobs_staff_stores"]
+    return () if conf.membership_model is None else memberships(request)

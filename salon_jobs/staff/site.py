@@ -21,18 +21,9 @@ from django.utils.translation import gettext
 
 from salon_jobs.access.constraints import AccessConstraint, SystemScope
 from salon_jobs.access.objects import identifier
-from salon_jobs.conf.store_key import store_key
+from salon_jobs.conf.store_key import store_key, store_model
 from salon_jobs.core.records import StoreId
-from salon_jobs.staff.choice import (
-    choose,
-    chosen_store,
-    exists,
-    find_stores,
-    last_used,
-    may_choose,
-    parsed,
-    store_model,
-)
+from salon_jobs.staff.choice import choose, chosen_store, exists, find_stores, last_used, may_choose, parsed
 from salon_jobs.tenancy.active import current_store_id, expect_no_rows
 from salon_jobs.tenancy.context import tenant_context
 from salon_jobs.tenancy.names import store_name, store_words

@@ -16,7 +16,7 @@ from django.views.decorators.csrf import csrf_protect
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import StoreRefused
 from salon_jobs.tenancy.names import store_name, store_words
-from salon_jobs.tenancy.resolvers import stores_of
+from salon_jobs.tenancy.resolvers import memberships
 
 # Query parameter with which a page shows the choice, and field in which the form sends it.
 CHOICE: Final = "choose_store"
@@ -36,7 +36,7 @@ def choose_store(
     there is none to choose.
     """
     # Without memberships, a resolver of the project's own names the store, or there is none.
-    stores = () if conf.membership_model is None else stores_of(request.user)
+    stores = () if conf.membership_model is None else memberships(request)
     if not stores:
         raise StoreRefused(gettext("you belong to no %(store)s") % store_words())
     if request.method == "POST" and CHOICE in request.POST:

@@ -7,11 +7,10 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Final
 
-from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.db import Error
 
-from salon_jobs.conf import settings as conf
+from salon_jobs.conf.store_key import store_model
 from salon_jobs.core.errors import SalonJobsError
 from salon_jobs.core.records import StoreId
 from salon_jobs.tenancy.context import tenant_context
@@ -27,12 +26,12 @@ def store_name(store: StoreId) -> str:
 
     Reads as the web role in the context of that store, since the operator's role sees no business table.
     """
-    if conf.store_model is None:
+    model: Any = store_model()
+    if model is None:
         return str(store)
     known = _names.get(store)
     if known is not None and time.monotonic() - known[0] < _REMEMBERED_S:
         return known[1]
-    model: Any = apps.get_model(conf.store_model)
     # The request may have a store already, set by TenantMiddleware.
     with tenant_context(store, switch=True) as context:
         name = str(model._default_manager.using(context.alias).filter(pk=store).first() or store)
@@ -54,6 +53,6 @@ def store_names(stores: Iterable[StoreId]) -> dict[StoreId, str]:
 
 def store_words() -> dict[str, str]:
     """Return what the store model is called in the current language, for placeholders ``store`` and ``stores``."""
-    meta = None if conf.store_model is None else apps.get_model(conf.store_model)._meta
-    names = ("store", "stores") if meta is None else (meta.verbose_name, meta.verbose_name_plural)
+    model = store_model()
+    names = ("store", "stores") if model is None else (model._meta.verbose_name, model._meta.verbose_name_plural)
     return dict(zip(("store", "stores"), map(str, names), strict=True))

@@ -130,7 +130,7 @@ class _OfMembers:
 
     def allowed(self, request: HttpRequest, store: StoreId) -> bool:
         """Return whether the user is a member of the store."""
-        return store in _memberships(request)
+        return store in memberships(request)
 
 
 class HeaderResolver(_OfMembers):
@@ -180,7 +180,7 @@ class MembershipResolver(HeaderResolver):
         """Return the named store, or the only one; None for a user of several who names none."""
         if (named := super().resolve(request) or SessionResolver().resolve(request)) is not None:
             return named
-        stores = _memberships(request)
+        stores = memberships(request)
         return stores[0] if len(stores) == 1 else None
 
 
@@ -192,7 +192,7 @@ _RESOLVERS: Final[dict[str, type[StoreResolver]]] = {
 }
 
 
-def _memberships(request: HttpRequest) -> tuple[StoreId, ...]:
+def memberships(request: HttpRequest) -> tuple[StoreId, ...]:
     """Return the user's stores, read once per request and user: a view may sign in another one than the session."""
     cached: dict[Any, tuple[StoreId, ...]] = request.__dict__.setdefault("_salon_jobs_stores", {})
     if request.user.pk not in cached:

@@ -18,6 +18,8 @@ from salon_jobs.db.connections import alias_of
 if TYPE_CHECKING:
     from django.forms import BaseForm
 
+# Also what StoreIsolation says of an instance.
+OF_ANOTHER_STORE: Final = "This belongs to another store than the current one."
 # The server's function that checks new rows against policies. A missing privilege has the same code, and texts are
 # translated.
 _CHECKS_NEW_ROWS: Final = "ExecWithCheckOptions"
@@ -34,7 +36,7 @@ def violation_of(error: BaseException) -> ValidationError | None:
         for model, constraint in _constraints():
             if hasattr(constraint, "through") and _names(cause, model._meta.db_table):  # StoreIsolation, a layer above
                 return _error_of(constraint, constraint.field, *constraint.through)
-        return ValidationError("This belongs to another store than the current one.")
+        return ValidationError(OF_ANOTHER_STORE)
     if isinstance(cause, ForeignKeyViolation):
         found = cause.diag.table_name, cause.diag.constraint_name
         for model, constraint in _constraints():

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, LiteralString, NamedTuple, NoReturn, TypeAlias
 
-from django.apps import apps
 from django.db import DatabaseError, IntegrityError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Model
@@ -18,6 +17,7 @@ from salon_jobs.access.objects import identifier
 from salon_jobs.access.operations.access import declared_by_operations, declared_in_meta
 from salon_jobs.access.ways import Ways
 from salon_jobs.conf import settings as conf
+from salon_jobs.conf.store_key import store_model
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.core.records import GivenStore, StoreId
 from salon_jobs.db.connections import alias_of, can_run
@@ -178,12 +178,12 @@ def _table_of(model: type[Model], field: str | None, connection: BaseDatabaseWra
         store = Ways(declared, lambda model: identifier(model._meta.db_table)).of(model, "t")
         if not field and store is not None:
             return StoreTable(connection, meta.db_table, store, {column: {} for column in through})
-    store_model = None if conf.store_model is None else apps.get_model(conf.store_model)
+    of_stores = store_model()
     candidates = [
         f.column
         for f in meta.local_concrete_fields
         if (
-            f.attname == "store_id" or (f.related_model is not None and f.related_model is store_model)
+            f.attname == "store_id" or (f.related_model is not None and f.related_model is of_stores)
             if field is None
             else field in (f.name, f.attname)
         )

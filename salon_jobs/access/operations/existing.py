@@ -14,7 +14,6 @@ from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.backends.utils import truncate_name
 from django.db.migrations.state import ProjectState
 from django.db.models import Exists, Model, OuterRef, Subquery
-from psycopg import errors as pg
 
 from salon_jobs.access.constraints import column_of
 from salon_jobs.access.objects import identifier, literal
@@ -22,6 +21,7 @@ from salon_jobs.access.operations.base import DatabaseOperation, execute, schema
 from salon_jobs.core import events
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.core.events import log_event
+from salon_jobs.db.statements import is_held_up
 from salon_jobs.tenancy.active import expect_no_rows
 
 R = TypeVar("R")
@@ -263,6 +263,6 @@ def _briefly(schema_editor: BaseDatabaseSchemaEditor, change: Callable[[], R], *
                 execute(schema_editor, *before)
                 return change()
         except OperationalError as error:
-            if attempt == ATTEMPTS or not isinstance(error.__cause__, pg.LockNotAvailable | pg.DeadlockDetected):
+            if attempt == ATTEMPTS or not is_held_up(error):
                 raise
     raise AssertionError("unreachable")
