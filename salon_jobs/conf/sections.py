@@ -143,7 +143,7 @@ def _source(value: Any) -> str:
 
 
 def _store(value: Any) -> StoreId:
-    if not isinstance(value, UUID | int | str) or value in (True, False, ""):
+    if isinstance(value, bool) or not isinstance(value, UUID | int | str) or value == "":
         raise ValueError("'envelope', or the key of a store")
     return value
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.db import connections
@@ -14,6 +15,7 @@ from django.db import connections
 from salon_jobs.brokers.registry import make_source
 from salon_jobs.brokers.source import Delivery
 from salon_jobs.checks import check_consumers
+from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import ConfigurationError, NotReady, SourceLost
@@ -211,6 +213,12 @@ def test_it_prunes_the_inbox() -> None:
         eventually(lambda: seen("SELECT count(*) FROM salon_jobs_inbox") == [(0,)])
 
 
+@pytest.mark.parametrize("store", ["envelope", 1, "north-1", uuid4()])
+def test_a_consumer_may_be_one_stores(consumers_settings: Callable[..., None], store: object) -> None:
+    consumers_settings(orders={**ORDERS, "STORE": store})
+    assert conf.consumers["orders"].store == store
+
+
 def test_the_check_names_unknown_tasks_sources_and_stores(consumers_settings: Callable[..., None]) -> None:
     assert check_consumers() == []
     consumers_settings(
@@ -256,6 +264,8 @@ def test_the_check_names_unknown_tasks_sources_and_stores(consumers_settings: Ca
         ([], {"a": {**PLAIN, "PRODUCERS": ["x"]}}, r"\['a'\]\['PRODUCERS'\] cannot be set with ENVELOPE 'none'"),
         ([], {"a": {**PLAIN, "REPLAYS": "refuse"}}, r"\['a'\]\['REPLAYS'\] cannot be 'refuse' with ENVELOPE 'none'"),
         ([], {"a": {**ORDERS, "STORE": 1.5}}, r"\['a'\]\['STORE'\] must be .envelope., or the key of a store"),
+        ([], {"a": {**ORDERS, "STORE": True}}, r"\['a'\]\['STORE'\] must be .envelope., or the key of a store"),
+        ([], {"a": {**ORDERS, "STORE": ""}}, r"\['a'\]\['STORE'\] must be .envelope., or the key of a store"),
         ([], {"a": {**ORDERS, "REPLAYS": "never"}}, r"\['a'\]\['REPLAYS'\] must be one of accept, refuse"),
         ([], {"a": {**ORDERS, "PRODUCER": 0}}, r"\['a'\] has an unknown key 'PRODUCER'; did you mean 'PRODUCERS'"),
         ([], {"x" * 101: ORDERS}, "must be a dict of names, of 1 to 100 characters"),
