@@ -17,7 +17,7 @@ from salon_jobs.core import events, metrics
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
 from salon_jobs.core.tracing import is_traced, published
-from salon_jobs.core.vital import vital
+from salon_jobs.core.vital import vitally
 from salon_jobs.outbox.backlog import Backlog
 from salon_jobs.outbox.failures import Failure
 from salon_jobs.outbox.marker import Marker, Marks
@@ -73,8 +73,8 @@ class Breaker:
 _CHECK_EVERY_S: Final = 0.5
 
 
-class DestinationWorker(threading.Thread):
-    """Thread that publishes a backlog, passing marks to the marker and failures to the relay."""
+class DestinationWorker:
+    """Publisher of a backlog on a ``thread`` of its own, which passes marks to the marker and failures to the relay."""
 
     def __init__(
         self,
@@ -85,7 +85,8 @@ class DestinationWorker(threading.Thread):
         owns: Callable[[], bool],
         on_change: Callable[[], None],
     ) -> None:
-        super().__init__(name=f"salon-jobs-{destination}"[:60], daemon=True)
+        name = f"salon-jobs-{destination}"[:60]
+        self.thread = threading.Thread(target=vitally(self._run), name=name, daemon=True)
         self.destination = destination
         self.backlog = Backlog(conf.outbox.fetch_limit)
         self.breaker = Breaker()
@@ -195,21 +196,20 @@ class DestinationWorker(threading.Thread):
             *(Sample(metrics.RELAY_MESSAGES, count, (name, what)) for what, count in self.counts.items()),
         ]
 
-    def run(self) -> None:
-        with vital():
-            try:
-                while not self._stopping.is_set():
-                    batch, should_continue = self._next_batch()
-                    if batch:
-                        began_ns = time.time_ns()
-                        answers = self._publish(batch, should_continue)
-                        if is_traced():
-                            _trace(batch, answers, began_ns)
-                        self._handle(batch, answers, should_continue)
-                        self._busy = False
-                        self._on_change()
-            finally:
-                connections.close_all()  # connections that a publisher opened in this thread
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                batch, should_continue = self._next_batch()
+                if batch:
+                    began_ns = time.time_ns()
+                    answers = self._publish(batch, should_continue)
+                    if is_traced():
+                        _trace(batch, answers, began_ns)
+                    self._handle(batch, answers, should_continue)
+                    self._busy = False
+                    self._on_change()
+        finally:
+            connections.close_all()  # connections that a publisher opened in this thread
 
     def _next_batch(self) -> tuple[list[OutgoingMessage], Callable[[], bool]]:
         changed = self.backlog.changed

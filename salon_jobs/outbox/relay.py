@@ -131,7 +131,7 @@ class Relay(Loop):
         if not self._marker.is_alive:
             raise RuntimeError("the marker ended with an error; see the log")
         for worker in self.workers:
-            if not worker.is_alive():
+            if not worker.thread.is_alive():
                 raise RuntimeError(f"the worker of {worker.destination} ended with an error; see the log")
         before, self._gate = self._gate, queries.gate(using=self.using)
         # A pooler may go on with another primary and close no connection. Where it goes to several servers, each counts
@@ -183,14 +183,14 @@ class Relay(Loop):
         end = time.monotonic() + conf.shutdown_interrupt_after.total_seconds()
         for worker in self.workers:
             worker.stop()
-        while any(worker.is_alive() for worker in self.workers):
+        while any(worker.thread.is_alive() for worker in self.workers):
             if self._forced.wait(0.02) or time.monotonic() > end:
                 for worker in self.workers:
                     worker.stop(force=True)
                 break
         for worker in self.workers:
-            worker.join(2.0)
-        have_ended = not any(worker.is_alive() for worker in self.workers)
+            worker.thread.join(2.0)
+        have_ended = not any(worker.thread.is_alive() for worker in self.workers)
         left_s = conf.shutdown_grace.total_seconds() - conf.shutdown_interrupt_after.total_seconds() - _LEAVE_S
         is_marked = self._marker.stop_within(max(1.0, left_s))
 
@@ -341,7 +341,7 @@ class Relay(Loop):
             worker = DestinationWorker(destination, publisher, self._marker, owns=self._owns, on_change=self.wake)
             worker.backlog.own(self._partitions)
             self._workers[destination] = worker
-            worker.start()
+            worker.thread.start()
         return worker
 
     def _read_on(self) -> int:
