@@ -1,4 +1,4 @@
-"""Declares a task of Django's framework, which salon_jobs runs here; the worker finds it by its path."""
+"""Declares tasks of Django's framework, which salon_jobs runs here; the worker finds them by their paths."""
 
 from __future__ import annotations
 
@@ -15,3 +15,9 @@ else:
 @task
 def noop() -> None:
     """Do nothing."""
+
+
+@task
+def echo(number: int) -> int:
+    """Return what it was given."""
+    return number

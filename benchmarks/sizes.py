@@ -14,6 +14,7 @@ class Sizes:
     drain_jobs: int
     store_jobs: int
     latency_jobs: int
+    waiting: int
     steady_s: float
     enqueue_calls: int
     writers_s: float
@@ -43,6 +44,7 @@ SIZES: Final = {
         drain_jobs=100_000,
         store_jobs=20_000,
         latency_jobs=300,
+        waiting=500,
         steady_s=10,
         enqueue_calls=5_000,
         writers_s=10,
@@ -70,6 +72,7 @@ SIZES: Final = {
         drain_jobs=40_000,
         store_jobs=5_000,
         latency_jobs=100,
+        waiting=500,
         steady_s=6,
         enqueue_calls=2_000,
         writers_s=3,
@@ -97,6 +100,7 @@ SIZES: Final = {
         drain_jobs=20_000,
         store_jobs=2_000,
         latency_jobs=40,
+        waiting=500,
         steady_s=4,
         enqueue_calls=1_000,
         writers_s=1.5,
@@ -124,6 +128,7 @@ SIZES: Final = {
         drain_jobs=200,
         store_jobs=100,
         latency_jobs=5,
+        waiting=20,
         steady_s=0.5,
         enqueue_calls=20,
         writers_s=0.2,

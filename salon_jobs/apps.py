@@ -27,6 +27,10 @@ class SalonJobsConfig(AppConfig):
     verbose_name = "Salon jobs"
     default_auto_field = "django.db.models.BigAutoField"
 
+    def new_listener(self, *args: Any, **options: Any) -> Any:
+        """Return a ``Listener``, for what is below it in the layers, and whose process seldom needs one."""
+        return import_string("salon_jobs.process.listener.Listener")(*args, **options)
+
     def import_models(self) -> None:
         """Import the models. Raises ImproperlyConfigured without pgtrigger, which handles their ``triggers``."""
         if not apps.is_installed("pgtrigger"):

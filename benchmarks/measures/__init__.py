@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from benchmarks.measure import Measure
+from benchmarks.measures.answers import AWAIT
 from benchmarks.measures.bulk import BULK
 from benchmarks.measures.depth import DEPTH
 from benchmarks.measures.django_tasks import DJANGO_TASKS
@@ -31,6 +32,7 @@ MEASURES: Final[tuple[Measure, ...]] = (
     STORE_DRAIN,
     DJANGO_TASKS,
     LATENCY,
+    AWAIT,
     *STEADY,
     ENQUEUE,
     WRITERS,

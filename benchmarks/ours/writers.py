@@ -21,8 +21,8 @@ from benchmarks.processes import print_figures
 from benchmarks.tasks import store_noop
 from project.settings import env
 from salon_jobs import emit
+from salon_jobs.db.notify import CHANNEL as JOBS
 from salon_jobs.db.notify import WakeUps
-from salon_jobs.jobs.enqueue import CHANNEL as JOBS
 from salon_jobs.outbox.emit import CHANNEL as MESSAGES
 from salon_jobs.tenancy.context import tenant_context
 

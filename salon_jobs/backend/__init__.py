@@ -6,9 +6,11 @@ TASKS = {"default": {"BACKEND": "salon_jobs.backend.SalonJobsBackend"}}
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar, cast
 from uuid import UUID
 
+from asgiref.sync import sync_to_async
 from django.apps import apps
 from django.core.checks import CheckMessage, Error
 from django.core.exceptions import ImproperlyConfigured
@@ -23,17 +25,40 @@ from salon_jobs.backend.framework import (
     TaskResultDoesNotExist,
     task_enqueued,
 )
-from salon_jobs.backend.results import AnyResult, TaskCall, new_result, result_of
+from salon_jobs.backend.results import AnyResult, TaskCall, new_result, result_of, update
 from salon_jobs.backend.tasks import BACKEND_OPTIONS, AnyTask, JobTask, check_options, job_key
 from salon_jobs.backend.tasks import task as task
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.arguments import check_text
 from salon_jobs.core.errors import ConfigurationError, OptionInvalid, TaskInvalid, suggest
+from salon_jobs.core.records import EnqueueAction
 from salon_jobs.jobs import enqueue
-from salon_jobs.jobs.results import load_result
+from salon_jobs.jobs.results import JobHandle, load_result
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def wait(result: TaskResult[..., Any], timeout: timedelta | float) -> Any:
+    """Wait for the end of a result's job as ``JobHandle.wait`` does; return what the task returned, if that is kept.
+
+    The result itself stays as it was read: call its ``refresh``.
+    """
+    return _handle_of(result).wait(timeout)
+
+
+async def await_result(result: TaskResult[..., Any], timeout: timedelta | float) -> Any:
+    """Wait like ``wait``, from a coroutine."""
+    handle = _handle_of(result) if hasattr(result, "job_id") else await sync_to_async(_handle_of)(result)
+    return await handle.await_result(timeout)
+
+
+def _handle_of(result: TaskResult[..., Any]) -> JobHandle:
+    public_id = UUID(result.id)
+    job_id: int | None = getattr(result, "job_id", None)
+    if job_id is None and (record := load_result(public_id)) is not None:
+        job_id = record.id
+    return JobHandle(job_id or 0, EnqueueAction.KEPT, public_id)
 
 
 class SalonJobsBackend(BaseTaskBackend):
@@ -87,6 +112,7 @@ class SalonJobsBackend(BaseTaskBackend):
         call = handler.call_of(task, args, kwargs)
         added = enqueue.add(handler.new_job(task, call, job_key(task, args, kwargs)))
         result = new_result(task, call, added.public_id, added.created_at)
+        update(result, job_id=added.id)
         # The job may be committed already, so a failing receiver must not look as if it had prevented it.
         task_enqueued.send_robust(type(self), task_result=result)
         return cast("TaskResult[P, R]", result)

@@ -36,9 +36,12 @@ _ENDS: Final = {DISCARD_CLASS, CANCEL_CLASS, "salon_jobs.core.errors.Expired"}
 
 
 class BackendResult(AnyResult):
-    """Result of one job. Unlike Django's, which holds lists, it can be a member of a set."""
+    """Result of one job. Unlike Django's, which holds lists, it can be a member of a set.
 
-    __slots__ = ()
+    The one that ``enqueue`` returns also has the number of its job.
+    """
+
+    __slots__ = ("job_id",)
 
     def __hash__(self) -> int:
         return hash(self.id)

@@ -84,6 +84,38 @@ class NoResult(SalonJobsError):
     code = "JOB.NO_RESULT"
 
 
+class JobFailed(SalonJobsError):
+    """The job that was waited for failed, with the error of its last attempt: ``error_class`` and ``message``."""
+
+    code = "JOB.FAILED"
+
+    def __init__(self, text: str, *, error_class: str = "", message: str = "") -> None:
+        super().__init__(text)
+        self.error_class, self.message = error_class, message
+
+
+class JobCancelled(SalonJobsError):
+    """The job that was waited for was cancelled, for its ``reason``."""
+
+    code = "JOB.CANCELLED"
+
+    def __init__(self, text: str, *, reason: str = "") -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class WaitTimedOut(SalonJobsError, TimeoutError):
+    """The job that was waited for has not ended in time; it goes on."""
+
+    code = "JOB.WAIT_TIMED_OUT"
+
+
+class WaitRefused(SalonJobsError):
+    """Waiting for a job inside the transaction that enqueued it would never end."""
+
+    code = "JOB.WAIT_REFUSED"
+
+
 class UnknownFanOut(SalonJobsError):
     """No fan-out has this id; its record may have been pruned."""
 

@@ -24,6 +24,8 @@ from salon_jobs.db.internals import has_callback
 from salon_jobs.db.libpq import converted, results_of, succeeded
 from salon_jobs.db.statements import in_one_trip, load
 
+# The channel on which workers are told of jobs.
+CHANNEL: Final = "salon_jobs_job"
 # Payload of a wake-up that announces more: for 20 ms this process sends no other, so the listener keeps polling until
 # SECOND_POLL has passed.
 MORE: Final = "more"

@@ -100,7 +100,7 @@ def _ask_to_end(ids: Sequence[int], using: str) -> None:
         if remaining and conf.roles is not None:
             # The web role may change running jobs only through the function.
             cursor.execute("SELECT salon_jobs_cancel(%s::bigint[])", [sorted(remaining)])
-        cursor.execute("SELECT pg_notify(%s, %s)", [enqueue.CHANNEL, enqueue.CANCEL])
+        cursor.execute("SELECT pg_notify(%s, %s)", [enqueue.wake_ups.channel, enqueue.CANCEL])
 
 
 def _ids(jobs: Jobs) -> list[int]:

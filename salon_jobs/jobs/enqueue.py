@@ -25,13 +25,12 @@ from salon_jobs.core.records import EnqueueAction, StoreId
 from salon_jobs.core.tracing import SYSTEM, Sent, current_trace, is_traced, sending
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of, named_refusals
-from salon_jobs.db.notify import WakeUps
+from salon_jobs.db.notify import CHANNEL, WakeUps
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.options import EnqueueOptions, NewJob
 from salon_jobs.jobs.results import JobHandle
 from salon_jobs.signals import job_enqueued
 
-CHANNEL: Final = "salon_jobs_job"
 # Payload of the notification that asks for running jobs to be cancelled; each process looks up which jobs are its own.
 CANCEL: Final = "cancel"
 wake_ups: Final = WakeUps(CHANNEL)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
@@ -15,6 +16,7 @@ from salon_jobs.core.records import EnqueueAction, JobState, StoreId
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of
 from salon_jobs.db.instants import to_project
+from salon_jobs.jobs.answers import Wait
 from salon_jobs.jobs.payload import encode
 
 if TYPE_CHECKING:
@@ -55,7 +57,8 @@ class JobRecord:
     order, None if unknown. ``first_started_at`` and ``last_started_at`` are when its first and its latest run began (a
     current one: when it was claimed), ``run_at`` when it is, or was last, due. ``payload`` has the arguments without
     the store. With ``has_value``, ``value`` is what the handler returned, kept for ``keep_result``. ``gone`` means that
-    the job succeeded and its row is deleted: this is what its result keeps.
+    the job succeeded and its row is deleted: this is what its result keeps. ``is_uncommitted``: the transaction that
+    read it has itself enqueued or changed the job.
     """
 
     id: int
@@ -78,6 +81,7 @@ class JobRecord:
     has_value: bool
     errors: tuple[AttemptError, ...]
     gone: bool
+    is_uncommitted: bool
 
 
 class JobHandle(msgspec.Struct, frozen=True, gc=False):
@@ -109,6 +113,26 @@ class JobHandle(msgspec.Struct, frozen=True, gc=False):
             raise NoResult(f"job {self.id} succeeded, but its result is not kept: declare its task with keep_result")
         last = f"; last error: {record.errors[-1].error_class}: {record.errors[-1].message}" if record.errors else ""
         raise NoResult(f"job {self.id} has no result{_WITHOUT_RESULT[record.state]}{last}")
+
+    def wait(self, timeout: timedelta | float) -> Any:
+        """Wait for the end of the job; return what the handler returned if that is kept, else None.
+
+        Raises JobFailed or JobCancelled with its error, WaitTimedOut after ``timeout`` (seconds, or a timedelta),
+        WaitRefused inside the transaction that enqueued the job, and JobDoesNotExist if this role cannot see it.
+        """
+        return self._wait(timeout).run()
+
+    async def await_result(self, timeout: timedelta | float) -> Any:
+        """Wait like ``wait``, from a coroutine."""
+        return await self._wait(timeout).arun()
+
+    def _wait(self, timeout: timedelta | float) -> Wait:
+        return Wait(self.id, self._read, timeout, by_public_id=self.public_id is not None)
+
+    def _read(self) -> JobRecord | None:
+        with suppress(JobDoesNotExist):
+            return self.refresh()
+        return None
 
 
 def get_job(job_id: int, *, using: str | None = None) -> JobRecord:
@@ -170,7 +194,7 @@ def in_statements(runs: Sequence[R], most: int) -> Iterator[list[R]]:
 _COLUMNS: Final = (
     *("id", "public_id", "store_id", "state", "task", "queue", "priority", "payload", "run_at", "created_at"),
     *("first_started_at", "last_started_at", "finished_at", "reason", "attempts", "worker_ids"),
-    *("value", "errors", "gone"),
+    *("value", "errors", "gone", "is_uncommitted"),
 )
 _INSTANTS: Final = ("run_at", "created_at", "first_started_at", "last_started_at", "finished_at")
 

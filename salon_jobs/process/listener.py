@@ -66,7 +66,7 @@ class ListenerEvent(threading.Event):
             super().set()
             # A waiter that acts on what has arrived checks the event next anyway.
             if not self._is_reading:
-                self._end_poll()
+                self.end_poll()
 
     def clear(self) -> None:
         """Read what has arrived unless the waiter just did, so that one that never waits reads too; then clear."""
@@ -88,7 +88,7 @@ class ListenerEvent(threading.Event):
     def attach(self, file: int, read: Callable[[], None]) -> None:
         """Have the waiter call ``read`` when the file can be read, and at least twice a second."""
         self._read, self._poll = read, self._make_poll(file)
-        self._end_poll()
+        self.end_poll()
 
     def detach(self) -> None:
         """Have the waiter read no more; return when it does not, so that the file can be closed."""
@@ -105,7 +105,8 @@ class ListenerEvent(threading.Event):
             self._read()
         self._is_reading, self._has_read = False, True
 
-    def _end_poll(self) -> None:
+    def end_poll(self) -> None:
+        """Have the waiter read now."""
         with suppress(BlockingIOError):
             self._sender.send(b"!")
 
@@ -120,16 +121,26 @@ class Listener(Loop):
     """Loop that calls ``on_wake`` with each notification's payload, and after each (re)connect.
 
     With an ``event``, its waiter reads the notifications instead of this thread, which only connects and proves the
-    connection.
+    connection. With ``send`` this thread reads, and sends the statement which that returns, if any: when it was asked
+    to (``send_soon``), and at least twice a second.
 
     Notifications sent while it was disconnected are lost. Polling continues alongside, so a listener that cannot
     connect or receives nothing costs latency, never jobs. With the setting LISTEN off it does nothing.
     """
 
     def __init__(
-        self, channel: str, on_wake: Callable[[str], None], event: ListenerEvent | None = None, *, using: str
+        self,
+        channel: str,
+        on_wake: Callable[[str], None],
+        event: ListenerEvent | None = None,
+        *,
+        using: str,
+        send: Callable[[], str] | None = None,
     ) -> None:
         super().__init__("listener", using=using)
+        self._send = send
+        if send is not None:
+            self.woken = event = ListenerEvent()
         self._channel = channel
         self._on_wake = on_wake
         self._event = event
@@ -158,6 +169,11 @@ class Listener(Loop):
     def is_direct(self) -> bool:
         """Whether no pooler is in between: wake-ups arrive, and LISTEN names no other URL for them."""
         return conf.listen is True and self.listening is True
+
+    def send_soon(self) -> None:
+        """Have what ``send`` returns sent now, if this is connected. Thread-safe."""
+        if self._event is not None:
+            self._event.end_poll()
 
     def silent_for_s(self) -> float:
         """Return the seconds since the last proof that the connection works; infinite before the first."""
@@ -243,8 +259,11 @@ class Listener(Loop):
             while (notification := server.notifies()) is not None:
                 self._proven_at = time.monotonic()
                 self._on_wake(notification.extra.decode(errors="replace"))
-            if self.silent_for_s() > _PING_S and server.transaction_status == TransactionStatus.IDLE:
-                server.send_query(b"SELECT 1")
+            if server.transaction_status == TransactionStatus.IDLE:
+                if self._send is not None and (statement := self._send()):
+                    server.send_query(statement.encode())
+                elif self.silent_for_s() > _PING_S:
+                    server.send_query(b"SELECT 1")
         except psycopg.Error as error:
             event.detach()
             self._failure = error

@@ -28,6 +28,7 @@ from salon_jobs.core.outcomes import (
 from salon_jobs.core.records import ClaimedJob, JobState
 from salon_jobs.core.tracing import FinalFailure, report_failure
 from salon_jobs.jobs import registry
+from salon_jobs.jobs.answers import awaited
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.leases import Ended, Leases
 from salon_jobs.jobs.statistics import ended_runs
@@ -202,7 +203,9 @@ def delay_of_release(running: RunningJob) -> timedelta | None:
 
 
 def announce(running: RunningJob, state: JobState | None, error: BaseException | None = None) -> None:
-    """Tell receivers and the task of an end that is written, whatever they raise."""
+    """Tell receivers, the task and those who await the job of an end that is written, whatever they raise."""
+    if awaited and state in (JobState.FAILED, JobState.CANCELLED):
+        awaited.announce([running.id], using=running.leases.using)
     if job_finished.receivers:
         with contained("receivers of job_finished raised for job %s", running.id):
             job_finished.send_robust(running.declaration, job=running, state=state, error=error)
@@ -217,6 +220,8 @@ def report_successes(runs: Sequence[RunningJob], on_announced: Callable[[], None
     ``on_announced`` is called after each run whose receivers were called.
     """
     ended_runs.count(events.JOB_SUCCEEDED, runs)
+    if awaited:
+        awaited.announce([running.id for running in runs], using=runs[0].leases.using)
     log_batch(logging.INFO, events.JOB_SUCCEEDED, runs, fields=_described)
     for running in runs:
         if running.declaration.on_end is not None or job_finished.receivers:

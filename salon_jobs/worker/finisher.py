@@ -21,6 +21,7 @@ from salon_jobs.core.outcomes import Errored, Outcome, Succeeded
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.db import statements
 from salon_jobs.db.statements import is_held_up
+from salon_jobs.jobs.answers import awaited
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.jobs.leases import Leases
 from salon_jobs.jobs.results import MOST_PER_STATEMENT, in_statements
@@ -79,6 +80,8 @@ class Finisher(Loop):
         self._forget = forget
         self._abandon = abandon
         self._urgent = threading.Event()
+        # Somebody waits for the end of one of them.
+        self._is_awaited = threading.Event()
         self._ended: deque[RunningJob] = deque()
         self._held_up: deque[tuple[RunningJob, Outcome]] = deque()
         self._try_held_up_at = float("inf")
@@ -120,6 +123,9 @@ class Finisher(Loop):
             for run in running.runs:
                 run.is_written = outcome.finished
                 self._ended.append(run)
+            if awaited and awaited.holds(run.id for run in running.runs):
+                self._is_awaited.set()
+                self._urgent.set()
             if not (outcome.finished or self._urgent.is_set()):
                 self._urgent.set()
             if not self.woken.is_set():
@@ -158,7 +164,8 @@ class Finisher(Loop):
         if self._ended:
             if self._urgent.wait(_LOG_EVERY_S):
                 self._urgent.clear()
-                time.sleep(_GATHER_S)
+                self._is_awaited.wait(_GATHER_S)
+            self._is_awaited.clear()
             self._write_all()
         if time.monotonic() >= self._try_held_up_at:
             self._settle_held_up()

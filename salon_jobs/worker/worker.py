@@ -17,6 +17,7 @@ from salon_jobs.core.errors import NotReady
 from salon_jobs.core.events import log_event
 from salon_jobs.db.notify import MORE, SECOND_POLL
 from salon_jobs.jobs import enqueue, registry
+from salon_jobs.jobs.answers import AWAITED, awaited
 from salon_jobs.jobs.leases import Leases
 from salon_jobs.jobs.statistics import ended_runs
 from salon_jobs.process.listener import Listener, ListenerEvent
@@ -98,7 +99,7 @@ class Worker(Loop):
         self._idle = idle or IdleTable()
         self._is_listening = False
         event = self.woken = ListenerEvent()
-        self._listener = Listener(enqueue.CHANNEL, self.notify, event, using=using)
+        self._listener = Listener(enqueue.wake_ups.channel, self.notify, event, using=using)
         self._claimer = Claimer(
             leases, options.queues, excluded=options.excluded, is_direct=lambda: self._listener.is_direct
         )
@@ -135,6 +136,9 @@ class Worker(Loop):
 
         ``payload`` may announce that more jobs follow soon, or cancellations.
         """
+        if payload.startswith(AWAITED):
+            awaited.remember(payload)
+            return
         if payload == enqueue.CANCEL:
             self._cancellations.notify()
         elif self._idle.another_answers:

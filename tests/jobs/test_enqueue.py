@@ -248,7 +248,7 @@ def heard(database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[psycopg.C
     enqueue.wake_ups.reset()
     monkeypatch.setattr(WakeUps, "news", lambda _: "")
     with psycopg.connect(url_for("app"), autocommit=True) as other:
-        other.execute(f"LISTEN {enqueue.CHANNEL}")
+        other.execute(f"LISTEN {enqueue.wake_ups.channel}")
         yield other
 
 
@@ -271,7 +271,9 @@ def test_a_wake_up_later_than_the_commit_is_not_sent(heard: psycopg.Connection[A
 def test_a_wake_up_that_fails_in_the_round_trip_of_the_commit_is_logged(
     heard: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(enqueue.wake_ups, "channel", f"{enqueue.CHANNEL}, '{'x' * 9000}'")  # the server allows 8000
+    monkeypatch.setattr(
+        enqueue.wake_ups, "channel", f"{enqueue.wake_ups.channel}, '{'x' * 9000}'"
+    )  # the server allows 8000
     handle = tasks.system.enqueue()
     assert "a wake-up was not sent: payload string too long" in caplog.text
     assert job_row(handle.id) is not None

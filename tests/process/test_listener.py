@@ -27,7 +27,7 @@ class Heard:
     def __init__(self, *, has_event: bool) -> None:
         self.woken = threading.Semaphore(0)
         self.event = ListenerEvent() if has_event else None
-        self.listener = Listener(enqueue.CHANNEL, lambda _: self.woken.release(), self.event, using="default")
+        self.listener = Listener(enqueue.wake_ups.channel, lambda _: self.woken.release(), self.event, using="default")
         self._is_over = threading.Event()
         self._waiter = threading.Thread(target=self._wait, daemon=True)
         self._waiter.start()
@@ -68,7 +68,7 @@ def test_it_listens_when_its_ping_arrived_and_keeps_no_other_connection(heard: H
     assert heard.next(), "once for what was sent before it listened"
     assert heard.listener.listening is True
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_notify(%s, '')", [enqueue.CHANNEL])
+        cursor.execute("SELECT pg_notify(%s, '')", [enqueue.wake_ups.channel])
     assert heard.next()
     connection.close()
     eventually(lambda: len(set(seen(sessions)) - before) == 1)
@@ -84,7 +84,7 @@ def test_a_payload_of_somebody_else_is_heard_in_any_encoding(heard: Heard, setti
     assert heard.next()
     for _ in range(2):
         with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_notify(%s, 'é')", [enqueue.CHANNEL])
+            cursor.execute("SELECT pg_notify(%s, 'é')", [enqueue.wake_ups.channel])
         assert heard.next()
 
 
@@ -136,7 +136,7 @@ def test_it_connects_again_when_the_server_ends_its_connection(
     assert warnings(caplog) == [LISTENER_LOST]
     assert heard.listener.listening is True
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_notify(%s, '')", [enqueue.CHANNEL])
+        cursor.execute("SELECT pg_notify(%s, '')", [enqueue.wake_ups.channel])
     assert heard.next()
 
 

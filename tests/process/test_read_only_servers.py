@@ -299,7 +299,7 @@ def test_a_server_that_becomes_read_only_is_left_after_an_error_or_by_a_health_c
 def test_a_listener_leaves_a_server_that_becomes_read_only(
     address: int, replicated: Replicated, caplog: pytest.LogCaptureFixture
 ) -> None:
-    listener = Listener(enqueue.CHANNEL, lambda _: None, using="default")
+    listener = Listener(enqueue.wake_ups.channel, lambda _: None, using="default")
     listener.start()
     try:
         eventually(lambda: listener.listening is True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, assert_type
@@ -46,7 +46,7 @@ from salon_jobs.access.operations import (
     RunForEachStore,
     StopFillingStore,
 )
-from salon_jobs.backend import SalonJobsBackend
+from salon_jobs.backend import SalonJobsBackend, await_result, wait
 from salon_jobs.backend import task as backend_task
 from salon_jobs.brokers.publisher import (
     NOT_SENT,
@@ -233,6 +233,7 @@ assert_type(handle.public_id, UUID | None)
 assert_type(handle.status() is JobState.QUEUED, bool)
 assert_type(handle.refresh(), JobRecord)
 assert_type(get_job(handle.id), JobRecord)
+assert_type((handle.wait(0.5), handle.wait(timedelta(seconds=1))), tuple[Any, Any])
 assert_type([error.worker_id for error in get_job(1, using="operator").errors], list[int | None])
 an_error: AttemptError = handle.refresh().errors[0]
 of_store.enqueue(STORE, TODAY, note="x")
@@ -484,7 +485,8 @@ def of_django_with_options(number: int) -> str:
 
 
 of_django.using(at_most_once=True).enqueue(1)
-of_django.enqueue(1)
+assert_type(wait(of_django.enqueue(1), timedelta(seconds=1)), Any)
+waited: Coroutine[Any, Any, Any] = await_result(of_django.enqueue(1), 0.5)
 assert_type(of_django.using(max_attempts=3, keep_result=timedelta(hours=1)).enqueue(number=1).return_value, str)
 of_django_with_options.using(job_key="{number}", run_after=datetime.now(UTC)).using(backend="other").enqueue(number=1)
 

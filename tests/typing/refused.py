@@ -41,7 +41,7 @@ from salon_jobs.access.operations import (
     RunForEachStore,
     StopFillingStore,
 )
-from salon_jobs.backend import SalonJobsBackend
+from salon_jobs.backend import SalonJobsBackend, await_result, wait
 from salon_jobs.backend import task as backend_task
 from salon_jobs.brokers.publisher import (
     NOT_SENT,
@@ -297,6 +297,7 @@ get_job("1")  # E
 wrong_record: JobRecord = system.enqueue()  # E
 wrong_error: AttemptError = get_job(1).errors  # E
 wrong_handle: JobHandle = system.enqueue().id  # E
+system.enqueue().wait("5")  # E
 wrong_fan_out: FanOutResult = fan_out(of_store, day=TODAY).id  # E
 wrong_progress: FanOutProgress = fan_out_progress(1).done  # E
 wrong_store: UUID = current_store_id()  # E
@@ -411,6 +412,8 @@ of_django.using(max_attempts="5")  # E
 of_django.using(at_most_once="yes")  # E
 of_django.using(max_attempts=5).enqueue("one")  # E
 
+wait(system.enqueue(), 5)  # E
+await_result("an-id", 5)  # E
 SalonJobsBackend("default")  # E
 job_enqueued.connect("receiver")  # E
 job_started.connect(print, sender_id=1)  # E

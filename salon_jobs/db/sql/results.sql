@@ -4,8 +4,14 @@
 -- The job's errors, which describe its attempts, are read with it; they outlive the job while its result is kept. Each
 -- table is read by itself: a kept plan would join by reading all of a table that was empty when it was made.
 -- Locks: none. Role: worker, operator; web for its store.
+-- A row of an uncommitted transaction is seen by that alone: so a transaction in progress that wrote it is the reader's.
 WITH live AS MATERIALIZED (
-    SELECT j.* FROM salon_jobs_job j
+    SELECT j.*, CASE WHEN t.later < 2147483648
+                     THEN pg_xact_status((t.own + t.later)::text::xid8) = 'in progress' END AS is_uncommitted
+      FROM salon_jobs_job j
+     CROSS JOIN LATERAL (
+        SELECT own, (j.xmin::text::bigint - own) & 4294967295 AS later
+          FROM (SELECT pg_current_xact_id_if_assigned()::text::bigint AS own OFFSET 0) x) t
      WHERE j.id = %(id)s::bigint OR j.public_id = %(public_id)s::uuid
 ), kept AS MATERIALIZED (
     SELECT r.* FROM salon_jobs_job_result r
@@ -13,18 +19,19 @@ WITH live AS MATERIALIZED (
 ), found AS MATERIALIZED (
     SELECT j.id, j.public_id, j.store_id, j.state, j.task, j.queue, j.priority, j.payload, j.run_at, j.created_at,
            j.started_at, j.finished_at, j.reason, j.attempts + (j.state = 'running')::int AS attempts,
-           coalesce(j.leased_by, r.worker_id) AS worker_id, r.value, false AS gone
+           coalesce(j.leased_by, r.worker_id) AS worker_id, r.value, false AS gone, j.is_uncommitted
       FROM live j
       LEFT JOIN kept r ON r.job_id = j.id
      UNION ALL
     SELECT r.job_id, r.public_id, r.store_id, 'succeeded', r.task, r.queue, r.priority, r.payload, r.run_at,
-           r.created_at, r.started_at, r.finished_at, '', r.attempts, r.worker_id, r.value, true
+           r.created_at, r.started_at, r.finished_at, '', r.attempts, r.worker_id, r.value, true, false
       FROM kept r
      WHERE NOT EXISTS (SELECT FROM live)
 )
 SELECT f.id, f.public_id, f.store_id, f.state::text, f.task::text, f.queue::text, f.priority, f.payload::text, f.run_at,
        f.created_at, least(e.first_started_at, f.started_at), f.started_at, f.finished_at, f.reason::text, f.attempts,
-       coalesce(e.worker_ids, '{}') || array_remove(ARRAY[f.worker_id], NULL), f.value::text, coalesce(e.errors, '[]')::text, f.gone
+       coalesce(e.worker_ids, '{}') || array_remove(ARRAY[f.worker_id], NULL), f.value::text, coalesce(e.errors, '[]')::text, f.gone,
+       coalesce(f.is_uncommitted, false)
   FROM found f
  CROSS JOIN LATERAL (
     SELECT min(e.started_at) AS first_started_at, array_agg(e.worker_id ORDER BY e.id) AS worker_ids,
@@ -39,3 +46,8 @@ SELECT f.id, f.public_id, f.store_id, f.state::text, f.task::text, f.queue::text
 -- Read one job by its public id, whatever its store.
 -- Locks: none. Role: web, worker.
 SELECT * FROM salon_jobs_get_result(%(public_id)s)
+
+-- name: sees_all_jobs
+-- Ask whether this role sees the jobs of all stores and of none: the web role, which may not insert, does not.
+-- Locks: none. Role: web, worker.
+SELECT has_table_privilege('salon_jobs_job', 'INSERT')

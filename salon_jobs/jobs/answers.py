@@ -1,0 +1,256 @@
+"""Waiting for the end of a job.
+
+A process that waits names its jobs to the workers, all that are new in one notification, and a worker that ends one of
+them announces it in another, after the commit: a job that nobody awaits costs neither. A waiter also looks by itself,
+first soon and then every few seconds, since notifications may be lost, or not arrive at all behind a pooler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Any, Final
+
+from asgiref.sync import sync_to_async
+from django.apps import apps
+
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.errors import JobCancelled, JobDoesNotExist, JobFailed, OptionInvalid, WaitRefused, WaitTimedOut
+from salon_jobs.core.events import contained
+from salon_jobs.core.records import JobState
+from salon_jobs.core.text import shown
+from salon_jobs.db import statements
+from salon_jobs.db.connections import alias_of
+from salon_jobs.db.notify import CHANNEL, WakeUps
+from salon_jobs.tenancy.active import current_store_id
+
+if TYPE_CHECKING:
+    from salon_jobs.jobs.results import JobRecord
+
+# First word of what names awaited jobs to the workers, by their numbers.
+AWAITED: Final = "awaited"
+_ended: Final = WakeUps("salon_jobs_ended")
+# A payload has at most 7,999 bytes, a number and its space 20.
+_MOST_NAMED: Final = 390
+# All are named again, for workers that have started since, before a worker forgets them; and how many that remembers.
+_NAMED_EVERY_S: Final = 20.0
+_REMEMBERED_S: Final = 60.0
+_MOST_REMEMBERED: Final = 20_000
+# When a waiter looks: first soon, since its job may end before the workers know that somebody waits.
+_FIRST_LOOKS_S: Final = (0.02, 0.05, 0.1, 0.25, 1.0)
+_LOOK_EVERY_S: Final = 5.0
+_DEAF_LOOK_EVERY_S: Final = 0.5
+_LISTENS_ON_FOR_S: Final = 10.0
+
+
+class AwaitedJobs:
+    """The jobs whose end somebody awaits, as far as this worker was told. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._until: dict[int, float] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._until)
+
+    def remember(self, payload: str) -> None:
+        """Remember the jobs that a notification names."""
+        now = time.monotonic()
+        with self._lock:
+            for job_id in filter(str.isdecimal, payload.split()):
+                self._until.pop(int(job_id), None)
+                self._until[int(job_id)] = now + _REMEMBERED_S
+            while (first := next(iter(self._until), None)) is not None and (
+                self._until[first] < now or len(self._until) > _MOST_REMEMBERED
+            ):
+                del self._until[first]
+
+    def holds(self, job_ids: Iterable[int]) -> bool:
+        return not self._until.keys().isdisjoint(job_ids)
+
+    def announce(self, job_ids: Iterable[int], *, using: str) -> None:
+        """Tell those who wait that these jobs have ended. The connection must be idle; its errors are only logged."""
+        with self._lock:
+            ended = [str(job_id) for job_id in job_ids if self._until.pop(job_id, None) is not None]
+        with contained("the ends of %s awaited jobs were not announced", len(ended)):
+            for start in range(0, len(ended), _MOST_NAMED):
+                _ended.notify(using, " ".join(ended[start : start + _MOST_NAMED]))
+
+
+awaited: Final = AwaitedJobs()
+
+
+class Waiters:
+    """All that wait in this process, and the one connection by which they hear of ends. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._wakes: dict[str, set[Callable[[], object]]] = {}
+        self._unnamed: dict[str, None] = {}
+        self._listener: Any = None
+        self._left_at = self._named_at = 0.0
+
+    @contextmanager
+    def waiting(self, job_id: int, wake: Callable[[], object]) -> Generator[None]:
+        """Have ``wake`` called when the job may have ended."""
+        with self._lock:
+            self._wakes.setdefault(str(job_id), set()).add(wake)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._wakes[str(job_id)].discard(wake)
+                if not self._wakes[str(job_id)]:
+                    del self._wakes[str(job_id)]
+                self._left_at = time.monotonic()
+
+    def name(self, job_id: int, *, using: str) -> None:
+        """Name the job to the workers now, and now and then, and listen to their answers."""
+        if not conf.listen:
+            return
+        with self._lock:
+            self._unnamed[str(job_id)] = None
+            if self._listener is None or not self._listener.is_alive:
+                new_listener = apps.get_app_config("salon_jobs").new_listener  # type: ignore[attr-defined]
+                self._listener = new_listener(_ended.channel, self._wake, using=using, send=self._naming)
+                self._listener.start()
+            self._listener.send_soon()
+
+    @property
+    def listening(self) -> bool:
+        """Whether announcements arrive."""
+        listener = self._listener
+        return listener is not None and listener.listening is True
+
+    def _naming(self) -> str:
+        """Return the statement that names the jobs not named yet; stop listening if nobody has waited for a while."""
+        now = time.monotonic()
+        with self._lock:
+            if now - self._named_at > _NAMED_EVERY_S:
+                self._unnamed, self._named_at = dict.fromkeys(self._wakes), now
+            ids = list(self._unnamed)[:_MOST_NAMED]
+            for job_id in ids:
+                del self._unnamed[job_id]
+            if self._listener is not None and not self._wakes and now - self._left_at > _LISTENS_ON_FOR_S:
+                self._listener.stop()
+                self._listener = None
+        return f"NOTIFY {CHANNEL}, '{AWAITED} {' '.join(ids)}'" if ids else ""
+
+    def _wake(self, payload: str) -> None:
+        """Wake those who wait for the jobs in a payload; all of them after a (re)connect, which has none."""
+        with self._lock:
+            named = payload.split() if payload else list(self._wakes)
+            if not payload:
+                self._named_at = 0.0
+            wakes = [wake for job_id in named for wake in self._wakes.get(job_id, ())]
+        for wake in wakes:
+            with suppress(RuntimeError):  # its event loop is closed
+                wake()
+
+
+_waiters = Waiters()
+
+
+def _wait_anew() -> None:
+    """Begin without the parent's listener and its connection, which a fork copies and must not touch."""
+    global _waiters  # noqa: PLW0603 - one a process
+    _waiters = Waiters()
+
+
+os.register_at_fork(after_in_child=_wait_anew)
+
+
+class Wait:
+    """One wait for the end of a job, for at most ``timeout`` (seconds, or a timedelta)."""
+
+    def __init__(
+        self, job_id: int, read: Callable[[], JobRecord | None], timeout: timedelta | float, *, by_public_id: bool
+    ) -> None:
+        """Prepare; ``read`` returns the job, or None if it is gone, or not to be seen unless by its public ID.
+
+        Raises OptionInvalid.
+        """
+        try:
+            self._timeout_s = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
+        except (TypeError, ValueError) as error:
+            raise OptionInvalid(f"timeout must be a timedelta or seconds, not {shown(timeout)}") from error
+        self._until = time.monotonic() + self._timeout_s
+        self._job_id, self._read = job_id, read
+        self._pauses = chain(_FIRST_LOOKS_S, repeat(_LOOK_EVERY_S))
+        # Whether None means that it is gone, and whether the workers were told of this wait.
+        self._is_seen, self._is_named = by_public_id, False
+        self._value: Any = None
+
+    def run(self) -> Any:
+        """Block until the job has ended; return what it returned. Raises what ``look`` does."""
+        woken = threading.Event()
+        with _waiters.waiting(self._job_id, woken.set):
+            while (pause_s := self.look()) is not None:
+                woken.wait(pause_s)
+                woken.clear()
+        return self._value
+
+    async def arun(self) -> Any:
+        """Do the same from a coroutine, which looks by the thread that its other queries use."""
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+        look = sync_to_async(self.look)
+        with _waiters.waiting(self._job_id, lambda: loop.call_soon_threadsafe(woken.set)):
+            while (pause_s := await look()) is not None:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(woken.wait(), pause_s)
+                woken.clear()
+        return self._value
+
+    def look(self) -> float | None:
+        """Return in how many seconds to look again, or None if the job has succeeded.
+
+        Raises JobFailed, JobCancelled, WaitTimedOut, WaitRefused, JobDoesNotExist.
+        """
+        using = alias_of(None)
+        if _waiters.listening:  # else after the first look, for which many a job has ended
+            self._name(using)
+        record = self._read()
+        if record is None:
+            # Only a job that succeeded is deleted at its end. One of another store is never seen.
+            if self._is_seen or current_store_id() is not None or statements.rows("sees_all_jobs", using=using)[0][0]:
+                return None
+            raise JobDoesNotExist(
+                f"job {self._job_id} cannot be seen: with roles, wait for a store's job as that store, and for one "
+                "without a store by its result: declare its task with keep_result, or use django.tasks"
+            )
+        self._is_seen = True
+        last = record.errors[-1] if record.errors else None
+        match record.state:
+            case JobState.SUCCEEDED:
+                self._value = record.value
+                return None
+            case JobState.FAILED:
+                error_class, message = (last.error_class, last.message) if last else ("", record.reason)
+                text = f"job {record.id} of task {record.task!r} failed: {error_class}: {message}"
+                raise JobFailed(text, error_class=error_class, message=message)
+            case JobState.CANCELLED:
+                raise JobCancelled(
+                    f"job {record.id} of task {record.task!r} was cancelled: {record.reason}", reason=record.reason
+                )
+        if record.is_uncommitted:
+            raise WaitRefused(
+                f"this transaction has enqueued job {record.id}, which can begin only after the commit: waiting for it "
+                "here would never end. Wait after the transaction, or enqueue outside of it"
+            )
+        left_s = self._until - time.monotonic()
+        if left_s <= 0:
+            raise WaitTimedOut(f"job {record.id} is still {record.state} after {self._timeout_s:g} s")
+        self._name(using)
+        longest_s = _LOOK_EVERY_S if _waiters.listening else _DEAF_LOOK_EVERY_S
+        return min(left_s, next(self._pauses), longest_s)
+
+    def _name(self, using: str) -> None:
+        if not self._is_named:
+            self._is_named = True
+            _waiters.name(self._job_id, using=using)

@@ -1,0 +1,208 @@
+"""Tests of waiting for the end of a job: what it returns or raises, what wakes it, and what it leaves alone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.db import connections, transaction
+
+from salon_jobs import Discard, current_job, tenant_context
+from salon_jobs.backend import await_result, wait
+from salon_jobs.core.errors import JobCancelled, JobDoesNotExist, JobFailed, OptionInvalid, WaitRefused, WaitTimedOut
+from salon_jobs.core.records import EnqueueAction
+from salon_jobs.jobs import JobHandle, answers
+from salon_jobs.jobs.answers import AwaitedJobs, awaited
+from tests import tasks
+from tests.backend import calls
+from tests.e2e.worker_process import eventually
+from tests.support import run_due, seen, working
+from tests.tasks import Hooks
+
+LISTENERS = (
+    "SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+    " AND query ~ 'LISTEN .salon_jobs_ended|NOTIFY salon_jobs_job, .awaited'"
+)
+
+
+@pytest.fixture(autouse=True)
+def looking_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Leave waiting to notifications, and each test without a listener of another."""
+    monkeypatch.setattr(answers, "_LISTENS_ON_FOR_S", 0.0)
+    monkeypatch.setattr(answers, "_FIRST_LOOKS_S", (60.0,))
+    monkeypatch.setattr(answers, "_DEAF_LOOK_EVERY_S", 60.0)
+    yield
+    eventually(lambda: answers._waiters._listener is None)
+
+
+def on_a_thread(handle: JobHandle) -> Any:
+    """Wait on a thread of its own; return what the job returned, or the kind and the text of what was raised."""
+    try:
+        return handle.wait(timedelta(seconds=20))
+    except (JobFailed, JobCancelled) as error:
+        return type(error), str(error)
+    finally:
+        connections.close_all()
+
+
+async def closing(work: Coroutine[Any, Any, Any]) -> Any:
+    try:
+        return await work
+    finally:
+        await sync_to_async(connections.close_all)()
+
+
+def test_ends_of_all_kinds_wake_threads_and_coroutines_by_one_connection(
+    process_id: int, hooks: Hooks, stores: list[UUID]
+) -> None:
+    known = threading.Event()
+
+    def when_awaited(result: Any) -> Any:
+        known.wait(20)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    hooks.system = lambda note="": when_awaited(
+        {"returned": {"note": note}, "failed": ValueError("no such card"), "discarded": Discard("gone")}[note]
+    )
+    hooks.store = lambda **_: when_awaited(None)
+    handles = [
+        tasks.kept_result.enqueue(note="returned"),
+        tasks.system.enqueue(note="returned"),
+        tasks.in_store.enqueue(store_id=stores[0]),
+        tasks.system.using(max_attempts=1).enqueue(note="failed"),
+        tasks.kept_result.enqueue(note="discarded"),
+    ]
+    task, discarded = ("test-system", "test-kept-result")
+    ends = [
+        {"note": "returned"},
+        None,
+        None,
+        (JobFailed, f"job {handles[3].id} of task {task!r} failed: builtins.ValueError: no such card"),
+        (JobCancelled, f"job {handles[4].id} of task {discarded!r} was cancelled: discarded: gone"),
+    ]
+
+    async def await_all() -> list[Any]:
+        waits = [asyncio.ensure_future(handle.await_result(20)) for handle in handles]
+        await asyncio.to_thread(eventually, lambda: all(awaited.holds([handle.id]) for handle in handles))
+        known.set()
+        ended = await asyncio.gather(*waits, return_exceptions=True)
+        return [(type(end), str(end)) if isinstance(end, Exception) else end for end in ended]
+
+    with working(process_id, 5), ThreadPoolExecutor(5) as threads:
+        waits = [threads.submit(on_a_thread, handle) for handle in handles]
+        assert asyncio.run(closing(await_all())) == ends
+        assert [each.result() for each in waits] == ends
+        assert len(seen(LISTENERS)) == 1
+    assert not awaited
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_a_lost_notification_is_made_up_for_by_looking(
+    process_id: int, hooks: Hooks, settings: Any, monkeypatch: pytest.MonkeyPatch, listens: bool
+) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "LISTEN": listens}
+    monkeypatch.setattr(AwaitedJobs, "announce", lambda *_, **__: None)
+    monkeypatch.setattr(answers, "_FIRST_LOOKS_S", ())
+    monkeypatch.setattr(answers, "_LOOK_EVERY_S" if listens else "_DEAF_LOOK_EVERY_S", 0.2)
+    handle = tasks.kept_result.enqueue()
+    with working(process_id):
+        assert handle.wait(20) is None
+    awaited._until.clear()
+
+
+def test_what_has_ended_needs_no_listener_and_what_lasts_times_out(process_id: int, hooks: Hooks) -> None:
+    hooks.system = lambda **_: 7
+    kept, plain, waiting = tasks.kept_result.enqueue(), tasks.system.enqueue(), tasks.system
+    run_due(process_id)
+    with transaction.atomic():
+        assert (kept.wait(0), plain.wait(0)) == (7, None)
+    assert answers._waiters._listener is None
+    with pytest.raises(WaitTimedOut, match=r"is still queued after 0\.01 s"):
+        waiting.enqueue().wait(0.01)
+    for nonsense in ("soon", None):
+        with pytest.raises(OptionInvalid, match="timeout must be a timedelta or seconds"):
+            kept.wait(nonsense)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("inside", [nullcontext, transaction.atomic])
+def test_waiting_is_refused_inside_the_transaction_that_enqueued_and_in_no_other(
+    process_id: int, inside: Callable[[], Any]
+) -> None:
+    with transaction.atomic(), ThreadPoolExecutor(1) as elsewhere:
+        with inside():
+            own = tasks.kept_result.enqueue()
+        committed = elsewhere.submit(lambda: tasks.keyed_system.enqueue(note="x")).result()
+        elsewhere.submit(connections.close_all).result()
+        with pytest.raises(WaitRefused, match=f"this transaction has enqueued job {own.id}, .* would never end"):
+            own.wait(20)
+        with pytest.raises(WaitTimedOut):
+            committed.wait(0)
+        assert own.refresh().is_uncommitted
+        assert tasks.keyed_system.enqueue(note="x").action is EnqueueAction.REPLACED
+        with pytest.raises(WaitRefused):
+            committed.wait(0)
+    assert not own.refresh().is_uncommitted
+
+
+def test_with_roles_one_waits_for_what_its_role_and_store_may_see(
+    process_id: int, hooks: Hooks, stores: list[UUID], settings: Any
+) -> None:
+    hooks.system = lambda **_: 3
+    hooks.store = lambda **_: 4
+    of_store, kept, system = (
+        tasks.in_store.enqueue(store_id=stores[0]),
+        tasks.kept_result_in_store.enqueue(store_id=stores[0]),
+        tasks.kept_result.enqueue(),
+    )
+    of_django = calls.add.enqueue(1, 2)
+    run_due(process_id)
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "DATABASE": "web"}
+    assert wait(of_django, 0) == asyncio.run(closing(await_result(of_django, 0))) == 3
+    for unseen in (of_store, kept, system):
+        with pytest.raises(JobDoesNotExist, match="cannot be seen: with roles, wait for a store's job as that store"):
+            unseen.wait(0)
+    with tenant_context(stores[0]):
+        assert (of_store.wait(0), kept.wait(0)) == (None, 4)
+
+
+def test_a_fork_listens_anew(process_id: int, hooks: Hooks) -> None:
+    go_on = threading.Event()
+
+    def when_awaited(note: str) -> str:
+        eventually(lambda: awaited.holds([current_job().id]))
+        go_on.wait(20)
+        return note
+
+    hooks.system = when_awaited
+    with working(process_id), ThreadPoolExecutor(1) as threads:
+        first = threads.submit(on_a_thread, tasks.kept_result.enqueue(note="before"))
+        eventually(lambda: answers._waiters._listener is not None and answers._waiters._listener.listening)
+        if not (child := os.fork()):
+            os._exit(answers._waiters._listener is not None)
+        assert os.waitpid(child, 0)[1] == 0
+        go_on.set()
+        assert first.result() == "before"
+        assert on_a_thread(tasks.kept_result.enqueue(note="after")) == "after"
+
+
+def test_a_worker_remembers_a_bounded_number_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "_MOST_REMEMBERED", 3)
+    jobs = AwaitedJobs()
+    jobs.remember("awaited 1 2 x -3 ²")
+    jobs.remember("awaited 1 4 5")
+    assert not jobs.holds([2])
+    assert all(jobs.holds([job_id]) for job_id in (1, 4, 5))
+    monkeypatch.setattr(answers, "_REMEMBERED_S", -1.0)
+    jobs.remember("awaited 1 4 5")
+    assert not jobs
