@@ -1,5 +1,6 @@
 -- The database roles migrator, worker_runtime, worker_fanout_owner, app, jobs_operator, invitation_cleanup_owner.
--- Idempotent, in one transaction. Run it as superuser, connected to the application's database, before `migrate`:
+-- Idempotent, in one transaction. Run it before `migrate`, connected to the application's database, as superuser or as
+-- its owner with CREATEROLE. Unless a superuser runs it, passwords are in the server's log if that logs statements:
 --     MIGRATOR_PASSWORD=… WORKER_RUNTIME_PASSWORD=… APP_PASSWORD=… JOBS_OPERATOR_PASSWORD=… psql -d DATABASE -f THIS_FILE
 -- A role that other databases use is refused unless you give -v share_roles=on, and is never altered.
 -- An existing password is kept unless you give -v change_passwords=on.
@@ -9,10 +10,21 @@
 BEGIN;
 SET LOCAL search_path = pg_catalog;
 SET LOCAL client_min_messages = warning;
-SET LOCAL log_statement = 'none';
-SET LOCAL log_min_duration_statement = -1;
-SET LOCAL log_min_error_statement = panic;
-LOCK TABLE pg_authid IN SHARE ROW EXCLUSIVE MODE;
+DO $sql$
+BEGIN
+    IF current_setting('is_superuser') = 'on' THEN
+        SET LOCAL log_statement = 'none';
+        SET LOCAL log_min_duration_statement = -1;
+        SET LOCAL log_min_error_statement = panic;
+        LOCK TABLE pg_authid IN SHARE ROW EXCLUSIVE MODE;
+    ELSE
+        PERFORM pg_advisory_xact_lock(7218490215);
+        IF current_setting('server_version_num')::integer >= 160000 THEN
+            SET LOCAL createrole_self_grant = '';
+        END IF;
+    END IF;
+END
+$sql$;
 
 CREATE OR REPLACE FUNCTION pg_temp.databases_of(name_of_role name, with_memberships boolean)
 RETURNS SETOF name LANGUAGE sql STABLE SET search_path = pg_catalog AS $sql$
@@ -45,11 +57,58 @@ RETURNS TABLE (granted name, grantor name) LANGUAGE sql STABLE SET search_path =
      WHERE member.rolname = name_of_role AND granted.rolname = ANY (granted_roles)
 $sql$;
 
+CREATE OR REPLACE PROCEDURE pg_temp.join_roles(names name[])
+LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
+DECLARE
+    each name;
+    owner name := (SELECT pg_get_userbyid(datdba) FROM pg_database
+                    WHERE datname = current_database() AND NOT pg_has_role(datdba, 'USAGE'));
+BEGIN
+    IF owner IS NOT NULL THEN
+        RAISE insufficient_privilege USING
+            MESSAGE = format('database %s belongs to %s', current_database(), owner),
+            DETAIL = format('connect as its owner, or run: ALTER DATABASE %I OWNER TO %I', current_database(), current_user);
+    END IF;
+    FOR each IN
+        SELECT rolname FROM pg_roles
+         WHERE (rolname = ANY (names) OR oid IN (SELECT nspowner FROM pg_namespace WHERE nspname = 'public'))
+           AND NOT rolsuper AND NOT pg_has_role(oid, 'USAGE')
+    LOOP
+        EXECUTE format('GRANT %I TO CURRENT_USER', each)
+            || CASE WHEN current_setting('server_version_num')::integer >= 160000
+                    THEN ' WITH INHERIT TRUE, SET TRUE' ELSE '' END;
+        PERFORM set_config('salon_jobs.joined',
+                           concat_ws(',', nullif(current_setting('salon_jobs.joined', true), ''), quote_ident(each)), true);
+    END LOOP;
+END
+$sql$;
+
+CREATE OR REPLACE PROCEDURE pg_temp.leave_roles()
+LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
+DECLARE
+    joined text := nullif(current_setting('salon_jobs.joined', true), '');
+BEGIN
+    IF joined IS NOT NULL THEN
+        EXECUTE format('REVOKE %s FROM CURRENT_USER', joined);
+        PERFORM set_config('salon_jobs.joined', '', true);
+    END IF;
+END
+$sql$;
+
+CREATE OR REPLACE FUNCTION pg_temp.verifier(name_of_role name)
+RETURNS text LANGUAGE plpgsql STABLE SET search_path = pg_catalog AS $sql$
+BEGIN
+    IF current_setting('is_superuser') = 'on' THEN
+        RETURN (SELECT rolpassword FROM pg_authid WHERE rolname = name_of_role);
+    END IF;
+    RETURN (SELECT rolpassword FROM pg_roles WHERE rolname = name_of_role);
+END
+$sql$;
+
 CREATE OR REPLACE FUNCTION pg_temp.sets_password(name_of_role name)
 RETURNS boolean LANGUAGE sql STABLE SET search_path = pg_catalog AS $sql$
     SELECT current_setting('salon_jobs.change_passwords', true) IS NOT DISTINCT FROM 'on'
-        OR (pg_temp.other_databases(name_of_role) IS NULL
-            AND NOT EXISTS (SELECT FROM pg_authid WHERE rolname = name_of_role AND rolpassword IS NOT NULL))
+        OR (pg_temp.other_databases(name_of_role) IS NULL AND pg_temp.verifier(name_of_role) IS NULL)
 $sql$;
 
 CREATE OR REPLACE PROCEDURE pg_temp.require_password(variable text, psql_variable text, is_missing boolean)
@@ -79,7 +138,7 @@ BEGIN
           AND database NOT IN (SELECT pg_temp.databases_of(name_of_role, false)) THEN
         fault := format('role %s is already used in another database: %s', name_of_role, others);
         otherwise := ', or share it: -v share_roles=on.';
-    ELSIF EXISTS (SELECT FROM pg_roles WHERE rolname = name_of_role AND NOT string_to_array(attributes, ' ') <@
+    ELSIF EXISTS (SELECT FROM pg_roles WHERE rolname = name_of_role AND NOT string_to_array(attributes, ' ') <@ array_append(
 ARRAY[CASE WHEN rolcanlogin THEN 'LOGIN' ELSE 'NOLOGIN' END,
              CASE WHEN rolinherit THEN 'INHERIT' ELSE 'NOINHERIT' END,
              CASE WHEN rolbypassrls THEN 'BYPASSRLS' ELSE 'NOBYPASSRLS' END,
@@ -87,7 +146,7 @@ ARRAY[CASE WHEN rolcanlogin THEN 'LOGIN' ELSE 'NOLOGIN' END,
              CASE WHEN rolcreatedb THEN 'CREATEDB' ELSE 'NOCREATEDB' END,
              CASE WHEN rolcreaterole THEN 'CREATEROLE' ELSE 'NOCREATEROLE' END,
              CASE WHEN rolreplication THEN 'REPLICATION' ELSE 'NOREPLICATION' END]
-         ) THEN
+         , 'BYPASSRLS')) THEN
         fault := also || 'would have to be altered';
         otherwise := format(', or run: ALTER ROLE %I %s;', name_of_role, attributes);
     ELSIF EXISTS (SELECT FROM pg_temp.memberships(name_of_role, granted_roles)) THEN
@@ -108,7 +167,9 @@ DECLARE
     others text := (
         SELECT string_agg(rolname, ', ' ORDER BY rolname) FROM pg_roles
          WHERE NOT rolsuper AND rolname <> 'pg_database_owner' AND rolname <> ALL (roles)
-           AND oid IN (SELECT nspowner FROM pg_namespace WHERE nspname = 'public'
+           AND oid IN (SELECT nspowner FROM pg_namespace
+                        WHERE nspname = 'public'
+                          AND (current_setting('is_superuser') = 'on' OR NOT pg_has_role(nspowner, 'USAGE'))
                         UNION ALL
                        SELECT relowner FROM pg_class WHERE relname = 'salon_jobs_job' AND relkind = 'r'));
 BEGIN
@@ -122,12 +183,36 @@ $sql$;
 
 CREATE OR REPLACE PROCEDURE pg_temp.make_role(name_of_role name, attributes text)
 LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
+DECLARE
+    changes text[];
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = name_of_role) THEN
         EXECUTE format('CREATE ROLE %I', name_of_role);
     END IF;
-    IF pg_temp.other_databases(name_of_role) IS NULL THEN
-        EXECUTE format('ALTER ROLE %I %s', name_of_role, attributes);
+    IF pg_temp.other_databases(name_of_role) IS NOT NULL THEN
+        RETURN;
+    END IF;
+    -- Only what differs: the server lets nobody but superusers say NOSUPERUSER.
+    SELECT array_agg(word) INTO changes
+      FROM pg_roles, unnest(string_to_array(attributes, ' ')) AS word
+     WHERE rolname = name_of_role AND word <> ALL (
+ARRAY[CASE WHEN rolcanlogin THEN 'LOGIN' ELSE 'NOLOGIN' END,
+             CASE WHEN rolinherit THEN 'INHERIT' ELSE 'NOINHERIT' END,
+             CASE WHEN rolbypassrls THEN 'BYPASSRLS' ELSE 'NOBYPASSRLS' END,
+             CASE WHEN rolsuper THEN 'SUPERUSER' ELSE 'NOSUPERUSER' END,
+             CASE WHEN rolcreatedb THEN 'CREATEDB' ELSE 'NOCREATEDB' END,
+             CASE WHEN rolcreaterole THEN 'CREATEROLE' ELSE 'NOCREATEROLE' END,
+             CASE WHEN rolreplication THEN 'REPLICATION' ELSE 'NOREPLICATION' END]
+     );
+    IF changes <> '{BYPASSRLS}' THEN
+        EXECUTE format('ALTER ROLE %I %s', name_of_role, array_to_string(array_remove(changes, 'BYPASSRLS'), ' '));
+    END IF;
+    IF 'BYPASSRLS' = ANY (changes) THEN
+        BEGIN
+            EXECUTE format('ALTER ROLE %I BYPASSRLS', name_of_role);
+        EXCEPTION WHEN insufficient_privilege THEN
+            NULL; -- Without it, policies show the role all rows.
+        END;
     END IF;
 END
 $sql$;
@@ -204,13 +289,14 @@ CALL pg_temp.guard_role('invitation_cleanup_owner', 'NOLOGIN BYPASSRLS NOSUPERUS
 CALL pg_temp.guard_database(ARRAY['migrator', 'worker_runtime', 'worker_fanout_owner', 'app', 'jobs_operator', 'invitation_cleanup_owner']::name[]);
 
 -- Role migrator: owns the schema; runs migrations and nothing else.
-CALL pg_temp.make_role('migrator', 'LOGIN NOINHERIT NOBYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION');
 SELECT pg_temp.sets_password('migrator') AS sets_password \gset
+CALL pg_temp.make_role('migrator', 'LOGIN NOINHERIT NOBYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION');
 \if :sets_password
     ALTER ROLE "migrator" PASSWORD :'migrator_password';
 \else
     \echo 'kept the password of role migrator; -v change_passwords=on changes it'
 \endif
+CALL pg_temp.join_roles(ARRAY['migrator']::name[]);
 CREATE SCHEMA IF NOT EXISTS public;
 ALTER SCHEMA public OWNER TO "migrator";
 REVOKE ALL ON SCHEMA public FROM PUBLIC;
@@ -220,8 +306,8 @@ ALTER DEFAULT PRIVILEGES FOR ROLE "migrator" REVOKE EXECUTE ON FUNCTIONS FROM PU
 ALTER DEFAULT PRIVILEGES FOR ROLE "migrator" REVOKE USAGE ON TYPES FROM PUBLIC;
 
 -- Role worker_runtime: worker, scheduler, relay and consumer; business rows under row-level security, owns nothing.
-CALL pg_temp.make_role('worker_runtime', 'LOGIN INHERIT NOBYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION');
 SELECT pg_temp.sets_password('worker_runtime') AS sets_password \gset
+CALL pg_temp.make_role('worker_runtime', 'LOGIN INHERIT NOBYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION');
 \if :sets_password
     ALTER ROLE "worker_runtime" PASSWORD :'worker_runtime_password';
 \else
@@ -239,13 +325,14 @@ ALTER DEFAULT PRIVILEGES FOR ROLE "migrator" IN SCHEMA "public"
 
 -- Role worker_fanout_owner: owns the function that lists the stores; nobody logs in as it.
 CALL pg_temp.make_role('worker_fanout_owner', 'NOLOGIN BYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION PASSWORD NULL');
+CALL pg_temp.join_roles(ARRAY['worker_fanout_owner']::name[]);
 CALL pg_temp.grant_owner('worker_fanout_owner', 'migrator');
 GRANT USAGE ON SCHEMA public TO "worker_fanout_owner";
 ALTER DEFAULT PRIVILEGES FOR ROLE "worker_fanout_owner" REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC;
 
 -- Role app: the web application; business rows under row-level security, owns nothing.
-CALL pg_temp.make_role('app', 'LOGIN INHERIT NOBYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION');
 SELECT pg_temp.sets_password('app') AS sets_password \gset
+CALL pg_temp.make_role('app', 'LOGIN INHERIT NOBYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION');
 \if :sets_password
     ALTER ROLE "app" PASSWORD :'app_password';
 \else
@@ -262,8 +349,8 @@ ALTER DEFAULT PRIVILEGES FOR ROLE "migrator" IN SCHEMA "public"
     GRANT USAGE, SELECT ON SEQUENCES TO "app";
 
 -- Role jobs_operator: operators see and change the jobs and messages of all stores; no business table.
-CALL pg_temp.make_role('jobs_operator', 'LOGIN INHERIT NOBYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION');
 SELECT pg_temp.sets_password('jobs_operator') AS sets_password \gset
+CALL pg_temp.make_role('jobs_operator', 'LOGIN INHERIT NOBYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION');
 \if :sets_password
     ALTER ROLE "jobs_operator" PASSWORD :'jobs_operator_password';
 \else
@@ -278,8 +365,10 @@ CALL pg_temp.on_database('ALTER ROLE "jobs_operator" IN', 'SET random_page_cost 
 
 -- Role invitation_cleanup_owner: owns one narrow function; nobody logs in as it.
 CALL pg_temp.make_role('invitation_cleanup_owner', 'NOLOGIN BYPASSRLS NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION PASSWORD NULL');
+CALL pg_temp.join_roles(ARRAY['invitation_cleanup_owner']::name[]);
 CALL pg_temp.grant_owner('invitation_cleanup_owner', 'migrator');
 GRANT USAGE ON SCHEMA public TO "invitation_cleanup_owner";
 ALTER DEFAULT PRIVILEGES FOR ROLE "invitation_cleanup_owner" REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC;
 
+CALL pg_temp.leave_roles();
 COMMIT;

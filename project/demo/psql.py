@@ -25,7 +25,8 @@ def main(options: list[str]) -> int:
     try:
         with _server() as server:
             demo = server.finished_database()
-            return _psql(demo.bootstrap_url if demo else server.superuser_url, options)
+            path = f"/{demo.name}" if demo else urlsplit(server.superuser_url).path
+            return _psql(urlunsplit(urlsplit(server.superuser_url)._replace(path=path)), options)
     except (ServerFailed, psycopg.Error) as error:
         sys.stderr.write(f"{error}\n")
         return 2

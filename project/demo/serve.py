@@ -13,7 +13,7 @@ from typing import Final
 from rich.console import Console
 
 from project.demo.processes import DemoFailed, Processes
-from project.demo.server import DemoDatabase
+from project.demo.server import DemoDatabase, all_rows
 from project.demo.steps import bootstrap, worker_environment
 from project.local.nats import NatsServer
 from project.local.ports import free_port
@@ -42,7 +42,7 @@ def create(database: DemoDatabase) -> None:
     with tempfile.TemporaryDirectory(prefix="salon_demo_") as logs, Processes(Path(logs)) as processes:
         bootstrap(processes, database)
         processes.run("migrate", environment={"DATABASE_URL_MIGRATOR": database.url("migrator")})
-    with database.connect() as connection:
+    with database.connect() as connection, all_rows(connection):
         load(connection, make_demo_data(DemoInstants.at(datetime.now(UTC))))
 
 
@@ -95,14 +95,14 @@ def _start(processes: Processes, address: str, web: Mapping[str, str], worker: M
 
 def _stores(database: DemoDatabase) -> list[str]:
     """Return the options of commands that name some stores."""
-    with database.connect() as connection:
+    with database.connect() as connection, all_rows(connection):
         rows = connection.execute("SELECT id FROM public.store ORDER BY id LIMIT %s", [_STORES]).fetchall()
     return [text for (store,) in rows for text in ("--store", str(store))]
 
 
 def _prepare(processes: Processes, database: DemoDatabase, web: Mapping[str, str], stores: Sequence[str]) -> None:
     """Pause a queue with jobs, let jobs succeed and fail, and park a message; only once per database."""
-    with database.connect() as connection:
+    with database.connect_operator() as connection:
         query = "SELECT EXISTS (SELECT FROM public.salon_jobs_limit WHERE name = %s)"
         if connection.execute(query, [_PAUSED]).fetchall()[0][0]:
             return

@@ -19,12 +19,16 @@ from project.local.postgres_install import server_account
 HOME: Final = settings.BASE_DIR / ".demo"
 _PREFIX: Final = "salon_demo_"
 _FINISHED: Final = "the data of the salon_jobs demo is complete here"
+_ADMINISTRATOR: Final = "administrator"
 _ROLES: Final = ("migrator", "web", "worker", "operator")
 
 
 @dataclass(frozen=True, slots=True)
 class DemoDatabase:
-    """One database and its URL for each role; ``shares_roles``: passwords are known, so others may use them."""
+    """One database and its URL for each role; ``shares_roles``: passwords are known, so others may use them.
+
+    ``bootstrap_url`` logs in as a superuser, or as who owns the database and may create roles.
+    """
 
     bootstrap_url: str
     passwords: dict[str, str]
@@ -41,8 +45,12 @@ class DemoDatabase:
         return urlunsplit(parts._replace(netloc=f"{user}:{password}@{parts.netloc.rpartition('@')[2]}"))
 
     def connect(self) -> psycopg.Connection[Any]:
-        """Connect as the superuser, outside any transaction, with the time zone UTC."""
+        """Connect by ``bootstrap_url``, outside any transaction, with the time zone UTC."""
         return psycopg.connect(self.bootstrap_url, autocommit=True, options="-c timezone=UTC")
+
+    def connect_operator(self) -> psycopg.Connection[Any]:
+        """Connect as the operator, who sees all jobs and messages, outside any transaction."""
+        return psycopg.connect(self.url("operator"), autocommit=True)
 
     def mark_finished(self) -> None:
         """Record that the data is complete here, so that ``--serve`` can use it."""
@@ -61,6 +69,8 @@ class DemoServer:
 
     superuser_url: str
     ours: bool
+    # Of our own server, as those that managed services give.
+    administrator_url: str | None = None
 
     @contextmanager
     def database(self) -> Iterator[DemoDatabase]:
@@ -70,6 +80,7 @@ class DemoServer:
             for old in self._names(connection) if self.ours else ():
                 connection.execute(_drop(old))
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+            self._hand_over(connection, name)
         try:
             yield self._database(name)
         finally:
@@ -83,13 +94,20 @@ class DemoServer:
             return None
         with self._connect() as connection:
             names = self._names(connection, remark=_FINISHED)
+            for name in names:
+                self._hand_over(connection, name)
         return self._database(names[0]) if names else None
 
     def _database(self, name: str) -> DemoDatabase:
-        url = urlunsplit(urlsplit(self.superuser_url)._replace(path=f"/{name}"))
+        url = urlunsplit(urlsplit(self.administrator_url or self.superuser_url)._replace(path=f"/{name}"))
         given: dict[str, str] = settings.SALON_JOBS["ROLE_PASSWORDS"]
         passwords = {role: given.get(role) or secrets.token_urlsafe(24) for role in _ROLES}
         return DemoDatabase(url, passwords, shares_roles=not self.ours and all(map(given.get, _ROLES)))
+
+    def _hand_over(self, connection: psycopg.Connection[Any], database: str) -> None:
+        if self.administrator_url:
+            owner = sql.SQL("ALTER DATABASE {} OWNER TO {}").format(*map(sql.Identifier, (database, _ADMINISTRATOR)))
+            connection.execute(owner)
 
     def _connect(self) -> psycopg.Connection[Any]:
         return psycopg.connect(self.superuser_url, autocommit=True)
@@ -117,7 +135,49 @@ def demo_server() -> Iterator[DemoServer]:
     with EmbeddedPostgres(home=home) as server:
         if home is not None:
             (home / ".gitignore").write_text("*\n")
-        yield DemoServer(server.url, ours=True)
+        yield DemoServer(server.url, ours=True, administrator_url=_administrator(server.url))
+
+
+def _administrator(superuser_url: str) -> str:
+    """Make a role that is no superuser, and may create roles and alter those that are there; return its URL."""
+    name, password = sql.Identifier(_ADMINISTRATOR), secrets.token_urlsafe(24)
+    roles = settings.SALON_JOBS["ROLES"]
+    ours = [*(roles[key] for key in roles if key != "extra_owners"), *roles["extra_owners"]]
+    with psycopg.connect(superuser_url, autocommit=True) as connection:
+        query = "SELECT rolname FROM pg_roles WHERE rolname = ANY (%s)"
+        there = [row[0] for row in connection.execute(query, [[_ADMINISTRATOR, *ours]]).fetchall()]
+        if _ADMINISTRATOR not in there:
+            connection.execute(sql.SQL("CREATE ROLE {} LOGIN CREATEROLE CREATEDB").format(name))
+        connection.execute(sql.SQL("ALTER ROLE {} PASSWORD {}").format(name, sql.Literal(password)))
+        for role in set(there) - {_ADMINISTRATOR}:
+            grant = sql.SQL("GRANT {} TO {} WITH ADMIN TRUE, INHERIT FALSE, SET FALSE")
+            connection.execute(grant.format(sql.Identifier(role), name))
+    parts = urlsplit(superuser_url)
+    return urlunsplit(parts._replace(netloc=f"{_ADMINISTRATOR}:{password}@{parts.netloc.rpartition('@')[2]}"))
+
+
+@contextmanager
+def all_rows(connection: psycopg.Connection[Any]) -> Iterator[None]:
+    """Inside, in one transaction, see and load the rows of all stores.
+
+    A role that is no superuser does that as a member of the tables' owner, on whom row-level security is not forced
+    meanwhile. Nobody else sees that, and the tables are locked.
+    """
+    with connection.transaction():
+        if connection.info.parameter_status("is_superuser") == "on":
+            yield
+            return
+        migrator = sql.Identifier(settings.SALON_JOBS["ROLES"]["migrator"])
+        connection.execute(sql.SQL("GRANT {} TO CURRENT_USER").format(migrator))
+        query = "SELECT relname FROM pg_class WHERE relforcerowsecurity AND NOT starts_with(relname, 'salon_jobs_')"
+        tables = [sql.Identifier("public", row[0]) for row in connection.execute(query).fetchall()]
+        for table in tables:
+            connection.execute(sql.SQL("ALTER TABLE {} NO FORCE ROW LEVEL SECURITY").format(table))
+        yield
+        connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        for table in tables:
+            connection.execute(sql.SQL("ALTER TABLE {} FORCE ROW LEVEL SECURITY").format(table))
+        connection.execute(sql.SQL("REVOKE {} FROM CURRENT_USER").format(migrator))
 
 
 def _drop(name: str) -> sql.Composed:

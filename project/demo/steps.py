@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from project.demo.processes import DemoFailed, Processes
 from project.demo.report import print_figures, print_messages, print_verdict
-from project.demo.server import DemoDatabase
+from project.demo.server import DemoDatabase, all_rows
 from project.demo.verify import Invite, Problem, Verifier
 from project.demo.verify_messages import MessageFigures, MessageVerifier, UploadVerifier
 from project.demo.worker_log import WorkerLog
@@ -138,6 +138,7 @@ class _Run:
         self.messages: dict[str, MessageFigures] = {}
         self.data = DemoData()
         self.log: WorkerLog
+        self._operator: psycopg.Connection[Any]
 
     def all(self, azurite_started: Future[None]) -> tuple[list[Problem], dict[str, int]]:
         """Run the steps in order; return the problems, and how many rows each task changed."""
@@ -152,19 +153,20 @@ class _Run:
         self._create_data(instants)
         invites = self._invites()
         verifier = Verifier(self._connection, instants)
-        with self._step("compute what must change"):
+        with self._step("compute what must change"), all_rows(self._connection):
             verifier.prepare(invites)
         with self._step("wait for Azurite (npm installs it once)"):
             azurite_started.result()
         with self._step("start worker, scheduler, relay and consumer"):
             self._nats.stream("reservations")
             self._start_processes()
-        self._confirm_and_invite(invites)
-        self._fire_crontab(instants)
-        self._wait_until_idle()
+        with self._database.connect_operator() as self._operator:
+            self._confirm_and_invite(invites)
+            self._fire_crontab(instants)
+            self._wait_until_idle()
         with self._step("stop them"):
             self._stop_processes()
-        with self._step("verify every store and message"):
+        with self._step("verify every store and message"), all_rows(self._connection):
             return [
                 *verifier.problems(invites, self._smtp, self.log),
                 *self._verify_messages(),
@@ -172,7 +174,7 @@ class _Run:
 
     def _create_data(self, instants: DemoInstants) -> None:
         self.data = make_demo_data(instants)
-        with self._step(f"create {STORES} stores", total=len(self.data)) as advance:
+        with self._step(f"create {STORES} stores", total=len(self.data)) as advance, all_rows(self._connection):
             load(self._connection, self.data, on_rows=advance)
 
     def _invites(self) -> list[Invite]:
@@ -208,13 +210,13 @@ class _Run:
             with self._step("confirm the others (NATS still down)"):
                 self._confirmed, self._rolled_back = map(int, confirming.result().split())
                 self._wait_for(_OUTAGE_NOTED, "the relay to miss NATS")
-        self._waited = self._connection.execute(_PENDING).fetchall()[0][0]
+        self._waited = self._operator.execute(_PENDING).fetchall()[0][0]
         self._nats.start()
         self.nats_down_s = time.monotonic() - self._down_since
 
     def _wait_for(self, query: LiteralString, what: str, *, unless: Callable[[], bool] = lambda: False) -> None:
         deadline = time.monotonic() + _RETRY_TIMEOUT_S
-        while not self._connection.execute(query).fetchall()[0][0] and not unless():
+        while not self._operator.execute(query).fetchall()[0][0] and not unless():
             self._processes.check()
             if time.monotonic() > deadline:
                 raise DemoFailed(f"gave up after waiting {_RETRY_TIMEOUT_S:.0f} s for {what}")
@@ -275,7 +277,7 @@ class _Run:
         bar = self._progress.add_task("run the jobs", total=None)
         while True:
             self._processes.check()
-            waiting: int = self._connection.execute(WAITING).fetchall()[0][0]
+            waiting: int = self._operator.execute(WAITING).fetchall()[0][0]
             self.log.read()
             ended = self.log.ended()
             self._progress.update(bar, completed=ended, total=ended + waiting)

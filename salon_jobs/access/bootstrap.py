@@ -1,4 +1,4 @@
-"""Bootstrap of the database roles: an idempotent script per role, run as a superuser or written as a file for psql."""
+"""Bootstrap of the database roles: an idempotent script per role, run by the command or written as a file for psql."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import hashlib
 import hmac
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -22,6 +23,8 @@ from salon_jobs.db import statements
 # Error codes of the guards in ``bootstrap_prelude.sql``.
 ROLE_TAKEN: Final = "SJ002"
 DATABASE_TAKEN: Final = "SJ003"
+# What pg_roles shows instead of a password, to all but superusers.
+_HIDDEN: Final = "********"
 _USED_ELSEWHERE: Final = " is already used in another database: "  # as ``bootstrap_prelude.sql`` says it
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 # Called before passwords change, with the roles, and for those used elsewhere the other databases; raises to refuse.
@@ -66,6 +69,8 @@ class RoleScript:
     def grants(self) -> Iterable[str]:
         """The statements about memberships, default privileges, and what the role may do in the database."""
         role, spec = identifier(self.name), self.spec
+        if spec.is_guarded:
+            yield _call("join_roles", _names([self.name]))
         if spec.owns_schema:
             yield f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"
             yield f"ALTER SCHEMA {SCHEMA} OWNER TO {role}"
@@ -113,10 +118,10 @@ class RoleState(NamedTuple):
     memberships: list[str]
     others: str | None
 
-    def differences(self, before: RoleState) -> tuple[str, ...]:
-        """Describe what differs from an earlier state."""
+    def differences(self, before: RoleState, *, renewed: bool) -> tuple[str, ...]:
+        """Describe what differs from an earlier state; ``renewed``: its password was set."""
         words = [word for word, was in zip(self.attributes, before.attributes, strict=True) if word != was]
-        words += ["password"] if self.verifier != before.verifier else []
+        words += ["password"] if renewed or self.verifier != before.verifier else []
         words += ["memberships"] if self.memberships != before.memberships else []
         return tuple(words)
 
@@ -150,9 +155,10 @@ def bootstrap(
 ) -> Bootstrapped:
     """Create or fix the roles, their memberships, grants and default privileges; idempotent.
 
-    ``url`` must log in as a superuser. ``database`` defaults to that of the URL; if it does not exist, it is created
-    with the migrator as its owner. Everything else is one transaction. ``passwords`` maps role keys (migrator, web,
-    worker, operator) to passwords, which are hashed here and never sent.
+    ``url`` must log in as a superuser, or as the owner of the database with CREATEROLE. ``database`` defaults to that
+    of the URL; if it does not exist, it is created: a superuser's belongs to the migrator. Everything else is one
+    transaction. ``passwords`` maps role keys (migrator, web, worker, operator) to passwords, which are hashed here and
+    never sent. Only a superuser can compare them with those that roles have.
 
     A role used by other databases is never altered, and is rejected unless ``share_roles`` is set or this database
     already uses it; ``bootstrap_sql/roles.sql`` explains what that means. Existing passwords are kept unless
@@ -160,8 +166,8 @@ def bootstrap(
     ``takes_over``, the database may belong to a role that is none of ``roles``.
 
     Raises ``RolesTaken``, ``ConversionMissing`` (the database is another project's), ``ConfigurationError`` (a password
-    is missing, the URL is malformed or not a superuser's) or ``NotReady`` (the server is unreachable); then nothing has
-    changed.
+    is missing, the URL is malformed or its role may not do this) or ``NotReady`` (the server is unreachable); then
+    nothing has changed.
     """
     scripts = build_scripts(roles)
     if missing := [
@@ -171,10 +177,10 @@ def bootstrap(
     ]:
         raise ConfigurationError(f"the password of a role is missing; set {', '.join(missing)}")
     with connect(url) as connection:
-        if connection.info.parameter_status("is_superuser") != "on":
+        if not (is_superuser(connection) or administers(connection)):
             raise ConfigurationError(
-                f"SALON_JOBS['BOOTSTRAP_URL'] logs in as {connection.info.user}, which is not a superuser; "
-                "only a superuser can create a role that bypasses row-level security"
+                f"SALON_JOBS['BOOTSTRAP_URL'] logs in as {connection.info.user}, which can create no roles; "
+                "name a superuser, or a role with CREATEROLE that owns the database"
             )
         name = database or connection.info.dbname
         with connection.transaction():
@@ -191,15 +197,17 @@ def bootstrap(
         if not takes_over:
             _guard_database(connection, scripts)
         for script in scripts:
-            _execute(connection, script.make)
             ((sets_password,),) = connection.execute("SELECT pg_temp.sets_password(%s)", [script.name]).fetchall()
+            _execute(connection, script.make)
             if script.spec.variable is not None and (sets_password or script.name in changing):
                 password, role = passwords[script.spec.key].encode(), script.name.encode()
                 verifier = connection.pgconn.encrypt_password(password, role, b"scram-sha-256").decode()
                 _execute(connection, f"ALTER ROLE {identifier(script.name)} PASSWORD {literal(verifier)}")
             _execute(connection, *script.grants)
+        _execute(connection, _call("leave_roles"))
         after = _read_roles(connection, scripts, name)
-    changed = {each: what for each in before if (what := after[each].differences(before[each]))}
+    changed = {each: after[each].differences(before[each], renewed=each in changing) for each in before}
+    changed = {each: what for each, what in changed.items() if what}
     return Bootstrapped(
         database=name,
         created_database=created,
@@ -207,7 +215,11 @@ def bootstrap(
         kept=tuple(each for each in before if each not in changed),
         changed=changed,
         shared=shared,
-        other_passwords=tuple(script.name for script in scripts if _is_other_password(script, after, passwords)),
+        other_passwords=tuple(
+            script.name
+            for script in scripts
+            if _is_other_password(script, after, passwords) and after[script.name].verifier != _HIDDEN
+        ),
     )
 
 
@@ -267,7 +279,7 @@ def _read_roles(connection: Connection, scripts: Iterable[RoleScript], database:
 
 
 def _is_other_password(script: RoleScript, states: Mapping[str, RoleState], passwords: Mapping[str, str]) -> bool:
-    """Return whether the role has another password than the given one."""
+    """Return whether the role has another password than the given one, or may have."""
     state = states.get(script.name)
     if state is None or state.verifier is None or script.spec.variable is None:
         return False
@@ -300,16 +312,17 @@ def connect(url: str, database: str | None = None) -> Connection:
 def _ensure_database(
     connection: Connection, scripts: Sequence[RoleScript], database: str, *, share_roles: bool
 ) -> bool:
-    """Create the database, and first its owner, unless it exists; return whether it was created."""
+    """Create the database unless it exists, as a superuser with its owner; return whether it was created."""
     if connection.execute("SELECT FROM pg_catalog.pg_database WHERE datname = %s", [database]).fetchone() is not None:
         return False
-    migrator = scripts[0]
-    with connection.transaction():
-        _begin(connection, scripts, database, share_roles=share_roles)
-        _execute(connection, migrator.make)
-    owned = f"{identifier(database)} OWNER {identifier(migrator.name)}"
+    migrator, owner = scripts[0], ""
+    if is_superuser(connection):
+        with connection.transaction():
+            _begin(connection, scripts, database, share_roles=share_roles)
+            _execute(connection, migrator.make)
+        owner = f" OWNER {identifier(migrator.name)}"
     try:
-        _execute(connection, f"CREATE DATABASE {owned} ENCODING 'UTF8' TEMPLATE template0")
+        _execute(connection, f"CREATE DATABASE {identifier(database)}{owner} ENCODING 'UTF8' TEMPLATE template0")
     except psycopg.errors.DuplicateDatabase:  # another bootstrap was faster
         return False
     return True
@@ -317,12 +330,39 @@ def _ensure_database(
 
 def _execute(connection: Connection, *texts: str) -> None:
     for statement in texts:
-        connection.execute(statement.encode())
+        try:
+            connection.execute(statement.encode())
+        except psycopg.errors.InsufficientPrivilege as error:
+            why = ": ".join(filter(None, (error.diag.message_primary, error.diag.message_detail)))
+            raise ConfigurationError(f"SALON_JOBS['BOOTSTRAP_URL'] logs in as {connection.info.user}: {why}") from error
+
+
+def is_superuser(connection: psycopg.Connection[Any]) -> bool:
+    return connection.info.parameter_status("is_superuser") == "on"
+
+
+def administers(connection: psycopg.Connection[Any]) -> bool:
+    """Return whether the role is no superuser but may create roles, and so make itself a member of them."""
+    query = "SELECT rolcreaterole AND NOT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user"
+    ((does,),) = connection.execute(query).fetchall()
+    return bool(does)
+
+
+@contextmanager
+def as_member(connection: psycopg.Connection[Any], names: Iterable[str]) -> Generator[None]:
+    """Inside, in a transaction, have a role that administers these roles act as each of them."""
+    if not administers(connection):
+        yield
+        return
+    _execute(connection, statements.load("membership"), _call("join_roles", _names(names)))
+    yield
+    _execute(connection, _call("leave_roles"))
 
 
 _HEADER: Final = """\
 -- The database roles __names__.
--- Idempotent, in one transaction. Run it as superuser, connected to the application's database, before `migrate`:
+-- Idempotent, in one transaction. Run it before `migrate`, connected to the application's database, as superuser or as
+-- its owner with CREATEROLE. Unless a superuser runs it, passwords are in the server's log if that logs statements:
 --     __environment__psql -d DATABASE -f THIS_FILE
 -- A role that other databases use is refused unless you give -v share_roles=on, and is never altered.
 -- An existing password is kept unless you give -v change_passwords=on.
@@ -347,7 +387,6 @@ _READ_VARIABLE: Final = """\
 CALL pg_temp.require_password('__variable__', '__password__', :'__password__' = '');
 """
 _SET_VARIABLE: Final = """\
-SELECT pg_temp.sets_password(__literal__) AS sets_password \\gset
 \\if :sets_password
     ALTER ROLE __identifier__ PASSWORD :'__password__';
 \\else
@@ -357,7 +396,7 @@ SELECT pg_temp.sets_password(__literal__) AS sets_password \\gset
 
 
 def render_psql(scripts: Sequence[RoleScript]) -> str:
-    """Render the scripts as one file for psql, to be run by a superuser connected to the application's database."""
+    """Render the scripts as one file for psql, connected to the application's database."""
     variables = [script.spec.variable for script in scripts if script.spec.variable is not None]
     parts = [
         _fill(
@@ -375,12 +414,17 @@ def render_psql(scripts: Sequence[RoleScript]) -> str:
     ]
     for script in scripts:
         name, variable = script.name, script.spec.variable
-        parts += [f"\n-- Role {name}: {script.spec.purpose}.\n", _lines(script.make)]
-        if variable is not None:
-            words = {"literal": literal(name), "identifier": identifier(name), "echo": name.replace("'", "")}
+        parts.append(f"\n-- Role {name}: {script.spec.purpose}.\n")
+        if variable is None:
+            parts.append(_lines(script.make))
+        else:
+            parts.append(
+                f"SELECT pg_temp.sets_password({literal(name)}) AS sets_password \\gset\n{_lines(script.make)}"
+            )
+            words = {"identifier": identifier(name), "echo": name.replace("'", "")}
             parts.append(_fill(_SET_VARIABLE, {**words, "password": _psql_variable(variable)}))
         parts.append(_lines(*script.grants))
-    return "".join([*parts, "\nCOMMIT;\n"])
+    return "".join([*parts, f"\n{_lines(_call('leave_roles'))}COMMIT;\n"])
 
 
 def _psql_variable(variable: str) -> str:

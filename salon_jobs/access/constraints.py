@@ -17,9 +17,11 @@ from django.db.models import BaseConstraint, ForeignKey, Model
 
 from salon_jobs.access.objects import ALL_ROWS, PUBLIC, Policy, Privilege, TableAccess
 from salon_jobs.access.policies import (
+    BOUND_OWNERS,
     MEMBERSHIP_POLICY,
     Parent,
     Privileges,
+    open_to_owners,
     store_access,
     system_access,
     user_condition,
@@ -107,9 +109,12 @@ class AccessConstraint(_Constraint):
         self, model: type[Model], schema_editor: BaseDatabaseSchemaEditor, *, removes: bool = False
     ) -> Statement:
         protected, constraint = self.protects(model)
-        access = constraint.access(protected, conf.roles, using=schema_editor.connection.alias)
+        roles = conf.roles
+        access = constraint.access(protected, roles, using=schema_editor.connection.alias)
         if access is None:  # Django runs whatever is returned here, perhaps at the end
             return Statement("SELECT")
+        if roles is not None and roles.extra_owners:
+            access = open_to_owners(access, roles, bound_owners(schema_editor.connection, roles.extra_owners))
         return Statement("%(sql)s", sql=_AccessSQL(access, removes, lock_timeout(schema_editor.connection)))
 
     def options(self) -> dict[str, Any]:
@@ -356,6 +361,13 @@ VALIDATE: Final = (
 )
 _VALIDATE: Final = f"%(before)s{VALIDATE}%(after)s"
 _DROP: Final = "%(before)sALTER TABLE %(table)s DROP CONSTRAINT %(name)s%(after)s"
+
+
+def bound_owners(connection: BaseDatabaseWrapper, owners: Sequence[str]) -> list[str]:
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {BOUND_OWNERS}", [[*owners]])
+        bound: list[str] = cursor.fetchone()[0]
+    return bound
 
 
 def row_security_of(connection: BaseDatabaseWrapper) -> str:

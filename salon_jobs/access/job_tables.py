@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -18,7 +18,7 @@ from salon_jobs.access.objects import (
     arguments_of,
     identifier,
 )
-from salon_jobs.access.policies import Privileges, rights_of, store_condition
+from salon_jobs.access.policies import FAN_OUT_POLICY, Privileges, rights_of, store_condition
 from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key
@@ -207,6 +207,11 @@ def fan_out_function(*, table: str, table_schema: str, key: str, roles: Roles | 
     )
 
 
-def fan_out_reads(*, key: str, roles: Roles) -> Right:
-    """Return the only right that the function's owner has on the store table: to read the key."""
-    return Right(roles.fan_out_owner, "SELECT", key)
+def fan_out_reads(*, key: str, roles: Roles, bound: Collection[str]) -> tuple[Right, tuple[Policy, ...]]:
+    """Return the only right that the function's owner has on the store table, to read the key.
+
+    And, if it is one of the ``bound`` ones, who cannot bypass row-level security, the policy that shows it all rows.
+    """
+    owner = roles.fan_out_owner
+    policy = Policy(name=FAN_OUT_POLICY, command="SELECT", roles=(owner,), using="true")
+    return Right(owner, "SELECT", key), (policy,) if owner in bound else ()

@@ -17,6 +17,8 @@ STORE_POLICY: Final = "salon_jobs_store"
 SYSTEM_POLICY: Final = "salon_jobs_system"
 MEMBERSHIP_POLICY: Final = "salon_jobs_membership"
 NAMES_POLICY: Final = "salon_jobs_names"
+OWNERS_POLICY: Final = "salon_jobs_owners"
+FAN_OUT_POLICY: Final = "salon_jobs_fan_out"
 # PostgreSQL quotes it: invalid input syntax for type uuid (or bigint): "no store is set: …".
 NO_STORE: Final = "no store is set: in a migration use RunForEachStore"
 _TEXTS: Final = ("varchar", "text")
@@ -129,6 +131,21 @@ def store_access(
             rights = rights_of(roles.operator, {"SELECT": tuple(names)})
             access = replace(access, policies=(*access.policies, policy), rights=(*access.rights, *rights))
     return replace(access, reads=tuple(parent.table for parent in through))
+
+
+# Those of the owners of functions that cannot bypass row-level security, since nobody could let them.
+BOUND_OWNERS: Final = (
+    "ARRAY(SELECT rolname::text FROM pg_roles WHERE rolname = ANY (%s) AND NOT rolbypassrls ORDER BY 1)"
+)
+
+
+def open_to_owners(access: TableAccess, roles: Roles | None, bound: Sequence[str]) -> TableAccess:
+    """Return the access with a policy for owners of the host's functions: all rows, as far as their rights go."""
+    names = tuple(name for name in bound if roles is not None and name in roles.extra_owners)
+    if not names:
+        return access
+    policy = Policy(name=OWNERS_POLICY, command="ALL", roles=names, using="true", check="true")
+    return replace(access, policies=(*access.policies, policy))
 
 
 def system_access(table: str, *, roles: Roles, web: Privileges, worker: Privileges) -> TableAccess:

@@ -53,7 +53,8 @@ class RoleSpec:
 
     ``key`` is the field of ``conf.Roles`` and the key of ``ROLE_PASSWORDS``; ``variable`` is the environment variable
     of the password, and ``None`` means that the role cannot log in. ``owns_functions`` is for NOLOGIN owners of
-    SECURITY DEFINER functions: they bypass RLS and only the migrator may become them. ``business_dml`` grants, by
+    SECURITY DEFINER functions: they bypass RLS, or have policies where nobody may let them, and only the migrator may
+    become them. ``business_dml`` grants, by
     default privileges, the rows of the tables that later migrations create (under RLS). ``settings`` apply to each of
     the role's sessions.
     """
@@ -77,9 +78,6 @@ class RoleSpec:
         inherits = {} if owns else {"INHERIT": not self.owns_schema}
         are_on = {"LOGIN": not owns, **inherits, "BYPASSRLS": owns, **dict.fromkeys(_POWERS, False)}
         return tuple(word if on else f"NO{word}" for word, on in are_on.items())
-
-    def alter(self, name: str) -> str:
-        return f"ALTER ROLE {identifier(name)} {' '.join(self.attributes)}"
 
     @property
     def is_guarded(self) -> bool:

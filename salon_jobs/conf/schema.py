@@ -60,6 +60,11 @@ class Roles:
         return (*(getattr(self, key) for key in _ROLE_KEYS), *self.extra_owners)
 
     @property
+    def owners(self) -> tuple[str, ...]:
+        """The owners of narrow functions, as which nobody logs in."""
+        return (self.fan_out_owner, *self.extra_owners)
+
+    @property
     def runtime(self) -> tuple[str, ...]:
         """The roles that log in to work and own nothing."""
         return (self.web, self.worker, self.operator)

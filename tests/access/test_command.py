@@ -81,6 +81,7 @@ def test_it_writes_json(superuser: Superuser) -> None:
             }
         ],
         "not_checked": [],
+        "bound_owners": [],
     }
 
 

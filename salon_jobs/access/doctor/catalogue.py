@@ -13,6 +13,7 @@ from django.db import connections
 
 from salon_jobs.access.bootstrap import connect
 from salon_jobs.access.objects import Right, grantee, grants, identifier, on_columns, privileges
+from salon_jobs.access.policies import BOUND_OWNERS
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.db import statements
@@ -22,8 +23,8 @@ from salon_jobs.db import statements
 class Drift:
     """One difference: what and where, what is declared and what was found, and the statements that fix it.
 
-    ``fix`` runs as a superuser, in order. ``needs_decision``: only a person can decide whether ``fix`` is right or the
-    declaration is wrong, so it never runs by itself; ``hint`` says what else to do.
+    ``fix`` runs in order, as a superuser or as who administers the roles. ``needs_decision``: only a person can decide
+    whether ``fix`` is right or the declaration is wrong, so it never runs by itself; ``hint`` says what else to do.
     """
 
     kind: str
@@ -133,9 +134,13 @@ class Catalogue:
 
     def __init__(self, connection: psycopg.Connection[Any], *, using: str) -> None:
         self.connection, self.using = connection, using
-        ((self.database, self.role, self.sees_all_rows),) = connection.execute(
-            "SELECT current_database(), current_user, rolsuper OR rolbypassrls FROM pg_roles"
-            " WHERE rolname = current_user"
+        owners = [] if conf.roles is None else conf.roles.owners
+        # The owners of functions that cannot bypass row-level security, and have policies instead.
+        self.bound_owners: list[str]
+        ((self.database, self.role, self.sees_all_rows, self.bound_owners),) = connection.execute(
+            f"SELECT current_database(), current_user, rolsuper OR rolbypassrls, {BOUND_OWNERS} FROM pg_roles"
+            " WHERE rolname = current_user",
+            [[*owners]],
         ).fetchall()
         self.version = connection.info.server_version
 
@@ -197,6 +202,6 @@ def database_name(using: str) -> str | None:
 def as_superuser(*, using: str) -> Generator[psycopg.Connection[Any]]:
     """Connect to an alias's database by BOOTSTRAP_URL, and close at the end. Raises ConfigurationError, NotReady."""
     if conf.bootstrap_url is None:
-        raise ConfigurationError("SALON_JOBS['BOOTSTRAP_URL'] is not set: name a superuser's URL")
+        raise ConfigurationError("SALON_JOBS['BOOTSTRAP_URL'] is not set: name the URL of who creates the roles")
     with connect(conf.bootstrap_url, database_name(using)) as connection:
         yield connection

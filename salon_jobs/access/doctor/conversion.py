@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 
+from salon_jobs.access.bootstrap import as_member
 from salon_jobs.access.doctor.catalogue import Catalogue
 from salon_jobs.access.doctor.declaration import declare
 from salon_jobs.access.doctor.examination import fix, run
@@ -37,9 +38,10 @@ def plan_conversion(connection: psycopg.Connection[Any], *, using: str) -> Conve
     catalogue = Catalogue(connection, using=using)
     declared = declare(catalogue)
     # The roles besides the declared owner that own the job tables or, with one user, have privileges there.
-    rows = catalogue.rows(
-        "former_roles", of_roles=declared.roles is None, fan_out=conf.fan_out_function, owner=declared.owner
-    )
+    with catalogue.unchanged(), as_member(connection, ()):
+        rows = catalogue.rows(
+            "former_roles", of_roles=declared.roles is None, fan_out=conf.fan_out_function, owner=declared.owner
+        )
     former = tuple(sorted({name for (name,) in rows} - {declared.owner}))
     if not former:
         return None
@@ -53,7 +55,9 @@ def plan_conversion(connection: psycopg.Connection[Any], *, using: str) -> Conve
 
 
 def convert(connection: psycopg.Connection[Any], plan: Conversion, *, using: str) -> tuple[str, ...]:
-    """Convert in one transaction, as superuser; return the policies that still name a former role.
+    """Convert in one transaction, as superuser or as who administers the roles of both sides.
+
+    Return the policies that still name a former role.
 
     The roles must exist. Raises FixIncomplete, with nothing changed, if a statement is refused or the result is not as
     declared.
@@ -72,14 +76,17 @@ def convert(connection: psycopg.Connection[Any], plan: Conversion, *, using: str
                     statements.append(f"GRANT {', '.join(each.privileges)} ON {on} TO {identifier(each.grantee)}")
         else:
             statements += _revoke_all(catalogue, plan, schemas)
-        for statement in statements:
-            run(connection, statement)
+        with as_member(connection, (*plan.former, plan.owner, *declared.guarded)):
+            for statement in statements:
+                run(connection, statement)
         fix(connection, using=using, with_orphans=False)
         return tuple(text for (text,) in catalogue.rows("policies_of", roles=list(plan.former)))
 
 
 def _hand_over(catalogue: Catalogue, plan: Conversion, schemas: list[str]) -> Iterable[str]:
     """Yield the statements that give the new owner all that the former ones own in the declared objects' schemas."""
+    # First, since who owns something must be able to create it.
+    yield f"ALTER SCHEMA {SCHEMA} OWNER TO {identifier(plan.owner)}"
     for each in catalogue.objects:
         is_movable = each.kind != "SCHEMA" and not each.is_of_extension and not each.serves
         if is_movable and each.schema in schemas and each.owner in plan.former:
@@ -90,7 +97,6 @@ def _revoke_all(catalogue: Catalogue, plan: Conversion, schemas: list[str]) -> I
     """Yield the statements that leave the former roles nothing in this database, and give the owner what it needs."""
     former = identifiers(plan.former)
     database, owner = identifier(plan.database), identifier(plan.owner)
-    yield f"ALTER SCHEMA {SCHEMA} OWNER TO {owner}"
     if any(each.kind == "DATABASE" and each.owner in plan.former for each in catalogue.objects):
         yield f"ALTER DATABASE {database} OWNER TO {owner}"
     yield f"GRANT CONNECT, TEMPORARY ON DATABASE {database} TO {owner}"

@@ -25,6 +25,7 @@ from salon_jobs.access.job_tables import (
 )
 from salon_jobs.access.objects import PUBLIC, FunctionAccess, Right, TableAccess, Trigger, identifier
 from salon_jobs.access.operations.access import declarations
+from salon_jobs.access.policies import open_to_owners
 from salon_jobs.access.roles import DefaultPrivileges, RoleSpec, named_roles
 from salon_jobs.conf import Roles
 from salon_jobs.conf import settings as conf
@@ -63,7 +64,7 @@ class Declaration:
 
     @property
     def owner_roles(self) -> tuple[str, ...]:
-        """Roles that own narrow functions and bypass row-level security."""
+        """Roles that own narrow functions and see all rows."""
         return tuple(name for spec, name in self.named if spec.owns_functions)
 
     @property
@@ -89,7 +90,8 @@ class Declaration:
 
     def is_loophole(self, each: CatalogueObject) -> bool:
         """Return whether a view or function shows its users rows that only its owner may see."""
-        return each.runs_as_owner and not each.is_of_extension and (each.owner_bypasses or each.owner == self.owner)
+        sees_more = each.owner_bypasses or each.owner in (self.owner, *self.owner_roles)
+        return each.runs_as_owner and not each.is_of_extension and sees_more
 
 
 def declare_tables(catalogue: Catalogue, *others: str) -> Declaration:
@@ -104,8 +106,9 @@ def declare_tables(catalogue: Catalogue, *others: str) -> Declaration:
         if router.allow_migrate_model(using, model):
             access = constraint.access(model, roles, using=using) or _unprotected(model._meta.db_table)
             if roles is not None and store is not None and access.table == store[0]:
-                access = replace(access, rights=(*access.rights, fan_out_reads(key=store[1], roles=roles)))
-            tables.append(access)
+                reads, policies = fan_out_reads(key=store[1], roles=roles, bound=catalogue.bound_owners)
+                access = replace(access, rights=(*access.rights, reads), policies=(*access.policies, *policies))
+            tables.append(open_to_owners(access, roles, catalogue.bound_owners))
     return Declaration(
         roles=roles,
         named=() if roles is None else named_roles(roles),

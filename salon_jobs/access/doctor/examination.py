@@ -7,24 +7,27 @@ from typing import Any, Final
 
 import psycopg
 
+from salon_jobs.access.bootstrap import as_member
 from salon_jobs.access.doctor import objects, parts, roles
 from salon_jobs.access.doctor.catalogue import Catalogue, Drift
 from salon_jobs.access.doctor.crossings import find_crossings
 from salon_jobs.access.doctor.declaration import declare, declare_tables
 from salon_jobs.access.doctor.session_settings import compare_settings
 from salon_jobs.access.doctor.store_keys import compare_store_keys
+from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import FixIncomplete
 from salon_jobs.db.connections import LOCK_TIMEOUT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """Drifts, and what was not checked and why."""
+    """Drifts, and what was not checked and why; ``bound_owners`` see all rows by policies, without BYPASSRLS."""
 
     database: str
     role: str
     drifts: tuple[Drift, ...]
     not_checked: tuple[str, ...] = ()
+    bound_owners: tuple[str, ...] = ()
 
 
 # What is compared besides the settings of sessions; each with roles, with one database user or with either.
@@ -66,12 +69,20 @@ def examine(connection: psycopg.Connection[Any], *, using: str, with_orphans: bo
         if of_django := objects.used_by_default(catalogue, declared):
             names = ", ".join(sorted(table.name for table in of_django))
             not_checked.append(f"Django's own tables, which web and worker use by default privileges: {names}")
-        if with_orphans and catalogue.sees_all_rows:
-            drifts += [*objects.find_orphans(catalogue), *find_crossings(catalogue, declared)]
-        elif with_orphans:
+        try:
+            if with_orphans and catalogue.sees_all_rows:
+                with catalogue.unchanged():
+                    drifts += [*objects.find_orphans(catalogue), *find_crossings(catalogue, declared)]
+        except psycopg.errors.InsufficientPrivilege:
+            catalogue.sees_all_rows = False
+        if with_orphans and not catalogue.sees_all_rows:
             not_checked.append(f"orphans across foreign keys: {catalogue.role} does not see all rows; a superuser does")
     return Examination(
-        database=catalogue.database, role=catalogue.role, drifts=tuple(drifts), not_checked=tuple(not_checked)
+        database=catalogue.database,
+        role=catalogue.role,
+        drifts=tuple(drifts),
+        not_checked=tuple(not_checked),
+        bound_owners=tuple(catalogue.bound_owners),
     )
 
 
@@ -96,8 +107,9 @@ _ROUNDS: Final = 3
 def fix(connection: psycopg.Connection[Any], *, using: str, with_orphans: bool = True) -> tuple[Drift, ...]:
     """Fix all drifts that need no decision, in one transaction; return the drifts that were fixed.
 
-    Run it as a superuser, or as the migrator if no role and no owner's function is affected. Waits briefly for each
-    table's lock. Raises FixIncomplete, with nothing changed, if a statement is refused or drifts remain.
+    Run it as a superuser, as who administers the roles, or as the migrator if no role and no owner's function is
+    affected. Waits briefly for each table's lock. Raises FixIncomplete, with nothing changed, if a statement is refused
+    or drifts remain.
     """
     fixed: list[Drift] = []
     drifts: list[Drift] = []
@@ -109,9 +121,11 @@ def fix(connection: psycopg.Connection[Any], *, using: str, with_orphans: bool =
             drifts = fixable(examine(connection, using=using, with_orphans=with_orphans and rereads).drifts)
             if not drifts:
                 break
-            for drift in drifts:
-                for statement in drift.fix:
-                    run(connection, statement)
+            with as_member(connection, conf.roles.names if conf.roles else ()):
+                # Memberships last: by its own, who administers the roles changes the rest.
+                for drift in sorted(drifts, key=lambda each: each.kind == "membership"):
+                    for statement in drift.fix:
+                        run(connection, statement)
             fixed += drifts
         else:
             raise FixIncomplete("; ".join(map(str, drifts)))

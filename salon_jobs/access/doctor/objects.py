@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from typing import Final
 
 from salon_jobs.access.doctor.catalogue import Catalogue, CatalogueObject, Drift, Relation
 from salon_jobs.access.doctor.declaration import Declaration, names_of_django
 from salon_jobs.access.job_tables import TABLES
-from salon_jobs.access.objects import PUBLIC, Right, grantee, identifier
+from salon_jobs.access.objects import PUBLIC, FunctionAccess, Right, grantee, identifier
 
 
 def compare_security(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:
@@ -173,7 +174,8 @@ def compare_functions(catalogue: Catalogue, declared: Declaration) -> Iterable[D
         declared_routines.add(oid)
         function = missing.pop(signature)
         owner = function.owner or declared.owner
-        yield from routine.compare_owner(owner)
+        for drift in routine.compare_owner(owner):
+            yield replace(drift, fix=_by_creator(function, *drift.fix))
         differing = [pair for pair in zip(function.behaviour, words, strict=True) if pair[0] != pair[1]]
         if body != function.body:
             differing.append(("the declared body", "another body"))
@@ -185,11 +187,25 @@ def compare_functions(catalogue: Catalogue, declared: Declaration) -> Iterable[D
     for function in missing.values():
         owner = identifier(function.owner or declared.owner)
         create, *grants = function.create()
-        usage = [f"GRANT USAGE ON SCHEMA {identifier(function.schema)} TO {owner}"] if function.owner else []
-        fix = (*usage, create, f"ALTER FUNCTION {function.signature} OWNER TO {owner}", *grants)
+        fix = _by_creator(function, create, f"ALTER FUNCTION {function.signature} OWNER TO {owner}", *grants)
         yield Drift("function", f"function {function.signature}", "a function", "none", fix)
     if declared.roles is not None:
         yield from _find_undeclared_routines(routines.values(), declared_routines, declared)
+
+
+def _by_creator(function: FunctionAccess, *statements: str) -> tuple[str, ...]:
+    """Return the statements between those that let the new owner create in the schema, which only superusers need not.
+
+    They run in one transaction.
+    """
+    if function.owner is None:
+        return statements
+    schema, owner = identifier(function.schema), identifier(function.owner)
+    grant, revoke = (
+        f"GRANT USAGE, CREATE ON SCHEMA {schema} TO {owner}",
+        f"REVOKE CREATE ON SCHEMA {schema} FROM {owner}",
+    )
+    return (grant, *statements, revoke)
 
 
 def _find_undeclared_routines(

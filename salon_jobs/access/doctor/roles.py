@@ -33,9 +33,11 @@ def compare_roles(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift
             hint = "run python manage.py bootstrap_roles"
             yield Drift("role", f"role {name}", "a role", "none", needs_decision=True, hint=hint)
             continue
-        if wrong := [word for word in spec.attributes if word not in present[name]]:
+        # An owner without BYPASSRLS has policies.
+        if wrong := [word for word in spec.attributes if word not in (*present[name], "BYPASSRLS")]:
             found = " ".join(word[2:] if word.startswith("NO") else f"NO{word}" for word in wrong)
-            yield Drift("role attribute", f"role {name}", " ".join(wrong), found, (spec.alter(name),))
+            fix = f"ALTER ROLE {identifier(name)} {' '.join(wrong)}"
+            yield Drift("role attribute", f"role {name}", " ".join(wrong), found, (fix,))
 
 
 def compare_one_user(catalogue: Catalogue, declared: Declaration) -> Iterable[Drift]:

@@ -10,7 +10,7 @@ from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.state import ProjectState
 from django.db.models import Model
 
-from salon_jobs.access.constraints import AccessConstraint
+from salon_jobs.access.constraints import AccessConstraint, bound_owners
 from salon_jobs.access.job_tables import (
     FUNCTIONS,
     TABLES,
@@ -22,6 +22,7 @@ from salon_jobs.access.job_tables import (
 )
 from salon_jobs.access.objects import FunctionAccess, grants, identifier, identifiers
 from salon_jobs.access.operations.base import DatabaseOperation, execute, schema_of
+from salon_jobs.access.policies import FAN_OUT_POLICY, OWNERS_POLICY
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 
@@ -110,11 +111,15 @@ class InstallFanOutFunction(DatabaseOperation):
         if conf.roles is None:
             execute(schema_editor, *function.create())
             return
-        owner, schema = identifier(conf.roles.fan_out_owner), identifier(function.schema)
+        owner, schema, on = conf.roles.fan_out_owner, identifier(function.schema), identifier(table_schema, table)
+        bound = bound_owners(schema_editor.connection, [owner])
+        reads, policies = fan_out_reads(key=key, roles=conf.roles, bound=bound)
+        owner = identifier(owner)
         execute(
             schema_editor,
             f"GRANT USAGE, CREATE ON SCHEMA {schema} TO {owner}",
-            *grants(identifier(table_schema, table), [fan_out_reads(key=key, roles=conf.roles)]),
+            *grants(on, [reads]),
+            *(statement for policy in policies for statement in (policy.drop(on), policy.create(on))),
             f"SET LOCAL ROLE {owner}",
             *function.create(),
             "RESET ROLE",
@@ -130,6 +135,8 @@ class InstallFanOutFunction(DatabaseOperation):
             return
         owner, meta = identifier(conf.roles.fan_out_owner), state.apps.get_model(conf.store_model)._meta
         table, key = identifier(meta.db_table), identifier(str(meta.pk.column))
+        bound = bound_owners(schema_editor.connection, [conf.roles.fan_out_owner])
+        _, policies = fan_out_reads(key=key, roles=conf.roles, bound=bound)
         execute(
             schema_editor,
             f"SET LOCAL ROLE {owner}",
@@ -137,6 +144,7 @@ class InstallFanOutFunction(DatabaseOperation):
             "RESET ROLE",
             f"REVOKE ALL ON {table} FROM {owner}",
             f"REVOKE SELECT ({key}) ON {table} FROM {owner}",
+            *(policy.drop(table) for policy in policies),
         )
 
     def describe(self) -> str:
@@ -200,7 +208,7 @@ class ProtectModel(DatabaseOperation):
                     [model._meta.db_table],
                 )
                 there = {name for (name,) in cursor.fetchall()}
-        if leftovers := sorted(there - declared):
+        if leftovers := sorted(there - declared - {OWNERS_POLICY, FAN_OUT_POLICY}):
             raise ConfigurationError(
                 f"{self.model} has policies of another declaration ({', '.join(leftovers)}): pass the previous one, "
                 f'ProtectModel("{self.model}", …, instead_of=…)'

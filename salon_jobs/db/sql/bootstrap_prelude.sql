@@ -1,11 +1,23 @@
 -- Begin the transaction of a bootstrap: its settings, its lock, and the temporary routines that its statements call.
--- Locks: pg_authid in SHARE ROW EXCLUSIVE mode. Role: superuser.
+-- Locks: pg_authid in SHARE ROW EXCLUSIVE mode, or an advisory lock. Role: superuser, or the database's owner with
+-- CREATEROLE.
 SET LOCAL search_path = pg_catalog;
 SET LOCAL client_min_messages = warning;
-SET LOCAL log_statement = 'none';
-SET LOCAL log_min_duration_statement = -1;
-SET LOCAL log_min_error_statement = panic;
-LOCK TABLE pg_authid IN SHARE ROW EXCLUSIVE MODE;
+DO $sql$
+BEGIN
+    IF current_setting('is_superuser') = 'on' THEN
+        SET LOCAL log_statement = 'none';
+        SET LOCAL log_min_duration_statement = -1;
+        SET LOCAL log_min_error_statement = panic;
+        LOCK TABLE pg_authid IN SHARE ROW EXCLUSIVE MODE;
+    ELSE
+        PERFORM pg_advisory_xact_lock(7218490215);
+        IF current_setting('server_version_num')::integer >= 160000 THEN
+            SET LOCAL createrole_self_grant = '';
+        END IF;
+    END IF;
+END
+$sql$;
 
 CREATE OR REPLACE FUNCTION pg_temp.databases_of(name_of_role name, with_memberships boolean)
 RETURNS SETOF name LANGUAGE sql STABLE SET search_path = pg_catalog AS $sql$
@@ -38,11 +50,23 @@ RETURNS TABLE (granted name, grantor name) LANGUAGE sql STABLE SET search_path =
      WHERE member.rolname = name_of_role AND granted.rolname = ANY (granted_roles)
 $sql$;
 
+-- include: membership
+
+-- As pg_roles shows it to others than superusers: asterisks, whether there is one or not.
+CREATE OR REPLACE FUNCTION pg_temp.verifier(name_of_role name)
+RETURNS text LANGUAGE plpgsql STABLE SET search_path = pg_catalog AS $sql$
+BEGIN
+    IF current_setting('is_superuser') = 'on' THEN
+        RETURN (SELECT rolpassword FROM pg_authid WHERE rolname = name_of_role);
+    END IF;
+    RETURN (SELECT rolpassword FROM pg_roles WHERE rolname = name_of_role);
+END
+$sql$;
+
 CREATE OR REPLACE FUNCTION pg_temp.sets_password(name_of_role name)
 RETURNS boolean LANGUAGE sql STABLE SET search_path = pg_catalog AS $sql$
     SELECT current_setting('salon_jobs.change_passwords', true) IS NOT DISTINCT FROM 'on'
-        OR (pg_temp.other_databases(name_of_role) IS NULL
-            AND NOT EXISTS (SELECT FROM pg_authid WHERE rolname = name_of_role AND rolpassword IS NOT NULL))
+        OR (pg_temp.other_databases(name_of_role) IS NULL AND pg_temp.verifier(name_of_role) IS NULL)
 $sql$;
 
 CREATE OR REPLACE PROCEDURE pg_temp.require_password(variable text, psql_variable text, is_missing boolean)
@@ -73,9 +97,9 @@ BEGIN
           AND database NOT IN (SELECT pg_temp.databases_of(name_of_role, false)) THEN
         fault := format('role %s is already used in another database: %s', name_of_role, others);
         otherwise := ', or share it: -v share_roles=on.';
-    ELSIF EXISTS (SELECT FROM pg_roles WHERE rolname = name_of_role AND NOT string_to_array(attributes, ' ') <@
+    ELSIF EXISTS (SELECT FROM pg_roles WHERE rolname = name_of_role AND NOT string_to_array(attributes, ' ') <@ array_append(
 -- include: attributes
-         ) THEN
+         , 'BYPASSRLS')) THEN
         fault := also || 'would have to be altered';
         otherwise := format(', or run: ALTER ROLE %I %s;', name_of_role, attributes);
     ELSIF EXISTS (SELECT FROM pg_temp.memberships(name_of_role, granted_roles)) THEN
@@ -97,7 +121,9 @@ DECLARE
     others text := (
         SELECT string_agg(rolname, ', ' ORDER BY rolname) FROM pg_roles
          WHERE NOT rolsuper AND rolname <> 'pg_database_owner' AND rolname <> ALL (roles)
-           AND oid IN (SELECT nspowner FROM pg_namespace WHERE nspname = 'public'
+           AND oid IN (SELECT nspowner FROM pg_namespace
+                        WHERE nspname = 'public'
+                          AND (current_setting('is_superuser') = 'on' OR NOT pg_has_role(nspowner, 'USAGE'))
                         UNION ALL
                        SELECT relowner FROM pg_class WHERE relname = 'salon_jobs_job' AND relkind = 'r'));
 BEGIN
@@ -112,12 +138,30 @@ $sql$;
 -- Create a role unless it exists, and give it its attributes unless other databases use it.
 CREATE OR REPLACE PROCEDURE pg_temp.make_role(name_of_role name, attributes text)
 LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
+DECLARE
+    changes text[];
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = name_of_role) THEN
         EXECUTE format('CREATE ROLE %I', name_of_role);
     END IF;
-    IF pg_temp.other_databases(name_of_role) IS NULL THEN
-        EXECUTE format('ALTER ROLE %I %s', name_of_role, attributes);
+    IF pg_temp.other_databases(name_of_role) IS NOT NULL THEN
+        RETURN;
+    END IF;
+    -- Only what differs: the server lets nobody but superusers say NOSUPERUSER.
+    SELECT array_agg(word) INTO changes
+      FROM pg_roles, unnest(string_to_array(attributes, ' ')) AS word
+     WHERE rolname = name_of_role AND word <> ALL (
+-- include: attributes
+     );
+    IF changes <> '{BYPASSRLS}' THEN
+        EXECUTE format('ALTER ROLE %I %s', name_of_role, array_to_string(array_remove(changes, 'BYPASSRLS'), ' '));
+    END IF;
+    IF 'BYPASSRLS' = ANY (changes) THEN
+        BEGIN
+            EXECUTE format('ALTER ROLE %I BYPASSRLS', name_of_role);
+        EXCEPTION WHEN insufficient_privilege THEN
+            NULL; -- Without it, policies show the role all rows.
+        END;
     END IF;
 END
 $sql$;

@@ -30,7 +30,8 @@ SELECT p.proowner::regrole::name FROM pg_proc p
  WHERE p.oid = to_regprocedure(%(fan_out)s || '()') AND %(of_roles)s
  UNION
 SELECT r.rolname FROM jobs JOIN pg_auth_members m ON m.member = relowner JOIN pg_roles r ON r.oid = m.roleid
- WHERE NOT r.rolcanlogin AND r.rolbypassrls AND relowner::regrole::name <> %(owner)s AND %(of_roles)s
+ WHERE NOT r.rolcanlogin AND relowner::regrole::name <> %(owner)s AND %(of_roles)s
+   AND (r.rolbypassrls OR EXISTS (SELECT FROM pg_proc p WHERE p.proowner = r.oid AND p.prosecdef))
 
 -- name: doctor_functions
 -- Return which declared function each routine is, or null for another one with the same name in the same schema, and how
@@ -104,7 +105,8 @@ SELECT 'leakproof function', format('function %%s', p.oid::regprocedure), 'NOT L
 -- Return the memberships in the granted roles and those of the members: whether the granted role is, or is a member of, a
 -- superuser, a role that bypasses row-level security or one of the exempting ones; which of the powers it is, or is a
 -- member of; ADMIN, INHERIT and SET. Superusers are members of everything anyway: they are left out as members, and as
--- granted roles they have no powers. PostgreSQL 15 has no columns for INHERIT and SET, so they are returned as declared.
+-- granted roles they have no powers. Left out is also what the server itself grants to a role with CREATEROLE that makes
+-- another one: to administer it, but neither to be it nor to have its rights. PostgreSQL 15 has no columns for INHERIT and SET, so they are returned as declared.
 -- Locks: none. Role: any.
 SELECT granted.rolname, member.rolname, grantor.rolname, own.exempts, own.powers, m.admin_option,
        coalesce((to_jsonb(m) ->> 'inherit_option')::boolean, false),
@@ -119,6 +121,8 @@ SELECT granted.rolname, member.rolname, grantor.rolname, own.exempts, own.powers
          FROM pg_roles
         WHERE pg_has_role(granted.oid, oid, 'MEMBER') AND (rolsuper OR NOT granted.rolsuper)) own (exempts, powers)
  WHERE NOT member.rolsuper
+   AND (granted.rolname = ANY (%(granted)s::text[]) AND member.rolcreaterole AND m.grantor = 10 AND m.admin_option
+        AND to_jsonb(m) ->> 'inherit_option' = 'false' AND to_jsonb(m) ->> 'set_option' = 'false') IS NOT TRUE
    AND (granted.rolname = ANY (%(granted)s::text[]) OR member.rolname = ANY (%(members)s::text[]))
  ORDER BY 1, 2, 3
 

@@ -83,6 +83,47 @@ RETURNING j.id, j.task, j.store_id,
              CASE WHEN rolcreaterole THEN 'CREATEROLE' ELSE 'NOCREATEROLE' END,
              CASE WHEN rolreplication THEN 'REPLICATION' ELSE 'NOREPLICATION' END]
 
+-- name: membership
+-- Procedures that have the database's owner, with CREATEROLE, act as these roles and as the owner of the schema, until
+-- the transaction leaves them. No other session sees it. A superuser needs none of it.
+CREATE OR REPLACE PROCEDURE pg_temp.join_roles(names name[])
+LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
+DECLARE
+    each name;
+    owner name := (SELECT pg_get_userbyid(datdba) FROM pg_database
+                    WHERE datname = current_database() AND NOT pg_has_role(datdba, 'USAGE'));
+BEGIN
+    IF owner IS NOT NULL THEN
+        RAISE insufficient_privilege USING
+            MESSAGE = format('database %s belongs to %s', current_database(), owner),
+            DETAIL = format('connect as its owner, or run: ALTER DATABASE %I OWNER TO %I', current_database(), current_user);
+    END IF;
+    FOR each IN
+        SELECT rolname FROM pg_roles
+         WHERE (rolname = ANY (names) OR oid IN (SELECT nspowner FROM pg_namespace WHERE nspname = 'public'))
+           AND NOT rolsuper AND NOT pg_has_role(oid, 'USAGE')
+    LOOP
+        EXECUTE format('GRANT %I TO CURRENT_USER', each)
+            || CASE WHEN current_setting('server_version_num')::integer >= 160000
+                    THEN ' WITH INHERIT TRUE, SET TRUE' ELSE '' END;
+        PERFORM set_config('salon_jobs.joined',
+                           concat_ws(',', nullif(current_setting('salon_jobs.joined', true), ''), quote_ident(each)), true);
+    END LOOP;
+END
+$sql$;
+
+CREATE OR REPLACE PROCEDURE pg_temp.leave_roles()
+LANGUAGE plpgsql SET search_path = pg_catalog AS $sql$
+DECLARE
+    joined text := nullif(current_setting('salon_jobs.joined', true), '');
+BEGIN
+    IF joined IS NOT NULL THEN
+        EXECUTE format('REVOKE %s FROM CURRENT_USER', joined);
+        PERFORM set_config('salon_jobs.joined', '', true);
+    END IF;
+END
+$sql$;
+
 -- name: message_columns
 -- What a relay reads of a message.
        m.id, m.message_id, m.aggregate_type, m.aggregate_id, m.event, m.payload::text, m.headers::text, m.store_id,

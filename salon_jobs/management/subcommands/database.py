@@ -72,6 +72,8 @@ def _write(examination: Examination, console: Console) -> None:
         console.write("")
     for text in examination.not_checked:
         console.note(f"not checked: {text}")
+    if examination.bound_owners:
+        console.note(f"without BYPASSRLS, so that policies show them all rows: {', '.join(examination.bound_owners)}")
     console.write(f"{examination.database}, as {examination.role}: {_counted(examination.drifts)}")
 
 

@@ -1,0 +1,3 @@
+-- Create the procedures by which a role that administers others acts as them. bootstrap_prelude.sql has them too.
+-- Locks: none. Role: one with CREATEROLE.
+-- include: membership
