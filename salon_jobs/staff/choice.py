@@ -92,7 +92,7 @@ def find_stores(request: HttpRequest, text: str) -> dict[StoreId, str]:
     key = parsed(text)
     if key is not None and may_choose(request, key) and exists(key):
         found[key] = store_name(key)
-    return dict(sorted(found.items(), key=lambda item: item[1].casefold())[:_MOST])
+    return dict(sorted(found.items(), key=lambda item: (item[0] != key, item[1].casefold()))[:_MOST])
 
 
 def last_used(request: HttpRequest) -> dict[StoreId, str]:

@@ -7,6 +7,7 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from django.contrib import admin
+from django.contrib.admin import options
 from django.core.exceptions import BadRequest, ImproperlyConfigured, PermissionDenied
 from django.db import connections, router
 from django.db.models import Model, QuerySet
@@ -30,9 +31,10 @@ from salon_jobs.tenancy.names import store_name, store_words
 from salon_jobs.tenancy.request import stream_as
 
 if TYPE_CHECKING:
+    BaseModelAdmin = options.BaseModelAdmin[Any]
     ModelAdmin = admin.ModelAdmin[Any]
 else:
-    ModelAdmin = admin.ModelAdmin  # generic only for type checkers
+    BaseModelAdmin, ModelAdmin = options.BaseModelAdmin, admin.ModelAdmin  # generic only for type checkers
 
 View = Callable[..., HttpResponseBase]
 # Field of each form that names the store of its page.
@@ -118,7 +120,22 @@ class StoreAdminSite(StoreAdminSiteMixin):
     """Admin site for staff who work in one store at a time."""
 
 
-class StoreAdminMixin(ModelAdmin):
+class _OffersStore(BaseModelAdmin):
+    """ModelAdmin or inline whose forms know the current store."""
+
+    def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        """Offer the current store alone, and fill it in."""
+        store, model = current_store_id(), db_field.remote_field.model
+        if store is not None and model is store_model():
+            kwargs = {
+                "queryset": db_field.remote_field.model._default_manager.filter(pk=store),
+                "initial": store,
+                **kwargs,
+            }
+        return super().formfield_for_foreignkey(db_field, request, **kwargs)
+
+
+class StoreAdminMixin(_OffersStore, ModelAdmin):
     """ModelAdmin whose pages run in the store that the user has chosen; without one they say so.
 
     ``StoreAdminSiteMixin`` adds it to models whose ``Meta`` isolates them. Name it for others that show such rows.
@@ -193,16 +210,12 @@ class StoreAdminMixin(ModelAdmin):
         rows: QuerySet[Any] = super().get_queryset(request)
         return rows.filter(pk=current_store_id()) if self._is_of_stores else rows
 
-    def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        """Offer the current store alone, and fill it in."""
-        store, model = current_store_id(), db_field.remote_field.model
-        if store is not None and model is store_model():
-            kwargs = {
-                "queryset": db_field.remote_field.model._default_manager.filter(pk=store),
-                "initial": store,
-                **kwargs,
-            }
-        return super().formfield_for_foreignkey(db_field, request, **kwargs)
+    def get_inlines(self, request: HttpRequest, obj: Any) -> list[Any]:
+        """Return the inlines, whose forms offer the current store as this one's do."""
+        return [
+            type(each.__name__, (_OffersStore, each), {"__module__": each.__module__})
+            for each in super().get_inlines(request, obj)
+        ]
 
     def _key_to_add(self, request: HttpRequest) -> StoreId | None:
         """Return the key of the store that the form adds, for its context; None while it is shown, or has none."""

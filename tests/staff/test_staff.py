@@ -62,6 +62,14 @@ class NoteAdmin(admin.ModelAdmin[CustomerNote]):
         super().save_model(request, obj, form, change)
 
 
+class NoteInline(admin.TabularInline[CustomerNote, Customer]):
+    """Inline as a project has it."""
+
+    model = CustomerNote
+    fields = ("store", "body")
+    extra = 1
+
+
 site = StoreAdminSite(name="staff")
 site.register(Customer, CustomerAdmin)
 site.register([CustomerNote], NoteAdmin)
@@ -213,6 +221,9 @@ def test_staff_of_all_stores_find_one_by_key_and_by_name_if_the_operators_role_m
         with expect_no_rows():
             assert Store.objects.using("operator").filter(name__in=["Acme", "Beta"]).count() == 2
             assert not Store.objects.using("web").exists()
+        change("UPDATE store SET name = %s WHERE id = %s", f"After {two[1]}", two[0])
+        text = text_of(client.get(f"{STAFF}choose-store/?q={two[1]}"))
+        assert re.findall(r'name="store" value="([^"]+)"', text) == [str(two[1]), str(two[0])], "the key comes first"
 
 
 def test_the_names_are_those_of_the_store_model_alone() -> None:
@@ -223,8 +234,10 @@ def test_the_names_are_those_of_the_store_model_alone() -> None:
 def test_a_form_fills_the_store_in_and_offers_no_other(two: list[UUID]) -> None:
     client = staff(everything=True)
     choose(client, two[1])
-    text = text_of(client.get(f"{CUSTOMERS}add/"))
-    assert f'<option value="{two[1]}" selected>' in text
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(site._registry[Customer], "inlines", [NoteInline])
+        text = text_of(client.get(f"{CUSTOMERS}add/"))
+    assert text.count(f'<option value="{two[1]}" selected>') == 3, "of the row, its first note and one to be added"
     assert str(two[0]) not in text
     assert (
         client.post(f"{CUSTOMERS}add/", {"store": str(two[1]), "name": "new", "email": "a@b.example"}).status_code
