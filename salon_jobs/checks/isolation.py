@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 from django.apps import apps
@@ -22,6 +23,7 @@ from salon_jobs.access.operations.access import declared_by_operations, declared
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import key_of, store_key
 from salon_jobs.core.errors import ConfigurationError
+from salon_jobs.tenancy.resolvers import membership_fields
 
 Declared: TypeAlias = Mapping[type[Model], AccessConstraint]
 
@@ -56,7 +58,7 @@ def check_isolation() -> list[CheckMessage]:
         if isolation is not None:
             messages += _check_names(model, isolation)
         elif model in of_stores:
-            messages.append(_unprotected(model, of_stores - {store}))
+            messages.append(_unprotected(model, of_stores, store))
         elif model in used and not model.__module__.startswith("django.contrib."):
             messages.append(_shared(model))
         if isinstance(isolation, StoreIsolation):
@@ -77,25 +79,33 @@ def _of_stores(models: Sequence[type[Model]], declared: Declared, store: type[Mo
     return found
 
 
-def _unprotected(model: type[Model], of_stores: set[type[Model]]) -> CheckMessage:
-    meta = model._meta
-    keys = [key for key in _foreign_keys(model) if _target(key) in of_stores and not key.null]
+def _unprotected(model: type[Model], of_stores: set[type[Model]], store: type[Model]) -> CheckMessage:
+    meta, references = model._meta, _foreign_keys(model)
+    keys = [key for key in references if _target(key) in of_stores - {store} and not key.null]
     through = "".join(f', or without it StoreIsolation(through="{key.name}", name="…")' for key in keys[:1])
+    to_store = meta.pk.name if model is store else next((key.name for key in references if _target(key) is store), None)
+    add = f'a foreign key to the store and, in Meta.constraints, StoreIsolation(field="store", name="…"){through}'
+    if to_store is not None:
+        add = f'StoreIsolation(field="{to_store}", name="…") to Meta.constraints'
+    if (conf.membership_model or "").lower() == meta.label_lower:
+        with suppress(ConfigurationError):  # E030
+            _, user, field = membership_fields()
+            add = f'MembershipIsolation(field="{field.name}", user_field="{user.name}", name="…") to Meta.constraints'
     hint = (
-        f'add a foreign key to the store and, in Meta.constraints, StoreIsolation(field="store", name="…"){through},'
-        " then run makemigrations. For a model of another app use the operation ProtectModel. Where stores may see each"
-        ' other\'s rows, add SystemScope(name="…")'
+        f"add {add}, then run makemigrations. For a model of another app use the operation ProtectModel. Where stores"
+        ' may see each other\'s rows, add SystemScope(name="…")'
     )
     owner: Any = meta.auto_created  # False, or the model with the field
     if owner:
-        [field] = [each.name for each in owner._meta.local_many_to_many if each.remote_field.through is model]
+        [name] = [each.name for each in owner._meta.local_many_to_many if each.remote_field.through is model]
         one_side = f'StoreIsolation(through="{keys[0].name if keys else "…"}", name="…")'
         hint = (
-            f'add ManyToManyIsolation(field="{field}", name="…") to Meta.constraints of {owner._meta.label}, then run'
+            f'add ManyToManyIsolation(field="{name}", name="…") to Meta.constraints of {owner._meta.label}, then run'
             " makemigrations. If that is of another app, or only one side belongs to stores, use the operation"
             f' ProtectModel("{meta.label}", {one_side})'
         )
-    text = f"{meta.label} refers to stores or their rows, or is the store model, and everybody can see all its rows"
+    leads = "is the store model" if model is store else "refers to stores or their rows"
+    text = f"{meta.label} {leads}, and everybody can see all its rows"
     return Warning(text, hint=hint, obj=model, id="salon_jobs.W010")
 
 
@@ -201,24 +211,25 @@ def _check_uniques(model: type[Model], isolation: StoreIsolation) -> Iterator[Ch
     # The table of a ManyToManyField is unique by both sides, one of which is the store's.
     if meta.auto_created or (isolation.field and is_store_model(model, fields[0])):
         return
-    # Each unique field or constraint with its first field, which is None for an expression.
-    uniques: list[tuple[str, str | None]] = [
-        (f"field {each.name!r}", each.name)
+    stores = {name for field in fields for name in (field.name, field.attname)}
+    # Each unique field or constraint with its fields; an expression counts as none.
+    uniques: list[tuple[str, Sequence[str | None]]] = [
+        (f"field {each.name!r}", [each.name])
         for each in meta.local_fields
         if each.unique and not (each.primary_key and _is_generated(each))
     ]
-    uniques += [(f"unique_together {tuple(names)!r}", names[0]) for names in meta.unique_together]
+    uniques += [(f"unique_together {tuple(names)!r}", names) for names in meta.unique_together]
     for constraint in meta.constraints:
         if isinstance(constraint, UniqueConstraint):
-            first = constraint.fields[0] if constraint.fields else getattr(constraint.expressions[0], "name", None)
-            uniques.append((f"constraint {constraint.name!r}", first))
-    for label, first in uniques:
-        if first not in {name for field in fields for name in (field.name, field.attname)}:
+            expressions = [getattr(each, "name", None) for each in constraint.expressions]
+            uniques.append((f"constraint {constraint.name!r}", constraint.fields or expressions))
+    for label, names in uniques:
+        if stores.isdisjoint(names):
             hint = (
                 "make it a UniqueConstraint(fields=[…]) with the store first: row-level security does not apply to it,"
                 " so it reveals one store's values to another, which cannot use them itself"
             )
-            text = f"the unique {label} does not begin with {fields[0].name!r}"
+            text = f"the unique {label} does not contain {fields[0].name!r}"
             yield Warning(text, hint=hint, obj=model, id="salon_jobs.W011")
 
 
