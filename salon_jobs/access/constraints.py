@@ -9,13 +9,13 @@ from typing import Any, Final, TypeAlias, cast
 
 from django.apps import apps
 from django.core.exceptions import ValidationError
-from django.db import DEFAULT_DB_ALIAS, connections
+from django.db import DEFAULT_DB_ALIAS, IntegrityError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.backends.ddl_references import Columns, Statement, Table
 from django.db.models import BaseConstraint, ForeignKey, Model
 
-from salon_jobs.access.objects import ALL_ROWS, PUBLIC, Policy, Privilege, TableAccess
+from salon_jobs.access.objects import ALL_ROWS, PUBLIC, Policy, Privilege, TableAccess, identifier
 from salon_jobs.access.policies import (
     BOUND_OWNERS,
     MEMBERSHIP_POLICY,
@@ -475,3 +475,24 @@ class SameStoreForeignKey(_Constraint):
             return
         if not to._base_manager.using(using).filter(**reference).exists():
             raise ValidationError(cast("Any", self.get_violation_error_message()), code=self.violation_error_code)
+
+
+def rows_that_violate(error: IntegrityError) -> str | None:
+    """Return the query for the rows because of which a SameStoreForeignKey cannot be validated; None for other errors.
+
+    PostgreSQL names none of them, since the key is validated without the right to read them.
+    """
+    diag: Any = getattr(error.__cause__, "diag", None)
+    for model in apps.get_models():
+        for key in model._meta.constraints:
+            names = getattr(diag, "table_name", None), getattr(diag, "constraint_name", None)
+            if isinstance(key, SameStoreForeignKey) and names == (model._meta.db_table, key.name):
+                columns, to_model, to_columns = key.reference(model)
+                ours, theirs = (
+                    ", ".join(f"{alias}.{identifier(column)}" for column in each)
+                    for alias, each in (("t", columns), ("parent", to_columns))
+                )
+                there = f"SELECT FROM {identifier(to_model._meta.db_table)} AS parent WHERE ({theirs}) = ({ours})"
+                table = identifier(model._meta.db_table)
+                return f"SELECT t.* FROM {table} AS t WHERE ({ours}) IS NOT NULL AND NOT EXISTS ({there})"
+    return None

@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 from django.core.exceptions import ValidationError
+from django.core.management.commands.migrate import Command as MigrateCommand
 from django.db import IntegrityError, models
 from django.db.migrations import AddConstraint, RemoveConstraint
 from django.db.migrations.state import ProjectState
@@ -15,6 +16,7 @@ from django.db.migrations.writer import MigrationWriter
 
 from project.salon.models import Customer, CustomerNote
 from salon_jobs.access import SameStoreForeignKey
+from salon_jobs.management.commands.migrate import Command
 from tests.migrations.operations import UNIQUE, access_of, create, migrate, sql_of
 from tests.settings import url_for
 from tests.support import change, seen
@@ -115,6 +117,25 @@ def test_the_key_may_stand_before_what_it_refers_to_is_unique(default: object, a
     later = [] if at_once else [AddConstraint("book", KEY)]
     migrate(create("Shelf"), book, *later, AddConstraint("shelf", UNIQUE))
     assert seen(VALIDATED, KEY.name) == [(True, True, True)]
+
+
+def test_migrate_says_how_to_find_the_rows_because_of_which_it_fails(
+    stores: list[UUID], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change("INSERT INTO customer (id, store_id, name, email) VALUES (%s, %s, 'c', '')", customer := uuid4(), stores[0])
+    put = "INSERT INTO customer_note (id, store_id, customer_id, body) VALUES (%s, %s, %s, '')"
+    change(put, uuid4(), stores[0], customer)
+    change("ALTER TABLE customer_note DISABLE TRIGGER ALL")
+    change(put, wrong := uuid4(), stores[1], customer)
+    change("ALTER TABLE customer_note ENABLE TRIGGER ALL")
+    # What VALIDATE raises is the same.
+    monkeypatch.setattr(MigrateCommand, "execute", lambda *_, **__: change(put, uuid4(), stores[2], customer))
+    with pytest.raises(IntegrityError, match="customer_note_customer_of_same_store") as error:
+        Command().execute(database="migrator")
+    [note] = error.value.__notes__
+    query = note.partition("with: ")[2].partition(". Correct")[0]
+    assert seen(query.replace("t.*", "t.id", 1)) == [(wrong,)]
+    change("TRUNCATE customer_note, customer CASCADE")
 
 
 def test_how_a_migration_names_it() -> None:

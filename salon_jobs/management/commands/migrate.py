@@ -7,8 +7,9 @@ from typing import Any
 
 from django.core.management.base import CommandError
 from django.core.management.commands.migrate import Command as MigrateCommand
-from django.db import DataError
+from django.db import DataError, IntegrityError
 
+from salon_jobs.access.constraints import rows_that_violate
 from salon_jobs.access.operations.stores import require_store
 from salon_jobs.access.policies import NO_STORE
 from salon_jobs.conf import settings as conf
@@ -26,7 +27,8 @@ class Command(MigrateCommand):
     def execute(self, *args: Any, **options: Any) -> str | None:
         """Migrate. Raises CommandError if the login is refused, a role is missing or another role owns the tables.
 
-        An error of a foreign key that is validated without a store gets a note that says what to write.
+        An error of a foreign key that is validated without a store gets a note that says what to write, and one of rows
+        that violate a SameStoreForeignKey the query that finds them.
         """
         try:
             alias = options["database"]
@@ -36,6 +38,13 @@ class Command(MigrateCommand):
                 return super().execute(*args, **options)
         except (BootstrapMissing, ConversionMissing) as error:
             raise CommandError(f"{error.code}: {error}") from error
+        except IntegrityError as error:
+            if (query := rows_that_violate(error)) is not None:
+                error.add_note(
+                    f"Rows refer to another store's row, or to none. A superuser finds them with: {query}. Correct or"
+                    " delete them; if the key exists already, drop it; then migrate again"
+                )
+            raise
         except DataError as error:
             # PostgreSQL's query that validates a foreign key.
             context = getattr(getattr(error.__cause__, "diag", None), "context", None)
