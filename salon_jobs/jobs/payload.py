@@ -171,7 +171,8 @@ class PayloadType:
         try:
             return store_key().parse(value)
         except ValueError as error:
-            text = f"task {self.task_name!r}: the store {error}, not {type(value).__name__} - at `$.{self.store_name}`"
+            found = value if type(value) is int is store_key().type else type(value).__name__
+            text = f"task {self.task_name!r}: the store {error}, not {found} - at `$.{self.store_name}`"
             raise PayloadInvalid(text) from None
 
     def _convert(self, values: dict[str, Any], kind: Any) -> Any:

@@ -299,6 +299,16 @@ def test_a_handler_may_call_its_store_as_the_store_model_is_called(settings: Any
         payload.bind((), {name: 5, "amount": 5})
 
 
+def test_a_number_that_cannot_be_the_key_of_a_store_is_shown(settings: Any) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "STORE_MODEL": "auth.Group"}
+    space: dict[str, Any] = {}
+    exec("def charge(group_id: int) -> None: ...", space)
+    payload = PayloadType("charge", space["charge"], with_store=True)
+    for value, shown in ((0, "0"), (-1, "-1"), ("x", "str"), (True, "bool")):
+        with pytest.raises(PayloadInvalid, match=f"a whole number from 1, not {shown} - at"):
+            payload.bind((), {"group_id": value})
+
+
 def test_a_store_model_says_what_the_parameter_may_be_called(settings: Any) -> None:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "STORE_MODEL": "accounts.Organization"}
     with pytest.raises(TaskInvalid, match="needs a parameter for the store: store_id or organization_id"):
