@@ -35,6 +35,7 @@ from salon_jobs.worker.ends import settle
 from salon_jobs.worker.executor import execute
 from salon_jobs.worker.finisher import Finisher
 from salon_jobs.worker.in_flight import IdleTable, InFlightTable
+from salon_jobs.worker.lane import AsyncLane
 from salon_jobs.worker.maintenance import Rescuer
 from salon_jobs.worker.runner import Runner
 from salon_jobs.worker.worker import Worker, WorkerOptions
@@ -168,7 +169,7 @@ def running_on_a_thread(process_id: int, jobs: Sequence[ClaimedJob], **bounds: i
     leases = leases_of(process_id)
     finisher = Finisher(leases, queue.forget, abandon, **bounds)
     deadlines = DeadlineWatcher(using="default")
-    runner = Runner(queue, finisher, leases, 0, in_flight=InFlightTable(1), deadlines=deadlines)
+    runner = Runner(queue, finisher, leases, 0, in_flight=InFlightTable(1), watcher=deadlines)
     queue.put(list(jobs))
     finisher.start()
     deadlines.start()
@@ -179,6 +180,35 @@ def running_on_a_thread(process_id: int, jobs: Sequence[ClaimedJob], **bounds: i
     finally:
         queue.close()
         assert runner.join(10)
+        for loop in (finisher, deadlines):
+            loop.stop()
+            assert loop.join(10)
+
+
+@contextmanager
+def running_coroutines(process_id: int, *, threads: int = 1) -> Generator[tuple[AsyncLane, JobBuffer]]:
+    """Yield a worker's lane for coroutines, and the buffer that knows which have not ended; wait until all have."""
+    queue = JobBuffer(1)
+    leases = leases_of(process_id)
+    finisher = Finisher(leases, queue.forget, threading.Event())
+    deadlines = DeadlineWatcher(using="default")
+    lane = AsyncLane(
+        queue,
+        finisher,
+        leases,
+        places=100,
+        threads=threads,
+        first_slot=0,
+        in_flight=InFlightTable(100),
+        watcher=deadlines,
+    )
+    finisher.start()
+    deadlines.start()
+    try:
+        yield lane, queue
+        assert queue.wait_idle(10)
+    finally:
+        lane.end(10)
         for loop in (finisher, deadlines):
             loop.stop()
             assert loop.join(10)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import sys
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import replace
@@ -15,6 +15,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 import msgspec
+from asgiref.sync import sync_to_async
 
 from salon_jobs.backend.framework import (
     LOGGER,
@@ -193,14 +194,23 @@ class TaskHandler:
 
     def function(self, call: TaskCall) -> Any:
         """Run the task as the current job; for an ``async def`` task, return its coroutine."""
+        if self.is_async:
+            return self._awaited(call)
+        result = self._begin(call)
+        returned = self._call(call, result)
+        # The worker refuses a result that should have been awaited.
+        return returned if inspect.isawaitable(returned) else _returned(returned, result)
+
+    async def _awaited(self, call: TaskCall) -> Any:
+        begins_alone = current_job().attempt == 1 and not task_started.receivers
+        result = self._begin(call) if begins_alone else await sync_to_async(self._begin)(call)
+        return _returned(await self._call(call, result), result)
+
+    def _begin(self, call: TaskCall) -> BackendResult:
         running = current_job()
         running.memo = result = _started(running, self, call)
         task_started.send(sender=type(task_backends[call.backend]), task_result=result)
-        returned = self._call(call, result)
-        if self.is_async:
-            return _awaited(returned, result)
-        # The worker refuses a result that should have been awaited.
-        return returned if inspect.isawaitable(returned) else _returned(returned, result)
+        return result
 
     def perform(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Call the function as a worker does, without a job; for an ``async def`` task, return its coroutine.
@@ -295,10 +305,6 @@ def _returned(value: Any, result: BackendResult) -> Any:
     normalized = normalize_json(value)
     update(result, _return_value=normalized)
     return normalized
-
-
-async def _awaited(coroutine: Coroutine[Any, Any, Any], result: BackendResult) -> Any:
-    return _returned(await coroutine, result)
 
 
 def _started(running: RunningJob, handler: TaskHandler, call: TaskCall) -> BackendResult:

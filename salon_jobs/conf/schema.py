@@ -198,6 +198,7 @@ class Settings:
     process_silent_after: timedelta = setting(timedelta(seconds=15), duration)
     shutdown_grace: timedelta = setting(timedelta(seconds=30), duration)
     concurrency: int = setting(8, count(1, 1000))
+    async_concurrency: int = setting(100, count(1, 5000))
     processes: int | None = setting(None, optional(count(1, 1000)))
     store_concurrency: int | None = setting(None, optional(count(1, 1_000_000)))
     retain_succeeded: timedelta | None = setting(timedelta(0), optional(partial(duration, zero=True)))

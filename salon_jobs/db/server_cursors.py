@@ -33,6 +33,10 @@ class ServerCursors:
         # this one it closes before or after the statement's exchange with the server; within that, psycopg leaves it.
         self._lock = raw.lock = RLock()
 
+    @property
+    def are_open(self) -> bool:
+        return bool(self._open)
+
     def follow(self, steps: Any) -> None:
         """Note which cursor psycopg is about to declare or close; it holds the lock."""
         note = self._open.add if steps.__name__ == DECLARES_CURSOR else self._open.discard

@@ -179,9 +179,9 @@ def tasks() -> list[TaskDeclaration]:
     return list(_declarations.values())
 
 
-def task_names() -> list[str]:
-    """Return the registered task names, sorted."""
-    return sorted(_declarations)
+def task_names(*, is_async: bool | None = None) -> list[str]:
+    """Return the registered task names, sorted; ``is_async``: only those of coroutines, or of other functions."""
+    return sorted(name for name, declared in _declarations.items() if is_async is None or declared.is_async is is_async)
 
 
 def queue_names() -> set[str]:

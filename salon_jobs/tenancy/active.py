@@ -111,9 +111,18 @@ class ActiveContext(StatementGuard):
 
     def open(self) -> None:
         """Become the innermost surrounding context, and wrap the connection's statements."""
+        self.attach(self.connection)
+        self.surround()
+
+    def surround(self) -> None:
+        """Become the innermost context of the code that calls this, even if no connection is there yet."""
         self.is_open = True
-        self.connection.execute_wrappers.append(self)
         _surrounding.set((*_surrounding.get(), self))
+
+    def attach(self, connection: BaseDatabaseWrapper) -> None:
+        """Wrap the statements of a connection of the same alias, which may be another one than before."""
+        self.connection = connection
+        connection.execute_wrappers.append(self)
 
     def close(self) -> None:
         """Close the context, also for code that still carries it in a copy of the context variables."""
@@ -209,6 +218,19 @@ def surrounding() -> tuple[ActiveContext, ...]:
 def surround_with(contexts: tuple[ActiveContext, ...]) -> None:
     """Adopt, in a coroutine, the contexts opened for it on its thread."""
     _surrounding.set(contexts)
+
+
+def become_system_task(name: str) -> None:
+    """Let the code of this context run as a system task, which cannot open a tenant context, from now on."""
+    _system_task.set(name)
+
+
+def detach_contexts(connection: BaseDatabaseWrapper) -> list[ActiveContext]:
+    """Take the open contexts off a connection that none of them holds, for ``attach`` to another one."""
+    contexts = [wrapper for wrapper in connection.execute_wrappers if isinstance(wrapper, ActiveContext)]
+    for context in contexts:
+        connection.execute_wrappers.remove(context)
+    return contexts
 
 
 def forget_closed() -> None:

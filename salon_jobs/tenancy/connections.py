@@ -35,7 +35,7 @@ from salon_jobs.db.libpq import converted, exchange, last_answer, send
 from salon_jobs.db.read_only import close_if_read_only
 from salon_jobs.db.server_cursors import ServerCursors
 from salon_jobs.db.statements import in_one_trip
-from salon_jobs.tenancy.active import open_store, session_context
+from salon_jobs.tenancy.active import ActiveContext, open_store, session_context
 
 # The session's advisory locks, each as the call that releases it.
 _LOCKS: Final = """
@@ -361,6 +361,24 @@ def tidy_connections(*, after_idling: bool = False) -> bool:
         connection.close_if_unusable_or_obsolete()
         connection.health_check_done = not after_idling
     return bool(found)
+
+
+def keeps_thread() -> bool:
+    """Return whether a connection of this thread is in the middle of something: a transaction, a context that holds it,
+    or a server-side cursor. Whoever began that needs the same connection again.
+    """
+    return any(map(_is_in_use, connections.all(initialized_only=True)))
+
+
+def _is_in_use(connection: BaseDatabaseWrapper) -> bool:
+    if connection.in_atomic_block or in_transaction(connection):
+        return True
+    if any(isinstance(wrapper, ActiveContext) and wrapper.holds for wrapper in connection.execute_wrappers):
+        return True
+    if connection.connection is None:
+        return False
+    session = watched(connection.connection)
+    return not connection.autocommit or (session is not None and session.cursors.are_open)
 
 
 def is_only_old(connection: BaseDatabaseWrapper) -> bool:

@@ -147,7 +147,7 @@ def perform_job(task: Any, /, *args: Any, **kwargs: Any) -> Any:
 
     def call() -> Any:
         result = run()
-        return run_coroutine(result, lambda _: None) if is_async else result
+        return run_coroutine(result) if is_async else result
 
     if store_id is None:
         return run_as_system_task(task.name, call)

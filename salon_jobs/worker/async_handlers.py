@@ -1,8 +1,7 @@
-"""Execution of ``async def`` handlers: one event loop per process, synchronous parts on the caller's thread.
+"""Execution of ``async def`` handlers: one event loop per process, and the synchronous parts on an executor of the run.
 
-What a handler passes to ``sync_to_async``, and the ORM's async methods, runs on the thread that waits for the run,
-which has its connection, its store and its transaction. So two runs never share a connection, and there is no second
-one to set the store on, to tidy, or to close.
+What a handler passes to ``sync_to_async``, and the ORM's async methods, runs on that executor: in a worker on the
+threads of ``lane``, in a test on the thread that waits for the run, which has its connection and its transaction.
 """
 
 from __future__ import annotations
@@ -27,38 +26,32 @@ from salon_jobs.worker.forks import end_copy
 R = TypeVar("R")
 
 
-def run_coroutine(coroutine: Coroutine[Any, Any, R], cancellable: Callable[[Callable[[], object]], None]) -> R:
+def run_coroutine(coroutine: Coroutine[Any, Any, R]) -> R:
     """Run a coroutine on the process's event loop, in a copy of the caller's context, and wait for its end.
 
-    Before anything runs, ``cancellable`` receives a function that cancels it from any thread. Tasks that it leaves
-    running are cancelled and waited for. Returns and raises what the coroutine does; raises CancelledError if it was
-    cancelled.
+    Its synchronous parts run on the calling thread. Returns and raises what the coroutine does.
     """
-    result: R = _Run(_running_loop(), coroutine).wait(cancellable)
+    thread = _WaitingThread()
+    with without_a_loop_afterwards():
+        ended = asyncio.run_coroutine_threadsafe(CoroutineRun(coroutine, thread).ended(), running_loop())
+        ended.add_done_callback(thread.release)
+        thread.serve()
+    result: R = ended.result().result()
     return result
 
 
-class _Run:
-    """One coroutine, the tasks it starts, and the thread that waits for them."""
+class CoroutineRun:
+    """One coroutine, and the tasks it starts. ``executor`` makes the synchronous calls of all of them."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any]) -> None:
-        self._loop, self._coroutine = loop, coroutine
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], executor: Executor) -> None:
+        self._coroutine, self._executor = coroutine, executor
         self._cancelled = False
         self._main: asyncio.Task[Any] | None = None
-        self._thread = _WaitingThread()
         self.tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         self.context = Context()
 
-    def wait(self, cancellable: Callable[[Callable[[], object]], None]) -> Any:
-        """Serve the synchronous parts until all tasks have ended; return or raise what the coroutine did."""
-        cancellable(lambda: self._loop.call_soon_threadsafe(self._cancel))
-        with without_a_loop_afterwards():
-            ended = asyncio.run_coroutine_threadsafe(self._run_all(), self._loop)
-            ended.add_done_callback(self._thread.release)
-            self._thread.serve()
-        return ended.result().result()
-
-    def _cancel(self) -> None:
+    def cancel(self) -> None:
+        """Cancel it on its loop, even before it runs."""
         self._cancelled = True
         if self._main is None:
             return
@@ -69,23 +62,24 @@ class _Run:
     def _left(self) -> list[asyncio.Task[Any]]:
         return [task for task in self.tasks if not task.done()]
 
-    async def _run_all(self) -> asyncio.Task[Any]:
-        async with thread_sensitive(self._thread):
+    async def ended(self) -> asyncio.Task[Any]:
+        """Run it; return its task once that and those it started have ended. What it leaves running is cancelled."""
+        async with thread_sensitive(self._executor):
             self.context = copy_context()
             self.context.run(_run.set, self)
             self._main = self.context.run(asyncio.create_task, self._coroutine)
             if self._cancelled:
                 self._main.cancel()
-            await _until_done([self._main])
+            await until_done([self._main])
             # One that continued would read as this job's store after the job has ended.
             while left := self._left():
                 for task in left:
                     task.cancel()
-                await _until_done(left)
+                await until_done(left)
         return self._main
 
 
-async def _until_done(tasks: Collection[asyncio.Task[Any]]) -> None:
+async def until_done(tasks: Collection[asyncio.Future[Any]]) -> None:
     """Wait for tasks, even if cancelled: a handler can cancel all tasks of the loop while its own are still working."""
     while any(not task.done() for task in tasks):
         with suppress(asyncio.CancelledError):
@@ -141,13 +135,13 @@ def _call_cleanly(call: Callable[[], R]) -> R:
         finish_resets()
 
 
-_run: ContextVar[_Run | None] = ContextVar("salon_jobs_async_run", default=None)
+_run: ContextVar[CoroutineRun | None] = ContextVar("salon_jobs_async_run", default=None)
 _LOOP: Final = "salon-jobs-event-loop"
 _starting = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
 
 
-def _running_loop() -> asyncio.AbstractEventLoop:
+def running_loop() -> asyncio.AbstractEventLoop:
     """Return the process's event loop, which the first coroutine starts; it runs until the process ends."""
     global _loop  # noqa: PLW0603 - one per process, which clients and pools that keep their loop rely on
     with _starting:
@@ -181,7 +175,7 @@ def _end_generators_where_they_began(loop: asyncio.AbstractEventLoop) -> None:
     asyncio would end it in the context of whatever runs when it is collected: another job's, with another store.
     """
     # By id: when a run is collected, weak references to it are already gone.
-    began: WeakValueDictionary[int, _Run] = WeakValueDictionary()
+    began: WeakValueDictionary[int, CoroutineRun] = WeakValueDictionary()
     first, _ = sys.get_asyncgen_hooks()
 
     def begin(generator: AsyncGenerator[Any, Any]) -> None:

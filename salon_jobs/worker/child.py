@@ -102,7 +102,7 @@ class _Child:
         refuse_read_only_servers()
         process_id, using, options = start["process_id"], start["using"], WorkerOptions(**start["options"])
         name_connections(process_id, using=using)
-        in_flight = InFlightTable(options.concurrency, fileno=self._in_flight)
+        in_flight = InFlightTable(options.slots, fileno=self._in_flight)
         worker = self._worker = Worker(process_id, options, using=using, in_flight=in_flight, idle=self._idle)
         fields: dict[str, Any] = {"kind": KIND, "process_id": process_id}
         log_event(logging.INFO, events.PROCESS_STARTED, **fields, pid=os.getpid())

@@ -93,8 +93,8 @@ class ChildProcess:
         """Start ``command --child DESCRIPTORS``. Raises OSError."""
         ours, theirs = socket.socketpair()
         with theirs, tempfile.TemporaryFile() as file:
-            file.truncate(InFlightTable.size(plan.options.concurrency))
-            self._in_flight = InFlightTable(plan.options.concurrency, fileno=file.fileno())
+            file.truncate(InFlightTable.size(plan.options.slots))
+            self._in_flight = InFlightTable(plan.options.slots, fileno=file.fileno())
             inherited = (theirs.fileno(), file.fileno(), plan.idle)
             described = ":".join(map(str, (*inherited, number, plan.processes)))
             self._process = subprocess.Popen(

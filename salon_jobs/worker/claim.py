@@ -33,8 +33,13 @@ class Claimer:
         *,
         excluded: Sequence[str] = (),
         is_direct: Callable[[], bool] = lambda: False,
+        tasks: Callable[[], list[str]] = registry.task_names,
     ) -> None:
-        """Prepare; ``is_direct`` returns whether it is known that no pooler is between this process and the server."""
+        """Prepare to claim jobs of these tasks.
+
+        ``is_direct`` returns whether it is known that no pooler is between this process and the server.
+        """
+        self._tasks = tasks
         self._leases = leases
         self._is_direct = is_direct
         self._queues = queues
@@ -42,7 +47,7 @@ class Claimer:
         self._scans_groups = bool(excluded)
         self._limits = Limits({})
         self._limits_loaded_at = float("-inf")
-        self._fair_claim = FairClaim(leases, queues, excluded=excluded)
+        self._fair_claim = FairClaim(leases, queues, excluded=excluded, tasks=tasks)
         self._is_fair = self._was_slow = False
 
     def claim(self, room: int, *, scans_again: bool = False) -> Claim:
@@ -58,9 +63,7 @@ class Claimer:
             claim = self._fair_claim.claim(room, self._limits)
             self._is_fair = claim.again_in_s is not None or self._fair_claim.is_slow
             return claim
-        claim_due = partial(
-            self._leases.claim_due, registry.task_names(), queues=self._queues, prepare=self._is_direct()
-        )
+        claim_due = partial(self._leases.claim_due, self._tasks(), queues=self._queues, prepare=self._is_direct())
         # A few at first, since usually a single job woke an idle process.
         jobs = claim_due(min(room, FEW))
         if len(jobs) == FEW < room:

@@ -17,11 +17,16 @@ from salon_jobs.jobs.leases import Leases
 from salon_jobs.process.loop import Loop
 from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.ends import identify, report_given_back
+from salon_jobs.worker.in_flight import NEVER, InFlightTable
 
 if TYPE_CHECKING:
+    from salon_jobs.worker.lane import AsyncLane
     from salon_jobs.worker.runner import Runner
 
 
+# How long a cancelled handler may take to end by itself, and a run that timed out before its process is killed.
+CANCEL_GRACE_S = 5.0
+_KILL_GRACE_S = 10.0
 # Retry after this when an interrupt met no handler (the run is just about to begin or to end).
 _AGAIN_S = 0.05
 
@@ -57,6 +62,16 @@ class DeadlineWatcher(Loop):
             is_nearest = watched.due() < self._nearest
         if is_nearest:
             self.wake()
+
+    def begin(self, running: RunningJob, interrupt: Interrupt, in_flight: InFlightTable, slot: int) -> None:
+        """Show that a run begins, and watch its timeout; it is killed with its process if it outlives that for long."""
+        timeouts, kill_at = running.declaration.timeouts, NEVER
+        if timeouts is not None and (run_s := timeouts.run_s(running.waited_s)) is not None:
+            running.times_out_at = running.started + run_s
+            running.on_extended = lambda at: in_flight.move(slot, at + _KILL_GRACE_S)
+            kill_at = running.times_out_at + _KILL_GRACE_S
+            self.watch(running, interrupt)
+        in_flight.show(slot, running.id, running.job.lease, kill_at=kill_at)
 
     def forget(self, running: RunningJob) -> None:
         with self._lock:
@@ -97,7 +112,7 @@ class Cancellations:
     the grace.
     """
 
-    def __init__(self, leases: Leases, jobs: JobBuffer, runners: Sequence[Runner]) -> None:
+    def __init__(self, leases: Leases, jobs: JobBuffer, runners: Sequence[Runner | AsyncLane]) -> None:
         self._leases = leases
         self._jobs = jobs
         self._runners = runners

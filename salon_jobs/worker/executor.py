@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, Final
@@ -42,11 +42,53 @@ from salon_jobs.worker.async_handlers import run_coroutine
 from salon_jobs.worker.forks import end_copy
 
 # By whether the handler's own transaction finished the job.
-_SUCCEEDED: Final = {finished: Succeeded(finished=finished) for finished in (False, True)}
+SUCCEEDED: Final = {finished: Succeeded(finished=finished) for finished in (False, True)}
 
 
 def execute(running: RunningJob) -> Outcome:
     """Run the handler and return how it ended. Raises only an interrupt, which can arrive between any two bytecodes."""
+    begun = begin(running)
+    if not isinstance(begun, dict):
+        return begun
+    job, task = running.job, running.declaration
+    was_in_transaction = running.connection.in_atomic_block
+    token = current.running.set(running)
+    try:
+        if job_started.receivers:
+            job_started.send_robust(task, job=running)
+        finishes_inside = task.is_store_task and task.atomic
+        if finishes_inside:
+            with store_transaction(running) as own:
+                call_handler(begun, running)
+                if own is None or running.finished or running.result is not None:
+                    running.end()
+                else:
+                    running.check_end()
+                    running.is_unclear = True
+                    with lease_lost(running):  # it commits in the same round trip, unless a block is open
+                        running.finished = own.commit_after(running.leases.finish_call([running]))
+                    if not running.finished:
+                        running.end()
+        elif job.store_id is None:
+            run_as_system_task(task.name, call_handler, begun, running)
+        else:
+            # Between its transactions it must see no rows, even if an earlier job on this connection used SET directly.
+            refuse_vanished_store(running, clears=True)
+            with ActiveContext(running.connection, job.store_id, atomic=False, by_statement=task.is_async):
+                call_handler(begun, running)
+        if running.interrupted_by is not None and not finishes_inside:
+            raise running.interrupted_by
+        if not was_in_transaction:
+            refuse_open_transaction(running.connection)
+        return SUCCEEDED[finishes_inside]
+    except BaseException as error:  # a handler may raise anything, even SystemExit; only the job fails
+        return outcome_of(running, error)
+    finally:
+        current.running.reset(token)
+
+
+def begin(running: RunningJob) -> dict[str, Any] | Outcome:
+    """Return the handler's arguments, or how the run ends without it."""
     job, task = running.job, running.declaration
     if job.expired:
         return NotStarted(Expired("claimed after expires_at"))
@@ -69,50 +111,24 @@ def execute(running: RunningJob) -> Outcome:
                 return Lost()
         except Error:  # it may have been recorded, but the handler was not called
             return Released(begun=False)
-    was_in_transaction = running.connection.in_atomic_block
-    token = current.running.set(running)
-    try:
-        if job_started.receivers:
-            job_started.send_robust(task, job=running)
-        finishes_inside = task.is_store_task and task.atomic
-        if finishes_inside:
-            with store_transaction(running) as own:
-                call_handler(arguments, running)
-                if own is None or running.finished or running.result is not None:
-                    running.end()
-                else:
-                    running.check_end()
-                    running.is_unclear = True
-                    with lease_lost(running):  # it commits in the same round trip, unless a block is open
-                        running.finished = own.commit_after(running.leases.finish_call([running]))
-                    if not running.finished:
-                        running.end()
-        elif job.store_id is None:
-            run_as_system_task(task.name, call_handler, arguments, running)
-        else:
-            # Between its transactions it must see no rows, even if an earlier job on this connection used SET directly.
-            with store_transaction(running, clears=True) as own:
-                if own is not None:
-                    own.commit_after("SELECT")
-            with ActiveContext(running.connection, job.store_id, atomic=False, by_statement=task.is_async):
-                call_handler(arguments, running)
-        if running.interrupted_by is not None and not finishes_inside:
-            raise running.interrupted_by
-        if not was_in_transaction:
-            refuse_open_transaction(running.connection)
-        return _SUCCEEDED[finishes_inside]
-    except LeaseLost:
-        return Lost()
-    except Snooze as snooze:
-        if running.cancelled():
-            return Cancelled(CANCELLED, CANCELLED)
-        return not_repeated("its handler raised Snooze") if task.at_most_once else Snoozed(snooze.delay)
-    except Discard as discard:
-        return Cancelled(DISCARDED, discard.reason)
-    except BaseException as error:  # a handler may raise anything, even SystemExit; only the job fails
-        return ended_by(running, error)
-    finally:
-        current.running.reset(token)
+    return arguments
+
+
+def outcome_of(running: RunningJob, error: BaseException) -> Outcome:
+    """Return the outcome of a run whose handler raised this error, or that met it at its end."""
+    match error:
+        case LeaseLost():
+            return Lost()
+        case Snooze():
+            if running.cancelled():
+                return Cancelled(CANCELLED, CANCELLED)
+            return (
+                not_repeated("its handler raised Snooze") if running.declaration.at_most_once else Snoozed(error.delay)
+            )
+        case Discard():
+            return Cancelled(DISCARDED, error.reason)
+        case _:
+            return ended_by(running, error)
 
 
 def _released(running: RunningJob, why: str) -> Released | Errored:
@@ -171,13 +187,7 @@ def call_handler(arguments: dict[str, Any], running: RunningJob) -> None:
         raise
     end_copy()
     if task.is_async:
-
-        def allow_interrupt(cancel: Callable[[], object]) -> None:
-            running.cancel_coroutine = cancel
-            if running.interrupted_by is not None:  # just before
-                cancel()
-
-        result = run_coroutine(result, allow_interrupt)
+        result = run_coroutine(result)
     elif result is not None and inspect.isawaitable(result):
         if inspect.iscoroutine(result):
             result.close()
@@ -199,15 +209,22 @@ def store_transaction(running: RunningJob, *, clears: bool = False) -> Generator
             # Nothing guarantees that the one statement set the store before it looked the store up, so a store that
             # seems to be gone is looked up again.
             if not own.answer:
-                _refuse_vanished_store(running, exists)
+                _refuse_unseen_store(running, exists)
             yield own
         return
     with tenant_context(store_id, using=connection.alias):
-        _refuse_vanished_store(running, exists)
+        _refuse_unseen_store(running, exists)
         yield None
 
 
-def _refuse_vanished_store(running: RunningJob, exists: str) -> None:
+def refuse_vanished_store(running: RunningJob, *, clears: bool = False) -> None:
+    """Raise Discard if the store's row is gone; ``clears`` a store that was set on the session by hand."""
+    with store_transaction(running, clears=clears) as own:
+        if own is not None:
+            own.commit_after("SELECT")
+
+
+def _refuse_unseen_store(running: RunningJob, exists: str) -> None:
     if in_one_trip(running.connection, f"SELECT {exists}").get_value(0, 0) != b"t":
         raise Discard("the store no longer exists")
 

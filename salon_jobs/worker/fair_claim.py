@@ -43,6 +43,11 @@ class Claim(NamedTuple):
     again_in_s: float | None
     throttled: bool = False
 
+    def beside(self, other: Claim) -> Claim:
+        """Return what this claim and that of other tasks say together."""
+        waits_s = [claim.again_in_s for claim in (self, other) if claim.again_in_s is not None]
+        return Claim([*self.jobs, *other.jobs], min(waits_s, default=None), self.throttled or other.throttled)
+
 
 class Quota(NamedTuple):
     """Number of jobs that one claim may take from a claim group, and from its store."""
@@ -60,8 +65,16 @@ _FROM_THE_START: Final = (-62_135_510_400_000_000, 0)  # 0001-01-02, the earlies
 class FairClaim:
     """Claims of one process by claim group. Not thread-safe."""
 
-    def __init__(self, leases: Leases, queues: Sequence[str] | None, *, excluded: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        leases: Leases,
+        queues: Sequence[str] | None,
+        *,
+        excluded: Sequence[str] = (),
+        tasks: Callable[[], list[str]] = registry.task_names,
+    ) -> None:
         self._leases = leases
+        self._tasks = tasks
         self._excluded = list(excluded)
         self._queues = None if queues is None else list(queues)
         self._limits = Limits({})
@@ -161,7 +174,7 @@ class FairClaim:
     def _filter(self) -> ClaimFilter:
         paused_tasks = set(self._limits.forbidden("task"))
         return ClaimFilter(
-            tasks=[name for name in registry.task_names() if name not in paused_tasks],
+            tasks=[name for name in self._tasks() if name not in paused_tasks],
             queues=self._queues,
             paused_queues=[*self._limits.forbidden("queue"), *self._excluded],
             paused_stores=self._limits.forbidden("store"),

@@ -116,8 +116,8 @@ class Finisher(Loop):
         an error of the job, such as a Snooze beyond the calendar.
         """
         if isinstance(outcome, Succeeded):
-            size = sum(map(_size, running.runs))
-            while size and (kept := sum(map(_size, self._unwritten()))) and kept + size > self._most_kept:
+            size = sum(map(size_of, running.runs))
+            while size and (kept := sum(map(size_of, self._unwritten()))) and kept + size > self._most_kept:
                 if self._abandon.wait(_LOOK_AGAIN_S):
                     break
             for run in running.runs:
@@ -323,7 +323,7 @@ class Finisher(Loop):
         self._progressed_at = time.monotonic()
 
 
-def _size(running: RunningJob) -> int:
+def size_of(running: RunningJob) -> int:
     """Return how many characters a run keeps in memory until its end is written; 0 if that is little."""
     size = len(running.job.payload) + (0 if running.result is None else len(running.result.value))
     return size if size > _SMALL else 0
@@ -336,7 +336,7 @@ def _lacks(error: Exception, running: RunningJob, failure: Outcome | None) -> bo
     """
     is_least = failure is not None or running.result is None
     if _sqlstate(error) == _TIMEOUT:
-        return is_least or not _size(running)
+        return is_least or not size_of(running)
     return is_least and _sqlstate(error).startswith(_RESOURCES)
 
 

@@ -33,6 +33,7 @@ from salon_jobs.tenancy.connections import (
     tidy_connections,
     watch_sessions,
 )
+from salon_jobs.worker import deadlines
 from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.chunks import ChunkRun, gather
 from salon_jobs.worker.deadlines import DeadlineWatcher
@@ -45,12 +46,9 @@ from salon_jobs.worker.in_flight import NEVER, InFlightTable
 if TYPE_CHECKING:
     from salon_jobs.worker.chunk_claim import ChunkClaimer
 
-_CANCEL_S = 2.0
-# How long a cancelled handler may take to end by itself, and a run that timed out before its process is killed.
-_CANCEL_GRACE_S = 5.0
-_KILL_GRACE_S = 10.0
+CANCEL_S = 2.0
 # A thread that was idle for longer checks its connections before the next job; a busy one did so after the last.
-_TIDY_AFTER_S = 0.05
+TIDY_AFTER_S = 0.05
 
 
 class Runner:
@@ -67,7 +65,7 @@ class Runner:
         number: int,
         *,
         in_flight: InFlightTable,
-        deadlines: DeadlineWatcher,
+        watcher: DeadlineWatcher,
         chunks: ChunkClaimer | None = None,
     ) -> None:
         """Prepare the thread; without ``chunks``, a chunk has only jobs that wait in the buffer."""
@@ -76,7 +74,7 @@ class Runner:
         self._leases = leases
         self._number = number
         self._in_flight = in_flight
-        self._deadlines = deadlines
+        self._deadlines = watcher
         self._chunks = chunks
         self._connection: BaseDatabaseWrapper | None = None
         # Whether resets of this thread's sessions may have been sent and not answered.
@@ -109,8 +107,6 @@ class Runner:
     def interrupt(self, running: RunningJob, kind: type[Interrupted]) -> bool:
         """Raise ``kind`` in the handler of this run and cancel its query; return False if it cannot be interrupted now.
 
-        An async handler is cancelled as asyncio does it: it gets CancelledError where it awaits.
-
         Only a shutdown interrupts a second time. The lock is held until the server has received the cancel request, and
         the thread takes it as soon as the run has ended: neither the exception nor the cancel can hit what comes after.
         """
@@ -120,16 +116,11 @@ class Runner:
             running.interrupted_by = running.interrupted_by or kind
             raw: Any = running.connection.connection
             querying = raw if raw is not None and raw.info.transaction_status == TransactionStatus.ACTIVE else None
-            if running.declaration.is_async:
-                # The thread itself serves the coroutine, until that has ended.
-                if running.cancel_coroutine is not None:
-                    running.cancel_coroutine()
-            else:
-                # Delivered at the thread's next bytecode: a handler inside one long C call is not interrupted.
-                _raise_in(self._thread, kind)
+            # Delivered at the thread's next bytecode: a handler inside one long C call is not interrupted.
+            _raise_in(self._thread, kind)
             if querying is not None:
                 try:
-                    querying.cancel_safe(timeout=_CANCEL_S)
+                    querying.cancel_safe(timeout=CANCEL_S)
                 except PsycopgError as error:
                     logger.warning("could not cancel the query of job %s: %s", running.id, error)
         return True
@@ -143,7 +134,7 @@ class Runner:
             cancelled = [run for run in running.runs if (run.id, run.job.lease) == (job_id, lease)]
             if not cancelled:
                 return
-            running.cancel_at = time.monotonic() + _CANCEL_GRACE_S
+            running.cancel_at = time.monotonic() + deadlines.CANCEL_GRACE_S
             self._deadlines.watch(running, self.interrupt)
         log_event(logging.INFO, events.JOB_CANCEL_NOTICED, **identify(cancelled[0].job))
 
@@ -199,7 +190,7 @@ class Runner:
             finish_resets()
             self._resets = False
         # Do this before the run begins: the run keeps the connection it finds, and this may replace it.
-        if time.monotonic() - idle_since > _TIDY_AFTER_S:
+        if time.monotonic() - idle_since > TIDY_AFTER_S:
             tidy_connections(after_idling=True)
             self._connection = None
         task = registry.get_declaration(job.task)
@@ -212,13 +203,7 @@ class Runner:
 
     def _run_job(self, running: RunningJob) -> None:
         with observing(running.start_trace()) if is_observed() else nullcontext():
-            job, timeouts, kill_at = running.job, running.declaration.timeouts, NEVER
-            if timeouts is not None and (run_s := timeouts.run_s(running.waited_s)) is not None:
-                running.times_out_at = running.started + run_s
-                running.on_extended = lambda at: self._in_flight.move(self._number, at + _KILL_GRACE_S)
-                kill_at = running.times_out_at + _KILL_GRACE_S
-                self._deadlines.watch(running, self.interrupt)
-            self._in_flight.show(self._number, job.id, job.lease, kill_at=kill_at)
+            self._deadlines.begin(running, self.interrupt, self._in_flight, self._number)
             outcome = self._execute(running)
             end_copy()  # of a callback after the commit, or of a receiver
             self._free_thread(running, outcome)

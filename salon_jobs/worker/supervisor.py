@@ -28,7 +28,7 @@ from salon_jobs.tenancy.connections import refuse_small_pool
 from salon_jobs.worker.child_process import FRESH_S, ChildPlan, ChildProcess, ChildSupervisor
 from salon_jobs.worker.in_flight import IdleTable
 from salon_jobs.worker.maintenance import Maintenance
-from salon_jobs.worker.worker import OTHER_THREADS, WorkerOptions
+from salon_jobs.worker.worker import WorkerOptions
 
 
 class RunTotals:
@@ -85,7 +85,7 @@ _USUAL_CONNECTIONS = 97, 97
 
 def connections_of(processes: int, options: WorkerOptions) -> int:
     """Return how many connections a worker opens, embedded loops aside."""
-    return processes * (options.concurrency + OTHER_THREADS) + _CONNECTIONS
+    return processes * options.threads + _CONNECTIONS
 
 
 def count_processes(asked: int | None, options: WorkerOptions, *, using: str) -> int:
@@ -106,7 +106,7 @@ def count_processes(asked: int | None, options: WorkerOptions, *, using: str) ->
             return asked
         whose, total, left = "the usual", *_USUAL_CONNECTIONS
     share = min(total // 2, left)
-    fitting = (share - _CONNECTIONS) // (options.concurrency + OTHER_THREADS)
+    fitting = (share - _CONNECTIONS) // options.threads
     processes = asked or max(1, min(wanted, fitting))
     if (needed := connections_of(processes, options)) > left:
         _warn_of(
@@ -152,7 +152,7 @@ class Supervisor:
 
         Raises ConfigurationError when a pool is too small for their threads or ours.
         """
-        threads = max(_THREADS + len(embedded) + processes, options.concurrency + OTHER_THREADS)
+        threads = max(_THREADS + len(embedded) + processes, options.threads)
         refuse_small_pool(threads, using=heartbeat.using)
         self._burst, self._queues = options.burst, options.queues or ()
         self._totals = RunTotals()

@@ -9,12 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.errors import NotReady
 from salon_jobs.core.events import log_event
+from salon_jobs.core.records import ClaimedJob
 from salon_jobs.db.notify import MORE, SECOND_POLL
 from salon_jobs.jobs import enqueue, registry
 from salon_jobs.jobs.answers import AWAITED, awaited
@@ -32,6 +34,7 @@ from salon_jobs.worker.ends import end_begun, report_given_back
 from salon_jobs.worker.fair_claim import LIMIT_WAIT_S, Claim
 from salon_jobs.worker.finisher import Finisher
 from salon_jobs.worker.in_flight import IdleTable, InFlightTable
+from salon_jobs.worker.lane import AsyncLane
 from salon_jobs.worker.runner import Runner
 
 _SWEEP_S = 30.0
@@ -42,6 +45,8 @@ _NAMED = 5
 # follows the interrupt.
 _LEAVE_S = 1.5
 _ROOM_S = 0.2
+# How long places for coroutines that end one by one are gathered for one claim.
+_GATHER_S = 0.01
 # How often a worker whose heartbeat is late asks whether it has come.
 _HEARTBEAT_LATE_S = 0.05
 # How often a worker without due jobs, and a busy one, looks for jobs whose task it could import.
@@ -56,19 +61,47 @@ OTHER_THREADS = 3
 class WorkerOptions:
     """What one worker serves. ``queues`` None means all but those ``excluded``.
 
+    ``async_concurrency`` is how many coroutines run at once, beside the ``concurrency`` of other functions.
+
     With ``burst`` it stops when nothing is due, with ``max_jobs`` once that many jobs have been claimed and have ended.
     """
 
     concurrency: int
+    async_concurrency: int = 100
     queues: Sequence[str] | None = None
     excluded: Sequence[str] = ()
     burst: bool = False
     max_jobs: int | None = None
 
     @property
+    def slots(self) -> int:
+        """How many jobs run at once."""
+        return self.concurrency + self.async_concurrency
+
+    @property
+    def threads(self) -> int:
+        """How many threads of a process may hold a connection."""
+        coroutines = self.concurrency if registry.task_names(is_async=True) else 0
+        return self.concurrency + coroutines + OTHER_THREADS
+
+    @property
     def served(self) -> list[str] | None:
         """Queues as in the process's row: None for all; an excluded one begins with an exclamation mark."""
         return [f"!{name}" for name in self.excluded] or (None if self.queues is None else list(self.queues))
+
+
+_NOTHING: Final = Claim([], None)
+
+
+@dataclass(slots=True)
+class _Lane:
+    """Tasks that are claimed together, and the last claim."""
+
+    claimer: Claimer
+    room: Callable[[], int]
+    put: Callable[[list[ClaimedJob]], object]
+    last: Claim = _NOTHING
+    asked: float = float("-inf")
 
 
 class Worker(Loop):
@@ -92,7 +125,7 @@ class Worker(Loop):
         does. Raises ConfigurationError if a pool is too small for the threads.
         """
         super().__init__("claim", using=using)
-        refuse_small_pool(options.concurrency + OTHER_THREADS, using=using)
+        refuse_small_pool(options.threads, using=using)
         leases = self._leases = Leases(process_id, using=using)
         self._options = options
         self._jobs = JobBuffer(options.concurrency, self._job_ended)
@@ -100,11 +133,13 @@ class Worker(Loop):
         self._is_listening = False
         event = self.woken = ListenerEvent()
         self._listener = Listener(enqueue.wake_ups.channel, self.notify, event, using=using)
-        self._claimer = Claimer(
-            leases, options.queues, excluded=options.excluded, is_direct=lambda: self._listener.is_direct
+        new_claimer = partial(
+            Claimer, leases, options.queues, excluded=options.excluded, is_direct=lambda: self._listener.is_direct
         )
-        self._last_claim = Claim([], None)
-        self._stop_requested = self._draining = self._knows_timeline = False
+        of_threads = new_claimer(tasks=partial(registry.task_names, is_async=False))
+        self._threads_lane = _Lane(of_threads, self._jobs.room, self._jobs.put)
+        self._last_claim = _NOTHING
+        self._stop_requested = self._draining = self._knows_timeline = self._has_coroutines = False
         self._forced = threading.Event()
         self._abandon = threading.Event()
         self._limit_may_be_free = False
@@ -114,8 +149,8 @@ class Worker(Loop):
         self._timeouts = itertools.count(1)
         self.finisher = Finisher(leases, self._jobs.forget, self._abandon)
         self._deadlines = DeadlineWatcher(self._count_timeout, using=using)
-        in_flight = in_flight or InFlightTable(options.concurrency)
-        self._chunks = ChunkClaimer(leases, self._jobs, lambda: self._claimer.limits)
+        in_flight = in_flight or InFlightTable(options.slots)
+        self._chunks = ChunkClaimer(leases, self._jobs, lambda: self._threads_lane.claimer.limits)
         self._runners = [
             Runner(
                 self._jobs,
@@ -123,13 +158,25 @@ class Worker(Loop):
                 leases,
                 number,
                 in_flight=in_flight,
-                deadlines=self._deadlines,
+                watcher=self._deadlines,
                 # A number of jobs is exact only if one thread claims them.
                 chunks=None if self._counts_jobs else self._chunks,
             )
             for number in range(options.concurrency)
         ]
-        self._cancellations = Cancellations(leases, self._jobs, self._runners)
+        self._coroutines = AsyncLane(
+            self._jobs,
+            self.finisher,
+            leases,
+            places=options.async_concurrency,
+            threads=options.concurrency,
+            first_slot=options.concurrency,
+            in_flight=in_flight,
+            watcher=self._deadlines,
+        )
+        of_coroutines = new_claimer(tasks=partial(registry.task_names, is_async=True))
+        self._async_lane = _Lane(of_coroutines, lambda: self._coroutines.room, self._coroutines.start)
+        self._cancellations = Cancellations(leases, self._jobs, (*self._runners, self._coroutines))
 
     def notify(self, payload: str = "") -> None:
         """Claim now, unless another process of this worker is idle and will. Thread-safe.
@@ -148,6 +195,8 @@ class Worker(Loop):
             self._look_until = now + SECOND_POLL.total_seconds()
         self._notified = now
         self.wake()
+        if self._has_coroutines:
+            self._jobs.nudge()
 
     def stop(self) -> None:
         """Stop gracefully; a second call forces it."""
@@ -182,10 +231,8 @@ class Worker(Loop):
                 return _HEARTBEAT_LATE_S
             self._leases.timeline.record()
             self._knows_timeline = True
-        room = min(self._jobs.room(), self._left())
-        if room:
-            self._claim(room)
-        self._claimer.refresh_limits()
+        hungry = self._claim()
+        self._coroutines.report_waits()
         if time.monotonic() - self._swept > _SWEEP_S:
             self._give_back_unknown()
             self._swept = time.monotonic()
@@ -198,8 +245,8 @@ class Worker(Loop):
             self._searched = time.monotonic()
             if found:
                 return 0.0
-        if not room or self._last_claim.again_in_s == 0:
-            self._jobs.wait_for_room(_ROOM_S)
+        if hungry:
+            self._wait_for_room(hungry)
             return 0.0
         return self._burst_wait_s() if self._options.burst else self._wait_s()
 
@@ -214,24 +261,26 @@ class Worker(Loop):
         self._answer_no_wake_ups()
         began = time.monotonic()
         grace_s, run_on_s = conf.shutdown_grace.total_seconds(), conf.shutdown_interrupt_after.total_seconds()
-        runs = [run for runner in self._runners if (run := runner.current) is not None]
+        runs = [run for runner in self._runners if (run := runner.current) is not None] + self._coroutines.runs
         jobs = ", ".join([*(f"{run.job.task} {run.id}" for run in runs[:_NAMED]), *(["…"] if runs[_NAMED:] else [])])
-        log_event(logging.INFO, events.PROCESS_STOPPING, running=self._jobs.running_count(), jobs=jobs)
+        log_event(logging.INFO, events.PROCESS_STOPPING, running=len(runs), jobs=jobs)
         unstarted = self._jobs.close()
         self._attempt_twice(lambda: self._leases.give_back(unstarted))
         self._wait_idle(began + run_on_s)
         if not self._jobs.wait_idle(0):
-            for runner in self._runners:
+            for interrupt in (*(runner.interrupt_current for runner in self._runners), self._coroutines.interrupt_all):
                 # Cancelling a query talks to the database, which may not answer: one thread each, so that no runner
                 # waits for another.
-                threading.Thread(target=runner.interrupt_current, name="salon-jobs-interrupt", daemon=True).start()
+                threading.Thread(target=interrupt, name="salon-jobs-interrupt", daemon=True).start()
             end = began + grace_s - min(_LEAVE_S, (grace_s - run_on_s) / 2)
             now = time.monotonic()
             self._wait_idle(min(end, now + _FORCED_S) if self._forced.is_set() else end, forcible=False)
         is_clean = self._jobs.wait_idle(0)
         self._abandon.set()
-        for runner in self._runners if is_clean else ():
-            runner.join(_FORCED_S)
+        if is_clean:
+            for runner in self._runners:
+                runner.join(_FORCED_S)
+            self._coroutines.end(_FORCED_S)
         self.finisher.stop()
         self.finisher.join(_FORCED_S)
         self._deadlines.stop()
@@ -260,7 +309,7 @@ class Worker(Loop):
         """Raise NotReady when draining, or when claims are stale or threads have ended."""
         if self._draining:
             raise NotReady("too many runs timed out: this process ends and is replaced")
-        if self._jobs.room() > 0 and self._left():  # otherwise it would not claim
+        if any(lane.room() > 0 for lane in self._lanes) and self._left():  # otherwise it would not claim
             conf.require_alive(self._age_s(self._claim_answered), "no claim was answered")
         conf.require_alive(self.finisher.behind_s, "the end of a run could not be written")
         ended = 0 if self.stopping.is_set() else sum(runner.ended for runner in self._runners)
@@ -271,19 +320,55 @@ class Worker(Loop):
         """Return the seconds since an instant, or since the start of this loop if that is later."""
         return time.monotonic() - max(instant, self.began_at)
 
-    def _claim(self, room: int, *, scans_again: bool = False) -> None:
-        self._claim_asked = time.monotonic()
-        had_backlog = self._last_claim.again_in_s == 0
-        self._last_claim = claim = self._claimer.claim(room, scans_again=scans_again)
-        self._claim_answered = time.monotonic()
-        self._claimed += len(claim.jobs)
-        if claim.jobs:
-            self._jobs.put(claim.jobs)
-            # After the put: a runner that still saw an empty buffer, and shows this process as idle, checks again.
-            self._idle.show(idle=False)
-        if self._idle.processes > 1 and claim.again_in_s == 0 and not had_backlog:
+    @property
+    def _lanes(self) -> tuple[_Lane, ...]:
+        return (self._threads_lane, self._async_lane) if self._has_coroutines else (self._threads_lane,)
+
+    def _claim(self, *, scans_again: bool = False) -> list[_Lane]:
+        """Claim for each lane that has room; return those that have none, or a backlog."""
+        self._has_coroutines = bool(registry.task_names(is_async=True))
+        asked, had_backlog = time.monotonic(), self._last_claim.again_in_s == 0
+        hungry: list[_Lane] = []
+        for lane in self._lanes:
+            room = min(lane.room(), self._left())
+            # It is polled for the other one's sake.
+            is_early = lane.last.again_in_s != 0 and self._notified < lane.asked > asked - _ROOM_S and had_backlog
+            if room and not (is_early and not scans_again):
+                lane.asked = time.monotonic()
+                lane.last = claim = lane.claimer.claim(room, scans_again=scans_again)
+                self._claim_answered = time.monotonic()
+                self._claimed += len(claim.jobs)
+                if claim.jobs:
+                    lane.put(claim.jobs)
+                    # After the put: a runner that still saw an empty buffer, and shows this process as idle, checks
+                    # again.
+                    self._idle.show(idle=False)
+            lane.claimer.refresh_limits()
+            if not room or lane.last.again_in_s == 0:
+                hungry.append(lane)
+        self._claim_asked = asked
+        self._last_claim = self._threads_lane.last
+        if self._has_coroutines:
+            self._last_claim = self._last_claim.beside(self._async_lane.last)
+        if self._idle.processes > 1 and self._last_claim.again_in_s == 0 and not had_backlog:
             # The others left the wake-up to this one.
-            enqueue.wake_ups.notify(self.using, MORE if self._claim_asked < self._look_until else "")
+            enqueue.wake_ups.notify(self.using, MORE if asked < self._look_until else "")
+        return hungry
+
+    def _wait_for_room(self, lanes: list[_Lane]) -> None:
+        """Wait a moment until one of these lanes has room for a claim that is worth its cost."""
+        threads = self._threads_lane in lanes
+        if not self._has_coroutines:
+            self._jobs.wait_for_room(_ROOM_S)
+            return
+
+        def or_until(has_room: Callable[[], bool]) -> Callable[[], bool]:
+            return lambda: self._notified > self._claim_asked or (self._async_lane in lanes and has_room())
+
+        self._jobs.wait_for_room(_ROOM_S, threads=threads, or_until=or_until(lambda: self._coroutines.room > 0))
+        if self._async_lane in lanes:
+            much = or_until(lambda: self._coroutines.has_much_room)
+            self._jobs.wait_for_room(_GATHER_S, threads=threads, or_until=much)
 
     def _left(self) -> int:
         """Return how many jobs this process may still claim."""
@@ -313,7 +398,7 @@ class Worker(Loop):
             waits_s.append(self._last_claim.again_in_s)
         if waiting := self._jobs.has_waiting():
             waits_s.append(OVERDUE_S)
-        if running := self._jobs.running_count():
+        if running := self._jobs.running_count() + len(self._coroutines.runs):
             waits_s.append(deadlines.POLL_EVERY_S)
         self._is_listening = self._listener.listening is True
         self._idle.show(idle=self._is_listening and not (waiting or running))
@@ -325,7 +410,7 @@ class Worker(Loop):
         if claim.again_in_s is not None:
             return claim.again_in_s
         if not claim.jobs and self._jobs.wait_idle(min(conf.poll_interval.total_seconds(), _ROOM_S)):
-            self._claim(self._jobs.room(), scans_again=True)
+            self._claim(scans_again=True)
             has_found = self._last_claim.jobs or self._last_claim.again_in_s is not None
             if not has_found and not registry.find_waiting(using=self.using):
                 self.stopping.set()
@@ -334,13 +419,17 @@ class Worker(Loop):
     def _job_ended(self) -> None:
         """Answer wake-ups if that was the last job. Claim again soon if a limit was full: a place may be free now."""
         # Not with a backlog: the others would leave wake-ups to this process, which wakes them only once.
-        if self._is_listening and self._jobs.is_idle and self._last_claim.again_in_s != 0:
+        if self._is_listening and self._is_idle and self._last_claim.again_in_s != 0:
             self._idle.show(idle=True)
-            if not (self._is_listening and self._jobs.is_idle):
+            if not (self._is_listening and self._is_idle):
                 self._idle.show(idle=False)
         if self._last_claim.throttled:
             self._limit_may_be_free = True
             self.wake()
+
+    @property
+    def _is_idle(self) -> bool:
+        return self._jobs.is_idle and not self._coroutines.runs
 
     def _answer_no_wake_ups(self) -> None:
         self._is_listening = False

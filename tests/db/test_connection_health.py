@@ -42,7 +42,7 @@ def test_a_connection_that_was_cut_unnoticed_is_replaced_before_the_job(
 
     hooks.system = hooks.store = look
     arguments = {} if declared is tasks.system else {"store_id": stores[0]}
-    monkeypatch.setattr(runner_module, "_TIDY_AFTER_S", 0.0 if idle else 3600.0)
+    monkeypatch.setattr(runner_module, "TIDY_AFTER_S", 0.0 if idle else 3600.0)
     with SeveringProxy(url_for("worker_runtime")) as proxy:
         default = connections.settings["default"]
         monkeypatch.setitem(default, "HOST", "127.0.0.1")
@@ -63,7 +63,7 @@ def test_a_connection_that_was_cut_unnoticed_is_replaced_before_the_job(
 def test_a_run_knows_the_connection_that_replaced_one_left_in_a_transaction(
     database: None, hooks: tasks.Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner_module, "_TIDY_AFTER_S", 0.0)
+    monkeypatch.setattr(runner_module, "TIDY_AFTER_S", 0.0)
     same: list[bool] = []
     hooks.system = lambda **_: same.append(current_job().connection is connections["default"])
     with running_on_a_thread(process_id, []) as runner:

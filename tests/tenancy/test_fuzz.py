@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support import new_store_id
+from tests.tenancy.fuzz import coroutines
 from tests.tenancy.fuzz.actor import Witness, canary
 from tests.tenancy.fuzz.fleet import run
 
@@ -25,6 +26,15 @@ def test_no_store_sees_another_and_none_gets_lost(database: None, statements: in
     witness = run(statements, seed=20260506)
     assert (witness.leaks, witness.lost, witness.surprises) == ([], [], [])
     assert witness.statements >= statements
+    assert len(witness.visits) >= 8, witness.visits
+
+
+@pytest.mark.parametrize(("statements", "at_once"), [(800, 40), pytest.param(15_000, 1_000, marks=pytest.mark.slow)])
+def test_no_coroutine_sees_another_store_on_the_connections_they_share(
+    database: None, statements: int, at_once: int
+) -> None:
+    witness = coroutines.run(statements, seed=20261127, at_once=at_once, stores=at_once // 10, threads=8)
+    assert (witness.leaks, witness.lost, witness.surprises) == ([], [], [])
     assert len(witness.visits) >= 8, witness.visits
 
 

@@ -11,7 +11,7 @@ import pytest
 from salon_jobs.core.outcomes import Outcome
 from salon_jobs.worker import fair_claim, group_scanner
 from tests import tasks
-from tests.support import claim, run_due, running_on_a_thread
+from tests.support import claim, run_due, running_coroutines, running_on_a_thread
 
 
 class RunHere(Protocol):
@@ -64,7 +64,12 @@ def run_here(enqueue_with: Enqueue, process_id: int) -> RunHere:
 def run_on_thread(enqueue_with: Enqueue, process_id: int) -> RunOnThread:
     def run(handler: Callable[..., Any], declared: Any = tasks.system) -> int:
         job_id = enqueue_with(handler, declared)
-        with running_on_a_thread(process_id, claim(process_id)):
-            return job_id
+        if getattr(declared, "task", declared).is_async:
+            with running_coroutines(process_id) as (lane, _):
+                lane.start(claim(process_id))
+        else:
+            with running_on_a_thread(process_id, claim(process_id)):
+                pass
+        return job_id
 
     return run

@@ -31,7 +31,7 @@ from salon_jobs.testing import drain_jobs, perform_job
 from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests import tasks
 from tests.e2e.worker_process import eventually
-from tests.support import claim, new_store_id, run_due, running_on_a_thread, seen, working
+from tests.support import claim, new_store_id, run_due, running_coroutines, seen, working
 from tests.worker.conftest import RunHere, RunOnThread
 from tests.worker.effects import write, written
 
@@ -176,10 +176,10 @@ def test_a_shutdown_cancels_it_and_counts_no_attempt(stores: list[UUID], hooks: 
 
     hooks.coroutine = handler
     tasks.async_store.enqueue(store_id=stores[0])
-    with running_on_a_thread(process_id, []) as runner:
-        runner._jobs.put(claim(process_id))
+    with running_coroutines(process_id) as (lane, _):
+        lane.start(claim(process_id))
         assert started.wait(10)
-        runner.interrupt_current()
+        lane.interrupt_all()
     assert (seen(ROWS), seen(ERRORS)) == ([("queued", 0, None)], [])
 
 
@@ -193,7 +193,7 @@ def test_a_cancellation_is_shown_then_interrupts_and_lets_it_clean_up(
     stores: list[UUID], hooks: tasks.Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch, body: Callable[..., Any]
 ) -> None:
     grace_s = 30 if body is until_cancelled else 0.2
-    monkeypatch.setattr("salon_jobs.worker.runner._CANCEL_GRACE_S", grace_s)
+    monkeypatch.setattr("salon_jobs.worker.deadlines.CANCEL_GRACE_S", grace_s)
     started = threading.Event()
     ends: list[object] = []
 
@@ -239,15 +239,14 @@ def test_an_interrupt_before_the_coroutine_runs_cancels_it_too(
         ran.append("began")
 
     def make(**_: object) -> Any:
-        runner.interrupt_current()
+        lane.interrupt_all()
         return handler()
 
     hooks.coroutine = handler
     tasks.async_system.enqueue()
     monkeypatch.setattr(tasks.async_system, "function", make)
-    with running_on_a_thread(process_id, []) as runner:
-        runner._jobs.put(claim(process_id))
-        assert runner._jobs.wait_idle(10)
+    with running_coroutines(process_id) as (lane, _):
+        lane.start(claim(process_id))
     assert (ran, seen(ROWS)) == ([], [("queued", 0, None)])
 
 

@@ -131,7 +131,7 @@ def sleep_in_a_query() -> None:
 def test_a_handler_that_continues_is_interrupted_after_the_grace(
     cancel_running: CancelRunning, monkeypatch: pytest.MonkeyPatch, declared: Any, body: Callable[[], None]
 ) -> None:
-    monkeypatch.setattr("salon_jobs.worker.runner._CANCEL_GRACE_S", 0.2)
+    monkeypatch.setattr("salon_jobs.worker.deadlines.CANCEL_GRACE_S", 0.2)
     assert 0.2 <= cancel_running(body, declared) < 5
     assert seen(ENDED) == [("cancelled", "cancelled", 1, None)]
     assert seen("SELECT count(*) FROM salon_jobs_job_error") == [(0,)]

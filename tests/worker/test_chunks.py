@@ -272,7 +272,7 @@ def test_one_run_that_takes_too_long_is_split(
 def test_one_job_of_a_running_chunk_is_cancelled(
     stores: list[UUID], hooks: Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("salon_jobs.worker.runner._CANCEL_GRACE_S", 0.1)
+    monkeypatch.setattr("salon_jobs.worker.deadlines.CANCEL_GRACE_S", 0.1)
     started, calls = threading.Event(), Calls()
 
     def handler(**call: Any) -> None:

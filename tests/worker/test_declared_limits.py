@@ -144,7 +144,7 @@ def test_a_place_that_a_job_of_this_process_leaves_is_taken_before_the_next_look
         assert gate.wait(20)
 
     def waits_long() -> bool:
-        worker._claimer._fair_claim._limit_wait_s = 30.0
+        worker._threads_lane.claimer._fair_claim._limit_wait_s = 30.0
         return worker._last_claim.again_in_s == 30.0
 
     hooks.store = wait

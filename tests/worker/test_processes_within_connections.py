@@ -12,6 +12,7 @@ import pytest
 from django.db import connections
 
 from project.local.postgres import EmbeddedPostgres
+from salon_jobs.jobs import registry
 from salon_jobs.worker import supervisor
 from salon_jobs.worker.supervisor import connections_of, count_processes
 from salon_jobs.worker.worker import WorkerOptions
@@ -20,6 +21,12 @@ from tests.support import event_fields
 PROCESSORS = 16
 # Four connections a process, and two of the supervisor's.
 OPTIONS = WorkerOptions(concurrency=1)
+
+
+@pytest.fixture(autouse=True)
+def no_coroutines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the tests' own async handlers, which need threads as well."""
+    monkeypatch.setattr(registry, "task_names", lambda *, is_async=None: [] if is_async else ["test-system"])
 
 
 @pytest.fixture(scope="module")
@@ -108,3 +115,9 @@ def test_without_an_answer_it_is_bounded_by_the_usual_number(
 def test_behind_a_pooler_nothing_bounds_it(plain: None, settings: Any) -> None:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "LISTEN": "postgresql://127.0.0.1/direct"}
     assert count_processes(None, OPTIONS, using="default") == PROCESSORS
+
+
+def test_async_handlers_need_as_many_threads_again_however_many_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = connections_of(1, WorkerOptions(concurrency=8))
+    monkeypatch.setattr(registry, "task_names", lambda *, is_async=None: ["test-async-system"])
+    assert {connections_of(1, WorkerOptions(concurrency=8, async_concurrency=n)) for n in (1, 1000)} == {before + 8}

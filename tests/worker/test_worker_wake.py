@@ -20,6 +20,7 @@ from salon_jobs.worker import worker as worker_module
 from salon_jobs.worker.claim import Claimer
 from salon_jobs.worker.fair_claim import Claim
 from salon_jobs.worker.in_flight import IdleTable
+from salon_jobs.worker.worker import Worker
 from tests import tasks
 from tests.e2e.worker_process import eventually
 from tests.settings import url_for
@@ -40,12 +41,14 @@ def rarely_polling(settings: Any) -> None:
 def claims(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Have every claim find nothing; return when they came."""
     found: list[float] = []
+    claim = Worker._claim
 
-    def claim_nothing(*_: object, **__: object) -> Claim:
+    def record(worker: Worker, **options: Any) -> Any:
         found.append(time.monotonic())
-        return Claim([], None)
+        return claim(worker, **options)
 
-    monkeypatch.setattr(Claimer, "claim", claim_nothing)
+    monkeypatch.setattr(Claimer, "claim", lambda *_, **__: Claim([], None))
+    monkeypatch.setattr(Worker, "_claim", record)
     return found
 
 

@@ -47,6 +47,13 @@ class Command(ServiceCommand):
             "--concurrency", type=positive, default=None, metavar="N", help="how many jobs each process runs at once"
         )
         parser.add_argument(
+            "--async-concurrency",
+            type=positive,
+            default=None,
+            metavar="N",
+            help="how many jobs with async handlers it runs at once beside them; they hold no thread while they wait",
+        )
+        parser.add_argument(
             "--processes",
             type=positive,
             metavar="N",
@@ -77,6 +84,7 @@ class Command(ServiceCommand):
     def serve(self, options: dict[str, Any]) -> None:
         worker_options = WorkerOptions(
             concurrency=options["concurrency"] or conf.concurrency,
+            async_concurrency=options["async_concurrency"] or conf.async_concurrency,
             queues=options["queue"],
             excluded=options["exclude_queue"],
             burst=options["burst"],
@@ -98,6 +106,8 @@ class Command(ServiceCommand):
             return Supervisor(heartbeat, command, worker_options, processes=processes, embedded=embedded)
 
         tasks, at_once = len(registry.task_names()), worker_options.concurrency
+        coroutines = worker_options.async_concurrency if registry.task_names(is_async=True) else 0
+        also_at_once: dict[str, Any] = {"async_concurrency": coroutines} if coroutines else {}
         connections = connections_of(processes, worker_options)
         # Children load what this process has loaded, so each is as large until it runs a job.
         memory_mb = (processes + 1) * memory_in_use_mb()
@@ -109,6 +119,7 @@ class Command(ServiceCommand):
             queues=queues,
             processes=processes,
             concurrency=at_once,
+            **also_at_once,
             connections=connections,
             memory_mb=memory_mb,
         )
@@ -117,6 +128,7 @@ class Command(ServiceCommand):
             "tasks": f"{tasks:,}",
             "queues": queues,
             "runs": f"{with_noun(at_once, 'job')} at once"
+            + (f", and {with_noun(coroutines, 'job')} with async handlers" if coroutines else "")
             + (f" in each of {processes:,} processes" if processes > 1 else ""),
             "takes": f"memory about {memory_mb:,} MB at start; up to {with_noun(connections, 'database connection')}",
             **({"limit": f"as connections allow, not {wanted}; --processes N overrides"} if processes < wanted else {}),

@@ -1,0 +1,199 @@
+"""Threads for the database work of coroutines: a few connections for any number of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg import Error as PsycopgError
+from psycopg.pq import TransactionStatus
+
+from salon_jobs.core.events import logger
+from salon_jobs.core.vital import vitally
+from salon_jobs.tenancy.active import ActiveContext, detach_contexts
+from salon_jobs.tenancy.connections import (
+    drop_connections,
+    finish_resets,
+    keeps_thread,
+    remember_connections,
+    reset_sessions,
+    tidy_connections,
+)
+from salon_jobs.worker.forks import end_copy
+from salon_jobs.worker.runner import CANCEL_S, TIDY_AFTER_S
+
+
+class DatabaseThreads:
+    """Up to ``most`` threads, each with connections of its own, that make what they are given in the order given."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._free = 0
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Have a thread do the work as soon as one is free; it raises nothing."""
+        with self._lock:
+            if self._free > 0:
+                self._free -= 1
+            elif len(self._threads) < self.most:
+                name = f"salon-jobs-database-{len(self._threads)}"
+                thread = threading.Thread(target=vitally(self._run), name=name, daemon=True)
+                self._threads.append(thread)
+                thread.start()
+        self._work.put(work)
+
+    def end(self, timeout_s: float) -> None:
+        """End the threads after the work that waits, and wait that long for each."""
+        for _ in self._threads:
+            self._work.put(None)
+        for thread in self._threads:
+            thread.join(timeout_s)
+
+    def _run(self) -> None:
+        idle_since = float("-inf")
+        try:
+            while (work := self._work.get()) is not None:
+                finish_resets()
+                if time.monotonic() - idle_since > TIDY_AFTER_S:
+                    tidy_connections(after_idling=True)
+                work()
+                del work
+                idle_since = time.monotonic()
+                with self._lock:
+                    self._free += self._work.empty()
+        finally:
+            connections.close_all()
+
+
+class Turns(Executor):
+    """What one run asks of the database: its calls, one at a time and in order, each on a thread that is free then.
+
+    A run keeps its thread, and so its connection, while it is in the middle of something there, such as a transaction.
+    """
+
+    def __init__(self, threads: DatabaseThreads, alias: str, on_turn: Callable[[BaseDatabaseWrapper], object]) -> None:
+        """Prepare; ``on_turn`` gets the connection of each turn, to the database ``alias``."""
+        self._threads, self._alias, self._on_turn = threads, alias, on_turn
+        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._has_turn = self._is_ending = False
+        self._left: Future[Any] | None = None
+        # Held until the server knows of a cancel request: it hits no later turn.
+        self._cancelling = threading.Lock()
+        self._connection: BaseDatabaseWrapper | None = None
+        #: open contexts of the run that hold no connection
+        self.contexts: list[ActiveContext] = []
+        #: whether a thread waits for the next call of this run alone
+        self.keeps_thread = False
+        #: whether a query was cancelled from outside
+        self.is_cancelled = False
+        #: since when the run waits for a thread, and has one (monotonic seconds)
+        self.waits_since: float | None = None
+        self.has_since: float | None = None
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        with self._lock:
+            self._calls.put((future, partial(fn, *args, **kwargs)))
+            if self._has_turn:
+                return future
+            self._has_turn = True
+        self._wait()
+        return future
+
+    def end(self) -> Future[Any] | None:
+        """Give the thread back, if the run has one, whatever is open on it; return what says when that is done."""
+        with self._lock:
+            self._is_ending = True
+            if not self._has_turn:
+                return None
+            if self.keeps_thread:
+                self._calls.put((Future(), _nothing))
+            self._left = Future()
+            return self._left
+
+    def cancel_query(self) -> None:
+        """Cancel the query that runs now, if one does; return when the server knows."""
+        with self._cancelling:
+            raw: Any = None if self._connection is None else self._connection.connection
+            if raw is None or raw.info.transaction_status != TransactionStatus.ACTIVE:
+                return
+            self.is_cancelled = True
+            try:
+                raw.cancel_safe(timeout=CANCEL_S)
+            except PsycopgError as error:
+                logger.warning("could not cancel a query: %s", error)
+
+    def _wait(self) -> None:
+        self.waits_since = time.monotonic()
+        self._threads.submit(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self.waits_since, self.has_since = None, time.monotonic()
+        connection = connections[self._alias]
+        self._on_turn(connection)
+        self._connection = connection
+        for context in self.contexts:
+            if context.is_open:
+                context.attach(connections[context.connection.alias])
+        self.contexts = []
+        self._make(*self._calls.get())
+        while self.keeps_thread:
+            self._make(*self._calls.get())
+        with self._cancelling:
+            self._connection = self.has_since = None
+        self._leave()
+        with self._lock:
+            self._has_turn = not self._calls.empty()
+            left, self._left = (self._left, None) if not self._has_turn else (None, self._left)
+        if self._has_turn:
+            self._wait()
+        if left is not None:
+            left.set_result(None)
+
+    def _make(self, future: Future[Any], call: Callable[[], Any]) -> None:
+        """Make one call, and see whether the run keeps the thread before anybody knows that it has ended."""
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            result = call()
+        except BaseException as error:  # it belongs to the coroutine that awaits the call
+            end_copy(error)
+            remember_connections()
+            self._look()
+            future.set_exception(error)
+        else:
+            end_copy()
+            self._look()
+            future.set_result(result)
+
+    def _look(self) -> None:
+        """Keep the thread if the run needs it again."""
+        in_use = keeps_thread()
+        with self._lock:
+            self.keeps_thread = in_use and not self._is_ending
+
+    def _leave(self) -> None:
+        """Leave the thread's connections as the next run may find them, whatever this one did."""
+        if not self._is_ending:
+            for connection in connections.all(initialized_only=True):
+                self.contexts += detach_contexts(connection)
+        if self.is_cancelled:
+            self.is_cancelled = False
+            drop_connections()
+        else:
+            tidy_connections()
+            reset_sessions()
+
+
+def _nothing() -> None: ...

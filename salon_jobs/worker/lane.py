@@ -1,0 +1,251 @@
+"""The lane of ``async def`` handlers: many runs at once that hold neither a thread nor a connection while they wait."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from contextvars import Context
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from salon_jobs.core import events
+from salon_jobs.core.errors import Interrupted
+from salon_jobs.core.events import log_event, logger
+from salon_jobs.core.outcomes import Outcome, Succeeded
+from salon_jobs.core.records import ClaimedJob
+from salon_jobs.core.tracing import is_observed, observing
+from salon_jobs.jobs import current, registry
+from salon_jobs.jobs.current import RunningJob, refuse_open_transaction
+from salon_jobs.jobs.leases import Leases
+from salon_jobs.signals import job_started
+from salon_jobs.tenancy.active import ActiveContext, become_system_task
+from salon_jobs.tenancy.connections import watch_sessions
+from salon_jobs.worker import deadlines
+from salon_jobs.worker.async_handlers import CoroutineRun, running_loop, until_done
+from salon_jobs.worker.buffer import JobBuffer
+from salon_jobs.worker.database_threads import DatabaseThreads, Turns
+from salon_jobs.worker.deadlines import DeadlineWatcher
+from salon_jobs.worker.ends import identify
+from salon_jobs.worker.executor import SUCCEEDED, begin, outcome_of, refuse_vanished_store
+from salon_jobs.worker.finisher import Finisher, size_of
+from salon_jobs.worker.forks import end_copy
+from salon_jobs.worker.in_flight import InFlightTable
+
+R = TypeVar("R")
+
+# A run that waits longer for a thread is reported, with those that have them, and so often at most.
+_LONG_WAIT_S: Final = 5.0
+_REPORT_EVERY_S: Final = 30.0
+# The part of its places that must be free before a worker with a backlog claims for them without delay.
+_REFILL: Final = 16
+
+
+class AwaitingRun(RunningJob):
+    """Run of a coroutine. Its connection is that of its latest turn on one of the threads."""
+
+    turns: Turns
+    slot: int
+    is_over = False
+    # The loop keeps tasks by weak references only.
+    awaited: asyncio.Task[None]
+
+
+class AsyncLane:
+    """Runs up to ``places`` coroutines at once on the process's event loop, and their database work on ``threads``.
+
+    Interrupts runs as a ``Runner`` interrupts its one.
+    """
+
+    def __init__(
+        self,
+        jobs: JobBuffer,
+        finisher: Finisher,
+        leases: Leases,
+        *,
+        places: int,
+        threads: int,
+        first_slot: int,
+        in_flight: InFlightTable,
+        watcher: DeadlineWatcher,
+    ) -> None:
+        self._jobs, self._finisher, self._leases = jobs, finisher, leases
+        self._in_flight, self._deadlines = in_flight, watcher
+        self._threads = DatabaseThreads(threads)
+        self._places = places
+        self._slots = deque(range(first_slot, first_slot + places))
+        self._runs: dict[tuple[int, int], AwaitingRun] = {}
+        self._ending = threading.Lock()
+        self._report_at = float("-inf")
+
+    @property
+    def room(self) -> int:
+        """How many more jobs may begin now."""
+        return 0 if self._jobs.is_full else len(self._slots)
+
+    @property
+    def has_much_room(self) -> bool:
+        """Whether a claim of what may begin now is worth its cost."""
+        return self.room * _REFILL >= self._places
+
+    @property
+    def runs(self) -> list[RunningJob]:
+        """The runs in progress."""
+        return list(self._runs.values())
+
+    def start(self, jobs: Sequence[ClaimedJob]) -> None:
+        """Begin these jobs, for which there is room."""
+        self._jobs.lease(jobs)
+        watch_sessions(keep_all=True)
+        loop, runs = running_loop(), list[AwaitingRun]()
+        for job in jobs:
+            task = registry.get_declaration(job.task)
+            running = AwaitingRun(job, task, self._leases, self._leases.connection, resets_session=True)
+            running.slot = self._slots.popleft()
+            running.turns = Turns(self._threads, self._leases.using, partial(setattr, running, "connection"))
+            self._runs[job.id, job.lease] = running
+            runs.append(running)
+        loop.call_soon_threadsafe(self._begin, loop, runs, context=Context())
+
+    def interrupt_all(self) -> None:
+        """Interrupt every run, each of which is given back without counting the attempt."""
+        for running in self.runs:
+            self.interrupt(running, Interrupted)
+
+    def interrupt(self, running: RunningJob, kind: type[Interrupted]) -> bool:
+        """Cancel a run's coroutine and its query; return False if it cannot be interrupted now.
+
+        Only a shutdown interrupts a second time.
+        """
+        assert isinstance(running, AwaitingRun)  # noqa: S101 - it is watched for this lane
+        with self._ending:
+            if running.is_over or (running.interrupted_by is not None and kind is not Interrupted):
+                return False
+            running.interrupted_by = running.interrupted_by or kind
+            if running.cancel_coroutine is not None:
+                running.cancel_coroutine()
+        running.turns.cancel_query()
+        return True
+
+    def cancel(self, job_id: int, lease: int) -> None:
+        """If it runs here, let its handler see the cancellation, and interrupt it after the grace."""
+        running = self._runs.get((job_id, lease))
+        if running is not None and not running.cancelled():
+            running.cancel_at = time.monotonic() + deadlines.CANCEL_GRACE_S
+            self._deadlines.watch(running, self.interrupt)
+            log_event(logging.INFO, events.JOB_CANCEL_NOTICED, **identify(running.job))
+
+    def report_waits(self) -> None:
+        """Log which run has waited for a database thread for seconds, and which have them, if any does."""
+        now = time.monotonic()
+        waiting = [run for run in self._runs.copy().values() if now - (run.turns.waits_since or now) > _LONG_WAIT_S]
+        if not waiting or now < self._report_at:
+            return
+        self._report_at = now + _REPORT_EVERY_S
+        held = [(run.turns.has_since, run) for run in self._runs.copy().values() if run.turns.has_since is not None]
+        holders = ", ".join(
+            f"{run.task} {run.id} for {now - (since or now):.1f} s" for since, run in sorted(held, key=_first)
+        )
+        first = min(waiting, key=lambda run: run.turns.waits_since or now)
+        fields: dict[str, Any] = {"waiting": len(waiting), "threads": self._threads.most, "holders": holders}
+        log_event(logging.WARNING, events.DATABASE_THREADS_BUSY, **identify(first.job), **fields)
+
+    def end(self, timeout_s: float) -> None:
+        """End the threads."""
+        self._threads.end(timeout_s)
+
+    def _begin(self, loop: asyncio.AbstractEventLoop, runs: Sequence[AwaitingRun]) -> None:
+        for running in runs:
+            self._begin_one(loop, running)
+
+    def _begin_one(self, loop: asyncio.AbstractEventLoop, running: AwaitingRun) -> None:
+        """Begin a run, again if a handler that cancels every task of the loop cancels it before it has begun."""
+        running.awaited = loop.create_task(self._run(running), context=Context())
+        running.awaited.add_done_callback(lambda ended: self._begin_one(loop, running) if ended.cancelled() else None)
+
+    async def _run(self, running: AwaitingRun) -> None:
+        try:
+            with observing(running.start_trace()) if is_observed() else nullcontext():
+                self._deadlines.begin(running, self.interrupt, self._in_flight, running.slot)
+                outcome = await self._execute(running)
+                end_copy()
+                with self._ending:
+                    running.is_over = True
+                running.ended = time.monotonic()
+                self._deadlines.forget(running)
+                if isinstance(outcome, Succeeded) and not size_of(running):
+                    self._finisher.end(running, outcome)
+                else:
+                    await _on_thread(running.turns, self._finisher.end, running, outcome)
+        except BaseException:  # its place would be missing from then on
+            logger.exception("the end of job %s could not be written; it is given back", running.id)
+            self._deadlines.forget(running)
+            self._jobs.forget([running.job])  # a sweep gives it back
+        self._in_flight.clear(running.slot)
+        del self._runs[running.id, running.job.lease]
+        self._slots.append(running.slot)
+        self._jobs.ran_beside()
+
+    async def _execute(self, running: AwaitingRun) -> Outcome:
+        """Call the handler and return how it ended, once nothing of it runs any more."""
+        turns, task, context = running.turns, running.declaration, None
+        needs_database = task.at_most_once or not running.job.payload
+        begun = await _on_thread(turns, begin, running) if needs_database else begin(running)
+        if not isinstance(begun, dict):
+            return begun
+        current.running.set(running)
+        try:
+            if job_started.receivers:
+                await _on_thread(turns, job_started.send_robust, task, job=running)
+            if running.store_id is None:
+                become_system_task(task.name)
+            else:
+                await _on_thread(turns, refuse_vanished_store, running)
+                context = ActiveContext(running.connection, running.store_id, atomic=False, by_statement=True)
+                context.holds = False
+                context.surround()
+                turns.contexts.append(context)
+            value = await self._call(begun, running)
+            if context is not None:
+                context.close()
+            if running.interrupted_by is not None:
+                raise running.interrupted_by
+            if turns.keeps_thread:
+                await _on_thread(turns, _refuse_open_transaction, running)
+            if not running.finished:  # otherwise it returns its result too late
+                running.returned(value)
+            return SUCCEEDED[False]
+        except BaseException as error:  # a handler may raise anything, even SystemExit; only the job fails
+            return await _on_thread(turns, outcome_of, running, error)
+        finally:
+            if context is not None:
+                context.close()
+            if (ended := turns.end()) is not None:
+                await until_done([asyncio.wrap_future(ended)])
+
+    async def _call(self, arguments: dict[str, Any], running: AwaitingRun) -> Any:
+        run = CoroutineRun(running.declaration.function(**arguments), running.turns)
+        loop = asyncio.get_running_loop()
+        running.cancel_coroutine = partial(loop.call_soon_threadsafe, run.cancel)
+        if running.interrupted_by is not None:  # just before
+            run.cancel()
+        return (await run.ended()).result()
+
+
+async def _on_thread(turns: Turns, function: Callable[..., R], *arguments: Any, **named: Any) -> R:
+    """Call a function on one of the threads, to its end, even if the task is cancelled meanwhile."""
+    future: asyncio.Future[R] = asyncio.wrap_future(turns.submit(function, *arguments, **named))
+    await until_done([future])
+    return future.result()
+
+
+def _refuse_open_transaction(running: RunningJob) -> None:
+    refuse_open_transaction(running.connection)
+
+
+def _first(pair: tuple[Any, ...]) -> Any:
+    return pair[0]

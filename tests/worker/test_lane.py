@@ -1,0 +1,213 @@
+"""Tests of the lane of async handlers: how many run at once, on how few connections, and what they leave on them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from uuid import UUID
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.db import connection, transaction
+
+from project.salon.models import Customer
+from salon_jobs import current_store_id, tenant_context
+from salon_jobs.worker import lane as lane_module
+from salon_jobs.worker.async_handlers import running_loop
+from salon_jobs.worker.worker import Worker, WorkerOptions
+from tests import tasks
+from tests.e2e.worker_process import eventually
+from tests.support import claim, event_fields, running_coroutines, seen
+from tests.worker.conftest import RunOnThread
+from tests.worker.effects import write, written
+
+ERRORS = "SELECT error_class FROM salon_jobs_job_error ORDER BY id"
+
+
+def run_all(process_id: int, *, threads: int, at_once: int) -> None:
+    options = WorkerOptions(concurrency=threads, async_concurrency=at_once, burst=True)
+    assert Worker(process_id, options, using="default").run()
+
+
+def backend() -> int:
+    """Return the server's process behind this thread's connection."""
+    connection.ensure_connection()
+    pid: int = connection.connection.info.backend_pid
+    return pid
+
+
+def test_hundreds_wait_at_once_and_share_a_few_connections(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int
+) -> None:
+    """Each reads, waits until all have read, and writes."""
+    count, threads = 200, 3
+    together = asyncio.Barrier(count)
+    backends: set[int] = set()
+
+    async def handler(store_id: UUID, number: int) -> None:
+        assert await Customer.objects.acount() == 0
+        backends.add(await sync_to_async(backend)())
+        await together.wait()
+        await sync_to_async(write)(f"{number}")
+        assert current_store_id() == store_id
+
+    hooks.coroutine = handler
+    tasks.async_store.enqueue_many(
+        [tasks.async_store.call(store_id=stores[number % 2], number=number) for number in range(count)]
+    )
+    run_all(process_id, threads=threads, at_once=count)
+    assert (seen(ERRORS), seen("SELECT count(*) FROM salon_jobs_job")) == ([], [(0,)])
+    assert len(backends) <= threads
+    assert sorted(map(int, written())) == list(range(count))
+    assert seen("SELECT count(*) FROM pg_stat_activity WHERE pid = ANY(%s)", list(backends)) == [(0,)], "it closes them"
+
+
+def test_what_a_call_leaves_on_the_session_reaches_no_other_call(
+    run_on_thread: RunOnThread, hooks: tasks.Hooks
+) -> None:
+    found: list[tuple[int, str]] = []
+
+    @sync_to_async
+    def look() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid(), current_setting('statement_timeout')")
+            found.append(cursor.fetchone())
+            cursor.execute("SET statement_timeout = '9min'")
+
+    async def handler(**_: object) -> None:
+        await look()
+        await asyncio.sleep(0)
+        await look()
+
+    run_on_thread(handler, tasks.async_system)
+    assert found[0] == found[1], "the same session, as it was connected"
+
+
+def test_a_transaction_keeps_the_connection_while_others_use_the_rest(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int
+) -> None:
+    """The second job's statements all run while the first one waits in its transaction."""
+    in_transaction, done = asyncio.Event(), asyncio.Event()
+    backends: dict[str, list[int]] = {"first": [], "second": []}
+
+    async def handler(store_id: UUID, number: int) -> None:
+        where = backends["second" if number else "first"]
+        if number:
+            await in_transaction.wait()
+            for name in "abc":
+                where.append(await sync_to_async(backend)())
+                await sync_to_async(write)(name)
+            done.set()
+            return
+        async with tenant_context(store_id):
+            await sync_to_async(write)("first")
+            in_transaction.set()
+            where.append(await sync_to_async(backend)())
+            await done.wait()
+            where.append(await sync_to_async(backend)())
+
+    hooks.coroutine = handler
+    for number in range(2):
+        tasks.async_store.enqueue(store_id=stores[number], number=number)
+    run_all(process_id, threads=2, at_once=10)
+    assert (seen(ERRORS), sorted(written())) == ([], ["a", "b", "c", "first"])
+    [held] = set(backends["first"])
+    assert held not in backends["second"]
+
+
+def test_a_transaction_that_is_left_open_is_rolled_back_and_fails_the_job(run_on_thread: RunOnThread) -> None:
+    def leave() -> None:
+        transaction.atomic().__enter__()
+        write("lost")
+
+    async def handler(**_: object) -> None:
+        await sync_to_async(leave)()
+
+    run_on_thread(handler, tasks.async_store)
+    assert (seen(ERRORS), written()) == ([("salon_jobs.core.errors.TransactionBroken",)], [])
+
+
+def test_a_place_that_becomes_free_is_filled_while_the_others_go_on(
+    database: None, hooks: tasks.Hooks, process_id: int
+) -> None:
+    ended = asyncio.Event()
+    ran: list[str] = []
+
+    async def handler(note: str) -> None:
+        ran.append(note)
+        if note == "stays":
+            await ended.wait()
+        if note == "last":
+            ended.set()
+
+    hooks.coroutine = handler
+    for note in ("stays", "first", "second", "last"):
+        tasks.async_system.enqueue(note=note)
+    run_all(process_id, threads=1, at_once=2)
+    assert ran == ["stays", "first", "second", "last"]
+
+
+def test_functions_and_coroutines_run_beside_each_other_however_many_of_the_other_kind_wait(
+    database: None, hooks: tasks.Hooks, process_id: int
+) -> None:
+    """All threads are taken, and then all places; a job of the other kind runs meanwhile, each way."""
+    coroutine_ran, function_ran = threading.Event(), threading.Event()
+    release = asyncio.Event()
+
+    async def handler(note: str) -> None:
+        if note == "waits":
+            coroutine_ran.set()
+            await asyncio.wait_for(release.wait(), 20)
+
+    def function(**_: object) -> None:
+        assert coroutine_ran.wait(20)
+        function_ran.set()
+
+    hooks.coroutine, hooks.system = handler, function
+    for _ in range(30):
+        tasks.system.using(priority=-1).enqueue()
+    tasks.async_system.enqueue(note="waits")
+    for _ in range(30):
+        tasks.async_system.using(priority=-2).enqueue()
+    worker = Worker(process_id, WorkerOptions(concurrency=1, async_concurrency=1, burst=True), using="default")
+    running = threading.Thread(target=worker.run, daemon=True)
+    running.start()
+    assert function_ran.wait(20)
+    eventually(lambda: seen("SELECT count(*) FROM salon_jobs_job WHERE task = 'test-system'") == [(0,)])
+    running_loop().call_soon_threadsafe(release.set)
+    running.join(20)
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
+
+
+def test_a_job_that_waits_long_for_a_thread_says_who_has_it(
+    stores: list[UUID],
+    hooks: tasks.Hooks,
+    process_id: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(lane_module, "_LONG_WAIT_S", 0.0)
+    held, release = threading.Event(), asyncio.Event()
+
+    async def handler(store_id: UUID, number: int) -> None:
+        async with tenant_context(store_id):
+            held.set()
+            await asyncio.wait_for(release.wait(), 20)
+
+    hooks.coroutine = handler
+    with running_coroutines(process_id) as (lane, _):
+        first = tasks.async_store.enqueue(store_id=stores[0], number=0).id
+        lane.start(claim(process_id))
+        assert held.wait(10)
+        second = tasks.async_store.enqueue(store_id=stores[1], number=1).id
+        lane.start(claim(process_id))
+
+        def is_reported() -> bool:
+            lane.report_waits()
+            return bool(event_fields(caplog, "database_threads_busy"))
+
+        eventually(is_reported)
+        running_loop().call_soon_threadsafe(release.set)
+    [record] = event_fields(caplog, "database_threads_busy")
+    assert (record["job_id"], record["waiting"], record["threads"]) == (second, 1, 1)
+    assert record["holders"].startswith(f"test-async-store {first} for ")
