@@ -81,7 +81,8 @@ def test_many_at_once_see_their_own_store_alone(stores: list[UUID], hooks: tasks
     assert wrong == []
     rows = seen("SELECT name, store_id FROM customer WHERE name NOT LIKE 'c%%' ORDER BY name::int")
     assert rows == [(str(number), stores[number % 2]) for number in range(count)]
-    assert (len(loops), len(backends)) == (1, threads)
+    assert len(loops) == 1
+    assert len(backends) <= threads
     assert seen("SELECT count(*) FROM pg_stat_activity WHERE pid = ANY(%s)", list(backends)) == [(0,)]
 
 
