@@ -118,7 +118,7 @@ class RoleState(NamedTuple):
     memberships: list[str]
     others: str | None
 
-    def differences(self, before: RoleState, *, renewed: bool) -> tuple[str, ...]:
+    def differences(self, before: RoleState, renewed: bool) -> tuple[str, ...]:
         """Describe what differs from an earlier state; ``renewed``: its password was set."""
         words = [word for word, was in zip(self.attributes, before.attributes, strict=True) if word != was]
         words += ["password"] if renewed or self.verifier != before.verifier else []
@@ -206,8 +206,7 @@ def bootstrap(
             _execute(connection, *script.grants)
         _execute(connection, _call("leave_roles"))
         after = _read_roles(connection, scripts, name)
-    changed = {each: after[each].differences(before[each], renewed=each in changing) for each in before}
-    changed = {each: what for each, what in changed.items() if what}
+    changed = {each: what for each in before if (what := after[each].differences(before[each], each in changing))}
     return Bootstrapped(
         database=name,
         created_database=created,
@@ -418,9 +417,8 @@ def render_psql(scripts: Sequence[RoleScript]) -> str:
         if variable is None:
             parts.append(_lines(script.make))
         else:
-            parts.append(
-                f"SELECT pg_temp.sets_password({literal(name)}) AS sets_password \\gset\n{_lines(script.make)}"
-            )
+            sets = f"SELECT pg_temp.sets_password({literal(name)}) AS sets_password \\gset\n"
+            parts += [sets, _lines(script.make)]
             words = {"identifier": identifier(name), "echo": name.replace("'", "")}
             parts.append(_fill(_SET_VARIABLE, {**words, "password": _psql_variable(variable)}))
         parts.append(_lines(*script.grants))

@@ -17,6 +17,7 @@ STORE_POLICY: Final = "salon_jobs_store"
 SYSTEM_POLICY: Final = "salon_jobs_system"
 MEMBERSHIP_POLICY: Final = "salon_jobs_membership"
 NAMES_POLICY: Final = "salon_jobs_names"
+SUPPORT_POLICY: Final = "salon_jobs_support"
 OWNERS_POLICY: Final = "salon_jobs_owners"
 FAN_OUT_POLICY: Final = "salon_jobs_fan_out"
 # PostgreSQL quotes it: invalid input syntax for type uuid (or bigint): "no store is set: …".
@@ -116,7 +117,8 @@ def store_access(
     database user the policies are TO PUBLIC and for all commands; the store table itself is then not FORCEd, since the
     fan-out function belongs to that user and must list the stores. ``column`` holds the store; a table without it
     belongs to stores through its parents, and to none of two stores. The operator reads the columns ``names`` of all
-    stores. Who adds stores may take the next key of an identity column first, to open the context of that store.
+    stores, and support everything. Who adds stores may take the next key of an identity column first, to open the
+    context of that store.
     """
     guarded = guarded_condition(column, through, roles=roles)
     if roles is None:
@@ -127,10 +129,17 @@ def store_access(
         access = _for_roles(table, STORE_POLICY, conditions, roles=roles, web=web, worker=worker)
         access = replace(access, takes_keys=is_store)
         if names:
-            policy = Policy(name=NAMES_POLICY, command="SELECT", roles=(roles.operator,), using="true")
-            rights = rights_of(roles.operator, {"SELECT": tuple(names)})
-            access = replace(access, policies=(*access.policies, policy), rights=(*access.rights, *rights))
+            access = _open_to(roles.operator, access, NAMES_POLICY, names)
+        if roles.support is not None:
+            access = _open_to(roles.support, access, SUPPORT_POLICY)
     return replace(access, reads=tuple(parent.table for parent in through))
+
+
+def _open_to(role: str, access: TableAccess, policy: str, columns: Sequence[str] = ()) -> TableAccess:
+    """Return the access with a role that reads these columns, or all, of all rows."""
+    reads = Policy(name=policy, command="SELECT", roles=(role,), using="true")
+    rights = rights_of(role, {"SELECT": tuple(columns)})
+    return replace(access, policies=(*access.policies, reads), rights=(*access.rights, *rights))
 
 
 # Those of the owners of functions that cannot bypass row-level security, since nobody could let them.

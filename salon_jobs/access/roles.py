@@ -139,6 +139,13 @@ ROLE_SPECS: Final = (
 )
 
 
+SUPPORT: Final = RoleSpec(
+    key="support",
+    purpose="support staff read the business rows of all stores; changes nothing",
+    variable="SUPPORT_PASSWORD",
+)
+
+
 def extra_owner(name: str) -> RoleSpec:
     """Declare a host application's own NOLOGIN owner of a narrow SECURITY DEFINER function (``extra_owners``)."""
     return RoleSpec(key=name, purpose="owns one narrow function; nobody logs in as it", owns_functions=True)
@@ -146,10 +153,8 @@ def extra_owner(name: str) -> RoleSpec:
 
 def named_roles(roles: Roles) -> tuple[tuple[RoleSpec, str], ...]:
     """Return every declared role with its name in the deployment, in order of creation."""
-    return (
-        *((spec, spec.name(roles)) for spec in ROLE_SPECS),
-        *((extra_owner(name), name) for name in roles.extra_owners),
-    )
+    specs = ROLE_SPECS if roles.support is None else (*ROLE_SPECS, SUPPORT)
+    return (*((spec, spec.name(roles)) for spec in specs), *((extra_owner(name), name) for name in roles.extra_owners))
 
 
 def grant_owner(owner: str, migrator: str, *, version: int) -> str:

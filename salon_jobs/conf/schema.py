@@ -47,6 +47,8 @@ class Roles:
     worker: str = "worker_runtime"
     operator: str = "jobs_operator"
     fan_out_owner: str = "worker_fanout_owner"
+    # Reads the rows of all stores and changes nothing; there is none unless it is named.
+    support: str | None = None
     # NOLOGIN owners of the host application's own narrow SECURITY DEFINER functions.
     extra_owners: tuple[str, ...] = ()
 
@@ -57,7 +59,7 @@ class Roles:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (*(getattr(self, key) for key in _ROLE_KEYS), *self.extra_owners)
+        return (*filter(None, (getattr(self, key) for key in _ROLE_KEYS)), *self.extra_owners)
 
     @property
     def owners(self) -> tuple[str, ...]:
@@ -67,7 +69,7 @@ class Roles:
     @property
     def runtime(self) -> tuple[str, ...]:
         """The roles that log in to work and own nothing."""
-        return (self.web, self.worker, self.operator)
+        return (self.web, self.worker, self.operator, *filter(None, [self.support]))
 
 
 def _url(value: Any) -> str:

@@ -106,7 +106,8 @@ SELECT 'leakproof function', format('function %%s', p.oid::regprocedure), 'NOT L
 -- superuser, a role that bypasses row-level security or one of the exempting ones; which of the powers it is, or is a
 -- member of; ADMIN, INHERIT and SET. Superusers are members of everything anyway: they are left out as members, and as
 -- granted roles they have no powers. Left out is also what the server itself grants to a role with CREATEROLE that makes
--- another one: to administer it, but neither to be it nor to have its rights. PostgreSQL 15 has no columns for INHERIT and SET, so they are returned as declared.
+-- another one: to administer it, but neither to be it nor to have its rights. PostgreSQL 15 has no columns for INHERIT
+-- and SET, so they are returned as declared.
 -- Locks: none. Role: any.
 SELECT granted.rolname, member.rolname, grantor.rolname, own.exempts, own.powers, m.admin_option,
        coalesce((to_jsonb(m) ->> 'inherit_option')::boolean, false),
