@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from django.contrib import admin
 from django.contrib.admin import options
+from django.contrib.admin.utils import get_fields_from_path
 from django.core.exceptions import BadRequest, ImproperlyConfigured, PermissionDenied
 from django.db import connections, router
 from django.db.models import Model, QuerySet
@@ -209,6 +210,15 @@ class StoreAdminMixin(_OffersStore, ModelAdmin):
         """Return the rows; of the stores the current one alone, since with one database user it owns the table."""
         rows: QuerySet[Any] = super().get_queryset(request)
         return rows.filter(pk=current_store_id()) if self._is_of_stores else rows
+
+    def get_list_filter(self, request: HttpRequest) -> list[Any]:
+        """Return the filters without those by store: a page shows one, and one database user would see them all."""
+        return [each for each in super().get_list_filter(request) if not self._leads_to_stores(each)]
+
+    def _leads_to_stores(self, list_filter: Any) -> bool:
+        path = list_filter[0] if isinstance(list_filter, (list, tuple)) else list_filter
+        fields: list[Any] = get_fields_from_path(self.model, path) if isinstance(path, str) else []
+        return any(each.is_relation and each.related_model is store_model() for each in fields)
 
     def get_inlines(self, request: HttpRequest, obj: Any) -> list[Any]:
         """Return the inlines, whose forms offer the current store as this one's do."""

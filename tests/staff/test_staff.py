@@ -246,6 +246,15 @@ def test_a_form_fills_the_store_in_and_offers_no_other(two: list[UUID]) -> None:
     assert seen("SELECT store_id FROM customer WHERE name = 'new'") == [(two[1],)]
 
 
+def test_nothing_is_filtered_by_store() -> None:
+    class Filtered(StoreAdminMixin, admin.ModelAdmin[Any]):
+        """Names filters that would list all stores."""
+
+        list_filter = ("store", "customer__store", ("store", admin.RelatedOnlyFieldListFilter), "store__name", "body")
+
+    assert Filtered(CustomerNote, site).get_list_filter(HttpRequest()) == ["body"]
+
+
 def test_a_page_made_before_a_switch_changes_nothing(two: list[UUID]) -> None:
     client = staff(everything=True)
     choose(client, two[0])
