@@ -32,6 +32,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.db.connections import lock_timeout
 from salon_jobs.tenancy.active import current_store_id
+from salon_jobs.tenancy.names import store_words
 from salon_jobs.tenancy.violations import OF_ANOTHER_STORE
 
 May: TypeAlias = Sequence[Privilege] | Mapping[Privilege, Sequence[str]]
@@ -47,6 +48,10 @@ class _Constraint(BaseConstraint):
     def deconstruct(self) -> tuple[str, Sequence[Any], dict[str, Any]]:
         path, arguments, keywords = super().deconstruct()
         return path.replace(f"{__name__}.", "salon_jobs.access."), arguments, {**keywords, **self.options()}
+
+    def get_violation_error_message(self) -> str:
+        """Return the message, which may contain the name of the constraint and what the store model is called."""
+        return str(self.violation_error_message) % {"name": self.name, **store_words()}
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _Constraint):
@@ -213,7 +218,7 @@ class StoreIsolation(AccessConstraint):
         current, field = current_store_id(), cast("Any", model._meta.get_field(self.field))
         store = getattr(instance, field.attname)
         if None not in (current, store) and self.field not in (exclude or ()) and field.to_python(store) != current:
-            raise ValidationError(cast("Any", self.get_violation_error_message()), code=self.violation_error_code)
+            raise ValidationError(self.get_violation_error_message(), code=self.violation_error_code)
 
 
 class ManyToManyIsolation(AccessConstraint):
@@ -390,7 +395,7 @@ class SameStoreForeignKey(_Constraint):
     the migrator. In a migration with ``atomic = False``, writers wait for neither.
     """
 
-    default_violation_error_message = "This refers to a row of another store, or to none."
+    default_violation_error_message = "This refers to a row of another %(store)s, or to none."
 
     def __init__(
         self, *, field: str, name: str, store_field: str = "store", to_store_field: str | None = None, **messages: Any
@@ -474,7 +479,7 @@ class SameStoreForeignKey(_Constraint):
         if None in reference.values() or {self.field, self.store_field} & set(exclude or ()):
             return
         if not to._base_manager.using(using).filter(**reference).exists():
-            raise ValidationError(cast("Any", self.get_violation_error_message()), code=self.violation_error_code)
+            raise ValidationError(self.get_violation_error_message(), code=self.violation_error_code)
 
 
 def rows_that_violate(error: IntegrityError) -> str | None:

@@ -14,12 +14,13 @@ from django.db.models import Model
 from psycopg.errors import ForeignKeyViolation, InsufficientPrivilege
 
 from salon_jobs.db.connections import alias_of
+from salon_jobs.tenancy.names import store_words
 
 if TYPE_CHECKING:
     from django.forms import BaseForm
 
 # Also what StoreIsolation says of an instance.
-OF_ANOTHER_STORE: Final = "This belongs to another store than the current one."
+OF_ANOTHER_STORE: Final = "This belongs to another %(store)s than the current one."
 # The server's function that checks new rows against policies. A missing privilege has the same code, and texts are
 # translated.
 _CHECKS_NEW_ROWS: Final = "ExecWithCheckOptions"
@@ -36,7 +37,7 @@ def violation_of(error: BaseException) -> ValidationError | None:
         for model, constraint in _constraints():
             if hasattr(constraint, "through") and _names(cause, model._meta.db_table):  # StoreIsolation, a layer above
                 return _error_of(constraint, constraint.field, *constraint.through)
-        return ValidationError(OF_ANOTHER_STORE)
+        return ValidationError(OF_ANOTHER_STORE % store_words())
     if isinstance(cause, ForeignKeyViolation):
         found = cause.diag.table_name, cause.diag.constraint_name
         for model, constraint in _constraints():

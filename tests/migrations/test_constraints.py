@@ -204,13 +204,16 @@ def test_a_wrong_privilege_is_refused(web: Any, message: str) -> None:
     assert message in str(error.value)
 
 
-def test_a_form_refuses_another_stores_row_before_the_database_does(stores: list[UUID]) -> None:
+def test_a_form_refuses_another_stores_row_before_the_database_does(
+    stores: list[UUID], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Store._meta, "verbose_name", "salon")
     customer = Customer(store_id=stores[0], name="x", email="a@m.example")
     customer.validate_constraints()  # outside a context nobody knows which store is meant
     with tenant_context(stores[0]):
         customer.validate_constraints()
     with tenant_context(stores[1]):
-        with pytest.raises(ValidationError, match="another store than the current one"):
+        with pytest.raises(ValidationError, match="another salon than the current one"):
             customer.validate_constraints()
         customer.validate_constraints(exclude={"store"})
     Operator(email="a@m.example", name="a").validate_constraints()
