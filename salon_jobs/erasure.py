@@ -18,7 +18,17 @@ from salon_jobs.db import statements
 from salon_jobs.db.internals import delete_rows
 from salon_jobs.inbox.queries import shown_text
 from salon_jobs.jobs.control import cancel_jobs
-from salon_jobs.models import BlockedAggregate, FollowUp, InboxMessage, Job, JobError, JobResult, Limit, Message
+from salon_jobs.models import (
+    BlockedAggregate,
+    FollowUp,
+    InboxMessage,
+    Job,
+    JobError,
+    JobProgress,
+    JobResult,
+    Limit,
+    Message,
+)
 from salon_jobs.outbox.control import skip_messages
 
 # Rows read at a time, including those of other stores if no index covers the store.
@@ -42,6 +52,7 @@ STORE_TABLES: Final = (
     ErasedTable("jobs", Job, True, secret=("payload",)),
     ErasedTable("errors", JobError, False),
     ErasedTable("results", JobResult, False, secret=("payload", "value")),
+    ErasedTable("progress", JobProgress, False),
     _FOLLOW_UPS,
     MESSAGES,
     ErasedTable("blocked_aggregates", BlockedAggregate, True),

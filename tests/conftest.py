@@ -40,6 +40,7 @@ TABLES = (
     *("salon_jobs_job", "salon_jobs_job_error", "salon_jobs_process", "salon_jobs_cron_entry", "salon_jobs_cron_tick"),
     *(
         "salon_jobs_job_result",
+        "salon_jobs_job_progress",
         "salon_jobs_superseded",
         "salon_jobs_limit",
         "salon_jobs_fan_out",

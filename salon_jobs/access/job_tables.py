@@ -77,6 +77,7 @@ TABLES: Final[Mapping[str, JobTable]] = {
     ),
     "salon_jobs_job_error": JobTable(operator=("DELETE",), web=_READ),
     "salon_jobs_job_result": JobTable(operator=("DELETE",), web=_READ),
+    "salon_jobs_job_progress": JobTable(operator=("DELETE",), web=_READ),
     "salon_jobs_superseded": JobTable(),
     "salon_jobs_fan_out": JobTable(),
     "salon_jobs_unique": JobTable(),

@@ -37,7 +37,7 @@ from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.records import JobState
 from salon_jobs.core.units import counted, distance, duration, error_name, with_noun
 from salon_jobs.dashboard.labels import ago, exact, followed, instant
-from salon_jobs.jobs.search import COUNTED, MOST_KINDS, failure_kinds, retries_ahead, with_key
+from salon_jobs.jobs.search import COUNTED, MOST_KINDS, failure_kinds, progress_of, retries_ahead, with_key
 from salon_jobs.jobs.waiting import due_in, waiting_reasons
 from salon_jobs.models import CronTick, FanOutRecord, FollowUp, Job, JobError, JobResult
 from salon_jobs.schedule.scheduler import tick_of
@@ -127,7 +127,7 @@ class JobAdmin(ActionAdmin):
     search_fields = ("id__exact", "job_key__exact", "store_id__exact")
     actions = tuple(JOB_ACTIONS.values())
     fieldsets = (
-        ("State", {"fields": ("status", "waiting", "failure", "outcome", "attempt_count", "process")}),
+        ("State", {"fields": ("status", "waiting", "how_far", "failure", "outcome", "attempt_count", "process")}),
         ("Task", {"fields": ("task_link", "queue_link", "store_link", "origin", "then")}),
         ("Payload and errors", {"fields": ("shown_payload", "errors", "retries_ahead")}),
         ("Times", {"fields": (*_TIMES, "asked_to_end", "expires", "of_tick")}),
@@ -150,7 +150,7 @@ class JobAdmin(ActionAdmin):
     def described(self, rows: list[Any], request: HttpRequest) -> list[Any]:
         """Give each job its last error, why it waits and its buttons.
 
-        Four queries at most. Staff of one store see only when their jobs are due, since limits and workers belong to no
+        Five queries at most. Staff of one store see only when their jobs are due, since limits and workers belong to no
         store.
         """
         using, now, may_see_all = reader(request), datetime.now(UTC), sees_all_stores(request)
@@ -158,7 +158,9 @@ class JobAdmin(ActionAdmin):
         newest = JobError.objects.using(using).filter(job_id__in=tried).order_by("job_id", "-id").distinct("job_id")
         errors = {error.job_id: error for error in newest} if tried else {}
         reasons = waiting_reasons(rows, using=using, now=now, store_name=store_name) if may_see_all else {}
+        progress = progress_of(rows, using=using)
         for job in rows:
+            job.says = progress.get(job.pk, "")
             job.now, job.last_error, job.knows_all = now, errors.get(job.pk), may_see_all
             if job.state == str(JobState.QUEUED):
                 job.waits_for = reasons[job.pk] if may_see_all else due_in(job, now)
@@ -288,7 +290,7 @@ class JobAdmin(ActionAdmin):
         error = job.reason if is_cancelled else self.failure(job)
         if error and job.state == str(JobState.RUNNING):
             error = f"before: {error}"
-        parts = [part for part in (getattr(job, "waits_for", ""), error) if part]
+        parts = [part for part in (getattr(job, "waits_for", ""), job.says, error) if part]
         return Truncator("; ".join(parts)).chars(_SUMMARY) or "-"
 
     @admin.display(description="waiting because")
@@ -297,6 +299,11 @@ class JobAdmin(ActionAdmin):
         if job.state != str(JobState.QUEUED) or not hasattr(job, "waits_for"):
             return ""
         return job.waits_for or ("it is not its turn yet" if job.knows_all else "")
+
+    @admin.display(description="progress")
+    def how_far(self, job: Any) -> str:
+        """Show what the handler of a running job last said about its progress."""
+        return getattr(job, "says", "")
 
     @admin.display(description="last error")
     def failure(self, job: Any) -> str:

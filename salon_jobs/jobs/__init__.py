@@ -6,6 +6,7 @@ from salon_jobs.core.records import FanOutResult as FanOutResult
 from salon_jobs.core.records import JobState as JobState
 from salon_jobs.jobs.fan_out import fan_out_progress as fan_out_progress
 from salon_jobs.jobs.options import FanOut as FanOut
+from salon_jobs.jobs.progress import Progress as Progress
 from salon_jobs.jobs.results import AttemptError as AttemptError
 from salon_jobs.jobs.results import JobHandle as JobHandle
 from salon_jobs.jobs.results import JobRecord as JobRecord

@@ -13,14 +13,24 @@ from typing import TYPE_CHECKING, Any, cast
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import TransactionManagementError
 
-from salon_jobs.core.errors import CancelRequested, Interrupted, LeaseLost, NoCurrentJob, TimedOut, TransactionBroken
+from salon_jobs.core.errors import (
+    CancelRequested,
+    Interrupted,
+    LeaseLost,
+    NoCurrentJob,
+    OptionInvalid,
+    TimedOut,
+    TransactionBroken,
+)
 from salon_jobs.core.events import current_run
 from salon_jobs.core.records import ClaimedJob, KeptResult, StoreId
+from salon_jobs.core.text import shown
 from salon_jobs.core.tracing import Run, headers_of
 from salon_jobs.db.connections import in_transaction, refuse_lost_transaction
 from salon_jobs.db.instants import to_project
 from salon_jobs.jobs.leases import Leases
 from salon_jobs.jobs.options import LONGEST_DAYS, check_duration
+from salon_jobs.jobs.progress import writer
 from salon_jobs.jobs.results import encode_result
 from salon_jobs.tenancy.active import open_store
 
@@ -219,6 +229,18 @@ class RunningJob:
             self.times_out_at += by.total_seconds()
             if self.on_extended is not None:
                 self.on_extended(self.times_out_at)
+
+    def progress(self, done: int, total: int | None = None, text: str = "") -> None:
+        """Show people how far this run is: ``done`` of ``total`` (None: unknown), and a text of up to 255 characters.
+
+        Outside the handler's transaction, once a second at most; call it as often as you like. Nothing of it is kept
+        when the run ends. Raises OptionInvalid.
+        """
+        for number in (done, 0 if total is None else total):
+            if not (isinstance(number, int) and 0 <= number < 2**63):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise OptionInvalid(f"progress takes whole numbers from zero, not {shown(number)}")
+        if self.resets_session:  # in a worker
+            writer.note(self, done, total, str(text))
 
     def finish(self, result: object = None) -> None:
         """Finish the job as succeeded inside the handler's own last transaction, so that both commit together.

@@ -25,6 +25,7 @@ BATCH: Final = 1000
 _ROUND_S = 0.5
 # The least for error rows of jobs that succeeded or were deleted by hand.
 _ERRORS_KEPT = timedelta(days=1)
+_PROGRESS_KEPT = timedelta(days=1)
 _TICKS_KEPT = timedelta(days=30)
 _STATISTICS_KEPT = timedelta(days=14)
 # Tables whose rows are deleted only by age, and their time columns.
@@ -33,6 +34,7 @@ _OLD: Final = {
     "statistics": ("salon_jobs_task_minute", "minute"),
     "depths": ("salon_jobs_queue_minute", "minute"),
     "results": ("salon_jobs_job_result", "expires_at"),
+    "progress": ("salon_jobs_job_progress", "updated_at"),
     "unique": ("salon_jobs_unique", "expires_at"),
 }
 
@@ -46,6 +48,7 @@ class PruneCounts:
     failed: int = 0
     errors: int = 0
     results: int = 0
+    progress: int = 0
     ticks: int = 0
     fan_outs: int = 0
     statistics: int = 0
@@ -79,6 +82,8 @@ class Pruner:
             *(partial(self._jobs_turn, state, age) for state, age in retained().items() if age is not None),
             # They are kept until they expire; the errors of the results' jobs go with the others.
             *(partial(self._turn, kind, prune_old(kind), timedelta(0)) for kind in ("results", "unique")),
+            # Of runs whose process died; one that goes on says it again.
+            partial(self._turn, "progress", prune_old("progress"), _PROGRESS_KEPT),
             partial(self._turn, "ticks", statements.load("prune_ticks"), _TICKS_KEPT),
             *(partial(self._turn, kind, prune_old(kind), _STATISTICS_KEPT) for kind in ("statistics", "depths")),
         ]

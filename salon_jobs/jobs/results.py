@@ -18,6 +18,7 @@ from salon_jobs.db.connections import alias_of
 from salon_jobs.db.instants import to_project
 from salon_jobs.jobs.answers import Wait
 from salon_jobs.jobs.payload import encode
+from salon_jobs.jobs.progress import Progress
 
 if TYPE_CHECKING:
     from salon_jobs.jobs.current import RunningJob
@@ -58,7 +59,7 @@ class JobRecord:
     current one: when it was claimed), ``run_at`` when it is, or was last, due. ``payload`` has the arguments without
     the store. With ``has_value``, ``value`` is what the handler returned, kept for ``keep_result``. ``gone`` means that
     the job succeeded and its row is deleted: this is what its result keeps. ``is_uncommitted``: the transaction that
-    read it has itself enqueued or changed the job.
+    read it has itself enqueued or changed the job. ``progress`` is what a running one last said, if it did.
     """
 
     id: int
@@ -82,6 +83,7 @@ class JobRecord:
     errors: tuple[AttemptError, ...]
     gone: bool
     is_uncommitted: bool
+    progress: Progress | None
 
 
 class JobHandle(msgspec.Struct, frozen=True, gc=False):
@@ -194,7 +196,7 @@ def in_statements(runs: Sequence[R], most: int) -> Iterator[list[R]]:
 _COLUMNS: Final = (
     *("id", "public_id", "store_id", "state", "task", "queue", "priority", "payload", "run_at", "created_at"),
     *("first_started_at", "last_started_at", "finished_at", "reason", "attempts", "worker_ids"),
-    *("value", "errors", "gone", "is_uncommitted"),
+    *("value", "errors", "gone", "is_uncommitted", "progress"),
 )
 _INSTANTS: Final = ("run_at", "created_at", "first_started_at", "last_started_at", "finished_at")
 
@@ -206,6 +208,7 @@ def _read(statement: str, parameters: dict[str, Any], using: str | None) -> JobR
     row: dict[str, Any] = dict(zip(_COLUMNS, rows[0], strict=True))
     value: str | None = row["value"]
     errors = msgspec.json.decode(row["errors"], type=list[AttemptError])
+    progress = msgspec.json.decode(row["progress"], type=Progress | None)
     row |= {
         "state": JobState(row["state"]),
         "payload": msgspec.json.decode(row["payload"]),
@@ -216,5 +219,6 @@ def _read(statement: str, parameters: dict[str, Any], using: str | None) -> JobR
             replace(each, occurred_at=to_project(each.occurred_at), started_at=to_project(each.started_at))
             for each in errors
         ),
+        "progress": progress and replace(progress, updated_at=to_project(progress.updated_at)),
     }
     return JobRecord(**row, has_value=value is not None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -14,7 +15,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import JobState, StoreId
 from salon_jobs.db import statements
 from salon_jobs.jobs import registry
-from salon_jobs.models import Job
+from salon_jobs.models import Job, JobProgress
 from salon_jobs.models.fields import MARGIN, NoStore, first_id_at
 
 ENDED: Final = Q(state__in=[JobState.FAILED, JobState.CANCELLED, JobState.SUCCEEDED])
@@ -150,3 +151,10 @@ def failure_kinds(*, using: str) -> list[FailureKind]:
 def error_classes(*, using: str) -> list[str]:
     """Return up to 50 error classes of failed jobs. Roles as in ``failure_kinds``."""
     return [name for (name,) in statements.rows("error_classes", using=using)]
+
+
+def progress_of(jobs: Iterable[Job], *, using: str) -> dict[int, str]:
+    """Return what the running ones of these jobs say about their progress, by their numbers."""
+    leases = {job.pk: job.lease for job in jobs if job.state == JobState.RUNNING}
+    rows = JobProgress.objects.using(using).filter(job_id__in=leases) if leases else ()
+    return {row.job_id: str(row) for row in rows if row.lease == leases[row.job_id]}

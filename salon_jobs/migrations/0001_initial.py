@@ -328,6 +328,22 @@ class Migration(JobTablesMigration):
             },
         ),
         migrations.CreateModel(
+            name="JobProgress",
+            fields=[
+                ("job_id", models.BigIntegerField(primary_key=True, serialize=False)),
+                ("lease", models.BigIntegerField(help_text="The lease of the run that said it")),
+                ("store_id", StoreIdField(null=True)),
+                ("done", models.BigIntegerField()),
+                ("total", models.BigIntegerField(null=True)),
+                ("text", models.CharField(max_length=255)),
+                ("updated_at", models.DateTimeField()),
+            ],
+            options={
+                "db_table": "salon_jobs_job_progress",
+                "indexes": [models.Index(fields=["updated_at"], name="salon_jobs_job_progress_old")],
+            },
+        ),
+        migrations.CreateModel(
             name="SupersededRun",
             fields=[
                 ("job_id", models.BigIntegerField(primary_key=True, serialize=False)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from salon_jobs.models.job import FanOutRecord, FollowUp, Job, JobError, JobResult, SupersededRun
+from salon_jobs.models.job import FanOutRecord, FollowUp, Job, JobError, JobProgress, JobResult, SupersededRun
 from salon_jobs.models.message import BlockedAggregate, DestinationState, InboxMessage, Message, RelayPartition, Replay
 from salon_jobs.models.process import CronEntryState, CronTick, Dashboard, Limit, Process, QueueMinute, TaskMinute
 
@@ -17,6 +17,7 @@ __all__ = [
     "InboxMessage",
     "Job",
     "JobError",
+    "JobProgress",
     "JobResult",
     "Limit",
     "Message",

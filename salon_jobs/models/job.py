@@ -367,6 +367,26 @@ class JobResult(models.Model):
         return f"result of {self.task} #{self.job_id}"
 
 
+class JobProgress(models.Model):
+    """How far one running job is, as its handler last said. Deleted when the run has ended; never read for others."""
+
+    job_id: models.BigIntegerField[int, int] = models.BigIntegerField(primary_key=True)
+    lease: models.BigIntegerField[int, int] = models.BigIntegerField(help_text="The lease of the run that said it")
+    store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
+    done: models.BigIntegerField[int, int] = models.BigIntegerField()
+    total: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
+    text: models.CharField[str, str] = models.CharField(max_length=255)
+    updated_at: models.DateTimeField[datetime, datetime] = InstantField()
+
+    class Meta:
+        db_table = "salon_jobs_job_progress"
+        indexes: ClassVar = [models.Index(fields=["updated_at"], name="salon_jobs_job_progress_old")]
+
+    def __str__(self) -> str:
+        done = f"{self.done:,} done" if self.total is None else f"{self.done:,} of {self.total:,} done"
+        return f"{done}: {self.text}" if self.text else done
+
+
 class SupersededRun(models.Model):
     """One running job whose key a newer job took: it is not retried, even after the newer one has finished.
 

@@ -89,6 +89,7 @@ from salon_jobs.jobs import (
     JobHandle,
     JobRecord,
     JobState,
+    Progress,
     Task,
     fan_out_progress,
 )
@@ -103,6 +104,7 @@ from salon_jobs.models import (
     InboxMessage,
     Job,
     JobError,
+    JobProgress,
     JobResult,
     Limit,
     Message,
@@ -236,6 +238,7 @@ assert_type(get_job(handle.id), JobRecord)
 assert_type((handle.wait(0.5), handle.wait(timedelta(seconds=1))), tuple[Any, Any])
 assert_type([error.worker_id for error in get_job(1, using="operator").errors], list[int | None])
 an_error: AttemptError = handle.refresh().errors[0]
+a_progress: Progress | None = handle.refresh().progress
 of_store.enqueue(STORE, TODAY, note="x")
 of_store.using(run_at=datetime.now(UTC), priority=-5, queue="mail", job_key="mine").enqueue(store_id=STORE, day=TODAY)
 assert_type(of_store.enqueue_many(of_store.call(store_id=STORE, day=TODAY) for _ in range(3)), list[JobHandle])
@@ -449,6 +452,7 @@ def read(store_model: type[Model]) -> None:
     assert_type(FanOutRecord.objects.get().inserted, int)
     assert_type(FollowUp.objects.get().remaining, int)
     assert_type(SupersededRun.objects.get().lease, int)
+    assert_type(JobProgress.objects.get().total, int | None)
     assert_type(CronEntryState.objects.get().last_tick_at, datetime | None)
     assert_type(CronTick.objects.get().tick_at, datetime)
     assert_type(TaskMinute.objects.get().duration_s, float)

@@ -84,6 +84,7 @@ from salon_jobs.jobs import (
     JobHandle,
     JobRecord,
     JobState,
+    Progress,
     Task,
     fan_out_progress,
 )
@@ -98,6 +99,7 @@ from salon_jobs.models import (
     InboxMessage,
     Job,
     JobError,
+    JobProgress,
     JobResult,
     Limit,
     Message,
@@ -296,6 +298,7 @@ wrong_state: JobState = "queued"  # E
 get_job("1")  # E
 wrong_record: JobRecord = system.enqueue()  # E
 wrong_error: AttemptError = get_job(1).errors  # E
+wrong_progress: Progress = get_job(1).progress  # E
 wrong_handle: JobHandle = system.enqueue().id  # E
 system.enqueue().wait("5")  # E
 wrong_fan_out: FanOutResult = fan_out(of_store, day=TODAY).id  # E
@@ -377,6 +380,7 @@ Dashboard().hostname + 1  # E
 FanOutRecord().label + 1  # E
 FollowUp().remaining.upper()  # E
 SupersededRun().lease.upper()  # E
+JobProgress().done.upper()  # E
 CronEntryState().last_tick_at.isoformat()  # E
 CronTick().entry + 1  # E
 TaskMinute().failed.upper()  # E

@@ -7,7 +7,7 @@ CREATE OR REPLACE FUNCTION __schema__.salon_jobs_get_result(public_id uuid) RETU
     job_id bigint, job_public_id uuid, store_id __store_type__, state text, task text, queue text, priority smallint,
     payload text, run_at timestamptz, created_at timestamptz, first_started_at timestamptz,
     last_started_at timestamptz, finished_at timestamptz, reason text, attempts integer, worker_ids bigint[],
-    value text, errors text, gone boolean, is_uncommitted boolean
+    value text, errors text, gone boolean, is_uncommitted boolean, progress text
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
 AS $body$

@@ -19,19 +19,23 @@ WITH live AS MATERIALIZED (
 ), found AS MATERIALIZED (
     SELECT j.id, j.public_id, j.store_id, j.state, j.task, j.queue, j.priority, j.payload, j.run_at, j.created_at,
            j.started_at, j.finished_at, j.reason, j.attempts + (j.state = 'running')::int AS attempts,
-           coalesce(j.leased_by, r.worker_id) AS worker_id, r.value, false AS gone, j.is_uncommitted
+           coalesce(j.leased_by, r.worker_id) AS worker_id, r.value, false AS gone, j.is_uncommitted,
+           j.lease
       FROM live j
       LEFT JOIN kept r ON r.job_id = j.id
      UNION ALL
     SELECT r.job_id, r.public_id, r.store_id, 'succeeded', r.task, r.queue, r.priority, r.payload, r.run_at,
-           r.created_at, r.started_at, r.finished_at, '', r.attempts, r.worker_id, r.value, true, false
+           r.created_at, r.started_at, r.finished_at, '', r.attempts, r.worker_id, r.value, true, false, 0
       FROM kept r
      WHERE NOT EXISTS (SELECT FROM live)
 )
 SELECT f.id, f.public_id, f.store_id, f.state::text, f.task::text, f.queue::text, f.priority, f.payload::text, f.run_at,
        f.created_at, least(e.first_started_at, f.started_at), f.started_at, f.finished_at, f.reason::text, f.attempts,
        coalesce(e.worker_ids, '{}') || array_remove(ARRAY[f.worker_id], NULL), f.value::text, coalesce(e.errors, '[]')::text, f.gone,
-       coalesce(f.is_uncommitted, false)
+       coalesce(f.is_uncommitted, false), coalesce((
+           SELECT json_build_object('done', p.done, 'total', p.total, 'text', p.text, 'updated_at', p.updated_at)
+             FROM salon_jobs_job_progress p
+            WHERE p.job_id = f.id AND p.lease = f.lease AND f.state = 'running'), 'null')::text
   FROM found f
  CROSS JOIN LATERAL (
     SELECT min(e.started_at) AS first_started_at, array_agg(e.worker_id ORDER BY e.id) AS worker_ids,

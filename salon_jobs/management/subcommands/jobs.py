@@ -14,7 +14,7 @@ from salon_jobs.core.records import JobState, StoreId
 from salon_jobs.core.redaction import redacted
 from salon_jobs.core.units import duration, with_noun
 from salon_jobs.dashboard.labels import followed
-from salon_jobs.jobs.search import JobCriteria, NextAttempt, find_jobs, retries_ahead
+from salon_jobs.jobs.search import JobCriteria, NextAttempt, find_jobs, progress_of, retries_ahead
 from salon_jobs.jobs.waiting import due_in, waiting_reasons
 from salon_jobs.management.arguments import add_options
 from salon_jobs.management.output import Console, colour_of, instant, printable, printable_lines, when
@@ -87,7 +87,8 @@ class ListJobs(Subcommand):
         if not console["json"] and (stores := {job.store_id for job in jobs if job.store_id}):
             names = store_names(stores)
             places["store"] = [names.get(job.store_id) for job in jobs]
-        details = [_why(job, waiting, errors.get(job.pk), now) for job in jobs]
+        progress = progress_of(jobs, using=console.using)
+        details = [progress.get(job.pk) or _why(job, waiting, errors.get(job.pk), now) for job in jobs]
         if console.screen.is_narrow and places:
             parts = zip(*places.values(), details, strict=True)
             details = [
@@ -98,6 +99,7 @@ class ListJobs(Subcommand):
         described = [
             {name: getattr(job, name) for name in _COLUMNS}
             | {"error": errors[job.pk].message if job.pk in errors else None, "waiting": waiting.get(job.pk)}
+            | {"progress": progress.get(job.pk)}
             for job in jobs
         ]
         table = [list(columns), *zip(*columns.values(), strict=True)]
@@ -151,8 +153,15 @@ class ShowJob(Subcommand):
         payload = redacted(job.payload, conf.redact)
         ahead = retries_ahead(job, now)
         waits = waiting_reasons([job], using=using, now=now, store_name=_name).get(job.pk)
+        progress = progress_of([job], using=using).get(job.pk)
         fields = {field.attname: getattr(job, field.attname) for field in Job._meta.concrete_fields}
-        more = {"payload": payload, "cron_entry": tick and tick.entry, "follow_up": then, "waiting": waits}
+        more = {
+            "payload": payload,
+            "cron_entry": tick and tick.entry,
+            "follow_up": then,
+            "waiting": waits,
+            "progress": progress,
+        }
         shown: list[str] = []
         text_before = ""
         for error in reversed(errors):
@@ -165,11 +174,12 @@ class ShowJob(Subcommand):
         waited = None if job.claimed_at is None or job.started_at is None else job.started_at - job.claimed_at
         is_running = job.state == JobState.RUNNING
         console.page(
-            {**fields, **more, "retries_ahead": list(map(asdict, ahead)), "errors": errors},
+            {**fields, **more, "progress": progress, "retries_ahead": list(map(asdict, ahead)), "errors": errors},
             f"job {job.pk} {job.task}",
             job.timeliness,
             notes=[
                 ("waiting", waits or "", "yellow"),
+                ("progress", progress or "", "cyan"),
                 ("reason", job.reason if job.state == JobState.CANCELLED else "", "yellow"),
                 # Only its name: the error itself follows below.
                 ("error", errors[-1]["error_class"].rpartition(".")[2] if errors else "", "red"),
