@@ -216,7 +216,7 @@ class StoreAdminMixin(_OffersStore, ModelAdmin):
         return [each for each in super().get_list_filter(request) if not self._leads_to_stores(each)]
 
     def _leads_to_stores(self, list_filter: Any) -> bool:
-        path = list_filter[0] if isinstance(list_filter, (list, tuple)) else list_filter
+        path: Any = cast("Any", list_filter)[0] if isinstance(list_filter, (list, tuple)) else list_filter
         fields: list[Any] = get_fields_from_path(self.model, path) if isinstance(path, str) else []
         return any(each.is_relation and each.related_model is store_model() for each in fields)
 
