@@ -46,9 +46,9 @@ class Bench:
         url = (database or self.database).url(role)
         return act(python("benchmarks.ours", action, *map(str, arguments)), environment(DATABASE_URL=url))
 
-    def start(self, module: str, *arguments: object, role: str) -> Running:
+    def start(self, module: str, *arguments: object, role: str, **more: str) -> Running:
         """Start one of our modules as a role, to be ended by the caller."""
-        env = environment(DATABASE_URL=self.database.url(role))
+        env = environment(DATABASE_URL=self.database.url(role), **more)
         return Running(python(module, *map(str, arguments)), env, self.path("module.log"))
 
     def act_peer(self, peer: Peer, *arguments: object) -> dict[str, float]:
@@ -63,6 +63,18 @@ class Bench:
         if peer.forks:
             return Running(peer.command(action, str(processes)), env, log, cwd=peer.folder)
         return Running(peer.command(action), env, log, cwd=peer.folder, count=processes)
+
+    def add_waiting(self, peer: Peer, *arguments: object, **more: str) -> None:
+        """Add a peer's jobs that wait."""
+        env = peer.environment(self.peer_databases[peer.name], **more)
+        run(peer.waiting_command("add", *map(str, arguments)), env, cwd=peer.folder)
+
+    def start_waiting(self, peer: Peer, *arguments: object, **more: str) -> Running:
+        """Start a peer's worker for them."""
+        env = peer.environment(self.peer_databases[peer.name], **more)
+        return Running(
+            peer.waiting_command("work", *map(str, arguments)), env, self.path(f"{peer.name}.log"), cwd=peer.folder
+        )
 
     def path(self, name: str) -> Path:
         """Return a new path in the work folder."""

@@ -13,6 +13,8 @@ from benchmarks.processes import ProcessFailed, Running
 from benchmarks.redis import RedisDatabase, RedisQueue
 from benchmarks.server import Database
 
+# By which its connections are told from those of whom it watches.
+OBSERVER: Final = "benchmark"
 _LOOK_S: Final = 0.01
 _PATIENCE_S: Final = 900.0
 
@@ -42,7 +44,7 @@ class _TableWatch:
     """Counts the unfinished jobs of one queue, over one connection."""
 
     def __init__(self, url: str, queue: Queue) -> None:
-        self._connection = psycopg.connect(url, autocommit=True)
+        self._connection = psycopg.connect(url, autocommit=True, application_name=OBSERVER)
         self._key = queue.key
         self._count = f"SELECT count(*) FROM {queue.table} WHERE {queue.unfinished}"
         left = f"FROM {queue.table} WHERE {queue.unfinished} AND {queue.key} <= %s"
@@ -89,10 +91,12 @@ class Drain:
     def __init__(self, database: Database | RedisDatabase, queue: Queue | RedisQueue) -> None:
         self._watch = queue.watch(database.superuser_url)
 
-    def rate(self, worker: Running, *, at_half: Callable[[], None] | None = None) -> float:
+    def rate(
+        self, worker: Running, *, at_first: Callable[[], None] | None = None, at_half: Callable[[], None] | None = None
+    ) -> float:
         """Return the jobs finished per second. Raises ProcessFailed when the worker ends, or gets nowhere.
 
-        ``at_half`` is called once when about half of them are.
+        ``at_first`` is called once when the first are, ``at_half`` when about half of them are.
         """
         deadline = time.monotonic() + _PATIENCE_S
         watch = self._watch
@@ -101,6 +105,8 @@ class Drain:
             while watch.unfinished() == watch.jobs:
                 began = time.monotonic()
                 _wait(worker, deadline)
+            if at_first is not None:
+                at_first()
             if at_half is not None:
                 while watch.is_half_unfinished():
                     _wait(worker, deadline)

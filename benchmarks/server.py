@@ -55,9 +55,9 @@ class Database:
         login = f"{settings.SALON_JOBS['ROLES'][role]}:{quote(self.passwords[role], safe='')}"
         return urlunsplit(parts._replace(netloc=f"{login}@{parts.netloc.rpartition('@')[2]}"))
 
-    def connect(self) -> psycopg.Connection[Any]:
+    def connect(self, *, application_name: str = "") -> psycopg.Connection[Any]:
         """Connect as the superuser, outside any transaction."""
-        return psycopg.connect(self.superuser_url, autocommit=True)
+        return psycopg.connect(self.superuser_url, autocommit=True, application_name=application_name)
 
     def execute(self, statement: str, *parameters: object) -> None:
         """Execute one statement as the superuser."""
@@ -122,5 +122,12 @@ def server(*, durable: bool = True) -> Iterator[Server]:
             raise ServerNotDurable("turn on fsync, synchronous_commit and full_page_writes, or name another server")
         yield found
         return
-    with EmbeddedPostgres(options=_OPTIONS) as embedded:
+    with embedded_server(passwords) as own:
+        yield own
+
+
+@contextmanager
+def embedded_server(passwords: dict[str, str], **options: str) -> Iterator[Server]:
+    """Run a server of its own, with fsync on; ``options`` are more of its settings."""
+    with EmbeddedPostgres(options={**_OPTIONS, **options}) as embedded:
         yield Server(embedded.url, embedded=True, passwords=passwords)

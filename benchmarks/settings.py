@@ -7,6 +7,10 @@ from project.settings import INSTALLED_APPS, env
 from project.settings import SALON_JOBS as _SALON_JOBS
 
 INSTALLED_APPS = [*INSTALLED_APPS, "benchmarks"]
+# How long the jobs of ``waiting`` wait, in seconds; other measures do not have them.
+BENCHMARK_WAIT_S = env.float("WAIT_S", 0.0)
+if BENCHMARK_WAIT_S:
+    INSTALLED_APPS += ["benchmarks.ours.waiting", "benchmarks.peers.shared.rows"]
 SALON_JOBS = {
     **_SALON_JOBS,
     "REQUEST_STORE": "benchmarks.ours.overhead.OneStore",

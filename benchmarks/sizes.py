@@ -36,6 +36,11 @@ class Sizes:
     stream_messages: int
     poisoned_messages: int
     deep_messages: int
+    wait_s: float
+    async_jobs: int
+    async_at_once: int
+    idle_jobs: int
+    idle_at_once: int
 
 
 SIZES: Final = {
@@ -66,6 +71,11 @@ SIZES: Final = {
         stream_messages=100_000,
         poisoned_messages=200_000,
         deep_messages=5_000_000,
+        wait_s=1.0,
+        async_jobs=10_000,
+        async_at_once=1_000,
+        idle_jobs=50_000,
+        idle_at_once=5_000,
     ),
     "short": Sizes(
         rounds=3,
@@ -94,6 +104,11 @@ SIZES: Final = {
         stream_messages=50_000,
         poisoned_messages=200_000,
         deep_messages=1_000_000,
+        wait_s=1.0,
+        async_jobs=4_000,
+        async_at_once=1_000,
+        idle_jobs=20_000,
+        idle_at_once=5_000,
     ),
     "quick": Sizes(
         rounds=1,
@@ -122,6 +137,11 @@ SIZES: Final = {
         stream_messages=20_000,
         poisoned_messages=50_000,
         deep_messages=200_000,
+        wait_s=1.0,
+        async_jobs=2_000,
+        async_at_once=500,
+        idle_jobs=10_000,
+        idle_at_once=5_000,
     ),
     "smoke": Sizes(
         rounds=1,
@@ -150,5 +170,10 @@ SIZES: Final = {
         stream_messages=300,
         poisoned_messages=500,
         deep_messages=2_000,
+        wait_s=0.02,
+        async_jobs=40,
+        async_at_once=10,
+        idle_jobs=40,
+        idle_at_once=20,
     ),
 }

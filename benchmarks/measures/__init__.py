@@ -24,6 +24,7 @@ from benchmarks.measures.steady import STEADY
 from benchmarks.measures.store_drain import STORE_DRAIN
 from benchmarks.measures.stream import EMIT_LATENCY, STREAM_RELAY
 from benchmarks.measures.tenant_overhead import TENANT_OVERHEAD
+from benchmarks.measures.waiting import WAITING, WAITING_IDLE
 from benchmarks.measures.writers import EMIT_WRITERS, WRITERS
 
 MEASURES: Final[tuple[Measure, ...]] = (
@@ -31,6 +32,8 @@ MEASURES: Final[tuple[Measure, ...]] = (
     DRAIN_MACHINE,
     STORE_DRAIN,
     DJANGO_TASKS,
+    WAITING,
+    WAITING_IDLE,
     LATENCY,
     AWAIT,
     *STEADY,

@@ -2,7 +2,9 @@
 
 Each has a folder here with what is installed (pinned) and one program that takes ``setup``, ``bulk N``, ``worker``,
 ``latency N`` and ``steady COUNT BATCH RATE START`` (as ``benchmarks.ours.steady``); it reads its database from
-``DATABASE_URL``, the file for marks from ``BENCHMARK_MARKS``.
+``DATABASE_URL``, the file for marks from ``BENCHMARK_MARKS``. Some have a program ``waiting.py``, for jobs that wait
+``WAIT_S``; it takes ``add COUNT ROWS`` and ``work AT_ONCE ROWS``. ROWS is 1 for jobs that also read and write a row in
+the database of ``ROWS_URL``, else 0.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from benchmarks.server import Database
 
 HERE: Final = Path(__file__).parent
 _SHARED: Final = HERE / "shared"
+_WAITING: Final = "waiting.py"
 INSTALLED: Final = ROOT / ".bench" / "peers"
 
 
@@ -54,6 +57,11 @@ class Peer:
         return self.folder / "venv" / "bin" / "redis-server" if isinstance(self.queue, RedisQueue) else None
 
     @property
+    def waits(self) -> bool:
+        """Tell whether it has a program for jobs that wait."""
+        return (HERE / self.name / _WAITING).exists()
+
+    @property
     def lock(self) -> Path:
         """Return the file that pins what is installed."""
         return HERE / self.name / ("package-lock.json" if self.is_node else "requirements.txt")
@@ -68,7 +76,11 @@ class Peer:
         """Return the command that runs its program."""
         if self.is_node:
             return [node(), str(HERE / self.name / self.program), *arguments]
-        return [str(self.folder / "venv" / "bin" / "python"), str(HERE / self.name / self.program), *arguments]
+        return self._python(self.program, *arguments)
+
+    def waiting_command(self, *arguments: str) -> list[str]:
+        """Return the command that runs its program for jobs that wait."""
+        return self._python(_WAITING, *arguments)
 
     def environment(self, database: Database | RedisDatabase, **more: str) -> dict[str, str]:
         """Return its environment: the one URL, that of its own database or Redis."""
@@ -80,6 +92,9 @@ class Peer:
             "PYTHONPATH": str(_SHARED),
             **more,
         }
+
+    def _python(self, program: str, *arguments: str) -> list[str]:
+        return [str(self.folder / "venv" / "bin" / "python"), str(HERE / self.name / program), *arguments]
 
 
 def node() -> str:
