@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 from django.apps import apps
 from django.core.exceptions import ValidationError
@@ -36,6 +36,7 @@ from salon_jobs.tenancy.names import store_words
 from salon_jobs.tenancy.violations import OF_ANOTHER_STORE
 
 May: TypeAlias = Sequence[Privilege] | Mapping[Privilege, Sequence[str]]
+OnDelete: TypeAlias = Literal["CASCADE", "SET NULL"]
 
 
 class _Constraint(BaseConstraint):
@@ -352,7 +353,7 @@ def column_of(model: type[Model], name: str) -> str:
 
 _ADD: Final = (
     "%(before)sALTER TABLE %(table)s ADD CONSTRAINT %(name)s FOREIGN KEY (%(columns)s) REFERENCES %(to_table)s "
-    "(%(to_columns)s) DEFERRABLE INITIALLY DEFERRED NOT VALID%(after)s"
+    "(%(to_columns)s)%(on_delete)s DEFERRABLE INITIALLY DEFERRED NOT VALID%(after)s"
 )
 # VALIDATE first tries one query with the caller's rights, which obeys FORCEd row-level security: it overlooks rows that
 # violate the constraint, and rejects rows that do not. Without SELECT on the table, PostgreSQL instead checks row by
@@ -383,26 +384,24 @@ def row_security_of(connection: BaseDatabaseWrapper) -> str:
     return row[0]
 
 
-class SameStoreForeignKey(_Constraint):
-    """Composite foreign key ``(store, field)`` to a row of the same store, checked at the end of a transaction.
+class DatabaseForeignKey(_Constraint):
+    """Foreign key by which the database deletes rows, in all stores, or sets the reference in them to NULL.
 
-    PostgreSQL checks foreign keys without row-level security, so a plain one lets a row refer to another store's row,
-    and reveals that it exists. ``field`` is the model's ForeignKey, with ``db_constraint=False``; ``store_field`` is
-    the field that holds the store, in this model and (unless ``to_store_field`` differs) in the referenced one, which
-    needs a UniqueConstraint on (store, key). A row without a reference is valid.
+    Django finds the rows to be deleted with a user, or with another row that stores share, only in the current store.
+    PostgreSQL's own deletion is not subject to row-level security. ``field`` is the model's ForeignKey, with
+    ``db_constraint=False`` and ``on_delete=DO_NOTHING``. No signals are sent for what the database deletes.
 
     The key is added at the end of the migration, NOT VALID, and then validated, whatever rows row-level security shows
     the migrator. In a migration with ``atomic = False``, writers wait for neither.
     """
 
-    default_violation_error_message = "This refers to a row of another %(store)s, or to none."
+    default_violation_error_message = "This refers to a row that does not exist."
 
-    def __init__(
-        self, *, field: str, name: str, store_field: str = "store", to_store_field: str | None = None, **messages: Any
-    ) -> None:
+    def __init__(self, *, field: str, on_delete: OnDelete | None, name: str, **messages: Any) -> None:
         super().__init__(name=name, **messages)
-        self.field, self.store_field = field, store_field
-        self.to_store_field = to_store_field or store_field
+        self.field, self.on_delete = field, on_delete
+        if on_delete not in (None, *get_args(OnDelete)):
+            raise ConfigurationError(f"constraint {name!r}: on_delete is 'CASCADE' or 'SET NULL', not {on_delete!r}")
 
     def constraint_sql(self, model: Any, schema_editor: Any) -> Any:
         """Leave CREATE TABLE unchanged: the other table's unique constraint may come later in the migration."""
@@ -440,9 +439,12 @@ class SameStoreForeignKey(_Constraint):
     def reference(self, model: type[Model]) -> tuple[list[str], type[Model], list[str]]:
         """Return the key's columns, the model it refers to, and the columns there."""
         key = cast("ForeignKey[Any]", model._meta.get_field(self.field))
-        to: type[Model] = key.remote_field.model
-        to_columns = [column_of(to, self.to_store_field), column_of(to, key.target_field.name)]
-        return [column_of(model, self.store_field), key.column], to, to_columns
+        return [key.column], key.remote_field.model, [column_of(key.remote_field.model, key.target_field.name)]
+
+    def on_delete_sql(self, model: type[Model]) -> str:
+        """Return what PostgreSQL does with rows whose reference is gone; the store in them stays."""
+        of = f" ({identifier(column_of(model, self.field))})" if self.on_delete == "SET NULL" else ""
+        return f" ON DELETE {self.on_delete}{of}" if self.on_delete else ""
 
     def _statement(self, template: str, model: type[Model], schema_editor: BaseDatabaseSchemaEditor) -> Statement:
         quote, meta = schema_editor.quote_name, model._meta
@@ -457,13 +459,55 @@ class SameStoreForeignKey(_Constraint):
             columns=Columns(meta.db_table, columns, quote),
             to_table=Table(to._meta.db_table, quote),
             to_columns=Columns(to._meta.db_table, to_columns, quote),
+            on_delete=self.on_delete_sql(model),
             row_security=row_security_of(schema_editor.connection),
         )
 
     def options(self) -> dict[str, Any]:
+        return {"field": self.field, "on_delete": self.on_delete}
+
+    def validate(
+        self, model: type[Model], instance: Model, exclude: Iterable[str] | None = None, using: str = DEFAULT_DB_ALIAS
+    ) -> None:
+        """Accept every instance; the field itself looks for the row."""
+
+
+class SameStoreForeignKey(DatabaseForeignKey):
+    """Composite foreign key ``(store, field)`` to a row of the same store, checked at the end of a transaction.
+
+    PostgreSQL checks foreign keys without row-level security, so a plain one lets a row refer to another store's row,
+    and reveals that it exists. ``field`` is the model's ForeignKey, with ``db_constraint=False``; ``store_field`` is
+    the field that holds the store, in this model and (unless ``to_store_field`` differs) in the referenced one, which
+    needs a UniqueConstraint on (store, key). A row without a reference is valid. Without ``on_delete``, Django deletes.
+    """
+
+    default_violation_error_message = "This refers to a row of another %(store)s, or to none."
+
+    def __init__(
+        self,
+        *,
+        field: str,
+        name: str,
+        store_field: str = "store",
+        to_store_field: str | None = None,
+        on_delete: OnDelete | None = None,
+        **messages: Any,
+    ) -> None:
+        super().__init__(field=field, on_delete=on_delete, name=name, **messages)
+        self.store_field, self.to_store_field = store_field, to_store_field or store_field
+
+    def reference(self, model: type[Model]) -> tuple[list[str], type[Model], list[str]]:
+        """Return the key's columns, the model it refers to, and the columns there."""
+        key = cast("ForeignKey[Any]", model._meta.get_field(self.field))
+        to: type[Model] = key.remote_field.model
+        to_columns = [column_of(to, self.to_store_field), column_of(to, key.target_field.name)]
+        return [column_of(model, self.store_field), key.column], to, to_columns
+
+    def options(self) -> dict[str, Any]:
         store = {} if self.store_field == "store" else {"store_field": self.store_field}
         to_store = {} if self.to_store_field == self.store_field else {"to_store_field": self.to_store_field}
-        return {"field": self.field, **store, **to_store}
+        on_delete = {"on_delete": self.on_delete} if self.on_delete else {}
+        return {"field": self.field, **store, **to_store, **on_delete}
 
     def validate(
         self, model: type[Model], instance: Model, exclude: Iterable[str] | None = None, using: str = DEFAULT_DB_ALIAS

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from django.apps import apps
 from django.core.checks import CheckMessage, Error, Warning
 from django.core.exceptions import FieldDoesNotExist
 from django.db import connections, router
-from django.db.models import AutoField, Model, UniqueConstraint
+from django.db.models import CASCADE, SET_DEFAULT, SET_NULL, AutoField, Model, UniqueConstraint
 
 from salon_jobs.access.constraints import (
     AccessConstraint,
@@ -25,6 +25,8 @@ from salon_jobs.conf.store_key import key_of, store_key
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.tenancy.resolvers import membership_fields
 
+# Actions for which Django looks for the rows.
+_BY_DJANGO: Final = (CASCADE, SET_NULL, SET_DEFAULT)
 Declared: TypeAlias = Mapping[type[Model], AccessConstraint]
 
 
@@ -237,6 +239,14 @@ def _check_references(model: type[Model], isolation: StoreIsolation, declared: D
     enforced = {key.field for key in _same_store_keys(model)}
     for key in _foreign_keys(model):
         target = declared.get(_target(key))
+        if key.remote_field.on_delete in _BY_DJANGO and key.swappable_setting == "AUTH_USER_MODEL":
+            hint = (
+                "let the database do it: set on_delete=DO_NOTHING and db_constraint=False, and add DatabaseForeignKey("
+                f'field="{key.name}", on_delete="CASCADE" or "SET NULL", name="…") to Meta.constraints. A'
+                " ManyToManyField needs a model of its own for that (through=)"
+            )
+            text = f"a user to whom rows of other stores refer by {key.name!r} cannot be deleted"
+            yield Warning(text, hint=hint, obj=model, id="salon_jobs.W015")
         if key.name in (isolation.field, *isolation.through) or not isinstance(target, StoreIsolation):
             continue
         if not (isolation.field and target.field):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any, Final
 
 from django.contrib.admin.models import CHANGE, LogEntry
@@ -104,9 +105,10 @@ def last_used(request: HttpRequest) -> dict[StoreId, str]:
     used: dict[StoreId, str] = {}
     for key, name in chosen.order_by("-action_time").values_list("object_id", "object_repr")[:100]:
         store = parsed(key)
-        if store is not None and len(used) < 5 and may_choose(request, store):
+        if store is not None:
             used.setdefault(store, name)
-    return used
+    still = (store for store in used if may_choose(request, store) and exists(store))
+    return {store: used[store] for store in islice(still, 5)}
 
 
 def _with_name(text: str) -> dict[StoreId, str]:

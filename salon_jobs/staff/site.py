@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.admin import options
 from django.contrib.admin.utils import get_fields_from_path
 from django.core.exceptions import BadRequest, ImproperlyConfigured, PermissionDenied
-from django.db import connections, router
+from django.db import DatabaseError, connections, router, transaction
 from django.db.models import Model, QuerySet
 from django.db.models.base import ModelBase
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -25,11 +25,13 @@ from salon_jobs.access.constraints import AccessConstraint, SystemScope
 from salon_jobs.access.objects import identifier
 from salon_jobs.conf.store_key import store_key, store_model
 from salon_jobs.core.records import StoreId
+from salon_jobs.db.connections import alias_of
 from salon_jobs.staff.choice import choose, chosen_store, exists, find_stores, last_used, may_choose, parsed
 from salon_jobs.tenancy.active import current_store_id, expect_no_rows
 from salon_jobs.tenancy.context import tenant_context
 from salon_jobs.tenancy.names import store_name, store_words
 from salon_jobs.tenancy.request import stream_as
+from salon_jobs.tenancy.violations import violation_of
 
 if TYPE_CHECKING:
     BaseModelAdmin = options.BaseModelAdmin[Any]
@@ -68,6 +70,27 @@ class StoreAdminSiteMixin(admin.AdminSite):
     def get_urls(self) -> list[Any]:
         view: Any = self.admin_view(self.choose_store)
         return [path("choose-store/", view, name="salon_jobs_choose_store"), *super().get_urls()]
+
+    def admin_view(self, view: Any, cacheable: bool = False) -> Any:
+        """Return the view; one that deletes what stores share says if their rows, which it does not see, prevent it."""
+
+        @wraps(view)
+        def run(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+            name = getattr(view, "__name__", "")
+            acts = name == "changelist_view" and request.POST.get("action") == "delete_selected"
+            if not (acts or name == "delete_view") or store_model() is None or current_store_id() is not None:
+                return view(request, *args, **kwargs)
+            try:
+                with expect_no_rows(), transaction.atomic(using=alias_of(None)):
+                    return view(request, *args, **kwargs)
+            except DatabaseError as error:
+                if (violation := violation_of(error)) is None:
+                    raise
+                list(messages.get_messages(request))  # forgets the one that says it was deleted
+                messages.error(request, " ".join(violation.messages))
+                return HttpResponseRedirect(request.get_full_path())
+
+        return super().admin_view(run, cacheable)
 
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
         """Return what each page shows, with the chosen store for the switcher in the header."""
@@ -178,6 +201,9 @@ class StoreAdminMixin(_OffersStore, ModelAdmin):
             with make():
                 response = _rendered(view(request, *args, **kwargs), store)
                 stream_as(make(), response)
+            is_changed = self._is_of_stores and request.method == "POST"
+            if is_changed and store == chosen_store(request) and not exists(store):  # any more
+                choose(request, None)
             return response
 
         return run

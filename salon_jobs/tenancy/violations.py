@@ -13,6 +13,7 @@ from django.db import DatabaseError, connections, transaction
 from django.db.models import Model
 from psycopg.errors import ForeignKeyViolation, InsufficientPrivilege
 
+from salon_jobs.conf.store_key import store_model
 from salon_jobs.db.connections import alias_of
 from salon_jobs.tenancy.names import store_words
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 # Also what StoreIsolation says of an instance.
 OF_ANOTHER_STORE: Final = "This belongs to another %(store)s than the current one."
+_IN_USE: Final = "Rows of other %(stores)s refer to this, so it cannot be deleted."
 # The server's function that checks new rows against policies. A missing privilege has the same code, and texts are
 # translated.
 _CHECKS_NEW_ROWS: Final = "ExecWithCheckOptions"
@@ -30,7 +32,8 @@ def violation_of(error: BaseException) -> ValidationError | None:
     """Return the ValidationError that a database error stands for if it is one of row-level security; otherwise None.
 
     It is of the model's field, with the text with which ``full_clean`` refuses such an instance: a row of another
-    store, or a reference to a row that its store does not have.
+    store, or a reference to a row that its store does not have. Of a row that stores share, and that others still refer
+    to when it is deleted, it is of the whole row.
     """
     cause: Any = error.__cause__
     if isinstance(cause, InsufficientPrivilege) and cause.diag.source_function == _CHECKS_NEW_ROWS:
@@ -46,7 +49,19 @@ def violation_of(error: BaseException) -> ValidationError | None:
                 # Deleting a row that others refer to has the same code; the text of that error names both tables.
                 if _names(cause, to_table) == (table == to_table):
                     return _error_of(constraint, constraint.field)
+        if _is_in_use(cause):
+            return ValidationError(_IN_USE % store_words(), code="in_use")
     return None
+
+
+def _is_in_use(cause: Any) -> bool:
+    """Return whether rows of stores keep a row from being deleted that is of no store, or is a store itself."""
+    isolated = {model._meta.db_table for model, constraint in _constraints() if hasattr(constraint, "through")}
+    if (table := cause.diag.table_name) not in isolated:
+        return False
+    named = {name for model in apps.get_models() if _names(cause, name := model._meta.db_table)} - {table}
+    store = store_model()
+    return bool(named) and not named & (isolated - {store and store._meta.db_table})
 
 
 def _constraints() -> Iterator[tuple[type[Model], Any]]:

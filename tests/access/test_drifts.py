@@ -226,27 +226,38 @@ def test_a_membership_policy_is_the_same_whatever_the_users_key_is(trial: Superu
         assert normal_form(condition) == normal_form(shown), kind
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        None,
-        "FOREIGN KEY (customer_id) REFERENCES public.customer(id)",
-        "FOREIGN KEY (store_id, customer_id) REFERENCES public.customer(store_id, id)",
-    ],
-    ids=["gone", "without the store", "checked at once"],
+SAME_STORE = (
+    "customer_note",
+    "customer_note_customer_of_same_store",
+    "FOREIGN KEY (store_id, customer_id) REFERENCES customer(store_id, id) DEFERRABLE INITIALLY DEFERRED",
 )
-def test_a_key_of_the_same_store_that_is_gone_or_another_is_added_and_validated(
-    trial: Superuser, other: str | None
+OF_USER = (
+    "membership",
+    "membership_of_user",
+    "FOREIGN KEY (user_id) REFERENCES auth_user(id) ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED",
+)
+
+
+@pytest.mark.parametrize(
+    ("declared", "other"),
+    [
+        (SAME_STORE, None),
+        (SAME_STORE, "FOREIGN KEY (customer_id) REFERENCES public.customer(id)"),
+        (SAME_STORE, "FOREIGN KEY (store_id, customer_id) REFERENCES public.customer(store_id, id)"),
+        (OF_USER, "FOREIGN KEY (user_id) REFERENCES public.auth_user(id) DEFERRABLE INITIALLY DEFERRED"),
+    ],
+    ids=["gone", "without the store", "checked at once", "that deletes nothing"],
+)
+def test_a_declared_key_that_is_gone_or_another_is_added_and_validated(
+    trial: Superuser, declared: tuple[str, str, str], other: str | None
 ) -> None:
-    name = "customer_note_customer_of_same_store"
-    trial.execute(f"ALTER TABLE customer_note DROP CONSTRAINT {name}".encode())
+    table, name, wanted = declared
+    trial.execute(f"ALTER TABLE {table} DROP CONSTRAINT {name}".encode())
     if other is not None:
-        trial.execute(f"ALTER TABLE customer_note ADD CONSTRAINT {name} {other}".encode())
+        trial.execute(f"ALTER TABLE {table} ADD CONSTRAINT {name} {other}".encode())
     (drift,) = find_drifts(trial)
     assert (drift.kind, drift.found, name in drift.where) == ("foreign key", other or "none", True)
     fix_all(trial, using="default")
     assert find_drifts(trial) == []
     [(shown,)] = trial.execute("SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = %s", [name])
-    assert shown == (
-        "FOREIGN KEY (store_id, customer_id) REFERENCES customer(store_id, id) DEFERRABLE INITIALLY DEFERRED"
-    )
+    assert shown == wanted

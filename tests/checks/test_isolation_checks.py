@@ -30,6 +30,10 @@ class Kind(models.Model):
     class Meta:
         constraints = [SystemScope(name="kind_scope")]
 
+class Reader(models.Model):
+    class Meta:
+        constraints = [SystemScope(name="reader_scope")]
+
 class Hidden(models.Model):
     store = owned()
     class Meta:
@@ -72,8 +76,8 @@ class Loan(models.Model):
 SETTINGS = """
 from tests.migrations.tenants_settings import *
 
-INSTALLED_APPS = [*INSTALLED_APPS, "library"]
-AUTH_USER_MODEL = "library.Kind"
+INSTALLED_APPS = [*INSTALLED_APPS, "django.contrib.auth", "library"]
+AUTH_USER_MODEL = "library.Reader"
 SALON_JOBS = {{**SALON_JOBS, "MEMBERSHIP_MODEL": "library.Book{membership}"}}
 SILENCED_SYSTEM_CHECKS = ["salon_jobs.W030"]
 """
@@ -81,8 +85,10 @@ IN_MIGRATION = {"kinds": "kinds =", "one_side": "related_name='+'"}
 RIGHT = 'constraints = [StoreIsolation(field="store", name="i")]'
 KEYED = 'constraints = [StoreIsolation(field="store", name="i"), SameStoreForeignKey(field="shelf", name="k")]'
 SHELF = "shelf = models.ForeignKey(Shelf, models.CASCADE, db_constraint=False)"
-MEMBER = "member = models.ForeignKey(Kind, models.CASCADE)"
+MEMBER = "member = models.ForeignKey(Reader, models.CASCADE)"
 THROUGH_PAGE = 'constraints = [StoreIsolation(through="page", name="i")]'
+USER = "user = models.ForeignKey(Reader, models."
+OF_USER = 'DatabaseForeignKey(field="user", on_delete="CASCADE", name="k")'
 UNDECLARED = "app_label = 'library'"
 # Those of which nothing is said; the first is protected by the migration.
 RIGHTLY_DECLARED = (
@@ -105,6 +111,8 @@ RIGHTLY_DECLARED = (
     ),
     ("store = owned()\nlabel = models.TextField()", f"{RIGHT}\nunique_together = [('store', 'label')]"),
     ("store = owned()\nlabel = models.TextField()", f"{RIGHT}\nunique_together = [('label', 'store')]"),
+    (f"store = owned()\n{USER}DO_NOTHING, db_constraint=False)", f"{RIGHT[:-1]}, {OF_USER}]"),
+    (f"store = owned()\n{USER}PROTECT)", RIGHT),
 )
 WRONG: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
@@ -213,6 +221,11 @@ WRONG: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ("E010) i: 'user' is not a field with a column",),
     ),
     ("store = owned()", KEYED, ("E011) k: 'shelf' is not a foreign key",)),
+    (
+        f"store = owned()\n{USER}SET_NULL, null=True)",
+        RIGHT,
+        ("W015) a user to whom rows of other stores refer by 'user' cannot be deleted", "DatabaseForeignKey("),
+    ),
     (
         "store = owned()\nshelf = models.ForeignKey('self', models.CASCADE, db_constraint=False)",
         KEYED,

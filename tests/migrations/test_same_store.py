@@ -15,7 +15,9 @@ from django.db.migrations.state import ProjectState
 from django.db.migrations.writer import MigrationWriter
 
 from project.salon.models import Customer, CustomerNote
-from salon_jobs.access import SameStoreForeignKey
+from salon_jobs.access import DatabaseForeignKey, SameStoreForeignKey
+from salon_jobs.access.constraints import OnDelete
+from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.management.commands.migrate import Command
 from tests.migrations.operations import UNIQUE, access_of, create, migrate, sql_of
 from tests.settings import url_for
@@ -31,6 +33,12 @@ RAW_KEY = """
 
 def put_book(store: UUID, shelf: UUID | None) -> None:
     change("INSERT INTO book (id, store_id, shelf_id, label) VALUES (gen_random_uuid(), %s, %s, '')", store, shelf)
+
+
+def delete_own_shelf(store: UUID) -> None:
+    with psycopg.connect(url_for("app")) as app:
+        as_store(app, store)
+        assert app.execute("DELETE FROM shelf").rowcount == 1
 
 
 def as_store(connection: psycopg.Connection[Any], store: UUID) -> None:
@@ -138,6 +146,27 @@ def test_migrate_says_how_to_find_the_rows_because_of_which_it_fails(
     change("TRUNCATE customer_note, customer CASCADE")
 
 
+@pytest.mark.uuid_keys
+@pytest.mark.parametrize("on_delete", ["CASCADE", "SET NULL"])
+def test_the_database_deletes_in_all_stores_or_sets_null(
+    library: ProjectState, stores: list[UUID], on_delete: OnDelete
+) -> None:
+    first, second, third = stores[:3]
+    for store, shelf in ((first, first), (second, first), (third, third)):
+        put_book(store, shelf)
+    of_any = DatabaseForeignKey(field="shelf", on_delete=on_delete, name="book_shelf")
+    of_same = SameStoreForeignKey(field="shelf", on_delete=on_delete, name="book_shelf_of_same_store")
+    state = library.clone()
+    migrate(AddConstraint("book", of_any), state=state)
+    delete_own_shelf(first)
+    gone: list[Any] = [] if on_delete == "CASCADE" else [(first, None), (second, None)]
+    assert sorted(seen("SELECT store_id, shelf_id FROM book"), key=str) == sorted([*gone, (third, third)], key=str)
+    migrate(RemoveConstraint("book", of_any.name), AddConstraint("book", of_same), state=state)
+    delete_own_shelf(third)
+    kept = 0 if on_delete == "CASCADE" else 3
+    assert seen("SELECT count(store_id), count(*), count(shelf_id) FROM book") == [(kept, kept, 0)]
+
+
 def test_how_a_migration_names_it() -> None:
     text, imports = MigrationWriter.serialize(KEY)
     assert text == "salon_jobs.access.SameStoreForeignKey(field='shelf', name='book_shelf_of_same_store')"
@@ -146,6 +175,10 @@ def test_how_a_migration_names_it() -> None:
     assert other.clone() == other
     assert other.deconstruct()[2] == {"name": "b", "field": "a", "store_field": "owner", "to_store_field": "salon"}
     assert other != KEY
+    for key in (KEY, DatabaseForeignKey(field="a", name="b", on_delete="CASCADE")):
+        assert key.clone() == key
+    with pytest.raises(ConfigurationError, match="'b': on_delete is 'CASCADE' or 'SET NULL', not 'DELETE'"):
+        DatabaseForeignKey(field="a", name="b", on_delete="DELETE")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
 
 
 def test_a_form_refuses_a_reference_to_another_stores_row(stores: list[UUID]) -> None:

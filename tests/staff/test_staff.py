@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID, uuid4
 
 import pytest
@@ -21,7 +21,7 @@ from django.http.response import HttpResponseBase
 from django.test import Client, override_settings
 from django.urls import path
 
-from project.salon.models import Customer, CustomerNote, Store
+from project.salon.models import Customer, CustomerNote, Membership, Store
 from salon_jobs import current_store_id
 from salon_jobs.access import StoreIsolation, SystemScope
 from salon_jobs.access.strict import refuse_without_store
@@ -34,8 +34,13 @@ from tests.settings import MIDDLEWARE, SALON_JOBS
 from tests.staff.names import operator_reads_names
 from tests.support import change, new_store_id, seen
 
+if TYPE_CHECKING:
+    ModelAdmin = admin.ModelAdmin[Any]
+else:
+    ModelAdmin = admin.ModelAdmin  # generic only for type checkers
 
-class CustomerAdmin(admin.ModelAdmin[Customer]):
+
+class CustomerAdmin(ModelAdmin):
     """ModelAdmin as a project has it, which knows nothing of stores."""
 
     search_fields = ("name",)
@@ -49,7 +54,7 @@ class CustomerAdmin(admin.ModelAdmin[Customer]):
         return StreamingHttpResponse(f"{name}\n" for name in Customer.objects.values_list("name", flat=True))
 
 
-class NoteAdmin(admin.ModelAdmin[CustomerNote]):
+class NoteAdmin(ModelAdmin):
     """ModelAdmin whose form does not show the store."""
 
     fields = ("customer", "body")
@@ -201,6 +206,61 @@ def test_the_choice_ends_with_the_membership_or_the_permission(two: list[UUID]) 
     )
     for client in (member, everywhere):
         assert "none is chosen" in text_of(client.get(CUSTOMERS))
+
+
+@pytest.fixture
+def plain_key(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have Django look for the memberships of a user to be deleted, as with a ForeignKey of its own."""
+    monkeypatch.setattr(Membership._meta.get_field("user").remote_field, "on_delete", models.CASCADE)
+    key = "ALTER TABLE membership DROP CONSTRAINT membership_of_user, ADD CONSTRAINT membership_of_user FOREIGN KEY"
+    key += " (user_id) REFERENCES auth_user (id) {} DEFERRABLE INITIALLY DEFERRED"
+    change(key.format(""))
+    yield
+    change(key.format("ON DELETE CASCADE"))
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_a_user_is_deleted_together_with_rows_of_all_stores(two: list[UUID], chosen: bool) -> None:
+    staff(*two)
+    [[user]] = seen("SELECT id FROM auth_user")
+    client = staff(everything=True)
+    if chosen:
+        choose(client, two[0])
+    assert "was deleted successfully" in text_of(
+        client.post(f"{STAFF}auth/user/{user}/delete/", {"post": "yes"}, follow=True)
+    )
+    assert seen("SELECT FROM membership") == []
+
+
+@pytest.mark.usefixtures("plain_key")
+def test_or_staff_read_that_rows_of_other_stores_refer_to_the_user(two: list[UUID]) -> None:
+    for stores in (two, two[:0]):
+        staff(*stores)
+    users = [user for [user] in seen("SELECT id FROM auth_user ORDER BY id")]
+    client, users_page = staff(everything=True), f"{STAFF}auth/user/"
+    for page, sent in (
+        (f"{users_page}{users[0]}/delete/", {"post": "yes"}),
+        (users_page, {"post": "yes", "action": "delete_selected", "_selected_action": users}),
+    ):
+        text_of(client.get(page))
+        text = text_of(client.post(page, sent, follow=True))
+        assert "Rows of other stores refer to this, so it cannot be deleted." in text
+        assert "uccessfully" not in text
+    assert log() == []
+    assert seen("SELECT count(*) FROM auth_user") == [(3,)]
+    assert "uccessfully" in text_of(client.post(f"{users_page}{users[1]}/delete/", {"post": "yes"}, follow=True))
+
+
+def test_a_store_that_is_deleted_is_not_chosen_any_more(two: list[UUID]) -> None:
+    client = staff(everything=True)
+    choose(client, two[1])
+    choose(client, two[0])
+    change("DELETE FROM customer WHERE store_id = %s", two[0])
+    answer = client.post(f"{STAFF}salon/store/{two[0]}/delete/", {"post": "yes"}, follow=True)
+    text = text_of(answer)
+    assert "was deleted successfully" in text
+    assert "You see one store at a time, and none is chosen." in text
+    assert re.findall(r'name="store" value="[^"]+">(\w+)<', text.split("Last used")[1]) == ["Beta"]
 
 
 def test_members_find_their_stores_by_name(two: list[UUID]) -> None:

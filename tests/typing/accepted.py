@@ -33,7 +33,14 @@ from salon_jobs import (
     task,
     tenant_context,
 )
-from salon_jobs.access import ManyToManyIsolation, MembershipIsolation, SameStoreForeignKey, StoreIsolation, SystemScope
+from salon_jobs.access import (
+    DatabaseForeignKey,
+    ManyToManyIsolation,
+    MembershipIsolation,
+    SameStoreForeignKey,
+    StoreIsolation,
+    SystemScope,
+)
 from salon_jobs.access.operations import (
     BackfillStore,
     DropForeignKey,
@@ -374,6 +381,8 @@ constraints: list[BaseConstraint] = [
     MembershipIsolation(field="store", user_field="user", name="members"),
     SystemScope(name="system", web=(), worker={"SELECT": ["id"], "DELETE": []}),
     SameStoreForeignKey(field="customer", name="same_store", store_field="store", to_store_field="owner"),
+    SameStoreForeignKey(field="customer", name="same_store", on_delete="SET NULL"),
+    DatabaseForeignKey(field="user", on_delete="CASCADE", name="of_user"),
 ]
 
 

@@ -28,7 +28,14 @@ from salon_jobs import (
     task,
     tenant_context,
 )
-from salon_jobs.access import ManyToManyIsolation, MembershipIsolation, SameStoreForeignKey, StoreIsolation, SystemScope
+from salon_jobs.access import (
+    DatabaseForeignKey,
+    ManyToManyIsolation,
+    MembershipIsolation,
+    SameStoreForeignKey,
+    StoreIsolation,
+    SystemScope,
+)
 from salon_jobs.access.operations import (
     BackfillStore,
     DropForeignKey,
@@ -339,6 +346,7 @@ MembershipIsolation(field="store", name="members")  # E
 wrong_scope: StoreIsolation = SystemScope(name="system")  # E
 SystemScope(name="system", worker={"SELEKT": []})  # E
 SameStoreForeignKey(name="same_store")  # E
+DatabaseForeignKey(field="user", on_delete="DELETE", name="of_user")  # E
 without_store(1)  # E
 stores_of("me")  # E
 reset_store("default")  # E

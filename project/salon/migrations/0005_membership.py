@@ -6,7 +6,7 @@ import django.db.models.deletion
 from django.conf import settings
 from django.db import migrations, models
 
-from salon_jobs.access import MembershipIsolation
+from salon_jobs.access import DatabaseForeignKey, MembershipIsolation
 from salon_jobs.access.operations import LocksBriefly
 
 
@@ -46,14 +46,9 @@ class Migration(LocksBriefly):
                 "constraints": [
                     models.UniqueConstraint(fields=("store", "id"), name="membership_store_id"),
                     models.UniqueConstraint(fields=("store", "user"), name="membership_once"),
+                    DatabaseForeignKey(field="user", on_delete="CASCADE", name="membership_of_user"),
                     MembershipIsolation(field="store", user_field="user", name="membership_isolation", worker=()),
                 ],
             },
-        ),
-        # Django would look up the memberships of a user to be deleted and, without their store, see none.
-        migrations.RunSQL(
-            "ALTER TABLE membership ADD CONSTRAINT membership_of_user FOREIGN KEY (user_id) REFERENCES auth_user (id)"
-            " ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED",
-            "ALTER TABLE membership DROP CONSTRAINT membership_of_user",
-        ),
+        )
     ]

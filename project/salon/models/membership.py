@@ -8,7 +8,7 @@ from django.conf import settings
 from django.db import models
 
 from project.salon.models.store import StoreOwned
-from salon_jobs.access import MembershipIsolation
+from salon_jobs.access import DatabaseForeignKey, MembershipIsolation
 
 
 class Membership(StoreOwned):
@@ -23,6 +23,7 @@ class Membership(StoreOwned):
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["store", "id"], name="membership_store_id"),
             models.UniqueConstraint(fields=["store", "user"], name="membership_once"),
+            DatabaseForeignKey(field="user", on_delete="CASCADE", name="membership_of_user"),
             MembershipIsolation(field="store", user_field="user", name="membership_isolation", worker=()),
         ]
         indexes: ClassVar = [models.Index(fields=["user"], name="membership_user")]

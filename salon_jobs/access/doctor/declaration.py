@@ -12,7 +12,7 @@ from django.apps import apps
 from django.db import connections, router
 from django.db.models import Model
 
-from salon_jobs.access.constraints import AccessConstraint, SameStoreForeignKey
+from salon_jobs.access.constraints import AccessConstraint, DatabaseForeignKey
 from salon_jobs.access.doctor.catalogue import Catalogue, CatalogueObject, Relation
 from salon_jobs.access.job_tables import (
     FUNCTIONS,
@@ -47,7 +47,7 @@ class Declaration:
     relations: Mapping[str, Relation] = field(default_factory=dict[str, Relation])
     functions: tuple[FunctionAccess, ...] = ()
     models: Mapping[type[Model], AccessConstraint] = field(default_factory=dict[type[Model], AccessConstraint])
-    store_keys: tuple[tuple[SameStoreForeignKey, type[Model]], ...] = ()
+    foreign_keys: tuple[tuple[DatabaseForeignKey, type[Model]], ...] = ()
 
     @property
     def present(self) -> list[tuple[TableAccess, Relation]]:
@@ -127,7 +127,7 @@ def declare(catalogue: Catalogue) -> Declaration:
         for model in apps.get_models(include_auto_created=True)
         for key in model._meta.constraints
         # In this order: for some models Django asks the server what it supports, as a user who may be locked out.
-        if isinstance(key, SameStoreForeignKey)
+        if isinstance(key, DatabaseForeignKey)
         and model._meta.can_migrate(catalogue.using)
         and router.allow_migrate_model(catalogue.using, model)
     )
@@ -141,7 +141,7 @@ def declare(catalogue: Catalogue) -> Declaration:
         table, key = store
         functions.append(fan_out_function(table=table, table_schema=relations[table].schema, key=key, roles=roles))
     functions += _functions_of_pgtrigger(table for _, table in declared.present)
-    return replace(declared, functions=tuple(functions), store_keys=keys)
+    return replace(declared, functions=tuple(functions), foreign_keys=keys)
 
 
 def names_of_django() -> set[str]:

@@ -171,14 +171,14 @@ def _policies(declared: Declaration) -> Iterator[Part]:
 
 
 def _keys(declared: Declaration) -> Iterator[Part]:
-    """Yield the same-store keys: without them, rows could refer to another store's rows."""
-    for key, model in declared.store_keys:
+    """Yield the keys that constraints declare: without some, rows could refer to another store's rows."""
+    for key, model in declared.foreign_keys:
         columns, to_model, to_columns = key.reference(model)
         table = declared.relations.get(model._meta.db_table)
         to = declared.relations.get(to_model._meta.db_table)
         if table is not None and to is not None:
             text = f"FOREIGN KEY ({identifiers(columns)}) REFERENCES {to.sql} ({identifiers(to_columns)})"
-            text += " DEFERRABLE INITIALLY DEFERRED"
+            text += f"{key.on_delete_sql(model)} DEFERRABLE INITIALLY DEFERRED"
             add = f"ALTER TABLE {table.sql} ADD CONSTRAINT {identifier(key.name)} {text} NOT VALID"
             yield Part("foreign key", table, key.name, text, (add,))
 

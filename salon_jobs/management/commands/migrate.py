@@ -52,6 +52,7 @@ class Command(MigrateCommand):
                 error.add_note(
                     "A foreign key from or to an isolated table cannot be validated like this. To make its column NOT"
                     ' NULL, write RequireStore("app_label.Model", "field") in place of AlterField, which creates'
-                    " the key anew; between rows of one store, use SameStoreForeignKey"
+                    " the key anew; between rows of one store, use SameStoreForeignKey, and for a key by which the"
+                    " database deletes rows DatabaseForeignKey"
                 )
             raise
