@@ -14,9 +14,9 @@ from salon_jobs.management.output import as_command_error, ask, plain_notes, war
 
 
 class Command(BaseCommand):
-    """Command that bootstraps as the superuser of ``BOOTSTRAP_URL``, or prints the SQL for psql."""
+    """Command that bootstraps by ``BOOTSTRAP_URL``, or prints the SQL for psql."""
 
-    help = "Create or correct the database roles, as the superuser of BOOTSTRAP_URL. Idempotent. Run it before migrate."
+    help = "Create or correct the database roles, by BOOTSTRAP_URL. Idempotent. Run it before migrate."
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -35,7 +35,7 @@ class Command(BaseCommand):
             self.stdout.write(render_psql(build_scripts(conf.roles)), ending="")
             return
         if conf.bootstrap_url is None:
-            raise CommandError("SALON_JOBS['BOOTSTRAP_URL'] is not set: name a superuser's URL")
+            raise CommandError("SALON_JOBS['BOOTSTRAP_URL'] is not set: name the URL of who creates the roles")
 
         def confirm(names: Sequence[str], shared: Mapping[str, str]) -> None:
             if options["yes"]:

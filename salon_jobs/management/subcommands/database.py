@@ -30,11 +30,13 @@ class Doctor(Subcommand):
     def add_arguments(self, parser: CommandParser) -> None:
         who = parser.add_mutually_exclusive_group()
         who.add_argument("--database", metavar="ALIAS", help="connect through this alias (default OPERATOR_DATABASE)")
-        who.add_argument("--superuser", action="store_true", help="connect through BOOTSTRAP_URL, which sees all rows")
+        who.add_argument(
+            "--superuser", action="store_true", help="connect through BOOTSTRAP_URL; a superuser sees all rows"
+        )
         parser.add_argument("--skip-orphans", action="store_true", help="do not read tables for orphans")
         parser.add_argument("--fail", action="store_true", help="exit with 1 if there is a drift")
         parser.add_argument(
-            "--fix", action="store_true", help="run the statements, as superuser unless --database is given"
+            "--fix", action="store_true", help="run the statements, through BOOTSTRAP_URL unless --database is given"
         )
         add_options(parser, "--yes", "--json")
 
@@ -85,7 +87,7 @@ class Convert(Subcommand):
     """Subcommand that converts the database to what ``ROLES`` says: roles, or one user."""
 
     name = "convert"
-    help = "Convert the database from one user to roles, or back, as SALON_JOBS['ROLES'] says. Connects as superuser."
+    help = "Convert the database from one user to roles, or back, as ROLES says. Connects through BOOTSTRAP_URL."
     needs_role = False
 
     def add_arguments(self, parser: CommandParser) -> None:
