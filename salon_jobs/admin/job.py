@@ -21,7 +21,7 @@ from django.utils.text import Truncator
 
 from salon_jobs.admin.actions import ActionAdmin
 from salon_jobs.admin.base import MOST, as_reader, explained, id_or_other, may, reader, sees_all_stores
-from salon_jobs.admin.cells import badge, below, json_of, lines_of, stacked, time_of
+from salon_jobs.admin.cells import badge, below, json_of, lines_of, stacked, text, time_of
 from salon_jobs.admin.filters import (
     EndedFilter,
     EnqueuedFilter,
@@ -65,6 +65,7 @@ def format_errors(job: Job) -> SafeString | str:
             (summary := Truncator(error.message).chars(_SUMMARY)),
             "" if summary == error.message else error.message,
             error.traceback or "no traceback: the process died",
+            format_html("<p>It logged:</p>{}", text(error.log)) if error.log else "",
         )
         for number, error in enumerate(rows)
     ]
@@ -72,7 +73,7 @@ def format_errors(job: Job) -> SafeString | str:
         return "-"
     template = (
         '<details{} class="salon-jobs-error"><summary>Attempt {} · {} · <strong>{}</strong>{}: {}</summary>'
-        '<p>{}</p><pre class="salon-jobs-text">{}</pre></details>'
+        '<p>{}</p><pre class="salon-jobs-text">{}</pre>{}</details>'
     )
     return format_html("<div>{}</div>", format_html_join("", template, blocks))
 
@@ -129,11 +130,11 @@ class JobAdmin(ActionAdmin):
     fieldsets = (
         ("State", {"fields": ("status", "waiting", "how_far", "failure", "outcome", "attempt_count", "process")}),
         ("Task", {"fields": ("task_link", "queue_link", "store_link", "origin", "then")}),
-        ("Payload and errors", {"fields": ("shown_payload", "errors", "retries_ahead")}),
+        ("Payload and errors", {"fields": ("shown_payload", "errors", "logged", "retries_ahead")}),
         ("Times", {"fields": (*_TIMES, "asked_to_end", "expires", "of_tick")}),
         ("Details", {"fields": ("priority", "job_key", "concurrency_key", "trace_link"), "classes": ("collapse",)}),
     )
-    deferred = ("payload",)
+    deferred = ("payload", "log")
     shown_payload = json_of("payload", "payload")
     enqueued_at = time_of("created_at", "enqueued")
     due_at = time_of("run_at", "due")
@@ -398,6 +399,11 @@ class JobAdmin(ActionAdmin):
     @admin.display(description="errors")
     def errors(self, job: Job) -> SafeString | str:
         return format_errors(job)
+
+    @admin.display(description="log")
+    def logged(self, job: Job) -> SafeString | str:
+        """Show the last lines that a run logged which did not fail."""
+        return text(job.log) if job.log else "-"
 
     @admin.display(description="upcoming retries")
     def retries_ahead(self, job: Job) -> SafeString | str:

@@ -204,6 +204,7 @@ class Settings:
     processes: int | None = setting(None, optional(count(1, 1000)))
     store_concurrency: int | None = setting(None, optional(count(1, 1_000_000)))
     retain_succeeded: timedelta | None = setting(timedelta(0), optional(partial(duration, zero=True)))
+    keep_log: str = setting("failed", one_of("failed", "all", "none"))
     result_retention: timedelta = setting(timedelta(days=1), partial(duration, zero=True))
     retain_failed: timedelta | None = setting(timedelta(days=90), optional(duration))
     max_attempts: int = setting(25, count(1, 32767))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, MutableMapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
@@ -13,10 +14,11 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO, TypeVar
 from uuid import UUID
 
-from salon_jobs.core.error_report import shown_message, traceback_of
+from salon_jobs.core.error_report import shown_message, storable, traceback_of
 from salon_jobs.core.errors import Interrupted
 from salon_jobs.core.records import StoreId
-from salon_jobs.core.text import LONGEST_MESSAGE, bounded, visible, visible_json
+from salon_jobs.core.redaction import without_secrets
+from salon_jobs.core.text import LONGEST_MESSAGE, bounded, visible, visible_json, visible_lines
 
 if TYPE_CHECKING:
     from msgspec.json import Encoder
@@ -152,6 +154,25 @@ ROUTINE: Final = frozenset(
 )
 
 
+class LoggedLines:
+    """The last lines that one run logged, in up to 64 KiB of text."""
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque()
+        self._size = 0
+
+    def add(self, line: str) -> None:
+        self._lines.append(line)
+        self._size += len(line) + 1
+        while self._size > LONGEST_RECORD:
+            self._size -= len(self._lines.popleft()) + 1
+
+    @property
+    def text(self) -> str:
+        """The lines as they may be shown: without secrets, and without what PostgreSQL cannot hold."""
+        return storable(visible_lines(without_secrets("\n".join(self._lines))))[-LONGEST_RECORD:]
+
+
 class LoggedRun(Protocol):
     """The run that log records belong to."""
 
@@ -164,6 +185,8 @@ class LoggedRun(Protocol):
     @property
     def attempt(self) -> int: ...
 
+    log: LoggedLines | None
+
 
 # Set while a job runs; None outside.
 current_run: ContextVar[LoggedRun | None] = ContextVar("salon_jobs_current_run", default=None)
@@ -174,6 +197,22 @@ BOUND: Final = ("task_name", "job_id", "store_id", "attempt", "trace_id")
 # first of the longest, so that the event and the job stay readable.
 LONGEST_RECORD: Final = 1 << 16
 _OF_ERRORS: Final = ("error", "detail", "reason")
+
+
+class JobLog(logging.Handler):
+    """Handler that keeps the last lines that each run logs, and ignores what is logged outside of any."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return current_run.get() is not None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(Exception):  # what is logged may raise anything when it is formatted
+            if (run := current_run.get()) is not None:
+                lines = run.log = run.log or LoggedLines()
+                at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+                lines.add(f"{at} {record.levelname} {record.name}: {bounded(record.getMessage())}")
+                if record.exc_info and record.exc_info[1] is not None:
+                    lines.add(traceback_of(record.exc_info[1]))
 
 
 def log_event(level: int, event: str, /, *, exc_info: BaseException | None = None, **fields: Any) -> None:
@@ -223,7 +262,7 @@ def log_batch(level: int, event: str, records: Iterable[R], *, fields: Callable[
     """
     if not logger.isEnabledFor(level):
         return
-    handlers = logging.getLogger().handlers
+    handlers = [each for each in logging.getLogger().handlers if not isinstance(each, JobLog)]
     own = logger.logger
     writer = handlers[0] if len(handlers) == 1 and own.propagate and not own.handlers else None
     if isinstance(writer, JsonLinesHandler) and level >= writer.level:

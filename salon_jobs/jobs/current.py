@@ -22,7 +22,7 @@ from salon_jobs.core.errors import (
     TimedOut,
     TransactionBroken,
 )
-from salon_jobs.core.events import current_run
+from salon_jobs.core.events import LoggedLines, current_run
 from salon_jobs.core.records import ClaimedJob, KeptResult, StoreId
 from salon_jobs.core.text import shown
 from salon_jobs.core.tracing import Run, headers_of
@@ -109,6 +109,8 @@ class RunningJob:
     finished_with: Any = field(default=None, init=False)
     # What the declaration remembers of this run until its end is announced.
     memo: Any = field(default=None, init=False)
+    # The last lines that it logged, if it logged any.
+    log: LoggedLines | None = field(default=None, init=False)
     # What the tracer and the reporter of failures receive, if there are any.
     trace: Run | None = field(default=None, init=False)
 

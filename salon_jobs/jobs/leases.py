@@ -184,6 +184,13 @@ class Leases:
         }
         return {row[0] for row in hot("finish_many", parameters, many=True, using=self.using)}
 
+    def keep_logs(self, runs: Sequence[RunningJob]) -> None:
+        """Keep what runs logged that have ended without failing, where their rows are kept and KEEP_LOG says so."""
+        logs = {run.id: (run.job.lease, run.log.text) for run in runs if run.log is not None}
+        if logs and conf.keep_log == "all":
+            leases, texts = zip(*logs.values(), strict=True)
+            hot("keep_logs", {"ids": list(logs), "leases": list(leases), "logs": list(texts)}, using=self.using)
+
     def owned(self, jobs: Sequence[ClaimedJob]) -> set[int]:
         """Return the fences of the jobs that this process still owns."""
         return {row[0] for row in hot("owned", self._fences(jobs), many=True, using=self.using)}
@@ -197,13 +204,14 @@ class Leases:
         final: bool,
         reason: str,
         ran_s: float | None = None,
+        log: str = "",
     ) -> Ended | None:
         """Record the attempt's error, and retry, fail or supersede the job. Return None if the lease is lost.
 
         Raises an error of which ``is_held_up`` is true.
         """
         how = "fail" if final else "retry"
-        ended = self._end(how, [(job.id, job.lease)], wait=delay, reason=reason, ran_s=ran_s, **asdict(error))
+        ended = self._end(how, [(job.id, job.lease)], wait=delay, reason=reason, ran_s=ran_s, log=log, **asdict(error))
         return ended[0] if ended else None
 
     def cancel_run(self, job: ClaimedJob, reason: str, *, ran_s: float | None = None) -> bool:
@@ -423,7 +431,7 @@ UNUSED_BY_AN_END: Final[dict[str, Any]] = {
     "once": [],
     "limited": [],
     "chunked": [],
-    **dict.fromkeys(("error_class", "code", "message", "traceback", "alike"), ""),
+    **dict.fromkeys(("error_class", "code", "message", "traceback", "alike", "log"), ""),
 }
 
 

@@ -37,7 +37,7 @@ class AttemptError:
     """The error of one attempt that failed.
 
     ``error_class`` is the full name of the exception's class, ``attempt`` the number of the run, from 1. ``worker_id``
-    and ``started_at`` are None if they are not recorded.
+    and ``started_at`` are None if they are not recorded. ``log`` has the last lines that it logged.
     """
 
     attempt: int
@@ -45,6 +45,7 @@ class AttemptError:
     code: str
     message: str
     traceback: str
+    log: str
     occurred_at: datetime
     worker_id: int | None
     started_at: datetime | None

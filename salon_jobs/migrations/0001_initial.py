@@ -169,6 +169,12 @@ class Migration(JobTablesMigration):
                 ),
                 ("follow_up_id", models.BigIntegerField(help_text="The follow-up that waits for its end", null=True)),
                 ("follows", models.JSONField(help_text="The jobs whose end enqueued it", null=True)),
+                (
+                    "log",
+                    models.TextField(
+                        help_text="The last lines that a run logged which did not fail, with KEEP_LOG", null=True
+                    ),
+                ),
             ],
             options={
                 "db_table": "salon_jobs_job",
@@ -289,6 +295,7 @@ class Migration(JobTablesMigration):
                 ("code", models.CharField(db_default="", max_length=64)),
                 ("message", models.TextField(db_default="")),
                 ("traceback", models.TextField(db_default="")),
+                ("log", models.TextField(db_default="", help_text="The last lines that it logged")),
                 ("occurred_at", models.DateTimeField(db_default=Now())),
                 ("worker_id", models.BigIntegerField(help_text="The process that ran it", null=True)),
                 (

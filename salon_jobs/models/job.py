@@ -165,6 +165,9 @@ class Job(models.Model):
         null=True, help_text="The follow-up that waits for its end"
     )
     follows = models.JSONField(null=True, help_text="The jobs whose end enqueued it")
+    log: models.TextField[str | None, str | None] = models.TextField(  # noqa: DJ001 - NULL takes no space
+        null=True, help_text="The last lines that a run logged which did not fail, with KEEP_LOG"
+    )
 
     class Meta:
         db_table = "salon_jobs_job"
@@ -319,6 +322,7 @@ class JobError(models.Model):
     code: models.CharField[str, str] = models.CharField(max_length=64, db_default="")
     message: models.TextField[str, str] = models.TextField(db_default="")
     traceback: models.TextField[str, str] = models.TextField(db_default="")
+    log: models.TextField[str, str] = models.TextField(db_default="", help_text="The last lines that it logged")
     occurred_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
     worker_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
         null=True, help_text="The process that ran it"

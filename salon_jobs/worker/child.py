@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 
+from salon_jobs.conf import settings as conf
 from salon_jobs.core import events, tracing
 from salon_jobs.core.errors import NotReady
-from salon_jobs.core.events import log_event, logger
+from salon_jobs.core.events import JobLog, log_event, logger
 from salon_jobs.core.vital import die_by, vital, vitally
 from salon_jobs.db.read_only import refuse_read_only_servers
 from salon_jobs.process.heartbeat import name_connections
@@ -78,6 +79,8 @@ def run_child(descriptors: str) -> NoReturn:
     guard_copies()
     os.register_at_fork(after_in_child=stop_copied_loop)
     die_with_parent()
+    if conf.keep_log != "none":
+        logging.getLogger().addHandler(JobLog())
     is_clean = _Child(ControlChannel(socket.socket(fileno=channel_end)), in_flight, table).run()
     if is_clean:  # otherwise a job has outlived its grace, and so has this process
         tracing.flush(_FLUSH_S)

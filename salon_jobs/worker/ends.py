@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.error_report import report
 from salon_jobs.core.errors import EndRefused, OutcomeUnknown
@@ -147,6 +148,7 @@ def _write(running: RunningJob, outcome: Outcome) -> JobState | None:
                 final=not retryable,
                 reason=described.code or ("attempts_exhausted" if retryable else "not_retried"),
                 ran_s=running.ran_s,
+                log="" if running.log is None or conf.keep_log == "none" else running.log.text,
             )
             if ended is None and not leases.failed_by(job):
                 return None
@@ -204,6 +206,9 @@ def delay_of_release(running: RunningJob) -> timedelta | None:
 
 def announce(running: RunningJob, state: JobState | None, error: BaseException | None = None) -> None:
     """Tell receivers, the task and those who await the job of an end that is written, whatever they raise."""
+    if state is JobState.CANCELLED and running.log is not None:
+        with contained("the log of job %s was not kept", running.id):
+            running.leases.keep_logs([running])
     if awaited and state in (JobState.FAILED, JobState.CANCELLED):
         awaited.announce([running.id], using=running.leases.using)
     if job_finished.receivers:
@@ -223,6 +228,9 @@ def report_successes(runs: Sequence[RunningJob], on_announced: Callable[[], None
     if awaited:
         awaited.announce([running.id for running in runs], using=runs[0].leases.using)
     log_batch(logging.INFO, events.JOB_SUCCEEDED, runs, fields=_described)
+    if conf.keep_succeeded:
+        with contained("the logs of %s jobs were not kept", len(runs)):
+            runs[0].leases.keep_logs(runs)
     for running in runs:
         if running.declaration.on_end is not None or job_finished.receivers:
             announce(running, JobState.SUCCEEDED)

@@ -69,6 +69,7 @@ def write_outside(store_id: UUID) -> None:
 @task(name="e2e-fail", max_attempts=1)
 def fail(note: str) -> None:
     """Fail for good."""
+    logging.getLogger("till").info("opening the till")
     raise RuntimeError("the till is closed")
 
 

@@ -148,6 +148,8 @@ def test_a_burst_runs_what_is_due_and_says_it_without_the_payload(stores: list[U
         assert all(json.loads(line) for line in worker.lines)
         assert worker.errors == []
         assert SECRET not in worker.output
+    [(kept,)] = seen("SELECT log FROM salon_jobs_job_error")
+    assert kept.endswith(" INFO till: opening the till")
     rows = seen("SELECT id, state FROM salon_jobs_job ORDER BY id")
     assert rows == [(failing, "failed"), (later, "queued"), (other_queue, "queued")]
     assert seen("SELECT count(*) FROM customer") == [(15,)]

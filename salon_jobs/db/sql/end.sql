@@ -86,8 +86,8 @@ WITH mine AS MATERIALIZED (
               e.begun, e.error_class, e.code
 ), error AS (
     INSERT INTO salon_jobs_job_error
-           (job_id, store_id, attempt, error_class, code, message, traceback, occurred_at, worker_id, started_at)
-    SELECT id, store_id, least(attempts + 1, 32767), error_class, code, %(message)s, %(traceback)s, clock_timestamp(),
+           (job_id, store_id, attempt, error_class, code, message, traceback, log, occurred_at, worker_id, started_at)
+    SELECT id, store_id, least(attempts + 1, 32767), error_class, code, %(message)s, %(traceback)s, %(log)s, clock_timestamp(),
            %(process_id)s, started_at
       FROM ended
      WHERE CASE %(how)s WHEN 'requeue' THEN false WHEN 'rescue' THEN charged OR begun

@@ -41,7 +41,7 @@ SELECT f.id, f.public_id, f.store_id, f.state::text, f.task::text, f.queue::text
     SELECT min(e.started_at) AS first_started_at, array_agg(e.worker_id ORDER BY e.id) AS worker_ids,
            json_agg(json_build_object(
                'attempt', e.attempt, 'error_class', e.error_class, 'code', e.code, 'message', e.message,
-               'traceback', e.traceback, 'occurred_at', e.occurred_at, 'worker_id', e.worker_id,
+               'traceback', e.traceback, 'log', e.log, 'occurred_at', e.occurred_at, 'worker_id', e.worker_id,
                'started_at', e.started_at) ORDER BY e.id) AS errors
       FROM salon_jobs_job_error e
      WHERE e.job_id = f.id) AS e

@@ -68,3 +68,11 @@ SELECT id, task, store_id, payload::text, queue, priority, date_part('epoch', ru
 -- Locks: none. Role: worker.
 SELECT id, lease FROM salon_jobs_job
  WHERE leased_by = %(process_id)s AND state = 'running' AND NOT ((id # lease) = ANY (%(fences)s::bigint[]))
+
+-- name: keep_logs
+-- Keep what runs logged that have ended without failing, where their rows are kept.
+-- Locks: the rows. Role: worker.
+UPDATE salon_jobs_job j
+   SET log = l.log
+  FROM unnest(%(ids)s::bigint[], %(leases)s::bigint[], %(logs)s::text[]) AS l (id, lease, log)
+ WHERE j.id = l.id AND j.lease = l.lease AND j.state IN ('succeeded', 'cancelled')

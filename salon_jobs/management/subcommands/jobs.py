@@ -67,7 +67,7 @@ class ListJobs(Subcommand):
         """
         given = console.given("task", "queue", "error_class", "since", "until", store_id="store", job_key="key")
         criteria = JobCriteria(states=tuple(console["state"] or ()), **given)
-        found = list(find_jobs(criteria, using=console.using).defer("payload", "trace")[: console["limit"] + 1])
+        found = list(find_jobs(criteria, using=console.using).defer("payload", "trace", "log")[: console["limit"] + 1])
         jobs: list[Any] = found[: console["limit"]]
         now = datetime.now(UTC)
         waiting = waiting_reasons(jobs, using=console.using, now=now, store_name=_name)
@@ -148,7 +148,7 @@ class ShowJob(Subcommand):
             )
         tick: Any = tick_of(job, using=using)
         rows = JobError.objects.using(using).filter(job_id=job.pk).order_by("pk")
-        errors = list(rows.values("attempt", "error_class", "code", "message", "traceback", "occurred_at"))
+        errors = list(rows.values("attempt", "error_class", "code", "message", "traceback", "log", "occurred_at"))
         then = FollowUp.objects.using(using).filter(pk=job.follow_up_id or 0).values("task", "remaining").first()
         payload = redacted(job.payload, conf.redact)
         ahead = retries_ahead(job, now)
@@ -171,6 +171,7 @@ class ShowJob(Subcommand):
             shown.append(f"\n{console.screen.paint(printable(head), 'bold')}")
             shown.append("the same error as above" if text == text_before else printable_lines(text))
             text_before = text
+            shown += [printable_lines(f"\nIt logged:\n{error['log']}")] if error["log"] else []
         waited = None if job.claimed_at is None or job.started_at is None else job.started_at - job.claimed_at
         is_running = job.state == JobState.RUNNING
         console.page(
@@ -206,7 +207,7 @@ class ShowJob(Subcommand):
                 "next attempts": _retries(ahead, now) if job.attempts else None,
             },
             content={"payload": payload or "{}"},
-            below=shown,
+            below=shown + ([printable_lines(f"\nIt logged:\n{job.log}")] if job.log else []),
         )
 
 
