@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable, Generator
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from asgiref.sync import AsyncToSync, SyncToAsync, ThreadSensitiveContext
@@ -97,7 +98,7 @@ def thread_sensitive(executor: Executor) -> ThreadSensitiveContext:
 
     With older versions, this changes the context of the calling task.
     """
-    if "executor" in inspect.signature(ThreadSensitiveContext).parameters:
+    if _takes_executor(ThreadSensitiveContext):
         return ThreadSensitiveContext(executor=executor)
     context = ThreadSensitiveContext()
     SyncToAsync.context_to_thread_executor[context] = executor
@@ -105,6 +106,11 @@ def thread_sensitive(executor: Executor) -> ThreadSensitiveContext:
     context.token = SyncToAsync.thread_sensitive_context.set(context)
     AsyncToSync.executors.current = None
     return context
+
+
+@cache
+def _takes_executor(context: type[ThreadSensitiveContext]) -> bool:
+    return "executor" in inspect.signature(context).parameters
 
 
 @contextmanager

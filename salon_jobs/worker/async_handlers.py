@@ -81,9 +81,10 @@ class CoroutineRun:
 
 async def until_done(tasks: Collection[asyncio.Future[Any]]) -> None:
     """Wait for tasks, even if cancelled: a handler can cancel all tasks of the loop while its own are still working."""
-    while any(not task.done() for task in tasks):
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait(tasks)
+    for task in tasks:
+        while not task.done():
+            with suppress(BaseException):  # its own, which its result raises, or our cancellation
+                await asyncio.shield(task)
 
 
 class _WaitingThread(Executor):

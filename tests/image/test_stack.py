@@ -95,7 +95,12 @@ def test_everything_is_done_whichever_service_is_killed(stack: Stack, tmp_path: 
     kill(stack, *OURS, "postgres")
 
     with superuser(stack) as connection:
-        eventually(lambda: connection.execute(WAITING).fetchall() == [(0,)], PATIENCE_S, "jobs or messages wait")
+        try:
+            eventually(lambda: connection.execute(WAITING).fetchall() == [(0,)], PATIENCE_S, "jobs or messages wait")
+        except AssertionError:
+            for name in OURS:
+                print(f"{name}:\n{stack.logs(name)[-2000:]}")
+            raise
         jobs = {consumer: succeeded(count) for consumer, count in connection.execute(TAKEN)}
         with closing(NatsServer()) as reader, closing(LocalSmtp()) as smtp:
             reader.url = f"nats://{stack.podman.address('nats')}:4222"
