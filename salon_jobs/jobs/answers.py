@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # First word of what names awaited jobs to the workers, by their numbers.
 AWAITED: Final = "awaited"
 _ended: Final = WakeUps("salon_jobs_ended")
-# A payload has at most 7,999 bytes, a number and its space 20.
+# A payload has at most 7,999 bytes; a number and its space take 20.
 _MOST_NAMED: Final = 390
 # All are named again, for workers that have started since, before a worker forgets them; and how many that remembers.
 _NAMED_EVERY_S: Final = 20.0
@@ -54,7 +54,8 @@ class AwaitedJobs:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._until: dict[int, float] = {}
+        # Their numbers as texts: any role may send a notification, with anything in it.
+        self._until: dict[str, float] = {}
 
     def __bool__(self) -> bool:
         return bool(self._until)
@@ -63,21 +64,17 @@ class AwaitedJobs:
         """Remember the jobs that a notification names."""
         now = time.monotonic()
         with self._lock:
-            for job_id in filter(str.isdecimal, payload.split()):
-                self._until.pop(int(job_id), None)
-                self._until[int(job_id)] = now + _REMEMBERED_S
-            while (first := next(iter(self._until), None)) is not None and (
-                self._until[first] < now or len(self._until) > _MOST_REMEMBERED
-            ):
-                del self._until[first]
+            self._until = {job_id: until for job_id, until in self._until.items() if until > now}
+            if len(self._until) < _MOST_REMEMBERED:
+                self._until |= dict.fromkeys(payload.split()[1:], now + _REMEMBERED_S)
 
     def holds(self, job_ids: Iterable[int]) -> bool:
-        return not self._until.keys().isdisjoint(job_ids)
+        return not self._until.keys().isdisjoint(map(str, job_ids))
 
     def announce(self, job_ids: Iterable[int], *, using: str) -> None:
         """Tell those who wait that these jobs have ended. The connection must be idle; its errors are only logged."""
         with self._lock:
-            ended = [str(job_id) for job_id in job_ids if self._until.pop(job_id, None) is not None]
+            ended = [job_id for job_id in map(str, job_ids) if self._until.pop(job_id, None) is not None]
         with contained("the ends of %s awaited jobs were not announced", len(ended)):
             for start in range(0, len(ended), _MOST_NAMED):
                 _ended.notify(using, " ".join(ended[start : start + _MOST_NAMED]))
@@ -91,7 +88,8 @@ class Waiters:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._wakes: dict[str, set[Callable[[], object]]] = {}
+        # What wakes each, and its job.
+        self._wakes: dict[Callable[[], object], str] = {}
         self._unnamed: dict[str, None] = {}
         self._listener: Any = None
         self._left_at = self._named_at = 0.0
@@ -99,16 +97,12 @@ class Waiters:
     @contextmanager
     def waiting(self, job_id: int, wake: Callable[[], object]) -> Generator[None]:
         """Have ``wake`` called when the job may have ended."""
-        with self._lock:
-            self._wakes.setdefault(str(job_id), set()).add(wake)
+        self._wakes[wake] = str(job_id)
         try:
             yield
         finally:
-            with self._lock:
-                self._wakes[str(job_id)].discard(wake)
-                if not self._wakes[str(job_id)]:
-                    del self._wakes[str(job_id)]
-                self._left_at = time.monotonic()
+            del self._wakes[wake]
+            self._left_at = time.monotonic()
 
     def name(self, job_id: int, *, using: str) -> None:
         """Name the job to the workers now, and now and then, and listen to their answers."""
@@ -133,7 +127,7 @@ class Waiters:
         now = time.monotonic()
         with self._lock:
             if now - self._named_at > _NAMED_EVERY_S:
-                self._unnamed, self._named_at = dict.fromkeys(self._wakes), now
+                self._unnamed, self._named_at = dict.fromkeys(self._wakes.copy().values()), now
             ids = list(self._unnamed)[:_MOST_NAMED]
             for job_id in ids:
                 del self._unnamed[job_id]
@@ -144,14 +138,13 @@ class Waiters:
 
     def _wake(self, payload: str) -> None:
         """Wake those who wait for the jobs in a payload; all of them after a (re)connect, which has none."""
-        with self._lock:
-            named = payload.split() if payload else list(self._wakes)
-            if not payload:
-                self._named_at = 0.0
-            wakes = [wake for job_id in named for wake in self._wakes.get(job_id, ())]
-        for wake in wakes:
-            with suppress(RuntimeError):  # its event loop is closed
-                wake()
+        named = set(payload.split())
+        if not named:
+            self._named_at = 0.0
+        for wake, job_id in self._wakes.copy().items():
+            if job_id in named or not named:
+                with suppress(RuntimeError):  # its event loop is closed
+                    wake()
 
 
 _waiters = Waiters()
@@ -212,17 +205,14 @@ class Wait:
 
         Raises JobFailed, JobCancelled, WaitTimedOut, WaitRefused, JobDoesNotExist.
         """
-        using = alias_of(None)
-        if _waiters.listening:  # else after the first look, for which many a job has ended
-            self._name(using)
-        record = self._read()
+        record, using = self._read(), alias_of(None)
         if record is None:
             # Only a job that succeeded is deleted at its end. One of another store is never seen.
             if self._is_seen or current_store_id() is not None or statements.rows("sees_all_jobs", using=using)[0][0]:
                 return None
             raise JobDoesNotExist(
                 f"job {self._job_id} cannot be seen: with roles, wait for a store's job as that store, and for one "
-                "without a store by its result: declare its task with keep_result, or use django.tasks"
+                "without a store by its public ID, which those of django.tasks have"
             )
         self._is_seen = True
         last = record.errors[-1] if record.errors else None
@@ -246,11 +236,8 @@ class Wait:
         left_s = self._until - time.monotonic()
         if left_s <= 0:
             raise WaitTimedOut(f"job {record.id} is still {record.state} after {self._timeout_s:g} s")
-        self._name(using)
-        longest_s = _LOOK_EVERY_S if _waiters.listening else _DEAF_LOOK_EVERY_S
-        return min(left_s, next(self._pauses), longest_s)
-
-    def _name(self, using: str) -> None:
         if not self._is_named:
             self._is_named = True
             _waiters.name(self._job_id, using=using)
+        longest_s = _LOOK_EVERY_S if _waiters.listening else _DEAF_LOOK_EVERY_S
+        return min(left_s, next(self._pauses), longest_s)

@@ -13,18 +13,9 @@ from typing import TYPE_CHECKING, Any, cast
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import TransactionManagementError
 
-from salon_jobs.core.errors import (
-    CancelRequested,
-    Interrupted,
-    LeaseLost,
-    NoCurrentJob,
-    OptionInvalid,
-    TimedOut,
-    TransactionBroken,
-)
+from salon_jobs.core.errors import CancelRequested, Interrupted, LeaseLost, NoCurrentJob, TimedOut, TransactionBroken
 from salon_jobs.core.events import LoggedLines, current_run
 from salon_jobs.core.records import ClaimedJob, KeptResult, StoreId
-from salon_jobs.core.text import shown
 from salon_jobs.core.tracing import Run, headers_of
 from salon_jobs.db.connections import in_transaction, refuse_lost_transaction
 from salon_jobs.db.instants import to_project
@@ -238,11 +229,7 @@ class RunningJob:
         Outside the handler's transaction, once a second at most; call it as often as you like. Nothing of it is kept
         when the run ends. Raises OptionInvalid.
         """
-        for number in (done, 0 if total is None else total):
-            if not (isinstance(number, int) and 0 <= number < 2**63):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise OptionInvalid(f"progress takes whole numbers from zero, not {shown(number)}")
-        if self.resets_session:  # in a worker
-            writer.note(self, done, total, str(text))
+        writer.note(self, done, total, text)
 
     def finish(self, result: object = None) -> None:
         """Finish the job as succeeded inside the handler's own last transaction, so that both commit together.

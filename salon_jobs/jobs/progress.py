@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Final
 from django.db import Error, connections
 
 from salon_jobs.core.error_report import shown_message
-from salon_jobs.core.events import contained
+from salon_jobs.core.errors import OptionInvalid
+from salon_jobs.core.text import shown
 from salon_jobs.db import statements
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from salon_jobs.jobs.current import RunningJob
 
 _EVERY_S: Final = 1.0
@@ -42,13 +41,17 @@ class ProgressWriter:
         self._works = False
 
     def note(self, running: RunningJob, done: int, total: int | None, text: str) -> None:
-        """Have this written within a second, unless something newer is."""
+        """Have this written within a second, unless something newer is; only in a worker. Raises OptionInvalid."""
+        for number in (done, 0 if total is None else total):
+            if not (isinstance(number, int) and 0 <= number < 2**63):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise OptionInvalid(f"progress takes whole numbers from zero, not {shown(number)}")
+        if not running.resets_session:
+            return
         with self._lock:
-            self._new[running] = (done, total, text)
-            starts, self._works = not self._works, True
-        if starts:
-            thread = threading.Thread(target=self._work, args=(running.leases.using,), daemon=True)
-            thread.start()
+            self._new[running] = (done, total, str(text))
+            if not self._works:
+                self._works = True
+                threading.Thread(target=self._work, args=(running.leases.using,), daemon=True).start()
 
     def _work(self, using: str) -> None:
         try:
@@ -60,29 +63,26 @@ class ProgressWriter:
                     if not (self._shown or ended):
                         self._works = False
                         return
-                with contained("the progress of %s jobs was not written", len(new)):
-                    try:
-                        self._write(new, ended, using)
-                    except Error:  # an outage, which other threads log; what is left behind is pruned
-                        connections[using].close()
+                try:
+                    self._write(new, ended, using)
+                except Error:  # an outage, which other threads log; what is left behind is pruned
+                    connections[using].close()
                 time.sleep(_EVERY_S)
         finally:
             connections.close_all()
 
     @staticmethod
-    def _write(new: dict[RunningJob, tuple[int, int | None, str]], ended: Iterable[RunningJob], using: str) -> None:
-        if gone := [run.job.fence for run in ended]:
-            statements.execute("delete_progress", {"ids": [run.id for run in ended], "fences": gone}, using=using)
-        if new:
-            done, totals, texts = zip(*new.values(), strict=True)
-            values = {
-                "ids": [run.id for run in new],
-                "leases": [run.job.lease for run in new],
-                "done": list(done),
-                "totals": list(totals),
-                "texts": [shown_message(text)[:255] for text in texts],
-            }
-            statements.execute("write_progress", values, using=using)
+    def _write(new: dict[RunningJob, tuple[int, int | None, str]], ended: list[RunningJob], using: str) -> None:
+        fences = [run.job.fence for run in ended]
+        statements.execute("delete_progress", {"ids": [run.id for run in ended], "fences": fences}, using=using)
+        values = {
+            "ids": [run.id for run in new],
+            "leases": [run.job.lease for run in new],
+            "done": [done for done, _, _ in new.values()],
+            "totals": [total for _, total, _ in new.values()],
+            "texts": [shown_message(text)[:255] for _, _, text in new.values()],
+        }
+        statements.execute("write_progress", values, using=using)
 
 
 writer: Final = ProgressWriter()
