@@ -22,7 +22,7 @@ from salon_jobs.access.job_tables import (
 )
 from salon_jobs.access.objects import FunctionAccess, grants, identifier, identifiers
 from salon_jobs.access.operations.base import DatabaseOperation, execute, schema_of
-from salon_jobs.access.policies import FAN_OUT_POLICY, OWNERS_POLICY
+from salon_jobs.access.policies import FAN_OUT_POLICY, OWNERS_POLICY, SUPPORT_POLICY
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 
@@ -208,7 +208,7 @@ class ProtectModel(DatabaseOperation):
                     [model._meta.db_table],
                 )
                 there = {name for (name,) in cursor.fetchall()}
-        if leftovers := sorted(there - declared - {OWNERS_POLICY, FAN_OUT_POLICY}):
+        if leftovers := sorted(there - declared - {OWNERS_POLICY, FAN_OUT_POLICY, SUPPORT_POLICY}):
             raise ConfigurationError(
                 f"{self.model} has policies of another declaration ({', '.join(leftovers)}): pass the previous one, "
                 f'ProtectModel("{self.model}", …, instead_of=…)'
