@@ -97,10 +97,8 @@ def test_everything_is_done_whichever_service_is_killed(stack: Stack, tmp_path: 
     with superuser(stack) as connection:
         try:
             eventually(lambda: connection.execute(WAITING).fetchall() == [(0,)], PATIENCE_S, "jobs or messages wait")
-        except AssertionError:
-            for name in OURS:
-                print(f"{name}:\n{stack.logs(name)[-2000:]}")
-            raise
+        except AssertionError as error:
+            raise AssertionError("\n".join(f"{name}:\n{stack.logs(name)[-2000:]}" for name in OURS)) from error
         jobs = {consumer: succeeded(count) for consumer, count in connection.execute(TAKEN)}
         with closing(NatsServer()) as reader, closing(LocalSmtp()) as smtp:
             reader.url = f"nats://{stack.podman.address('nats')}:4222"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -17,7 +18,7 @@ from salon_jobs.worker.async_handlers import running_loop
 from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests import tasks
 from tests.e2e.worker_process import eventually
-from tests.support import claim, event_fields, running_coroutines, seen
+from tests.support import claim, event_fields, running_coroutines, seen, working
 from tests.worker.conftest import RunOnThread
 from tests.worker.effects import write, written
 
@@ -211,3 +212,21 @@ def test_a_job_that_waits_long_for_a_thread_says_who_has_it(
     [record] = event_fields(caplog, "database_threads_busy")
     assert (record["job_id"], record["waiting"], record["threads"]) == (second, 1, 1)
     assert record["holders"].startswith(f"test-async-store {first} for ")
+
+
+def test_a_stop_gives_back_all_that_wait(database: None, hooks: tasks.Hooks, process_id: int, settings: Any) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "SHUTDOWN_GRACE": 4}
+    count = 50
+    begun = threading.Semaphore(0)
+
+    async def handler(**_: object) -> None:
+        begun.release()
+        await asyncio.sleep(60)
+
+    hooks.coroutine = handler
+    tasks.async_system.enqueue_many([tasks.async_system.call() for _ in range(count)])
+    with working(process_id):
+        for _ in range(count):
+            assert begun.acquire(timeout=20)
+    rows = seen("SELECT state, attempts, leased_by, count(*) FROM salon_jobs_job GROUP BY 1, 2, 3")
+    assert (rows, seen(ERRORS)) == ([("queued", 0, None, count)], [])
