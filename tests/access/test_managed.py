@@ -98,7 +98,8 @@ def test_nothing_differs_and_nobody_bypasses_policies(managed: Managed) -> None:
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         managed.run("SELECT FROM public.customer", "admin")
     before = managed.run("SELECT * FROM pg_roles ORDER BY oid"), managed.run("SELECT m::text FROM pg_auth_members m")
-    assert "kept: migrator, " in succeed("bootstrap_roles", **managed.environment())
+    assert conf.roles is not None
+    assert bootstrap(managed.url("admin"), roles=conf.roles, passwords=conf.role_passwords).changed == {}
     assert before == (
         managed.run("SELECT * FROM pg_roles ORDER BY oid"),
         managed.run("SELECT m::text FROM pg_auth_members m"),
@@ -159,16 +160,17 @@ def test_the_administrator_fixes_what_somebody_changed(managed: Managed) -> None
 
 
 def test_passwords_change_when_asked_for(managed: Managed) -> None:
-    others = {f"{name}_PASSWORD": "another" for name in ("MIGRATOR", "APP", "WORKER_RUNTIME", "JOBS_OPERATOR")}
-    done = manage("bootstrap_roles", **managed.environment(), **others)
-    assert (done.returncode, done.stderr) == (0, ""), "whether they differ is unknown"
+    assert conf.roles is not None
+    url, given = managed.url("admin"), conf.role_passwords
+    others = dict.fromkeys(given, "another")
+    done = bootstrap(url, roles=conf.roles, passwords=others)
+    assert (done.changed, done.other_passwords) == ({}, ()), "whether they differ is unknown"
     assert managed.run("SELECT 1", "app") == [(1,)]
-    change = ("bootstrap_roles", "--change-passwords", "--yes")
-    output = succeed(*change, **managed.environment(), **others)
-    assert "changed: migrator (password), worker_runtime (password), app (password), jobs_operator (pass" in output
+    done = bootstrap(url, roles=conf.roles, passwords=others, change_passwords=lambda *_: None)
+    assert done.changed == dict.fromkeys(LOGINS, ("password",))
     with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
         managed.run("SELECT 1", "app")
-    succeed(*change, **managed.environment())
+    bootstrap(url, roles=conf.roles, passwords=given, change_passwords=lambda *_: None)
     assert managed.run("SELECT 1", "app") == [(1,)]
 
 
