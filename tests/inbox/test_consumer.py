@@ -225,7 +225,7 @@ def test_the_check_names_unknown_tasks_sources_and_stores(consumers_settings: Ca
         a={**ORDERS, "TASKS": {"e": "test-sistem"}},
         b={**ORDERS, "SOURCE": "rn::kafka:::orders"},
         c=ORDERS,
-        d={**ORDERS, "STORE": "mine"},
+        d={**ORDERS, "STORE": "no store"},
     )
     task, source, store = check_consumers()
     assert [each.id for each in (task, source, store)] == 3 * ["salon_jobs.E050"]

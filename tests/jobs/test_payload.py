@@ -146,7 +146,7 @@ def test_however_a_caller_writes_a_value_it_is_the_same_payload() -> None:
         "times": (instant.astimezone(UTC),),
         "refs": {"a": str(ref).upper()},
         "price": Decimal("12.50"),
-        "store_id": str(STORE).upper(),
+        "store_id": str(STORE).upper() if isinstance(STORE, UUID) else str(STORE),
         "day": "2026-05-05",
         "colour": "red",
     }

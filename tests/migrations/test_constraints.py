@@ -39,7 +39,7 @@ def test_a_new_table_is_isolated_with_the_rights_that_are_declared_and_no_more(s
     policies = "SELECT policyname, cmd, roles::text, qual, with_check FROM pg_policies WHERE tablename = 'shelf'"
     conditions = {condition for row in seen(policies) for condition in row[3:] if condition is not None}
     assert len(conditions) == 2, "one for the runtimes, and one for the migrator, that fails without a store"
-    assert all("store_id = ( SELECT" in condition for condition in conditions)
+    assert all("store_id = ( SELECT" in condition.replace("(store_id)::text", "store_id") for condition in conditions)
     assert {row[:3] for row in seen(policies)} == {
         ("salon_jobs_store_select", "SELECT", "{app,worker_runtime}"),
         ("salon_jobs_store_insert", "INSERT", "{app}"),

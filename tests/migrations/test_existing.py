@@ -24,6 +24,7 @@ from tests.migrations.operations import create, migrate
 from tests.settings import url_for
 from tests.support import change, seen
 
+pytestmark = pytest.mark.uuid_keys  # each shelf has the key of its store
 COLUMN = AddField("book", "store", models.ForeignKey("salon.Store", models.DO_NOTHING, null=True, db_index=False))
 FILL = FillStore("salon.Book", "store", through="shelf")
 BACKFILL = BackfillStore("salon.Book", "store", through="shelf", batch=2)
