@@ -20,6 +20,7 @@ from benchmarks.sizes import Sizes
 from benchmarks.usage import Usage
 
 CEILING: Final = "bare asyncio loop"
+_SYNC_CEILING: Final = "bare asyncio loop, sync ORM"
 _THREADS: Final = 8
 # Beside a connection for each job.
 _SPARE_CONNECTIONS: Final = 50
@@ -59,7 +60,8 @@ def _contestants(load: Load, bench: Bench) -> Iterator[Sequence[Contestant]]:
                 peers.append(Contestant(peer.name, partial(_peer, load, bench, peer, database)))
         yield [
             Contestant(OURS, partial(_ours, load, bench)),
-            Contestant(CEILING, partial(_ceiling, load, bench)),
+            Contestant(CEILING, partial(_ceiling, "async" if load.has_rows else "idle", load, bench)),
+            *([Contestant(_SYNC_CEILING, partial(_ceiling, "sync", load, bench))] if load.has_rows else []),
             *peers,
         ]
         queue.empty(bench.database)
@@ -74,9 +76,9 @@ def _ours(load: Load, bench: Bench) -> Figures:
         return _figures(load, bench, drain, worker, bench.database)
 
 
-def _ceiling(load: Load, bench: Bench) -> Figures:
+def _ceiling(kind: str, load: Load, bench: Bench) -> Figures:
     drain = _filled(load, bench)
-    arguments = (load.task, load.at_once(bench.sizes), _THREADS)
+    arguments = (kind, load.at_once(bench.sizes), _THREADS)
     module, wait_s = "benchmarks.ceilings.waiting", str(bench.sizes.wait_s)
     with bench.start(module, *arguments, role="worker", WAIT_S=wait_s) as worker:
         return _figures(load, bench, drain, worker, bench.database)
