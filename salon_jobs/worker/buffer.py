@@ -59,17 +59,17 @@ class JobBuffer:
         """Whether so many ends are still to be written that no more jobs should begin. Approximate."""
         return self._closed or len(self._leases) >= _MOST_UNENDED
 
-    def wait_for_room(
-        self, timeout_s: float, *, threads: bool = True, or_until: Callable[[], bool] = lambda: False
-    ) -> None:
-        """Wait until there is room, the buffer is closed, or the time is up; or for another reason to claim.
+    @property
+    def is_low(self) -> bool:
+        """Whether so few jobs wait that there may be room for more. Approximate."""
+        return len(self._waiting) <= self._refill_at
 
-        ``threads`` False: the only room that matters is that of others, who ``nudge``.
-        """
+    def wait_for_room(self, timeout_s: float) -> None:
+        """Wait until there is room, the buffer is closed, or the time is up."""
         with self._emptied:
             # In this order: a thread whose job ends looks at the flag after it has made room.
             self._claimer_waits = True
-            self._emptied.wait_for(lambda: self._closed or (threads and self._room() > 0) or or_until(), timeout_s)
+            self._emptied.wait_for(lambda: self._closed or self._room() > 0, timeout_s)
             self._claimer_waits = False
 
     def wait_idle(self, timeout_s: float) -> bool:
@@ -127,17 +127,6 @@ class JobBuffer:
         if self._claimer_waits and len(self._waiting) <= self._refill_at:
             with self._emptied:
                 self._emptied.notify_all()
-        self._on_ended()
-
-    def nudge(self) -> None:
-        """Have who waits for room look at its other reasons again."""
-        if self._claimer_waits:
-            with self._emptied:
-                self._emptied.notify_all()
-
-    def ran_beside(self) -> None:
-        """Report that a job ran that no thread took from here."""
-        self.nudge()
         self._on_ended()
 
     def forget(self, jobs: Iterable[ClaimedJob]) -> None:

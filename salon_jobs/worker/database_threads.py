@@ -25,6 +25,7 @@ from salon_jobs.tenancy.connections import (
     remember_connections,
     reset_sessions,
     tidy_connections,
+    watch_sessions,
 )
 from salon_jobs.worker.forks import end_copy
 from salon_jobs.worker.runner import CANCEL_S, TIDY_AFTER_S
@@ -60,6 +61,7 @@ class DatabaseThreads:
             thread.join(timeout_s)
 
     def _run(self) -> None:
+        watch_sessions(keep_all=True)
         idle_since = float("-inf")
         try:
             while (work := self._work.get()) is not None:

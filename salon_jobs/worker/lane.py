@@ -24,7 +24,6 @@ from salon_jobs.jobs.current import RunningJob, refuse_open_transaction
 from salon_jobs.jobs.leases import Leases
 from salon_jobs.signals import job_started
 from salon_jobs.tenancy.active import ActiveContext, become_system_task
-from salon_jobs.tenancy.connections import watch_sessions
 from salon_jobs.worker import deadlines
 from salon_jobs.worker.async_handlers import CoroutineRun, running_loop, until_done
 from salon_jobs.worker.buffer import JobBuffer
@@ -41,8 +40,6 @@ R = TypeVar("R")
 # A run that waits longer for a thread is reported, with those that have them, and so often at most.
 _LONG_WAIT_S: Final = 5.0
 _REPORT_EVERY_S: Final = 30.0
-# The part of its places that must be free before a worker with a backlog claims for them without delay.
-_REFILL: Final = 16
 
 
 class AwaitingRun(RunningJob):
@@ -72,11 +69,13 @@ class AsyncLane:
         first_slot: int,
         in_flight: InFlightTable,
         watcher: DeadlineWatcher,
+        on_room: Callable[[], object] = lambda: None,
     ) -> None:
+        """Prepare; ``on_room`` is called, on the loop, when a place is free again."""
+        self._on_room = on_room
         self._jobs, self._finisher, self._leases = jobs, finisher, leases
         self._in_flight, self._deadlines = in_flight, watcher
         self._threads = DatabaseThreads(threads)
-        self._places = places
         self._slots = deque(range(first_slot, first_slot + places))
         self._runs: dict[tuple[int, int], AwaitingRun] = {}
         self._ending = threading.Lock()
@@ -88,9 +87,8 @@ class AsyncLane:
         return 0 if self._jobs.is_full else len(self._slots)
 
     @property
-    def has_much_room(self) -> bool:
-        """Whether a claim of what may begin now is worth its cost."""
-        return self.room * _REFILL >= self._places
+    def running_count(self) -> int:
+        return len(self._runs)
 
     @property
     def runs(self) -> list[RunningJob]:
@@ -100,7 +98,6 @@ class AsyncLane:
     def start(self, jobs: Sequence[ClaimedJob]) -> None:
         """Begin these jobs, for which there is room."""
         self._jobs.lease(jobs)
-        watch_sessions(keep_all=True)
         loop, runs = running_loop(), list[AwaitingRun]()
         for job in jobs:
             task = registry.get_declaration(job.task)
@@ -188,7 +185,7 @@ class AsyncLane:
         self._in_flight.clear(running.slot)
         del self._runs[running.id, running.job.lease]
         self._slots.append(running.slot)
-        self._jobs.ran_beside()
+        self._on_room()
 
     async def _execute(self, running: AwaitingRun) -> Outcome:
         """Call the handler and return how it ended, once nothing of it runs any more."""

@@ -45,7 +45,6 @@ _NAMED = 5
 # follows the interrupt.
 _LEAVE_S = 1.5
 _ROOM_S = 0.2
-# How long places for coroutines that end one by one are gathered for one claim.
 _GATHER_S = 0.01
 # How often a worker whose heartbeat is late asks whether it has come.
 _HEARTBEAT_LATE_S = 0.05
@@ -100,6 +99,10 @@ class _Lane:
     claimer: Claimer
     room: Callable[[], int]
     put: Callable[[list[ClaimedJob]], object]
+    # The same as ``room`` at a glance, at the end of each job.
+    has_room: Callable[[], object]
+    # How long places that become free one by one are gathered for one claim.
+    gather_s: float
     last: Claim = _NOTHING
     asked: float = float("-inf")
 
@@ -137,8 +140,9 @@ class Worker(Loop):
             Claimer, leases, options.queues, excluded=options.excluded, is_direct=lambda: self._listener.is_direct
         )
         of_threads = new_claimer(tasks=partial(registry.task_names, is_async=False))
-        self._threads_lane = _Lane(of_threads, self._jobs.room, self._jobs.put)
+        self._threads_lane = _Lane(of_threads, self._jobs.room, self._jobs.put, lambda: self._jobs.is_low, 0.0)
         self._last_claim = _NOTHING
+        self._hungry: list[_Lane] = []
         self._stop_requested = self._draining = self._knows_timeline = self._has_coroutines = False
         self._forced = threading.Event()
         self._abandon = threading.Event()
@@ -173,9 +177,11 @@ class Worker(Loop):
             first_slot=options.concurrency,
             in_flight=in_flight,
             watcher=self._deadlines,
+            on_room=self._job_ended,
         )
         of_coroutines = new_claimer(tasks=partial(registry.task_names, is_async=True))
-        self._async_lane = _Lane(of_coroutines, lambda: self._coroutines.room, self._coroutines.start)
+        places = self._coroutines
+        self._async_lane = _Lane(of_coroutines, lambda: places.room, places.start, lambda: places.room, _GATHER_S)
         self._cancellations = Cancellations(leases, self._jobs, (*self._runners, self._coroutines))
 
     def notify(self, payload: str = "") -> None:
@@ -195,8 +201,6 @@ class Worker(Loop):
             self._look_until = now + SECOND_POLL.total_seconds()
         self._notified = now
         self.wake()
-        if self._has_coroutines:
-            self._jobs.nudge()
 
     def stop(self) -> None:
         """Stop gracefully; a second call forces it."""
@@ -231,7 +235,7 @@ class Worker(Loop):
                 return _HEARTBEAT_LATE_S
             self._leases.timeline.record()
             self._knows_timeline = True
-        hungry = self._claim()
+        self._claim()
         self._coroutines.report_waits()
         if time.monotonic() - self._swept > _SWEEP_S:
             self._give_back_unknown()
@@ -245,9 +249,8 @@ class Worker(Loop):
             self._searched = time.monotonic()
             if found:
                 return 0.0
-        if hungry:
-            self._wait_for_room(hungry)
-            return 0.0
+        if self._hungry:
+            return self._room_wait_s()
         return self._burst_wait_s() if self._options.burst else self._wait_s()
 
     def on_outage(self) -> None:
@@ -324,16 +327,16 @@ class Worker(Loop):
     def _lanes(self) -> tuple[_Lane, ...]:
         return (self._threads_lane, self._async_lane) if self._has_coroutines else (self._threads_lane,)
 
-    def _claim(self, *, scans_again: bool = False) -> list[_Lane]:
-        """Claim for each lane that has room; return those that have none, or a backlog."""
+    def _claim(self, *, scans_again: bool = False) -> None:
+        """Claim for each lane that has room, and note which have none, or a backlog."""
         self._has_coroutines = bool(registry.task_names(is_async=True))
         asked, had_backlog = time.monotonic(), self._last_claim.again_in_s == 0
-        hungry: list[_Lane] = []
+        before, self._hungry = self._hungry, []
         for lane in self._lanes:
             room = min(lane.room(), self._left())
-            # It is polled for the other one's sake.
-            is_early = lane.last.again_in_s != 0 and self._notified < lane.asked > asked - _ROOM_S and had_backlog
-            if room and not (is_early and not scans_again):
+            # Polled for the sake of the other, a lane that has all it wants waits for wake-ups.
+            is_early = bool(before) and asked - lane.asked < (lane.gather_s if lane in before else _ROOM_S)
+            if room and (scans_again or not is_early or self._notified > lane.asked):
                 lane.asked = time.monotonic()
                 lane.last = claim = lane.claimer.claim(room, scans_again=scans_again)
                 self._claim_answered = time.monotonic()
@@ -345,7 +348,7 @@ class Worker(Loop):
                     self._idle.show(idle=False)
             lane.claimer.refresh_limits()
             if not room or lane.last.again_in_s == 0:
-                hungry.append(lane)
+                self._hungry.append(lane)
         self._claim_asked = asked
         self._last_claim = self._threads_lane.last
         if self._has_coroutines:
@@ -353,22 +356,15 @@ class Worker(Loop):
         if self._idle.processes > 1 and self._last_claim.again_in_s == 0 and not had_backlog:
             # The others left the wake-up to this one.
             enqueue.wake_ups.notify(self.using, MORE if asked < self._look_until else "")
-        return hungry
 
-    def _wait_for_room(self, lanes: list[_Lane]) -> None:
-        """Wait a moment until one of these lanes has room for a claim that is worth its cost."""
-        threads = self._threads_lane in lanes
+    def _room_wait_s(self) -> float:
+        """Wait a moment for room; or return for how long to wait for it, and for wake-ups of the other lane."""
         if not self._has_coroutines:
             self._jobs.wait_for_room(_ROOM_S)
-            return
-
-        def or_until(has_room: Callable[[], bool]) -> Callable[[], bool]:
-            return lambda: self._notified > self._claim_asked or (self._async_lane in lanes and has_room())
-
-        self._jobs.wait_for_room(_ROOM_S, threads=threads, or_until=or_until(lambda: self._coroutines.room > 0))
-        if self._async_lane in lanes:
-            much = or_until(lambda: self._coroutines.has_much_room)
-            self._jobs.wait_for_room(_GATHER_S, threads=threads, or_until=much)
+            return 0.0
+        now = time.monotonic()
+        waits_s = (lane.asked + lane.gather_s - now if lane.room() else _ROOM_S for lane in self._hungry)
+        return max(0.0, min(waits_s))
 
     def _left(self) -> int:
         """Return how many jobs this process may still claim."""
@@ -398,7 +394,7 @@ class Worker(Loop):
             waits_s.append(self._last_claim.again_in_s)
         if waiting := self._jobs.has_waiting():
             waits_s.append(OVERDUE_S)
-        if running := self._jobs.running_count() + len(self._coroutines.runs):
+        if running := self._jobs.running_count() + self._coroutines.running_count:
             waits_s.append(deadlines.POLL_EVERY_S)
         self._is_listening = self._listener.listening is True
         self._idle.show(idle=self._is_listening and not (waiting or running))
@@ -423,13 +419,15 @@ class Worker(Loop):
             self._idle.show(idle=True)
             if not (self._is_listening and self._is_idle):
                 self._idle.show(idle=False)
+        if self._has_coroutines and any(lane.has_room() for lane in self._hungry):
+            self.wake()
         if self._last_claim.throttled:
             self._limit_may_be_free = True
             self.wake()
 
     @property
     def _is_idle(self) -> bool:
-        return self._jobs.is_idle and not self._coroutines.runs
+        return self._jobs.is_idle and not self._coroutines.running_count
 
     def _answer_no_wake_ups(self) -> None:
         self._is_listening = False
