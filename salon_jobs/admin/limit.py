@@ -20,12 +20,12 @@ from salon_jobs.admin.base import ReaderAdmin, reader, sees_all_stores
 from salon_jobs.admin.cells import badge, below, scope_name
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import OptionInvalid
-from salon_jobs.core.units import rate_text
+from salon_jobs.core.units import rate_text, short_rate
 from salon_jobs.dashboard.labels import who_paused
 from salon_jobs.db.statements import rows as rows_of
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.enqueue import wake_ups
-from salon_jobs.jobs.limits import LIFTED, ListedLimit, count_by_scope, limit_name, list_limits
+from salon_jobs.jobs.limits import LIFTED, ListedLimit, count_by_scope, limit_name, list_limits, parse_rate
 from salon_jobs.models import Limit
 
 if TYPE_CHECKING:
@@ -52,12 +52,13 @@ class LimitForm(ModelForm):
         required=False, label="No limit on running jobs", help_text="Even if the code declares one"
     )
 
+    rate = forms.CharField(required=False, help_text="Maximum starts: 5/s, 100/m, 1000/h or 10/d; empty for no limit")
+
     class Meta:
         widgets: ClassVar = {"name": NameInput(attrs={"class": "vTextField"})}
         help_texts: ClassVar = {
             "paused": "No job starts while this is set; running jobs continue",
             "max_concurrency": "How many jobs may run at once, in all processes; empty: as the code declares",
-            "rate": "Maximum starts per second; empty for no limit",
         }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -66,10 +67,19 @@ class LimitForm(ModelForm):
         self.instance._state.db = conf.reader_database
         if self.initial.get("max_concurrency") == LIFTED:
             self.initial.update(max_concurrency=None, unlimited=True)
+        if self.initial.get("rate"):
+            self.initial["rate"] = short_rate(self.initial["rate"])
         if conf.store_model is None and "kind" in self.fields:
             kind: Any = self.fields["kind"]
             kind.choices = [each for each in kind.choices if each[0] != Limit.Kind.STORE]
             self.fields["name"].help_text = "A queue, a task, or task:key for jobs that share a concurrency key"
+
+    def clean_rate(self) -> float | None:
+        """Read the rate, with or without its unit."""
+        try:
+            return parse_rate(self.cleaned_data["rate"]) if self.cleaned_data["rate"] else None
+        except OptionInvalid as error:
+            raise forms.ValidationError(str(error)) from None
 
     def clean(self) -> dict[str, Any]:
         """Refuse a name that matches nothing; normalize a store's id to the database's spelling."""

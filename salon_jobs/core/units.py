@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from math import isclose
 from typing import Final
 
 _UNITS: Final = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (0.001, "ms"))
@@ -65,9 +66,22 @@ def error_name(error_class: str | None) -> str:
     return (error_class or "").removeprefix("builtins.")
 
 
+# Each unit of a rate: its seconds and its name.
+RATE_UNITS: Final = {"s": (1, "second"), "m": (60, "minute"), "h": (3600, "hour"), "d": (86_400, "day")}
+
+
+def short_rate(rate: float) -> str:
+    """Format a rate per second as it is given, such as "100/m": in the first unit in which it is whole."""
+    for unit, (seconds, _) in RATE_UNITS.items():
+        if isclose(rate * seconds, whole := round(rate * seconds), rel_tol=1e-9):
+            return f"{whole}/{unit}"
+    return f"{rate:g}/s"
+
+
 def rate_text(rate: float) -> str:
-    """Format a number of jobs per second."""
-    return f"{rate:g} {'job' if rate == 1 else 'jobs'} per second"
+    """Format a rate per second as a phrase, in the same unit."""
+    number, _, unit = short_rate(rate).partition("/")
+    return f"{number} {'job' if number == '1' else 'jobs'} per {RATE_UNITS[unit][1]}"
 
 
 def pause_details(by: str, at: datetime | None) -> str:

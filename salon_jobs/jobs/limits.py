@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
@@ -18,6 +19,7 @@ from salon_jobs.core.arguments import check_text
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.records import ActionResult, GivenStore, StoreId
 from salon_jobs.core.text import shown
+from salon_jobs.core.units import RATE_UNITS
 from salon_jobs.db.connections import alias_of
 from salon_jobs.jobs import enqueue, registry
 from salon_jobs.models import Limit
@@ -236,16 +238,16 @@ def limit(
     store_id: GivenStore | None = None,
     key: str | None = None,
     max_concurrency: int | _Kept | None = _Kept.KEPT,
-    rate: float | _Kept | None = _Kept.KEPT,
+    rate: float | str | _Kept | None = _Kept.KEPT,
     lift: bool = False,
     using: str | None = None,
 ) -> None:
-    """Limit how many jobs run at once across all processes, and how many start per second; omitted options are kept.
+    """Limit how many jobs run at once in all processes, and how many start in a given time; omitted options stay.
 
     ``max_concurrency`` overrides the limit declared for this task, key or store; None restores the declared one, and
-    ``lift`` removes any limit. ``rate`` None removes the rate limit. A pause stays in effect. ``key`` requires
-    ``task``: the jobs of that task that share the concurrency key. Role: operator, worker. Takes effect within a
-    second. Raises OptionInvalid naming the field.
+    ``lift`` removes any limit. ``rate`` is a number per second, or text with a unit, such as "100/m" (s, m, h or d);
+    None removes the rate limit. A pause stays in effect. ``key`` requires ``task``: the jobs of that task that share
+    the concurrency key. Role: operator, worker. Takes effect within a second. Raises OptionInvalid naming the field.
     """
     values: dict[str, object] = {}
     if lift:
@@ -257,9 +259,7 @@ def limit(
             raise OptionInvalid(f"max_concurrency must be a whole number from 0, not {shown(max_concurrency)}")
         values["max_concurrency"] = max_concurrency
     if rate is not _Kept.KEPT:
-        if rate is not None and not (isinstance(rate, (int, float)) and 0 < rate <= 1_000_000):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise OptionInvalid(f"rate must be a number of jobs per second above 0, not {shown(rate)}")
-        values["rate"] = rate
+        values["rate"] = None if rate is None else parse_rate(rate)
     if not values:
         raise OptionInvalid("pass max_concurrency, rate or lift; None removes a limit")
     if key is not None:
@@ -273,6 +273,17 @@ def limit(
     rows = Limit.objects.using(alias_of(using))
     rows.update_or_create(kind=scope[0], name=scope[1], defaults=values)
     enqueue.wake_ups.after_commit(rows.db)
+
+
+def parse_rate(rate: float | str) -> float:
+    """Return how many jobs may start per second, from a number or from text such as "100/m". Raises OptionInvalid."""
+    with suppress(ValueError, KeyError):
+        number, slash, unit = str(rate).partition("/")
+        value = float(number) / (RATE_UNITS[unit.strip()][0] if slash else 1)
+        if 0 < value <= 1_000_000:
+            return value
+    allowed = 'a number of jobs per second above 0, or text such as "100/m" (of s, m, h and d)'
+    raise OptionInvalid(f"rate must be {allowed}, not {shown(rate)}")
 
 
 def limit_name(kind: Limit.Kind, name: str) -> str:

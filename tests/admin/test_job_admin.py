@@ -365,6 +365,18 @@ def test_limits_show_their_use_and_are_paused_in_the_list(client: Client, stores
     assert logged() == [(ids[0], "paused"), (ids[0], "resumed"), (ids[1], "resumed")]
 
 
+def test_a_rate_is_given_and_shown_with_its_unit(client: Client) -> None:
+    limits.limit(task="ping", rate="100/m")
+    [(number,)] = seen("SELECT id FROM salon_jobs_limit")
+    page = f"{LIMITS}{number}/change/"
+    assert 'name="rate" value="100/m"' in client.get(page).content.decode()
+    form = {"kind": "task", "name": "ping", "rate": "7/w"}
+    assert "rate must be a number of jobs per second" in client.post(page, form).content.decode()
+    client.post(page, {**form, "rate": "36/h"})
+    assert seen("SELECT rate FROM salon_jobs_limit") == [(0.01,)]
+    assert "36 jobs per hour" in client.get(LIMITS).content.decode()
+
+
 @pytest.mark.parametrize(
     ("page", "form"),
     [

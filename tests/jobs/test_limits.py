@@ -11,6 +11,7 @@ from django.db import IntegrityError
 
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.errors import OptionInvalid
+from salon_jobs.core.units import rate_text, short_rate
 from salon_jobs.jobs import limits
 from salon_jobs.jobs.limits import limit, pause
 from salon_jobs.models import Limit
@@ -25,7 +26,10 @@ LONG: dict[str, Any] = {"task": "a" * 300, "key": "b" * 300, "max_concurrency": 
         (pause, {"queue": "a", "task": "b"}, "exactly one of queue, task and store_id"),
         (pause, {"store_id": "no key"}, f"store_id must be {re.escape(store_key().description)}, not 'no key'"),
         (limit, {"task": "a", "max_concurrency": -1}, "max_concurrency"),
-        (limit, {"task": "a", "rate": 0}, "rate"),
+        *[
+            (limit, {"task": "a", "rate": wrong}, 'rate must be a number of jobs per second above 0, or .*"100/m"')
+            for wrong in (0, True, "", "0/m", "5/", "5/w", "/s", "x/m", "1e7", "nan", "1/2/s")
+        ],
         (limit, {"task": "a"}, "pass max_concurrency, rate or lift"),
         (limit, {"task": "a", "max_concurrency": 1, "lift": True}, "leave max_concurrency out"),
         (limit, {"key": "a", "max_concurrency": 1}, "pass key together with task"),
@@ -50,7 +54,7 @@ def test_a_call_keeps_what_it_does_not_name(database: None) -> None:
 
     pause(task="a")
     limit(task="a", max_concurrency=3)
-    limit(task="a", rate=5)
+    limit(task="a", rate="300/m")
     assert rule() == (True, 3, 5)
     limit(task="a", lift=True)
     assert rule() == (True, limits.LIFTED, 5)
@@ -58,6 +62,23 @@ def test_a_call_keeps_what_it_does_not_name(database: None) -> None:
     assert rule() == (True, None, 5)
     limit(task="a", rate=None)
     assert rule() == (True, None, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "per_second", "short", "text"),
+    [
+        (5, 5, "5/s", "5 jobs per second"),
+        ("60/m", 1, "1/s", "1 job per second"),
+        ("100 / m", 100 / 60, "100/m", "100 jobs per minute"),
+        ("1000/h", 1000 / 3600, "1000/h", "1000 jobs per hour"),
+        ("10/d", 10 / 86_400, "10/d", "10 jobs per day"),
+        ("2.5", 2.5, "150/m", "150 jobs per minute"),
+        (1 / 7, 1 / 7, "0.142857/s", "0.142857 jobs per second"),
+    ],
+)
+def test_a_rate_has_a_unit(given: Any, per_second: float, short: str, text: str) -> None:
+    rate = limits.parse_rate(given)
+    assert (rate, short_rate(rate), rate_text(rate)) == (per_second, short, text)
 
 
 def test_a_store_is_named_as_the_database_writes_its_id(stores: list[UUID]) -> None:

@@ -212,15 +212,15 @@ def test_limit_sets_a_rule_and_lists_what_is_in_force(stores: list[UUID], settin
 
     try:
         run("pause", "--store", str(stores[0]))
-        run("limit", "--queue", "mail", "--rate", "2.5")
+        run("limit", "--queue", "mail", "--rate", "150/m")
         run("limit", "--task", "test-limited", "--key", "a:b", "--lift")
         out, _ = run("limit", "--task", "test-limited", "--max-concurrency", "1000")
         [(at,)] = seen("SELECT to_char(paused_at, 'YYYY-MM-DD HH24:MI TZ') FROM salon_jobs_limit WHERE paused")
         assert [line.split() for line in out.splitlines()] == [
-            ["limit", "paused", "at", "once", "per", "second", "declared", "why"],
+            ["limit", "paused", "at", "once", "rate", "declared", "why"],
             ["key", "test-limited:*", "-", "1", "-", "1", "-"],
             ["key", "test-limited:a:b", "-", "-", "-", "1", "-"],
-            ["queue", "mail", "-", "-", "2.5", "-", "-"],
+            ["queue", "mail", "-", "-", "150/m", "-", "-"],
             ["store", "*", "-", "8", "-", "8", "-"],
             ["store", str(stores[0]), "yes", "8", "-", "8", *f"Salon 0; paused by {os_user()} since {at}".split()],
             ["task", "test-limited", "-", "1,000", "-", "4", "-"],

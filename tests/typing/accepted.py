@@ -354,6 +354,7 @@ pause(store_id=STORE, using="operator")
 resume(task="typing-store")
 run_cron_entry("nightly")
 limit(queue="mail", max_concurrency=4, rate=0.5)
+limit(queue="mail", rate="100/m")
 limit(task="typing-limits", key=str(STORE), max_concurrency=None)
 limit(store_id=str(STORE), lift=True)
 

@@ -321,7 +321,7 @@ pause("mail")  # E
 resume(queue=1)  # E
 run_cron_entry(1)  # E
 limit(queue="mail", max_concurrency="4")  # E
-limit(queue="mail", rate="1/s")  # E
+limit(queue="mail", rate=timedelta(minutes=1))  # E
 emit("rn::nats:::orders", payload={})  # E
 emit("rn::nats:::orders", event="order.created", payload={}, aggregate_id=42)  # E
 emit("rn::nats:::orders", event="order.created", payload={}, headers={"Priority": 1})  # E

@@ -11,6 +11,7 @@ from django.core.management.base import CommandError, CommandParser
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.records import JobState
 from salon_jobs.core.terminal import Painted
+from salon_jobs.core.units import short_rate
 from salon_jobs.dashboard.labels import pause_of
 from salon_jobs.jobs import limits
 from salon_jobs.management.arguments import add_options, unknown_names
@@ -26,8 +27,8 @@ class SetLimits(Subcommand):
 
     name = "limit"
     help = (
-        "Limit how many jobs of a queue, task, store or key run at once in all processes, and how many start per "
-        "second. Options you omit keep their value. Without options, list the current limits."
+        "Limit how many jobs of a queue, task, store or key run at once in all processes, and how many start in "
+        "a given time. Options you omit keep their value. Without options, list the current limits."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -40,8 +41,8 @@ class SetLimits(Subcommand):
         most.add_argument("--lift", action="store_true", help="remove the concurrency limit, even one declared in code")
         most.add_argument("--as-declared", action="store_true", help="restore the limit declared in code")
         rate = parser.add_mutually_exclusive_group()
-        rate.add_argument("--rate", type=float, metavar="R", help="at most this many start per second")
-        rate.add_argument("--no-rate", action="store_true", help="any number start per second")
+        rate.add_argument("--rate", metavar="R", help="at most this many start: 5 or 5/s, 100/m, 1000/h, 10/d")
+        rate.add_argument("--no-rate", action="store_true", help="any number start")
         add_options(parser, "--json")
 
     def run(self, console: Console) -> None:
@@ -58,13 +59,13 @@ class SetLimits(Subcommand):
             raise CommandError("nothing to limit: pass --queue, --task (with --key) or --store")
         if values:
             limits.limit(**scope, **values, using=console.using)
-        rows: list[Sequence[object]] = [("limit", "paused", "at once", "per second", "declared")]
+        rows: list[Sequence[object]] = [("limit", "paused", "at once", "rate", "declared")]
         details: list[str] = []
         listed = limits.list_limits(using=console.using)
         for limit in listed:
             paused = Painted("yes", "yellow") if limit.paused else None
-            numbers = (None if n is None else f"{n:,}" for n in (limit.max_concurrency, limit.rate, limit.declared))
-            rows.append((f"{limit.kind} {limit.name}", paused, *numbers))
+            most, declared = (None if n is None else f"{n:,}" for n in (limit.max_concurrency, limit.declared))
+            rows.append((f"{limit.kind} {limit.name}", paused, most, limit.rate and short_rate(limit.rate), declared))
             is_store = limit.kind == "store" and limit.name != "*"
             name = store_names([store_key().parse(limit.name)]).popitem()[1] if is_store else limit.name
             why = pause_of(limit) if limit.paused and (limit.paused_by or limit.paused_at) else ""
