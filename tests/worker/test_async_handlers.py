@@ -37,7 +37,7 @@ from tests.worker.effects import write, written
 
 ROWS = "SELECT state, attempts, leased_by FROM salon_jobs_job ORDER BY id"
 ERRORS = "SELECT attempt, error_class, code FROM salon_jobs_job_error ORDER BY id"
-SHORT = timedelta(seconds=0.2)
+SHORT = timedelta(seconds=0.5)
 
 
 add = sync_to_async(write)
