@@ -111,8 +111,8 @@ class Waiters:
         with self._lock:
             self._unnamed[str(job_id)] = None
             if self._listener is None or not self._listener.is_alive:
-                new_listener = apps.get_app_config("salon_jobs").new_listener  # type: ignore[attr-defined]
-                self._listener = new_listener(_ended.channel, self._wake, using=using, send=self._naming)
+                config: Any = apps.get_app_config("salon_jobs")
+                self._listener = config.new_listener(_ended.channel, self._wake, using=using, send=self._naming)
                 self._listener.start()
             self._listener.send_soon()
 
@@ -228,6 +228,8 @@ class Wait:
                 raise JobCancelled(
                     f"job {record.id} of task {record.task!r} was cancelled: {record.reason}", reason=record.reason
                 )
+            case _:
+                pass
         if record.is_uncommitted:
             raise WaitRefused(
                 f"this transaction has enqueued job {record.id}, which can begin only after the commit: waiting for it "
