@@ -54,27 +54,24 @@ class AwaitedJobs:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # Their numbers as texts: any role may send a notification, with anything in it.
-        self._until: dict[str, float] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._until)
+        # How long each is remembered. Their numbers as texts: any role may send a notification, with anything in it.
+        self.until: dict[str, float] = {}
 
     def remember(self, payload: str) -> None:
         """Remember the jobs that a notification names."""
         now = time.monotonic()
         with self._lock:
-            self._until = {job_id: until for job_id, until in self._until.items() if until > now}
-            if len(self._until) < _MOST_REMEMBERED:
-                self._until |= dict.fromkeys(payload.split()[1:], now + _REMEMBERED_S)
+            self.until = {job_id: until for job_id, until in self.until.items() if until > now}
+            if len(self.until) < _MOST_REMEMBERED:
+                self.until |= dict.fromkeys(payload.split()[1:], now + _REMEMBERED_S)
 
     def holds(self, job_ids: Iterable[int]) -> bool:
-        return not self._until.keys().isdisjoint(map(str, job_ids))
+        return not self.until.keys().isdisjoint(map(str, job_ids))
 
     def announce(self, job_ids: Iterable[int], *, using: str) -> None:
         """Tell those who wait that these jobs have ended. The connection must be idle; its errors are only logged."""
         with self._lock:
-            ended = [job_id for job_id in map(str, job_ids) if self._until.pop(job_id, None) is not None]
+            ended = [job_id for job_id in map(str, job_ids) if self.until.pop(job_id, None) is not None]
         with contained("the ends of %s awaited jobs were not announced", len(ended)):
             for start in range(0, len(ended), _MOST_NAMED):
                 _ended.notify(using, " ".join(ended[start : start + _MOST_NAMED]))

@@ -209,7 +209,7 @@ def announce(running: RunningJob, state: JobState | None, error: BaseException |
     if state is JobState.CANCELLED and running.log is not None:
         with contained("the log of job %s was not kept", running.id):
             running.leases.keep_logs([running])
-    if awaited and state in (JobState.FAILED, JobState.CANCELLED):
+    if awaited.until and state in (JobState.FAILED, JobState.CANCELLED):
         awaited.announce([running.id], using=running.leases.using)
     if job_finished.receivers:
         with contained("receivers of job_finished raised for job %s", running.id):
@@ -225,7 +225,7 @@ def report_successes(runs: Sequence[RunningJob], on_announced: Callable[[], None
     ``on_announced`` is called after each run whose receivers were called.
     """
     ended_runs.count(events.JOB_SUCCEEDED, runs)
-    if awaited:
+    if awaited.until:
         awaited.announce([running.id for running in runs], using=runs[0].leases.using)
     log_batch(logging.INFO, events.JOB_SUCCEEDED, runs, fields=_described)
     if conf.keep_succeeded:

@@ -123,7 +123,7 @@ class Finisher(Loop):
             for run in running.runs:
                 run.is_written = outcome.finished
                 self._ended.append(run)
-            if awaited and awaited.holds(run.id for run in running.runs):
+            if awaited.until and awaited.holds(run.id for run in running.runs):
                 self._is_awaited.set()
                 self._urgent.set()
             if not (outcome.finished or self._urgent.is_set()):

@@ -104,7 +104,7 @@ def test_ends_of_all_kinds_wake_threads_and_coroutines_by_one_connection(
         assert asyncio.run(closing(await_all())) == ends
         assert [each.result() for each in waits] == ends
         assert len(seen(LISTENERS)) == 1
-    assert not awaited
+    assert not awaited.until
 
 
 @pytest.mark.parametrize("listens", [True, False])
@@ -118,7 +118,7 @@ def test_a_lost_notification_is_made_up_for_by_looking(
     handle = tasks.kept_result.enqueue()
     with working(process_id):
         assert handle.wait(20) is None
-    awaited._until.clear()
+    awaited.until.clear()
 
 
 def test_what_has_ended_needs_no_listener_and_what_lasts_times_out(process_id: int, hooks: Hooks) -> None:
@@ -207,4 +207,4 @@ def test_a_worker_remembers_a_bounded_number_for_a_while(monkeypatch: pytest.Mon
     jobs = AwaitedJobs()
     jobs.remember("awaited 1")
     jobs.remember("awaited")
-    assert not jobs
+    assert not jobs.until
