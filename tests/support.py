@@ -207,6 +207,7 @@ def running_coroutines(process_id: int, *, threads: int = 1) -> Generator[tuple[
     try:
         yield lane, queue
         assert queue.wait_idle(10)
+        assert not deadlines._watched, "no run that ended is watched"
     finally:
         lane.end(10)
         for loop in (finisher, deadlines):
