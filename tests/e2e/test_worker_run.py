@@ -111,7 +111,7 @@ def test_what_a_worker_holds_behind_a_long_job_is_left_to_an_idle_one(stores: li
 def test_a_pool_that_can_not_serve_every_thread_is_refused_with_the_number_it_needs(database: None) -> None:
     with WorkerProcess("--concurrency", "3", url=f"{URL}?pool=true") as worker:
         assert worker.wait() == 1
-        assert "max_size to 6 or more" in worker.output
+        assert "max_size to 9 or more" in worker.output
         assert worker.logged("process_stopped", clean=False)
 
 
