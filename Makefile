@@ -12,6 +12,7 @@ BIN := $(VENV)/bin
 PYTHON ?=
 CANDIDATES := $(or $(PYTHON),python3.13 python3.12 python3.11 python3 python)
 CHAOS_SECONDS ?= 600
+JOBS ?= 2000
 FUZZ_STATEMENTS ?= 1000000
 UV ?= $(shell command -v uv || echo $(BIN)/uv)
 COMPILE = $(UV) pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
@@ -45,6 +46,10 @@ demo: venv ## run the whole job flow on an embedded PostgreSQL and verify it
 .PHONY: serve
 serve: venv ## run everything on the demo's data; prints address and login of the dashboard
 	@$(BIN)/python -m project.demo --serve
+
+.PHONY: slow-api
+slow-api: venv ## while `make serve` runs: let 2,000 jobs wait for a slow API at once; JOBS=…
+	@$(BIN)/python -m project.demo.manage call_slow_api --jobs $(JOBS)
 
 .PHONY: docs
 docs: venv ## build the documentation site in .site/html; a broken link or anchor fails it

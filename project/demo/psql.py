@@ -35,14 +35,14 @@ def main(options: list[str]) -> int:
 @contextmanager
 def _server() -> Iterator[DemoServer]:
     """Use the server that ``make serve`` runs now, else start it as ``make serve`` would. Raises ServerFailed."""
-    if settings.SALON_JOBS["BOOTSTRAP_URL"] is None and (url := _running_url()):
+    if settings.SALON_JOBS["BOOTSTRAP_URL"] is None and (url := running_url()):
         yield DemoServer(url, ours=True)
         return
     with demo_server() as server:
         yield server
 
 
-def _running_url() -> str | None:
+def running_url() -> str | None:
     """Return the URL of the server that runs on the data in ``.demo``; None when it does not answer."""
     try:
         port = (HOME / "data" / "postmaster.pid").read_text().splitlines()[_PORT_LINE]

@@ -27,7 +27,7 @@ _SERVICES: Final[Mapping[str, tuple[str, ...]]] = {
     "relay_outbox": (),
     # The other consumer reads from Azurite, which npm would have to install.
     "consume_queue": ("confirmations",),
-    "runworker": (),
+    "runworker": ("--async-concurrency", "2000"),  # for the command call_slow_api
 }
 _PAUSED: Final = "exports"
 # A stream that takes only small messages.

@@ -1,17 +1,18 @@
-"""Tasks for returning messages. The salon's own twelve tasks are in the salon app."""
+"""Tasks for returning messages, and for what the demo shows. The salon's own twelve tasks are in the salon app."""
 
 from __future__ import annotations
 
 import re
 import time
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
+from project.demo.slow_api import ask
 from project.salon.business_day import JST
 from project.salon.models import CustomerNote, ParseTask, Reservation, SourceFile
 from project.salon.models.source_file import ParseStatus
-from salon_jobs import current_job, store_task, tenant_context
+from salon_jobs import current_job, store_task, task, tenant_context
 
 
 @store_task(name="record-confirmation")
@@ -92,6 +93,12 @@ def sync_till(store_id: UUID, number: int) -> None:
 def print_report(store_id: UUID, seconds: int) -> None:
     """Take this long, in no transaction."""
     time.sleep(seconds)
+
+
+@task(name="ask-slow-api", timeout=timedelta(minutes=5), discard_on=(ConnectionError,))
+async def ask_slow_api(port: int) -> None:
+    """Wait for the answer of an API; without one, its command has ended."""
+    await ask(port)
 
 
 @store_task(name="remind-customer")

@@ -28,11 +28,11 @@ def test_it_connects_as_the_superuser_to_the_server_that_the_environment_names()
 
 def test_without_a_running_server_there_is_no_url(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(psql, "HOME", tmp_path)
-    assert psql._running_url() is None
+    assert psql.running_url() is None
     (tmp_path / "data").mkdir()
     (tmp_path / "password").write_text("secret")
     (tmp_path / "data" / "postmaster.pid").write_text("1\n\n\n1\n")
-    assert psql._running_url() is None
+    assert psql.running_url() is None
 
 
 @pytest.mark.usefixtures("embedded")
