@@ -14,8 +14,8 @@ from salon_jobs.db.statements import rows
 from salon_jobs.jobs.waiting import served_in_words
 from salon_jobs.schedule.entries import cron_entries
 
-# How many jobs of a process are counted at most.
-MOST_HELD: Final = 1001
+# How many jobs of a process are counted at most: more than it runs and has claimed.
+MOST_HELD: Final = 10_001
 
 
 @dataclass(frozen=True, slots=True)

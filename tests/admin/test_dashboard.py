@@ -275,6 +275,16 @@ def test_staff_of_a_store_see_its_jobs_and_nothing_of_the_others(busy: tuple[Row
         assert hidden not in text, hidden
 
 
+def test_thousands_of_jobs_that_wait_in_one_process_are_counted(healthy: None) -> None:
+    change(
+        "INSERT INTO salon_jobs_job (task, state, leased_by, lease, started_at)"
+        " SELECT 'ask', 'running', 1, n, now() FROM generate_series(1, 5500) n"
+    )
+    text = text_of(staff(everything=True))
+    assert "Running 5,500" in text
+    assert "ago 5,500" in text
+
+
 def test_a_page_is_shown_without_a_single_row(two: tuple[Rows, Rows]) -> None:
     change("TRUNCATE salon_jobs_job, salon_jobs_message, salon_jobs_blocked_aggregate")
     text = text_of(staff(everything=True))

@@ -80,7 +80,7 @@ SELECT EXISTS (
           AND wait_event_type = 'Lock' AND query LIKE '%%salon_jobs_job%%')
 
 -- name: processes_at_work
--- List the processes with the number of jobs each holds, up to 1,001, and of the first hundred the five held longest,
+-- List the processes with the number of jobs each holds, up to 10,001, and of the first hundred the five held longest,
 -- using salon_jobs_job_leased.
 -- Locks: none. Role: operator, worker.
 SELECT p.id, p.kind, p.hostname, p.pid, p.supervisor_id, p.queues, p.concurrency, p.started_at,
@@ -89,7 +89,7 @@ SELECT p.id, p.kind, p.hostname, p.pid, p.supervisor_id, p.queues, p.concurrency
  CROSS JOIN LATERAL (
        SELECT count(*) FROM (
            SELECT FROM salon_jobs_job j
-            WHERE j.state = 'running' AND j.leased_by = p.id ORDER BY j.leased_by, j.id LIMIT 1001) jobs) held
+            WHERE j.state = 'running' AND j.leased_by = p.id ORDER BY j.leased_by, j.id LIMIT 10001) jobs) held
  CROSS JOIN LATERAL (
        SELECT json_agg(json_build_object('id', id, 'task', task, 'store', store_id,
                                          'for_s', extract(epoch FROM now() - started_at))
