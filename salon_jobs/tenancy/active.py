@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, ClassVar, Final, Self, TypeVar
 
@@ -127,7 +127,7 @@ class ActiveContext(StatementGuard):
     def close(self) -> None:
         """Close the context, also for code that still carries it in a copy of the context variables."""
         self.is_open = False
-        if self in self.connection.execute_wrappers:
+        with suppress(ValueError):  # detached, perhaps at this moment, by another thread
             self.connection.execute_wrappers.remove(self)
         forget_closed()
 
@@ -229,7 +229,8 @@ def detach_contexts(connection: BaseDatabaseWrapper) -> list[ActiveContext]:
     """Take the open contexts off a connection that none of them holds, for ``attach`` to another one."""
     contexts = [wrapper for wrapper in connection.execute_wrappers if isinstance(wrapper, ActiveContext)]
     for context in contexts:
-        connection.execute_wrappers.remove(context)
+        with suppress(ValueError):  # another thread closed it at this moment
+            connection.execute_wrappers.remove(context)
     return contexts
 
 

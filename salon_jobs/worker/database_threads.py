@@ -39,19 +39,19 @@ class DatabaseThreads:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
-        self._free = 0
+        # Waiting or being done.
+        self._unfinished = 0
 
     def submit(self, work: Callable[[], None]) -> None:
         """Have a thread do the work as soon as one is free; it raises nothing."""
         with self._lock:
-            if self._free > 0:
-                self._free -= 1
-            elif len(self._threads) < self.most:
+            self._unfinished += 1
+            self._work.put(work)
+            if len(self._threads) < min(self._unfinished, self.most):
                 name = f"salon-jobs-database-{len(self._threads)}"
                 thread = threading.Thread(target=vitally(self._run), name=name, daemon=True)
-                self._threads.append(thread)
                 thread.start()
-        self._work.put(work)
+                self._threads.append(thread)
 
     def end(self, timeout_s: float) -> None:
         """End the threads after the work that waits, and wait that long for each."""
@@ -72,7 +72,7 @@ class DatabaseThreads:
                 del work
                 idle_since = time.monotonic()
                 with self._lock:
-                    self._free += self._work.empty()
+                    self._unfinished -= 1
         finally:
             connections.close_all()
 
@@ -120,14 +120,14 @@ class Turns(Executor):
             if not self._has_turn:
                 return None
             if self.keeps_thread:
-                self._calls.put((Future(), _nothing))
+                self._calls.put((Future(), lambda: None))
             self._left = Future()
             return self._left
 
     def cancel_query(self) -> None:
-        """Cancel the query that runs now, if one does; return when the server knows."""
+        """Cancel the query that runs now, if one does and the run has not ended; return when the server knows."""
         with self._cancelling:
-            raw: Any = None if self._connection is None else self._connection.connection
+            raw: Any = None if self._connection is None or self._is_ending else self._connection.connection
             if raw is None or raw.info.transaction_status != TransactionStatus.ACTIVE:
                 return
             self.is_cancelled = True
@@ -196,6 +196,3 @@ class Turns(Executor):
         else:
             tidy_connections()
             reset_sessions()
-
-
-def _nothing() -> None: ...

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from contextvars import Context
+from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -110,8 +110,9 @@ class AsyncLane:
 
     def interrupt_all(self) -> None:
         """Interrupt every run, each of which is given back without counting the attempt."""
-        for running in self.runs:
-            self.interrupt(running, Interrupted)
+        runs = [running for running in self._runs.copy().values() if self._cancel(running, Interrupted)]
+        for running in runs:  # once all coroutines are cancelled: this waits for the server
+            running.turns.cancel_query()
 
     def interrupt(self, running: RunningJob, kind: type[Interrupted]) -> bool:
         """Cancel a run's coroutine and its query; return False if it cannot be interrupted now.
@@ -119,22 +120,29 @@ class AsyncLane:
         Only a shutdown interrupts a second time.
         """
         assert isinstance(running, AwaitingRun)  # noqa: S101 - it is watched for this lane
+        if not self._cancel(running, kind):
+            return False
+        running.turns.cancel_query()
+        return True
+
+    def _cancel(self, running: AwaitingRun, kind: type[Interrupted]) -> bool:
         with self._ending:
             if running.is_over or (running.interrupted_by is not None and kind is not Interrupted):
                 return False
             running.interrupted_by = running.interrupted_by or kind
             if running.cancel_coroutine is not None:
                 running.cancel_coroutine()
-        running.turns.cancel_query()
         return True
 
     def cancel(self, job_id: int, lease: int) -> None:
         """If it runs here, let its handler see the cancellation, and interrupt it after the grace."""
         running = self._runs.get((job_id, lease))
-        if running is not None and not running.cancelled():
+        with self._ending:
+            if running is None or running.is_over or running.cancelled():
+                return
             running.cancel_at = time.monotonic() + deadlines.CANCEL_GRACE_S
             self._deadlines.watch(running, self.interrupt)
-            log_event(logging.INFO, events.JOB_CANCEL_NOTICED, **identify(running.job))
+        log_event(logging.INFO, events.JOB_CANCEL_NOTICED, **identify(running.job))
 
     def report_waits(self) -> None:
         """Log which run has waited for a database thread for seconds, and which have them, if any does."""
@@ -143,10 +151,9 @@ class AsyncLane:
         if not waiting or now < self._report_at:
             return
         self._report_at = now + _REPORT_EVERY_S
-        held = [(run.turns.has_since, run) for run in self._runs.copy().values() if run.turns.has_since is not None]
-        holders = ", ".join(
-            f"{run.task} {run.id} for {now - (since or now):.1f} s" for since, run in sorted(held, key=_first)
-        )
+        runs = self._runs.copy().values()
+        held = [(since, run.task, run.id) for run in runs if (since := run.turns.has_since) is not None]
+        holders = ", ".join(f"{task} {job_id} for {now - since:.1f} s" for since, task, job_id in sorted(held))
         first = min(waiting, key=lambda run: run.turns.waits_since or now)
         fields: dict[str, Any] = {"waiting": len(waiting), "threads": self._threads.most, "holders": holders}
         log_event(logging.WARNING, events.DATABASE_THREADS_BUSY, **identify(first.job), **fields)
@@ -167,20 +174,23 @@ class AsyncLane:
     async def _run(self, running: AwaitingRun) -> None:
         try:
             with observing(running.start_trace()) if is_observed() else nullcontext():
+                # For its end, which is of no store, nor of a system task, and has no current job.
+                around = copy_context()
                 self._deadlines.begin(running, self.interrupt, self._in_flight, running.slot)
-                outcome = await self._execute(running)
-                end_copy()
-                with self._ending:
-                    running.is_over = True
-                running.ended = time.monotonic()
-                self._deadlines.forget(running)
+                try:
+                    outcome = await self._execute(running)
+                finally:
+                    end_copy()
+                    with self._ending:
+                        running.is_over = True
+                    running.ended = time.monotonic()
+                    self._deadlines.forget(running)
                 if isinstance(outcome, Succeeded) and not size_of(running):
                     self._finisher.end(running, outcome)
                 else:
-                    await _on_thread(running.turns, self._finisher.end, running, outcome)
+                    await _on_thread(running.turns, around.run, self._finisher.end, running, outcome)
         except BaseException:  # its place would be missing from then on
             logger.exception("the end of job %s could not be written; it is given back", running.id)
-            self._deadlines.forget(running)
             self._jobs.forget([running.job])  # a sweep gives it back
         self._in_flight.clear(running.slot)
         del self._runs[running.id, running.job.lease]
@@ -197,7 +207,7 @@ class AsyncLane:
         current.running.set(running)
         try:
             if job_started.receivers:
-                await _on_thread(turns, job_started.send_robust, task, job=running)
+                await _on_thread(turns, copy_context().run, job_started.send_robust, task, job=running)
             if running.store_id is None:
                 become_system_task(task.name)
             else:
@@ -212,7 +222,7 @@ class AsyncLane:
             if running.interrupted_by is not None:
                 raise running.interrupted_by
             if turns.keeps_thread:
-                await _on_thread(turns, _refuse_open_transaction, running)
+                await _on_thread(turns, lambda: refuse_open_transaction(running.connection))
             if not running.finished:  # otherwise it returns its result too late
                 running.returned(value)
             return SUCCEEDED[False]
@@ -238,11 +248,3 @@ async def _on_thread(turns: Turns, function: Callable[..., R], *arguments: Any, 
     future: asyncio.Future[R] = asyncio.wrap_future(turns.submit(function, *arguments, **named))
     await until_done([future])
     return future.result()
-
-
-def _refuse_open_transaction(running: RunningJob) -> None:
-    refuse_open_transaction(running.connection)
-
-
-def _first(pair: tuple[Any, ...]) -> Any:
-    return pair[0]

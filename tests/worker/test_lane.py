@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 from uuid import UUID
 
 import pytest
 from asgiref.sync import sync_to_async
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 
 from project.salon.models import Customer
 from salon_jobs import current_store_id, tenant_context
+from salon_jobs.jobs import current
+from salon_jobs.jobs.current import RunningJob
+from salon_jobs.signals import job_finished, job_started
+from salon_jobs.tenancy.active import ActiveContext, detach_contexts
 from salon_jobs.worker import lane as lane_module
 from salon_jobs.worker.async_handlers import running_loop
+from salon_jobs.worker.database_threads import DatabaseThreads, Turns
 from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests import tasks
 from tests.e2e.worker_process import eventually
@@ -214,8 +222,10 @@ def test_a_job_that_waits_long_for_a_thread_says_who_has_it(
     assert record["holders"].startswith(f"test-async-store {first} for ")
 
 
-def test_a_stop_gives_back_all_that_wait(database: None, hooks: tasks.Hooks, process_id: int, settings: Any) -> None:
-    settings.SALON_JOBS = {**settings.SALON_JOBS, "SHUTDOWN_GRACE": 4}
+def test_a_stop_gives_back_all_that_wait(
+    database: None, hooks: tasks.Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("salon_jobs.worker.worker._FORCED_S", 10.0)
     count = 50
     begun = threading.Semaphore(0)
 
@@ -225,8 +235,113 @@ def test_a_stop_gives_back_all_that_wait(database: None, hooks: tasks.Hooks, pro
 
     hooks.coroutine = handler
     tasks.async_system.enqueue_many([tasks.async_system.call() for _ in range(count)])
-    with working(process_id):
+    with working(process_id) as worker:
         for _ in range(count):
             assert begun.acquire(timeout=20)
+        worker.stop()  # and again, which forces it
     rows = seen("SELECT state, attempts, leased_by, count(*) FROM salon_jobs_job GROUP BY 1, 2, 3")
     assert (rows, seen(ERRORS)) == ([("queued", 0, None, count)], [])
+
+
+def test_receivers_are_called_around_the_handler_and_inside_the_trace_of_the_run(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the end the run is over: it has no current job, its task may be of any store, and nothing can cancel it."""
+    traced = ContextVar("traced", default=False)
+    heard: list[tuple[Any, ...]] = []
+
+    @contextmanager
+    def observing(_: object) -> Generator[None]:
+        traced.set(True)
+        yield
+
+    async def handler(**_: object) -> None:
+        raise ValueError
+
+    def begin(job: RunningJob, **_: object) -> None:
+        heard.append(("started", current.running.get() is job, traced.get()))
+
+    def end(job: RunningJob, **_: object) -> None:
+        lane.cancel(job.id, job.job.lease)
+        with tenant_context(stores[0]):
+            heard.append(("finished", current.running.get(), traced.get(), job.cancelled()))
+
+    monkeypatch.setattr(lane_module, "is_observed", lambda: True)
+    monkeypatch.setattr(lane_module, "observing", observing)
+    hooks.coroutine = handler
+    job_started.connect(begin)
+    job_finished.connect(end)
+    try:
+        with running_coroutines(process_id) as (lane, _):
+            tasks.async_system.enqueue()
+            lane.start(claim(process_id))
+    finally:
+        job_started.disconnect(begin)
+        job_finished.disconnect(end)
+    assert heard == [("started", True, True), ("finished", None, True, False)]
+
+
+def test_a_stop_cancels_all_coroutines_before_it_waits_for_a_server(
+    database: None, hooks: tasks.Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = threading.Semaphore(0)
+    ended: list[None] = []
+
+    async def handler(**_: object) -> None:
+        begun.release()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(None)
+
+    def cancel_query(_: Turns) -> None:
+        eventually(lambda: len(ended) == 2)
+
+    monkeypatch.setattr(Turns, "cancel_query", cancel_query)
+    hooks.coroutine = handler
+    tasks.async_system.enqueue_many([tasks.async_system.call() for _ in range(2)])
+    with running_coroutines(process_id) as (lane, _):
+        lane.start(claim(process_id))
+        assert all(begun.acquire(timeout=10) for _ in range(2))
+        lane.interrupt_all()
+
+
+def test_an_interrupt_that_comes_too_late_cancels_no_query_of_the_end(database: None) -> None:
+    threads = DatabaseThreads(1)
+    turns = Turns(threads, "default", lambda _: None)
+
+    def wait() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_lock(2711)")
+
+    seen("SELECT pg_advisory_lock(2711)")
+    try:
+        assert turns.end() is None
+        ended = turns.submit(wait)
+        eventually(lambda: seen("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted") == [(1,)])
+        turns.cancel_query()
+    finally:
+        seen("SELECT pg_advisory_unlock(2711)")
+    assert ended.result(10) is None
+    threads.end(10)
+
+
+class _Detached(list[Any]):
+    """Wrappers of statements, off which another thread takes all between a look at them and what follows it."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[Any]:
+        found = self.copy()
+        self.clear()
+        return iter(found)
+
+
+def test_a_context_may_be_closed_while_it_is_detached(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = connections["default"]
+    context = ActiveContext(shared, 1)
+    monkeypatch.setattr(shared, "execute_wrappers", _Detached([context]))
+    assert detach_contexts(shared) == [context]
+    context.close()
+    assert not context.is_open
