@@ -14,6 +14,7 @@ from rich.console import Console
 
 from project.demo.processes import DemoFailed, Processes
 from project.demo.server import DemoDatabase, all_rows
+from project.demo.slow_api import allow_sockets
 from project.demo.steps import bootstrap, worker_environment
 from project.local.nats import NatsServer
 from project.local.ports import free_port
@@ -48,6 +49,7 @@ def create(database: DemoDatabase) -> None:
 
 def serve(console: Console, database: DemoDatabase) -> None:
     """Create a login, start every process as its role, prepare what there is to see, and wait for Ctrl-C."""
+    allow_sockets()
     password = secrets.token_urlsafe(12)
     address = f"127.0.0.1:{free_port()}"
     with (

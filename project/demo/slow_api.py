@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import threading
 from types import TracebackType
 from typing import Final, Self
 
 _BACKLOG: Final = 4096
+_FILES: Final = 10_000
 
 
 class SlowApi:
@@ -57,6 +59,14 @@ class SlowApi:
         finally:
             self.waiting -= 1
             writer.close()
+
+
+def allow_sockets() -> None:
+    """Let this process, and those that it starts, have thousands of sockets, as far as the hard limit allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY:
+        most = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
 
 
 async def ask(port: int) -> None:

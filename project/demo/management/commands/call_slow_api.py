@@ -10,7 +10,7 @@ from django.db import connections
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from project.demo.slow_api import SlowApi
+from project.demo.slow_api import SlowApi, allow_sockets
 from project.demo.tasks import ask_slow_api
 from salon_jobs.conf import settings as conf
 from salon_jobs.jobs import JobState
@@ -35,6 +35,7 @@ class Command(BaseCommand):
         columns = (SpinnerColumn(finished_text="✓"), TextColumn("{task.description}"), BarColumn(20))
         console = Console(highlight=False)
         held = 0
+        allow_sockets()
         with (
             SlowApi(options["seconds"]) as api,
             Progress(*columns, MofNCompleteColumn(), TimeElapsedColumn(), console=console) as progress,
