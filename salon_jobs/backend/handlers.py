@@ -202,8 +202,7 @@ class TaskHandler:
         return returned if inspect.isawaitable(returned) else _returned(returned, result)
 
     async def _awaited(self, call: TaskCall) -> Any:
-        begins_alone = current_job().attempt == 1 and not task_started.receivers
-        result = self._begin(call) if begins_alone else await sync_to_async(self._begin)(call)
+        result = await sync_to_async(self._begin)(call)
         return _returned(await self._call(call, result), result)
 
     def _begin(self, call: TaskCall) -> BackendResult:
