@@ -54,9 +54,8 @@ class RoleSpec:
     ``key`` is the field of ``conf.Roles`` and the key of ``ROLE_PASSWORDS``; ``variable`` is the environment variable
     of the password, and ``None`` means that the role cannot log in. ``owns_functions`` is for NOLOGIN owners of
     SECURITY DEFINER functions: they bypass RLS, or have policies where nobody may let them, and only the migrator may
-    become them. ``business_dml`` grants, by
-    default privileges, the rows of the tables that later migrations create (under RLS). ``settings`` apply to each of
-    the role's sessions.
+    become them. ``business_dml`` grants, by default privileges, the rows of the tables that later migrations create
+    (under RLS). ``settings`` apply to each of the role's sessions.
     """
 
     key: str

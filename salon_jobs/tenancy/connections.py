@@ -378,7 +378,8 @@ def _is_in_use(connection: BaseDatabaseWrapper) -> bool:
     if connection.connection is None:
         return False
     session = watched(connection.connection)
-    return not connection.autocommit or (session is not None and session.cursors.are_open)
+    changed = connection.autocommit is not connection.settings_dict["AUTOCOMMIT"]
+    return changed or (session is not None and session.cursors.are_open)
 
 
 def is_only_old(connection: BaseDatabaseWrapper) -> bool:

@@ -145,10 +145,6 @@ class Turns(Executor):
         connection = connections[self._alias]
         self._on_turn(connection)
         self._connection = connection
-        for context in self.contexts:
-            if context.is_open:
-                context.attach(connections[context.connection.alias])
-        self.contexts = []
         self._make(*self._calls.get())
         while self.keeps_thread:
             self._make(*self._calls.get())
@@ -167,6 +163,10 @@ class Turns(Executor):
         """Make one call, and see whether the run keeps the thread before anybody knows that it has ended."""
         if not future.set_running_or_notify_cancel():
             return
+        for context in self.contexts:
+            if context.is_open:
+                context.attach(connections[context.connection.alias])
+        self.contexts = []
         try:
             result = call()
         except BaseException as error:  # it belongs to the coroutine that awaits the call

@@ -20,6 +20,8 @@ from salon_jobs.jobs import current
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.signals import job_finished, job_started
 from salon_jobs.tenancy.active import ActiveContext, detach_contexts
+from salon_jobs.tenancy.connections import keeps_thread
+from salon_jobs.worker import database_threads
 from salon_jobs.worker import lane as lane_module
 from salon_jobs.worker.async_handlers import running_loop
 from salon_jobs.worker.database_threads import DatabaseThreads, Turns
@@ -122,6 +124,35 @@ def test_a_transaction_keeps_the_connection_while_others_use_the_rest(
     assert (seen(ERRORS), sorted(written())) == ([], ["a", "b", "c", "first"])
     [held] = set(backends["first"])
     assert held not in backends["second"]
+
+
+def test_a_run_that_keeps_its_thread_from_the_start_is_of_its_store(
+    run_on_thread: RunOnThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_threads, "keeps_thread", lambda: True)
+
+    async def handler(**_: object) -> None:
+        await sync_to_async(write)("kept")
+
+    run_on_thread(handler, tasks.async_store)
+    assert (seen(ERRORS), written()) == ([], ["kept"])
+
+
+def test_a_connection_configured_without_autocommit_keeps_no_thread_between_its_transactions(
+    database: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = connections["default"]
+    shared.ensure_connection()
+    monkeypatch.setitem(shared.settings_dict, "AUTOCOMMIT", False)
+    shared.set_autocommit(False)
+    try:
+        assert not keeps_thread()
+        shared.cursor().execute("SELECT 1")
+        assert keeps_thread()
+        shared.rollback()
+    finally:
+        shared.set_autocommit(True)
+    assert keeps_thread()
 
 
 def test_a_transaction_that_is_left_open_is_rolled_back_and_fails_the_job(run_on_thread: RunOnThread) -> None:
