@@ -107,7 +107,7 @@ SIZES: Final = {
         wait_s=1.0,
         async_jobs=4_000,
         async_at_once=1_000,
-        idle_jobs=20_000,
+        idle_jobs=10_000,
         idle_at_once=5_000,
     ),
     "quick": Sizes(
@@ -140,8 +140,8 @@ SIZES: Final = {
         wait_s=1.0,
         async_jobs=2_000,
         async_at_once=500,
-        idle_jobs=10_000,
-        idle_at_once=5_000,
+        idle_jobs=6_000,
+        idle_at_once=2_000,
     ),
     "smoke": Sizes(
         rounds=1,

@@ -22,8 +22,13 @@ from rows.models import Row
 _WAIT_S = float(os.environ["WAIT_S"])
 
 app = Celery("waiting", broker=os.environ["DATABASE_URL"])
+# All by their old names: the first has no other, and Celery refuses to mix both kinds.
 app.conf.update(
-    task_ignore_result=True, task_acks_late=True, worker_prefetch_multiplier=1, broker_connection_retry_on_startup=True
+    CELERY_DB_REUSE_MAX=1_000_000,
+    CELERY_IGNORE_RESULT=True,
+    CELERY_ACKS_LATE=True,
+    CELERYD_PREFETCH_MULTIPLIER=1,
+    BROKER_CONNECTION_RETRY_ON_STARTUP=True,
 )
 
 
