@@ -167,6 +167,8 @@ def _run_for_ever(loop: asyncio.AbstractEventLoop) -> None:
 def stop_copied_loop() -> None:
     """Stop the loop in a copy of the process that a coroutine forked, after which the copy ends."""
     if _loop is not None and threading.current_thread().name == _LOOP:
+        for step in getattr(_loop, "_ready", ()):  # of other jobs, which go on in the worker alone
+            step.cancel()
         _loop.stop()
 
 

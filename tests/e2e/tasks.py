@@ -208,8 +208,17 @@ def fork_and_stay(pid: str) -> None:
 
 @task(name="e2e-fork-in-coroutine")
 async def fork_in_coroutine(pid: str) -> None:
-    """Go on twice, in a coroutine."""
-    if copy := os.fork():
+    """Go on twice, in a coroutine, while another one is about to go on."""
+
+    async def fork() -> int:
+        return os.fork()
+
+    async def go_on() -> None:
+        with Path(f"{pid}-others").open("a") as others:
+            others.write(f"{os.getpid()} ")
+
+    copy, _ = await asyncio.gather(fork(), go_on())
+    if copy:
         status = os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])
         Path(pid).write_text(f"{copy} {status}")
 

@@ -49,6 +49,7 @@ def test_a_coroutine_that_goes_on_in_a_copy_is_one_run(stores: list[UUID], tmp_p
         worker.wait_for("job_succeeded", job_id=tasks.nothing.enqueue().id)
         copy, ended = map(int, pid.read_text().split())
         assert (gone(copy), ended) == (True, 0)
+        assert len(Path(f"{pid}-others").read_text().split()) == 1, "what was about to run goes on in the worker alone"
         assert worker.end() == 0
         assert len(worker.logged("job_succeeded")) == 2
 
