@@ -1,4 +1,4 @@
-"""Progress that handlers report: kept in memory, and written once a second, on a connection of its own."""
+"""Progress that handlers report: kept in memory, and written once a second by the thread that claims."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import time
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
-
-from django.db import Error, connections
 
 from salon_jobs.core.error_report import shown_message
 from salon_jobs.core.errors import OptionInvalid
@@ -32,44 +30,44 @@ class Progress:
 
 
 class ProgressWriter:
-    """Writer of the progress of this process's runs, on a thread that lives as long as there are any. Thread-safe."""
+    """Writer of the progress of this process's runs. ``note`` is thread-safe; a worker's claiming thread flushes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._new: dict[RunningJob, tuple[int, int | None, str]] = {}
         self._shown: set[RunningJob] = set()
-        self._works = False
+        self._flushed = float("-inf")
 
     def note(self, running: RunningJob, done: int, total: int | None, text: str) -> None:
         """Have this written within a second, unless something newer is; only in a worker. Raises OptionInvalid."""
         for number in (done, 0 if total is None else total):
             if not (isinstance(number, int) and 0 <= number < 2**63):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise OptionInvalid(f"progress takes whole numbers from zero, not {shown(number)}")
-        if not running.resets_session:
-            return
-        with self._lock:
-            self._new[running] = (done, total, str(text))
-            if not self._works:
-                self._works = True
-                threading.Thread(target=self._work, args=(running.leases.using,), daemon=True).start()
+        if running.resets_session:
+            with self._lock:
+                self._new[running] = (done, total, str(text))
 
-    def _work(self, using: str) -> None:
+    def flush_when_due(self, *, using: str) -> None:
+        """Flush if the last flush was a second ago. Raises database errors, but keeps what was not written."""
+        if (self._new or self._shown) and time.monotonic() - self._flushed >= _EVERY_S:
+            self.flush(using=using)
+
+    def flush(self, *, using: str) -> None:
+        """Write what is new, and delete that of runs that have ended. Worker role. Raises database errors."""
+        self._flushed = time.monotonic()
+        with self._lock:
+            new, self._new = self._new, {}
+        new = {run: said for run, said in new.items() if run.ended is None}
+        ended = [run for run in self._shown if run.ended is not None]
+        if not (new or ended):
+            return
         try:
-            while True:
-                with self._lock:
-                    new, self._new = self._new, {}
-                    ended = [run for run in self._shown if run.ended is not None]
-                    self._shown = self._shown.difference(ended).union(new)
-                    if not (self._shown or ended):
-                        self._works = False
-                        return
-                try:
-                    self._write(new, ended, using)
-                except Error:  # an outage, which other threads log; what is left behind is pruned
-                    connections[using].close()
-                time.sleep(_EVERY_S)
-        finally:
-            connections.close_all()
+            self._write(new, ended, using)
+        except BaseException:
+            with self._lock:
+                self._new = new | self._new
+            raise
+        self._shown = self._shown.difference(ended).union(new)
 
     @staticmethod
     def _write(new: dict[RunningJob, tuple[int, int | None, str]], ended: list[RunningJob], using: str) -> None:

@@ -18,7 +18,7 @@ from salon_jobs.core.errors import NotReady
 from salon_jobs.core.events import log_event
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.db.notify import MORE, SECOND_POLL
-from salon_jobs.jobs import enqueue, registry
+from salon_jobs.jobs import enqueue, progress, registry
 from salon_jobs.jobs.answers import AWAITED, awaited
 from salon_jobs.jobs.leases import Leases
 from salon_jobs.jobs.statistics import ended_runs
@@ -241,6 +241,7 @@ class Worker(Loop):
             self._give_back_unknown()
             self._swept = time.monotonic()
         ended_runs.flush_when_due(using=self.using)
+        progress.writer.flush_when_due(using=self.using)
         if not self._left():
             self._hand_over()
             return 0.0
@@ -291,6 +292,7 @@ class Worker(Loop):
         # Jobs that did not end, and claims with a lost answer.
         self._attempt_twice(lambda: self._give_back(self._leases.other_leases(()), "shutdown"))
         self._attempt_twice(lambda: ended_runs.flush(using=self.using))
+        self._attempt_twice(lambda: progress.writer.flush(using=self.using))
         return is_clean
 
     def report(self) -> dict[str, Any]:

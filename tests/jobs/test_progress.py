@@ -78,7 +78,8 @@ def test_progress_is_seen_while_the_job_runs_and_gone_with_its_end(
         change("UPDATE salon_jobs_job_progress SET lease = lease - 1")
         looked.set()
         eventually(lambda: seen(ROWS) == [])
-    eventually(lambda: not progress.writer._works)
+    assert not progress.writer._new
+    assert not progress.writer._shown
 
 
 def test_what_a_dead_process_left_is_pruned(process_id: int, hooks: Hooks) -> None:
