@@ -60,13 +60,12 @@ class InFlightTable:
 
     def shown(self) -> list[InFlightRun]:
         """Return what is running now, or was running when the process died."""
-        runs: list[InFlightRun] = []
-        for slot in range(self._slots):
-            at = slot * _SLOT
-            (job_id,) = _ID.unpack_from(self._memory, at)
-            if job_id:
-                runs.append(InFlightRun(slot, job_id, *_REST.unpack_from(self._memory, at + 8)))
-        return runs
+        ids = memoryview(self._memory)[: self.size(self._slots)].cast("q")[:: _SLOT // _ID.size]
+        return [
+            InFlightRun(slot, job_id, *_REST.unpack_from(self._memory, slot * _SLOT + _ID.size))
+            for slot, job_id in enumerate(ids)
+            if job_id
+        ]
 
 
 class IdleTable:

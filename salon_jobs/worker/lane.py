@@ -40,6 +40,7 @@ R = TypeVar("R")
 # A run that waits longer for a thread is reported, with those that have them, and so often at most.
 _LONG_WAIT_S: Final = 5.0
 _REPORT_EVERY_S: Final = 30.0
+_LOOK_EVERY_S: Final = 1.0
 
 
 class AwaitingRun(RunningJob):
@@ -147,8 +148,11 @@ class AsyncLane:
     def report_waits(self) -> None:
         """Log which run has waited for a database thread for seconds, and which have them, if any does."""
         now = time.monotonic()
+        if now < self._report_at:
+            return
+        self._report_at = now + _LOOK_EVERY_S
         waiting = [run for run in self._runs.copy().values() if now - (run.turns.waits_since or now) > _LONG_WAIT_S]
-        if not waiting or now < self._report_at:
+        if not waiting:
             return
         self._report_at = now + _REPORT_EVERY_S
         runs = self._runs.copy().values()

@@ -45,7 +45,7 @@ _NAMED = 5
 # follows the interrupt.
 _LEAVE_S = 1.5
 _ROOM_S = 0.2
-_GATHER_S = 0.01
+_GATHER_S = 0.03
 # How often a worker whose heartbeat is late asks whether it has come.
 _HEARTBEAT_LATE_S = 0.05
 # How often a worker without due jobs, and a busy one, looks for jobs whose task it could import.
@@ -99,8 +99,8 @@ class _Lane:
     claimer: Claimer
     room: Callable[[], int]
     put: Callable[[list[ClaimedJob]], object]
-    # The same as ``room`` at a glance, at the end of each job.
-    has_room: Callable[[], object]
+    # Whether a job that ended has just made room, at a glance.
+    has_room: Callable[[], bool]
     # How long places that become free one by one are gathered for one claim.
     gather_s: float
     last: Claim = _NOTHING
@@ -181,7 +181,7 @@ class Worker(Loop):
         )
         of_coroutines = new_claimer(tasks=partial(registry.task_names, is_async=True))
         places = self._coroutines
-        self._async_lane = _Lane(of_coroutines, lambda: places.room, places.start, lambda: places.room, _GATHER_S)
+        self._async_lane = _Lane(of_coroutines, lambda: places.room, places.start, lambda: places.room == 1, _GATHER_S)
         self._cancellations = Cancellations(leases, self._jobs, (*self._runners, self._coroutines))
 
     def notify(self, payload: str = "") -> None:

@@ -121,6 +121,7 @@ def test_unique_indexes_of_stores_rows_are_led_by_the_store(database: None) -> N
     # aggregates and no results.
     assert others == {
         "salon_jobs_job_public_id",
+        "salon_jobs_job_progress_pkey",
         "salon_jobs_job_result_pkey",
         "salon_jobs_job_result_public_id_key",
         "salon_jobs_job_waiting_key",
