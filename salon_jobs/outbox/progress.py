@@ -18,7 +18,7 @@ from salon_jobs.outbox.marker import Marker
 _EVERY_S: Final = 10.0
 
 
-class Progress:
+class RelayProgress:
     """What has been published since the last log, and what waits as of then."""
 
     def __init__(self, marker: Marker) -> None:

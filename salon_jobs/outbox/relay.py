@@ -24,7 +24,7 @@ from salon_jobs.outbox.destination_worker import DestinationWorker
 from salon_jobs.outbox.failures import write_failures
 from salon_jobs.outbox.marker import Marker, MessagePruner
 from salon_jobs.outbox.partitions import Ownership
-from salon_jobs.outbox.progress import Progress
+from salon_jobs.outbox.progress import RelayProgress
 from salon_jobs.outbox.publishers import Publishers
 from salon_jobs.outbox.queries import Blocked, Gate, PageRequest
 from salon_jobs.process.heartbeat import Heartbeat, delete_row
@@ -90,7 +90,7 @@ class Relay(Loop):
         self._marker = Marker(self.wake, using=using)
         self._listener = Listener(emit.CHANNEL, self._hear, using=using)
         self._pruner = MessagePruner(using=using)
-        self._progress = Progress(self._marker)
+        self._progress = RelayProgress(self._marker)
 
     def stop(self) -> None:
         """Stop after the batches being published; a second call forces it."""

@@ -394,7 +394,7 @@ def test_waiting_workers_are_woken_when_more_jobs_may_start(
     job_id = add(queue="night")
     [(number,)] = seen("SELECT id FROM salon_jobs_limit")
     with psycopg.connect(url_for("app"), autocommit=True) as worker:
-        worker.execute(f"LISTEN {enqueue.wake_ups.channel}")
+        worker.execute(f"LISTEN {enqueue.wake_ups.channel}".encode())
         enqueue.wake_ups.reset()
         selected = {"index": "0", "select_across": "0", "_selected_action": [job_id if page == JOBS else number]}
         assert client.post(page.format(number), {**selected, **form}).status_code == 302

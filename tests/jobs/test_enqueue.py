@@ -248,7 +248,7 @@ def heard(database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[psycopg.C
     enqueue.wake_ups.reset()
     monkeypatch.setattr(WakeUps, "news", lambda _: "")
     with psycopg.connect(url_for("app"), autocommit=True) as other:
-        other.execute(f"LISTEN {enqueue.wake_ups.channel}")
+        other.execute(f"LISTEN {enqueue.wake_ups.channel}".encode())
         yield other
 
 

@@ -128,7 +128,7 @@ def test_a_process_that_finds_a_backlog_wakes_those_that_left_it_the_wake_up(
     monkeypatch.setattr(WakeUps, "news", lambda _: news)
     monkeypatch.setattr(worker_module, "SECOND_POLL", timedelta(minutes=1))  # however slow the machine is
     with psycopg.connect(url_for("app"), autocommit=True) as other:
-        other.execute(f"LISTEN {enqueue.wake_ups.channel}")
+        other.execute(f"LISTEN {enqueue.wake_ups.channel}".encode())
         with working(process_id, idle=ours):
             eventually(lambda: others.another_answers)  # it listens, and has no claim before it
             tasks.system.enqueue_many([tasks.system.call() for _ in range(5)])
