@@ -91,6 +91,7 @@ EACH = {
     "cron_missed": WARNING,
     "catalogue_drift": WARNING,
     "connections_short": WARNING,
+    "database_threads_busy": WARNING,
     "role_noticed": WARNING,
 }
 ALL = REPORTED | ROUTINE | ONCE | EACH

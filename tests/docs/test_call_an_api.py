@@ -92,7 +92,7 @@ def shop(api: type[Api], database: None, tmp_path: Path, monkeypatch: pytest.Mon
     module.blocking_client().close()
     for name in [name for name in sys.modules if name.partition(".")[0] == "shop"]:
         del sys.modules[name]
-    for name in ("fetch-rate", "charge-card", "fetch-catalogue"):
+    for name in ("fetch-rate", "charge-order", "fetch-catalogue"):
         registry.unregister(name)
 
 
@@ -133,7 +133,7 @@ def test_each_answer_ends_the_run_as_the_table_says(shop: Any, api: type[Api]) -
 
 def test_a_payment_is_named_alike_at_each_attempt(shop: Any, api: type[Api]) -> None:
     api.answers[:] = [(500, {}), (429, {})]
-    shop.charge_card.enqueue(order_id=7, amount=500)
+    shop.charge_order.enqueue(order_id=7, amount=500)
     hour = timedelta(hours=1)
     runs = [run for n in range(3) for run in drain_jobs(now=datetime.now(UTC) + n * hour, raise_errors=False)]
     assert [type(run.outcome) for run in runs] == [Errored, Snoozed, Succeeded]

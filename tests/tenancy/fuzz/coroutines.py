@@ -34,20 +34,20 @@ def run(statements: int, *, seed: int, at_once: int, stores: int, threads: int) 
     chance = random.Random(seed)
 
     async def handler(store_id: UUID, number: int) -> None:
-        await Visit(witness, ids, seed + number).visit(store_id)
+        if not witness.is_done:
+            await Visit(witness, ids, seed + number).visit(store_id)
 
     tasks.hooks.coroutine = handler
-    process_id = another_process()
     try:
         number = 0
         while not witness.is_done:
             calls = []
-            for _ in range(3 * at_once):
+            for _ in range(at_once):
                 number += 1
                 calls.append(tasks.async_store.call(store_id=chance.choice(ids), number=number))
             tasks.async_store.using(max_attempts=1).enqueue_many(calls)
             options = WorkerOptions(concurrency=threads, async_concurrency=at_once, burst=True)
-            if not Worker(process_id, options, using=WORKER).run():
+            if not Worker(another_process(), options, using=WORKER).run():
                 witness.surprises.append("the worker did not end in time")
     finally:
         tasks.hooks.reset()
