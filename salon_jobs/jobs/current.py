@@ -92,8 +92,6 @@ class RunningJob:
     times_out_at: float | None = field(default=None, init=False)
     cancel_at: float | None = field(default=None, init=False)
     on_extended: Callable[[float], None] | None = field(default=None, init=False)
-    # Cancels the coroutine of an async handler, from any thread; None while there is none.
-    cancel_coroutine: Callable[[], object] | None = field(default=None, init=False)
     # What the handler returned, if it is to be kept.
     result: KeptResult | None = field(default=None, init=False)
     # The result passed to ``finish``.

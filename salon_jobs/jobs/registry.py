@@ -184,6 +184,11 @@ def task_names(*, is_async: bool | None = None) -> list[str]:
     return sorted(name for name, declared in _declarations.items() if is_async is None or declared.is_async is is_async)
 
 
+def has_coroutines() -> bool:
+    """Return whether any registered task has an async handler. Asked at every claim, so it builds no list."""
+    return any(declared.is_async for declared in _declarations.values())
+
+
 def queue_names() -> set[str]:
     """Return the queues of the registered tasks; ``using`` can name others."""
     return {task.options.queue for task in _declarations.values()}

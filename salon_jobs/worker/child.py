@@ -117,7 +117,7 @@ class _Child:
         ).start()
         # Imported objects stay, so the garbage collector need not traverse them again (80,000 objects, 43 ms).
         gc.freeze()
-        if registry.task_names(is_async=True):
+        if registry.has_coroutines():
             # Hundreds of runs that wait are no garbage; looking for it every 700 objects took half of the time.
             gc.set_threshold(max(gc.get_threshold()[0], 100 * options.async_concurrency), *gc.get_threshold()[1:])
         with vital():

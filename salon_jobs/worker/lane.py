@@ -49,6 +49,8 @@ class AwaitingRun(RunningJob):
     turns: Turns
     slot: int
     is_over = False
+    # Cancels the coroutine, from any thread; None until there is one.
+    cancel_coroutine: Callable[[], object] | None = None
     # The loop keeps tasks by weak references only.
     awaited: asyncio.Task[None]
 

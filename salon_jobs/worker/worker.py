@@ -80,7 +80,7 @@ class WorkerOptions:
     @property
     def threads(self) -> int:
         """How many threads of a process may hold a connection."""
-        coroutines = self.concurrency if registry.task_names(is_async=True) else 0
+        coroutines = self.concurrency if registry.has_coroutines() else 0
         return self.concurrency + coroutines + OTHER_THREADS
 
     @property
@@ -331,7 +331,7 @@ class Worker(Loop):
 
     def _claim(self, *, scans_again: bool = False) -> None:
         """Claim for each lane that has room, and note which have none, or a backlog."""
-        self._has_coroutines = bool(registry.task_names(is_async=True))
+        self._has_coroutines = registry.has_coroutines()
         asked, had_backlog = time.monotonic(), self._last_claim.again_in_s == 0
         before, self._hungry = self._hungry, []
         for lane in self._lanes:

@@ -26,7 +26,7 @@ OPTIONS = WorkerOptions(concurrency=1)
 @pytest.fixture(autouse=True)
 def no_coroutines(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the tests' own async handlers, which need threads as well."""
-    monkeypatch.setattr(registry, "task_names", lambda *, is_async=None: [] if is_async else ["test-system"])
+    monkeypatch.setattr(registry, "has_coroutines", lambda: False)
 
 
 @pytest.fixture(scope="module")
@@ -119,5 +119,5 @@ def test_behind_a_pooler_nothing_bounds_it(plain: None, settings: Any) -> None:
 
 def test_async_handlers_need_as_many_threads_again_however_many_run(monkeypatch: pytest.MonkeyPatch) -> None:
     before = connections_of(1, WorkerOptions(concurrency=8))
-    monkeypatch.setattr(registry, "task_names", lambda *, is_async=None: ["test-async-system"])
+    monkeypatch.setattr(registry, "has_coroutines", lambda: True)
     assert {connections_of(1, WorkerOptions(concurrency=8, async_concurrency=n)) for n in (1, 1000)} == {before + 8}

@@ -106,7 +106,7 @@ class Command(ServiceCommand):
             return Supervisor(heartbeat, command, worker_options, processes=processes, embedded=embedded)
 
         tasks, at_once = len(registry.task_names()), worker_options.concurrency
-        coroutines = worker_options.async_concurrency if registry.task_names(is_async=True) else 0
+        coroutines = worker_options.async_concurrency if registry.has_coroutines() else 0
         also_at_once: dict[str, Any] = {"async_concurrency": coroutines} if coroutines else {}
         connections = connections_of(processes, worker_options)
         # Children load what this process has loaded, so each is as large until it runs a job.
