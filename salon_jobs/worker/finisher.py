@@ -160,6 +160,11 @@ class Finisher(Loop):
                 return
         self._forget([run.job for run in running.runs])
 
+    def hurry(self) -> None:
+        """Write at once if somebody has just begun to wait for one of the ends."""
+        if self._ended and awaited.holds(run.id for run in self._ended.copy()):
+            self._is_awaited.set()
+
     def poll(self) -> float:
         if self._ended:
             if self._urgent.wait(_LOG_EVERY_S):

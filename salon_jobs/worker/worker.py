@@ -191,6 +191,7 @@ class Worker(Loop):
         """
         if payload.startswith(AWAITED):
             awaited.remember(payload)
+            self.finisher.hurry()
             return
         if payload == enqueue.CANCEL:
             self._cancellations.notify()

@@ -17,7 +17,7 @@ import pytest
 
 from tests.interpreter import ROOT
 
-_PATIENCE_S = 120.0
+_PATIENCE_S = 300.0
 
 
 class Served:

@@ -19,9 +19,10 @@ from django.db import connections, transaction
 from salon_jobs import Discard, current_job, tenant_context
 from salon_jobs.backend import await_result, wait
 from salon_jobs.core.errors import JobCancelled, JobDoesNotExist, JobFailed, OptionInvalid, WaitRefused, WaitTimedOut
-from salon_jobs.core.records import EnqueueAction
+from salon_jobs.core.records import EnqueueAction, JobState
 from salon_jobs.jobs import JobHandle, answers
 from salon_jobs.jobs.answers import AwaitedJobs, awaited
+from salon_jobs.worker import finisher
 from tests import tasks
 from tests.backend import calls
 from tests.e2e.worker_process import eventually
@@ -99,12 +100,26 @@ def test_ends_of_all_kinds_wake_threads_and_coroutines_by_one_connection(
         ended = await asyncio.gather(*waits, return_exceptions=True)
         return [(type(end), str(end)) if isinstance(end, Exception) else end for end in ended]
 
-    with working(process_id, 5), ThreadPoolExecutor(5) as threads:
+    with working(process_id, 5) as worker, ThreadPoolExecutor(5) as threads:
+        eventually(lambda: worker.facts()["listening"] is True)
         waits = [threads.submit(on_a_thread, handle) for handle in handles]
         assert asyncio.run(closing(await_all())) == ends
         assert [each.result() for each in waits] == ends
         assert len(seen(LISTENERS)) == 1
     assert not awaited.until
+
+
+def test_an_end_that_waits_to_be_written_with_others_is_written_once_somebody_waits_for_it(
+    process_id: int, hooks: Hooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finisher, "_GATHER_S", 60.0)
+    hooks.system = lambda **_: 7
+    handle = tasks.kept_result.enqueue()
+    with working(process_id) as worker:
+        eventually(lambda: worker.facts()["listening"] is True)
+        eventually(worker.finisher.unwritten_ids)
+        assert handle.refresh().state is JobState.RUNNING
+        assert handle.wait(20) == 7
 
 
 @pytest.mark.parametrize("listens", [True, False])
@@ -185,7 +200,8 @@ def test_a_fork_listens_anew(process_id: int, hooks: Hooks) -> None:
         return note
 
     hooks.system = when_awaited
-    with working(process_id), ThreadPoolExecutor(1) as threads:
+    with working(process_id) as worker, ThreadPoolExecutor(1) as threads:
+        eventually(lambda: worker.facts()["listening"] is True)
         first = threads.submit(on_a_thread, tasks.kept_result.enqueue(note="before"))
         eventually(lambda: answers._waiters._listener is not None and answers._waiters._listener.listening)
         if not (child := os.fork()):
