@@ -363,14 +363,10 @@ def tidy_connections(*, after_idling: bool = False) -> bool:
     return bool(found)
 
 
-def keeps_thread() -> bool:
-    """Return whether a connection of this thread is in the middle of something: a transaction, a context that holds it,
-    or a server-side cursor. Whoever began that needs the same connection again.
+def is_in_use(connection: BaseDatabaseWrapper) -> bool:
+    """Return whether a connection is in the middle of something: a transaction, a context that holds it, or a
+    server-side cursor. Whoever began that needs the same connection, and so the same thread, again.
     """
-    return any(map(_is_in_use, connections.all(initialized_only=True)))
-
-
-def _is_in_use(connection: BaseDatabaseWrapper) -> bool:
     if connection.in_atomic_block or in_transaction(connection):
         return True
     if any(isinstance(wrapper, ActiveContext) and wrapper.holds for wrapper in connection.execute_wrappers):

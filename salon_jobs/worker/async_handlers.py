@@ -83,8 +83,15 @@ async def until_done(tasks: Collection[asyncio.Future[Any]]) -> None:
     """Wait for tasks, even if cancelled: a handler can cancel all tasks of the loop while its own are still working."""
     for task in tasks:
         while not task.done():
-            with suppress(BaseException):  # its own, which its result raises, or our cancellation
-                await asyncio.shield(task)
+            waiter: asyncio.Future[None] = task.get_loop().create_future()
+            task.add_done_callback(partial(_wake, waiter))
+            with suppress(asyncio.CancelledError):  # ours
+                await waiter
+
+
+def _wake(waiter: asyncio.Future[None], _: object) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 class _WaitingThread(Executor):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from functools import partial
 from queue import SimpleQueue
@@ -21,7 +21,7 @@ from salon_jobs.tenancy.active import ActiveContext, detach_contexts
 from salon_jobs.tenancy.connections import (
     drop_connections,
     finish_resets,
-    keeps_thread,
+    is_in_use,
     remember_connections,
     reset_sessions,
     tidy_connections,
@@ -93,6 +93,8 @@ class Turns(Executor):
         # Held until the server knows of a cancel request: it hits no later turn.
         self._cancelling = threading.Lock()
         self._connection: BaseDatabaseWrapper | None = None
+        # Those of the thread, after the latest call.
+        self._connections: Sequence[BaseDatabaseWrapper] = ()
         #: open contexts of the run that hold no connection
         self.contexts: list[ActiveContext] = []
         #: whether a thread waits for the next call of this run alone
@@ -181,14 +183,15 @@ class Turns(Executor):
 
     def _look(self) -> None:
         """Keep the thread if the run needs it again."""
-        in_use = keeps_thread()
+        self._connections = connections.all(initialized_only=True)
+        in_use = any(map(is_in_use, self._connections))
         with self._lock:
             self.keeps_thread = in_use and not self._is_ending
 
     def _leave(self) -> None:
         """Leave the thread's connections as the next run may find them, whatever this one did."""
         if not self._is_ending:
-            for connection in connections.all(initialized_only=True):
+            for connection in self._connections:
                 self.contexts += detach_contexts(connection)
         if self.is_cancelled:
             self.is_cancelled = False

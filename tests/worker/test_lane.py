@@ -20,7 +20,7 @@ from salon_jobs.jobs import current
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.signals import job_finished, job_started
 from salon_jobs.tenancy.active import ActiveContext, detach_contexts
-from salon_jobs.tenancy.connections import keeps_thread
+from salon_jobs.tenancy.connections import is_in_use
 from salon_jobs.worker import database_threads
 from salon_jobs.worker import lane as lane_module
 from salon_jobs.worker.async_handlers import running_loop
@@ -129,7 +129,7 @@ def test_a_transaction_keeps_the_connection_while_others_use_the_rest(
 def test_a_run_that_keeps_its_thread_from_the_start_is_of_its_store(
     run_on_thread: RunOnThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database_threads, "keeps_thread", lambda: True)
+    monkeypatch.setattr(database_threads, "is_in_use", lambda _: True)
 
     async def handler(**_: object) -> None:
         await sync_to_async(write)("kept")
@@ -146,13 +146,13 @@ def test_a_connection_configured_without_autocommit_keeps_no_thread_between_its_
     monkeypatch.setitem(shared.settings_dict, "AUTOCOMMIT", False)
     shared.set_autocommit(False)
     try:
-        assert not keeps_thread()
+        assert not is_in_use(shared)
         shared.cursor().execute("SELECT 1")
-        assert keeps_thread()
+        assert is_in_use(shared)
         shared.rollback()
     finally:
         shared.set_autocommit(True)
-    assert keeps_thread()
+    assert is_in_use(shared)
 
 
 def test_a_transaction_that_is_left_open_is_rolled_back_and_fails_the_job(run_on_thread: RunOnThread) -> None:
