@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from salon_jobs.outbox.emit import aemit as aemit
     from salon_jobs.outbox.emit import emit as emit
     from salon_jobs.outbox.emit import emit_many as emit_many
-    from salon_jobs.schedule.entries import cron as cron
+    from salon_jobs.schedules.entries import cron as cron
     from salon_jobs.tenancy.active import current_store_id as current_store_id
     from salon_jobs.tenancy.context import tenant_context as tenant_context
 else:
@@ -45,7 +45,7 @@ else:
             "aemit": "outbox.emit",
             "emit": "outbox.emit",
             "emit_many": "outbox.emit",
-            "cron": "schedule.entries",
+            "cron": "schedules.entries",
             "current_store_id": "tenancy.active",
             "tenant_context": "tenancy.context",
         },

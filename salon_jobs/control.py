@@ -16,4 +16,4 @@ from salon_jobs.outbox.control import resume_destination as resume_destination
 from salon_jobs.outbox.control import retry_messages as retry_messages
 from salon_jobs.outbox.control import skip_messages as skip_messages
 from salon_jobs.outbox.control import unpark as unpark
-from salon_jobs.schedule.scheduler import run_cron_entry as run_cron_entry
+from salon_jobs.schedules.scheduler import run_cron_entry as run_cron_entry

@@ -19,7 +19,7 @@ from salon_jobs.jobs import control as jobs
 from salon_jobs.jobs import limits
 from salon_jobs.models import BlockedAggregate, CronEntryState, DestinationState, InboxMessage, Job, Limit, Message
 from salon_jobs.outbox import control as messages
-from salon_jobs.schedule.scheduler import run_cron_entry
+from salon_jobs.schedules.scheduler import run_cron_entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from salon_jobs import current_job
 from salon_jobs.core.error_report import report
 from salon_jobs.core.outcomes import Succeeded
 from salon_jobs.jobs import Task
-from salon_jobs.schedule.scheduler import Scheduler
+from salon_jobs.schedules.scheduler import Scheduler
 from tests import tasks
 from tests.conftest import manage
 from tests.e2e import tasks as e2e_tasks

@@ -17,7 +17,7 @@ from django.db import connections, transaction
 from salon_jobs import Backoff, control, emit, enqueue_job, task
 from salon_jobs.core.errors import SalonJobsError
 from salon_jobs.jobs.registry import unregister
-from salon_jobs.schedule.cron import CronExpression
+from salon_jobs.schedules.cron import CronExpression
 from tests import tasks
 from tests.support import store_id_of
 

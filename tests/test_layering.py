@@ -29,7 +29,7 @@ LAYERS = (
     "brokers",
     "jobs",
     "process",
-    "schedule",
+    "schedules",
     "outbox",
     "inbox",
     "worker",
@@ -51,16 +51,16 @@ LAYERS = (
 # What a folder must not reach, not even through a third module.
 NEVER_REACHES = {
     "core": {"django", "psycopg"},
-    "outbox": {"jobs", "worker", "schedule", "inbox"},
-    "brokers": {"jobs", "worker", "schedule", "outbox", "inbox"},
+    "outbox": {"jobs", "worker", "schedules", "inbox"},
+    "brokers": {"jobs", "worker", "schedules", "outbox", "inbox"},
     "jobs": {"outbox", "inbox", "worker", "process", "brokers"},
-    "process": {"jobs", "worker", "schedule", "outbox", "inbox"},
+    "process": {"jobs", "worker", "schedules", "outbox", "inbox"},
     "backend": {"worker", "process", "admin"},
 }
 OWNERS = {
     "sentry_sdk": {"salon_jobs.integrations.sentry"},
     "opentelemetry": {"salon_jobs.integrations.opentelemetry"},
-    "croniter": {"salon_jobs.schedule.cron"},
+    "croniter": {"salon_jobs.schedules.cron"},
     "rest_framework": {"salon_jobs.integrations.rest_framework"},
     "health_check": {"salon_jobs.integrations.health_check"},
     "prometheus_client": {"salon_jobs.process.exposition"},

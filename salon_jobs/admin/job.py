@@ -40,7 +40,7 @@ from salon_jobs.dashboard.labels import ago, exact, followed, instant
 from salon_jobs.jobs.search import COUNTED, MOST_KINDS, failure_kinds, progress_of, retries_ahead, with_key
 from salon_jobs.jobs.waiting import due_in, waiting_reasons
 from salon_jobs.models import CronTick, FanOutRecord, FollowUp, Job, JobError, JobResult
-from salon_jobs.schedule.scheduler import tick_of
+from salon_jobs.schedules.scheduler import tick_of
 from salon_jobs.tenancy.names import store_name
 
 _SHOWN = 50

@@ -25,8 +25,8 @@ from salon_jobs.dashboard.processes import MOST_HELD, cron, processes
 from salon_jobs.jobs.fan_out import fan_out_progress
 from salon_jobs.jobs.waiting import served_in_words
 from salon_jobs.models import CronEntryState, CronTick, FanOutRecord, Job, Process
-from salon_jobs.schedule.entries import cron_entries
-from salon_jobs.schedule.scheduler import job_of, run_cron_entry
+from salon_jobs.schedules.entries import cron_entries
+from salon_jobs.schedules.scheduler import job_of, run_cron_entry
 
 
 class ProcessAdmin(ReadOnlyAdmin):

@@ -12,7 +12,7 @@ from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.records import StoreId
 from salon_jobs.db.statements import rows
 from salon_jobs.jobs.waiting import served_in_words
-from salon_jobs.schedule.entries import cron_entries
+from salon_jobs.schedules.entries import cron_entries
 
 # How many jobs of a process are counted at most: more than it runs and has claimed.
 MOST_HELD: Final = 10_001

@@ -28,7 +28,7 @@ from salon_jobs.core.error_report import shown_message
 from salon_jobs.core.events import REPORTED_OTHERWISE, ROUTINE, logger
 from salon_jobs.core.redaction import without_secrets
 from salon_jobs.core.tracing import FinalFailure, MessageFailure, Run, report_by
-from salon_jobs.schedule.entries import CronEntry, entries_of_tick
+from salon_jobs.schedules.entries import CronEntry, entries_of_tick
 
 if TYPE_CHECKING:
     from sentry_sdk.types import Event, Hint, MonitorConfig

@@ -24,7 +24,7 @@ from salon_jobs import cron, task
 from salon_jobs.control import run_cron_entry
 from salon_jobs.core.errors import CronInvalid
 from salon_jobs.jobs import registry
-from salon_jobs.schedule.entries import cron_entries
+from salon_jobs.schedules.entries import cron_entries
 from tests.admin.test_admin_readers import ADMIN, Rows, staff, two, web
 from tests.management.operator import add, insert
 from tests.outbox.test_operate_messages import ORDERS, block, write

@@ -16,8 +16,8 @@ from django.test import override_settings
 from project.salon.models import Customer
 from salon_jobs import cron, tenant_context
 from salon_jobs.core.errors import CronInvalid, PayloadInvalid, TaskInvalid
-from salon_jobs.schedule.entries import cron_entries
-from salon_jobs.schedule.scheduler import Scheduler, run_cron_entry
+from salon_jobs.schedules.entries import cron_entries
+from salon_jobs.schedules.scheduler import Scheduler, run_cron_entry
 from salon_jobs.testing import assert_enqueued, drain_jobs, perform_job
 from tests.backend import calls
 from tests.backend.django_tasks_api import PACKAGE, task

@@ -20,8 +20,8 @@ from salon_jobs.dashboard import queues
 from salon_jobs.jobs.payload import PayloadType
 from salon_jobs.jobs.statistics import totals
 from salon_jobs.models import CronTick, Job, Message
-from salon_jobs.schedule.entries import cron_entries
-from salon_jobs.schedule.scheduler import Scheduler
+from salon_jobs.schedules.entries import cron_entries
+from salon_jobs.schedules.scheduler import Scheduler
 from salon_jobs.testing import drain_jobs, drain_outbox
 from tests import tasks
 from tests.backend import calls

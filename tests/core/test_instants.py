@@ -12,7 +12,7 @@ import pytest
 from salon_jobs import fan_out
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.units import EARLIEST, LATEST
-from salon_jobs.schedule.scheduler import fire
+from salon_jobs.schedules.scheduler import fire
 from tests import tasks
 from tests.settings import url_for
 from tests.support import change, claim, seen

@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime
 import pytest
 
 from salon_jobs.jobs import registry
-from salon_jobs.schedule import entries
+from salon_jobs.schedules import entries
 
 TICK = datetime(2026, 5, 5, 18, tzinfo=UTC)  # 03:00 JST on 2026-05-06
 CATALOGUE = {

@@ -54,7 +54,7 @@ def test_a_child_of_which_a_thread_dies_is_replaced(tmp_path: Path, method: str)
         "process.heartbeat.Heartbeat.poll",
         "worker.maintenance.Maintenance.poll",
         "worker.child_process.ChildSupervisor.poll",
-        "schedule.scheduler.Scheduler.poll",
+        "schedules.scheduler.Scheduler.poll",
         "worker.supervisor.Supervisor.run",
         "worker.child_process.ChildProcess._listen",
         "process.health_server._Server.service_actions",

@@ -26,8 +26,8 @@ from salon_jobs.core import tracing
 from salon_jobs.core.events import JOB_OUTCOME_UNKNOWN
 from salon_jobs.integrations import opentelemetry
 from salon_jobs.integrations.sentry import slug_of
-from salon_jobs.schedule.entries import cron_entries
-from salon_jobs.schedule.scheduler import Scheduler
+from salon_jobs.schedules.entries import cron_entries
+from salon_jobs.schedules.scheduler import Scheduler
 from tests import tasks
 from tests.integrations.conftest import sentry_client
 from tests.outbox.scene import ORDERS, relay_in_burst

@@ -19,8 +19,8 @@ from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure
 from salon_jobs.core import events as log_events
 from salon_jobs.core.events import log_event, logger
 from salon_jobs.integrations.sentry import RecordReporter
-from salon_jobs.schedule.entries import cron_entries
-from salon_jobs.schedule.scheduler import Scheduler, register
+from salon_jobs.schedules.entries import cron_entries
+from salon_jobs.schedules.scheduler import Scheduler, register
 from tests import tasks
 from tests.e2e.worker_process import eventually
 from tests.outbox.scene import emitted, relaying

@@ -18,7 +18,7 @@ from salon_jobs.jobs import control
 from salon_jobs.jobs import pruning as pruner
 from salon_jobs.jobs.pruning import BATCH, PruneCounts, Pruner
 from salon_jobs.models import Process
-from salon_jobs.schedule.scheduler import fire, register, skip
+from salon_jobs.schedules.scheduler import fire, register, skip
 from salon_jobs.worker.maintenance import RescueCounts
 from tests import tasks
 from tests.settings import url_for

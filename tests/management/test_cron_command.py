@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.core.management import CommandError
 
-from salon_jobs.schedule import entries
-from salon_jobs.schedule.entries import CronEntries, cron
+from salon_jobs.schedules import entries
+from salon_jobs.schedules.entries import CronEntries, cron
 from tests import tasks
 from tests.management.operator import add, run
 from tests.support import change, seen
@@ -19,7 +19,7 @@ from tests.support import change, seen
 def entry(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Declare one entry, and no other."""
     own = CronEntries()
-    for module in ("salon_jobs.schedule.entries", "salon_jobs.schedule.scheduler", "salon_jobs.dashboard.processes"):
+    for module in ("salon_jobs.schedules.entries", "salon_jobs.schedules.scheduler", "salon_jobs.dashboard.processes"):
         monkeypatch.setattr(f"{module}.cron_entries", own)
     monkeypatch.setattr("salon_jobs.management.subcommands.cron.cron_entries", own)
     cron("30 3 * * *", tasks.system, name="nightly", timezone="Asia/Tokyo", payload={"note": "x"})

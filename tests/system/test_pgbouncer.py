@@ -35,7 +35,7 @@ QUICK: dict[str, Any] = {"PROCESS_SILENT_AFTER": 2, "POLL_INTERVAL": 0.2, "LISTE
 # What is special about them: fences, locks, transactions, stores, rescue, cron, the gate and the relays' partitions.
 TESTS = (
     *(f"jobs/test_{name}.py" for name in ("enqueue", "fan_out", "key_locks", "operate")),
-    "schedule/test_scheduler.py",
+    "schedules/test_scheduler.py",
     *(
         f"worker/test_{name}.py"
         for name in (

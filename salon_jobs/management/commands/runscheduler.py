@@ -11,8 +11,8 @@ from salon_jobs.core.units import with_noun
 from salon_jobs.management.arguments import iso_instant
 from salon_jobs.management.service import ServiceCommand
 from salon_jobs.process.preflight import check_worker
-from salon_jobs.schedule.entries import cron_entries
-from salon_jobs.schedule.scheduler import Scheduler
+from salon_jobs.schedules.entries import cron_entries
+from salon_jobs.schedules.scheduler import Scheduler
 
 
 class Command(ServiceCommand):

@@ -23,7 +23,7 @@ from salon_jobs.outbox.relay import EmbeddedRelay
 from salon_jobs.process.heartbeat import Heartbeat
 from salon_jobs.process.processors import memory_in_use_mb, usable_processors
 from salon_jobs.process.service import ServedLoop
-from salon_jobs.schedule.scheduler import Scheduler
+from salon_jobs.schedules.scheduler import Scheduler
 from salon_jobs.worker.child import run_child
 from salon_jobs.worker.supervisor import Supervisor, connections_of, count_processes
 from salon_jobs.worker.worker import WorkerOptions

@@ -13,8 +13,8 @@ from salon_jobs.dashboard.processes import cron
 from salon_jobs.management.arguments import add_options
 from salon_jobs.management.output import Console
 from salon_jobs.management.subcommands import Subcommand
-from salon_jobs.schedule.entries import cron_entries
-from salon_jobs.schedule.scheduler import run_cron_entry
+from salon_jobs.schedules.entries import cron_entries
+from salon_jobs.schedules.scheduler import run_cron_entry
 
 
 class Cron(Subcommand):

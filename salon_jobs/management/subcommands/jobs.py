@@ -20,7 +20,7 @@ from salon_jobs.management.arguments import add_options
 from salon_jobs.management.output import Console, colour_of, instant, printable, printable_lines, when
 from salon_jobs.management.subcommands import Subcommand, VerbSubcommand
 from salon_jobs.models import FollowUp, Job, JobError
-from salon_jobs.schedule.scheduler import tick_of
+from salon_jobs.schedules.scheduler import tick_of
 from salon_jobs.tenancy.names import store_names
 from salon_jobs.verbs import verbs_of
 

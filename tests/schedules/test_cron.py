@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from salon_jobs.core.errors import CronInvalid
-from salon_jobs.schedule.cron import CronExpression
+from salon_jobs.schedules.cron import CronExpression
 
 MINUTE = timedelta(minutes=1)
 WALK = 2 * 1440

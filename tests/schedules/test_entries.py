@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from salon_jobs.core.errors import CronInvalid
-from salon_jobs.schedule import entries
-from salon_jobs.schedule.cron import CronExpression
-from salon_jobs.schedule.entries import GRACE, TICKS_AT_ONCE, CronEntry, cron, cron_entries, due_ticks
+from salon_jobs.schedules import entries
+from salon_jobs.schedules.cron import CronExpression
+from salon_jobs.schedules.entries import GRACE, TICKS_AT_ONCE, CronEntry, cron, cron_entries, due_ticks
 from tests import tasks
 
 NOW = datetime(2026, 5, 6, 12, 0, tzinfo=UTC)

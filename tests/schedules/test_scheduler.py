@@ -14,8 +14,8 @@ from django.db import OperationalError, connections
 
 from salon_jobs import cron
 from salon_jobs.core.errors import CronInvalid, NotReady
-from salon_jobs.schedule import entries
-from salon_jobs.schedule.scheduler import Scheduler, fire, register
+from salon_jobs.schedules import entries
+from salon_jobs.schedules.scheduler import Scheduler, fire, register
 from tests import tasks
 from tests.conftest import manage
 from tests.metrics import of, shown

@@ -30,7 +30,7 @@ from salon_jobs.jobs.options import NewJob
 from salon_jobs.jobs.results import JobHandle
 from salon_jobs.models import CronEntryState, CronTick, Job
 from salon_jobs.process.loop import Loop
-from salon_jobs.schedule.entries import CronEntry, cron_entries, due_ticks
+from salon_jobs.schedules.entries import CronEntry, cron_entries, due_ticks
 
 _LONGEST_SLEEP_S = 5.0
 _LATE_S = 120.0

@@ -13,7 +13,7 @@ from salon_jobs.core.errors import CronInvalid, PayloadInvalid, TaskInvalid
 from salon_jobs.core.text import shown
 from salon_jobs.core.units import as_utc
 from salon_jobs.jobs import registry
-from salon_jobs.schedule.cron import CronExpression
+from salon_jobs.schedules.cron import CronExpression
 
 if TYPE_CHECKING:
     from django.tasks import Task as DjangoTask

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from salon_jobs.schedule.entries import cron_entries
+from salon_jobs.schedules.entries import cron_entries
 
 
 @pytest.fixture
