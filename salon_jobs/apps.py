@@ -15,7 +15,7 @@ from django.db.backends.signals import connection_created
 from django.db.models.signals import pre_migrate
 from django.utils.module_loading import autodiscover_modules, import_string
 
-from salon_jobs.conf import given_keys, is_given, is_strict, task_backends
+from salon_jobs.conf import given_keys, is_eager, is_given, is_strict, task_backends
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 
@@ -59,6 +59,7 @@ class SalonJobsConfig(AppConfig):
 
             watch_requests()
             connection_created.connect(_require_store, dispatch_uid="salon_jobs.strict")
+        _install_eager()
         pre_migrate.connect(_late("process.preflight.require_roles"), sender=self, weak=False)
         # A worker imports their tasks by name, so the backends must be loaded even if no module has imported them.
         for path in task_backends():
@@ -83,6 +84,18 @@ def _require_store(connection: BaseDatabaseWrapper, **options: Any) -> None:
     """Have a new connection of DATABASE refuse statements on stores' tables outside a store, where STRICT applies."""
     if connection.alias == conf.database and is_strict():
         _late("access.strict.refuse_without_store")(connection=connection)
+
+
+def _install_eager() -> None:
+    """Run jobs in the process that enqueues them, where EAGER says so."""
+    try:
+        if not is_eager():
+            return
+    except ConfigurationError:
+        return  # reported by the check salon_jobs.E001
+    from salon_jobs.jobs.enqueue import wake_ups  # noqa: PLC0415
+
+    wake_ups.on_commit = lambda alias: _late("testing.eager.run_due_jobs")(using=alias)
 
 
 def _install_sentry() -> None:

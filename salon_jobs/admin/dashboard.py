@@ -17,6 +17,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from salon_jobs.admin.base import ReadOnlyAdmin, configured_parts, reader, sees_all_stores
+from salon_jobs.conf import is_eager
 from salon_jobs.core.units import about, counted, duration, number, with_noun
 from salon_jobs.dashboard import processes, queues, relays
 from salon_jobs.dashboard.processes import ProcessAtWork
@@ -272,7 +273,9 @@ def _problems(
 ) -> Iterator[Problem]:
     """Yield the worst problems first. What was paused on purpose needs no attention."""
     workers = [each for each in live if each.kind == "worker" and not each.silent]
-    if not workers:
+    if is_eager():
+        yield Problem("jobs run in the process that enqueues them (EAGER)", section="processes")
+    elif not workers:
         yield Problem("no worker is running (start one: python manage.py runworker)", section="processes")
     for queue in waiting.queues if workers else ():
         is_served = any(serves(each.queues, queue.name) for each in workers)

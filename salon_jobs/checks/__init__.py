@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from django.apps import apps
-from django.core.checks import CheckMessage, Error, Warning
+from django.core.checks import CheckMessage, Error, Info, Warning
 from django.core.management import get_commands
 from django.db import connections
 from django.utils.module_loading import import_string
@@ -23,7 +23,7 @@ from salon_jobs.brokers.broker import configured
 from salon_jobs.brokers.registry import make_publisher, make_source, publisher_services
 from salon_jobs.checks.bounds import check_bounds, check_server_timeouts
 from salon_jobs.checks.isolation import check_isolation
-from salon_jobs.conf import REQUEST_STORES, middleware
+from salon_jobs.conf import REQUEST_STORES, is_eager, middleware
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.sections import PRODUCER_REMEDY, service_of
 from salon_jobs.conf.store_key import StoreKey, key_of
@@ -76,6 +76,8 @@ def check_settings() -> list[CheckMessage]:
     else:
         errors += _check_options(database)
     errors += _check_commands()
+    if conf.eager:
+        errors.append(_check_eager())
     if store_model is None:
         return errors
     try:
@@ -89,6 +91,15 @@ def check_settings() -> list[CheckMessage]:
         text = f"no store can have a key of the type of {store_model}'s primary key"
         return [*errors, Error(text, hint=hint, id="salon_jobs.E005")]
     return [*errors, *_check_handlers(key)]
+
+
+def _check_eager() -> CheckMessage:
+    if is_eager():
+        text = "EAGER: jobs run in the process that enqueues them, after the commit; no worker is needed"
+        return Info(text, hint="this is for development alone", id="salon_jobs.I001")
+    why = "with DEBUG alone" if conf.roles is None else "without ROLES alone: a web process's role may run none"
+    hint = "remove SALON_JOBS['EAGER'], and start a worker: python manage.py runworker"
+    return Warning(f"SALON_JOBS['EAGER'] applies {why}: it is ignored", hint=hint, id="salon_jobs.W005")
 
 
 def _check_handlers(key: StoreKey) -> Iterator[CheckMessage]:

@@ -85,6 +85,11 @@ def is_strict() -> bool:
     return debug() or hasattr(sys.modules.get("django.core.mail"), "outbox")
 
 
+def is_eager() -> bool:
+    """Return whether ``EAGER`` applies: with DEBUG alone, and where one database user does everything."""
+    return is_given("EAGER") and settings.eager and settings.roles is None and debug()
+
+
 def debug() -> bool:
     """Return Django's DEBUG."""
     return bool(django_settings.DEBUG)

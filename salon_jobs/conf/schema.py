@@ -188,6 +188,7 @@ class Settings:
     request_without_store: str = setting("choose", one_of("choose", "refuse", "continue"))
     paths_without_store: tuple[str, ...] = setting((), _paths)
     strict: bool | None = setting(None, optional(flag))
+    eager: bool = setting(False, flag)
     membership_model: str | None = setting(None, optional(_model))
     database: str = setting(DEFAULT_DB_ALIAS, text)
     operator_database: str | None = setting(None, optional(text))

@@ -7,7 +7,7 @@ twenty costs nothing measurable.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
@@ -50,6 +50,8 @@ class WakeUps:
 
     def __init__(self, channel: str, *, together: bool = False) -> None:
         self.channel = channel
+        #: called after each commit that calls for a wake-up, with its alias
+        self.on_commit: Callable[[str], object] | None = None
         self._together = together
         self._by_alias: dict[str, WakeUp] = {}
         self.reset()
@@ -71,7 +73,7 @@ class WakeUps:
         In autocommit all of it is one round trip, with a NOTIFY that follows the COMMIT, unless commits are many. A
         wake-up that fails is only logged. Raises database errors.
         """
-        own = None if self._gap_s <= _DENSE_S else _own_cursor(connection)
+        own = None if self._gap_s <= _DENSE_S or self.on_commit is not None else _own_cursor(connection)
         if own is None:
             with connection.cursor() as cursor:
                 cursor.execute(load(statement), parameters)
@@ -134,6 +136,8 @@ class WakeUp:
         """Send it now. The connection must be idle."""
         if (news := self._wake_ups.news()) is not None:
             self._wake_ups.notify(self._alias, news)
+        if self._wake_ups.on_commit is not None:
+            self._wake_ups.on_commit(self._alias)
 
 
 def _own_cursor(connection: BaseDatabaseWrapper) -> Any:

@@ -21,6 +21,7 @@ from salon_jobs.core.events import JobLog, log_event, logger
 from salon_jobs.core.vital import die_by, vital, vitally
 from salon_jobs.db.read_only import refuse_read_only_servers
 from salon_jobs.jobs import registry
+from salon_jobs.jobs.enqueue import wake_ups
 from salon_jobs.process.heartbeat import name_connections
 from salon_jobs.process.loop import Loop
 from salon_jobs.process.service import die_with_parent, exit_at_once
@@ -77,6 +78,7 @@ def run_child(descriptors: str) -> NoReturn:
         # A service manager may signal every process of a group; only the supervisor decides. Not SIG_IGN: processes
         # that a handler starts would inherit that.
         signal.signal(signalled, lambda _number, _frame: None)
+    wake_ups.on_commit = None  # of EAGER
     guard_copies()
     os.register_at_fork(after_in_child=stop_copied_loop)
     die_with_parent()

@@ -138,7 +138,7 @@ def test_metrics() -> None:
 
 def test_system_checks() -> None:
     found = {row[0] for row in documented("settings.md", "## System checks")}
-    assert found == set(re.findall(r"salon_jobs\.[EW]\d{3}", "".join(SOURCES)))
+    assert found == set(re.findall(r"salon_jobs\.[EIW]\d{3}", "".join(SOURCES)))
 
 
 @pytest.mark.parametrize("name", ["runworker", "runscheduler", "relay_outbox", "consume_queue", "bootstrap_roles"])

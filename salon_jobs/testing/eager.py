@@ -1,0 +1,33 @@
+"""Jobs that run in the process that enqueues them, for development without a worker: what ``EAGER`` switches on."""
+
+from __future__ import annotations
+
+import threading
+
+from django.db import connections
+
+from salon_jobs.core.events import contained
+from salon_jobs.testing.drain import drain_jobs
+
+_here = threading.local()
+
+
+def run_due_jobs(*, using: str) -> None:
+    """Run the jobs that are due, and those they enqueue, and wait for their end; failures are logged and retried later.
+
+    They run on a thread and a connection of their own, so neither the caller's store nor its settings reach them.
+    """
+    if getattr(_here, "drains", False):
+        return  # a job enqueued this one, which its thread runs next
+    thread = threading.Thread(target=_drain, args=(using,), name="salon-jobs-eager")
+    thread.start()
+    thread.join()
+
+
+def _drain(using: str) -> None:
+    _here.drains = True
+    try:
+        with contained("the jobs that are due did not all run; the next commit, or a worker, runs them"):
+            drain_jobs(raise_errors=False, using=using)
+    finally:
+        connections.close_all()
