@@ -90,6 +90,8 @@ class EnqueueOptions(TypedDict, total=False):
     """Its key, instead of the one that the task's template gives."""
     job_key_mode: Annotated[KeyMode | None, check_key_mode]
     """What happens if a job waits under the key; see docs/how-to/job-keys.md."""
+    max_wait: Annotated[timedelta | None, check_duration]
+    """How long after it was first enqueued ``replace`` can postpone it; see docs/how-to/job-keys.md."""
     concurrency_key: Annotated[str | None, partial(check_text, longest=LONGEST["concurrency_key"])]
     """The key whose jobs share the limit ``key_concurrency``, instead of the one that the task's template gives."""
     keep_result: Annotated[timedelta | None, check_duration]
@@ -155,6 +157,7 @@ class JobOptions:
     expires_at: datetime | None = None
     job_key: str | None = None
     job_key_mode: KeyMode = "replace"
+    max_wait: timedelta | None = None
     concurrency_key: str | None = None
     keep_result: timedelta | None = None
     unique_for: timedelta | None = None

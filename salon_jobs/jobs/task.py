@@ -203,7 +203,14 @@ class Task(BoundTask[P], Generic[P, R_co]):
         changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         if self.at_most_once:
             refuse_repetition({"max_attempts": changes.get("max_attempts")})
-        return BoundTask(self, replace(self.options, **changes))
+        bound = replace(self.options, **changes)
+        if bound.max_wait is not None:
+            has_key = bound.job_key is not None or "job_key" in self.key_templates
+            if not has_key or bound.job_key_mode != "replace":
+                raise OptionInvalid(
+                    "max_wait bounds how long job_key_mode='replace' postpones a job: pass a job_key, and no other mode"
+                )
+        return BoundTask(self, bound)
 
     def new_job(self, arguments: Arguments | None, options: JobOptions) -> NewJob:
         """Return the job to add for these arguments and options; without arguments, a pattern for many jobs."""

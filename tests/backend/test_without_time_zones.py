@@ -157,6 +157,7 @@ def test_cron_fires_by_instants_whatever_the_projects_clock_says() -> None:
         cron("30 2 * * *", tasks.system, name="nightly", timezone="Europe/Paris", payload=lambda at: {"note": f"{at}"})
         assert Scheduler(using="default").run_at(FIRST) == 1
         assert [Scheduler(using="default").run_at(at) for at in (FIRST, SECOND)] == [0, 0]
+        cron_entries.clear()  # a tick of it may be due at this very minute
         cron("* * * * *", tasks.system, name="often")
         scheduler = Scheduler(using="default")
         scheduler.poll()

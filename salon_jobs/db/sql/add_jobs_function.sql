@@ -1,9 +1,10 @@
 -- Define salon_jobs_add_jobs (version 1), which adds one or many jobs of one task, with keys or without, of stores or
 -- of none, and those of a fan-out. Either all have a key or none. Each array has an element per job; payloads and
 -- store_ids may have one for all. options holds the rest by name, for all of them: the columns that an enqueue sets,
--- run_in and job_key_mode; of a single job, its keys and public_id as well. Returns a row for each job that was added or
+-- run_in, job_key_mode and max_wait; of a single job, its keys and public_id as well. Returns a row for each job that was added or
 -- already there: without keys in the given order, with keys in any. With unsafe_dedupe, a key is missing from the
 -- result if its holder changed meanwhile: call again.
+-- With max_wait, replacing a waiting job postpones it no further than that after it was added.
 -- With unique_for, which is for one job, its mark comes first: the first enqueue in the period writes it, and calls this
 -- function without the option; the others find it, those at the same time after waiting for the first one's commit.
 -- They return the first one's job as kept, and read it before they would lock it, so that they wait for nobody else.
@@ -148,7 +149,8 @@ BEGIN
                    expires_at = job.expires_at, tick = job.tick,
                    concurrency_key = w.concurrency_key, reason = '', trace = w.trace, keep_result = job.keep_result,
                    alone = false, public_id = w.named,
-                   run_at = CASE WHEN preserve THEN j.run_at ELSE w.run_at END,
+                   run_at = CASE WHEN preserve THEN j.run_at
+                                 ELSE least(w.run_at, j.created_at + ($4->>'max_wait')::interval) END,
                    attempts = CASE WHEN preserve THEN j.attempts ELSE 0 END
               FROM waiting w
              WHERE NOT dedupe AND j.id = w.id AND j.id = ANY (ARRAY(SELECT id FROM waiting))
@@ -183,7 +185,8 @@ BEGIN
            max_attempts = excluded.max_attempts, expires_at = excluded.expires_at, tick = excluded.tick,
            concurrency_key = excluded.concurrency_key, reason = '', trace = excluded.trace,
            keep_result = excluded.keep_result, alone = false, public_id = coalesce(j.public_id, excluded.public_id),
-           run_at = CASE WHEN preserve THEN j.run_at ELSE excluded.run_at END,
+           run_at = CASE WHEN preserve THEN j.run_at
+                         ELSE least(excluded.run_at, j.created_at + ($4->>'max_wait')::interval) END,
            attempts = CASE WHEN preserve THEN j.attempts ELSE 0 END
      WHERE NOT dedupe
     RETURNING j.id,
