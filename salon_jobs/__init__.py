@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from salon_jobs.jobs.enqueue import enqueue_job as enqueue_job
     from salon_jobs.jobs.fan_out import afan_out as afan_out
     from salon_jobs.jobs.fan_out import fan_out as fan_out
+    from salon_jobs.jobs.flows import flow as flow
+    from salon_jobs.jobs.flows import get_flow as get_flow
     from salon_jobs.jobs.results import get_job as get_job
     from salon_jobs.jobs.task import store_task as store_task
     from salon_jobs.jobs.task import task as task
@@ -39,6 +41,8 @@ else:
             "enqueue_job": "jobs.enqueue",
             "afan_out": "jobs.fan_out",
             "fan_out": "jobs.fan_out",
+            "flow": "jobs.flows",
+            "get_flow": "jobs.flows",
             "get_job": "jobs.results",
             "store_task": "jobs.task",
             "task": "jobs.task",

@@ -20,6 +20,9 @@ from salon_jobs.inbox.queries import shown_text
 from salon_jobs.jobs.control import cancel_jobs
 from salon_jobs.models import (
     BlockedAggregate,
+    FlowEdge,
+    FlowMember,
+    FlowRecord,
     FollowUp,
     InboxMessage,
     Job,
@@ -46,14 +49,20 @@ class ErasedTable(NamedTuple):
     secret: tuple[str, ...] = ()
 
 
-_FOLLOW_UPS: Final = ErasedTable("follow_ups", FollowUp, False, secret=("payload",))
+# Erased before the jobs, whose deletion would enqueue or start others of the store.
+_LED_BY_JOBS: Final = (
+    ErasedTable("follow_ups", FollowUp, False, secret=("payload",)),
+    ErasedTable("flow_members", FlowMember, False),
+    ErasedTable("flow_edges", FlowEdge, False),
+    ErasedTable("flows", FlowRecord, False),
+)
 MESSAGES: Final = ErasedTable("messages", Message, False, secret=("payload", "headers"))
 STORE_TABLES: Final = (
     ErasedTable("jobs", Job, True, secret=("payload",)),
     ErasedTable("errors", JobError, False),
     ErasedTable("results", JobResult, False, secret=("payload", "value")),
     ErasedTable("progress", JobProgress, False),
-    _FOLLOW_UPS,
+    *_LED_BY_JOBS,
     MESSAGES,
     ErasedTable("blocked_aggregates", BlockedAggregate, True),
     ErasedTable("inbox", InboxMessage, False),
@@ -128,8 +137,8 @@ def erase_store(
                 counts[table.name] += delete_rows(batch, using=using)
             progress(table.name, counts[table.name])
 
-    # Before the jobs, whose deletion would enqueue their follow-up: another job of the store.
-    erase(_FOLLOW_UPS)
+    for table in _LED_BY_JOBS:
+        erase(table)
     jobs = BATCH
     while jobs == BATCH:
         [(jobs, errors)] = statements.rows("erase_jobs", {"store_id": store_id}, using=using)
@@ -137,7 +146,7 @@ def erase_store(
         counts["errors"] += errors
         progress("jobs", counts["jobs"])
     for table in STORE_TABLES[1:]:
-        if table is not _FOLLOW_UPS:
+        if table not in _LED_BY_JOBS:
             erase(table)
     counts["limits"], _ = Limit.objects.using(using).filter(kind=Limit.Kind.STORE, name=str(store_id)).delete()
     fields: dict[str, Any] = {"store_id": str(store_id), **counts}

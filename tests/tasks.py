@@ -161,3 +161,10 @@ def kept_result_in_store(store_id: UUID, number: int = 0) -> Any:
 def kept_result_outside(store_id: UUID, number: int = 0) -> Any:
     """Return the result of the test's hook, without a transaction around it."""
     return hooks.store(store_id=store_id, number=number)
+
+
+@task(name="test-flow", max_attempts=1, keep_result=timedelta(hours=1))
+def in_flow(number: int = 0) -> int:
+    """Run the test's hook, and keep what it returns, or the number."""
+    returned = hooks.system(number=number)
+    return number if returned is None else int(returned)

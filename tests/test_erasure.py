@@ -23,6 +23,9 @@ TABLES = (
     "salon_jobs_job_result",
     "salon_jobs_job_progress",
     "salon_jobs_follow_up",
+    "salon_jobs_flow",
+    "salon_jobs_flow_member",
+    "salon_jobs_flow_edge",
     "salon_jobs_message",
     "salon_jobs_blocked_aggregate",
     "salon_jobs_inbox",
@@ -74,6 +77,18 @@ def fill(store: UUID | None) -> None:
         store,
         json.dumps({"password": "tulip"}),
     )
+    change("INSERT INTO salon_jobs_flow (name, store_id) VALUES ('order', %s)", store)
+    change(
+        "INSERT INTO salon_jobs_flow_member (job_id, flow_id, store_id, task, condition, after, run_at)"
+        " SELECT 1000000 + id, id, store_id, 'ping', 'ended', '[]', now() FROM salon_jobs_flow"
+        " WHERE store_id IS NOT DISTINCT FROM %s",
+        store,
+    )
+    change(
+        "INSERT INTO salon_jobs_flow_edge (job_id, after_id, store_id, late) SELECT job_id, 0, store_id, false"
+        " FROM salon_jobs_flow_member WHERE store_id IS NOT DISTINCT FROM %s",
+        store,
+    )
     head = write("failed", aggregate=f"a-{store}", store=store)
     block(head, "parked")
     for status in ("pending", "published", "skipped"):
@@ -122,12 +137,15 @@ def test_an_export_holds_every_row_of_the_store_and_no_other(filled: list[UUID],
         "results": 1,
         "progress": 1,
         "follow_ups": 1,
+        "flow_members": 1,
+        "flow_edges": 1,
+        "flows": 1,
         "messages": 4,
         "blocked_aggregates": 1,
         "inbox": 1,
     }
     assert "tulip" not in out
-    assert "exported: 4 jobs, 2 errors, 1 results, 1 progress, 1 follow_ups, 4 messages, 1 blocked_aggr" in err
+    assert "exported: 4 jobs, 2 errors, 1 results, 1 progress, 1 follow_ups, 1 flow_members" in err
 
     path = tmp_path / "store.jsonl"
     text, _ = run("export-store", str(filled[0]), "--output", str(path), "--unredacted", "--json")
@@ -169,6 +187,9 @@ def test_an_erasure_leaves_nothing_of_the_store_and_everything_of_others(
         "results": 1,
         "progress": 1,
         "follow_ups": 1,
+        "flow_members": 1,
+        "flow_edges": 1,
+        "flows": 1,
         "messages": 4,
         "blocked_aggregates": 0,
         "inbox": 1,
@@ -189,12 +210,12 @@ def test_an_erasure_refuses_unsent_messages_and_running_jobs(filled: list[UUID])
     change(RUN, store)
     with pytest.raises(CommandError, match="the store has 1 running job: pass --cancel"):
         run("erase-store", str(store), "--skip-unsent", "--yes")
-    assert left(store) == 16
+    assert left(store) == 19
     assert sorted(statuses().values()).count("skipped") == 3
     assert seen("SELECT paused FROM salon_jobs_limit WHERE name = %s", str(store)) == [(False,)]
     with pytest.raises(CommandError, match="still running; nothing was erased, the store is paused"):
         run("erase-store", str(store), "--skip-unsent", "--yes", "--cancel", "--wait", "1s")
-    assert left(store) == 16
+    assert left(store) == 19
     assert seen("SELECT paused FROM salon_jobs_limit WHERE name = %s", str(store)) == [(True,)]
 
 

@@ -82,6 +82,10 @@ TABLES: Final[Mapping[str, JobTable]] = {
     "salon_jobs_fan_out": JobTable(),
     "salon_jobs_unique": JobTable(),
     "salon_jobs_follow_up": JobTable(operator=("DELETE",), worker=("SELECT",)),
+    # Read by the web for its store; written by functions alone.
+    "salon_jobs_flow": JobTable(operator=("DELETE",), web=_READ, worker=("SELECT", "UPDATE", "DELETE")),
+    "salon_jobs_flow_member": JobTable(operator=("DELETE",), web=_READ, worker=("SELECT", "DELETE")),
+    "salon_jobs_flow_edge": JobTable(operator=("DELETE",), web=_READ, worker=("SELECT", "DELETE")),
     "salon_jobs_process": JobTable(),
     "salon_jobs_limit": JobTable(operator=("INSERT", "UPDATE", "DELETE")),
     "salon_jobs_cron_entry": JobTable(),

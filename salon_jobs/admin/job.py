@@ -37,6 +37,7 @@ from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.records import JobState
 from salon_jobs.core.units import counted, distance, duration, error_name, with_noun
 from salon_jobs.dashboard.labels import ago, exact, followed, instant
+from salon_jobs.jobs.flows import neighbours
 from salon_jobs.jobs.search import COUNTED, MOST_KINDS, failure_kinds, progress_of, retries_ahead, with_key
 from salon_jobs.jobs.waiting import due_in, waiting_reasons
 from salon_jobs.models import CronTick, FanOutRecord, FollowUp, Job, JobError, JobResult
@@ -94,6 +95,7 @@ _OUTCOMES = {
 _BADGES = {
     "queued": "waiting",
     "scheduled": "waiting",
+    "held": "waiting",
     "retrying": "warn",
     "running": "busy",
     "cancelling": "busy",
@@ -129,7 +131,7 @@ class JobAdmin(ActionAdmin):
     actions = tuple(JOB_ACTIONS.values())
     fieldsets = (
         ("State", {"fields": ("status", "waiting", "how_far", "failure", "outcome", "attempt_count", "process")}),
-        ("Task", {"fields": ("task_link", "queue_link", "store_link", "origin", "then")}),
+        ("Task", {"fields": ("task_link", "queue_link", "store_link", "origin", "then", "flow")}),
         ("Payload and errors", {"fields": ("shown_payload", "errors", "logged", "retries_ahead")}),
         ("Times", {"fields": (*_TIMES, "asked_to_end", "expires", "of_tick")}),
         ("Details", {"fields": ("priority", "job_key", "concurrency_key", "trace_link"), "classes": ("collapse",)}),
@@ -457,6 +459,20 @@ class JobAdmin(ActionAdmin):
         if waiting is None:
             return "its follow-up has been enqueued"
         return f"{waiting.task}, after {with_noun(waiting.remaining, 'more job')}"
+
+    @admin.display(description="flow")
+    def flow(self, job: Job) -> SafeString | str:
+        """Show what it comes after in its flow and what comes after it, each with its state and a link to its job."""
+        found = neighbours(job, using=job._state.db or conf.reader_database)
+        if found is None:
+            return "-"
+        lines: list[SafeString | str] = [f"{found.name} #{found.flow_id}"]
+        for way, jobs in (("after", found.after), ("before", found.before)):
+            lines += [
+                format_html("{} {}: {}", way, self.link(Job, job_id, f"{task} #{job_id}"), state)
+                for job_id, task, state in jobs
+            ]
+        return lines_of(lines)
 
     def hidden_fields(self, request: HttpRequest) -> set[str]:
         """Hide from staff of one store what only operators may read: ticks, fan-outs, follow-ups and processes."""

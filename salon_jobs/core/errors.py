@@ -78,6 +78,12 @@ class EndRefused(SalonJobsError):
     code = "JOB.END_REFUSED"
 
 
+class FlowInvalid(SalonJobsError):
+    """A member of a flow is not the call of a task, of another flow or store, or the job is no member of a flow."""
+
+    code = "JOB.FLOW_INVALID"
+
+
 class NoResult(SalonJobsError):
     """The job has no result: it has not succeeded, or keeps none."""
 

@@ -1,5 +1,8 @@
 """Declaring, enqueueing and managing jobs: what a web process needs, without the worker."""
 
+from typing import TYPE_CHECKING
+
+from salon_jobs.core import lazy_names
 from salon_jobs.core.records import EnqueueAction as EnqueueAction
 from salon_jobs.core.records import FanOutProgress as FanOutProgress
 from salon_jobs.core.records import FanOutResult as FanOutResult
@@ -12,3 +15,11 @@ from salon_jobs.jobs.results import JobHandle as JobHandle
 from salon_jobs.jobs.results import JobRecord as JobRecord
 from salon_jobs.jobs.task import ChunkTask as ChunkTask
 from salon_jobs.jobs.task import Task as Task
+
+if TYPE_CHECKING:
+    from salon_jobs.jobs.flows import Flow as Flow
+    from salon_jobs.jobs.flows import Member as Member
+    from salon_jobs.jobs.flows import RunningFlow as RunningFlow
+else:
+    # Only projects with flows load what they need.
+    __getattr__ = lazy_names(__name__, dict.fromkeys(("Flow", "Member", "RunningFlow"), "flows"))

@@ -26,6 +26,7 @@ from salon_jobs.jobs.results import encode_result
 from salon_jobs.tenancy.active import open_store
 
 if TYPE_CHECKING:
+    from salon_jobs.jobs.flows import RunningFlow
     from salon_jobs.jobs.registry import TaskDeclaration
 
 
@@ -199,6 +200,13 @@ class RunningJob:
             tick=job.tick,
         )
         return self.trace
+
+    @property
+    def flow(self) -> RunningFlow:
+        """The flow that the job is a member of, with one or two queries. Raises FlowInvalid if it is of none."""
+        from salon_jobs.jobs.flows import RunningFlow  # noqa: PLC0415 - only for those who have flows
+
+        return RunningFlow(self.id, using=self.connection.alias)
 
     def cancelled(self) -> bool:
         """Return whether cancellation was requested; if so, raise any exception soon. Does not query the database.

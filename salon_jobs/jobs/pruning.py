@@ -51,6 +51,7 @@ class PruneCounts:
     progress: int = 0
     ticks: int = 0
     fan_outs: int = 0
+    flows: int = 0
     statistics: int = 0
     depths: int = 0
     unique: int = 0
@@ -79,6 +80,8 @@ class Pruner:
         fan_outs_kept = min(conf.retain_failed or _TICKS_KEPT, _TICKS_KEPT)
         turns: list[_Turn] = [
             partial(self._turn, "fan_outs", prune_old("fan_outs"), fan_outs_kept),
+            # No later than their failed jobs either; a flow that has not ended stays.
+            partial(self._turn, "flows", statements.load("prune_flows"), fan_outs_kept),
             *(partial(self._jobs_turn, state, age) for state, age in retained().items() if age is not None),
             # They are kept until they expire; the errors of the results' jobs go with the others.
             *(partial(self._turn, kind, prune_old(kind), timedelta(0)) for kind in ("results", "unique")),

@@ -169,6 +169,7 @@ class Migration(JobTablesMigration):
                 ),
                 ("follow_up_id", models.BigIntegerField(help_text="The follow-up that waits for its end", null=True)),
                 ("follows", models.JSONField(help_text="The jobs whose end enqueued it", null=True)),
+                ("flow_id", models.BigIntegerField(help_text="The flow that it is a member of", null=True)),
                 (
                     "log",
                     models.TextField(
@@ -418,6 +419,107 @@ class Migration(JobTablesMigration):
                 ("created_at", models.DateTimeField(db_default=Now())),
             ],
             options={"db_table": "salon_jobs_follow_up"},
+        ),
+        migrations.CreateModel(
+            name="FlowRecord",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("name", models.CharField(max_length=255)),
+                (
+                    "key",
+                    models.CharField(
+                        help_text="Refuses a second flow of this name until all members have ended",
+                        max_length=512,
+                        null=True,
+                    ),
+                ),
+                ("store_id", StoreIdField(null=True)),
+                ("created_at", models.DateTimeField(db_default=Now())),
+                (
+                    "changed_at",
+                    models.DateTimeField(db_default=Now(), help_text="When a member last ended or was retried"),
+                ),
+            ],
+            options={
+                "db_table": "salon_jobs_flow",
+                "indexes": [models.Index(fields=["changed_at"], name="salon_jobs_flow_changed")],
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("key__isnull", False)),
+                        fields=("store_id", "name", "key"),
+                        name="salon_jobs_flow_key",
+                        nulls_distinct=False,
+                    )
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="FlowMember",
+            fields=[
+                ("job_id", models.BigIntegerField(primary_key=True, serialize=False)),
+                ("flow_id", models.BigIntegerField()),
+                ("store_id", StoreIdField(help_text="The flow's store", null=True)),
+                ("task", models.CharField(max_length=255)),
+                (
+                    "condition",
+                    models.CharField(
+                        help_text="How what it comes after must end: succeeded, failed (one of them) or ended",
+                        max_length=9,
+                    ),
+                ),
+                ("after", models.JSONField(help_text="IDs of the jobs that it comes after")),
+                ("run_at", models.DateTimeField(help_text="When it was to run at the earliest")),
+                (
+                    "outcome",
+                    models.CharField(
+                        help_text="succeeded, failed, cancelled, or skipped: cancelled by the flow",
+                        max_length=9,
+                        null=True,
+                    ),
+                ),
+                (
+                    "move",
+                    models.CharField(
+                        help_text="What is to be done with its job: start, cancel or hold", max_length=6, null=True
+                    ),
+                ),
+            ],
+            options={
+                "db_table": "salon_jobs_flow_member",
+                "indexes": [
+                    models.Index(fields=["flow_id", "job_id"], name="salon_jobs_flow_member_flow"),
+                    models.Index(
+                        condition=models.Q(("outcome", None)), fields=["flow_id"], name="salon_jobs_flow_member_live"
+                    ),
+                    models.Index(
+                        condition=models.Q(("move__isnull", False)),
+                        fields=["job_id"],
+                        name="salon_jobs_flow_member_moves",
+                    ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="FlowEdge",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("job_id", models.BigIntegerField()),
+                ("after_id", models.BigIntegerField()),
+                ("store_id", StoreIdField(help_text="The flow's store", null=True)),
+                (
+                    "late",
+                    models.BooleanField(
+                        default=False, help_text="It was added after the job that it waits for, which may have ended"
+                    ),
+                ),
+            ],
+            options={
+                "db_table": "salon_jobs_flow_edge",
+                "indexes": [models.Index(fields=["after_id"], name="salon_jobs_flow_edge_after")],
+                "constraints": [
+                    models.UniqueConstraint(fields=("job_id", "after_id"), name="salon_jobs_flow_edge_once")
+                ],
+            },
         ),
         migrations.CreateModel(
             name="Process",

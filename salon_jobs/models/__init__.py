@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from salon_jobs.models.flow import FlowEdge, FlowMember, FlowRecord
 from salon_jobs.models.job import FanOutRecord, FollowUp, Job, JobError, JobProgress, JobResult, SupersededRun
 from salon_jobs.models.message import BlockedAggregate, DestinationState, InboxMessage, Message, RelayPartition, Replay
 from salon_jobs.models.process import CronEntryState, CronTick, Dashboard, Limit, Process, QueueMinute, TaskMinute
@@ -13,6 +14,9 @@ __all__ = [
     "Dashboard",
     "DestinationState",
     "FanOutRecord",
+    "FlowEdge",
+    "FlowMember",
+    "FlowRecord",
     "FollowUp",
     "InboxMessage",
     "Job",

@@ -165,6 +165,9 @@ class Job(models.Model):
         null=True, help_text="The follow-up that waits for its end"
     )
     follows = models.JSONField(null=True, help_text="The jobs whose end enqueued it")
+    flow_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
+        null=True, help_text="The flow that it is a member of"
+    )
     log: models.TextField[str | None, str | None] = models.TextField(  # noqa: DJ001 - NULL takes no space
         null=True, help_text="The last lines that a run logged which did not fail, with KEEP_LOG"
     )
@@ -283,9 +286,16 @@ class Job(models.Model):
         return f"{self.task} #{self.pk}"
 
     @property
+    def is_held(self) -> bool:
+        """Whether it waits for other jobs of its flow."""
+        return self.flow_id is not None and self.state == JobState.QUEUED and self.run_at >= LATEST
+
+    @property
     def timeliness(self) -> str:
         """The state in a word or two, which also say whether the job is scheduled, retrying, timed out or expired."""
         match self.state:
+            case JobState.QUEUED if self.is_held:
+                return "held"
             case JobState.QUEUED if self.run_at > datetime.now(UTC):
                 return "retrying" if self.attempts else "scheduled"
             case JobState.RUNNING if self.cancel_requested_at is not None:

@@ -48,7 +48,7 @@ def test_a_plain_queue_gets_stores_whose_keys_are_numbers(fresh: str, owned: Own
     succeed("migrate", **numbers)
     checked, examined = manage("check", "--database", "default", **numbers), manage("salon_jobs", "doctor", **numbers)
     for said in (checked.stderr, examined.stdout):
-        assert "store keys: store_id of salon_jobs_blocked_aggregate, salon_jobs_follow_up" in said
+        assert "store keys: store_id of salon_jobs_blocked_aggregate, salon_jobs_flow" in said
         assert "bigint, as the primary key of tenants.Store is" in said
     assert "stop the workers and run salon_jobs doctor --fix" in examined.stdout
     fix = ("salon_jobs", "doctor", "--fix", "--yes", "--database", "default")

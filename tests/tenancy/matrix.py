@@ -103,6 +103,9 @@ MATRIX: Final[dict[str, Table]] = {
     "salon_jobs_fan_out": _of_jobs(operator="all S"),
     "salon_jobs_unique": _of_jobs(operator="all S"),
     "salon_jobs_follow_up": _of_jobs(operator="all SD", worker="all S", store="store_id"),
+    "salon_jobs_flow": _of_jobs(operator="all SD", worker="all SUD", web="own S", store="store_id"),
+    "salon_jobs_flow_member": _of_jobs(operator="all SD", worker="all SD", web="own S", store="store_id"),
+    "salon_jobs_flow_edge": _of_jobs(operator="all SD", worker="all SD", web="own S", store="store_id"),
     "salon_jobs_task_minute": _of_jobs(operator="all S"),
     "salon_jobs_queue_minute": _of_jobs(operator="all S"),
     # Messages. The web emits and skips only through functions.

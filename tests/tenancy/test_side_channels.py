@@ -118,8 +118,10 @@ def test_unique_indexes_of_stores_rows_are_led_by_the_store(database: None) -> N
     )
     others = {name for name, table, columns in indexes if columns[0] != of_stores[table] and columns != ["id"]}
     # Jobs' keys are unique by task, store and key. Message ids and public ids are random, and the web writes no blocked
-    # aggregates and no results.
+    # aggregates and no results. Flows get their rows from functions, by the ids of jobs.
     assert others == {
+        "salon_jobs_flow_member_pkey",
+        "salon_jobs_flow_edge_once",
         "salon_jobs_job_public_id",
         "salon_jobs_job_progress_pkey",
         "salon_jobs_job_result_pkey",
@@ -219,6 +221,8 @@ def test_no_function_of_ours_is_leakproof_and_definers_fix_their_search_path(dat
         " AND has_function_privilege('app', oid, 'EXECUTE')"
     )
     assert {name for (name,) in allowed} == {
+        "salon_jobs_add_flow",
+        "salon_jobs_add_flow_members",
         "salon_jobs_add_follow_up",
         "salon_jobs_add_jobs",
         "salon_jobs_cancel",

@@ -28,6 +28,8 @@ from salon_jobs import (
     emit_many,
     enqueue_job,
     fan_out,
+    flow,
+    get_flow,
     get_job,
     store_task,
     task,
@@ -93,10 +95,13 @@ from salon_jobs.jobs import (
     FanOut,
     FanOutProgress,
     FanOutResult,
+    Flow,
     JobHandle,
     JobRecord,
     JobState,
+    Member,
     Progress,
+    RunningFlow,
     Task,
     fan_out_progress,
 )
@@ -107,6 +112,9 @@ from salon_jobs.models import (
     Dashboard,
     DestinationState,
     FanOutRecord,
+    FlowEdge,
+    FlowMember,
+    FlowRecord,
     FollowUp,
     InboxMessage,
     Job,
@@ -265,6 +273,23 @@ assert_type(fan_out(in_coroutine, day=TODAY), FanOutResult)
 assert_type(perform_job(in_coroutine, store_id=STORE, day=TODAY), int)
 assert_type(perform_job(system, reason="test"), int)
 assert_type(system("called as the function it is"), int)
+with flow("order", key="7") as order:
+    assert_type(order, Flow)
+    first = order.add(system.call(), priority=1)
+    assert_type(order.add(of_store.call(STORE, TODAY), after=[first], when="failed"), Member)
+    assert_type((first.id, first.outcome), tuple[int, str | None])
+assert_type(get_flow(order.id or 0).members(), list[Member])
+
+
+def in_a_flow() -> None:
+    """Use what a handler knows of its flow."""
+    with current_job().flow as own:
+        assert_type(own, RunningFlow)
+        assert_type(own.add(system.call(), after=own.me), Member)
+    assert_type(own.result_of(system), int)
+    assert_type(own.results_of(in_coroutine), list[int])
+
+
 assert_type(enqueue_job("typing-system", {"reason": "cron"}, priority=1), JobHandle)
 assert_type(fan_out(of_store, day=TODAY), FanOutResult)
 assert_type(in_chunks, ChunkTask[Sale, int])
@@ -461,6 +486,9 @@ def read(store_model: type[Model]) -> None:
     assert_type(Dashboard.objects.get().hostname, str)
     assert_type(FanOutRecord.objects.get().inserted, int)
     assert_type(FollowUp.objects.get().remaining, int)
+    assert_type(FlowRecord.objects.get().key, str | None)
+    assert_type(FlowMember.objects.get().outcome, str | None)
+    assert_type(FlowEdge.objects.get().after_id, int)
     assert_type(SupersededRun.objects.get().lease, int)
     assert_type(JobProgress.objects.get().total, int | None)
     assert_type(CronEntryState.objects.get().last_tick_at, datetime | None)

@@ -23,6 +23,8 @@ from salon_jobs import (
     emit_many,
     enqueue_job,
     fan_out,
+    flow,
+    get_flow,
     get_job,
     store_task,
     task,
@@ -88,10 +90,13 @@ from salon_jobs.jobs import (
     FanOut,
     FanOutProgress,
     FanOutResult,
+    Flow,
     JobHandle,
     JobRecord,
     JobState,
+    Member,
     Progress,
+    RunningFlow,
     Task,
     fan_out_progress,
 )
@@ -102,6 +107,9 @@ from salon_jobs.models import (
     Dashboard,
     DestinationState,
     FanOutRecord,
+    FlowEdge,
+    FlowMember,
+    FlowRecord,
     FollowUp,
     InboxMessage,
     Job,
@@ -303,6 +311,13 @@ system.enqueue().action + 1  # E
 wrong_action: EnqueueAction = "inserted"  # E
 wrong_state: JobState = "queued"  # E
 get_job("1")  # E
+flow("order", key=7)  # E
+get_flow("1")  # E
+flow("order").add(system.call(), when="done")  # E
+Flow("order").add(system)  # E
+wrong_member: Member = Flow("order").add(system.call()).id  # E
+wrong_flow: RunningFlow = Flow("order")  # E
+wrong_result: str = current_job().flow.result_of(system)  # E
 wrong_record: JobRecord = system.enqueue()  # E
 wrong_error: AttemptError = get_job(1).errors  # E
 wrong_progress: Progress = get_job(1).progress  # E
@@ -387,6 +402,9 @@ Process().pid.upper()  # E
 Dashboard().hostname + 1  # E
 FanOutRecord().label + 1  # E
 FollowUp().remaining.upper()  # E
+FlowRecord().name + 1  # E
+FlowMember().task + 1  # E
+FlowEdge().after_id.upper()  # E
 SupersededRun().lease.upper()  # E
 JobProgress().done.upper()  # E
 CronEntryState().last_tick_at.isoformat()  # E

@@ -14,6 +14,7 @@ from salon_jobs.core.records import JobState, StoreId
 from salon_jobs.core.redaction import redacted
 from salon_jobs.core.units import duration, with_noun
 from salon_jobs.dashboard.labels import followed
+from salon_jobs.jobs.flows import neighbours
 from salon_jobs.jobs.search import JobCriteria, NextAttempt, find_jobs, progress_of, retries_ahead
 from salon_jobs.jobs.waiting import due_in, waiting_reasons
 from salon_jobs.management.arguments import add_options
@@ -150,6 +151,7 @@ class ShowJob(Subcommand):
         rows = JobError.objects.using(using).filter(job_id=job.pk).order_by("pk")
         errors = list(rows.values("attempt", "error_class", "code", "message", "traceback", "log", "occurred_at"))
         then = FollowUp.objects.using(using).filter(pk=job.follow_up_id or 0).values("task", "remaining").first()
+        of_flow = neighbours(job, using=using)
         payload = redacted(job.payload, conf.redact)
         ahead = retries_ahead(job, now)
         waits = waiting_reasons([job], using=using, now=now, store_name=_name).get(job.pk)
@@ -159,6 +161,7 @@ class ShowJob(Subcommand):
             "payload": payload,
             "cron_entry": tick and tick.entry,
             "follow_up": then,
+            "flow": of_flow and of_flow._asdict(),
             "waiting": waits,
             "progress": progress,
         }
@@ -191,7 +194,7 @@ class ShowJob(Subcommand):
                 "attempts": f"{job.attempts} of {job.max_attempts}",
                 "priority": job.priority or None,
                 "enqueued": job.created_at,
-                "due": job.run_at if job.state == JobState.QUEUED else None,
+                "due": job.run_at if job.state == JobState.QUEUED and not job.is_held else None,
                 "claimed" if is_running else "started": job.started_at,
                 "waited in the worker": None if waited is None or is_running else duration(waited.total_seconds()),
                 "ended": job.finished_at,
@@ -203,6 +206,7 @@ class ShowJob(Subcommand):
                 "fan-out": job.fan_out_id,
                 "enqueued by": job.follows and followed(job.follows),
                 "then": then and f"{then['task']}, after {with_noun(then['remaining'], 'more job')}",
+                "flow": of_flow and "; ".join(of_flow.lines()),
                 "rescues": job.rescues or None,
                 "next attempts": _retries(ahead, now) if job.attempts else None,
             },

@@ -1,0 +1,107 @@
+-- Define salon_jobs_move_flow, for two constraint triggers, deferred to the commit. Its first call in a transaction
+-- takes all that was noted there (note_flow_function.sql) and does the work for all of it; the other calls find nothing.
+-- What it starts or cancels ends in turn, and is noted and taken by a further call: so a cancellation goes down a chain.
+-- Two transactions that end the last two predecessors of a member at once: each deletes the edge of its own, and must
+-- know whether the other's is gone. So each first updates the row of the flow. The second waits there until the first
+-- has committed, and each statement after that sees what the first did, so the one that finds no edge left is the last,
+-- and there is exactly one. Under REPEATABLE READ it would not see it: there the update fails, instead of losing a
+-- start. Nothing waits for long, since who holds a flow's row is about to commit. All flows of a transaction are locked
+-- at once, in the order of their ids, and before anything else of a flow is; and a job that somebody else has locked is
+-- left for later (move_flow_members_function.sql). So neither flows nor jobs make a circle of waiting transactions.
+-- An edge is deleted when it is met. One that cannot be met stays, and shows by whom its member was skipped; it is met
+-- or waited for again when that one is retried.
+-- enable_seqscan: a plan made while the tables are empty would later read all of them.
+-- Locks: the flows, in the order of their ids; their members and edges; jobs that wait, SKIP LOCKED. SECURITY DEFINER,
+-- since nobody else may write flows.
+CREATE OR REPLACE FUNCTION __schema__.salon_jobs_move_flow() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off
+AS $body$
+#variable_conflict use_variable
+DECLARE
+    noted text[] := string_to_array(nullif(current_setting('salon_jobs.flow_noted', true), ''), ',');
+    ids bigint[];
+    again bigint[];
+    back bigint[];
+    met bigint[];
+    unmet bigint[];
+    waiting bigint[];
+BEGIN
+    IF noted IS NULL THEN
+        RETURN NULL;
+    END IF;
+    PERFORM set_config('salon_jobs.flow_noted', '', true);
+    SELECT array_agg(DISTINCT split_part(n, ':', 1)::bigint),
+           coalesce(array_agg(split_part(n, ':', 1)::bigint) FILTER (WHERE n LIKE '%:a'), '{}'),
+           coalesce(array_agg(split_part(n, ':', 1)::bigint) FILTER (WHERE n LIKE '%:a' OR n LIKE '%:h'), '{}')
+      INTO ids, again, back FROM unnest(noted) AS n;
+    UPDATE __schema__.salon_jobs_flow f SET changed_at = clock_timestamp()
+     WHERE f.id = ANY (ARRAY(
+           SELECT l.id FROM __schema__.salon_jobs_flow l
+            WHERE l.id IN (SELECT m.flow_id FROM __schema__.salon_jobs_flow_member m WHERE m.job_id = ANY (ids))
+            ORDER BY l.id
+              FOR UPDATE));
+    UPDATE __schema__.salon_jobs_flow_member m
+       SET outcome = CASE n.code WHEN 's' THEN 'succeeded' WHEN 'f' THEN 'failed'
+                                 WHEN 'c' THEN CASE m.outcome WHEN 'skipped' THEN 'skipped' ELSE 'cancelled' END END,
+           move = NULL
+      FROM (SELECT DISTINCT ON (1) split_part(u.n, ':', 1)::bigint AS id, split_part(u.n, ':', 2) AS code
+              FROM unnest(noted) WITH ORDINALITY AS u (n, place)
+             WHERE u.n NOT LIKE '%:look'
+             ORDER BY 1, u.place DESC) AS n
+     WHERE m.job_id = n.id;
+    IF cardinality(back) > 0 THEN
+        -- What a person retries does not wait for what will not come, but for what is retried with it.
+        DELETE FROM __schema__.salon_jobs_flow_edge e USING __schema__.salon_jobs_flow_member p
+         WHERE e.job_id = ANY (again) AND p.job_id = e.after_id AND p.outcome IS NOT NULL;
+        UPDATE __schema__.salon_jobs_job j SET run_at = '9999-12-30 00:00:00+00'
+         WHERE j.id = ANY (again) AND j.state || '' = 'queued'
+           AND EXISTS (SELECT FROM __schema__.salon_jobs_flow_edge e WHERE e.job_id = j.id);
+        -- A member that still waits for others waits for it again.
+        INSERT INTO __schema__.salon_jobs_flow_edge (job_id, after_id, store_id, late)
+        SELECT m.job_id, p.job_id, m.store_id, false
+          FROM __schema__.salon_jobs_flow_member p
+          JOIN __schema__.salon_jobs_flow_member m ON m.flow_id = p.flow_id AND m.after @> to_jsonb(p.job_id)
+         WHERE p.job_id = ANY (back) AND p.outcome IS NULL AND m.outcome IS NULL
+           AND EXISTS (SELECT FROM __schema__.salon_jobs_flow_edge e WHERE e.job_id = m.job_id)
+            ON CONFLICT DO NOTHING;
+        -- One that was skipped because of it, or is to be, is held again, unless another keeps it from running.
+        UPDATE __schema__.salon_jobs_flow_member m SET move = CASE m.outcome WHEN 'skipped' THEN 'hold' END
+         WHERE m.job_id IN (SELECT e.job_id FROM __schema__.salon_jobs_flow_edge e WHERE e.after_id = ANY (back))
+           AND (m.outcome = 'skipped' OR m.move = 'cancel')
+           AND NOT EXISTS (SELECT FROM __schema__.salon_jobs_flow_edge e
+                             JOIN __schema__.salon_jobs_flow_member p ON p.job_id = e.after_id
+                            WHERE e.job_id = m.job_id AND p.outcome IS NOT NULL);
+    END IF;
+    WITH deleted AS (
+        DELETE FROM __schema__.salon_jobs_flow_edge e
+         USING __schema__.salon_jobs_flow_member p, __schema__.salon_jobs_flow_member m
+         WHERE e.after_id = ANY (ids) AND p.job_id = e.after_id AND m.job_id = e.job_id
+           AND p.outcome IS NOT NULL AND (m.condition <> 'succeeded' OR p.outcome = 'succeeded')
+        RETURNING e.job_id
+    )
+    SELECT coalesce(array_agg(DISTINCT d.job_id), '{}') INTO met FROM deleted d;
+    SELECT coalesce(array_agg(DISTINCT e.job_id) FILTER (WHERE p.outcome IS NOT NULL), '{}'), array_agg(DISTINCT e.job_id)
+      INTO unmet, waiting
+      FROM __schema__.salon_jobs_flow_edge e
+      JOIN __schema__.salon_jobs_flow_member p ON p.job_id = e.after_id
+     WHERE e.after_id = ANY (ids);
+    UPDATE __schema__.salon_jobs_flow_member m SET move = CASE WHEN m.outcome IS NULL THEN 'cancel' END
+     WHERE m.job_id = ANY (unmet) AND (m.outcome IS NULL OR m.move = 'hold');
+    UPDATE __schema__.salon_jobs_flow_member m
+       SET move = CASE WHEN m.condition = 'failed' AND NOT EXISTS (
+                            SELECT FROM jsonb_array_elements_text(m.after) AS a (id)
+                              JOIN __schema__.salon_jobs_flow_member p ON p.job_id = a.id::bigint
+                             WHERE p.outcome <> 'succeeded') THEN 'cancel' ELSE 'start' END
+     WHERE m.job_id = ANY (met) AND (m.outcome IS NULL OR m.move = 'hold')
+       AND NOT EXISTS (SELECT FROM __schema__.salon_jobs_flow_edge e WHERE e.job_id = m.job_id);
+    PERFORM __schema__.salon_jobs_move_flow_members(ARRAY(
+        SELECT m.job_id FROM __schema__.salon_jobs_flow_member m
+         WHERE m.move IS NOT NULL AND m.job_id = ANY (met || unmet || waiting)));
+    RETURN NULL;
+END
+$body$;
+CREATE CONSTRAINT TRIGGER salon_jobs_flow_moves AFTER UPDATE OF finished_at OR DELETE ON __schema__.salon_jobs_job
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (OLD.flow_id IS NOT NULL)
+    EXECUTE FUNCTION __schema__.salon_jobs_move_flow();
+CREATE CONSTRAINT TRIGGER salon_jobs_flow_edge_late AFTER INSERT ON __schema__.salon_jobs_flow_edge
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.late) EXECUTE FUNCTION __schema__.salon_jobs_move_flow();

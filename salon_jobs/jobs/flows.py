@@ -1,0 +1,276 @@
+"""Flows: jobs that run after others of their flow, and how they read what those returned."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterable
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias, TypeVar, Unpack, get_args, get_type_hints, overload
+
+import msgspec
+from django.db import transaction
+
+from salon_jobs.core.arguments import check_text
+from salon_jobs.core.errors import FlowInvalid, JobDoesNotExist, NoResult
+from salon_jobs.core.records import ActionResult, JobState
+from salon_jobs.core.text import shown
+from salon_jobs.db import statements
+from salon_jobs.db.connections import alias_of
+from salon_jobs.jobs import control, enqueue, registry
+from salon_jobs.jobs.enqueue import JobContent
+from salon_jobs.jobs.options import EnqueueOptions, NewJob
+from salon_jobs.jobs.task import Call, Task
+from salon_jobs.models import FlowMember, FlowRecord, Job, JobResult
+from salon_jobs.tenancy.active import current_store_id
+
+R = TypeVar("R")
+Condition: TypeAlias = Literal["succeeded", "failed", "ended"]
+_SHOWN: Final = 20
+_NO_KEYS: Final = ("job_key", "job_key_mode", "unique_for", "max_wait")
+
+
+@dataclass(eq=False, slots=True)
+class Member:
+    """One job of a flow. ``outcome``, as it was when it was read: None before it has ended."""
+
+    flow: Flow = field(repr=False)
+    task: str
+    after: tuple[Member | int, ...] = field(repr=False)
+    condition: Condition
+    outcome: str | None = None
+    job_id: int | None = None
+
+    @property
+    def id(self) -> int:
+        """The job's number. Raises FlowInvalid before the end of the ``with`` block, which enqueues it."""
+        if self.job_id is None:
+            raise FlowInvalid(f"{self.task!r} is enqueued at the end of the with block: it has no ID before")
+        return self.job_id
+
+
+class Flow:
+    """Jobs of which some run after others. The ``with`` block collects its members, and its end enqueues them.
+
+    ``is_new`` is False if a flow with this key had not ended: then nothing is added. ``id`` is None before the end of
+    the block.
+    """
+
+    def __init__(self, name: str, key: str | None = None, *, using: str | None = None, id: int | None = None) -> None:
+        self.name, self.key, self.id, self.is_new = name, key, id, id is None
+        self._using = alias_of(using)
+        self._store_id = current_store_id()
+        self._added: list[tuple[Member, NewJob]] = []
+
+    def __repr__(self) -> str:
+        return f"<Flow {self.name} #{self.id}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        added, self._added = self._added, []
+        if kind is None and added:
+            self._enqueue(added)
+
+    def add(
+        self,
+        call: Call[...],
+        *,
+        after: Member | Iterable[Member] = (),
+        when: Condition = "succeeded",
+        **options: Unpack[EnqueueOptions],
+    ) -> Member:
+        """Add the call of a task as a member, which runs when all those in ``after`` have ended, or at once.
+
+        ``when`` says how they must have ended: all of them "succeeded", at least one of them "failed" (or was
+        cancelled), or simply "ended". If they did otherwise, the member is cancelled. ``options`` are those of
+        ``using``, except job keys. Raises FlowInvalid, OptionInvalid, PayloadInvalid.
+        """
+        if not isinstance(call, Call):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise FlowInvalid(f"a member is the call of a task, such as fetch.call(url=url), not {shown(call)}")
+        if when not in get_args(Condition):
+            raise FlowInvalid(f"when is 'succeeded', 'failed' or 'ended', not {shown(when)}")
+        if refused := [name for name in _NO_KEYS if options.get(name) is not None]:
+            raise FlowInvalid(f"members have no {refused[0]}: give the flow a key")
+        earlier = tuple(dict.fromkeys([after] if isinstance(after, Member) else after))
+        for member in earlier:
+            if not isinstance(member, Member):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise FlowInvalid(f"after takes what add() returned, not {shown(member)}")
+            if member.flow is not self and (self.id is None or member.flow.id != self.id):
+                raise FlowInvalid(f"{member.task!r} is a member of another flow, {member.flow!r}, not of {self!r}")
+        if when != "succeeded" and not earlier:
+            raise FlowInvalid(f"when={when!r} says how those in after must end: pass after=[…]")
+        task = registry.get_task(call.task)
+        job = task.new_job(call.arguments, task.using(**options).options)
+        if job.store_id not in (None, self._store_id):
+            raise FlowInvalid(
+                f"{call.task!r} is for store {job.store_id}, the flow for {self._store_id or 'no store'}: all its "
+                "members belong to the store in whose tenant_context it begins, or to none"
+            )
+        member = Member(self, call.task, earlier, when)
+        # A template's key would make this job another enqueue's, which knows nothing of the flow.
+        self._added.append((member, replace(job, job_key=None, unique_for=None, max_wait=None, trace=call.trace)))
+        return member
+
+    def _enqueue(self, added: list[tuple[Member, NewJob]]) -> None:
+        """Write the collected members in one transaction. Raises EnqueueRefused, SchemaMissing."""
+        patterns: dict[NewJob, list[tuple[Member, JobContent]]] = {}
+        for member, job in added:
+            content = JobContent(job.store_id, job.payload, None, job.concurrency_key, job.trace)
+            blank = replace(job, payload="{}", store_id=None, trace=None, concurrency_key=None)
+            patterns.setdefault(blank, []).append((member, content))
+        with enqueue.enqueue_cursor(using=self._using), transaction.atomic(using=self._using):
+            if self.id is None:
+                values = {"name": self.name, "key": self.key, "store_id": self._store_id}
+                [(self.id, self.is_new)] = statements.rows("add_flow", values, using=self._using)
+                if not self.is_new:
+                    return
+            for pattern, members in patterns.items():
+                handles = enqueue.add_many(pattern, [content for _, content in members], using=self._using)
+                for (member, _), handle in zip(members, handles, strict=True):
+                    member.job_id = handle.id
+            edges = [(member.id, earlier) for member, _ in added for earlier in member.after]
+            values = {
+                "flow_id": self.id,
+                "ids": _array(member.id for member, _ in added),
+                "conditions": _array(member.condition for member, _ in added),
+                "edge_ids": _array(job_id for job_id, _ in edges),
+                "edge_afters": _array(earlier.id if isinstance(earlier, Member) else earlier for _, earlier in edges),
+            }
+            statements.rows("add_flow_members", values, using=self._using)
+
+    def members(self) -> list[Member]:
+        """Read the members as they are now, in the order of their jobs. With roles, the web reads its store's flows."""
+        return [self._member(row) for row in self._rows().order_by("pk")]
+
+    def cancel(self) -> list[ActionResult[int]]:
+        """Cancel all members that have not ended, in one transaction, so that none starts because of another's end.
+
+        As ``cancel_jobs``: running ones are asked to end after the commit.
+        """
+        with transaction.atomic(using=self._using):
+            return control.cancel_jobs(
+                list(self._rows().filter(outcome=None).order_by("pk").values_list("pk", flat=True)), using=self._using
+            )
+
+    def retry(self) -> list[ActionResult[int]]:
+        """Retry the members that failed; those that were skipped because of them wait for them again."""
+        jobs = Job.objects.using(self._using).filter(
+            pk__in=self._rows().filter(outcome="failed"), state=JobState.FAILED
+        )
+        return control.retry_jobs(list(jobs.order_by("pk").values_list("pk", flat=True)), using=self._using)
+
+    def _rows(self) -> Any:
+        return FlowMember.objects.using(self._using).filter(flow_id=self.id or 0)
+
+    def _member(self, row: Any) -> Member:
+        return Member(self, row.task, tuple(row.after), row.condition, row.outcome, row.pk)
+
+
+class RunningFlow(Flow):
+    """The flow of the job that runs, whose member is ``me``. A ``with`` block adds members, in its transaction."""
+
+    def __init__(self, job_id: int, *, using: str) -> None:
+        row: Any = FlowMember.objects.using(using).filter(pk=job_id).first()
+        if row is None:
+            raise FlowInvalid(f"job {job_id} is no member of a flow")
+        found = FlowRecord.objects.using(using).get(pk=row.flow_id)
+        super().__init__(found.name, found.key, using=using, id=found.pk)
+        self._store_id = found.store_id
+        self.me = self._member(row)
+        self._after: list[int] = row.after
+
+    @overload
+    def results_of(self, task: Task[..., Coroutine[Any, Any, R]]) -> list[R]: ...
+    @overload
+    def results_of(self, task: Task[..., R]) -> list[R]: ...
+    def results_of(self, task: Task[..., Any]) -> list[Any]:
+        """Return what the members of this task returned that this job comes after, in the order they were added.
+
+        Only of those that succeeded. Raises NoResult if one of these keeps no result.
+        """
+        rows = FlowMember.objects.using(self._using).filter(pk__in=self._after, task=task.name, outcome="succeeded")
+        ids = list(rows.order_by("pk").values_list("pk", flat=True))
+        values = dict(JobResult.objects.using(self._using).filter(pk__in=ids).values_list("pk", "value"))
+        if missing := [job_id for job_id in ids if job_id not in values]:
+            raise NoResult(
+                f"job {missing[0]} of {task.name!r} succeeded, but its result is not kept: declare keep_result"
+            )
+        kind = get_type_hints(task.function).get("return", Any)
+        return [msgspec.convert(values[job_id], kind) for job_id in ids]
+
+    @overload
+    def result_of(self, task: Task[..., Coroutine[Any, Any, R]]) -> R: ...
+    @overload
+    def result_of(self, task: Task[..., R]) -> R: ...
+    def result_of(self, task: Task[..., Any]) -> Any:
+        """Return what the only member of this task returned that this job comes after. Raises NoResult, FlowInvalid."""
+        results = self.results_of(task)
+        if len(results) == 1:
+            return results[0]
+        if results:
+            raise FlowInvalid(f"this job comes after {len(results)} of {task.name!r}: use results_of")
+        raise NoResult(f"this job comes after no {task.name!r} that succeeded")
+
+
+def _array(values: Iterable[object]) -> str:
+    """Return the text of an array of numbers or plain words: the server reads it in a fraction of the time."""
+    return f"{{{','.join(map(str, values))}}}"
+
+
+class Neighbours(NamedTuple):
+    """A member's flow, and up to 20 each of those that it comes after and those that come after it.
+
+    Each as its job's ID, its task and its state: an outcome, or that of its job.
+    """
+
+    flow_id: int
+    name: str
+    condition: str
+    after: list[tuple[int, str, str]]
+    before: list[tuple[int, str, str]]
+
+    def lines(self) -> list[str]:
+        """Return what a person reads, a line for the flow and for each of the others."""
+        ways = (("after", self.after), ("before", self.before))
+        others = [f"{way} #{job_id} {task}: {state}" for way, jobs in ways for job_id, task, state in jobs]
+        return [f"{self.name} #{self.flow_id}", *others]
+
+
+def neighbours(job: Job, *, using: str) -> Neighbours | None:
+    """Return what a job comes after in its flow, and what comes after it; None if it is of none."""
+    rows: Any = FlowMember.objects.using(using)
+    me = None if job.flow_id is None else rows.filter(pk=job.pk).first()
+    if me is None:
+        return None
+
+    def states(members: Any) -> list[tuple[int, str, str]]:
+        found = list(members.order_by("pk")[:_SHOWN])
+        live = Job.objects.using(using).filter(pk__in=[row.pk for row in found if row.outcome is None])
+        now = {one.pk: one.timeliness for one in live.defer("payload", "log")}
+        return [(row.pk, row.task, row.outcome or now.get(row.pk, "ending")) for row in found]
+
+    name = FlowRecord.objects.using(using).values_list("name", flat=True).get(pk=me.flow_id)
+    before = rows.filter(flow_id=me.flow_id, after__contains=job.pk)
+    return Neighbours(me.flow_id, name, me.condition, states(rows.filter(pk__in=me.after)), states(before))
+
+
+def flow(name: str, *, key: str | None = None, using: str | None = None) -> Flow:
+    """Begin a flow, for a ``with`` block: its members are enqueued, in the caller's transaction, at its end.
+
+    With a ``key``, it adds nothing while the store's earlier flow of this name and key has not ended. Its members
+    belong to the current store or to none. Raises OptionInvalid.
+    """
+    check_text("name", name, 255)
+    if key is not None:
+        check_text("key", key, 512)
+    return Flow(name, key, using=using)
+
+
+def get_flow(flow_id: int, *, using: str | None = None) -> Flow:
+    """Return the flow with this number. Raises JobDoesNotExist if there is none, or this role does not see it."""
+    using = alias_of(using)
+    found = FlowRecord.objects.using(using).filter(pk=flow_id).first()
+    if found is None:
+        raise JobDoesNotExist(f"there is no flow {flow_id}, or it ended and was deleted")
+    return Flow(found.name, found.key, using=using, id=found.pk)

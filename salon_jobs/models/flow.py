@@ -1,0 +1,97 @@
+"""Models of flows, their members, and what each member still waits for."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import ClassVar
+
+from django.db import models
+from django.db.models.functions import Now
+
+from salon_jobs.core.records import StoreId
+from salon_jobs.models.fields import InstantField, StoreIdField
+
+
+class FlowRecord(models.Model):
+    """One flow: jobs some of which wait for others. Written only by functions."""
+
+    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
+    name: models.CharField[str, str] = models.CharField(max_length=255)
+    key: models.CharField[str | None, str | None] = models.CharField(  # noqa: DJ001 - NULL means "no key" to the unique index
+        max_length=512, null=True, help_text="Refuses a second flow of this name until all members have ended"
+    )
+    store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
+    created_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
+    changed_at: models.DateTimeField[datetime, datetime] = InstantField(
+        db_default=Now(), help_text="When a member last ended or was retried"
+    )
+
+    class Meta:
+        db_table = "salon_jobs_flow"
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["store_id", "name", "key"],
+                condition=models.Q(key__isnull=False),
+                nulls_distinct=False,
+                name="salon_jobs_flow_key",
+            )
+        ]
+        indexes: ClassVar = [models.Index(fields=["changed_at"], name="salon_jobs_flow_changed")]
+
+    def __str__(self) -> str:
+        return f"{self.name} #{self.pk}"
+
+
+class FlowMember(models.Model):
+    """One job of a flow, and how it ended. It outlives the job, since that decides others. Written by functions."""
+
+    job_id: models.BigIntegerField[int, int] = models.BigIntegerField(primary_key=True)
+    flow_id: models.BigIntegerField[int, int] = models.BigIntegerField()
+    store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True, help_text="The flow's store")
+    task: models.CharField[str, str] = models.CharField(max_length=255)
+    condition: models.CharField[str, str] = models.CharField(
+        max_length=9, help_text="How what it comes after must end: succeeded, failed (one of them) or ended"
+    )
+    after = models.JSONField(help_text="IDs of the jobs that it comes after")
+    run_at: models.DateTimeField[datetime, datetime] = InstantField(help_text="When it was to run at the earliest")
+    outcome: models.CharField[str | None, str | None] = models.CharField(  # noqa: DJ001 - NULL: it has not ended
+        max_length=9, null=True, help_text="succeeded, failed, cancelled, or skipped: cancelled by the flow"
+    )
+    move: models.CharField[str | None, str | None] = models.CharField(  # noqa: DJ001 - NULL: nothing to do
+        max_length=6, null=True, help_text="What is to be done with its job: start, cancel or hold"
+    )
+
+    class Meta:
+        db_table = "salon_jobs_flow_member"
+        indexes: ClassVar = [
+            models.Index(fields=["flow_id", "job_id"], name="salon_jobs_flow_member_flow"),
+            models.Index(fields=["flow_id"], condition=models.Q(outcome=None), name="salon_jobs_flow_member_live"),
+            models.Index(
+                fields=["job_id"], condition=models.Q(move__isnull=False), name="salon_jobs_flow_member_moves"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.task} #{self.pk}"
+
+
+class FlowEdge(models.Model):
+    """One job that a member still waits for, or that did not end as it must. Written only by functions."""
+
+    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
+    job_id: models.BigIntegerField[int, int] = models.BigIntegerField()
+    after_id: models.BigIntegerField[int, int] = models.BigIntegerField()
+    store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True, help_text="The flow's store")
+    late: models.BooleanField[bool, bool] = models.BooleanField(
+        default=False, help_text="It was added after the job that it waits for, which may have ended"
+    )
+
+    class Meta:
+        db_table = "salon_jobs_flow_edge"
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["job_id", "after_id"], name="salon_jobs_flow_edge_once")
+        ]
+        indexes: ClassVar = [models.Index(fields=["after_id"], name="salon_jobs_flow_edge_after")]
+
+    def __str__(self) -> str:
+        return f"#{self.job_id} after #{self.after_id}"

@@ -1,0 +1,459 @@
+"""Shows that members of a flow start when those they come after have ended as they must: each once, and none late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, get_args
+from uuid import UUID
+
+import pytest
+from django.db import ProgrammingError, connection, connections, transaction
+from django.test import TestCase
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from salon_jobs import Discard, current_job, flow, tenant_context
+from salon_jobs.core.errors import FlowInvalid, NoResult
+from salon_jobs.jobs import control
+from salon_jobs.jobs.flows import Condition, Flow, Member, RunningFlow, get_flow
+from salon_jobs.jobs.pruning import Pruner
+from salon_jobs.models import FlowEdge, FlowMember, FlowRecord
+from salon_jobs.testing import drain_jobs
+from salon_jobs.worker.maintenance import Maintenance
+from tests import tasks
+from tests.support import change, claim, elsewhere, finish, finish_many, run, run_due, run_on_threads, seen
+from tests.tasks import Hooks
+
+
+def due() -> list[int]:
+    return [
+        row[0] for row in seen("SELECT id FROM salon_jobs_job WHERE state = 'queued' AND run_at <= now() ORDER BY id")
+    ]
+
+
+def outcomes(flow: Flow) -> list[str | None]:
+    return [member.outcome for member in flow.members()]
+
+
+def state_of(member: Member) -> tuple[str, str]:
+    [row] = seen("SELECT state, reason FROM salon_jobs_job WHERE id = %s", member.id)
+    return row
+
+
+def test_a_member_starts_with_the_end_of_the_last_one_it_comes_after(process_id: int) -> None:
+    with flow("order") as order:
+        first, second = (order.add(tasks.in_flow.call(number)) for number in (1, 2))
+        last = order.add(tasks.in_flow.call(3), after=[first, second])
+    assert due() == [first.id, second.id]
+    jobs = claim(process_id)
+    finish(jobs[0], process_id)
+    assert due() == []
+    finish(jobs[1], process_id)
+    assert (due(), FlowEdge.objects.count()) == ([last.id], 0)
+    run_due(process_id)
+    assert outcomes(order) == ["succeeded"] * 3
+
+
+CONDITIONS: Final[tuple[Condition, ...]] = get_args(Condition)
+
+
+class Node:
+    """One member in the model: what it comes after, what it waits for or did not get, and how it ended."""
+
+    def __init__(self, after: Sequence[Node], condition: Condition) -> None:
+        self.after, self.condition = after, condition
+        self.edges = set(after)
+        self.outcome: str | None = None
+
+    @property
+    def state(self) -> str:
+        return self.outcome or ("held" if self.edges else "due")
+
+
+class Model:
+    """What a flow must do, told one end at a time."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+
+    def add(self, after: Sequence[Node], condition: Condition) -> None:
+        node = Node(after, condition)
+        self.nodes.append(node)
+        self.look(node, [earlier for earlier in after if earlier.outcome])
+
+    def look(self, node: Node, ended: Sequence[Node]) -> None:
+        met = {end for end in ended if node.condition != "succeeded" or end.outcome == "succeeded"}
+        node.edges -= met
+        if node.outcome or not ended:
+            return
+        none_failed = node.condition == "failed" and all(end.outcome == "succeeded" for end in node.after)
+        if set(ended) - met or (not node.edges and none_failed):
+            self.end(node, "skipped")
+
+    def end(self, node: Node, outcome: str) -> None:
+        node.outcome = outcome
+        for follower in self.nodes:
+            if node in follower.edges:
+                self.look(follower, [node])
+
+    def retry(self, node: Node) -> None:
+        node.edges -= {earlier for earlier in node.edges if earlier.outcome}
+        self.wait_again(node)
+
+    def wait_again(self, node: Node) -> None:
+        node.outcome = None
+        for follower in self.nodes:
+            if node in follower.after and follower.outcome is None and follower.edges:
+                follower.edges.add(node)
+            stuck = any(earlier.outcome for earlier in follower.edges)
+            if node in follower.edges and follower.outcome == "skipped" and not stuck:
+                self.wait_again(follower)
+
+
+STEPS = st.tuples(
+    st.sampled_from(["succeed", "succeed", "fail", "discard", "cancel", "retry", "add"]),
+    st.integers(0, 30),
+    st.sets(st.integers(0, 30), max_size=3),
+    st.sampled_from(CONDITIONS),
+)
+
+
+def fail(**_: object) -> None:
+    raise OSError
+
+
+def discard(**_: object) -> None:
+    raise Discard("no")
+
+
+HOW: dict[str, Callable[..., None]] = {"succeed": lambda **_: None, "fail": fail, "discard": discard}
+
+
+def states(order: Flow) -> list[str]:
+    ready = set(due())
+    return [member.outcome or ("due" if member.id in ready else "held") for member in order.members()]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    graph=st.lists(
+        st.tuples(st.sets(st.integers(0, 30), max_size=3), st.sampled_from(CONDITIONS)), min_size=1, max_size=12
+    ),
+    steps=st.lists(STEPS, max_size=25),
+)
+def test_any_flow_does_what_the_model_says(process_id: int, hooks: Hooks, graph: Any, steps: Any) -> None:
+    change("DELETE FROM salon_jobs_job")
+    model, members = Model(), list[Member]()
+
+    def add(into: Flow, chosen: set[int], condition: Condition) -> None:
+        places = sorted({number % len(members) for number in chosen}) if members else []
+        condition = condition if places else "succeeded"
+        members.append(into.add(tasks.in_flow.call(), after=[members[place] for place in places], when=condition))
+        model.add([model.nodes[place] for place in places], condition)
+
+    with flow("any") as order:
+        for chosen, condition in graph:
+            add(order, chosen, condition)
+    assert states(order) == [node.state for node in model.nodes]
+    for verb, number, chosen, condition in steps:
+        if verb == "add":
+            with order:
+                add(order, chosen, condition)
+        elif verb in ("cancel", "retry"):
+            place = number % len(members)
+            node = model.nodes[place]
+            if verb == "cancel" and node.outcome is None:
+                control.cancel_jobs(members[place])
+                model.end(node, "cancelled")
+            elif verb == "retry" and node.outcome not in (None, "succeeded"):
+                control.retry_jobs(members[place])
+                model.retry(node)
+        elif jobs := claim(process_id):
+            ending = jobs[number % len(jobs)]
+            hooks.system = HOW[verb]
+            place = next(place for place, member in enumerate(members) if member.id == ending.id)
+            run(ending, process_id)
+            change("UPDATE salon_jobs_job SET state = 'queued', leased_by = NULL WHERE state = 'running'")
+            model.end(model.nodes[place], {"succeed": "succeeded", "fail": "failed", "discard": "cancelled"}[verb])
+        assert states(order) == [node.state for node in model.nodes], verb
+    assert FlowMember.objects.filter(move__isnull=False).count() == 0
+
+
+def test_two_ends_at_once_start_the_follower_exactly_once(process_id: int) -> None:
+    for _ in range(20):
+        with flow("order") as order:
+            both = [order.add(tasks.in_flow.call(number)) for number in range(2)]
+            last = order.add(tasks.in_flow.call(3), after=both)
+        jobs = claim(process_id)
+        with ThreadPoolExecutor(2) as pool:
+            ends = [elsewhere(pool, partial(finish_many, [job], process_id)) for job in jobs]
+        assert all(end.result() for end in ends)
+        assert due() == [last.id]
+        run_due(process_id)
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
+
+
+def test_an_end_that_another_has_not_committed_is_waited_for(process_id: int) -> None:
+    """The second end waits for the row of the flow, and then finds that it is the last."""
+    with flow("order") as order:
+        both = [order.add(tasks.in_flow.call(number)) for number in range(2)]
+        last = order.add(tasks.in_flow.call(3), after=both)
+    first, second = claim(process_id)
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            finish(first, process_id)
+            connection.cursor().execute("SET CONSTRAINTS ALL IMMEDIATE")
+            end = elsewhere(pool, lambda: finish_many([second], process_id))
+            while seen(waiting) != [(1,)]:
+                assert not end.done()
+            assert due() == []
+        assert end.result()
+    assert due() == [last.id]
+
+
+def test_flows_whose_ends_cross_in_two_transactions_do_not_deadlock(process_id: int) -> None:
+    with flow("one") as one:
+        ones = [one.add(tasks.in_flow.call(number)) for number in range(2)]
+        one_last = one.add(tasks.in_flow.call(3), after=ones)
+    with flow("two") as two:
+        twos = [two.add(tasks.in_flow.call(number)) for number in range(2)]
+        two_last = two.add(tasks.in_flow.call(3), after=twos)
+
+    def end(*members: Member) -> None:
+        with transaction.atomic():
+            for member in members:
+                control.cancel_jobs(member)
+
+    for member in (*one.members(), *two.members()):
+        assert member.outcome is None
+    change("UPDATE salon_jobs_flow_member SET condition = 'ended'")
+    with ThreadPoolExecutor(2) as pool:
+        ends = [elsewhere(pool, lambda: end(ones[0], twos[0])), elsewhere(pool, lambda: end(twos[1], ones[1]))]
+    assert [each.result() for each in ends] == [None, None]
+    assert due() == [one_last.id, two_last.id]
+
+
+@pytest.mark.parametrize("end", ["succeeded", "failed", "cancelled", "deleted"])
+def test_how_it_ended_decides_who_starts(process_id: int, hooks: Hooks, end: str) -> None:
+    with flow("order") as order:
+        first = order.add(tasks.in_flow.call())
+        followers = {
+            when: order.add(tasks.in_flow.call(), after=first, when=when) for when in ("succeeded", "failed", "ended")
+        }
+    match end:
+        case "cancelled":
+            control.cancel_jobs(first)
+        case "deleted":
+            change("DELETE FROM salon_jobs_job WHERE id = %s", first.id)
+        case _:
+            hooks.system = lambda **_: 1 if end == "succeeded" else 1 / 0
+            run_due(process_id)
+    started = {"succeeded", "ended"} if end == "succeeded" else {"failed", "ended"}
+    assert {when for when, member in followers.items() if member.id in due()} == started
+    [skipped] = [member for when, member in followers.items() if when not in started]
+    why = "nothing that it comes after failed" if end == "succeeded" else f"test-flow #{first.id} "
+    assert state_of(skipped)[0] == "cancelled"
+    assert state_of(skipped)[1].startswith(f"flow: {why}")
+
+
+def test_a_cancellation_goes_down_a_chain_and_a_retry_takes_it_back(process_id: int, hooks: Hooks) -> None:
+    with flow("chain") as chain:
+        members = [chain.add(tasks.in_flow.call())]
+        for _ in range(5):
+            members.append(chain.add(tasks.in_flow.call(), after=members[-1]))
+    hooks.system = lambda **_: 1 / 0
+    run_due(process_id)
+    assert outcomes(chain) == ["failed"] + ["skipped"] * 5
+    assert state_of(members[1])[1] == f"flow: test-flow #{members[0].id} failed"
+    assert state_of(members[2])[1] == f"flow: test-flow #{members[1].id} was skipped"
+    chain.retry()
+    assert (outcomes(chain), due()) == ([None] * 6, [members[0].id])
+    hooks.reset()
+    while due():
+        run_due(process_id)
+    assert outcomes(chain) == ["succeeded"] * 6
+
+
+def test_a_skipped_member_that_is_retried_runs_without_the_one_that_failed(process_id: int, hooks: Hooks) -> None:
+    with flow("order") as order:
+        first = order.add(tasks.in_flow.call())
+        second = order.add(tasks.in_flow.call(), after=first)
+    control.cancel_jobs(first)
+    control.retry_jobs(second)
+    assert due() == [second.id]
+    control.cancel_jobs(second)
+    control.retry_jobs([first, second])
+    assert due() == [first.id, second.id], "its edge is gone by now"
+
+
+def test_retried_together_they_wait_for_each_other(process_id: int) -> None:
+    with flow("order") as order:
+        first = order.add(tasks.in_flow.call())
+        second = order.add(tasks.in_flow.call(), after=first)
+    control.cancel_jobs(first)
+    control.retry_jobs([first, second])
+    assert (due(), outcomes(order)) == ([first.id], [None, None])
+
+
+def test_a_flow_is_cancelled_without_starting_any_of_it(database: None) -> None:
+    with flow("order") as order:
+        first = order.add(tasks.in_flow.call())
+        order.add(tasks.in_flow.call(), after=first, when="ended")
+        order.add(tasks.in_flow.call(), after=first, when="failed")
+    assert [result.changed for result in get_flow(order.id or 0).cancel()] == [True] * 3
+    assert (due(), outcomes(order)) == ([], ["cancelled"] * 3)
+
+
+def test_a_job_that_somebody_has_locked_holds_up_no_end_and_starts_later(process_id: int) -> None:
+    with flow("order") as order:
+        first = order.add(tasks.in_flow.call())
+        second = order.add(tasks.in_flow.call(), after=first)
+    [job] = claim(process_id)
+    with ThreadPoolExecutor(1) as pool, transaction.atomic(using="owner"):
+        seen("SELECT FROM salon_jobs_job WHERE id = %s FOR UPDATE", second.id)
+        assert elsewhere(pool, lambda: finish_many([job], process_id)).result(timeout=10)
+        assert due() == []
+    Maintenance(using="default").poll()
+    assert due() == [second.id]
+
+
+def test_a_member_added_while_what_it_comes_after_ends(process_id: int) -> None:
+    """The end does not see the edge, and the addition not the end: its commit looks again."""
+    with flow("order") as order:
+        first = order.add(tasks.in_flow.call())
+    [job] = claim(process_id)
+    with ThreadPoolExecutor(1) as pool, transaction.atomic():
+        with order:
+            late = order.add(tasks.in_flow.call(), after=first)
+        assert elsewhere(pool, lambda: finish_many([job], process_id)).result(timeout=10)
+        assert due() == []
+    assert due() == [late.id]
+
+
+def test_a_key_admits_one_live_flow(process_id: int) -> None:
+    def add() -> Flow:
+        with flow("order", key="7") as order:
+            order.add(tasks.in_flow.call())
+        return order
+
+    first, second = add(), add()
+    assert (first.is_new, second.is_new, second.id) == (True, False, first.id)
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(1,)]
+    run_due(process_id)
+    assert add().is_new
+
+
+def test_a_handler_reads_results_and_adds_members(process_id: int, hooks: Hooks) -> None:
+    with flow("order") as order:
+        parts = [order.add(tasks.in_flow.call(number)) for number in (1, 2)]
+        last = order.add(tasks.in_flow.call(3), after=parts)
+    run_due(process_id)
+
+    def more(number: int) -> int:
+        if number == 3:
+            with current_job().flow as own:
+                own.add(tasks.in_flow.call(4), after=own.me)
+            with pytest.raises(FlowInvalid, match="comes after 2"):
+                own.result_of(tasks.in_flow)
+            with pytest.raises(NoResult):
+                own.result_of(tasks.system)
+            return sum(own.results_of(tasks.in_flow))
+        return current_job().flow.result_of(tasks.in_flow)
+
+    hooks.system = more
+    run_due(process_id)
+    assert [member.after for member in order.members()] == [(), (), (parts[0].id, parts[1].id), (last.id,)]
+    run_due(process_id)
+    results = seen("SELECT value::text FROM salon_jobs_job_result ORDER BY job_id")
+    assert results == [("1",), ("2",), ("3",), ("3",)]
+
+
+def test_what_does_not_fit_is_refused(stores: list[UUID]) -> None:
+    with flow("other") as other:
+        stranger = other.add(tasks.in_flow.call())
+    order = flow("order")
+    call: Any = tasks.in_flow.call()
+    refused: list[tuple[Any, dict[str, Any], str]] = [
+        ("fetch", {}, "a member is the call of a task"),
+        (call, {"when": "done"}, "when is"),
+        (call, {"when": "failed"}, "pass after"),
+        (call, {"after": [7]}, "after takes what"),
+        (call, {"after": stranger}, "of another flow"),
+        (call, {"job_key": "k"}, "members have no job_key"),
+        (tasks.in_store.call(store_id=stores[0]), {}, "all its members belong"),
+    ]
+    for what, options, said in refused:
+        with pytest.raises(FlowInvalid, match=said):
+            order.add(what, **options)
+    with pytest.raises(FlowInvalid, match="no ID before"):
+        order.add(call).id  # noqa: B018 - raises
+    with pytest.raises(FlowInvalid, match="no member"):
+        RunningFlow(7, using="default")
+
+
+def test_an_exception_in_the_block_enqueues_nothing(database: None) -> None:
+    with suppress(ZeroDivisionError), flow("order") as order:
+        order.add(tasks.in_flow.call())
+        raise ZeroDivisionError
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
+    assert not FlowRecord.objects.exists()
+
+
+def test_the_web_role_adds_flows_of_its_store_and_sees_no_other(stores: list[UUID], process_id: int) -> None:
+    for store in stores[:2]:
+        with tenant_context(store, using="web"), flow("order", using="web") as order:
+            first = order.add(tasks.in_store.call(store_id=store))
+            order.add(tasks.system.call(), after=first)
+    with tenant_context(stores[0], using="web"):
+        assert [FlowRecord.objects.using("web").count(), FlowMember.objects.using("web").count()] == [1, 2]
+        assert FlowEdge.objects.using("web").count() == 1
+    while due():
+        run_due(process_id)
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
+
+
+def test_no_role_holds_a_job_that_it_did_not_add(stores: list[UUID]) -> None:
+    """A flow could hold somebody's job for ever."""
+    theirs = tasks.system.enqueue()
+    add = "SELECT salon_jobs_add_flow_members(%s, ARRAY[%s]::bigint[], ARRAY['ended'], '{}', '{}')"
+    with tenant_context(stores[0], using="web"), flow("order", using="web") as order:
+        order.add(tasks.in_store.call(store_id=stores[0]))
+    with pytest.raises(ProgrammingError, match="not new jobs of yours"), tenant_context(stores[0], using="web"):
+        connections["web"].cursor().execute(add, [order.id, theirs.id])
+
+
+def test_flows_are_pruned_once_they_have_ended(process_id: int) -> None:
+    with flow("over") as over:
+        over.add(tasks.in_flow.call())
+    run_due(process_id)
+    with flow("order") as order:
+        order.add(tasks.in_flow.call())
+    change("UPDATE salon_jobs_flow SET changed_at = now() - interval '31 days'")
+    assert Pruner(using="default").run_once().flows == 1
+    Pruner(using="default").run_once()
+    assert list(FlowRecord.objects.values_list("pk", flat=True)) == [order.id]
+
+
+class DrainedTest(TestCase):
+    """A test in a transaction that is rolled back."""
+
+    def test_drained_jobs_start_what_comes_after_them(self) -> None:
+        with flow("order") as order:
+            first = order.add(tasks.in_flow.call(1))
+            order.add(tasks.in_flow.call(2), after=first)
+        assert [job.task for job in drain_jobs()] == ["test-flow"] * 2
+
+
+def test_a_worker_runs_a_graph_on_threads(process_id: int) -> None:
+    with flow("graph") as graph:
+        layers = [[graph.add(tasks.in_flow.call()) for _ in range(10)]]
+        for _ in range(3):
+            layers.append([graph.add(tasks.in_flow.call(), after=layers[-1]) for _ in range(10)])
+    for _ in range(4):
+        run_on_threads(process_id)
+    assert set(outcomes(graph)) == {"succeeded"}
+    assert not FlowEdge.objects.exists()
