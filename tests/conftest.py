@@ -43,6 +43,7 @@ TABLES = (
         "salon_jobs_job_progress",
         "salon_jobs_superseded",
         "salon_jobs_limit",
+        "salon_jobs_rate",
         "salon_jobs_fan_out",
         "salon_jobs_unique",
         "salon_jobs_follow_up",

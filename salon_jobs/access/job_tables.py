@@ -88,6 +88,7 @@ TABLES: Final[Mapping[str, JobTable]] = {
     "salon_jobs_flow_edge": JobTable(operator=("DELETE",), web=_READ, worker=("SELECT", "DELETE")),
     "salon_jobs_process": JobTable(),
     "salon_jobs_limit": JobTable(operator=("INSERT", "UPDATE", "DELETE")),
+    "salon_jobs_rate": JobTable(operator=("DELETE",)),
     "salon_jobs_cron_entry": JobTable(),
     "salon_jobs_cron_tick": JobTable(),
     # Each row of the current minute is updated by every process every few seconds, and never afterwards. No indexed

@@ -25,7 +25,8 @@ from salon_jobs.dashboard.labels import who_paused
 from salon_jobs.db.statements import rows as rows_of
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.enqueue import wake_ups
-from salon_jobs.jobs.limits import LIFTED, ListedLimit, count_by_scope, limit_name, list_limits, parse_rate
+from salon_jobs.jobs.limits import LIFTED, ListedLimit, count_by_scope, limit_name, list_limits
+from salon_jobs.jobs.options import parse_rate
 from salon_jobs.models import Limit
 
 if TYPE_CHECKING:
@@ -124,7 +125,8 @@ def _declared(limit: ListedLimit, running: Mapping[str, int]) -> str:
         usage = f"busiest runs {busiest:,}"
     else:
         what, usage = scope_name(limit.kind, limit.name), f"{running[scope]:,} running"
-    return f"{what}, {limit.declared:,} at once ({usage})"
+    most = None if limit.declared is None else f"{limit.declared:,} at once ({usage})"
+    return ", ".join(filter(None, (what, most, None if limit.rate is None else rate_text(limit.rate))))
 
 
 class KindFilter(admin.ChoicesFieldListFilter):
@@ -145,7 +147,7 @@ class LimitAdmin(OffersActions, ReaderAdmin):
     list_filter = (("kind", KindFilter), "paused")
     search_fields = ("name",)
     form = LimitForm
-    fields = ("kind", "name", "paused", "max_concurrency", "unlimited", "rate")
+    fields = ("kind", "name", "paused", "max_concurrency", "unlimited", "rate", "burst")
     ordering = ("kind", "name")
     sortable_by = ()
     actions = actions_of(Limit)

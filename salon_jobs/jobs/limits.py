@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
@@ -19,9 +18,9 @@ from salon_jobs.core.arguments import check_text
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.records import ActionResult, GivenStore, StoreId
 from salon_jobs.core.text import shown
-from salon_jobs.core.units import RATE_UNITS
 from salon_jobs.db.connections import alias_of
 from salon_jobs.jobs import enqueue, registry
+from salon_jobs.jobs.options import check_number, parse_rate
 from salon_jobs.models import Limit
 
 # Value that lifts a declared limit: that many jobs never run at once.
@@ -37,6 +36,12 @@ class EffectiveLimit:
     rate: float | None = None
     paused_by: str = ""
     paused_at: datetime | None = None
+    burst: int | None = None
+
+    @property
+    def bucket(self) -> float:
+        """How many starts of the rate a quiet time saves up: ``burst``, or else those of a second, at least one."""
+        return self.burst or max(1.0, self.rate or 1.0)
 
     @property
     def blocks(self) -> bool:
@@ -67,11 +72,13 @@ def count_by_scope(running: Iterable[Sequence[Any]]) -> Counter[str]:
 class Limits:
     """Limits in effect, by scope (``kind:name``). False if there are none.
 
-    ``declared`` is how many jobs may run at once of a task (``task:name``), of each key of a task (``key:name``) and of
-    each store (``store``). A number in the row of the same scope overrides it.
+    ``declared`` are those of a task (``task:name``), of each key of a task (``key:name``) and of each store
+    (``store``). A number in the row of the same scope overrides them.
     """
 
-    def __init__(self, rows: Mapping[str, EffectiveLimit], declared: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, rows: Mapping[str, EffectiveLimit], declared: Mapping[str, EffectiveLimit] | None = None
+    ) -> None:
         self._declared = declared or {}
         self._limits = {scope: self._in_force(scope, row) for scope, row in rows.items()}
         self._any = bool(self._declared) or any(
@@ -101,15 +108,18 @@ class Limits:
         """Return those of these scopes whose jobs must be counted."""
         return [scope for scope in scopes if self[scope].limits]
 
-    def declared_for(self, scope: str) -> int | None:
-        """Return how many jobs the tasks and settings allow to run at once."""
+    def declared_for(self, scope: str) -> EffectiveLimit | None:
+        """Return the limits that the tasks and settings declare."""
         kind, _, name = scope.partition(":")
         if kind == Limit.Kind.STORE:
             return None if name == str(store_key().none) else self._declared.get("store")
         return self._declared.get(f"key:{name.partition(':')[0]}" if kind == Limit.Kind.KEY else scope)
 
     def _in_force(self, scope: str, row: EffectiveLimit) -> EffectiveLimit:
-        most = self.declared_for(scope) if row.max_concurrency is None else row.max_concurrency
+        declared = self.declared_for(scope) or EffectiveLimit()
+        most = declared.max_concurrency if row.max_concurrency is None else row.max_concurrency
+        if row.rate is None:
+            row = replace(row, rate=declared.rate, burst=row.burst or declared.burst)
         return replace(row, max_concurrency=None if most == LIFTED else most)
 
 
@@ -119,7 +129,7 @@ def load_limits(*, using: str) -> Limits:
 
 
 def _stored(alias: str) -> dict[str, EffectiveLimit]:
-    columns = ("kind", "name", "paused", "max_concurrency", "rate", "paused_by", "paused_at")
+    columns = ("kind", "name", "paused", "max_concurrency", "rate", "paused_by", "paused_at", "burst")
     rows: Iterable[tuple[Any, ...]] = Limit.objects.using(alias).values_list(*columns)
     return {f"{kind}:{name}": EffectiveLimit(*values) for kind, name, *values in rows}
 
@@ -156,19 +166,19 @@ def list_limits(*, using: str) -> list[ListedLimit]:
         kind, _, name = scope.partition(":")
         effective, declares = limits[scope], limits.declared_for(scope)
         if effective.blocks or effective.limits or declares is not None:
-            values = (effective.paused, effective.max_concurrency, effective.rate, declares)
+            most = None if declares is None else declares.max_concurrency
+            values = (effective.paused, effective.max_concurrency, effective.rate, most)
             listed.append(ListedLimit(kind, name, *values, effective.paused_by, effective.paused_at))
     return sorted(listed, key=lambda each: (each.kind, each.name))
 
 
-def _declared() -> dict[str, int]:
-    declared = {} if conf.store_concurrency is None else {"store": conf.store_concurrency}
+def _declared() -> dict[str, EffectiveLimit]:
+    declared = {"store": EffectiveLimit(max_concurrency=conf.store_concurrency)}
     for task in registry.tasks():
-        if task.limits.max_concurrency is not None:
-            declared[f"task:{task.name}"] = task.limits.max_concurrency
-        if task.limits.per_key is not None:
-            declared[f"key:{task.name}"] = task.limits.per_key
-    return declared
+        given = task.limits
+        declared[f"task:{task.name}"] = EffectiveLimit(False, given.max_concurrency, given.rate, burst=given.burst)
+        declared[f"key:{task.name}"] = EffectiveLimit(False, given.per_key, given.key_rate, burst=given.burst)
+    return {scope: each for scope, each in declared.items() if each.limits}
 
 
 # Longest name of a limit, the length of its column.
@@ -239,6 +249,7 @@ def limit(
     key: str | None = None,
     max_concurrency: int | _Kept | None = _Kept.KEPT,
     rate: float | str | _Kept | None = _Kept.KEPT,
+    burst: int | _Kept | None = _Kept.KEPT,
     lift: bool = False,
     using: str | None = None,
 ) -> None:
@@ -246,8 +257,10 @@ def limit(
 
     ``max_concurrency`` overrides the limit declared for this task, key or store; None restores the declared one, and
     ``lift`` removes any limit. ``rate`` is a number per second, or text with a unit, such as "100/m" (s, m, h or d);
-    None removes the rate limit. A pause stays in effect. ``key`` requires ``task``: the jobs of that task that share
-    the concurrency key. Role: operator, worker. Takes effect within a second. Raises OptionInvalid naming the field.
+    None restores the declared one, if any. ``burst`` is how many starts a quiet time saves up for the rate, which then
+    begin at once; None: those of a second. A pause stays in effect. ``key`` requires ``task``: the jobs of that task
+    that share the concurrency key. Role: operator, worker. Takes effect within a second. Raises OptionInvalid naming
+    the field.
     """
     values: dict[str, object] = {}
     if lift:
@@ -260,8 +273,12 @@ def limit(
         values["max_concurrency"] = max_concurrency
     if rate is not _Kept.KEPT:
         values["rate"] = None if rate is None else parse_rate(rate)
+    if burst is not _Kept.KEPT:
+        if burst is not None:
+            check_number("burst", burst, 1, 2**31 - 1)
+        values["burst"] = burst
     if not values:
-        raise OptionInvalid("pass max_concurrency, rate or lift; None removes a limit")
+        raise OptionInvalid("pass max_concurrency, rate, burst or lift; None removes a limit")
     if key is not None:
         if task is None or queue is not None or store_id is not None:
             raise OptionInvalid("pass key together with task, and with nothing else")
@@ -273,17 +290,6 @@ def limit(
     rows = Limit.objects.using(alias_of(using))
     rows.update_or_create(kind=scope[0], name=scope[1], defaults=values)
     enqueue.wake_ups.after_commit(rows.db)
-
-
-def parse_rate(rate: float | str) -> float:
-    """Return how many jobs may start per second, from a number or from text such as "100/m". Raises OptionInvalid."""
-    with suppress(ValueError, KeyError):
-        number, slash, unit = str(rate).partition("/")
-        value = float(number) / (RATE_UNITS[unit.strip()][0] if slash else 1)
-        if 0 < value <= 1_000_000:
-            return value
-    allowed = 'a number of jobs per second above 0, or text such as "100/m" (of s, m, h and d)'
-    raise OptionInvalid(f"rate must be {allowed}, not {shown(rate)}")
 
 
 def limit_name(kind: Limit.Kind, name: str) -> str:

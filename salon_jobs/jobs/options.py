@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -18,7 +19,7 @@ from salon_jobs.core.errors import OptionInvalid, TaskInvalid, suggest
 from salon_jobs.core.outcomes import DISCARDED, Cancelled, Errored
 from salon_jobs.core.records import GivenStore, JobKeyMode, StoreId
 from salon_jobs.core.text import shown
-from salon_jobs.core.units import EARLIEST, LATEST
+from salon_jobs.core.units import EARLIEST, LATEST, RATE_UNITS
 from salon_jobs.db.instants import from_project
 
 if TYPE_CHECKING:
@@ -138,7 +139,13 @@ class TaskOptions(TypedDict, total=False):
     concurrency_key: str | None
     """Template over the arguments: jobs that share the key share ``key_concurrency``."""
     key_concurrency: int | None
-    """How many jobs with the same ``concurrency_key`` run at once; None: 1."""
+    """How many jobs with the same ``concurrency_key`` run at once; None: 1, or any number with ``key_rate``."""
+    rate: float | str | None
+    """How many of its jobs start per second, or as text in a unit such as "100/m"."""
+    key_rate: float | str | None
+    """How many jobs with the same ``concurrency_key`` start, as ``rate``."""
+    burst: int | None
+    """How many starts a quiet time saves up for these rates; None: those of a second."""
     keep_result: timedelta | None
     """How long what the handler returns is kept after a success; None: not at all."""
     at_most_once: bool
@@ -245,7 +252,7 @@ _OTHER_WORDS: Final = {
     "lock": "concurrency_key='…'",
     "queue_name": "queue='…'",
     "queueing_lock": "job_key='…'",
-    "rate_limit": "salon_jobs.control.limit(task=…, rate=…)",
+    "rate_limit": "rate='…'",
 }
 
 
@@ -280,23 +287,45 @@ def unknown_option(name: str, known: Iterable[str]) -> OptionInvalid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredLimits:
-    """Limits on how many jobs of a task run at once, in total and per key. Raises OptionInvalid naming the field."""
+    """Limits on how many jobs of a task run at once and start, in total and per key. Raises OptionInvalid."""
 
     max_concurrency: int | None = None
     concurrency_key: str | None = None
     key_concurrency: int | None = None
+    rate: float | None = None
+    key_rate: float | None = None
+    burst: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_concurrency", "key_concurrency"):
+        for name in ("max_concurrency", "key_concurrency", "burst"):
             if (value := getattr(self, name)) is not None:
                 check_number(name, value, 1, 2**31 - 1)
-        if self.key_concurrency is not None and self.concurrency_key is None:
-            raise OptionInvalid("key_concurrency limits the jobs with the same concurrency_key: pass that too")
+        for name in ("rate", "key_rate"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, parse_rate(value, name))
+        for name in ("key_concurrency", "key_rate"):
+            if getattr(self, name) is not None and self.concurrency_key is None:
+                raise OptionInvalid(f"{name} limits the jobs with the same concurrency_key: pass that too")
+        if self.burst is not None and self.rate is None and self.key_rate is None:
+            raise OptionInvalid("burst is how many starts a rate saves up: pass rate or key_rate too")
 
     @property
     def per_key(self) -> int | None:
-        """How many jobs with the same key may run at once: 1 by default; None for a task without keys."""
-        return None if self.concurrency_key is None else self.key_concurrency or 1
+        """How many jobs with the same key may run at once: 1 by default; None without keys, or with a rate alone."""
+        if self.concurrency_key is None or (self.key_concurrency is None and self.key_rate is not None):
+            return None
+        return self.key_concurrency or 1
+
+
+def parse_rate(rate: float | str, name: str = "rate") -> float:
+    """Return how many jobs may start per second, from a number or from text such as "100/m". Raises OptionInvalid."""
+    with suppress(ValueError, KeyError):
+        number, slash, unit = str(rate).partition("/")
+        value = float(number) / (RATE_UNITS[unit.strip()][0] if slash else 1)
+        if 0 < value <= 1_000_000:
+            return value
+    allowed = 'a number of jobs per second above 0, or text such as "100/m" (of s, m, h and d)'
+    raise OptionInvalid(f"{name} must be {allowed}, not {shown(rate)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,7 @@ _OLD: Final = {
     "results": ("salon_jobs_job_result", "expires_at"),
     "progress": ("salon_jobs_job_progress", "updated_at"),
     "unique": ("salon_jobs_unique", "expires_at"),
+    "rates": ("salon_jobs_rate", "full_at"),
 }
 
 
@@ -55,6 +56,7 @@ class PruneCounts:
     statistics: int = 0
     depths: int = 0
     unique: int = 0
+    rates: int = 0
     more: bool = False
 
     @property
@@ -84,7 +86,7 @@ class Pruner:
             partial(self._turn, "flows", statements.load("prune_flows"), fan_outs_kept),
             *(partial(self._jobs_turn, state, age) for state, age in retained().items() if age is not None),
             # They are kept until they expire; the errors of the results' jobs go with the others.
-            *(partial(self._turn, kind, prune_old(kind), timedelta(0)) for kind in ("results", "unique")),
+            *(partial(self._turn, kind, prune_old(kind), timedelta(0)) for kind in ("results", "unique", "rates")),
             # Of runs whose process died; one that goes on says it again.
             partial(self._turn, "progress", prune_old("progress"), _PROGRESS_KEPT),
             partial(self._turn, "ticks", statements.load("prune_ticks"), _TICKS_KEPT),

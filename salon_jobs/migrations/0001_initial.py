@@ -598,8 +598,14 @@ class Migration(JobTablesMigration):
                     "rate",
                     models.FloatField(blank=True, help_text="Maximum starts per second; empty for no limit", null=True),
                 ),
-                ("tokens", models.FloatField(db_default=0.0, default=0.0, editable=False)),
-                ("refilled_at", models.DateTimeField(db_default=Now(), editable=False)),
+                (
+                    "burst",
+                    models.PositiveIntegerField(
+                        blank=True,
+                        help_text="How many starts a quiet time saves up; empty for those of a second",
+                        null=True,
+                    ),
+                ),
             ],
             options={
                 "db_table": "salon_jobs_limit",
@@ -624,8 +630,24 @@ class Migration(JobTablesMigration):
                         name="salon_jobs_limit_store",
                     ),
                     models.CheckConstraint(
-                        condition=models.Q(("refilled_at__range", _REPRESENTABLE)), name="salon_jobs_limit_refilled"
+                        condition=models.Q(("burst", 0), _negated=True), name="salon_jobs_limit_burst"
                     ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="RateBucket",
+            fields=[
+                ("scope", models.CharField(max_length=600, primary_key=True, serialize=False)),
+                ("full_at", models.DateTimeField(help_text="When it is full, and may be deleted")),
+            ],
+            options={
+                "db_table": "salon_jobs_rate",
+                "indexes": [models.Index(fields=["full_at"], name="salon_jobs_rate_full")],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("full_at__range", _REPRESENTABLE)), name="salon_jobs_rate_full_at"
+                    )
                 ],
             },
         ),

@@ -84,8 +84,9 @@ class Limit(models.Model):
     rate: models.FloatField[float | None, float | None] = models.FloatField(
         null=True, blank=True, help_text="Maximum starts per second; empty for no limit"
     )
-    tokens: models.FloatField[float, float] = models.FloatField(db_default=0.0, default=0.0, editable=False)
-    refilled_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now(), editable=False)
+    burst: models.PositiveIntegerField[int | None, int | None] = models.PositiveIntegerField(
+        null=True, blank=True, help_text="How many starts a quiet time saves up; empty for those of a second"
+    )
 
     class Meta:
         db_table = "salon_jobs_limit"
@@ -104,10 +105,7 @@ class Limit(models.Model):
                 condition=~models.Q(kind="store") | models.Q(name__regex=StoreKeyPattern()),
                 name="salon_jobs_limit_store",
             ),
-            # An infinite one makes each claim within the limit fail, or none is allowed ever again (PostgreSQL 17).
-            models.CheckConstraint(
-                condition=models.Q(refilled_at__range=(EARLIEST, LATEST)), name="salon_jobs_limit_refilled"
-            ),
+            models.CheckConstraint(condition=~models.Q(burst=0), name="salon_jobs_limit_burst"),
         ]
 
     def __str__(self) -> str:
@@ -117,6 +115,26 @@ class Limit(models.Model):
     def scope(self) -> str:
         """What it applies to, as ``kind:name``."""
         return f"{self.kind}:{self.name}"
+
+
+class RateBucket(models.Model):
+    """Bucket of one rate limit, from the first start until it is full again."""
+
+    scope: models.CharField[str, str] = models.CharField(max_length=600, primary_key=True)
+    full_at: models.DateTimeField[datetime, datetime] = InstantField(help_text="When it is full, and may be deleted")
+
+    class Meta:
+        db_table = "salon_jobs_rate"
+        indexes: ClassVar = [models.Index(fields=["full_at"], name="salon_jobs_rate_full")]
+        # An infinite one would allow no start ever again.
+        constraints: ClassVar = [
+            models.CheckConstraint(
+                condition=models.Q(full_at__range=(EARLIEST, LATEST)), name="salon_jobs_rate_full_at"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return self.scope
 
 
 class CronEntryState(models.Model):

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from django.db import transaction
 
@@ -185,16 +185,16 @@ class FairClaim:
     ) -> tuple[list[ClaimedJob], list[Quota], float]:
         """Claim within limited scopes; return also the quotas, and the seconds until a rate allows another job."""
         with transaction.atomic(using=self._leases.using):
-            # A limit that a task declares for its keys applies to any number of keys; lock only those of the groups
-            # chosen.
-            keys = {scope for scope in limited if scope.startswith("key:") and self._limits[scope].rate is None}
+            # There may be any number of keys; lock only those of the groups chosen.
+            keys = {scope for scope in limited if scope.startswith("key:")}
             capacity, tokens = self._capacity(lock_scopes(limited - keys, using=self._leases.using) | keys)
             # A scope that is full, or locked by another process, takes no slot from claim groups that may run.
             runnable = self._with_capacity(groups, capacity)
             if keys:
                 runnable = choose(runnable)
                 wanted = keys.intersection(scope for group in runnable for scope in group.scopes)
-                of_keys, _ = self._capacity(lock_scopes(wanted, using=self._leases.using))
+                of_keys, key_tokens = self._capacity(lock_scopes(wanted, using=self._leases.using))
+                tokens |= key_tokens
                 capacity = {scope: of_keys.get(scope, 0) if scope in keys else left for scope, left in capacity.items()}
                 runnable = self._with_capacity(runnable, capacity)
             quotas = share_out(runnable, room, capacity, self._limits.counted)
@@ -202,8 +202,9 @@ class FairClaim:
             if tokens:
                 scopes = {quota.group.id: quota.group.scopes for quota in quotas}
                 started = Counter(scope for job in jobs if not job.expired for scope in scopes[_group_of(job)])
-                for scope in tokens.keys() & started.keys():
-                    hot("spend_tokens", {"scope": scope, "spent": started[scope]}, using=self._leases.using)
+                for scope in sorted(tokens.keys() & started.keys()):
+                    spent = {"scope": scope, "spent_s": started[scope] / (self._limits[scope].rate or 1)}
+                    hot("spend_tokens", spent, using=self._leases.using)
         waits_s = [(1 - left) / (self._limits[scope].rate or 1) for scope, left in tokens.items() if left < 1]
         return jobs, quotas, min(waits_s, default=float("inf"))
 
@@ -214,10 +215,11 @@ class FairClaim:
 
     def _capacity(self, scopes: set[str]) -> tuple[dict[str, int], dict[str, float]]:
         """Return how many more jobs may start in each scope, and the tokens of those with a rate."""
-        rated = sorted(scope for scope in scopes if self._limits[scope].rate is not None)
         using = self._leases.using
-        rows: list[Any] = hot("refill_tokens", {"scopes": rated}, using=using) if rated else []
-        tokens: dict[str, float] = dict(rows)
+        rated = [scope for scope in scopes if self._limits[scope].rate is not None]
+        rates, bursts = ([getattr(self._limits[scope], name) for scope in rated] for name in ("rate", "bucket"))
+        buckets = {"scopes": rated, "rates": rates, "bursts": bursts}
+        tokens: dict[str, float] = dict(hot("read_tokens", buckets, using=using) if rated else [])
         is_counted = any(self._limits[scope].max_concurrency is not None for scope in scopes)
         running: Mapping[str, int] = count_by_scope(hot("running_counts", {}, using=using)) if is_counted else {}
         capacity: dict[str, int] = {}

@@ -14,6 +14,7 @@ from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.units import rate_text, short_rate
 from salon_jobs.jobs import limits
 from salon_jobs.jobs.limits import limit, pause
+from salon_jobs.jobs.options import parse_rate
 from salon_jobs.models import Limit
 from tests.support import change
 
@@ -30,7 +31,7 @@ LONG: dict[str, Any] = {"task": "a" * 300, "key": "b" * 300, "max_concurrency": 
             (limit, {"task": "a", "rate": wrong}, 'rate must be a number of jobs per second above 0, or .*"100/m"')
             for wrong in (0, True, "", "0/m", "5/", "5/w", "/s", "x/m", "1e7", "nan", "1/2/s")
         ],
-        (limit, {"task": "a"}, "pass max_concurrency, rate or lift"),
+        (limit, {"task": "a"}, "pass max_concurrency, rate, burst or lift"),
         (limit, {"task": "a", "max_concurrency": 1, "lift": True}, "leave max_concurrency out"),
         (limit, {"key": "a", "max_concurrency": 1}, "pass key together with task"),
         (limit, LONG, "key must be a string of 1 to 512"),
@@ -77,7 +78,7 @@ def test_a_call_keeps_what_it_does_not_name(database: None) -> None:
     ],
 )
 def test_a_rate_has_a_unit(given: Any, per_second: float, short: str, text: str) -> None:
-    rate = limits.parse_rate(given)
+    rate = parse_rate(given)
     assert (rate, short_rate(rate), rate_text(rate)) == (per_second, short, text)
 
 

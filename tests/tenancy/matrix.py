@@ -101,6 +101,7 @@ MATRIX: Final[dict[str, Table]] = {
     "salon_jobs_cron_tick": _of_jobs(operator="all S"),
     "salon_jobs_superseded": _of_jobs(operator="all S"),
     "salon_jobs_fan_out": _of_jobs(operator="all S"),
+    "salon_jobs_rate": _of_jobs(operator="all SD"),
     "salon_jobs_unique": _of_jobs(operator="all S"),
     "salon_jobs_follow_up": _of_jobs(operator="all SD", worker="all S", store="store_id"),
     "salon_jobs_flow": _of_jobs(operator="all SD", worker="all SUD", web="own S", store="store_id"),

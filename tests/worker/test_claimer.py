@@ -137,12 +137,16 @@ def test_max_concurrency_counts_the_running_jobs_of_all_processes(process_id: in
 def test_a_rate_limit_is_a_bucket_that_all_processes_share(process_id: int, stores: list[UUID]) -> None:
     add(100, stores[0], queue="mail")
     limit(queue="mail", rate=5)
-    change("UPDATE salon_jobs_limit SET refilled_at = now() - interval '10 s'")
     here, there = Claimer(leases_of(process_id), None), Claimer(leases_of(another_process()), None)
     assert len(here.claim(3).jobs) == 3
     assert len(there.claim(10).jobs) == 2, "one second's worth in all, however long it was quiet"
-    change("UPDATE salon_jobs_limit SET tokens = 0, refilled_at = now() - interval '450 ms'")
+    change("UPDATE salon_jobs_rate SET full_at = clock_timestamp() + interval '550 ms'")
     assert len(there.claim(10).jobs) == 2
+    change("UPDATE salon_jobs_rate SET full_at = clock_timestamp() - interval '10 s'")
+    assert len(there.claim(10).jobs) == 5
+    limit(queue="mail", burst=12)
+    change("DELETE FROM salon_jobs_rate")
+    assert len(Claimer(leases_of(another_process()), None).claim(20).jobs) == 12
 
 
 def test_a_scope_that_another_process_claims_in_is_left_to_it(process_id: int, stores: list[UUID]) -> None:
@@ -375,14 +379,15 @@ def test_a_rate_is_retried_when_its_next_job_may_start(process_id: int, stores: 
     add(9, stores[0])
     limit(task="test-store", rate=1)
     claimer = Claimer(leases_of(process_id), None)
+    assert len(claimer.claim(10).jobs) == 1
     waits_s: list[float | None] = []
     for _ in range(6):
-        change("UPDATE salon_jobs_limit SET tokens = 0, refilled_at = clock_timestamp()")
+        change("UPDATE salon_jobs_rate SET full_at = clock_timestamp() + interval '1 s'")
         jobs, again_in_s, _ = claimer.claim(10)
         assert jobs == []
         waits_s.append(again_in_s)
     assert waits_s[-1] == 0.25
-    change("UPDATE salon_jobs_limit SET tokens = 0.9, refilled_at = clock_timestamp()")
+    change("UPDATE salon_jobs_rate SET full_at = clock_timestamp() + interval '100 ms'")
     jobs, again_in_s, _ = claimer.claim(10)
     assert jobs == []
     assert again_in_s is not None

@@ -14,9 +14,11 @@ from django.db import connections
 from django.test import override_settings
 
 from salon_jobs import fan_out, store_task
+from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.records import ClaimedJob
 from salon_jobs.jobs import limits, registry
 from salon_jobs.jobs.limits import limit, pause, resume
+from salon_jobs.jobs.pruning import Pruner
 from salon_jobs.jobs.task import Task
 from salon_jobs.worker import fair_claim
 from salon_jobs.worker.claim import Claimer
@@ -237,6 +239,52 @@ def test_a_claim_locks_no_more_keys_than_it_reads_groups_and_full_ones_take_no_s
     assert Counter(job.task for job in claimed) == {"test-declared": 20, "test-store": 1}
 
 
+def test_each_key_of_a_task_has_its_own_bucket_shared_by_all_processes(
+    declare: Declare, process_id: int, stores: list[UUID]
+) -> None:
+    task = declare(concurrency_key="{line}", key_rate="2/s")
+    add(task, stores[:1], ("visa", "amex"), 9)
+    add(task, stores[:1], ("cash",), 1)
+    here, there = Claimer(leases_of(process_id), None), Claimer(leases_of(another_process()), None)
+    found = [job for claimer in (here, there, here) for job in claimer.claim(30).jobs]
+    assert by_key(found) == {"visa": 2, "amex": 2, "cash": 1}, "any number of a key run at once, as the rate allows"
+    buckets = "SELECT scope FROM salon_jobs_rate ORDER BY scope"
+    assert seen(buckets) == [(f"key:test-declared:{key}",) for key in ("amex", "cash", "visa")]
+    change("UPDATE salon_jobs_rate SET full_at = clock_timestamp() + interval '450 ms' WHERE scope ~ 'visa'")
+    assert by_key(here.claim(30).jobs) == {"visa": 1}
+    change("UPDATE salon_jobs_rate SET full_at = clock_timestamp() - interval '1 s'")
+    assert Pruner(using="default").run_once().rates == 3
+    assert by_key(there.claim(30).jobs) == {"visa": 2, "amex": 2}, "no bucket is a full one"
+
+
+def test_a_declared_rate_and_its_burst_are_those_of_the_task_until_a_row_replaces_them(
+    declare: Declare, process_id: int, stores: list[UUID]
+) -> None:
+    add(declare(rate="60/m", burst=4), stores, count=10)
+    claimer = Claimer(leases_of(process_id), None)
+    first = claimer.claim(30)
+    assert len(first.jobs) == 4
+    assert first.again_in_s is not None
+    limit(task="test-declared", rate=100)
+    change("DELETE FROM salon_jobs_rate")
+    assert len(Claimer(leases_of(process_id), None).claim(30).jobs) == 26, "of a hundred that a second saves up"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rate": "fast"}, 'rate must be a number of jobs per second above 0, or text such as "100/m"'),
+        ({"key_rate": 5}, "key_rate limits the jobs with the same concurrency_key: pass that too"),
+        ({"key_rate": 0, "concurrency_key": "{line}"}, "key_rate must be a number of jobs per second above 0"),
+        ({"burst": 5}, "burst is how many starts a rate saves up: pass rate or key_rate too"),
+        ({"rate": 5, "burst": 0}, "burst must be"),
+    ],
+)
+def test_a_rate_that_cannot_be_kept_is_refused(declare: Declare, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionInvalid, match=message):
+        declare(**options)
+
+
 def test_expired_jobs_cost_no_place_in_a_rate(process_id: int, stores: list[UUID]) -> None:
     tasks.in_store.enqueue_many([tasks.in_store.call(store_id=stores[0])] * 8)
     change(
@@ -244,7 +292,6 @@ def test_expired_jobs_cost_no_place_in_a_rate(process_id: int, stores: list[UUID
         " WHERE id <= (SELECT min(id) + 3 FROM salon_jobs_job)"
     )
     limit(task="test-store", rate=5)
-    change("UPDATE salon_jobs_limit SET tokens = 5")
     claimer = Claimer(leases_of(process_id), None)
     assert [job.expired for job in claimer.claim(5).jobs] == [True] * 4 + [False]
     assert [job.expired for job in claimer.claim(5).jobs] == [False] * 3

@@ -74,10 +74,10 @@ def by_group(own: Leases) -> list[ClaimedJob]:
 
 
 def within_limits(own: Leases) -> list[ClaimedJob]:
-    limit(task="test-chunk", max_concurrency=10, rate=100)
-    change("UPDATE salon_jobs_limit SET tokens = 100")
+    limit(task="test-chunk", max_concurrency=10, rate=1, burst=100)
     jobs = by_group(own)
-    assert seen("SELECT round(tokens) FROM salon_jobs_limit") == [(100 - len(jobs),)]
+    spent = seen("SELECT extract(epoch FROM full_at - clock_timestamp()) FROM salon_jobs_rate")
+    assert [0 < spent_s <= len(jobs) for (spent_s,) in spent] == [True] * bool(jobs)
     return jobs
 
 

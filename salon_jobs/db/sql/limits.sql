@@ -13,14 +13,14 @@ SELECT queue, task, store_id, concurrency_key, count(*)
  WHERE state = 'running'
  GROUP BY queue, task, store_id, concurrency_key
 
--- name: refill_tokens
--- Refill the buckets of rate limits up to now and return what they hold. A bucket holds one second's worth, at least 1.
--- Locks: the limit's row, until the transaction ends. Role: worker.
-UPDATE salon_jobs_limit
-   SET tokens = least(greatest(rate, 1), tokens + rate * date_part('epoch', clock_timestamp() - refilled_at)),
-       refilled_at = clock_timestamp()
- WHERE rate IS NOT NULL AND kind || ':' || name = ANY (%(scopes)s::text[])
-RETURNING kind || ':' || name, tokens
+-- name: read_tokens
+-- Return how many jobs may start now in each scope with a rate: its bucket, which the scope's lock protects. It holds
+-- burst tokens, and fills at the rate; one that has no row is full.
+-- Locks: none. Role: worker.
+SELECT s.scope,
+       s.burst - s.rate * greatest(0, extract(epoch FROM coalesce(r.full_at - clock_timestamp(), '0')))::float8
+  FROM unnest(%(scopes)s::text[], %(rates)s::float8[], %(bursts)s::float8[]) AS s (scope, rate, burst)
+  LEFT JOIN salon_jobs_rate r ON r.scope = s.scope
 
 -- name: grant_tokens
 -- Grant each destination the requested tokens, as far as its bucket has them: it fills at the rate per second and holds
@@ -42,6 +42,9 @@ UPDATE salon_jobs_destination d
 RETURNING d.aggregate_type, least(f.wanted, floor(f.tokens))::integer
 
 -- name: spend_tokens
--- Take the tokens of the claimed jobs from the bucket of a rate limit.
--- Locks: the limit's row, until the transaction ends. Role: worker.
-UPDATE salon_jobs_limit SET tokens = tokens - %(spent)s WHERE kind || ':' || name = %(scope)s
+-- Take the tokens of the claimed jobs from the bucket of a rate: it is full again so much later.
+-- Locks: the bucket's row, until the transaction ends. Role: worker.
+INSERT INTO salon_jobs_rate AS r (scope, full_at)
+VALUES (%(scope)s, clock_timestamp() + make_interval(secs => %(spent_s)s))
+ON CONFLICT (scope) DO UPDATE
+   SET full_at = greatest(r.full_at, clock_timestamp()) + make_interval(secs => %(spent_s)s)

@@ -43,18 +43,21 @@ class SetLimits(Subcommand):
         rate = parser.add_mutually_exclusive_group()
         rate.add_argument("--rate", metavar="R", help="at most this many start: 5 or 5/s, 100/m, 1000/h, 10/d")
         rate.add_argument("--no-rate", action="store_true", help="any number start")
+        parser.add_argument("--burst", type=int, metavar="N", help="this many starts are saved up by a quiet time")
         add_options(parser, "--json")
 
     def run(self, console: Console) -> None:
         """Set the limit, if one is named, and write the current limits. Raises CommandError, OptionInvalid."""
         scope = console.given("queue", "task", "key", store_id="store")
         # Omitted options keep their value.
-        values = console.given("max_concurrency", "rate")
+        values = console.given("max_concurrency", "rate", "burst")
         values |= {"max_concurrency": None} if console["as_declared"] else {}
         values |= {"rate": None} if console["no_rate"] else {}
         values |= {"lift": True} if console["lift"] else {}
         if scope and not values:
-            raise CommandError("nothing to set: pass --max-concurrency, --lift, --as-declared, --rate or --no-rate")
+            raise CommandError(
+                "nothing to set: pass --max-concurrency, --lift, --as-declared, --rate, --no-rate or --burst"
+            )
         if values and not scope:
             raise CommandError("nothing to limit: pass --queue, --task (with --key) or --store")
         if values:
