@@ -249,7 +249,10 @@ def test_limit_sets_a_rule_and_lists_what_is_in_force(stores: list[UUID], settin
     ("arguments", "message"),
     [
         (["--max-concurrency", "4"], "nothing to limit: pass --queue, --task"),
-        (["--task", "a"], "nothing to set: pass --max-concurrency, --lift, --as-declared, --rate, --no-rate or --burst"),
+        (
+            ["--task", "a"],
+            "nothing to set: pass --max-concurrency, --lift, --as-declared, --rate, --no-rate or --burst",
+        ),
         (["--task", "a", "--queue", "b", "--lift"], "not allowed with argument"),
         (["--task", "a", "--lift", "--max-concurrency", "4"], "not allowed with argument"),
         (["--queue", "a", "--key", "k", "--lift"], "pass key together with task"),
