@@ -29,6 +29,7 @@ from salon_jobs.models import (
     JobError,
     JobProgress,
     JobResult,
+    JobStep,
     Limit,
     Message,
 )
@@ -62,6 +63,7 @@ STORE_TABLES: Final = (
     ErasedTable("errors", JobError, False),
     ErasedTable("results", JobResult, False, secret=("payload", "value")),
     ErasedTable("progress", JobProgress, False),
+    ErasedTable("steps", JobStep, False, secret=("value",)),
     *_LED_BY_JOBS,
     MESSAGES,
     ErasedTable("blocked_aggregates", BlockedAggregate, True),

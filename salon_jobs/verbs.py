@@ -71,7 +71,8 @@ class Verb:
 
     def done_with(self, arguments: Mapping[str, Any]) -> str:
         """Return what the admin says after it, with these arguments."""
-        said = " and ".join(self.takes[name].format(value) for name, value in arguments.items() if self.takes.get(name))
+        given = {name: value for name, value in arguments.items() if value is not False}
+        said = " and ".join(self.takes[name].format(value) for name, value in given.items() if self.takes.get(name))
         return said or self.done
 
 
@@ -91,7 +92,7 @@ VERBS: Final = (
         change=jobs.retry_jobs,
         permissions=("retry_job",),
         for_stores=True,
-        takes={"at": "queued again for {:%Y-%m-%d %H:%M %Z}"},
+        takes={"at": "queued again for {:%Y-%m-%d %H:%M %Z}", "from_start": "retried from the start"},
         question="Failed and cancelled jobs in this selection will be queued again, with at least one more attempt.",
         effects={"failed": _RETRIED, "cancelled": _RETRIED},
         done="retried",

@@ -41,6 +41,7 @@ TABLES = (
     *(
         "salon_jobs_job_result",
         "salon_jobs_job_progress",
+        "salon_jobs_job_step",
         "salon_jobs_superseded",
         "salon_jobs_limit",
         "salon_jobs_rate",

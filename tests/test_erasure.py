@@ -22,6 +22,7 @@ TABLES = (
     "salon_jobs_job_error",
     "salon_jobs_job_result",
     "salon_jobs_job_progress",
+    "salon_jobs_job_step",
     "salon_jobs_follow_up",
     "salon_jobs_flow",
     "salon_jobs_flow_member",
@@ -69,6 +70,14 @@ def fill(store: UUID | None) -> None:
     change(
         "INSERT INTO salon_jobs_job_progress SELECT id, 1, store_id, 1, 2, 'so far', now() FROM salon_jobs_job"
         " WHERE state = 'failed' AND store_id IS NOT DISTINCT FROM %s",
+        store,
+    )
+    change(
+        "INSERT INTO salon_jobs_job_step"
+        " (job_id, store_id, name, attempt, value, ended, started_at, committed_at)"
+        " SELECT id, store_id, 'charge', 1, %s, true, now(), now() FROM salon_jobs_job"
+        " WHERE state = 'failed' AND store_id IS NOT DISTINCT FROM %s",
+        json.dumps({"password": "tulip"}),
         store,
     )
     change(
@@ -136,6 +145,7 @@ def test_an_export_holds_every_row_of_the_store_and_no_other(filled: list[UUID],
         "errors": 2,
         "results": 1,
         "progress": 1,
+        "steps": 1,
         "follow_ups": 1,
         "flow_members": 1,
         "flow_edges": 1,
@@ -145,12 +155,12 @@ def test_an_export_holds_every_row_of_the_store_and_no_other(filled: list[UUID],
         "inbox": 1,
     }
     assert "tulip" not in out
-    assert "exported: 4 jobs, 2 errors, 1 results, 1 progress, 1 follow_ups, 1 flow_members" in err
+    assert "exported: 4 jobs, 2 errors, 1 results, 1 progress, 1 steps, 1 follow_ups, 1 flow_members" in err
 
     path = tmp_path / "store.jsonl"
     text, _ = run("export-store", str(filled[0]), "--output", str(path), "--unredacted", "--json")
     assert json.loads(text)["messages"] == 4
-    assert path.read_text().count("tulip") == 7
+    assert path.read_text().count("tulip") == 8
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with pytest.raises(CommandError, match="exists"):
         run("export-store", str(filled[0]), "--output", str(path))
@@ -186,6 +196,7 @@ def test_an_erasure_leaves_nothing_of_the_store_and_everything_of_others(
         "errors": 2,
         "results": 1,
         "progress": 1,
+        "steps": 1,
         "follow_ups": 1,
         "flow_members": 1,
         "flow_edges": 1,
@@ -210,12 +221,12 @@ def test_an_erasure_refuses_unsent_messages_and_running_jobs(filled: list[UUID])
     change(RUN, store)
     with pytest.raises(CommandError, match="the store has 1 running job: pass --cancel"):
         run("erase-store", str(store), "--skip-unsent", "--yes")
-    assert left(store) == 19
+    assert left(store) == 20
     assert sorted(statuses().values()).count("skipped") == 3
     assert seen("SELECT paused FROM salon_jobs_limit WHERE name = %s", str(store)) == [(False,)]
     with pytest.raises(CommandError, match="still running; nothing was erased, the store is paused"):
         run("erase-store", str(store), "--skip-unsent", "--yes", "--cancel", "--wait", "1s")
-    assert left(store) == 19
+    assert left(store) == 20
     assert seen("SELECT paused FROM salon_jobs_limit WHERE name = %s", str(store)) == [(True,)]
 
 

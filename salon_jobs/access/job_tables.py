@@ -78,6 +78,8 @@ TABLES: Final[Mapping[str, JobTable]] = {
     "salon_jobs_job_error": JobTable(operator=("DELETE",), web=_READ),
     "salon_jobs_job_result": JobTable(operator=("DELETE",), web=_READ),
     "salon_jobs_job_progress": JobTable(operator=("DELETE",), web=_READ),
+    # A retry from the start, which a store may ask for, deletes them.
+    "salon_jobs_job_step": JobTable(operator=("DELETE",), web={"SELECT": (), "DELETE": ()}),
     "salon_jobs_superseded": JobTable(),
     "salon_jobs_fan_out": JobTable(),
     "salon_jobs_unique": JobTable(),
@@ -132,6 +134,8 @@ def table_access(table: str, roles: Roles) -> TableAccess:
     policies = [Policy(name="salon_jobs_all", command="ALL", roles=everybody, using="true", check="true")]
     if "SELECT" in declared.web:
         policies.append(Policy(name="salon_jobs_web_select", command="SELECT", roles=(roles.web,), using=own))
+    if "DELETE" in declared.web:
+        policies.append(Policy(name="salon_jobs_web_delete", command="DELETE", roles=(roles.web,), using=own))
     if "UPDATE" in declared.web:
         resting = f"{own} AND state IN ('queued', 'failed', 'cancelled')"
         changed_to = f"{own} AND state IN ('queued', 'cancelled')"

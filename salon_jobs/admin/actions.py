@@ -73,6 +73,9 @@ _FIELDS: Final[Mapping[str, Callable[[], forms.Field]]] = {
         widget=forms.DateTimeInput(attrs={"type": "datetime-local"}),
         help_text=f"Leave empty for now. Time zone: {timezone.get_current_timezone_name()}",
     ),
+    "from_start": lambda: forms.BooleanField(
+        label="From the start", required=False, help_text="Run again the steps that a job has done"
+    ),
     "priority": lambda: forms.IntegerField(
         required=False, min_value=-32768, max_value=32767, help_text="Lower numbers run first"
     ),

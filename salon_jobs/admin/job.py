@@ -40,7 +40,7 @@ from salon_jobs.dashboard.labels import ago, exact, followed, instant
 from salon_jobs.jobs.flows import neighbours
 from salon_jobs.jobs.search import COUNTED, MOST_KINDS, failure_kinds, progress_of, retries_ahead, with_key
 from salon_jobs.jobs.waiting import due_in, waiting_reasons
-from salon_jobs.models import CronTick, FanOutRecord, FollowUp, Job, JobError, JobResult
+from salon_jobs.models import CronTick, FanOutRecord, FollowUp, Job, JobError, JobResult, JobStep
 from salon_jobs.schedules.scheduler import tick_of
 from salon_jobs.tenancy.names import store_name
 
@@ -132,7 +132,7 @@ class JobAdmin(ActionAdmin):
     fieldsets = (
         ("State", {"fields": ("status", "waiting", "how_far", "failure", "outcome", "attempt_count", "process")}),
         ("Task", {"fields": ("task_link", "queue_link", "store_link", "origin", "then", "flow")}),
-        ("Payload and errors", {"fields": ("shown_payload", "errors", "logged", "retries_ahead")}),
+        ("Payload and errors", {"fields": ("shown_payload", "steps", "errors", "logged", "retries_ahead")}),
         ("Times", {"fields": (*_TIMES, "asked_to_end", "expires", "of_tick")}),
         ("Details", {"fields": ("priority", "job_key", "concurrency_key", "trace_link"), "classes": ("collapse",)}),
     )
@@ -401,6 +401,17 @@ class JobAdmin(ActionAdmin):
     @admin.display(description="errors")
     def errors(self, job: Job) -> SafeString | str:
         return format_errors(job)
+
+    @admin.display(description="steps")
+    def steps(self, job: Job) -> SafeString | str:
+        """Show the last fifty steps that the job has committed, the latest first."""
+        rows = JobStep.objects.using(job._state.db).filter(job_id=job.pk).order_by("-committed_at", "-id")[:_SHOWN]
+        times = (duration((step.committed_at - step.started_at).total_seconds()) for step in rows)
+        lines = [
+            f"{step} · attempt {step.attempt} · {instant(step.committed_at)} · took {took}"
+            for step, took in zip(rows, times, strict=True)
+        ]
+        return lines_of(lines) if lines else "-"
 
     @admin.display(description="log")
     def logged(self, job: Job) -> SafeString | str:

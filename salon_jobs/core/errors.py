@@ -72,6 +72,12 @@ class ResultInvalid(SalonJobsError):
     code = "JOB.RESULT_INVALID"
 
 
+class StepInvalid(SalonJobsError):
+    """A step cannot run where it is called, or its name or its result cannot be kept."""
+
+    code = "JOB.STEP_INVALID"
+
+
 class EndRefused(SalonJobsError):
     """The handler returned, but the database refuses to record that, or to keep the result; its effects stand."""
 

@@ -38,18 +38,22 @@ _DISCARD: Final = {"running": False, "reason": "discarded: by an operator"}
 _ENDING = "still running; its worker was asked to end it"
 
 
-def retry_jobs(jobs: Jobs, *, at: datetime | None = None, using: str | None = None) -> list[ActionResult[int]]:
+def retry_jobs(
+    jobs: Jobs, *, at: datetime | None = None, from_start: bool = False, using: str | None = None
+) -> list[ActionResult[int]]:
     """Requeue failed and cancelled jobs, allowing at least one more attempt. Role: operator, worker, web.
 
     ``jobs`` is a handle, an id, or several of them; the results are in their order. They become due at ``at``, by
-    default now. ``using`` defaults to the alias of the job tables. The web role can only retry jobs of its current
+    default now. They keep the steps that they have done, unless they are to run ``from_start``. ``using`` defaults to
+    the alias of the job tables. The web role can only retry jobs of its current
     store: call it inside ``tenant_context``. A job whose key a newer waiting job holds is left unchanged, and its
     result names that job. Each thousand is a transaction (a savepoint inside yours). Raises OptionInvalid if ``at`` is
     not an aware datetime (or naive with ``USE_TZ = False``), or if ``jobs`` has anything but handles and ids.
     """
     at, using = None if at is None else check_instant("at", at), alias_of(using)
     allowed = "only failed and cancelled jobs can be retried"
-    return _wake(_change("operator_retry", _ids(jobs), {"at": at}, allowed, using, takes_keys=True), using)
+    then = "operator_forget_steps" if from_start else ""
+    return _wake(_change("operator_retry", _ids(jobs), {"at": at}, allowed, using, takes_keys=True, then=then), using)
 
 
 def discard_jobs(jobs: Jobs, *, using: str | None = None) -> list[ActionResult[int]]:
@@ -132,11 +136,12 @@ def _change(
     *,
     takes_keys: bool = False,
     endable: Collection[str] = (),
+    then: str = "",
 ) -> list[ActionResult[int]]:
     """Run a statement that changes jobs, a thousand per transaction; ``allowed`` says which ones it changes.
 
     With ``takes_keys``, the statement leaves jobs alone whose key another waiting job holds. Jobs that it leaves in one
-    of the states ``endable`` are asked to end.
+    of the states ``endable`` are asked to end. ``then`` is a statement for those that it has changed.
     """
     results: list[ActionResult[int]] = []
     for start in range(0, len(ids), BATCH):
@@ -145,6 +150,8 @@ def _change(
             with transaction.atomic(using=using):
                 rows = statements.rows(statement, {"ids": list(batch), **values}, using=using)
                 changed = {row[0] for row in rows}
+                if then and changed:
+                    statements.rows(then, {"ids": list(changed)}, using=using)
                 left_alone = [id_ for id_ in batch if id_ not in changed]
                 states = dict(Job.objects.using(using).filter(pk__in=left_alone).values_list("pk", "state"))
                 ids_with_keys = left_alone if takes_keys else []
@@ -157,7 +164,9 @@ def _change(
                 results.append(ActionResult(batch[0], False, _has_same_key("another job")))
             else:
                 for id_ in batch:
-                    results += _change(statement, [id_], values, allowed, using, takes_keys=takes_keys, endable=endable)
+                    results += _change(
+                        statement, [id_], values, allowed, using, takes_keys=takes_keys, endable=endable, then=then
+                    )
             continue
         details = dict.fromkeys(left_alone, "there is no such job, or you may not see it")
         # A job that was running a moment ago may be queued again or failed by now.

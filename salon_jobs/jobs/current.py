@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import TransactionManagementError
@@ -28,6 +28,11 @@ from salon_jobs.tenancy.active import open_store
 if TYPE_CHECKING:
     from salon_jobs.jobs.flows import RunningFlow
     from salon_jobs.jobs.registry import TaskDeclaration
+    from salon_jobs.jobs.steps import Steps
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
 
 
 def refuse_broken_transaction(connection: BaseDatabaseWrapper) -> None:
@@ -101,6 +106,8 @@ class RunningJob:
     memo: Any = field(default=None, init=False)
     # The last lines that it logged, if it logged any.
     log: LoggedLines | None = field(default=None, init=False)
+    # What its handler does in steps, once it has asked for one.
+    steps: Steps | None = field(default=None, init=False)
     # What the tracer and the reporter of failures receive, if there are any.
     trace: Run | None = field(default=None, init=False)
 
@@ -236,6 +243,51 @@ class RunningJob:
         when the run ends. Raises OptionInvalid.
         """
         writer.note(self, done, total, text)
+
+    def step(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function once in the life of the job; later attempts return what it returned, and do not call it.
+
+        In a transaction of its own, which also keeps the result, as JSON of up to 1 MB, under the job's lease: what the
+        function writes to the job's database happens exactly once. ``name`` is the step's own in this job. Raises
+        StepInvalid inside a transaction, such as that of a store task without ``atomic=False``, for a name that this
+        run has used, and for what cannot be kept; and LeaseLost: do not catch it.
+        """
+        result: R = self._own_steps().run(name, function, args, kwargs)
+        return result
+
+    @overload
+    async def astep(
+        self, name: str, function: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R: ...
+    @overload
+    async def astep(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    async def astep(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Do the same in a coroutine, with the function on a thread.
+
+        A coroutine function runs without a transaction, and its result is kept afterwards: at least once.
+        """
+        return await self._own_steps().arun(name, function, args, kwargs)
+
+    @overload
+    def cursor(self, name: str, elements: Callable[[T | None], Iterable[T]], /) -> Iterator[T]: ...
+    @overload
+    def cursor(self, name: str, elements: Iterable[T], /) -> Iterator[T]: ...
+    def cursor(self, name: str, elements: Any, /) -> Iterator[Any]:
+        """Iterate over the elements, after those that earlier attempts have committed.
+
+        Each element is taken, and the body of the loop runs, in one transaction, which also keeps the position, as
+        ``step`` keeps a result. What leaves the loop early rolls that element back. An iterable must begin with the
+        same elements in each attempt; a function gets the last element committed, None at first, and returns those
+        after it.
+        """
+        return self._own_steps().loop(name, elements)
+
+    def _own_steps(self) -> Steps:
+        if self.steps is None:
+            from salon_jobs.jobs.steps import Steps  # noqa: PLC0415 - only for jobs that have them
+
+            self.steps = Steps(self)
+        return self.steps
 
     def finish(self, result: object = None) -> None:
         """Finish the job as succeeded inside the handler's own last transaction, so that both commit together.

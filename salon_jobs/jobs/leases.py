@@ -14,13 +14,14 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from django.db import DatabaseError, DataError, Error, IntegrityError, OperationalError, connections
+from django.db import DatabaseError, DataError, Error, IntegrityError, OperationalError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from salon_jobs.conf import settings as conf
@@ -154,12 +155,14 @@ class Leases:
 
         Returns how many those were. Waits for locked rows.
         """
-        connection = self.connection
-        with connection.wrap_database_errors:
+        connection, with_steps = self.connection, _deleting_steps(runs)
+        with self._atomic(with_steps), connection.wrap_database_errors:
             cursor = raw_cursor(connection)
             call = self.finish_call(runs, all_or_error=False, results="%s")
             cursor.execute(call.encode(), [_by_fence(runs)])
             finished: tuple[int] = cursor.fetchone()
+            if with_steps and finished[0]:
+                hot("delete_steps", {"ids": [run.id for run in with_steps]}, using=self.using)
             return finished[0]
 
     def finish_call(self, runs: Sequence[RunningJob], *, all_or_error: bool = True, results: str = "NULL") -> str:
@@ -182,7 +185,20 @@ class Leases:
             "has_results": results is not None,
             "results": results,
         }
-        return {row[0] for row in hot("finish_many", parameters, many=True, using=self.using)}
+        with_steps = _deleting_steps(runs)
+        with self._atomic(with_steps):
+            fences = {row[0] for row in hot("finish_many", parameters, many=True, using=self.using)}
+            if with_steps:
+                ids = [run.id for run in with_steps if run.job.fence in fences]
+                hot("delete_steps", {"ids": ids}, using=self.using)
+        return fences
+
+    def save_step(self, job: ClaimedJob, **step: Any) -> bool:
+        """Keep a step in the current transaction. Return False if the lease is lost. Waits for a locked row."""
+        return bool(hot("save_step", {**self._fence(job), **step}, using=self.using))
+
+    def _atomic(self, with_steps: Sequence[RunningJob]) -> AbstractContextManager[None]:
+        return transaction.atomic(using=self.using) if with_steps else nullcontext()
 
     def keep_logs(self, runs: Sequence[RunningJob]) -> None:
         """Keep what runs logged that have ended without failing, where their rows are kept and KEEP_LOG says so."""
@@ -408,6 +424,11 @@ _BODIES: Final = {"claim_due": "claim_due", "claim_few": "claim_due", "claim_gro
 # Like ClaimedJob._make and attrgetter, but without a Python call per row.
 _claimed_job: Callable[[Sequence[Any]], ClaimedJob] = partial(tuple[Any, ...].__new__, ClaimedJob)
 _claim_order = itemgetter(*(ClaimedJob._fields.index(name) for name in ("priority", "run_at_s", "id")))
+
+
+def _deleting_steps(runs: Sequence[RunningJob]) -> list[RunningJob]:
+    """Return the runs whose steps are deleted with their jobs."""
+    return [] if conf.keep_succeeded else [run for run in runs if run.steps is not None]
 
 
 def _by_fence(runs: Sequence[RunningJob]) -> str | None:

@@ -191,7 +191,7 @@ class PayloadType:
 
     def _misfit(self, error: Exception) -> PayloadInvalid:
         """Return the error for values that do not fit. It does not quote them, since logs must not contain payloads."""
-        return PayloadInvalid(f"task {self.task_name!r}: {_QUOTED.sub(_UNQUOTED, str(error))}")
+        return PayloadInvalid(f"task {self.task_name!r}: {unquoted(error)}")
 
     def _encode(self, values: Any, *, plain: bool = False) -> bytes:
         try:
@@ -296,6 +296,11 @@ def _fields(item: type[Any]) -> dict[str, Any] | None:
         else msgspec.field(default_factory=field.default_factory)
         for field in fields
     }
+
+
+def unquoted(error: Exception) -> str:
+    """Return the text of msgspec's error without the value that it quotes."""
+    return _QUOTED.sub(_UNQUOTED, str(error))
 
 
 def encode(value: Any, *, plain: bool = False) -> bytes:

@@ -23,8 +23,8 @@ _Turn: TypeAlias = Callable[[], tuple[Mapping[str, int], bool]]
 # Must match the SQL statements.
 BATCH: Final = 1000
 _ROUND_S = 0.5
-# The least for error rows of jobs that succeeded or were deleted by hand.
-_ERRORS_KEPT = timedelta(days=1)
+# The least for errors and steps of jobs that succeeded or were deleted by hand.
+_ORPHANS_KEPT = timedelta(days=1)
 _PROGRESS_KEPT = timedelta(days=1)
 _TICKS_KEPT = timedelta(days=30)
 _STATISTICS_KEPT = timedelta(days=14)
@@ -37,6 +37,9 @@ _OLD: Final = {
     "progress": ("salon_jobs_job_progress", "updated_at"),
     "unique": ("salon_jobs_unique", "expires_at"),
     "rates": ("salon_jobs_rate", "full_at"),
+    # These only if their job is gone.
+    "errors": ("salon_jobs_job_error", "occurred_at"),
+    "steps": ("salon_jobs_job_step", "committed_at"),
 }
 
 
@@ -48,6 +51,7 @@ class PruneCounts:
     cancelled: int = 0
     failed: int = 0
     errors: int = 0
+    steps: int = 0
     results: int = 0
     progress: int = 0
     ticks: int = 0
@@ -70,7 +74,7 @@ class Pruner:
 
     def __init__(self, *, using: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._using, self._clock = using, clock
-        self._errors_after = 0
+        self._after = {"errors": 0, "steps": 0}
 
     def run_once(self) -> PruneCounts:
         """Delete for half a second at most, and log the counts if there are any. Worker role, autocommit.
@@ -91,9 +95,10 @@ class Pruner:
             partial(self._turn, "progress", prune_old("progress"), _PROGRESS_KEPT),
             partial(self._turn, "ticks", statements.load("prune_ticks"), _TICKS_KEPT),
             *(partial(self._turn, kind, prune_old(kind), _STATISTICS_KEPT) for kind in ("statistics", "depths")),
+            partial(self._orphans_turn, "steps", _ORPHANS_KEPT),
         ]
         if (age := conf.retain_succeeded) is not None:
-            turns.append(partial(self._errors_turn, max(age, _ERRORS_KEPT)))
+            turns.append(partial(self._orphans_turn, "errors", max(age, _ORPHANS_KEPT)))
         counts = PruneCounts()
         while turns:
             # One batch of each in turn, so that a kind with many rows does not starve the others.
@@ -120,13 +125,14 @@ class Pruner:
             [deleted] = cursor.fetchone()
         return {kind: deleted}, deleted == BATCH
 
-    def _errors_turn(self, age: timedelta) -> tuple[Mapping[str, int], bool]:
-        """Prune the next page of error rows. One without orphans ends the round; the next round continues after it."""
-        [(deleted, after)] = statements.rows(
-            "prune_errors", {"after": self._errors_after, "age": age}, using=self._using
-        )
-        self._errors_after = after or 0
-        return {"errors": deleted}, bool(deleted and after)
+    def _orphans_turn(self, kind: str, age: timedelta) -> tuple[Mapping[str, int], bool]:
+        """Prune the next page of a kind. One without orphans ends the round; the next round continues after it."""
+        with connections[self._using].cursor() as cursor:
+            parameters: dict[str, Any] = {"after": self._after[kind], "age": age}
+            cursor.execute(prune_old(kind, "prune_orphans"), parameters)
+            deleted, after = cursor.fetchone()
+        self._after[kind] = after or 0
+        return {kind: deleted}, bool(deleted and after)
 
 
 def retained() -> dict[JobState, timedelta | None]:
@@ -153,7 +159,7 @@ def count_prunable(state: JobState, age: timedelta, *, using: str) -> int:
     return int(count)
 
 
-def prune_old(kind: str) -> str:
+def prune_old(kind: str, statement: str = "prune_old") -> str:
     """Return the statement that deletes a batch of the old rows of one kind."""
     table, time_column = _OLD[kind]
-    return statements.load("prune_old").replace("__table__", table).replace("__time__", time_column)
+    return statements.load(statement).replace("__table__", table).replace("__time__", time_column)

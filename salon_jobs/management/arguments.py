@@ -150,6 +150,7 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "metavar": "TIME",
         "help": "when they are due: from now (12h) or an ISO 8601 instant",
     },
+    "--from-start": {"action": "store_true", "help": "run again the steps that they have done"},
     "--limit": {"type": positive, "default": 50, "metavar": "N", "help": "list at most N (default 50)"},
     "--task": {"metavar": "NAME", "help": "of this task"},
     "--queue": {"metavar": "NAME", "help": "of this queue"},

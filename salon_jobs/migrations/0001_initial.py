@@ -352,6 +352,30 @@ class Migration(JobTablesMigration):
             },
         ),
         migrations.CreateModel(
+            name="JobStep",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("job_id", models.BigIntegerField()),
+                ("store_id", StoreIdField(null=True)),
+                ("name", models.CharField(max_length=255)),
+                ("attempt", models.SmallIntegerField(help_text="The run that committed it")),
+                (
+                    "value",
+                    ReadableJSONField(
+                        help_text="What it returned; of a cursor, the last element if a function gets it"
+                    ),
+                ),
+                ("position", models.BigIntegerField(help_text="How many elements a cursor has committed", null=True)),
+                ("ended", models.BooleanField(help_text="Whether a cursor has come to its end")),
+                ("started_at", models.DateTimeField()),
+                ("committed_at", models.DateTimeField(help_text="When it was last committed")),
+            ],
+            options={
+                "db_table": "salon_jobs_job_step",
+                "constraints": [models.UniqueConstraint(fields=("job_id", "name"), name="salon_jobs_job_step_once")],
+            },
+        ),
+        migrations.CreateModel(
             name="SupersededRun",
             fields=[
                 ("job_id", models.BigIntegerField(primary_key=True, serialize=False)),

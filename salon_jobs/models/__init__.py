@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from salon_jobs.models.flow import FlowEdge, FlowMember, FlowRecord
-from salon_jobs.models.job import FanOutRecord, FollowUp, Job, JobError, JobProgress, JobResult, SupersededRun
+from salon_jobs.models.job import FanOutRecord, FollowUp, Job, JobError, JobProgress, JobResult, JobStep, SupersededRun
 from salon_jobs.models.message import BlockedAggregate, DestinationState, InboxMessage, Message, RelayPartition, Replay
 from salon_jobs.models.process import CronEntryState, CronTick, Dashboard, Limit, Process, QueueMinute, TaskMinute
 
@@ -23,6 +23,7 @@ __all__ = [
     "JobError",
     "JobProgress",
     "JobResult",
+    "JobStep",
     "Limit",
     "Message",
     "Process",

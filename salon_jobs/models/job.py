@@ -1,4 +1,4 @@
-"""Models of jobs, the errors of their attempts, their results, fan-outs, follow-ups, unique marks, superseded runs."""
+"""Models of jobs, their errors, results, progress and steps, fan-outs, follow-ups, unique marks, superseded runs."""
 
 from __future__ import annotations
 
@@ -399,6 +399,32 @@ class JobProgress(models.Model):
     def __str__(self) -> str:
         done = f"{self.done:,} done" if self.total is None else f"{self.done:,} of {self.total:,} done"
         return f"{done}: {self.text}" if self.text else done
+
+
+class JobStep(models.Model):
+    """One step that a job has committed, or how far one of its cursors is. Deleted with the job."""
+
+    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
+    job_id: models.BigIntegerField[int, int] = models.BigIntegerField()
+    store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
+    name: models.CharField[str, str] = models.CharField(max_length=255)
+    attempt: models.SmallIntegerField[int, int] = models.SmallIntegerField(help_text="The run that committed it")
+    value = ReadableJSONField(help_text="What it returned; of a cursor, the last element if a function gets it")
+    position: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
+        null=True, help_text="How many elements a cursor has committed"
+    )
+    ended: models.BooleanField[bool, bool] = models.BooleanField(help_text="Whether a cursor has come to its end")
+    started_at: models.DateTimeField[datetime, datetime] = InstantField()
+    committed_at: models.DateTimeField[datetime, datetime] = InstantField(help_text="When it was last committed")
+
+    class Meta:
+        db_table = "salon_jobs_job_step"
+        constraints: ClassVar = [models.UniqueConstraint(fields=["job_id", "name"], name="salon_jobs_job_step_once")]
+
+    def __str__(self) -> str:
+        if self.position is None:
+            return self.name
+        return f"{self.name}, {'all' if self.ended else 'the first'} {self.position:,}"
 
 
 class SupersededRun(models.Model):

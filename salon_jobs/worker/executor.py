@@ -84,6 +84,8 @@ def execute(running: RunningJob) -> Outcome:
     except BaseException as error:  # a handler may raise anything, even SystemExit; only the job fails
         return outcome_of(running, error)
     finally:
+        if running.steps is not None:
+            running.steps.close()
         current.running.reset(token)
 
 

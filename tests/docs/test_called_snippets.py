@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -54,6 +56,37 @@ def test_djangos_tasks(steps: list[str], capsys: pytest.CaptureFixture[str]) -> 
     assert names["same"] == names["result"]
     assert catalogue.get_result(first.id).return_value == {"supplier": "acme", "attempt": 1}
     exec(helpers, names)
+
+
+@pytest.mark.parametrize("steps", ["docs/how-to/steps.md"], indirect=True)
+def test_steps(steps: list[str], stores: list[UUID], monkeypatch: pytest.MonkeyPatch) -> None:
+    [retry] = steps
+    shop, calls, names = importlib.import_module("shop.tasks"), list[str](), dict[str, Any]()
+    exec(retry, names)
+
+    def charge(order_id: int, *, idempotency_key: str) -> Any:
+        calls.append(idempotency_key)
+        return shop.Receipt("R-7", 4_200)
+
+    def mail(*arguments: Any) -> None:
+        calls.append(arguments[1])
+        if calls.count("Receipt R-7") < 3:
+            raise OSError
+
+    charge.__annotations__["return"] = shop.Receipt
+    monkeypatch.setattr(shop, "charge", charge)
+    monkeypatch.setattr(shop, "send_mail", mail)
+    monkeypatch.setattr(shop, "reduce_stock", lambda order_id: calls.append(str(order_id)))
+    job = shop.fulfil.using(max_attempts=2).enqueue(store_id=stores[0], order_id=7)
+    later = datetime.now(UTC) + timedelta(days=1)
+    assert len(drain_jobs(raise_errors=False, now=later)) == 2
+    assert calls == ["order-7", "7", "Receipt R-7", "Receipt R-7"]
+    names["retry_from_the_start"](job.id)
+    drain_jobs(now=later)
+    assert calls[4:] == ["order-7", "7", "Receipt R-7"]
+    shop.bill.enqueue(store_id=stores[0])
+    drain_jobs()
+    assert calls[7:] == ["1", "2", "3"]
 
 
 @pytest.mark.usefixtures("database")

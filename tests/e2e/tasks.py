@@ -103,6 +103,29 @@ def once(started: str, gate: str) -> None:
         time.sleep(0.01)
 
 
+@store_task(name="e2e-steps", atomic=False)
+def in_steps(store_id: UUID, folder: str, pause: str) -> None:
+    """Add a row in each of two steps and of two elements of a loop; wait for a file in one of them, or between."""
+    job = current_job()
+
+    def write_note(note: str) -> None:
+        Customer.objects.create(id=uuid4(), store_id=store_id, name=note, email="a@example.com")
+        say(note)
+
+    def say(note: str) -> None:
+        with (Path(folder) / "calls").open("a") as file:
+            file.write(f"{note}\n")
+        if pause == note:
+            while not (Path(folder) / "gate").exists():
+                time.sleep(0.01)
+
+    job.step("one", write_note, "one")
+    say("between")
+    job.step("two", write_note, "two")
+    for note in job.cursor("loop", ["three", "four"]):
+        write_note(note)
+
+
 @store_task(name="e2e-await-for-ever", max_attempts=3, atomic=False)
 async def await_for_ever(store_id: UUID, started: str) -> None:
     """Query, then await something that never happens."""

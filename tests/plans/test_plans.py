@@ -214,7 +214,7 @@ def test_pruning_reads_what_it_deletes_however_much_is_kept(history: None, state
 
 
 def test_pruning_errors_reads_one_page_of_them(history: None) -> None:
-    plan = nodes("prune_errors", {"after": 10_000, "age": timedelta(days=1)})
+    plan = nodes_of(prune_old("errors", "prune_orphans"), {"after": 10_000, "age": timedelta(days=1)})
     assert_no_full_scan(plan)
     assert max(map(rows_read, scans(plan, "salon_jobs_job_error"))) == 10_000
     assert max(map(rows_read, scans(plan, "salon_jobs_job"))) <= 20_001

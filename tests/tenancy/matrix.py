@@ -95,6 +95,7 @@ MATRIX: Final[dict[str, Table]] = {
     "salon_jobs_job_error": _of_jobs(store="store_id", web="own S", operator="all SD"),
     "salon_jobs_job_result": _of_jobs(store="store_id", web="own S", operator="all SD"),
     "salon_jobs_job_progress": _of_jobs(store="store_id", web="own S", operator="all SD"),
+    "salon_jobs_job_step": _of_jobs(store="store_id", web="own SD", operator="all SD"),
     "salon_jobs_limit": _of_jobs(operator="all SIUD"),
     "salon_jobs_process": _of_jobs(operator="all S"),
     "salon_jobs_cron_entry": _of_jobs(operator="all S"),

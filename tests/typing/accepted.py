@@ -121,6 +121,7 @@ from salon_jobs.models import (
     JobError,
     JobProgress,
     JobResult,
+    JobStep,
     Limit,
     Message,
     Process,
@@ -169,12 +170,21 @@ def system(reason: str = "cron") -> int:
 def once() -> None: ...
 
 
+def days_after(last: date | None) -> list[date]:
+    """Return one day."""
+    return [TODAY] if last is None else []
+
+
 @store_task(name="typing-store", job_key="k:{store_id}:{day}", job_key_mode="preserve_run_at")
 def of_store(store_id: UUID, day: date, note: str | None = None) -> None:
     """Use the names meant for handlers."""
     job = current_job()
     assert_type(job.store_id, Any | None)
     assert_type(job.attempt, int)
+    assert_type(job.step("parse", date.fromisoformat, "2026-05-05"), date)
+    assert_type(job.step("round", round, 2.5, ndigits=None), int)
+    assert_type(list(job.cursor("days", [day])), list[date])
+    assert_type(list(job.cursor("more", days_after)), list[date])
     if note == "later":
         raise Snooze(timedelta(minutes=5))
     raise Discard(f"{store_id} {day}")
@@ -188,7 +198,8 @@ def limited(store_id: UUID) -> None:
 @store_task(name="typing-async", atomic=False)
 async def in_coroutine(store_id: UUID, day: date) -> int:
     """Return a number, once awaited."""
-    return day.year
+    assert_type(await current_job().astep("ask", without_options.function), int)
+    return await current_job().astep("year", round, day.year)
 
 
 @task
@@ -491,6 +502,7 @@ def read(store_model: type[Model]) -> None:
     assert_type(FlowEdge.objects.get().after_id, int)
     assert_type(SupersededRun.objects.get().lease, int)
     assert_type(JobProgress.objects.get().total, int | None)
+    assert_type(JobStep.objects.get().position, int | None)
     assert_type(CronEntryState.objects.get().last_tick_at, datetime | None)
     assert_type(CronTick.objects.get().tick_at, datetime)
     assert_type(TaskMinute.objects.get().duration_s, float)

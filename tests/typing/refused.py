@@ -116,6 +116,7 @@ from salon_jobs.models import (
     JobError,
     JobProgress,
     JobResult,
+    JobStep,
     Limit,
     Message,
     Process,
@@ -249,6 +250,9 @@ tenant_context(uuid4(), scope="request")  # E
 carry_store(current_job)(7)  # E
 Snooze(5)  # E
 current_job().id.hex()  # E
+current_job().step("round", round, "a")  # E
+current_job().step("parse", date.fromisoformat, "2026-05-05").upper()  # E
+current_job().cursor("days", 5)  # E
 system.enqueue() + 1  # E
 
 
@@ -407,6 +411,7 @@ FlowMember().task + 1  # E
 FlowEdge().after_id.upper()  # E
 SupersededRun().lease.upper()  # E
 JobProgress().done.upper()  # E
+JobStep().name + 1  # E
 CronEntryState().last_tick_at.isoformat()  # E
 CronTick().entry + 1  # E
 TaskMinute().failed.upper()  # E

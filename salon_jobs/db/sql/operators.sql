@@ -29,6 +29,11 @@ UPDATE salon_jobs_job j
           AND (t.store_id = f.store_id OR (t.store_id IS NULL AND f.store_id IS NULL))))
 RETURNING j.id
 
+-- name: operator_forget_steps
+-- Delete the steps of jobs that this transaction has queued again, so that their next run begins from the start.
+-- Locks: the rows; of the jobs none, since the transaction has locked them. Role: operator, worker; web for its store.
+DELETE FROM salon_jobs_job_step WHERE job_id = ANY (%(ids)s) RETURNING job_id
+
 -- name: operator_cancel
 -- Cancel jobs that are not running, with %(reason)s, and return their ids. A running job belongs to its process: with
 -- %(running)s the process is asked to end it, and the job is cancelled instead of requeued.

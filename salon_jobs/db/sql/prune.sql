@@ -1,9 +1,9 @@
 -- name: prune_jobs
--- Delete up to 1,000 of the oldest jobs that ended in one state more than %(age)s ago, with their error rows; returns
--- how many of each. Locked rows (an operator's retry, another pruner) are left for the next round.
+-- Delete up to 1,000 of the oldest jobs that ended in one state more than %(age)s ago, with their errors and steps;
+-- returns how many jobs and errors. Locked rows (an operator's retry, another pruner) are left for the next round.
 -- The condition on the three states is the index's own: without it a prepared statement could not use that index.
 -- now() rather than clock_timestamp(), which cannot be an index condition.
--- Locks: the jobs FOR UPDATE SKIP LOCKED, in the order in which they ended; their errors. Role: worker, operator.
+-- Locks: the jobs FOR UPDATE SKIP LOCKED, in the order in which they ended; their errors and steps. Role: worker, operator.
 WITH old AS MATERIALIZED (
     SELECT id FROM salon_jobs_job
      WHERE state IN ('failed', 'cancelled', 'succeeded') AND state = %(state)s
@@ -15,27 +15,30 @@ WITH old AS MATERIALIZED (
     DELETE FROM salon_jobs_job WHERE id = ANY (ARRAY(SELECT id FROM old)) RETURNING id
 ), errors AS (
     DELETE FROM salon_jobs_job_error WHERE job_id = ANY (ARRAY(SELECT id FROM old)) RETURNING id
+), steps AS (
+    DELETE FROM salon_jobs_job_step WHERE job_id = ANY (ARRAY(SELECT id FROM old))
 )
 SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM errors)
 
--- name: prune_errors
--- Scan the next 10,000 error rows in id order and delete those older than %(age)s whose job is gone (it succeeded after
--- all) and whose result is not kept; returns how many, and the id to continue after, NULL at the end of the table.
--- Older errors of jobs that still exist do not stop the scan.
+-- name: prune_orphans
+-- Scan the next 10,000 errors or steps in id order and delete those older than %(age)s whose job is gone (it succeeded
+-- after all, or was deleted by hand) and whose result is not kept; returns how many, and the id to continue after, NULL
+-- at the end of the table. Older ones of jobs that still exist do not stop the scan. The table and its time column are
+-- filled in.
 -- Locks: the rows it deletes, SKIP LOCKED. Role: worker.
 WITH page AS MATERIALIZED (
-    SELECT id, job_id, occurred_at FROM salon_jobs_job_error WHERE id > %(after)s ORDER BY id LIMIT 10000
+    SELECT id, job_id, __time__ AS at FROM __table__ WHERE id > %(after)s ORDER BY id LIMIT 10000
 ), orphans AS MATERIALIZED (
     SELECT e.id
-      FROM salon_jobs_job_error e
+      FROM __table__ e
      WHERE e.id = ANY (ARRAY(
            SELECT page.id FROM page
-            WHERE page.occurred_at < now() - %(age)s::interval
+            WHERE page.at < now() - %(age)s::interval
               AND NOT EXISTS (SELECT FROM salon_jobs_job j WHERE j.id = page.job_id)
               AND NOT EXISTS (SELECT FROM salon_jobs_job_result r WHERE r.job_id = page.job_id)))
        FOR UPDATE SKIP LOCKED
 ), gone AS (
-    DELETE FROM salon_jobs_job_error WHERE id = ANY (ARRAY(SELECT id FROM orphans)) RETURNING id
+    DELETE FROM __table__ WHERE id = ANY (ARRAY(SELECT id FROM orphans)) RETURNING id
 )
 SELECT (SELECT count(*) FROM gone), (SELECT CASE WHEN count(*) = 10000 THEN max(id) END FROM page)
 

@@ -20,7 +20,7 @@ from salon_jobs.jobs.waiting import due_in, waiting_reasons
 from salon_jobs.management.arguments import add_options
 from salon_jobs.management.output import Console, colour_of, instant, printable, printable_lines, when
 from salon_jobs.management.subcommands import Subcommand, VerbSubcommand
-from salon_jobs.models import FollowUp, Job, JobError
+from salon_jobs.models import FollowUp, Job, JobError, JobStep
 from salon_jobs.schedules.scheduler import tick_of
 from salon_jobs.tenancy.names import store_names
 from salon_jobs.verbs import verbs_of
@@ -150,6 +150,7 @@ class ShowJob(Subcommand):
         tick: Any = tick_of(job, using=using)
         rows = JobError.objects.using(using).filter(job_id=job.pk).order_by("pk")
         errors = list(rows.values("attempt", "error_class", "code", "message", "traceback", "log", "occurred_at"))
+        steps = list(JobStep.objects.using(using).filter(job_id=job.pk).order_by("committed_at", "pk"))
         then = FollowUp.objects.using(using).filter(pk=job.follow_up_id or 0).values("task", "remaining").first()
         of_flow = neighbours(job, using=using)
         payload = redacted(job.payload, conf.redact)
@@ -178,7 +179,14 @@ class ShowJob(Subcommand):
         waited = None if job.claimed_at is None or job.started_at is None else job.started_at - job.claimed_at
         is_running = job.state == JobState.RUNNING
         console.page(
-            {**fields, **more, "progress": progress, "retries_ahead": list(map(asdict, ahead)), "errors": errors},
+            {
+                **fields,
+                **more,
+                "progress": progress,
+                "steps": [{name: getattr(step, name) for name in _STEP} for step in steps],
+                "retries_ahead": list(map(asdict, ahead)),
+                "errors": errors,
+            },
             f"job {job.pk} {job.task}",
             job.timeliness,
             notes=[
@@ -208,6 +216,7 @@ class ShowJob(Subcommand):
                 "then": then and f"{then['task']}, after {with_noun(then['remaining'], 'more job')}",
                 "flow": of_flow and "; ".join(of_flow.lines()),
                 "rescues": job.rescues or None,
+                **{f"step {step}": f"{instant(step.committed_at)}, attempt {step.attempt}" for step in steps[-_STEPS:]},
                 "next attempts": _retries(ahead, now) if job.attempts else None,
             },
             content={"payload": payload or "{}"},
@@ -225,6 +234,8 @@ def _named(store: StoreId) -> str:
 
 
 _NEXT: Final = 3
+_STEPS: Final = 50
+_STEP: Final = ("name", "attempt", "position", "ended", "started_at", "committed_at")
 
 
 def _retries(ahead: Sequence[NextAttempt], now: datetime) -> str:
@@ -242,9 +253,8 @@ class ChangeJobs(VerbSubcommand):
     def add_arguments(self, parser: CommandParser) -> None:
         what = f"IDs of jobs; or all {' and '.join(self.verb.matching)} jobs that match the options"
         parser.add_argument("id", nargs="*", type=int, help=what)
-        add_options(
-            parser, *(f"--{name}" for name in self.verb.takes), "--task", "--store", "--queue", "--yes", "--json"
-        )
+        takes = (f"--{name.replace('_', '-')}" for name in self.verb.takes)
+        add_options(parser, *takes, "--task", "--store", "--queue", "--yes", "--json")
 
     def run(self, console: Console) -> None:
         """Count, ask, change, report. Raises CommandError when nothing is selected, or without a terminal."""
