@@ -32,6 +32,8 @@ from salon_jobs.models import (
     JobStep,
     Limit,
     Message,
+    Schedule,
+    ScheduleTick,
 )
 from salon_jobs.outbox.control import skip_messages
 
@@ -50,8 +52,9 @@ class ErasedTable(NamedTuple):
     secret: tuple[str, ...] = ()
 
 
-# Erased before the jobs, whose deletion would enqueue or start others of the store.
-_LED_BY_JOBS: Final = (
+# Erased before the jobs: schedules add others of the store, and the deletion of jobs would enqueue or start them.
+_BEFORE_JOBS: Final = (
+    ErasedTable("schedules", Schedule, True, secret=("payload",)),
     ErasedTable("follow_ups", FollowUp, False, secret=("payload",)),
     ErasedTable("flow_members", FlowMember, False),
     ErasedTable("flow_edges", FlowEdge, False),
@@ -64,7 +67,8 @@ STORE_TABLES: Final = (
     ErasedTable("results", JobResult, False, secret=("payload", "value")),
     ErasedTable("progress", JobProgress, False),
     ErasedTable("steps", JobStep, False, secret=("value",)),
-    *_LED_BY_JOBS,
+    *_BEFORE_JOBS,
+    ErasedTable("schedule_ticks", ScheduleTick, False),
     MESSAGES,
     ErasedTable("blocked_aggregates", BlockedAggregate, True),
     ErasedTable("inbox", InboxMessage, False),
@@ -139,7 +143,7 @@ def erase_store(
                 counts[table.name] += delete_rows(batch, using=using)
             progress(table.name, counts[table.name])
 
-    for table in _LED_BY_JOBS:
+    for table in _BEFORE_JOBS:
         erase(table)
     jobs = BATCH
     while jobs == BATCH:
@@ -148,7 +152,7 @@ def erase_store(
         counts["errors"] += errors
         progress("jobs", counts["jobs"])
     for table in STORE_TABLES[1:]:
-        if table not in _LED_BY_JOBS:
+        if table not in _BEFORE_JOBS:
             erase(table)
     counts["limits"], _ = Limit.objects.using(using).filter(kind=Limit.Kind.STORE, name=str(store_id)).delete()
     fields: dict[str, Any] = {"store_id": str(store_id), **counts}

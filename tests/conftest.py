@@ -53,6 +53,7 @@ TABLES = (
         "salon_jobs_flow_edge",
         "salon_jobs_task_minute",
     ),
+    *("salon_jobs_schedule", "salon_jobs_schedule_tick"),
     *("salon_jobs_queue_minute", "salon_jobs_message", "salon_jobs_blocked_aggregate", "salon_jobs_partition"),
     *("salon_jobs_destination", "salon_jobs_inbox", "salon_jobs_replay"),
     *("sale", "reservation", "customer_note", "customer", "daily_sales", "operator_invitation", "membership"),

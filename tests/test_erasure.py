@@ -27,6 +27,8 @@ TABLES = (
     "salon_jobs_flow",
     "salon_jobs_flow_member",
     "salon_jobs_flow_edge",
+    "salon_jobs_schedule",
+    "salon_jobs_schedule_tick",
     "salon_jobs_message",
     "salon_jobs_blocked_aggregate",
     "salon_jobs_inbox",
@@ -98,6 +100,17 @@ def fill(store: UUID | None) -> None:
         " FROM salon_jobs_flow_member WHERE store_id IS NOT DISTINCT FROM %s",
         store,
     )
+    change(
+        "INSERT INTO salon_jobs_schedule (key, store_id, task, payload, line, catch_up, jitter, next_at)"
+        " VALUES ('k', %s, 'ping', %s, '0 9 * * *', '5 min', '0', now())",
+        store,
+        json.dumps({"password": "tulip"}),
+    )
+    change(
+        "INSERT INTO salon_jobs_schedule_tick (schedule_id, store_id, number, tick_at)"
+        " SELECT id, store_id, 1, now() FROM salon_jobs_schedule WHERE store_id IS NOT DISTINCT FROM %s",
+        store,
+    )
     head = write("failed", aggregate=f"a-{store}", store=store)
     block(head, "parked")
     for status in ("pending", "published", "skipped"):
@@ -150,17 +163,21 @@ def test_an_export_holds_every_row_of_the_store_and_no_other(filled: list[UUID],
         "flow_members": 1,
         "flow_edges": 1,
         "flows": 1,
+        "schedules": 1,
+        "schedule_ticks": 1,
         "messages": 4,
         "blocked_aggregates": 1,
         "inbox": 1,
     }
     assert "tulip" not in out
-    assert "exported: 4 jobs, 2 errors, 1 results, 1 progress, 1 steps, 1 follow_ups, 1 flow_members" in err
+    assert (
+        "exported: 4 jobs, 2 errors, 1 results, 1 progress, 1 steps, 1 schedules, 1 follow_ups, 1 flow_members" in err
+    )
 
     path = tmp_path / "store.jsonl"
     text, _ = run("export-store", str(filled[0]), "--output", str(path), "--unredacted", "--json")
     assert json.loads(text)["messages"] == 4
-    assert path.read_text().count("tulip") == 8
+    assert path.read_text().count("tulip") == 9
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with pytest.raises(CommandError, match="exists"):
         run("export-store", str(filled[0]), "--output", str(path))
@@ -201,6 +218,8 @@ def test_an_erasure_leaves_nothing_of_the_store_and_everything_of_others(
         "flow_members": 1,
         "flow_edges": 1,
         "flows": 1,
+        "schedules": 1,
+        "schedule_ticks": 1,
         "messages": 4,
         "blocked_aggregates": 0,
         "inbox": 1,
@@ -221,12 +240,12 @@ def test_an_erasure_refuses_unsent_messages_and_running_jobs(filled: list[UUID])
     change(RUN, store)
     with pytest.raises(CommandError, match="the store has 1 running job: pass --cancel"):
         run("erase-store", str(store), "--skip-unsent", "--yes")
-    assert left(store) == 20
+    assert left(store) == 22
     assert sorted(statuses().values()).count("skipped") == 3
     assert seen("SELECT paused FROM salon_jobs_limit WHERE name = %s", str(store)) == [(False,)]
     with pytest.raises(CommandError, match="still running; nothing was erased, the store is paused"):
         run("erase-store", str(store), "--skip-unsent", "--yes", "--cancel", "--wait", "1s")
-    assert left(store) == 20
+    assert left(store) == 22
     assert seen("SELECT paused FROM salon_jobs_limit WHERE name = %s", str(store)) == [(True,)]
 
 

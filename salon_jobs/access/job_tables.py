@@ -93,6 +93,17 @@ TABLES: Final[Mapping[str, JobTable]] = {
     "salon_jobs_rate": JobTable(operator=("DELETE",)),
     "salon_jobs_cron_entry": JobTable(),
     "salon_jobs_cron_tick": JobTable(),
+    # Each tick is a new version with another place in the index of those that are due.
+    "salon_jobs_schedule": JobTable(
+        operator=("UPDATE", "DELETE"),
+        web=_READ,
+        storage={
+            "autovacuum_vacuum_scale_factor": 0.02,
+            "autovacuum_vacuum_threshold": 5000,
+            "autovacuum_vacuum_cost_delay": 0,
+        },
+    ),
+    "salon_jobs_schedule_tick": JobTable(operator=("DELETE",), web=_READ),
     # Each row of the current minute is updated by every process every few seconds, and never afterwards. No indexed
     # column changes: with free space in its page such an update touches no index and leaves nothing to vacuum.
     "salon_jobs_task_minute": JobTable(storage={"fillfactor": 70}),

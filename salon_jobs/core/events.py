@@ -111,6 +111,10 @@ CRON_FIRED: Final = "cron_fired"
 CRON_MISSED: Final = "cron_missed"
 CRON_FAILED: Final = "cron_failed"
 CRON_HELD_UP: Final = "cron_held_up"
+SCHEDULES_FIRED: Final = "schedules_fired"
+SCHEDULES_MISSED: Final = "schedules_missed"
+SCHEDULES_HELD_UP: Final = "schedules_held_up"
+SCHEDULE_FAILED: Final = "schedule_failed"
 ROLE_NOTICED: Final = "role_noticed"
 CATALOGUE_DRIFT: Final = "catalogue_drift"
 REQUEST_REFUSED: Final = "request_refused"
@@ -143,6 +147,7 @@ ROUTINE: Final = frozenset(
         JOB_RESCUED,
         CHUNK_SPLIT,
         CRON_HELD_UP,
+        SCHEDULES_HELD_UP,
         MESSAGE_RETRIED,
         CHILD_KILLED,
         PROCESS_DEAD,

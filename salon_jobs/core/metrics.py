@@ -95,6 +95,12 @@ CRON_LAST_TICK: Final = _gauge(
 CRON_OVERDUE: Final = _gauge("cron_overdue_seconds", "How long the oldest due tick has waited to be fired", "entry")
 CRON_LATENESS: Final = _gauge("cron_lateness_seconds", "How late this scheduler's last fire of the entry was", "entry")
 CRON_TICKS: Final = _counter("cron_ticks", "Ticks by what became of them: fired, missed or failed", "entry", "outcome")
+SCHEDULES_OVERDUE: Final = _gauge(
+    "schedules_overdue_seconds", "How long the longest due schedule has waited; 0 if none"
+)
+SCHEDULE_TICKS: Final = _counter(
+    "schedule_ticks", "Ticks of schedules by what became of them: fired, missed, skipped or failed", "outcome"
+)
 
 RELAY_LAG: Final = _gauge(
     "relay_lag_seconds", "The age of the oldest message still to be relayed; 0 while paused", "destination"

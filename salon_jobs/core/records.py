@@ -152,7 +152,7 @@ class MessageStatus(StrEnum):
     SKIPPED = "skipped"
 
 
-IdT = TypeVar("IdT", int, str, tuple[str, str])
+IdT = TypeVar("IdT", int, str, int | str, tuple[str, str])
 
 
 @dataclass(frozen=True, slots=True)

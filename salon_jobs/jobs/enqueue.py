@@ -48,6 +48,8 @@ class JobContent(Struct, frozen=True, gc=False):
     job_key: str | None
     concurrency_key: str | None
     trace: str | None = None
+    run_at: datetime | None = None
+    tick: datetime | None = None
 
 
 _IN_CONTEXT: Final = "a store's jobs are enqueued inside tenant_context(store_id)"
@@ -200,6 +202,8 @@ def _parameters(pattern: NewJob, contents: Sequence[JobContent]) -> dict[str, An
         "job_keys": None if first.job_key is None else _column(contents, "job_key"),
         "concurrency_keys": None if first.concurrency_key is None else _column(contents, "concurrency_key"),
         "traces": None if first.trace is None else _column(contents, "trace"),
+        "run_ats": None if first.tick is None else _column(contents, "run_at"),
+        "ticks": None if first.tick is None else _column(contents, "tick"),
     }
 
 

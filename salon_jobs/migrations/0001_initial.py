@@ -1010,6 +1010,114 @@ class Migration(JobTablesMigration):
                 ],
             },
         ),
+        migrations.CreateModel(
+            name="Schedule",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("key", models.CharField(max_length=255)),
+                ("store_id", StoreIdField(null=True)),
+                ("task", models.CharField(max_length=255)),
+                ("payload", ReadableJSONField()),
+                ("line", models.CharField(help_text="The cron line; empty: every so often", max_length=255)),
+                ("timezone", models.CharField(db_default="UTC", max_length=64)),
+                ("every", models.DurationField(null=True)),
+                (
+                    "anchor_at",
+                    models.DateTimeField(
+                        db_default=Now(), help_text="Ticks of every so often are this and whole multiples later"
+                    ),
+                ),
+                ("catch_up", models.DurationField(help_text="How late a tick may fire")),
+                ("jitter", models.DurationField()),
+                (
+                    "overlap",
+                    models.BooleanField(
+                        db_default=True, help_text="Whether a tick fires while the last one's job is queued or running"
+                    ),
+                ),
+                ("owed_from", models.DateTimeField(db_default=Now(), help_text="No tick up to this instant fires")),
+                ("next_at", models.DateTimeField()),
+                ("last_tick_at", models.DateTimeField(null=True)),
+                ("last_job_id", models.BigIntegerField(null=True)),
+                ("ticks", models.BigIntegerField(db_default=0, help_text="How many ticks its history has had")),
+                ("paused_at", models.DateTimeField(null=True)),
+                ("paused_by", models.CharField(db_default="", max_length=255)),
+                ("created_at", models.DateTimeField(db_default=Now())),
+                ("changed_at", models.DateTimeField(db_default=Now())),
+            ],
+            options={
+                "db_table": "salon_jobs_schedule",
+                "permissions": [
+                    ("pause_schedule", "Can pause and resume schedules"),
+                    ("run_schedule", "Can run schedules now"),
+                ],
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("paused_at", None)), fields=["next_at"], name="salon_jobs_schedule_due"
+                    )
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("store_id", "key"), name="salon_jobs_schedule_key", nulls_distinct=False
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("every__isnull", False), ("line", "")),
+                            models.Q(models.Q(("line", ""), _negated=True), ("every", None)),
+                            _connector="OR",
+                        ),
+                        name="salon_jobs_schedule_when",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("anchor_at__range", _REPRESENTABLE),
+                            ("next_at__range", _REPRESENTABLE),
+                            ("owed_from__range", _REPRESENTABLE),
+                        ),
+                        name="salon_jobs_schedule_finite",
+                    ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="ScheduleTick",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("schedule_id", models.BigIntegerField()),
+                ("store_id", StoreIdField(null=True)),
+                ("number", models.BigIntegerField(help_text="Counts the ticks of its schedule")),
+                ("tick_at", models.DateTimeField()),
+                ("fired_at", models.DateTimeField(db_default=Now())),
+                ("job_id", models.BigIntegerField(null=True)),
+                (
+                    "outcome",
+                    models.TextField(
+                        db_default="",
+                        help_text="Why there is no job; or what became of it, written when its row is deleted",
+                    ),
+                ),
+                (
+                    "by_hand",
+                    models.BooleanField(
+                        db_default=False, help_text="Whether somebody ran it now; otherwise it was due"
+                    ),
+                ),
+                ("run_by", models.CharField(db_default="", help_text="Who ran it now", max_length=255)),
+            ],
+            options={
+                "db_table": "salon_jobs_schedule_tick",
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("job_id", None), _negated=True),
+                        fields=["job_id"],
+                        name="salon_jobs_schedule_tick_job",
+                    )
+                ],
+                "constraints": [
+                    models.UniqueConstraint(fields=("schedule_id", "number"), name="salon_jobs_schedule_tick_number")
+                ],
+            },
+        ),
         AddGuard(
             model_name="job",
             trigger=Trigger(

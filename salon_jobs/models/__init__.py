@@ -6,6 +6,7 @@ from salon_jobs.models.flow import FlowEdge, FlowMember, FlowRecord
 from salon_jobs.models.job import FanOutRecord, FollowUp, Job, JobError, JobProgress, JobResult, JobStep, SupersededRun
 from salon_jobs.models.message import BlockedAggregate, DestinationState, InboxMessage, Message, RelayPartition, Replay
 from salon_jobs.models.process import CronEntryState, CronTick, Dashboard, Limit, Process, QueueMinute, TaskMinute
+from salon_jobs.models.schedule import Schedule, ScheduleTick
 
 __all__ = [
     "BlockedAggregate",
@@ -30,6 +31,8 @@ __all__ = [
     "QueueMinute",
     "RelayPartition",
     "Replay",
+    "Schedule",
+    "ScheduleTick",
     "SupersededRun",
     "TaskMinute",
 ]

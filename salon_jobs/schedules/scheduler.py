@@ -1,4 +1,4 @@
-"""Scheduler of cron entries. A tick fires at most once, in the transaction of its job, however many schedulers run."""
+"""Scheduler of cron entries and schedules. A tick fires at most once, with its job, however many schedulers run."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from salon_jobs.jobs.options import NewJob
 from salon_jobs.jobs.results import JobHandle
 from salon_jobs.models import CronEntryState, CronTick, Job
 from salon_jobs.process.loop import Loop
+from salon_jobs.schedules.due import StoredSchedules
 from salon_jobs.schedules.entries import CronEntry, cron_entries, due_ticks
 
 _LONGEST_SLEEP_S = 5.0
@@ -49,6 +50,7 @@ class Scheduler(Loop):
         self._handled: dict[str, datetime] = {}
         self._lateness: dict[str, float] = {}
         self._ticks: Counter[tuple[str, str]] = Counter()
+        self._stored = StoredSchedules(using=using)
 
     def facts(self) -> dict[str, object]:
         """Return what readiness shows. Raises NotReady if the loop is stale, or a due tick is long overdue."""
@@ -69,6 +71,7 @@ class Scheduler(Loop):
                 for entry in cron_entries.all()
                 for outcome in ("fired", "missed", "failed")
             ),
+            *self._stored.samples(),
         ]
 
     def _overdue(self) -> dict[str, float]:
@@ -113,7 +116,7 @@ class Scheduler(Loop):
                 if fired:
                     self._lateness[entry.name] = max(0.0, (now - tick).total_seconds())
             next_at = min(next_at, entry.expression.next_after(now))
-        return max(0.0, (next_at - now).total_seconds())
+        return min(max(0.0, (next_at - now).total_seconds()), self._stored.poll())
 
     def run_at(self, instant: datetime) -> int:
         """Fire the entries with a tick at exactly this instant; return how many jobs that added.

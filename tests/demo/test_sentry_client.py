@@ -44,6 +44,7 @@ ROUTINE = {
     "job_lease_lost": WARNING,
     "job_held_up": WARNING,
     "cron_held_up": WARNING,
+    "schedules_held_up": WARNING,
     "job_rescued": WARNING,
     "message_retried": WARNING,
     "child_killed": WARNING,
@@ -68,6 +69,7 @@ ONCE = {
 }
 EACH = {
     "cron_failed": ERROR,
+    "schedule_failed": ERROR,
     "consumer_failed": ERROR,
     "relay_unmarked": ERROR,
     "child_died": ERROR,
@@ -89,6 +91,7 @@ EACH = {
     "process_stopped": WARNING,
     "listener_deaf": WARNING,
     "cron_missed": WARNING,
+    "schedules_missed": WARNING,
     "catalogue_drift": WARNING,
     "connections_short": WARNING,
     "database_threads_busy": WARNING,

@@ -70,6 +70,8 @@ def added(store_ids: list[Any], mode: str) -> dict[str, Any]:
         "job_keys": ["same"] * len(store_ids),
         "concurrency_keys": None,
         "traces": [None],
+        "run_ats": None,
+        "ticks": None,
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from functools import cache, partial
 from itertools import count
 from typing import Any, Final
@@ -33,6 +33,7 @@ _VALUES: Final[dict[str, Callable[[], Any]]] = {
     "boolean": lambda: False,
     "date": lambda: date.fromordinal(1 + number() % 3_000_000),
     "timestamp with time zone": lambda: NOW,
+    "interval": lambda: timedelta(hours=1),
     "jsonb": lambda: "{}",
     "bigint[]": lambda: [0],
     "integer[]": lambda: [0],

@@ -100,6 +100,8 @@ MATRIX: Final[dict[str, Table]] = {
     "salon_jobs_process": _of_jobs(operator="all S"),
     "salon_jobs_cron_entry": _of_jobs(operator="all S"),
     "salon_jobs_cron_tick": _of_jobs(operator="all S"),
+    "salon_jobs_schedule": _of_jobs(store="store_id", web="own S", operator="all SUD"),
+    "salon_jobs_schedule_tick": _of_jobs(store="store_id", web="own S", operator="all SD"),
     "salon_jobs_superseded": _of_jobs(operator="all S"),
     "salon_jobs_fan_out": _of_jobs(operator="all S"),
     "salon_jobs_rate": _of_jobs(operator="all SD"),

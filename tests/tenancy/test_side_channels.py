@@ -118,7 +118,8 @@ def test_unique_indexes_of_stores_rows_are_led_by_the_store(database: None) -> N
     )
     others = {name for name, table, columns in indexes if columns[0] != of_stores[table] and columns != ["id"]}
     # Jobs' keys are unique by task, store and key. Message ids and public ids are random, and the web writes no blocked
-    # aggregates, no results and no steps. Flows get their rows from functions, by the ids of jobs.
+    # aggregates, no results, no steps, and ticks of its own schedules alone. Flows get their rows from functions, by
+    # the ids of jobs.
     assert others == {
         "salon_jobs_flow_member_pkey",
         "salon_jobs_flow_edge_once",
@@ -131,6 +132,7 @@ def test_unique_indexes_of_stores_rows_are_led_by_the_store(database: None) -> N
         "salon_jobs_message_once",
         "salon_jobs_blocked_aggregate_one",
         "salon_jobs_blocked_aggregate_head_id_key",
+        "salon_jobs_schedule_tick_number",
     }
 
 
@@ -227,10 +229,12 @@ def test_no_function_of_ours_is_leakproof_and_definers_fix_their_search_path(dat
         "salon_jobs_add_follow_up",
         "salon_jobs_add_jobs",
         "salon_jobs_cancel",
+        "salon_jobs_change_schedules",
         "salon_jobs_emit",
         "salon_jobs_emit_many",
         "salon_jobs_enqueue",
         "salon_jobs_get_result",
+        "salon_jobs_set_schedule",
         "salon_jobs_skip_messages",
     }
 

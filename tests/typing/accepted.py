@@ -31,6 +31,7 @@ from salon_jobs import (
     flow,
     get_flow,
     get_job,
+    schedule,
     store_task,
     task,
     tenant_context,
@@ -73,16 +74,20 @@ from salon_jobs.control import (
     Replayed,
     cancel_jobs,
     change_jobs,
+    delete_schedules,
     discard_jobs,
     limit,
     pause,
     pause_destination,
+    pause_schedules,
     replay_messages,
     resume,
     resume_destination,
+    resume_schedules,
     retry_jobs,
     retry_messages,
     run_cron_entry,
+    run_schedule,
     skip_messages,
     unpark,
 )
@@ -128,6 +133,8 @@ from salon_jobs.models import (
     QueueMinute,
     RelayPartition,
     Replay,
+    Schedule,
+    ScheduleTick,
     SupersededRun,
     TaskMinute,
 )
@@ -389,6 +396,15 @@ pause(queue="mail")
 pause(store_id=STORE, using="operator")
 resume(task="typing-store")
 run_cron_entry("nightly")
+scheduled = schedule(system.call(), "0 9 * * 1", timezone="Asia/Tokyo", key="weekly", catch_up=timedelta(hours=1))
+schedule(
+    of_store.call(STORE, TODAY), every=timedelta(seconds=10), key="often", jitter=timedelta(seconds=3), overlap=False
+)
+assert_type((scheduled.id, scheduled.next_at), tuple[int, datetime])
+assert_type(pause_schedules([scheduled, 5, "weekly"], by="ann"), list[ActionResult[int | str]])
+resume_schedules(scheduled)
+delete_schedules("weekly", using="operator")
+assert_type(run_schedule("weekly", by="ann"), JobHandle)
 limit(queue="mail", max_concurrency=4, rate=0.5)
 limit(queue="mail", rate="100/m")
 limit(task="typing-limits", key=str(STORE), max_concurrency=None)
@@ -505,6 +521,8 @@ def read(store_model: type[Model]) -> None:
     assert_type(JobStep.objects.get().position, int | None)
     assert_type(CronEntryState.objects.get().last_tick_at, datetime | None)
     assert_type(CronTick.objects.get().tick_at, datetime)
+    assert_type(Schedule.objects.get().every, timedelta | None)
+    assert_type(ScheduleTick.objects.get().job_id, int | None)
     assert_type(TaskMinute.objects.get().duration_s, float)
     assert_type(QueueMinute.objects.get().exact, bool)
     message = Message.objects.get(message_id=STORE)

@@ -26,6 +26,7 @@ from salon_jobs import (
     flow,
     get_flow,
     get_job,
+    schedule,
     store_task,
     task,
     tenant_context,
@@ -68,16 +69,20 @@ from salon_jobs.control import (
     Replayed,
     cancel_jobs,
     change_jobs,
+    delete_schedules,
     discard_jobs,
     limit,
     pause,
     pause_destination,
+    pause_schedules,
     replay_messages,
     resume,
     resume_destination,
+    resume_schedules,
     retry_jobs,
     retry_messages,
     run_cron_entry,
+    run_schedule,
     skip_messages,
     unpark,
 )
@@ -123,6 +128,8 @@ from salon_jobs.models import (
     QueueMinute,
     RelayPartition,
     Replay,
+    Schedule,
+    ScheduleTick,
     SupersededRun,
     TaskMinute,
 )
@@ -339,6 +346,11 @@ wrong_result: list[ActionResult[str]] = skip_messages([1])  # E
 pause("mail")  # E
 resume(queue=1)  # E
 run_cron_entry(1)  # E
+schedule(system, "0 9 * * 1", key="weekly")  # E
+pause_schedules(1.5)  # E
+resume_schedules(None)  # E
+delete_schedules()  # E
+run_schedule(["weekly"])  # E
 limit(queue="mail", max_concurrency="4")  # E
 limit(queue="mail", rate=timedelta(minutes=1))  # E
 emit("rn::nats:::orders", payload={})  # E
@@ -414,6 +426,8 @@ JobProgress().done.upper()  # E
 JobStep().name + 1  # E
 CronEntryState().last_tick_at.isoformat()  # E
 CronTick().entry + 1  # E
+Schedule().next_at + 1  # E
+ScheduleTick().number.upper()  # E
 TaskMinute().failed.upper()  # E
 QueueMinute().queue + 1  # E
 Message().event + 1  # E

@@ -7,4 +7,5 @@ SELECT job_id, result, store_id, job_key, job_public_id, job_created_at
        task => %(task)s, payloads => string_to_array(%(payloads)s, E'\n'),
        store_ids => COALESCE(string_to_array(%(store_ids)s, ',', '')::__store_type__[], ARRAY[%(store_id)s::__store_type__]),
        options => %(options)s::jsonb, job_keys => %(job_keys)s::text[],
-       concurrency_keys => %(concurrency_keys)s::text[], traces => %(traces)s::text[])
+       concurrency_keys => %(concurrency_keys)s::text[], traces => %(traces)s::text[],
+       run_ats => %(run_ats)s::timestamptz[], ticks => %(ticks)s::timestamptz[])

@@ -37,7 +37,8 @@ CREATE OR REPLACE FUNCTION __schema__.salon_jobs_add_jobs(
     concurrency_keys text[] DEFAULT NULL,
     traces text[] DEFAULT NULL,
     run_ats timestamptz[] DEFAULT NULL,
-    fan_out_id bigint DEFAULT NULL
+    fan_out_id bigint DEFAULT NULL,
+    ticks timestamptz[] DEFAULT NULL
 ) RETURNS TABLE (
     job_id bigint, result text, store_id __store_type__, job_key text, job_public_id uuid, job_created_at timestamptz
 )
@@ -120,9 +121,10 @@ BEGIN
             SELECT s.ord, coalesce(store_of_all, s.store_id) AS store_id, s.job_key,
                    coalesce(payload_of_all, s.payload::jsonb) AS payload,
                    nullif(coalesce(s.concurrency_key, job.concurrency_key), '') AS concurrency_key,
-                   coalesce(s.run_at, job.run_at) AS run_at, coalesce(s.trace::jsonb, job.trace) AS trace
-              FROM unnest($2, $3, $5, $6, $7, $8)
-                   WITH ORDINALITY AS s (payload, store_id, job_key, concurrency_key, trace, run_at, ord)
+                   coalesce(s.run_at, job.run_at) AS run_at, coalesce(s.trace::jsonb, job.trace) AS trace,
+                   coalesce(s.tick, job.tick) AS tick
+              FROM unnest($2, $3, $5, $6, $7, $8, $10)
+                   WITH ORDINALITY AS s (payload, store_id, job_key, concurrency_key, trace, run_at, tick, ord)
              WHERE $5 IS NOT NULL
         ), live AS MATERIALIZED (
             SELECT s.*, h.id, h.public_id, h.created_at
@@ -146,7 +148,7 @@ BEGIN
         ), changed AS (
             UPDATE __schema__.salon_jobs_job j
                SET payload = w.payload, queue = job.queue, priority = job.priority, max_attempts = job.max_attempts,
-                   expires_at = job.expires_at, tick = job.tick,
+                   expires_at = job.expires_at, tick = w.tick,
                    concurrency_key = w.concurrency_key, reason = '', trace = w.trace, keep_result = job.keep_result,
                    alone = false, public_id = w.named,
                    run_at = CASE WHEN preserve THEN j.run_at
@@ -173,11 +175,11 @@ BEGIN
             fan_out_id, trace, public_id, keep_result)
     SELECT $1, coalesce(store_of_all, s.store_id), job.queue, job.priority, job.max_attempts,
            coalesce(s.run_at, job.run_at), job.expires_at,
-           coalesce(payload_of_all, s.payload::jsonb), job.tick, s.job_key,
+           coalesce(payload_of_all, s.payload::jsonb), coalesce(s.tick, job.tick), s.job_key,
            nullif(coalesce(s.concurrency_key, job.concurrency_key), ''), $9, coalesce(s.trace::jsonb, job.trace),
            job.public_id, job.keep_result
-      FROM unnest($2, $3, $5, $6, $7, $8)
-           WITH ORDINALITY AS s (payload, store_id, job_key, concurrency_key, trace, run_at, ord)
+      FROM unnest($2, $3, $5, $6, $7, $8, $10)
+           WITH ORDINALITY AS s (payload, store_id, job_key, concurrency_key, trace, run_at, tick, ord)
      WHERE s.ord NOT IN (SELECT unnest(held))
      ORDER BY s.ord
     ON CONFLICT (task, store_id, job_key) WHERE state = 'queued' AND job_key IS NOT NULL DO UPDATE

@@ -6,4 +6,5 @@ SELECT array_agg(job_id)
   FROM salon_jobs_add_jobs(
        task => %(task)s, payloads => string_to_array(%(payloads)s, E'\n'),
        store_ids => COALESCE(string_to_array(%(store_ids)s, ',', '')::__store_type__[], ARRAY[%(store_id)s::__store_type__]),
-       options => %(options)s::jsonb, concurrency_keys => %(concurrency_keys)s::text[], traces => %(traces)s::text[])
+       options => %(options)s::jsonb, concurrency_keys => %(concurrency_keys)s::text[], traces => %(traces)s::text[],
+       run_ats => %(run_ats)s::timestamptz[], ticks => %(ticks)s::timestamptz[])

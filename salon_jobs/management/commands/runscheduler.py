@@ -40,7 +40,8 @@ class Command(ServiceCommand):
         scheduler = Scheduler(using=self.using)
         check_worker(scheduler.using)
         if at is None:
-            scheduler.poll()
+            while not scheduler.poll():  # of many due schedules, a round takes a part
+                pass
         else:
             fired = with_noun(scheduler.run_at(at), "entry", "entries")
             self.stderr.write(f"{fired} fired for {at.isoformat()}")

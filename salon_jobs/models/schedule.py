@@ -1,0 +1,116 @@
+"""Models of schedules that are rows, and of their ticks."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import ClassVar
+
+from django.db import models
+from django.db.models.functions import Now
+
+from salon_jobs.core.records import StoreId
+from salon_jobs.core.units import EARLIEST, LATEST
+from salon_jobs.models.fields import REQUIRED_FEATURES, InstantField, ReadableJSONField, StoreIdField
+
+
+class Schedule(models.Model):
+    """One call of a task that comes back: at the instants of a cron line, or every so often.
+
+    Schedulers select the rows that are due, and move ``next_at`` on in the transaction that enqueues their jobs.
+    """
+
+    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
+    key: models.CharField[str, str] = models.CharField(max_length=255)
+    store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
+    task: models.CharField[str, str] = models.CharField(max_length=255)
+    payload = ReadableJSONField()
+    line: models.CharField[str, str] = models.CharField(
+        max_length=255, help_text="The cron line; empty: every so often"
+    )
+    timezone: models.CharField[str, str] = models.CharField(max_length=64, db_default="UTC")
+    every: models.DurationField[timedelta | None, timedelta | None] = models.DurationField(null=True)
+    anchor_at: models.DateTimeField[datetime, datetime] = InstantField(
+        db_default=Now(), help_text="Ticks of every so often are this and whole multiples later"
+    )
+    catch_up: models.DurationField[timedelta, timedelta] = models.DurationField(help_text="How late a tick may fire")
+    jitter: models.DurationField[timedelta, timedelta] = models.DurationField()
+    overlap: models.BooleanField[bool, bool] = models.BooleanField(
+        db_default=True, help_text="Whether a tick fires while the last one's job is queued or running"
+    )
+    owed_from: models.DateTimeField[datetime, datetime] = InstantField(
+        db_default=Now(), help_text="No tick up to this instant fires"
+    )
+    next_at: models.DateTimeField[datetime, datetime] = InstantField()
+    last_tick_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
+    last_job_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
+    ticks: models.BigIntegerField[int, int] = models.BigIntegerField(
+        db_default=0, help_text="How many ticks its history has had"
+    )
+    paused_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
+    paused_by: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
+    created_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
+    changed_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
+
+    class Meta:
+        db_table = "salon_jobs_schedule"
+        required_db_features = REQUIRED_FEATURES
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["store_id", "key"], name="salon_jobs_schedule_key", nulls_distinct=False),
+            models.CheckConstraint(
+                condition=models.Q(line="", every__isnull=False) | (~models.Q(line="") & models.Q(every=None)),
+                name="salon_jobs_schedule_when",
+            ),
+            # An infinite one makes each poll of every scheduler fail.
+            models.CheckConstraint(
+                condition=models.Q(
+                    next_at__range=(EARLIEST, LATEST),
+                    anchor_at__range=(EARLIEST, LATEST),
+                    owed_from__range=(EARLIEST, LATEST),
+                ),
+                name="salon_jobs_schedule_finite",
+            ),
+        ]
+        indexes: ClassVar = [
+            models.Index(fields=["next_at"], condition=models.Q(paused_at=None), name="salon_jobs_schedule_due")
+        ]
+        permissions: ClassVar = [
+            ("pause_schedule", "Can pause and resume schedules"),
+            ("run_schedule", "Can run schedules now"),
+        ]
+
+    def __str__(self) -> str:
+        return self.key
+
+
+class ScheduleTick(models.Model):
+    """One tick of a schedule, or one run that somebody asked for; the newest are kept.
+
+    ``schedule_id`` is no foreign key: a tick never delays a change of its schedule.
+    """
+
+    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
+    schedule_id: models.BigIntegerField[int, int] = models.BigIntegerField()
+    store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
+    number: models.BigIntegerField[int, int] = models.BigIntegerField(help_text="Counts the ticks of its schedule")
+    tick_at: models.DateTimeField[datetime, datetime] = InstantField()
+    fired_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
+    job_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
+    outcome: models.TextField[str, str] = models.TextField(
+        db_default="", help_text="Why there is no job; or what became of it, written when its row is deleted"
+    )
+    by_hand: models.BooleanField[bool, bool] = models.BooleanField(
+        db_default=False, help_text="Whether somebody ran it now; otherwise it was due"
+    )
+    run_by: models.CharField[str, str] = models.CharField(max_length=255, db_default="", help_text="Who ran it now")
+
+    class Meta:
+        db_table = "salon_jobs_schedule_tick"
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["schedule_id", "number"], name="salon_jobs_schedule_tick_number")
+        ]
+        indexes: ClassVar = [
+            models.Index(fields=["job_id"], condition=~models.Q(job_id=None), name="salon_jobs_schedule_tick_job")
+        ]
+
+    def __str__(self) -> str:
+        return f"tick {self.number} of schedule {self.schedule_id}"

@@ -1,0 +1,183 @@
+"""Ticks of schedules that are rows: fired in batches, each in the transaction that moves its schedule on."""
+
+from __future__ import annotations
+
+import logging
+import time
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from django.db import InterfaceError, OperationalError, transaction
+
+from salon_jobs.core import events, metrics
+from salon_jobs.core.error_report import message_of
+from salon_jobs.core.errors import UnknownTask
+from salon_jobs.core.events import log_event
+from salon_jobs.core.metrics import Sample
+from salon_jobs.core.records import StoreId
+from salon_jobs.db import statements
+from salon_jobs.db.read_only import failed_read_only
+from salon_jobs.db.statements import briefly, is_held_up
+from salon_jobs.jobs import enqueue, registry
+from salon_jobs.jobs.enqueue import JobContent
+from salon_jobs.jobs.payload import Arguments
+from salon_jobs.schedules.stored import next_tick
+
+# Between polls, the loop around this one shows that it is alive.
+_ROUND_S: Final = 2.0
+# When to look again at schedules that are due but held by somebody.
+_HELD_S: Final = 1.0
+# When to look again at a schedule whose line or time zone is none any more.
+_INVALID: Final = timedelta(hours=1)
+_MISSED: Final = "missed: too late"
+_NEVER_S: Final = float("inf")
+
+
+class DueSchedule(NamedTuple):
+    """One locked schedule with a due tick, in the column order of ``due_schedules``."""
+
+    id: int
+    key: str
+    store_id: StoreId | None
+    task: str
+    payload: str
+    line: str
+    timezone: str
+    every: timedelta | None
+    anchor_at: datetime
+    catch_up: timedelta
+    jitter: timedelta
+    tick: datetime
+    owed_from: datetime
+    skip: str | None
+
+    def next_after(self, instant: datetime) -> datetime:
+        return next_tick(self.line, self.timezone, self.every, self.anchor_at, instant)
+
+    @property
+    def delay(self) -> timedelta:
+        """The part of the jitter that the jobs of this schedule always get."""
+        return self.jitter * (zlib.crc32(str(self.id).encode()) / 2**32)
+
+
+class Moved(NamedTuple):
+    """What is written of one schedule: its next tick, the one that was due (None: not recorded), its job or outcome."""
+
+    next_at: datetime
+    tick: datetime | None
+    job_id: int | None = None
+    outcome: str = ""
+
+
+class StoredSchedules:
+    """Schedules that are rows, as a scheduler fires them. Nothing of a row is remembered between two statements."""
+
+    def __init__(self, *, using: str) -> None:
+        self._using = using
+        self._overdue_s = 0.0
+        self._ticks: Counter[str] = Counter(fired=0, missed=0, skipped=0, failed=0)
+        self._held: set[int] = set()
+
+    def samples(self) -> list[Sample]:
+        return [
+            Sample(metrics.SCHEDULES_OVERDUE, self._overdue_s),
+            *(Sample(metrics.SCHEDULE_TICKS, count, (outcome,)) for outcome, count in list(self._ticks.items())),
+        ]
+
+    def poll(self, now: datetime | None = None) -> float:
+        """Fire what is due, for two seconds at most; return the seconds until the next look. ``now`` is for tests."""
+        [(at, first_due, first_later)] = statements.rows("first_schedules", {"now": now}, using=self._using)
+        self._overdue_s = 0.0 if first_due is None else (at - first_due).total_seconds()
+        if first_due is None:
+            self._held.clear()
+            return _NEVER_S if first_later is None else max(0.0, (first_later - at).total_seconds())
+        end, moved, held = time.monotonic() + _ROUND_S, 0, set[int]()
+        while time.monotonic() < end and (count := self._fire_batch(at, held)):
+            moved += count
+        if held - self._held:
+            log_event(logging.WARNING, events.SCHEDULES_HELD_UP, schedules=len(held))
+        self._held = held
+        return 0.0 if moved > len(held) else _HELD_S
+
+    def _fire_batch(self, now: datetime, held: set[int]) -> int:
+        """Fire a tick of up to a thousand schedules, in one transaction; return how many were moved on or held."""
+        tasks = list(registry.task_names())
+        with briefly(using=self._using):
+            parameters = {"now": now, "left": list(held), "tasks": tasks}
+            due = [DueSchedule(*row) for row in statements.rows("due_schedules", parameters, using=self._using)]
+            moved: dict[int, Moved] = {}
+            firing: defaultdict[str, list[DueSchedule]] = defaultdict(list)
+            for each in due:
+                try:
+                    if each.tick <= each.owed_from:
+                        moved[each.id] = Moved(each.next_after(each.owed_from), None)
+                    elif each.tick <= now - each.catch_up:
+                        moved[each.id] = Moved(each.next_after(now - each.catch_up), each.tick, outcome=_MISSED)
+                    elif each.skip is not None:
+                        moved[each.id] = Moved(each.next_after(now), each.tick, outcome=each.skip)
+                    else:
+                        moved[each.id] = Moved(each.next_after(each.tick), each.tick)
+                        firing[each.task].append(each)
+                except Exception as error:  # of a row that others wrote, or a time zone that is gone
+                    moved[each.id] = Moved(now + _INVALID, each.tick, outcome=_failed([each], error))
+            # In one order of tasks, and so of keys, for any number of schedulers.
+            for task in sorted(firing):
+                self._add_jobs(task, firing[task], moved, held)
+            if moved:
+                columns = zip(*moved.values(), strict=True)
+                names = ("next_ats", "ticks", "job_ids", "outcomes")
+                values = {"ids": list(moved), **dict(zip(names, map(list, columns), strict=True))}
+                statements.execute("move_schedules", values, using=self._using)
+        said = Counter(each.outcome.partition(":")[0] or "fired" for each in moved.values() if each.tick is not None)
+        self._ticks += said
+        if missed := said.pop("missed", 0):
+            log_event(logging.WARNING, events.SCHEDULES_MISSED, schedules=missed)
+        if said.total():
+            counts: dict[str, Any] = {"fired": said["fired"], "skipped": said["skipped"], "failed": said["failed"]}
+            log_event(logging.INFO, events.SCHEDULES_FIRED, **counts)
+        return len(due)
+
+    def _add_jobs(self, task_name: str, due: Sequence[DueSchedule], moved: dict[int, Moved], held: set[int]) -> None:
+        """Add the jobs of schedules of one task; if that fails, each by itself, so that one fails for no other."""
+        try:
+            task = registry.get_task(task_name)
+            contents: list[JobContent] = []
+            for each in due:
+                keys = task.keys_for(each.store_id, Arguments(each.store_id, each.payload), task.options)
+                key, concurrency_key = keys.get("job_key"), keys.get("concurrency_key")
+                run_at = each.tick + each.delay if each.jitter else None
+                contents.append(
+                    JobContent(each.store_id, each.payload, key, concurrency_key, run_at=run_at, tick=each.tick)
+                )
+            with transaction.atomic(using=self._using):
+                handles = enqueue.add_many(task.new_job(None, task.options), contents, using=self._using)
+        except Exception as error:
+            is_held = is_held_up(error)
+            if not is_held and (isinstance(error, OperationalError | InterfaceError) or failed_read_only(error)):
+                raise
+            if len(due) > 1 and not isinstance(error, UnknownTask):
+                for each in due:
+                    self._add_jobs(task_name, [each], moved, held)
+                return
+            outcome = "" if is_held else _failed(due, error)
+            for each in due:
+                if is_held:
+                    held.add(each.id)
+                    del moved[each.id]
+                else:
+                    moved[each.id] = moved[each.id]._replace(outcome=outcome)
+            return
+        for each, handle in zip(due, handles, strict=True):
+            moved[each.id] = moved[each.id]._replace(job_id=handle.id)
+
+
+def _failed(due: Sequence[DueSchedule], error: Exception) -> str:
+    """Log why ticks have no job, once, with the first of them; return it as their outcome."""
+    first, fields = due[0], dict[str, Any](schedules=len(due), exc_info=error)
+    log_event(
+        logging.ERROR, events.SCHEDULE_FAILED, schedule_id=first.id, key=first.key, task_name=first.task, **fields
+    )
+    return f"failed: {type(error).__name__}: {message_of(error)}"

@@ -1,0 +1,209 @@
+"""Schedules that are rows: added, changed, paused, resumed, deleted and run now, in the caller's transaction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any, Final, Literal, Protocol, TypeAlias
+
+from django.db import transaction
+
+from salon_jobs.core.arguments import LAST_ID, check_text
+from salon_jobs.core.errors import EnqueueRefused, OptionInvalid, PayloadInvalid
+from salon_jobs.core.records import ActionResult
+from salon_jobs.core.text import shown
+from salon_jobs.db import statements
+from salon_jobs.db.connections import alias_of, named_refusals
+from salon_jobs.jobs import enqueue, registry
+from salon_jobs.jobs.options import check_duration, check_flag
+from salon_jobs.jobs.payload import Arguments
+from salon_jobs.jobs.results import JobHandle
+from salon_jobs.jobs.task import Call
+from salon_jobs.schedules.cron import CronExpression
+
+GRACE: Final = timedelta(minutes=5)
+"""How late a tick of a cron line may still fire, so that a restart of the schedulers loses nothing."""
+
+ScheduleAction = Literal["created", "changed", "kept"]
+_LEAST_EVERY: Final = timedelta(seconds=1)
+_LONGEST_KEY: Final = 255
+_IN_CONTEXT: Final = "a store's tasks are scheduled inside tenant_context(store_id)"
+_NOT_FOUND: Final = "there is no such schedule, or you may not see it"
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleHandle:
+    """One schedule: its id, what ``schedule`` did to it, and its next tick."""
+
+    id: int
+    action: ScheduleAction
+    next_at: datetime
+
+
+class _WithId(Protocol):
+    @property
+    def id(self) -> int: ...
+
+
+Schedules: TypeAlias = str | int | _WithId | Iterable[str | int | _WithId]
+"""One schedule or several, each as its handle, its id, or its key in the current store (of none without one)."""
+
+
+def schedule(
+    call: Call[...],
+    line: str | None = None,
+    *,
+    every: timedelta | None = None,
+    timezone: str = "UTC",
+    key: str,
+    catch_up: timedelta | None = None,
+    jitter: timedelta = timedelta(0),
+    overlap: bool = True,
+    using: str | None = None,
+) -> ScheduleHandle:
+    """Have a task called again and again, from now on: whenever ``line`` is due in ``timezone``, or ``every`` so often.
+
+    Adds a row in the caller's transaction, or changes the one with the same ``key`` of the same store (a system task
+    has none); schedulers notice it within seconds of the commit. A schedule that is due as before keeps its next tick,
+    and a paused one stays paused. Ticks of ``every`` are whole multiples after the first call: they do not drift.
+
+    ``catch_up`` is how late a tick may still fire: at least five minutes for a line, at least ``every``, which are the
+    defaults. ``jitter`` delays the schedule's jobs by up to this, always by the same. Without ``overlap``, a tick is
+    skipped while the last one's job is queued or running. Role: web, worker. Raises CronInvalid, OptionInvalid naming
+    the field, PayloadInvalid; EnqueueRefused for another store than the current one.
+    """
+    if not isinstance(call, Call):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise PayloadInvalid(f"schedule takes the call of a task, such as report.call(week=week), not {shown(call)}")
+    if (line is None) == (every is None):
+        raise OptionInvalid("a schedule is due by a cron line or by every=…: pass one of them")
+    if every is not None:
+        check_duration("every", every)
+        if every < _LEAST_EVERY:
+            raise OptionInvalid(f"every must be a second or more, not {shown(every)}")
+    check_text("key", key, _LONGEST_KEY)
+    check_duration("jitter", jitter)
+    check_flag("overlap", overlap)
+    if catch_up is not None:
+        check_duration("catch_up", catch_up)
+    expression = None if line is None else CronExpression(line, timezone)
+    alias = alias_of(using)
+    enqueue.look_for_another_transaction(alias)
+    [(now,)] = statements.rows("schedule_clock", using=alias)
+    timing = ("" if expression is None else expression.line, timezone if expression else "UTC", every)
+    plan = {
+        **dict(zip(("line", "timezone", "every"), timing, strict=True)),
+        "catch_up": max(catch_up or timedelta(0), every or GRACE),
+        "jitter": jitter,
+        "overlap": overlap,
+        "anchor_at": now,
+        "next_at": next_tick(*timing, now, now),
+    }
+    values = {"key": key, "task": call.task, "payload": call.arguments.json, "store_id": call.arguments.store_id}
+    with named_refusals(alias, EnqueueRefused, _IN_CONTEXT):
+        [(id_, action, next_at)] = statements.rows(
+            "set_schedule", {**values, "plan": json.dumps(plan, default=str)}, using=alias
+        )
+    return ScheduleHandle(id_, action, next_at)
+
+
+def next_tick(line: str, timezone: str, every: timedelta | None, anchor_at: datetime, after: datetime) -> datetime:
+    """Return the first tick after an instant, in UTC. Raises CronInvalid for a line or a zone that is none."""
+    if every is not None:
+        return anchor_at + ((after - anchor_at) // every + 1) * every
+    return _next_of_line(line, timezone, after)
+
+
+# Pure, so what is remembered never changes: most schedules of a tick share their line.
+_expression_of = lru_cache(1024)(CronExpression)
+
+
+@lru_cache(16_384)
+def _next_of_line(line: str, timezone: str, after: datetime) -> datetime:
+    return _expression_of(line, timezone).next_after(after)
+
+
+def pause_schedules(schedules: Schedules, *, by: str = "", using: str | None = None) -> list[ActionResult[int | str]]:
+    """Pause schedules: no tick fires, and none is owed later. Role: operator, worker, web.
+
+    ``schedules`` is a handle, an id or a key, or several of them; the results are in their order. A key is that of the
+    current store, of none without one; the web role reaches no other. ``by`` is recorded. In the caller's transaction;
+    ``using`` defaults to the alias of the job tables. Raises OptionInvalid.
+    """
+    return _results(schedules, "pause", "it is paused", by=by, using=using)
+
+
+def resume_schedules(schedules: Schedules, *, using: str | None = None) -> list[ActionResult[int | str]]:
+    """Resume paused schedules, from their next ticks on. Roles, keys, ``using`` and order as in ``pause_schedules``."""
+    return _results(schedules, "resume", "it is not paused", using=using)
+
+
+def delete_schedules(schedules: Schedules, *, using: str | None = None) -> list[ActionResult[int | str]]:
+    """Delete schedules with their history. Their jobs stay. Roles, ``using`` and order as in ``pause_schedules``."""
+    return _results(schedules, "delete", "", using=using)
+
+
+def run_schedule(schedule: str | int | _WithId, *, by: str = "", using: str | None = None) -> JobHandle:
+    """Enqueue the job of a schedule at once, even of a paused one; its own ticks are not affected. Role: web, worker.
+
+    In the caller's transaction. The run is in the schedule's history, with ``by``; its instant is the job's tick.
+    Raises OptionInvalid if there is no such schedule, UnknownTask if this process does not declare its task.
+    """
+    with transaction.atomic(using=(alias := alias_of(using))):
+        found = _change([schedule], "find", using=alias)
+        if not found:
+            raise OptionInvalid(f"{shown(schedule)}: {_NOT_FOUND}")
+        id_, _, store_id, task_name, payload, _ = found[0]
+        task = registry.get_task(task_name)
+        job = task.new_job(Arguments(store_id, payload), task.options)
+        handle = enqueue.add(replace(job, tick=datetime.now(UTC)), using=alias)
+        _change([id_], "ran", by=by, job_id=handle.id, using=alias)
+    return handle
+
+
+def _results(
+    schedules: Schedules, verb: str, otherwise: str, *, by: str = "", using: str | None
+) -> list[ActionResult[int | str]]:
+    given = _names(schedules)
+    rows = _change(given, verb, by=by, using=alias_of(using))
+    changed = {name: is_changed for id_, key, *_, is_changed in rows for name in (id_, key)}
+    details = {True: "", False: otherwise}
+    return [
+        ActionResult(name, changed.get(name, False), details[changed[name]] if name in changed else _NOT_FOUND)
+        for name in given
+    ]
+
+
+def _change(
+    schedules: Schedules, verb: str, *, by: str = "", job_id: int | None = None, using: str
+) -> list[tuple[int, str, Any, str, str, bool]]:
+    names = _names(schedules)
+    check_text("by", by, 255, least=0)
+    parameters: dict[str, Any] = {
+        "verb": verb,
+        "ids": [name for name in names if isinstance(name, int)],
+        "keys": [name for name in names if isinstance(name, str)],
+        "by": by,
+        "job_id": job_id,
+    }
+    return statements.rows("change_schedules", parameters, using=using)
+
+
+def _names(schedules: Schedules) -> list[int | str]:
+    """Return ids and keys. Raises OptionInvalid for what is neither."""
+    is_one = isinstance(schedules, int | str) or not isinstance(schedules, Iterable)
+    several: Any = [schedules] if is_one else schedules
+    names: list[int | str] = []
+    each: object
+    for each in several:
+        name: object = getattr(each, "id", each)
+        if isinstance(name, str):
+            check_text("key", name, _LONGEST_KEY)
+            names.append(name)
+        elif isinstance(name, int) and not isinstance(name, bool) and 0 <= name <= LAST_ID:
+            names.append(name)
+        else:
+            raise OptionInvalid(f"schedules are handles, IDs or keys; {shown(name)} is none of these")
+    return names

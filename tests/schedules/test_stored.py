@@ -1,0 +1,479 @@
+"""Schedules that are rows: each tick once, whoever asks, in the caller's transaction, of one store or of none."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import psycopg
+import pytest
+from django.conf import settings
+from django.db import connections, transaction
+from django.test import override_settings
+
+from salon_jobs import current_job, schedule, tenant_context
+from salon_jobs.control import delete_schedules, pause, pause_schedules, resume, resume_schedules, run_schedule
+from salon_jobs.core.errors import CronInvalid, EnqueueRefused, OptionInvalid, PayloadInvalid
+from salon_jobs.core.records import ActionResult, JobState
+from salon_jobs.jobs import enqueue
+from salon_jobs.jobs.pruning import prune_jobs
+from salon_jobs.schedules import stored
+from salon_jobs.schedules.due import StoredSchedules
+from salon_jobs.schedules.scheduler import Scheduler
+from salon_jobs.schedules.stored import next_tick
+from tests import tasks
+from tests.e2e.worker_process import INHERITED
+from tests.interpreter import run_python
+from tests.metrics import of, shown
+from tests.settings import url_for
+from tests.support import change, elsewhere, event_fields, run_due, seen
+from tests.tasks import Hooks
+
+pytestmark = pytest.mark.usefixtures("database")
+MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+
+
+def call(note: str = "") -> Any:
+    return tasks.system.call(note=note)
+
+
+def tick_of(key: str = "k") -> datetime:
+    [(at,)] = seen("SELECT next_at FROM salon_jobs_schedule WHERE key = %s", key)
+    return at  # type: ignore[no-any-return]
+
+
+def fire(now: datetime) -> None:
+    """Poll until nothing is due, at this time."""
+    scheduler = StoredSchedules(using="default")
+    while not scheduler.poll(now):
+        pass
+
+
+def jobs() -> list[tuple[Any, ...]]:
+    return seen("SELECT tick FROM salon_jobs_job ORDER BY id")
+
+
+def history(key: str = "k") -> list[tuple[Any, ...]]:
+    return seen(
+        "SELECT tick_at, outcome FROM salon_jobs_schedule_tick t JOIN salon_jobs_schedule s ON s.id = t.schedule_id"
+        " WHERE s.key = %s ORDER BY number",
+        key,
+    )
+
+
+# Declared
+
+
+def test_a_schedule_is_of_the_callers_transaction() -> None:
+    with transaction.atomic():
+        schedule(call(), "0 9 * * 1", key="k")
+        transaction.set_rollback(True)
+    assert seen("SELECT count(*) FROM salon_jobs_schedule") == [(0,)]
+
+
+def test_the_same_key_again_changes_the_schedule_and_says_so() -> None:
+    first = schedule(call("a"), "0 9 * * 1", key="k", timezone="Asia/Tokyo")
+    assert first.action == "created"
+    assert first.next_at.astimezone(ZoneInfo("Asia/Tokyo")).strftime("%a %H:%M") == "Mon 09:00"
+    assert schedule(call("a"), "0  9 * * 1", key="k", timezone="Asia/Tokyo").action == "kept"
+    changed = schedule(call("b"), "0 9 * * 1", key="k", timezone="Asia/Tokyo")
+    assert (changed.id, changed.action, changed.next_at) == (first.id, "changed", first.next_at)
+    assert schedule(call("b"), every=MINUTE, key="k").action == "changed"
+    [(line, every, payload)] = seen("SELECT line, every, payload ->> 'note' FROM salon_jobs_schedule")
+    assert (line, every, payload) == ("", MINUTE, "b")
+
+
+def test_a_schedule_that_is_due_as_before_keeps_its_tick_and_its_pause() -> None:
+    schedule(call("a"), every=HOUR, key="k")
+    due_at = tick_of()
+    pause_schedules("k", by="ann")
+    schedule(call("b"), every=HOUR, key="k")
+    assert tick_of() == due_at
+    assert seen("SELECT paused_by FROM salon_jobs_schedule WHERE paused_at IS NOT NULL") == [("ann",)]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "text"),
+    [
+        ({"line": "0 9 * *"}, CronInvalid, "has 4 fields"),
+        ({"line": "0 9 * * *", "timezone": "Asia/Tokio"}, CronInvalid, "did you mean"),
+        ({}, OptionInvalid, "pass one of them"),
+        ({"line": "0 9 * * *", "every": DAY}, OptionInvalid, "pass one of them"),
+        ({"every": timedelta(0)}, OptionInvalid, "a second or more"),
+        ({"every": 10}, OptionInvalid, "every must be a timedelta"),
+        ({"every": DAY, "key": ""}, OptionInvalid, "key must be a string"),
+        ({"every": DAY, "jitter": 3}, OptionInvalid, "jitter must be"),
+        ({"every": DAY, "catch_up": -DAY}, OptionInvalid, "catch_up must be"),
+        ({"every": DAY, "overlap": 1}, OptionInvalid, "overlap must be"),
+    ],
+)
+def test_a_mistake_is_refused_with_its_remedy(wrong: dict[str, Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        schedule(call(), **{"key": "k", **wrong})
+    with pytest.raises(PayloadInvalid, match="call of a task"):
+        schedule(tasks.system, every=DAY, key="k")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+# Fired
+
+
+def test_a_tick_fires_once_and_its_job_knows_it(process_id: int, hooks: Hooks) -> None:
+    seen_ticks: list[Any] = []
+    hooks.system = lambda note: seen_ticks.append((note, current_job().tick))
+    schedule(call("hello"), "0 9 * * *", key="k")
+    tick = tick_of()
+    fire(tick - timedelta(seconds=1))
+    assert jobs() == []
+    fire(tick)
+    fire(tick)
+    assert jobs() == [(tick,)]
+    assert tick_of() == tick + DAY
+    run_due(process_id)
+    assert seen_ticks == [("hello", tick)]
+    assert history() == [(tick, "succeeded")]
+
+
+def test_two_schedulers_at_once_fire_each_tick_once() -> None:
+    for number in range(2500):
+        schedule(call(str(number)), every=HOUR, key=str(number))
+    now = max(tick_of("2499"), tick_of("0"))
+    together = threading.Barrier(2)
+
+    def poll() -> None:
+        together.wait(10)
+        fire(now)
+
+    with ThreadPoolExecutor(2) as pool:
+        for polling in [elsewhere(pool, poll) for _ in range(2)]:
+            polling.result(60)
+    fire(now)
+    assert seen("SELECT count(*), count(DISTINCT payload) FROM salon_jobs_job") == [(2500, 2500)]
+    assert seen("SELECT count(*) FROM salon_jobs_schedule_tick") == [(2500,)]
+
+
+KILLED = """
+import os, signal
+import django
+django.setup()
+import tests.tasks
+from salon_jobs.db import statements
+from salon_jobs.schedules.due import StoredSchedules
+run = statements.execute
+def die(name, *arguments, **named):
+    if name == "move_schedules":
+        print("enqueued", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return run(name, *arguments, **named)
+statements.execute = die
+StoredSchedules(using="default").poll()
+"""
+
+
+def test_a_scheduler_killed_between_enqueue_and_commit_leaves_the_tick_to_the_next() -> None:
+    schedule(call(), every=HOUR, key="k", catch_up=DAY)
+    change("UPDATE salon_jobs_schedule SET anchor_at = anchor_at - %s, owed_from = owed_from - %s", 90 * MINUTE, DAY)
+    change("UPDATE salon_jobs_schedule SET next_at = anchor_at + %s", HOUR)
+    tick = tick_of()
+    settings = {"DJANGO_SETTINGS_MODULE": "tests.e2e.worker_settings", "WORKER_DATABASE_URL": url_for("worker_runtime")}
+    environment = {**{name: os.environ[name] for name in INHERITED if name in os.environ}, **settings}
+    killed = run_python("-c", KILLED, "runscheduler", environment=environment)
+    assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, "enqueued\n"), killed.stderr
+    assert jobs() == []
+    Scheduler(using="default").poll()
+    assert jobs() == [(tick,)]
+
+
+def test_every_so_often_does_not_drift_however_late_it_fires() -> None:
+    schedule(call(), every=timedelta(seconds=10), key="k")
+    tick = tick_of()
+    fire(tick + timedelta(seconds=3))
+    fire(tick + timedelta(seconds=17))
+    assert jobs() == [(tick,), (tick + timedelta(seconds=10),)]
+    assert tick_of() == tick + timedelta(seconds=20)
+
+
+def test_days_are_those_of_the_time_zone() -> None:
+    before = datetime(2026, 10, 24, 12, tzinfo=UTC)
+    ticks = [next_tick("30 2 * * *", "Europe/Berlin", None, before, before)]
+    ticks.append(next_tick("30 2 * * *", "Europe/Berlin", None, before, ticks[0]))
+    assert ticks == [datetime(2026, 10, 25, 0, 30, tzinfo=UTC), datetime(2026, 10, 26, 1, 30, tzinfo=UTC)]
+
+
+def test_ticks_within_the_catch_up_fire_and_older_ones_are_missed(caplog: pytest.LogCaptureFixture) -> None:
+    schedule(call(), every=HOUR, key="k", catch_up=3 * HOUR)
+    tick = tick_of()
+    fire(tick + 10 * HOUR)
+    assert jobs() == [(tick + hours * HOUR,) for hours in (8, 9, 10)]
+    assert history()[0] == (tick, "missed: too late")
+    assert len(history()) == 4
+    assert event_fields(caplog, "schedules_missed") == [{"schedules": 1}]
+
+
+@pytest.mark.parametrize(("timing", "fired"), [({"every": HOUR}, 1), ({"line": "* * * * *"}, 5)])
+def test_by_default_the_last_one_of_every_and_five_minutes_of_a_line_are_caught_up(
+    timing: dict[str, Any], fired: int
+) -> None:
+    schedule(call(), key="k", **timing)
+    fire(tick_of() + DAY)
+    assert len(jobs()) == fired
+
+
+def test_jitter_delays_a_schedules_jobs_always_by_the_same() -> None:
+    for key in "abc":
+        schedule(call(), "0 9 * * *", key=key, jitter=HOUR)
+    tick = tick_of("a")
+    for days in range(2):
+        fire(tick + days * DAY)
+    delays = [delay for (delay,) in seen("SELECT run_at - tick FROM salon_jobs_job ORDER BY id")]
+    assert delays[:3] == delays[3:]
+    assert len(set(delays)) == 3
+    assert all(timedelta(0) <= delay < HOUR for delay in delays)
+
+
+def test_without_overlap_a_tick_is_skipped_while_the_last_job_is_not_done(process_id: int) -> None:
+    schedule(call(), every=HOUR, key="k", overlap=False)
+    tick = tick_of()
+    for hours in range(2):
+        fire(tick + hours * HOUR)
+    assert jobs() == [(tick,)]
+    assert history()[1] == (tick + HOUR, "skipped: the last one is not done")
+    run_due(process_id)
+    fire(tick + 2 * HOUR)
+    assert jobs() == [(tick + 2 * HOUR,)]
+
+
+def test_a_failed_run_stays_failed_in_the_history_after_its_job_is_pruned(process_id: int, hooks: Hooks) -> None:
+    def fail(note: str) -> None:
+        raise ZeroDivisionError
+
+    hooks.system = fail
+    schedule(call(), every=HOUR, key="k")
+    tick = tick_of()
+    fire(tick)
+    for _ in range(3):
+        change("UPDATE salon_jobs_job SET run_at = now()")
+        run_due(process_id)
+    assert seen("SELECT state FROM salon_jobs_job") == [("failed",)]
+    change("UPDATE salon_jobs_job SET finished_at = now() - interval '1 day'")
+    assert prune_jobs(JobState.FAILED, HOUR, using="default")[0] == 1
+    assert history() == [(tick, "failed: attempts_exhausted")]
+
+
+def test_the_history_is_bounded() -> None:
+    schedule(call(), every=HOUR, key="k", catch_up=200 * HOUR)
+    schedule(call(), every=DAY, key="other")
+    fire(tick_of() + 149 * HOUR)
+    assert seen("SELECT min(number), max(number), count(*) FROM salon_jobs_schedule_tick WHERE schedule_id = 1") == [
+        (51, 150, 100)
+    ]
+    assert len(history("other")) == 2, "of the others, nothing goes"
+
+
+def test_a_held_key_delays_only_its_own_schedule(caplog: pytest.LogCaptureFixture) -> None:
+    for note in ("held", "free"):
+        schedule(tasks.keyed_system.call(note=note), every=HOUR, key=note)
+    now = max(tick_of("held"), tick_of("free"))
+    scheduler = StoredSchedules(using="default")
+    with psycopg.connect(url_for(None), options="-c idle_in_transaction_session_timeout=20s") as other:
+        other.execute("INSERT INTO salon_jobs_job (task, job_key) VALUES ('test-keyed-system', 'k:held')")
+        assert scheduler.poll(now) == 0.0
+        assert scheduler.poll(now) == 1.0, "it waits before it looks again"
+        assert (len(history("held")), len(history("free"))) == (0, 1)
+    assert scheduler.poll(now) == 0.0
+    assert len(history("held")) == 1
+    assert len(event_fields(caplog, "schedules_held_up")) == 1
+
+
+def test_a_schedule_that_an_open_transaction_changes_is_left_until_its_commit() -> None:
+    for key in "ab":
+        schedule(call(key), every=HOUR, key=key)
+    now = max(tick_of("a"), tick_of("b"))
+    with psycopg.connect(url_for(None)) as other:
+        other.execute("UPDATE salon_jobs_schedule SET payload = '{\"note\": \"new\"}' WHERE key = 'a'")
+        fire_once = StoredSchedules(using="default").poll
+        assert (fire_once(now), fire_once(now)) == (0.0, 1.0)
+        assert seen("SELECT payload ->> 'note' FROM salon_jobs_job") == [("b",)]
+    fire(now)
+    assert seen("SELECT payload ->> 'note' FROM salon_jobs_job ORDER BY id") == [("b",), ("new",)]
+
+
+def test_an_unknown_task_is_left_to_others_for_five_minutes_and_then_fails(caplog: pytest.LogCaptureFixture) -> None:
+    schedule(call(), every=HOUR, key="k")
+    change("UPDATE salon_jobs_schedule SET task = 'gone'")
+    tick = tick_of()
+    fire_once = StoredSchedules(using="default").poll
+    assert (fire_once(tick + MINUTE), history()) == (1.0, [])
+    fire(tick + 6 * MINUTE)
+    [(_, outcome)] = history()
+    assert outcome.startswith("failed: UnknownTask")
+    assert tick_of() == tick + HOUR
+    assert [fields["key"] for fields in event_fields(caplog, "schedule_failed")] == ["k"]
+
+
+def test_a_row_that_makes_no_sense_stops_no_other() -> None:
+    for key in "ab":
+        schedule(call(), "0 9 * * *", key=key)
+    change("UPDATE salon_jobs_schedule SET timezone = 'Mars/Olympus' WHERE key = 'a'")
+    tick = tick_of("b")
+    fire(tick)
+    assert jobs() == [(tick,)]
+    assert history("a")[0][1].startswith("failed: CronInvalid")
+
+
+def test_keys_and_options_are_those_that_the_task_declares_now() -> None:
+    schedule(tasks.keyed_system.call(note="n"), every=HOUR, key="k", catch_up=DAY)
+    fire(tick_of() + 2 * HOUR)
+    assert seen("SELECT job_key, count(*) FROM salon_jobs_job GROUP BY 1") == [("k:n", 1)]
+    assert len(history()) == 3
+
+
+def test_the_scheduler_notices_an_edit_at_once_and_says_what_it_did(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "salon_jobs")
+    scheduler = Scheduler(using="default")
+    schedule(call("a"), every=DAY, key="k")
+    assert 0 < scheduler.poll() <= 5.0, "it looks again within seconds"
+    assert jobs() == []
+    schedule(call("b"), every=HOUR, key="k")
+    change("UPDATE salon_jobs_schedule SET next_at = now(), owed_from = now() - interval '1 h'")
+    scheduler.poll()
+    assert seen("SELECT payload ->> 'note' FROM salon_jobs_job") == [("b",)]
+    assert event_fields(caplog, "schedules_fired") == [{"fired": 1, "skipped": 0, "failed": 0}]
+    values = shown(scheduler.samples())
+    assert of(values, "schedule_ticks_total", outcome="fired") == 1
+    assert of(values, "schedules_overdue_seconds") >= 0
+
+
+# Paused, resumed, deleted, run now
+
+
+def test_a_paused_schedule_fires_nothing_and_owes_nothing_after_it_is_resumed() -> None:
+    handle = schedule(call(), every=HOUR, key="k", catch_up=DAY)
+    tick = tick_of()
+    assert pause_schedules(handle) == [ActionResult(handle.id, True)]
+    assert pause_schedules("k") == [ActionResult("k", False, "it is paused")]
+    fire(tick + 2 * HOUR)
+    assert jobs() == []
+    change("UPDATE salon_jobs_schedule SET anchor_at = anchor_at - %s, next_at = next_at - %s", 3 * HOUR, 3 * HOUR)
+    assert resume_schedules([handle.id, 404]) == [
+        ActionResult(handle.id, True),
+        ActionResult(404, False, "there is no such schedule, or you may not see it"),
+    ]
+    assert resume_schedules("k") == [ActionResult("k", False, "it is not paused")]
+    Scheduler(using="default").poll()
+    assert (jobs(), history()) == ([], [])
+    assert tick_of() == tick
+
+
+def test_deleting_a_schedule_deletes_its_history_and_leaves_its_jobs() -> None:
+    for key in "ab":
+        schedule(call(), every=HOUR, key=key)
+    fire(max(tick_of("a"), tick_of("b")))
+    assert delete_schedules("a") == [ActionResult("a", True)]
+    assert (len(jobs()), seen("SELECT count(*) FROM salon_jobs_schedule_tick")) == (2, [(1,)])
+    assert schedule(call(), every=HOUR, key="a").action == "created"
+
+
+def test_a_run_by_hand_is_in_the_history_and_moves_no_tick(process_id: int) -> None:
+    schedule(call("now"), every=HOUR, key="k")
+    tick = tick_of()
+    pause_schedules("k")
+    handle = run_schedule("k", by="ann")
+    assert tick_of() == tick
+    assert seen("SELECT payload ->> 'note' FROM salon_jobs_job WHERE id = %s", handle.id) == [("now",)]
+    run_due(process_id)
+    assert seen("SELECT run_by, outcome FROM salon_jobs_schedule_tick") == [("ann", "succeeded")]
+    with pytest.raises(OptionInvalid, match="no such schedule"):
+        run_schedule("other")
+
+
+@pytest.mark.parametrize("wrong", [True, -1, None, "", [1.5]])
+def test_what_is_no_schedule_is_refused(wrong: Any) -> None:
+    with pytest.raises(OptionInvalid):
+        pause_schedules(wrong)
+
+
+# Of stores
+
+
+@pytest.fixture
+def as_web() -> Iterator[None]:
+    """Make the web role's connection the one of the job tables."""
+    with override_settings(SALON_JOBS={**settings.SALON_JOBS, "DATABASE": "web"}):
+        yield
+
+
+@pytest.mark.usefixtures("as_web")
+def test_the_web_schedules_for_its_store_and_sees_and_changes_no_other(stores: list[UUID]) -> None:
+    own, other, _ = stores
+    with tenant_context(own, using="web"):
+        mine = schedule(tasks.in_store.call(store_id=own, number=1), every=HOUR, key="k")
+    with tenant_context(other, using="web"):
+        theirs = schedule(tasks.in_store.call(store_id=other, number=2), every=HOUR, key="k")
+        assert theirs.action == "created", "the same key of another store is another key"
+        for name in (mine, mine.id):
+            assert [result.changed for result in pause_schedules(name)] == [False]
+            assert [result.changed for result in delete_schedules(name)] == [False]
+            with pytest.raises(OptionInvalid):
+                run_schedule(name)
+        assert [result.changed for result in pause_schedules("k")] == [True]
+        with connections["web"].cursor() as cursor:
+            cursor.execute("SELECT store_id FROM salon_jobs_schedule")
+            assert cursor.fetchall() == [(other,)]
+        with pytest.raises(EnqueueRefused, match=r"not the current store; .* inside"), transaction.atomic(using="web"):
+            schedule(tasks.in_store.call(store_id=own), every=HOUR, key="k")
+    assert seen("SELECT store_id, paused_at IS NULL FROM salon_jobs_schedule ORDER BY id") == [
+        (own, True),
+        (other, False),
+    ]
+
+
+@pytest.mark.usefixtures("as_web")
+def test_the_web_schedules_system_tasks_and_changes_them_outside_of_stores(stores: list[UUID]) -> None:
+    with tenant_context(stores[0], using="web"):
+        handle = schedule(call("system"), every=HOUR, key="k")
+        assert [result.changed for result in pause_schedules(["k", handle])] == [False, False]
+    assert [result.changed for result in pause_schedules(["k", handle])] == [True, True]
+    assert run_schedule("k").id
+    assert seen("SELECT store_id, payload ->> 'note' FROM salon_jobs_job") == [(None, "system")]
+
+
+def test_jobs_of_every_store_are_added_in_one_batch_but_none_of_a_paused_store(
+    stores: list[UUID], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for store in stores:
+        with tenant_context(store):
+            schedule(tasks.in_store.call(store_id=store, number=1), every=HOUR, key="k")
+    now = max(at for (at,) in seen("SELECT next_at FROM salon_jobs_schedule"))
+    pause(store_id=stores[2])
+    batches: list[int] = []
+    add_many = enqueue.add_many
+
+    def counted(pattern: Any, contents: Any, **options: Any) -> Any:
+        batches.append(len(contents))
+        return add_many(pattern, contents, **options)
+
+    monkeypatch.setattr(enqueue, "add_many", counted)
+    fire(now)
+    assert batches == [2]
+    assert seen("SELECT store_id FROM salon_jobs_job ORDER BY 1") == [(store,) for store in stores[:2]]
+    assert seen("SELECT outcome FROM salon_jobs_schedule_tick WHERE store_id = %s", stores[2]) == [
+        ("skipped: the store is paused",)
+    ]
+    resume(store_id=stores[2])
+    fire(now + HOUR)
+    assert seen("SELECT count(*) FROM salon_jobs_job WHERE store_id = %s", stores[2]) == [(1,)]
+
+
+def test_nothing_of_a_row_is_remembered() -> None:
+    """What is remembered is arithmetic: a line, a zone and an instant have one next tick for ever."""
+    assert {name for name in vars(stored) if hasattr(vars(stored)[name], "cache_info")} == {
+        "_expression_of",
+        "_next_of_line",
+    }
