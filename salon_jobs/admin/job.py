@@ -38,7 +38,16 @@ from salon_jobs.core.records import JobState
 from salon_jobs.core.units import counted, distance, duration, error_name, with_noun
 from salon_jobs.dashboard.labels import ago, exact, followed, instant
 from salon_jobs.jobs.flows import neighbours
-from salon_jobs.jobs.search import COUNTED, MOST_KINDS, failure_kinds, progress_of, retries_ahead, with_key
+from salon_jobs.jobs.search import (
+    COUNTED,
+    MOST_KINDS,
+    SEARCHED,
+    failure_kinds,
+    ids_with_text,
+    progress_of,
+    retries_ahead,
+    with_key,
+)
 from salon_jobs.jobs.waiting import due_in, waiting_reasons
 from salon_jobs.models import CronTick, FanOutRecord, FollowUp, Job, JobError, JobResult, JobStep
 from salon_jobs.schedules.scheduler import tick_of
@@ -147,8 +156,9 @@ class JobAdmin(ActionAdmin):
 
     @property
     def search_help_text(self) -> str:  # type: ignore[override]
-        text = "The full number or key of a job"
-        return f"{text}, or the ID of a store" if conf.store_model else text
+        whole = "The full number or key of a job"
+        whole = f"{whole}, or the ID of a store" if conf.store_model else whole
+        return f"{whole}; or, of the newest {SEARCHED:,} jobs, argument=value or part of a payload or of an error"
 
     def described(self, rows: list[Any], request: HttpRequest) -> list[Any]:
         """Give each job its last error, why it waits and its buttons.
@@ -187,8 +197,9 @@ class JobAdmin(ActionAdmin):
         return is_whole and sees_all_stores(request) and request.GET.get("state__exact") in _ENDED
 
     def matches(self, request: HttpRequest, term: str) -> Q:
-        """Match the number, store or key, whichever the term can be; each has an index."""
-        return with_key(term) | id_or_other(term, "store_id", store_key().parse)
+        """Match the number, store or key, whichever it can be, each by an index; else texts of the newest jobs."""
+        using, whole = reader(request), with_key(term) | id_or_other(term, "store_id", store_key().parse)
+        return whole if Job.objects.using(using).filter(whole).exists() else Q(pk__in=ids_with_text(term, using=using))
 
     def get_urls(self) -> list[URLPattern]:
         """Return the pages, including that of grouped errors."""

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final, cast
 
-from django.db.models import Q, QuerySet
-from django.db.models.functions import Coalesce
-from django.db.models.lookups import Exact
+from django.db.models import Q, QuerySet, TextField
+from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Cast, Coalesce
+from django.db.models.lookups import Exact, IContains
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import JobState, StoreId
+from salon_jobs.core.redaction import redacted
 from salon_jobs.db import statements
 from salon_jobs.jobs import registry
-from salon_jobs.models import Job, JobProgress
+from salon_jobs.models import Job, JobError, JobProgress
 from salon_jobs.models.fields import MARGIN, NoStore, first_id_at
 
 ENDED: Final = Q(state__in=[JobState.FAILED, JobState.CANCELLED, JobState.SUCCEEDED])
@@ -83,6 +86,38 @@ def of_no_store() -> Q:
 def with_key(job_key: str) -> Q:
     """Match a key, so that the indexes of live and of ended jobs can be used."""
     return Q(state__in=_LIVE, job_key=job_key) | (ENDED & Q(job_key=job_key))
+
+
+# How many of the newest jobs, and of the newest errors, are searched for a text, which no index has; and how many of
+# those that the server finds are read at most, since what is hidden there does not count.
+SEARCHED: Final = 10_000
+_READ: Final = 500
+
+
+def ids_with_text(term: str, *, using: str) -> list[int]:
+    """Return those of the newest jobs that have an argument, as ``name=value``, or a part of a text, in any case.
+
+    The text is looked for in the payload, of which ``REDACT`` hides as much as wherever it is shown, and in the
+    messages of the newest errors. Role: operator, worker, web.
+    """
+    part, (name, equals, value) = json.dumps(term, ensure_ascii=False)[1:-1], term.partition("=")
+    jobs, errors = Job.objects.using(using).order_by("-pk"), JobError.objects.using(using).order_by("-pk")
+    wanted = Q(IContains(Cast("payload", TextField()), part))
+    if equals and name.isidentifier():
+        wanted |= Q(Exact(KeyTextTransform(name, "payload"), value))
+    found: list[int] = []
+    for job_id, payload in _newest(jobs).filter(wanted).values_list("pk", "payload")[:_READ]:
+        shown: Any = redacted(payload, conf.redact)
+        arguments = cast("dict[str, Any]", shown if isinstance(shown, dict) else {})
+        is_argument = equals and name in arguments and arguments[name] == payload[name]
+        if is_argument or part.casefold() in json.dumps(shown, ensure_ascii=False).casefold():
+            found.append(job_id)
+    return [*found, *_newest(errors).filter(message__icontains=term).values_list("job_id", flat=True)[:_READ]]
+
+
+def _newest(rows: QuerySet[Any]) -> QuerySet[Any]:
+    oldest = rows.values_list("pk", flat=True)[SEARCHED - 1 : SEARCHED].first()
+    return rows if oldest is None else rows.filter(pk__gte=oldest)
 
 
 # Most retries to show; a job can have 32,767.

@@ -21,7 +21,7 @@ from django.utils.http import urlencode
 from salon_jobs import task
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
-from salon_jobs.jobs import enqueue, limits, registry
+from salon_jobs.jobs import enqueue, limits, registry, search
 from tests import tasks
 from tests.management.operator import add, insert, run
 from tests.outbox.test_operate_messages import ORDERS, write
@@ -230,6 +230,32 @@ def test_the_page_of_a_job_shows_what_follows_it(client: Client) -> None:
     assert shown(add()) == ""
     change("DELETE FROM salon_jobs_follow_up")
     assert shown(first) == "its follow-up has been enqueued"
+
+
+def test_the_newest_jobs_are_found_by_an_argument_and_by_parts_of_payloads_and_errors(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found(term: str) -> list[int]:
+        page = client.get(f"{JOBS}?{urlencode({'q': term})}").content.decode()
+        return sorted(map(int, re.findall(r'name="_selected_action" value="(\d+)"', page)))
+
+    old, jane, joe, failed = (
+        add(payload=json.dumps({"account": 12, "note": "old"})),
+        add(payload=json.dumps({"account": 12, "name": 'J\u00e4ne "Q"', "password": "tulip"})),
+        add(payload=json.dumps({"account": 123, "name": "Joe"})),
+        add(state="failed", attempts=1),
+    )
+    insert("job_error", job_id=failed, attempt=1, error_class="builtins.KeyError", message="no card 4711 of J\u00c4NE")
+    assert found("account=12") == [old, jane]
+    assert found("j\u00e4ne") == [jane, failed]
+    assert found('e "Q"') == [jane]
+    assert found("4711") == [failed]
+    assert found("OLD") == [old]
+    assert found(str(joe)) == [joe], "by its number, although payloads contain that digit"
+    for hidden in ("tulip", "password=tulip", "tul"):
+        assert found(hidden) == [], "REDACT's values cannot be guessed"
+    monkeypatch.setattr(search, "SEARCHED", 3)
+    assert found("account=12") == [jane], "only the newest are searched"
 
 
 def field_of(client: Client, job_id: int, label: str) -> str:
