@@ -17,9 +17,8 @@ from salon_jobs.core.text import shown
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of
 from salon_jobs.jobs import control, enqueue, registry
-from salon_jobs.jobs.enqueue import JobContent
-from salon_jobs.jobs.options import EnqueueOptions, NewJob
-from salon_jobs.jobs.task import Call, Task
+from salon_jobs.jobs.options import EnqueueOptions
+from salon_jobs.jobs.task import BoundTask, Call, Task
 from salon_jobs.models import FlowMember, FlowRecord, Job, JobResult
 from salon_jobs.tenancy.active import current_store_id
 
@@ -48,6 +47,9 @@ class Member:
         return self.job_id
 
 
+_Alike: TypeAlias = dict[tuple[Any, ...], tuple[BoundTask[Any], list[tuple[Member, Call[Any]]]]]
+
+
 class Flow:
     """Jobs of which some run after others. The ``with`` block collects its members, and its end enqueues them.
 
@@ -59,7 +61,9 @@ class Flow:
         self.name, self.key, self.id, self.is_new = name, key, id, id is None
         self._using = alias_of(using)
         self._store_id = current_store_id()
-        self._added: list[tuple[Member, NewJob]] = []
+        self._added: list[Member] = []
+        # By task and options.
+        self._alike: _Alike = {}
 
     def __repr__(self) -> str:
         return f"<Flow {self.name} #{self.id}>"
@@ -68,9 +72,10 @@ class Flow:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        added, self._added = self._added, []
+        added, alike = self._added, self._alike
+        self._added, self._alike = [], {}
         if kind is None and added:
-            self._enqueue(added)
+            self._enqueue(added, alike)
 
     def add(
         self,
@@ -101,43 +106,50 @@ class Flow:
         if when != "succeeded" and not earlier:
             raise FlowInvalid(f"when={when!r} says how those in after must end: pass after=[…]")
         task = registry.get_task(call.task)
-        job = task.new_job(call.arguments, task.using(**options).options)
-        if job.store_id not in (None, self._store_id):
+        store_id = call.arguments.store_id
+        if store_id not in (None, self._store_id):
             raise FlowInvalid(
-                f"{call.task!r} is for store {job.store_id}, the flow for {self._store_id or 'no store'}: all its "
+                f"{call.task!r} is for store {store_id}, the flow for {self._store_id or 'no store'}: all its "
                 "members belong to the store in whose tenant_context it begins, or to none"
             )
         member = Member(self, call.task, earlier, when)
-        # A template's key would make this job another enqueue's, which knows nothing of the flow.
-        self._added.append((member, replace(job, job_key=None, unique_for=None, max_wait=None, trace=call.trace)))
+        alike = (call.task, *sorted(options.items()))
+        if alike not in self._alike:
+            self._alike[alike] = (task.using(**options), [])
+        self._alike[alike][1].append((member, call))
+        self._added.append(member)
         return member
 
-    def _enqueue(self, added: list[tuple[Member, NewJob]]) -> None:
+    def _enqueue(self, added: list[Member], alike: _Alike) -> None:
         """Write the collected members in one transaction. Raises EnqueueRefused, SchemaMissing."""
-        patterns: dict[NewJob, list[tuple[Member, JobContent]]] = {}
-        for member, job in added:
-            content = JobContent(job.store_id, job.payload, None, job.concurrency_key, job.trace)
-            blank = replace(job, payload="{}", store_id=None, trace=None, concurrency_key=None)
-            patterns.setdefault(blank, []).append((member, content))
         with enqueue.enqueue_cursor(using=self._using), transaction.atomic(using=self._using):
-            if self.id is None:
-                values = {"name": self.name, "key": self.key, "store_id": self._store_id}
-                [(self.id, self.is_new)] = statements.rows("add_flow", values, using=self._using)
-                if not self.is_new:
-                    return
-            for pattern, members in patterns.items():
-                handles = enqueue.add_many(pattern, [content for _, content in members], using=self._using)
-                for (member, _), handle in zip(members, handles, strict=True):
-                    member.job_id = handle.id
-            edges = [(member.id, earlier) for member, _ in added for earlier in member.after]
-            values = {
-                "flow_id": self.id,
-                "ids": _array(member.id for member, _ in added),
-                "conditions": _array(member.condition for member, _ in added),
-                "edge_ids": _array(job_id for job_id, _ in edges),
-                "edge_afters": _array(earlier.id if isinstance(earlier, Member) else earlier for _, earlier in edges),
-            }
-            statements.rows("add_flow_members", values, using=self._using)
+            if self.id is not None:
+                self._enqueue_members(self.id, added, alike)
+                return
+            values = {"name": self.name, "key": self.key, "store_id": self._store_id}
+            [(flow_id, self.is_new)] = statements.rows("add_flow", values, using=self._using)
+            if self.is_new:
+                self._enqueue_members(flow_id, added, alike)
+        self.id = flow_id
+
+    def _enqueue_members(self, flow_id: int, added: list[Member], alike: _Alike) -> None:
+        for task, members in alike.values():
+            # A template's key would make this job another enqueue's, which knows nothing of the flow.
+            pattern = replace(task.task.new_job(None, task.options), job_key=None, unique_for=None, max_wait=None)
+            contents = task.contents(call for _, call in members)
+            plain = (msgspec.structs.replace(content, job_key=None) for content in contents)
+            handles = enqueue.add_many(pattern, plain, using=self._using)
+            for (member, _), handle in zip(members, handles, strict=True):
+                member.job_id = handle.id
+        edges = [(member.id, earlier) for member in added for earlier in member.after]
+        values = {
+            "flow_id": flow_id,
+            "ids": _array(member.id for member in added),
+            "conditions": _array(member.condition for member in added),
+            "edge_ids": _array(job_id for job_id, _ in edges),
+            "edge_afters": _array(earlier.id if isinstance(earlier, Member) else earlier for _, earlier in edges),
+        }
+        statements.rows("add_flow_members", values, using=self._using)
 
     def members(self) -> list[Member]:
         """Read the members as they are now, in the order of their jobs. With roles, the web reads its store's flows."""
@@ -185,7 +197,7 @@ class RunningFlow(Flow):
     @overload
     def results_of(self, task: Task[..., R]) -> list[R]: ...
     def results_of(self, task: Task[..., Any]) -> list[Any]:
-        """Return what the members of this task returned that this job comes after, in the order they were added.
+        """Return what the members of this task returned that this job comes after, in the order of their jobs.
 
         Only of those that succeeded. Raises NoResult if one of these keeps no result.
         """

@@ -94,7 +94,7 @@ class BoundTask(Generic[P]):
         """
         pattern = self.task.new_job(None, self.options.of_many())
         after = None if then is None else follow_up(then)
-        return enqueue.add_many(pattern, self._contents(calls), then=after)
+        return enqueue.add_many(pattern, self.contents(calls), then=after)
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
         """Enqueue like ``enqueue``, from a coroutine: on the thread whose connection the ORM uses there."""
@@ -104,7 +104,8 @@ class BoundTask(Generic[P]):
         """Enqueue like ``enqueue_many``, from a coroutine."""
         return await sync_to_async(self.enqueue_many)(calls, then=then)
 
-    def _contents(self, calls: Iterable[Call[P]]) -> Iterator[JobContent]:
+    def contents(self, calls: Iterable[Call[P]]) -> Iterator[JobContent]:
+        """Yield what differs between these jobs. Raises PayloadInvalid."""
         task, given = self.task, self.options
         for call in calls:
             if not isinstance(call, Call) or call.task != task.name:  # pyright: ignore[reportUnnecessaryIsInstance]

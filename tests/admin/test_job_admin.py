@@ -18,7 +18,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils.http import urlencode
 
-from salon_jobs import task
+from salon_jobs import flow, task
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.jobs import enqueue, limits, registry, search
@@ -256,6 +256,21 @@ def test_the_newest_jobs_are_found_by_an_argument_and_by_parts_of_payloads_and_e
         assert found(hidden) == [], "REDACT's values cannot be guessed"
     monkeypatch.setattr(search, "SEARCHED", 3)
     assert found("account=12") == [jane], "only the newest are searched"
+
+
+def test_the_page_of_a_job_shows_its_neighbours_in_the_flow(client: Client) -> None:
+    with flow("order") as order:
+        first = order.add(tasks.system.call())
+        second = order.add(tasks.in_flow.call(), after=first)
+        third = order.add(tasks.system.call(), after=second, when="ended")
+    page = client.get(f"{JOBS}{second.id}/change/").content.decode()
+    assert field_of(client, second.id, "Flow") == f"order #{order.id}"
+    assert f'after <a href="{JOBS}{first.id}/change/">test-system #{first.id}</a>: queued' in page
+    assert f'before <a href="{JOBS}{third.id}/change/">test-system #{third.id}</a>: held' in page
+    assert "comes after other jobs of its flow" in field_of(client, second.id, "Waiting because")
+    said = run("show", str(second.id))[0]
+    assert f"order #{order.id}; after #{first.id} test-system: queued; before #{third.id} test-system: held" in said
+    assert field_of(client, add(), "Flow") == ""
 
 
 def field_of(client: Client, job_id: int, label: str) -> str:

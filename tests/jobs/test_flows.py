@@ -24,7 +24,7 @@ from salon_jobs.models import FlowEdge, FlowMember, FlowRecord
 from salon_jobs.testing import drain_jobs
 from salon_jobs.worker.maintenance import Maintenance
 from tests import tasks
-from tests.support import change, claim, elsewhere, finish, finish_many, run, run_due, run_on_threads, seen
+from tests.support import change, claim, elsewhere, finish, finish_many, leases_of, run, run_due, run_on_threads, seen
 from tests.tasks import Hooks
 
 
@@ -446,6 +446,17 @@ class DrainedTest(TestCase):
             first = order.add(tasks.in_flow.call(1))
             order.add(tasks.in_flow.call(2), after=first)
         assert [job.task for job in drain_jobs()] == ["test-flow"] * 2
+
+
+def test_a_process_that_dies_starts_nothing_until_its_jobs_have_ended(process_id: int) -> None:
+    with flow("order") as order:
+        first = order.add(tasks.system.call())
+        last = order.add(tasks.in_flow.call(), after=first, when="failed")
+    for deaths in range(1, 4):
+        assert [job.id for job in claim(process_id)] == [first.id]
+        leases_of(process_id).rescue("gone")
+        assert due() == ([last.id] if deaths == 3 else [first.id])
+    assert outcomes(order) == ["failed", None]
 
 
 def test_a_worker_runs_a_graph_on_threads(process_id: int) -> None:
