@@ -17,8 +17,18 @@ from salon_jobs.core.records import ActionResult
 from salon_jobs.inbox import queries as inbox
 from salon_jobs.jobs import control as jobs
 from salon_jobs.jobs import limits
-from salon_jobs.models import BlockedAggregate, CronEntryState, DestinationState, InboxMessage, Job, Limit, Message
+from salon_jobs.models import (
+    BlockedAggregate,
+    CronEntryState,
+    DestinationState,
+    InboxMessage,
+    Job,
+    Limit,
+    Message,
+    Schedule,
+)
 from salon_jobs.outbox import control as messages
+from salon_jobs.schedules import stored as schedules
 from salon_jobs.schedules.scheduler import run_cron_entry
 
 
@@ -181,6 +191,46 @@ VERBS: Final = (
         done="run now",
         offered_in=("declared",),
         in_rows=True,
+    ),
+    Verb(
+        name="pause",
+        of=Schedule,
+        change=schedules.pause_schedules,
+        permissions=("pause_schedule",),
+        for_stores=True,
+        takes_by=True,
+        done="paused",
+        offered_in=("active",),
+        in_rows=True,
+    ),
+    Verb(
+        name="resume",
+        of=Schedule,
+        change=schedules.resume_schedules,
+        permissions=("pause_schedule",),
+        for_stores=True,
+        done="resumed",
+        offered_in=("paused",),
+        in_rows=True,
+    ),
+    Verb(
+        name="run_now",
+        of=Schedule,
+        change=schedules.run_schedule,
+        permissions=("run_schedule",),
+        for_stores=True,
+        label="Run selected schedules now",
+        done="run now",
+        in_rows=True,
+    ),
+    Verb(
+        name="delete",
+        of=Schedule,
+        change=schedules.delete_schedules,
+        permissions=("delete_schedule",),
+        for_stores=True,
+        question="Deletes the selected schedules with their history. Jobs that they added stay.",
+        done="deleted",
     ),
     Verb(
         name="retry",

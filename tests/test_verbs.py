@@ -40,7 +40,7 @@ def test_its_function_takes_what_it_says(verb: Verb) -> None:
 def test_its_states_are_those_of_its_model(verb: Verb) -> None:
     """Those that no column holds are what a page calls a row: "blocked" messages, "declared" entries."""
     field = next((each for each in verb.of._meta.fields if each.name in ("state", "status")), None)
-    states = {"sending", "paused", "declared"} if field is None else {*dict(field.flatchoices), "blocked"}
+    states = {"sending", "paused", "declared", "active"} if field is None else {*dict(field.flatchoices), "blocked"}
     assert {*verb.effects, *verb.offered_in, *verb.matching} <= states
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from salon_jobs.admin.process import FanOutAdmin as FanOutAdmin
     from salon_jobs.admin.process import ProcessAdmin as ProcessAdmin
     from salon_jobs.admin.result import JobResultAdmin as JobResultAdmin
+    from salon_jobs.admin.schedule import ScheduleAdmin as ScheduleAdmin
 
 # Each page's class, and the module that declares it, in the order of use, in which the index lists them.
 _PAGES: Final = (
@@ -38,6 +39,7 @@ _PAGES: Final = (
     (models.Job, "JobAdmin", "job"),
     (models.JobResult, "JobResultAdmin", "result"),
     (models.CronEntryState, "CronEntryAdmin", "process"),
+    (models.Schedule, "ScheduleAdmin", "schedule"),
     (models.Limit, "LimitAdmin", "limit"),
     (models.Process, "ProcessAdmin", "process"),
     (models.Message, "MessageAdmin", "message"),

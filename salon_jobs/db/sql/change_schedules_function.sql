@@ -50,6 +50,8 @@ BEGIN
             INSERT INTO __schema__.salon_jobs_schedule_tick (schedule_id, store_id, number, tick_at, job_id, by_hand, run_by)
             SELECT s.id, s.store_id, s.ticks, clock_timestamp(), $5, true, $4 FROM __schema__.salon_jobs_schedule s
              WHERE s.id = salon_jobs_change_schedules.schedule_id;
+            DELETE FROM __schema__.salon_jobs_schedule_tick t USING __schema__.salon_jobs_schedule s
+             WHERE s.id = salon_jobs_change_schedules.schedule_id AND t.schedule_id = s.id AND t.number <= s.ticks - 100;
         END IF;
         RETURN NEXT;
     END LOOP;

@@ -21,6 +21,7 @@ from salon_jobs.management.subcommands.inbox import Inbox
 from salon_jobs.management.subcommands.jobs import JOBS
 from salon_jobs.management.subcommands.limits import LIMITS
 from salon_jobs.management.subcommands.messages import Messages
+from salon_jobs.management.subcommands.schedules import ChangeSchedules
 from salon_jobs.management.subcommands.statistics import Prune, Stats
 from salon_jobs.management.subcommands.stores import EraseStore, ExportStore
 from salon_jobs.management.subcommands.top import Top
@@ -30,6 +31,7 @@ SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (
     *JOBS,
     *LIMITS,
     Cron(),
+    ChangeSchedules(),
     Messages(),
     Inbox(),
     Prune(),
