@@ -186,6 +186,8 @@ class Steps:
         refuse_broken_transaction(running.leases.connection)
         values = {"name": name, "attempt": running.attempt, "value": value, "position": position, "ended": ended}
         if not running.leases.save_step(running.job, **values, took_s=time.monotonic() - started):
+            if running.finished:
+                raise StepInvalid(f"step {name!r} comes after finish(), which has ended the job: call that last")
             raise LeaseLost(f"job {running.id} is no longer leased to this run, so step {name!r} is rolled back")
 
     @staticmethod

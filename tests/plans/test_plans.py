@@ -220,6 +220,24 @@ def test_pruning_errors_reads_one_page_of_them(history: None) -> None:
     assert max(map(rows_read, scans(plan, "salon_jobs_job"))) <= 20_001
 
 
+def test_steps_are_found_by_their_job_and_pruned_by_pages(history: None) -> None:
+    change(
+        "INSERT INTO salon_jobs_job_step (job_id, name, attempt, value, ended, started_at, committed_at)"
+        " SELECT job, 'step ' || step, 1, '1', true, now() - interval '9 days', now() - interval '9 days'"
+        " FROM generate_series(1, 20000) AS job, generate_series(1, 3) AS step; ANALYZE salon_jobs_job_step"
+    )
+    try:
+        fence = {"id": 7, "process_id": 1, "lease": 1}
+        step = {"name": "a", "attempt": 1, "value": "1", "position": None, "ended": True, "took_s": 0.0}
+        for name, parameters in (("load_steps", fence), ("save_step", fence | step), ("delete_steps", {"ids": [7, 8]})):
+            assert_no_full_scan(nodes(name, parameters))
+        plan = nodes_of(prune_old("steps", "prune_orphans"), {"after": 10_000, "age": timedelta(days=1)})
+        assert_no_full_scan(plan)
+        assert max(map(rows_read, scans(plan, "salon_jobs_job_step"))) <= 10_000
+    finally:
+        change("TRUNCATE salon_jobs_job_step")
+
+
 @pytest.mark.parametrize(("days", "most"), [(30, 3400), (60, 0)])
 def test_pruning_ticks_reads_the_old_ones_of_one_entry_at_most(history: None, days: int, most: int) -> None:
     plan = nodes("prune_ticks", {"age": timedelta(days=days)})

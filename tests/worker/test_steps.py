@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -16,6 +16,7 @@ from uuid import UUID
 import pytest
 from django.db import transaction
 from django.db.utils import DatabaseError
+from django.test import TestCase
 
 from project.salon.models import Customer
 from salon_jobs import Snooze, control, current_job, tenant_context
@@ -25,6 +26,7 @@ from salon_jobs.db import statements
 from salon_jobs.jobs import leases, steps
 from salon_jobs.jobs.pruning import Pruner
 from salon_jobs.jobs.steps import MOST_BYTES
+from salon_jobs.testing import drain_jobs
 from salon_jobs.worker.executor import execute
 from tests import tasks
 from tests.management.operator import run as terminal
@@ -408,6 +410,65 @@ def test_what_leaves_a_loop_early_rolls_its_element_back(
     assert [row[2] for row in seen(STEPS)] == [1, 1]
 
 
+def test_an_error_caught_outside_a_loop_leaves_no_transaction(
+    stores: list[UUID], hooks: Hooks, process_id: int
+) -> None:
+    def body(**_: object) -> None:
+        try:
+            for number in current_job().cursor("import", [1, 2]):
+                write(f"{number}")
+                raise OSError
+        except OSError:
+            current_job().step("say", write, "failed")
+
+    hooks.store = body
+    tasks.outside.enqueue(store_id=stores[0])
+    assert isinstance(run_due(process_id)[0], Succeeded)
+    assert written() == ["failed"]
+
+
+def test_a_step_after_finish_says_so(stores: list[UUID], hooks: Hooks, process_id: int) -> None:
+    def body(**_: object) -> None:
+        current_job().step("a", write, "a")
+        current_job().step("b", current_job().finish)
+
+    hooks.store = body
+    tasks.outside.enqueue(store_id=stores[0])
+    [outcome] = run_due(process_id)
+    assert isinstance(outcome, Errored)
+    assert str(outcome.error) == "step 'b' comes after finish(), which has ended the job: call that last"
+    assert [row[0] for row in seen(STEPS)] == ["a"]
+
+
+class HostTests(TestCase):
+    """Tests of a host, which run inside a transaction that never commits."""
+
+    databases = {"default"}  # noqa: RUF012
+
+    def test_steps_in_a_test_case(self) -> None:
+        """Run a job with a step until it succeeds."""
+        calls: list[int] = []
+
+        def body(**_: object) -> None:
+            job = current_job()
+            calls.append(job.step("count", lambda: len(calls)))
+            for number in job.cursor("loop", [10, 20]):
+                if number == 20 and job.attempt == 1:
+                    raise OSError
+                calls.append(number)
+            if job.attempt == 2:
+                with pytest.raises(StepInvalid, match="cannot begin inside a transaction"), transaction.atomic():
+                    job.step("inside", int, 1)
+
+        tasks.hooks.system = body
+        try:
+            tasks.system.enqueue()
+            drain_jobs(raise_errors=False, now=datetime.now(UTC) + timedelta(days=1))
+        finally:
+            tasks.hooks.reset()
+        assert calls == [0, 10, 0, 20]
+
+
 def test_a_loop_that_breaks_may_go_on_later_in_the_same_run(stores: list[UUID], hooks: Hooks, process_id: int) -> None:
     def body(**_: object) -> None:
         for number in current_job().cursor("import", [1, 2, 3]):
@@ -539,8 +600,7 @@ def test_people_see_the_steps_and_choose_where_a_retry_begins(
         asked = client.post(JOBS, chosen).content.decode()
         assert "Run again the steps that a job has done" in asked
     shown = terminal("show", str(job_id))[0]
-    assert re.search(r"step charge +\S+ .*, attempt 1\n", shown)
-    assert "step import, the first 1,200" in shown
+    assert re.search(r"\ncharge · attempt 1 · \S+ .*\nimport, the first 1,200 · attempt 1 · ", shown)
     steps_of_job = json.loads(terminal("show", str(job_id), "--json")[0])["steps"]
     assert [(step["name"], step["position"], step["ended"]) for step in steps_of_job] == [
         ("charge", None, True),

@@ -16,7 +16,7 @@ WITH mine AS MATERIALIZED (
 )
 INSERT INTO salon_jobs_job_step AS s
        (job_id, store_id, name, attempt, value, position, ended, started_at, committed_at)
-SELECT id, store_id, %(name)s, %(attempt)s, %(value)s::jsonb, %(position)s, %(ended)s,
+SELECT id, store_id, %(name)s, least(%(attempt)s::integer, 32767), %(value)s::jsonb, %(position)s, %(ended)s,
        clock_timestamp() - %(took_s)s::float8 * interval '1 second', clock_timestamp()
   FROM mine
     ON CONFLICT (job_id, name) DO UPDATE

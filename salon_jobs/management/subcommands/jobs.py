@@ -166,7 +166,8 @@ class ShowJob(Subcommand):
             "waiting": waits,
             "progress": progress,
         }
-        shown: list[str] = []
+        shown = [f"\n{console.screen.paint('steps, the last ones', 'bold')}"] if steps else []
+        shown += [f"{step} · attempt {step.attempt} · {instant(step.committed_at)}" for step in steps[-_STEPS:]]
         text_before = ""
         for error in reversed(errors):
             code = f" ({error['code']})" if error["code"] else ""
@@ -216,7 +217,6 @@ class ShowJob(Subcommand):
                 "then": then and f"{then['task']}, after {with_noun(then['remaining'], 'more job')}",
                 "flow": of_flow and "; ".join(of_flow.lines()),
                 "rescues": job.rescues or None,
-                **{f"step {step}": f"{instant(step.committed_at)}, attempt {step.attempt}" for step in steps[-_STEPS:]},
                 "next attempts": _retries(ahead, now) if job.attempts else None,
             },
             content={"payload": payload or "{}"},
