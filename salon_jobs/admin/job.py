@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from django.contrib import admin
 from django.contrib.admin.models import LogEntry
@@ -119,6 +119,9 @@ _TIMES = ("enqueued_at", "due_at", "claimed", "started", "ended", "waited", "too
 
 class JobAdmin(ActionAdmin):
     """Admin of jobs by state, task, queue, store, time and error; a job's page shows everything known about it."""
+
+    class Media:
+        js: ClassVar = ["salon_jobs/live.js"]
 
     has_rows_of_stores = True
     empty_hint = "Jobs are enqueued by your code; those that succeed are deleted, unless RETAIN_SUCCEEDED keeps them."

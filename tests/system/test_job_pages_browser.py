@@ -142,6 +142,38 @@ def test_a_jobs_page_shows_everything_known_about_it(page: Page, site: str, jobs
     expect(page.locator(".field-progress")).to_contain_text("1 failed")
 
 
+def test_a_list_and_a_page_are_live_while_nobody_works_in_them(page: Page, site: str, jobs: list[int]) -> None:
+    *_, waits, system = jobs
+    complaints: list[str] = []
+    page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+    page.goto(f"{site}salon_jobs/job/?state__exact=queued")
+    switch = page.get_by_role("button", name="Live", exact=True)
+    expect(switch).to_have_attribute("aria-pressed", "false")
+    switch.focus()
+    page.keyboard.press("Enter")
+    expect(switch).to_have_attribute("aria-pressed", "true")
+    [(new,)] = seen("INSERT INTO salon_jobs_job (task, queue) VALUES ('ping', 'default') RETURNING id")
+    expect(page.locator("#result_list .field-job small").first).to_contain_text(f"#{new}", timeout=15_000)
+    # What was put into the page obeys Django's script too.
+    page.check("#action-toggle")
+    expect(page.locator(".action-counter")).to_have_text("3 of 3 selected")
+    [(later,)] = seen("INSERT INTO salon_jobs_job (task, queue) VALUES ('ping', 'default') RETURNING id")
+    page.wait_for_timeout(7_000)
+    _listed(page, waits, system, new)
+    page.uncheck("#action-toggle")
+    page.evaluate("document.activeElement.blur()")
+    expect(page.locator("#result_list .field-job small").first).to_contain_text(f"#{later}", timeout=15_000)
+
+    page.goto(f"{site}salon_jobs/job/{waits}/change/")
+    expect(page.get_by_role("button", name="Live", exact=True)).to_have_attribute("aria-pressed", "true")
+    change("UPDATE salon_jobs_job SET state = 'cancelled', finished_at = now() WHERE id = %s", waits)
+    expect(page.locator(".field-status")).to_contain_text("cancelled", timeout=15_000)
+    expect(page.locator(".salon-jobs-live")).to_contain_text("It has ended.")
+    page.click("button[value=retry]")
+    expect(page.locator("#content")).to_contain_text("1 job selected")
+    assert complaints == []
+
+
 def test_staff_of_one_store_see_and_retry_its_jobs_alone(
     page: Page, site: str, jobs: list[int], stores: list[UUID]
 ) -> None:
@@ -177,6 +209,8 @@ def test_who_may_only_look_sees_no_button(page: Page, site: str, jobs: list[int]
             answer = page.goto(f"{site}salon_jobs/{where}")
             assert answer is not None
             assert answer.status == 200
-            expect(page.locator("#content button:not(:text('Search')), select[name=action], .addlink")).to_have_count(0)
+            expect(
+                page.locator("#content button:not(:text-matches('^(Search|Live)$')), select[name=action], .addlink")
+            ).to_have_count(0)
         page.goto(f"{site}salon_jobs/job/")
         _listed(page, *jobs)
