@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from django.db import transaction
 
@@ -43,12 +43,7 @@ class ScheduleHandle:
     next_at: datetime
 
 
-class _WithId(Protocol):
-    @property
-    def id(self) -> int: ...
-
-
-Schedules: TypeAlias = str | int | _WithId | Iterable[str | int | _WithId]
+Schedules: TypeAlias = str | int | ScheduleHandle | Iterable[str | int | ScheduleHandle]
 """One schedule or several, each as its handle, its id, or its key in the current store (of none without one)."""
 
 
@@ -145,7 +140,7 @@ def delete_schedules(schedules: Schedules, *, using: str | None = None) -> list[
     return _results(schedules, "delete", "", using=using)
 
 
-def run_schedule(schedule: str | int | _WithId, *, by: str = "", using: str | None = None) -> JobHandle:
+def run_schedule(schedule: str | int | ScheduleHandle, *, by: str = "", using: str | None = None) -> JobHandle:
     """Enqueue the job of a schedule at once, even of a paused one; its own ticks are not affected. Role: web, worker.
 
     In the caller's transaction. The run is in the schedule's history, with ``by``; its instant is the job's tick.
