@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple, TextIO
 
+from django.db import transaction
 from django.db.models import Model, QuerySet
 
 from salon_jobs.conf import settings as conf
@@ -143,6 +144,11 @@ def erase_store(
                 counts[table.name] += delete_rows(batch, using=using)
             progress(table.name, counts[table.name])
 
+    # A flow of the store can have members of no store, which would wait for ever.
+    members = FlowMember.objects.using(using).filter(store_id=store_id, outcome=None).values("pk")
+    waiting = Job.objects.using(using).filter(pk__in=members, state=JobState.QUEUED)
+    with transaction.atomic(using=using):  # so that none of them starts because another is cancelled
+        cancel_jobs(list(waiting.order_by("pk").values_list("pk", flat=True)), using=using)
     for table in _BEFORE_JOBS:
         erase(table)
     jobs = BATCH

@@ -10,13 +10,14 @@ from typing import Any, Final, get_args
 from uuid import UUID
 
 import pytest
-from django.db import ProgrammingError, connection, connections, transaction
+from django.db import OperationalError, ProgrammingError, connection, connections, transaction
 from django.test import TestCase
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from salon_jobs import Discard, current_job, flow, tenant_context
 from salon_jobs.core.errors import FlowInvalid, NoResult
+from salon_jobs.erasure import erase_store
 from salon_jobs.jobs import control
 from salon_jobs.jobs.flows import Condition, Flow, Member, RunningFlow, get_flow
 from salon_jobs.jobs.pruning import Pruner
@@ -212,6 +213,26 @@ def test_an_end_that_another_has_not_committed_is_waited_for(process_id: int) ->
                 assert not end.done()
             assert due() == []
         assert end.result()
+    assert due() == [last.id]
+
+
+def test_an_end_with_an_older_snapshot_fails_instead_of_losing_the_start(process_id: int) -> None:
+    with flow("order") as order:
+        both = [order.add(tasks.in_flow.call(number)) for number in range(2)]
+        last = order.add(tasks.in_flow.call(3), after=both)
+    first, second = claim(process_id)
+
+    def end_second_before_first() -> None:
+        with transaction.atomic(using="owner"):
+            change("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            change("DELETE FROM salon_jobs_job WHERE id = %s", second.id)
+            with ThreadPoolExecutor(1) as pool:
+                assert elsewhere(pool, lambda: finish(first, process_id)).result(timeout=10)
+
+    with pytest.raises(OperationalError, match="could not serialize"):
+        end_second_before_first()
+    assert due() == []
+    finish(second, process_id)
     assert due() == [last.id]
 
 
@@ -436,6 +457,15 @@ def test_flows_are_pruned_once_they_have_ended(process_id: int) -> None:
     assert Pruner(using="default").run_once().flows == 1
     Pruner(using="default").run_once()
     assert list(FlowRecord.objects.values_list("pk", flat=True)) == [order.id]
+
+
+def test_the_erasure_of_a_store_leaves_no_member_that_waits_for_ever(stores: list[UUID]) -> None:
+    with tenant_context(stores[0]), flow("order") as order:
+        first = order.add(tasks.in_store.call(store_id=stores[0]))
+        second = order.add(tasks.system.call(), after=first, when="ended")
+    erase_store(stores[0], (), progress=lambda *_: None, using="operator")
+    assert seen("SELECT id, state FROM salon_jobs_job") == [(second.id, "cancelled")]
+    assert not FlowMember.objects.exists()
 
 
 class DrainedTest(TestCase):
