@@ -14,7 +14,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
@@ -156,7 +156,8 @@ class Leases:
         Returns how many those were. Waits for locked rows.
         """
         connection, with_steps = self.connection, _deleting_steps(runs)
-        with self._atomic(with_steps), connection.wrap_database_errors:
+        atomic = transaction.atomic(using=self.using) if with_steps else nullcontext()
+        with atomic, connection.wrap_database_errors:
             cursor = raw_cursor(connection)
             call = self.finish_call(runs, all_or_error=False, results="%s")
             cursor.execute(call.encode(), [_by_fence(runs)])
@@ -186,7 +187,7 @@ class Leases:
             "results": results,
         }
         with_steps = _deleting_steps(runs)
-        with self._atomic(with_steps):
+        with transaction.atomic(using=self.using) if with_steps else nullcontext():
             fences = {row[0] for row in hot("finish_many", parameters, many=True, using=self.using)}
             if with_steps:
                 ids = [run.id for run in with_steps if run.job.fence in fences]
@@ -196,9 +197,6 @@ class Leases:
     def save_step(self, job: ClaimedJob, **step: Any) -> bool:
         """Keep a step in the current transaction. Return False if the lease is lost. Waits for a locked row."""
         return bool(hot("save_step", {**self._fence(job), **step}, using=self.using))
-
-    def _atomic(self, with_steps: Sequence[RunningJob]) -> AbstractContextManager[None]:
-        return transaction.atomic(using=self.using) if with_steps else nullcontext()
 
     def keep_logs(self, runs: Sequence[RunningJob]) -> None:
         """Keep what runs logged that have ended without failing, where their rows are kept and KEEP_LOG says so."""
