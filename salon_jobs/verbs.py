@@ -29,7 +29,7 @@ from salon_jobs.models import (
 )
 from salon_jobs.outbox import control as messages
 from salon_jobs.schedules import stored as schedules
-from salon_jobs.schedules.scheduler import run_cron_entry
+from salon_jobs.schedules.scheduler import pause_cron_entries, resume_cron_entries, run_cron_entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +189,26 @@ VERBS: Final = (
         permissions=("run_cronentrystate",),
         label="Run selected entries now",
         done="run now",
+        offered_in=("declared", "paused"),
+        in_rows=True,
+    ),
+    Verb(
+        name="pause",
+        of=CronEntryState,
+        change=pause_cron_entries,
+        permissions=("pause_cronentrystate",),
+        takes_by=True,
+        done="paused",
         offered_in=("declared",),
+        in_rows=True,
+    ),
+    Verb(
+        name="resume",
+        of=CronEntryState,
+        change=resume_cron_entries,
+        permissions=("pause_cronentrystate",),
+        done="resumed",
+        offered_in=("paused",),
         in_rows=True,
     ),
     Verb(

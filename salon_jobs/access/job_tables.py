@@ -91,7 +91,7 @@ TABLES: Final[Mapping[str, JobTable]] = {
     "salon_jobs_process": JobTable(),
     "salon_jobs_limit": JobTable(operator=("INSERT", "UPDATE", "DELETE")),
     "salon_jobs_rate": JobTable(operator=("DELETE",)),
-    "salon_jobs_cron_entry": JobTable(),
+    "salon_jobs_cron_entry": JobTable(operator=("UPDATE",)),
     "salon_jobs_cron_tick": JobTable(),
     # Each tick is a new version with another place in the index of those that are due.
     "salon_jobs_schedule": JobTable(

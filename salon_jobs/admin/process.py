@@ -20,7 +20,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import SalonJobsError
 from salon_jobs.core.records import EnqueueAction
 from salon_jobs.core.units import counted, duration, with_noun
-from salon_jobs.dashboard.labels import ago, instant
+from salon_jobs.dashboard.labels import ago, instant, who_paused
 from salon_jobs.dashboard.processes import MOST_HELD, cron, processes
 from salon_jobs.jobs.fan_out import fan_out_progress
 from salon_jobs.jobs.waiting import served_in_words
@@ -109,7 +109,7 @@ class CronEntryAdmin(ActionAdmin):
 
     list_display = ("entry", "schedule", "next", "last", "result", "row_actions")
     list_display_links = ("entry",)
-    fields = ("task", "schedule", "payload", "next_ticks", "last_ticks", "backfill", "registered")
+    fields = ("task", "schedule", "next", "payload", "next_ticks", "last_ticks", "backfill", "registered")
     registered = time_of("registered_at", "first seen by a scheduler")
     ordering = ("name",)
     sortable_by = ()
@@ -127,7 +127,7 @@ class CronEntryAdmin(ActionAdmin):
         return super().described(rows, request)
 
     def state_of(self, row: Any) -> str:
-        return "declared" if row.declared is not None else "unknown"
+        return "unknown" if row.declared is None else "declared" if row.paused_at is None else "paused"
 
     @admin.display(description="entry")
     def entry(self, row: Any) -> SafeString:
@@ -166,6 +166,8 @@ class CronEntryAdmin(ActionAdmin):
 
     @admin.display(description="next")
     def next(self, row: Any) -> SafeString | str:
+        if row.paused_at is not None:
+            return below(badge("paused", "warn"), who_paused(row))
         return ago(row.declared.expression.next_after(row.now), row.now) if row.declared else "-"
 
     @admin.display(description="last tick")

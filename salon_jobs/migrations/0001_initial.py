@@ -681,9 +681,14 @@ class Migration(JobTablesMigration):
                 ("name", models.CharField(max_length=255, primary_key=True, serialize=False)),
                 ("registered_at", models.DateTimeField(db_default=Now())),
                 ("last_tick_at", models.DateTimeField(null=True)),
+                ("paused_at", models.DateTimeField(null=True)),
+                ("paused_by", models.CharField(db_default="", max_length=255)),
             ],
             options={
-                "permissions": [("run_cronentrystate", "Can run cron entries now")],
+                "permissions": [
+                    ("run_cronentrystate", "Can run cron entries now"),
+                    ("pause_cronentrystate", "Can pause and resume cron entries"),
+                ],
                 "verbose_name": "cron entry",
                 "verbose_name_plural": "cron entries",
                 "db_table": "salon_jobs_cron_entry",

@@ -143,12 +143,17 @@ class CronEntryState(models.Model):
     name: models.CharField[str, str] = models.CharField(max_length=255, primary_key=True)
     registered_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
     last_tick_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
+    paused_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
+    paused_by: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
 
     class Meta:
         db_table = "salon_jobs_cron_entry"
         verbose_name = "cron entry"
         verbose_name_plural = "cron entries"
-        permissions: ClassVar = [("run_cronentrystate", "Can run cron entries now")]
+        permissions: ClassVar = [
+            ("run_cronentrystate", "Can run cron entries now"),
+            ("pause_cronentrystate", "Can pause and resume cron entries"),
+        ]
 
     def __str__(self) -> str:
         return self.name

@@ -13,7 +13,7 @@ from typing import Any
 
 from django.db import InterfaceError, OperationalError
 from django.db.models import Value
-from django.db.models.functions import Greatest
+from django.db.models.functions import Greatest, Now
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events, metrics
@@ -21,8 +21,10 @@ from salon_jobs.core.error_report import message_of
 from salon_jobs.core.errors import CronInvalid, SalonJobsError, did_you_mean, require_within
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
+from salon_jobs.core.records import ActionResult
 from salon_jobs.core.text import shown
 from salon_jobs.db import statements
+from salon_jobs.db.connections import alias_of
 from salon_jobs.db.read_only import failed_read_only
 from salon_jobs.db.statements import briefly, is_held_up
 from salon_jobs.jobs import enqueue, registry
@@ -200,6 +202,33 @@ def run_cron_entry(name: str) -> JobHandle:
         cause = f"{type(error).__name__}: {message_of(error)}"
         raise CronInvalid(f"the payload function of cron entry {name!r} raised {cause}") from error
     return enqueue.add(job)
+
+
+def pause_cron_entries(names: Iterable[str], *, by: str = "", using: str | None = None) -> list[ActionResult[str]]:
+    """Pause cron entries by name, until they are resumed: no tick fires, whatever the code declares.
+
+    Schedulers follow at their next poll, within seconds. Role: operator, worker. ``by`` is recorded.
+    """
+    values: dict[str, Any] = {"paused_at": Now(), "paused_by": by}
+    return _change_entries(names, {"paused_at": None}, values, "it is paused", using)
+
+
+def resume_cron_entries(names: Iterable[str], *, using: str | None = None) -> list[ActionResult[str]]:
+    """Resume paused cron entries: they owe no tick from before. Role: operator, worker."""
+    values: dict[str, Any] = {"paused_at": None, "paused_by": "", "last_tick_at": Greatest("last_tick_at", Now())}
+    return _change_entries(names, {"paused_at__isnull": False}, values, "it is not paused", using)
+
+
+def _change_entries(
+    names: Iterable[str], which: dict[str, Any], values: dict[str, Any], otherwise: str, using: str | None
+) -> list[ActionResult[str]]:
+    results: list[ActionResult[str]] = []
+    for name in names:
+        entries = CronEntryState.objects.using(alias_of(using)).filter(pk=name)
+        changed = bool(entries.filter(**which).update(**values))
+        why = "" if changed else otherwise if entries.exists() else "no scheduler has seen such an entry"
+        results.append(ActionResult(name, changed, why))
+    return results
 
 
 def register(names: Iterable[str], *, using: str) -> None:

@@ -26,6 +26,17 @@ def entry(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [each.name for each in entries.cron_entries.all()] == ["nightly"]
 
 
+def test_an_entry_is_paused_and_resumed() -> None:
+    change("INSERT INTO salon_jobs_cron_entry (name) VALUES ('nightly')")
+    assert run("cron", "pause", "nightly")[0] == "paused: cron entry nightly\n"
+    with pytest.raises(CommandError, match="was not paused: it is paused"):
+        run("cron", "pause", "nightly")
+    assert seen("SELECT paused_by <> '' FROM salon_jobs_cron_entry WHERE paused_at IS NOT NULL") == [(True,)]
+    assert json.loads(run("cron", "resume", "nightly", "--json")[0]) == {"resumed": "nightly"}
+    with pytest.raises(CommandError, match="name an entry: salon_jobs cron resume NAME"):
+        run("cron", "resume")
+
+
 def test_the_list_shows_schedule_zone_ticks_and_result() -> None:
     [row] = json.loads(run("cron", "--json")[0])
     assert (row["name"], row["task"], row["schedule"], row["timezone"]) == (

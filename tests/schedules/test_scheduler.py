@@ -13,7 +13,9 @@ from django.core.management import CommandError, call_command
 from django.db import OperationalError, connections
 
 from salon_jobs import cron
+from salon_jobs.control import pause_cron_entries, resume_cron_entries
 from salon_jobs.core.errors import CronInvalid, NotReady
+from salon_jobs.core.records import ActionResult
 from salon_jobs.schedules import entries
 from salon_jobs.schedules.scheduler import Scheduler, fire, register
 from tests import tasks
@@ -58,6 +60,28 @@ def test_a_tick_fires_once_for_two_schedulers_at_the_same_moment(crontab: None) 
     assert len(ticks) in (3, 4), "a minute may have turned meanwhile"
     jobs = seen("SELECT payload->>'note', tick FROM salon_jobs_job ORDER BY tick")
     assert jobs == [(tick.isoformat(), tick) for tick in ticks]
+
+
+def test_a_paused_entry_fires_nothing_and_owes_nothing_after_it_is_resumed(crontab: None) -> None:
+    cron("* * * * *", tasks.system, name="a", backfill=timedelta(hours=6))
+    cron("* * * * *", tasks.system, name="b")
+    _known_for(timedelta(minutes=3))
+    gone = ActionResult("gone", False, "no scheduler has seen such an entry")
+    assert pause_cron_entries(["a", "gone"], by="ann") == [ActionResult("a", True), gone]
+    assert pause_cron_entries(["a"]) == [ActionResult("a", False, "it is paused")]
+    assert seen("SELECT paused_by FROM salon_jobs_cron_entry WHERE paused_at IS NOT NULL") == [("ann",)]
+    scheduler = Scheduler(using="default")
+    scheduler.poll()
+    assert {entry for entry, _ in _fired()} == {"b"}
+    assert of(shown(scheduler.samples()), "cron_overdue_seconds", entry="a") == 0
+    assert resume_cron_entries(["a"]) == [ActionResult("a", True)]
+    assert resume_cron_entries(["a"]) == [ActionResult("a", False, "it is not paused")]
+    [(resumed,)] = seen("SELECT last_tick_at FROM salon_jobs_cron_entry WHERE name = 'a'")
+    scheduler.poll()
+    assert all(tick > resumed for entry, tick in _fired() if entry == "a")
+    change("UPDATE salon_jobs_cron_entry SET last_tick_at = last_tick_at - interval '2 minutes' WHERE name = 'a'")
+    scheduler.poll()
+    assert {entry for entry, _ in _fired()} == {"a", "b"}
 
 
 def test_an_entry_owes_no_tick_from_before_it_was_known(crontab: None) -> None:

@@ -78,10 +78,12 @@ from salon_jobs.control import (
     discard_jobs,
     limit,
     pause,
+    pause_cron_entries,
     pause_destination,
     pause_schedules,
     replay_messages,
     resume,
+    resume_cron_entries,
     resume_destination,
     resume_schedules,
     retry_jobs,
@@ -396,6 +398,8 @@ pause(queue="mail")
 pause(store_id=STORE, using="operator")
 resume(task="typing-store")
 run_cron_entry("nightly")
+assert_type(pause_cron_entries(["nightly"], by="ann"), list[ActionResult[str]])
+resume_cron_entries(["nightly"], using="operator")
 scheduled = schedule(system.call(), "0 9 * * 1", timezone="Asia/Tokyo", key="weekly", catch_up=timedelta(hours=1))
 schedule(
     of_store.call(STORE, TODAY), every=timedelta(seconds=10), key="often", jitter=timedelta(seconds=3), overlap=False

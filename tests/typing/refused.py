@@ -73,10 +73,12 @@ from salon_jobs.control import (
     discard_jobs,
     limit,
     pause,
+    pause_cron_entries,
     pause_destination,
     pause_schedules,
     replay_messages,
     resume,
+    resume_cron_entries,
     resume_destination,
     resume_schedules,
     retry_jobs,
@@ -346,6 +348,8 @@ wrong_result: list[ActionResult[str]] = skip_messages([1])  # E
 pause("mail")  # E
 resume(queue=1)  # E
 run_cron_entry(1)  # E
+pause_cron_entries([1])  # E
+resume_cron_entries(1)  # E
 schedule(system, "0 9 * * 1", key="weekly")  # E
 pause_schedules(1.5)  # E
 resume_schedules(None)  # E

@@ -1,7 +1,9 @@
 -- name: cron_states
--- Read the database's time, and the time after which each known entry's ticks may still have to fire.
+-- Read the database's time, and the time after which each known entry's ticks may still have to fire: of one that is
+-- paused, none of those so far.
 -- Locks: none. Role: worker.
-SELECT clock_timestamp(), e.name, greatest(e.registered_at, e.last_tick_at)
+SELECT clock_timestamp(), e.name,
+       CASE WHEN e.paused_at IS NULL THEN greatest(e.registered_at, e.last_tick_at) ELSE clock_timestamp() END
   FROM (SELECT 1) AS one
   LEFT JOIN salon_jobs_cron_entry e ON true
 

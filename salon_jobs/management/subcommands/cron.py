@@ -10,22 +10,26 @@ from django.core.management.base import CommandError, CommandParser
 from salon_jobs.core.records import EnqueueAction
 from salon_jobs.core.terminal import Painted
 from salon_jobs.dashboard.processes import cron
-from salon_jobs.management.arguments import add_options
+from salon_jobs.management.arguments import add_options, os_user
 from salon_jobs.management.output import Console
 from salon_jobs.management.subcommands import Subcommand
+from salon_jobs.models import CronEntryState
 from salon_jobs.schedules.entries import cron_entries
 from salon_jobs.schedules.scheduler import run_cron_entry
+from salon_jobs.verbs import verbs_of
 
 
 class Cron(Subcommand):
     """Subcommand that lists the cron entries, or runs one of them now."""
 
     name = "cron"
-    help = "List cron entries with their next and last ticks, or run one now, regardless of its schedule."
+    help = "List cron entries with their next and last ticks, pause or resume one, or run one now."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("action", nargs="?", choices=("list", "run"), default="list", help="default list")
-        parser.add_argument("entry", nargs="?", metavar="NAME", help="with run: the name of an entry")
+        parser.add_argument(
+            "action", nargs="?", choices=("list", "run", "pause", "resume"), default="list", help="default list"
+        )
+        parser.add_argument("entry", nargs="?", metavar="NAME", help="the name of an entry, but for list")
         add_options(parser, "--json")
 
     def run(self, console: Console) -> None:
@@ -38,6 +42,14 @@ class Cron(Subcommand):
             said = "" if handle.action == EnqueueAction.INSERTED else f" ({handle.action.value})"
             shown = {"entry": name, "job_id": handle.id, "action": handle.action.value}
             console.result(shown, f"enqueued job {handle.id}{said}")
+            return
+        if (verb := verbs_of(CronEntryState).get(console["action"])) is not None:
+            if name is None:
+                raise CommandError(f"name an entry: salon_jobs cron {verb.name} NAME")
+            [done] = verb.apply([name], by=os_user(), using=console.using)
+            if not done.changed:
+                raise CommandError(f"cron entry {name!r} was not {verb.done}: {done.detail}")
+            console.result({verb.done: name}, f"{verb.done}: cron entry {name}")
             return
         if name is not None:
             raise CommandError("cron list takes no name")
