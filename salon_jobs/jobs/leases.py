@@ -14,14 +14,13 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from django.db import DatabaseError, DataError, Error, IntegrityError, OperationalError, connections, transaction
+from django.db import DatabaseError, DataError, Error, IntegrityError, OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from salon_jobs.conf import settings as conf
@@ -155,15 +154,12 @@ class Leases:
 
         Returns how many those were. Waits for locked rows.
         """
-        connection, with_steps = self.connection, _deleting_steps(runs)
-        atomic = transaction.atomic(using=self.using) if with_steps else nullcontext()
-        with atomic, connection.wrap_database_errors:
+        connection = self.connection
+        with connection.wrap_database_errors:
             cursor = raw_cursor(connection)
             call = self.finish_call(runs, all_or_error=False, results="%s")
             cursor.execute(call.encode(), [_by_fence(runs)])
             finished: tuple[int] = cursor.fetchone()
-            if with_steps and finished[0]:
-                hot("delete_steps", {"ids": [run.id for run in with_steps]}, using=self.using)
             return finished[0]
 
     def finish_call(self, runs: Sequence[RunningJob], *, all_or_error: bool = True, results: str = "NULL") -> str:
@@ -186,13 +182,7 @@ class Leases:
             "has_results": results is not None,
             "results": results,
         }
-        with_steps = _deleting_steps(runs)
-        with transaction.atomic(using=self.using) if with_steps else nullcontext():
-            fences = {row[0] for row in hot("finish_many", parameters, many=True, using=self.using)}
-            if with_steps:
-                ids = [run.id for run in with_steps if run.job.fence in fences]
-                hot("delete_steps", {"ids": ids}, using=self.using)
-        return fences
+        return {row[0] for row in hot("finish_many", parameters, many=True, using=self.using)}
 
     def save_step(self, job: ClaimedJob, **step: Any) -> bool:
         """Keep a step in the current transaction. Return False if the lease is lost. Waits for a locked row."""
@@ -422,11 +412,6 @@ _BODIES: Final = {"claim_due": "claim_due", "claim_few": "claim_due", "claim_gro
 # Like ClaimedJob._make and attrgetter, but without a Python call per row.
 _claimed_job: Callable[[Sequence[Any]], ClaimedJob] = partial(tuple[Any, ...].__new__, ClaimedJob)
 _claim_order = itemgetter(*(ClaimedJob._fields.index(name) for name in ("priority", "run_at_s", "id")))
-
-
-def _deleting_steps(runs: Sequence[RunningJob]) -> list[RunningJob]:
-    """Return the runs whose steps are deleted with their jobs."""
-    return [] if conf.keep_succeeded else [run for run in runs if run.steps is not None]
 
 
 def _by_fence(runs: Sequence[RunningJob]) -> str | None:

@@ -23,7 +23,7 @@ _Turn: TypeAlias = Callable[[], tuple[Mapping[str, int], bool]]
 # Must match the SQL statements.
 BATCH: Final = 1000
 _ROUND_S = 0.5
-# The least for errors and steps of jobs that succeeded or were deleted by hand.
+# The least for errors of jobs that succeeded or were deleted by hand.
 _ORPHANS_KEPT = timedelta(days=1)
 _PROGRESS_KEPT = timedelta(days=1)
 _TICKS_KEPT = timedelta(days=30)
@@ -95,7 +95,7 @@ class Pruner:
             partial(self._turn, "progress", prune_old("progress"), _PROGRESS_KEPT),
             partial(self._turn, "ticks", statements.load("prune_ticks"), _TICKS_KEPT),
             *(partial(self._turn, kind, prune_old(kind), _STATISTICS_KEPT) for kind in ("statistics", "depths")),
-            partial(self._orphans_turn, "steps", _ORPHANS_KEPT),
+            partial(self._orphans_turn, "steps", timedelta(0)),
         ]
         if (age := conf.retain_succeeded) is not None:
             turns.append(partial(self._orphans_turn, "errors", max(age, _ORPHANS_KEPT)))

@@ -229,7 +229,7 @@ def test_steps_are_found_by_their_job_and_pruned_by_pages(history: None) -> None
     try:
         fence = {"id": 7, "process_id": 1, "lease": 1}
         step = {"name": "a", "attempt": 1, "value": "1", "position": None, "ended": True, "took_s": 0.0}
-        for name, parameters in (("load_steps", fence), ("save_step", fence | step), ("delete_steps", {"ids": [7, 8]})):
+        for name, parameters in (("load_steps", fence), ("save_step", fence | step)):
             assert_no_full_scan(nodes(name, parameters))
         plan = nodes_of(prune_old("steps", "prune_orphans"), {"after": 10_000, "age": timedelta(days=1)})
         assert_no_full_scan(plan)

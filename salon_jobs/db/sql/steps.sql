@@ -24,8 +24,3 @@ SELECT id, store_id, %(name)s, least(%(attempt)s::integer, 32767), %(value)s::js
        committed_at = excluded.committed_at
  WHERE s.position IS NOT NULL AND NOT s.ended
 RETURNING 1
-
--- name: delete_steps
--- Delete the steps of jobs in the transaction in which they succeed.
--- Locks: the rows. Role: worker.
-DELETE FROM salon_jobs_job_step WHERE job_id = ANY (%(ids)s::bigint[])
