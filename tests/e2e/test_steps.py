@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from salon_jobs.jobs.pruning import Pruner
 from tests.e2e import tasks
 from tests.e2e.test_supervisor import QUICK, URL, child_of
 from tests.e2e.worker_process import WorkerProcess, eventually
@@ -49,4 +50,5 @@ def test_a_killed_run_goes_on_after_what_it_committed(
     assert starts.pop("between") == 2, "two runs"
     again = [] if pause == "between" else [pause]
     assert starts == Counter(["one", "two", "three", "four", *again]), "only what was cut short began again"
+    Pruner(using="default").run_once()
     assert seen("SELECT count(*) FROM salon_jobs_job_step") == [(0,)]
