@@ -120,7 +120,7 @@ _TIMES = ("enqueued_at", "due_at", "claimed", "started", "ended", "waited", "too
 class JobAdmin(ActionAdmin):
     """Admin of jobs by state, task, queue, store, time and error; a job's page shows everything known about it."""
 
-    class Media:
+    class Media(ActionAdmin.Media):
         js: ClassVar = ["salon_jobs/live.js"]
 
     has_rows_of_stores = True
