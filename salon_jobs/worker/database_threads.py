@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from functools import partial
 from queue import SimpleQueue
@@ -93,8 +93,6 @@ class Turns(Executor):
         # Held until the server knows of a cancel request: it hits no later turn.
         self._cancelling = threading.Lock()
         self._connection: BaseDatabaseWrapper | None = None
-        # Those of the thread, after the latest call.
-        self._connections: Sequence[BaseDatabaseWrapper] = ()
         #: open contexts of the run that hold no connection
         self.contexts: list[ActiveContext] = []
         #: whether a thread waits for the next call of this run alone
@@ -183,15 +181,14 @@ class Turns(Executor):
 
     def _look(self) -> None:
         """Keep the thread if the run needs it again."""
-        self._connections = connections.all(initialized_only=True)
-        in_use = any(map(is_in_use, self._connections))
+        in_use = any(map(is_in_use, connections.all(initialized_only=True)))
         with self._lock:
             self.keeps_thread = in_use and not self._is_ending
 
     def _leave(self) -> None:
         """Leave the thread's connections as the next run may find them, whatever this one did."""
         if not self._is_ending:
-            for connection in self._connections:
+            for connection in connections.all(initialized_only=True):
                 self.contexts += detach_contexts(connection)
         if self.is_cancelled:
             self.is_cancelled = False
