@@ -151,7 +151,6 @@ class JobAdmin(ActionAdmin):
     deferred = ("payload", "log")
     shown_payload = json_of("payload", "payload")
     enqueued_at = time_of("created_at", "enqueued")
-    due_at = time_of("run_at", "due")
     ended = time_of("finished_at", "ended")
     asked_to_end = time_of("cancel_requested_at", "cancellation requested")
     expires = time_of("expires_at", "expires")
@@ -362,6 +361,11 @@ class JobAdmin(ActionAdmin):
         took = self.took(job)
         lines = [f"enqueued {distance(job.created_at, job.now)}", "" if took == "-" else f"ran {took}"]
         return stacked(ago(job.finished_at, job.now), *lines)
+
+    @admin.display(description="due")
+    def due_at(self, job: Job) -> SafeString | str:
+        """Show when the job is due; one that waits for others of its flow is not."""
+        return "-" if job.is_held else exact(job.run_at, datetime.now(UTC))
 
     @admin.display(description="claimed")
     def claimed(self, job: Any) -> SafeString | str:

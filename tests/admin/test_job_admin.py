@@ -270,6 +270,11 @@ def test_the_page_of_a_job_shows_its_neighbours_in_the_flow(client: Client) -> N
     assert "comes after other jobs of its flow" in field_of(client, second.id, "Waiting because")
     said = run("show", str(second.id))[0]
     assert f"order #{order.id}; after #{first.id} test-system: queued; before #{third.id} test-system: held" in said
+    assert field_of(client, second.id, "Due") == ""
+    assert field_of(client, first.id, "Due") != ""
+    for shown in (page, said, run("list")[0]):
+        assert "9999" not in shown
+        assert "2912" not in shown, "days until then"
     assert field_of(client, add(), "Flow") == ""
 
 

@@ -112,7 +112,7 @@ def _when(job: Any, now: datetime) -> str:
     """Return the age that matters most in the job's state."""
     if job.state == JobState.RUNNING and job.started_at is not None:
         return f"for {duration((now - job.started_at).total_seconds())}"
-    if job.state == JobState.QUEUED:
+    if job.state == JobState.QUEUED and not job.is_held:
         return when(job.run_at, now)
     return when(job.finished_at or job.created_at, now)
 
