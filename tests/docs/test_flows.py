@@ -2,38 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.management import call_command
 
 from salon_jobs import flow
-from salon_jobs.jobs import registry
 from salon_jobs.testing import drain_jobs
-from tests.docs.markdown import blocks, read
 from tests.support import seen
 
 PAGE = "docs/how-to/flows.md"
-
-
-@pytest.fixture
-def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Write the page's module, and return the code of its calls."""
-    module, *calls = (block for block in blocks(read(PAGE)) if block.action)
-    path = tmp_path / module.action.removeprefix("write ")
-    path.parent.mkdir()
-    path.write_text(module.text)
-    monkeypatch.syspath_prepend(tmp_path)
-    known = set(registry.task_names())
-    yield [call.text for call in calls]
-    for name in [name for name in sys.modules if name.partition(".")[0] == "orders"]:
-        del sys.modules[name]
-    for name in set(registry.task_names()) - known:
-        registry.unregister(name)
 
 
 @pytest.mark.usefixtures("database")

@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from salon_jobs.jobs import registry
 from salon_jobs.schedules.due import StoredSchedules
 from salon_jobs.testing import drain_jobs
-from tests.docs.markdown import blocks, read
 from tests.support import change, seen
 
 PAGE = "docs/how-to/schedules.md"
-
-
-@pytest.fixture
-def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Write the page's module, and return the code of its calls."""
-    module, *calls = (block for block in blocks(read(PAGE)) if block.action)
-    path = tmp_path / module.action.removeprefix("write ")
-    path.parent.mkdir()
-    path.write_text(module.text)
-    monkeypatch.syspath_prepend(tmp_path)
-    yield [block.text for block in calls]
-    for name in [name for name in sys.modules if name.partition(".")[0] == "weekly"]:
-        del sys.modules[name]
-    for name in ("weekly-report", "poll-terminal"):
-        registry.unregister(name)
 
 
 def test_the_page(calls: list[str], stores: list[UUID], capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,39 +3,20 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
 from io import StringIO
-from pathlib import Path
 
 import pytest
 from django.core.management import call_command
 
-from salon_jobs.jobs import registry
 from salon_jobs.testing import drain_jobs
-from tests.docs.markdown import blocks, read
 from tests.support import seen
 
 PAGE = "docs/how-to/when-all-are-done.md"
 
 
-@pytest.fixture
-def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Write the page's module, and return the code of its call."""
-    module, call = (block for block in blocks(read(PAGE)) if block.action)
-    path = tmp_path / module.action.removeprefix("write ")
-    path.parent.mkdir()
-    path.write_text(module.text)
-    monkeypatch.syspath_prepend(tmp_path)
-    yield call.text
-    for name in [name for name in sys.modules if name.partition(".")[0] == "report"]:
-        del sys.modules[name]
-    for name in ("import-part", "summarize-import"):
-        registry.unregister(name)
-
-
 @pytest.mark.usefixtures("database")
-def test_the_page(call: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page(calls: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    [call] = calls
     exec(call, {})
     [(job_id,)] = seen("SELECT min(id) FROM salon_jobs_job")
     shown = StringIO()
