@@ -45,10 +45,10 @@ def retry_jobs(
 
     ``jobs`` is a handle, an id, or several of them; the results are in their order. They become due at ``at``, by
     default now. They keep the steps that they have done, unless they are to run ``from_start``. ``using`` defaults to
-    the alias of the job tables. The web role can only retry jobs of its current
-    store: call it inside ``tenant_context``. A job whose key a newer waiting job holds is left unchanged, and its
-    result names that job. Each thousand is a transaction (a savepoint inside yours). Raises OptionInvalid if ``at`` is
-    not an aware datetime (or naive with ``USE_TZ = False``), or if ``jobs`` has anything but handles and ids.
+    the alias of the job tables. The web role can only retry jobs of its current store: call it inside
+    ``tenant_context``. A job whose key a newer waiting job holds is left unchanged, and its result names that job. Each
+    thousand is a transaction (a savepoint inside yours). Raises OptionInvalid if ``at`` is not an aware datetime (or
+    naive with ``USE_TZ = False``), or if ``jobs`` has anything but handles and ids.
     """
     at, using = None if at is None else check_instant("at", at), alias_of(using)
     allowed = "only failed and cancelled jobs can be retried"

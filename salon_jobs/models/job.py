@@ -402,7 +402,7 @@ class JobProgress(models.Model):
 
 
 class JobStep(models.Model):
-    """One step that a job has committed, or how far one of its cursors is. Deleted with the job."""
+    """One step that a job has committed, or how far one of its cursors is. Pruned once the job is gone."""
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
     job_id: models.BigIntegerField[int, int] = models.BigIntegerField()

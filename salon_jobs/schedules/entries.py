@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from salon_jobs.jobs.task import Task
 
 GRACE: Final = timedelta(minutes=5)
-"""How late a tick of any entry may still fire, so that a restart of the scheduler loses nothing."""
+"""How late a tick of a cron line may still fire, so that a restart of the scheduler loses nothing."""
 
 TICKS_AT_ONCE: Final = 1000
 """The most ticks that one call of due_ticks returns, and the most that it counts as missed."""

@@ -23,9 +23,7 @@ from salon_jobs.jobs.payload import Arguments
 from salon_jobs.jobs.results import JobHandle
 from salon_jobs.jobs.task import Call
 from salon_jobs.schedules.cron import CronExpression
-
-GRACE: Final = timedelta(minutes=5)
-"""How late a tick of a cron line may still fire, so that a restart of the schedulers loses nothing."""
+from salon_jobs.schedules.entries import GRACE
 
 ScheduleAction = Literal["created", "changed", "kept"]
 _LEAST_EVERY: Final = timedelta(seconds=1)
