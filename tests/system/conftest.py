@@ -16,11 +16,14 @@ from uuid import UUID, uuid4
 import pytest
 from django.contrib.auth.hashers import MD5PasswordHasher
 from django.contrib.auth.models import Permission, User
-from playwright.sync_api import Browser, Page, StorageState, sync_playwright
+from playwright.sync_api import Browser, Page, StorageState, expect, sync_playwright
 
 from tests.conftest import manage
 from tests.interpreter import ROOT
 from tests.support import change
+
+# As long as Playwright waits for a click: on a busy machine a page may take longer than the five seconds of expect().
+expect.set_options(timeout=30_000)
 
 NAME, PASSWORD = "operator", "a password for tests"
 _SERVED = {"DJANGO_SETTINGS_MODULE": "tests.system.served"}
