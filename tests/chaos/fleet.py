@@ -20,12 +20,13 @@ _POLL_S: Final = 0.05
 _RESTART_S: Final = 0.5
 _STOP_S: Final = 40.0
 _COMMAND: Final = manage(
-    "runworker", "--processes", "2", "--concurrency", "4", "--health-addr", "127.0.0.1:0", "--log-format", "json"
+    *("runworker", "--with-scheduler", "--processes", "2", "--concurrency", "4"),
+    *("--health-addr", "127.0.0.1:0", "--log-format", "json"),
 )
 
 
 class Fleet:
-    """Workers, each a supervisor with two children; leaving the context ends them."""
+    """Workers, each a supervisor that fires schedules too, with two children; leaving the context ends them."""
 
     def __init__(self, count: int, environment: Mapping[str, str], folder: Path) -> None:
         self._environment = environment

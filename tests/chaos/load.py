@@ -6,13 +6,14 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Final
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from django.db import Error, IntegrityError, connection
 
 from project.salon.models import Customer
-from salon_jobs import tenant_context
+from salon_jobs import schedule, tenant_context
 from tests.chaos import tasks
 
 ASKED: Final = "asked"
@@ -29,8 +30,23 @@ _KINDS: Final[dict[str, Callable[[UUID, str], object]]] = {
     "keyed": lambda store_id, marker: tasks.keyed.enqueue(
         store_id=store_id, key=marker.rpartition("/")[0], marker=marker
     ),
+    "steps": lambda store_id, marker: tasks.steps.enqueue(store_id=store_id, marker=marker),
+    "flow": tasks.start_flow,
 }
-_WEIGHTS: Final = {"atomic": 40, "slow": 3, "outside": 15, "finishing": 15, "flaky": 10, "keyed": 17}
+_WEIGHTS: Final = {
+    "atomic": 34,
+    "slow": 3,
+    "outside": 13,
+    "finishing": 13,
+    "flaky": 9,
+    "keyed": 15,
+    "steps": 9,
+    "flow": 4,
+}
+_SCHEDULES: Final = 5
+_EVERY: Final = timedelta(seconds=1)
+# No outage is as long: each tick is owed.
+_CATCH_UP: Final = timedelta(hours=1)
 
 
 class Load:
@@ -52,6 +68,10 @@ class Load:
         self.unclear = 0
 
     def start(self) -> None:
+        for number, store_id in enumerate(self._stores[:_SCHEDULES]):
+            key = f"second{number}"
+            with tenant_context(store_id):
+                schedule(tasks.tick.call(store_id=store_id, key=key), every=_EVERY, key=key, catch_up=_CATCH_UP)
         self._go.set()
         for thread in self._threads:
             thread.start()

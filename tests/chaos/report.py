@@ -18,6 +18,8 @@ class Tally:
 
     times: int = 0
     jobs: int = 0
+    effects: int = 0
+    ticks: int = 0
     next_s: list[float] = field(default_factory=list[float])
     before_s: list[float] = field(default_factory=list[float])
     late: int = 0
@@ -25,9 +27,11 @@ class Tally:
     doubled: int = 0
     violations: list[str] = field(default_factory=list[str])
 
-    def judge(self, found: Findings, asked_before: int) -> None:
-        """Count what was found after one disturbance."""
-        self.jobs += found.asked - asked_before
+    def judge(self, found: Findings, before: Findings | None) -> None:
+        """Count what was found after one disturbance, beside what was found after the one before."""
+        self.jobs += found.asked - (before.asked if before else 0)
+        self.effects += found.effects - (before.effects if before else 0)
+        self.ticks += found.ticks - (before.ticks if before else 0)
         self.lost += len(found.lost) + len(found.forgotten)
         self.doubled += len(found.doubled)
         for what in ("lost", "doubled", "forgotten", "unasked", "rows"):
@@ -40,7 +44,9 @@ def table(tallies: Mapping[str, Tally]) -> Table:
     for title in (
         "disturbance",
         "times",
-        "jobs",
+        "asked",
+        "effects",
+        "ticks",
         "next job p50",
         "max s",
         "all before p50",
@@ -57,6 +63,8 @@ def table(tallies: Mapping[str, Tally]) -> Table:
             name,
             str(tally.times),
             str(tally.jobs),
+            str(tally.effects),
+            str(tally.ticks),
             *_spread(tally.next_s),
             *_spread(tally.before_s),
             str(tally.late),

@@ -72,7 +72,8 @@ def run_rounds(
             outage_s=10.0 if plan.long else 3.0,
             patience_s=plan.patience_s,
         )
-        asked = late = 0
+        late = 0
+        found: ledger.Findings | None = None
         try:
             scene.wait_ready(plan.children)
             load.start()
@@ -80,10 +81,10 @@ def run_rounds(
                 if time.monotonic() > until and all(tally.times for tally in tallies.values()):
                     break
                 time.sleep(1)
-                found = _disturb(name, scene, tallies[name], asked, console)
+                found = _disturb(name, scene, tallies[name], found, console)
                 seen_late = fleet.logged("job_lease_lost")
                 tallies[name].late += seen_late - late
-                asked, late = found.asked, seen_late
+                late = seen_late
                 scene.wait_ready(plan.children)
                 load.resume()
             load.pause()
@@ -98,7 +99,9 @@ def run_rounds(
     return tallies, faults
 
 
-def _disturb(name: str, scene: Scene, tally: Tally, asked: int, console: Console) -> ledger.Findings:
+def _disturb(
+    name: str, scene: Scene, tally: Tally, before: ledger.Findings | None, console: Console
+) -> ledger.Findings:
     disturbance = DISTURBANCES[name](scene)
     newest = scene.newest_job()
     scene.wait_done(scene.load.add("atomic"))
@@ -107,12 +110,11 @@ def _disturb(name: str, scene: Scene, tally: Tally, asked: int, console: Console
     before_s = time.monotonic() - disturbance.at
     disturbance.undo()
     scene.load.pause()
-    scene.wait_drained()
-    found = ledger.examine(scene.database, scene.load.confirmed)
+    found = ledger.examine(scene.database, scene.load.confirmed, scene.wait_drained())
     tally.times += 1
     tally.next_s.append(next_s)
     tally.before_s.append(before_s)
-    tally.judge(found, asked)
+    tally.judge(found, before)
     verdict = "well" if not tally.violations else f"{len(tally.violations)} violations"
     console.print(f"{name}: next job after {next_s:.2f} s, all before after {before_s:.2f} s, {verdict}")
     return found

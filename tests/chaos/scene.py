@@ -6,7 +6,8 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from datetime import datetime
+from typing import Any, Final, cast
 
 import psycopg
 
@@ -55,15 +56,26 @@ class Scene:
         query = "SELECT count(*) FROM salon_jobs_job WHERE id <= %s AND state IN ('queued', 'running')"
         self._wait(lambda connection: not _only(connection, query, newest), "jobs enqueued before have not ended")
 
-    def wait_drained(self) -> None:
-        """Wait until no job is left, and no row of a process that has ended. Raises NotRecovered."""
-        live = "SELECT count(*) FROM salon_jobs_job WHERE state IN ('queued', 'running')"
-        self._wait(lambda connection: not _only(connection, live), "some jobs never end")
+    def wait_drained(self) -> datetime:
+        """Wait until no job is left, and no row of a process that has ended; return until when ticks were waited for.
+
+        Jobs of later ticks may be left, since schedules go on. Raises NotRecovered.
+        """
+        with self.connect() as connection:
+            [(until,)] = connection.execute("SELECT clock_timestamp()").fetchall()
+        due = "SELECT count(*) FROM salon_jobs_schedule WHERE next_at <= %s"
+        self._wait(lambda connection: not _only(connection, due, until), "some ticks never fire")
+        live = (
+            "SELECT count(*) FROM salon_jobs_job WHERE state IN ('queued', 'running') AND task LIKE 'chaos-%%'"
+            " AND NOT coalesce(tick > %s, false)"
+        )
+        self._wait(lambda connection: not _only(connection, live, until), "some jobs never end")
         pids = "SELECT pid FROM salon_jobs_process"
         self._wait(
             lambda connection: all(alive(row[0]) for row in connection.execute(pids.encode())),
             "the row of a dead process stays",
         )
+        return cast("datetime", until)
 
     def wait_ready(self, children: int) -> None:
         """Wait until so many processes that run jobs are registered and alive. Raises NotRecovered."""

@@ -31,6 +31,7 @@ def test_no_job_is_lost_or_done_twice_whatever_is_killed(tmp_path: Path) -> None
     for tally in tallies.values():
         assert tally["times"] >= 1
         assert tally["jobs"] > 0
+        assert tally["effects"] > tally["ticks"] > 0
         assert tally["violations"] == []
 
 

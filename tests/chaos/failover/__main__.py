@@ -2,9 +2,9 @@
 
 Exits with 0 if, with synchronous replication, nothing was lost or done twice; if, with asynchronous replication, all
 that was written after the promotion was done once and in order, and what survived is consistent; if no job that runs at
-most once was started twice, and no cron tick is missing; and if every process went on working without a restart. Up to
-three deployments run at the same time. Otherwise keeps the logs, names their folder and exits with 1.
-"""
+most once was started twice, and no tick of cron or of a schedule is missing; and if every process went on working
+without a restart. Up to three deployments run at the same time. Otherwise keeps the logs, names their folder and exits
+with 1."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LONG_RUN_S = 500
 def main(arguments: Sequence[str]) -> int:
     """Run every scene once, then random ones until the time is up."""
     options = _parsed(arguments)
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 210)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 230)
     console.print(f"seed {options.seed}")
     folder = Path(tempfile.mkdtemp(prefix="salon-failover-"))
     if unknown := set(options.only or ()) - set(SCENES):

@@ -10,8 +10,11 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
+# File to which handlers write that they run.
+RUNS: Final = "runs"
 # Jobs of one write of the kind ``batch``.
 BATCH: Final = 10
 _TIMEOUT_S: Final = 20.0
@@ -33,16 +36,33 @@ _WEIGHTS: Final = {
     "delayed": 4,
     "once": 6,
     "once-outside": 6,
+    "steps": 6,
+    "flow": 4,
+    "second": 1,
 }
+STEPS: Final = ("first", "part0", "part1", "last")
+MEMBERS: Final = ("left", "right", "join")
 
 
 def names(kind: str, marker: str) -> list[str]:
-    """Return the markers of the jobs that one write asks for."""
+    """Return the markers of the jobs, steps or members that one write asks for."""
     if kind == "follow":
         return [marker, *(f"{marker}+{part}" for part in range(3))]
     if kind == "batch":
         return [f"{marker}+{part}" for part in range(BATCH)]
+    if kind in ("steps", "flow"):
+        return [f"{marker}+{part}" for part in (STEPS if kind == "steps" else MEMBERS)]
     return [marker]
+
+
+def marker_of(tick: datetime) -> str:
+    """Return the marker of a cron tick."""
+    return f"cron/{tick.astimezone(UTC):%Y-%m-%dT%H:%M}"
+
+
+def second_marker(at: datetime) -> str:
+    """Return the marker of a schedule's tick."""
+    return f"second/{at.astimezone(UTC):%H:%M:%S.%f}"
 
 
 @dataclass(frozen=True, slots=True)

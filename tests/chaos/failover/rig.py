@@ -27,7 +27,7 @@ from benchmarks.processes import ROOT, descendants, environment, manage
 from benchmarks.server import Database
 from project.local.nats import NatsServer
 from project.local.ports import free_port
-from tests.chaos.failover.tasks import RUNS, marker_of
+from tests.chaos.failover.client import RUNS, Client, marker_of, second_marker
 from tests.servers.standby import Replicated
 
 STORES: Final = [queue.store_id(number) for number in range(1, 6)]
@@ -48,6 +48,9 @@ CREATE INDEX ON failover_done (marker);
 CREATE TABLE failover_counted (name text PRIMARY KEY, number int NOT NULL DEFAULT 0);
 GRANT SELECT, INSERT ON failover_asked, failover_done TO app, worker_runtime;
 GRANT SELECT, UPDATE ON failover_counted TO app;
+"""
+_SECONDS: Final = """
+SELECT generate_series(anchor_at + every, clock_timestamp(), every) FROM salon_jobs_schedule WHERE key = 'second'
 """
 _COMMANDS: Final = {
     "worker": ("runworker", "--processes", "1", "--concurrency", "24"),
@@ -102,6 +105,7 @@ class Rig(ExitStack):
         for name in ("worker", "relay", "scheduler"):
             self.start_one(name)
         self.wait_ready()
+        Client(self.web_port, "start", STORES).insist("second")
         self._ticks_after = datetime.now(UTC)
 
     def start_one(self, name: str) -> None:
@@ -187,13 +191,15 @@ class Rig(ExitStack):
             return 0
 
     def ticks(self) -> list[str]:
-        """Return the markers of all cron ticks that have been due since everything was ready."""
+        """Return the markers of all ticks, of cron and of the schedule, that have been due since all was ready."""
         tick = self._ticks_after.replace(second=0, microsecond=0) + TICK
         due: list[str] = []
         while tick <= datetime.now(UTC):
             due.append(marker_of(tick))
             tick += TICK
-        return due
+        with self.connect() as connection:
+            rows = connection.execute(_SECONDS).fetchall()
+        return [*due, *(second_marker(tick) for (tick,) in rows)]
 
     def undone(self, markers: Collection[str]) -> set[str]:
         """Return those of these markers for which no job has added a row."""
@@ -202,11 +208,11 @@ class Rig(ExitStack):
             return set(markers) - {row[0] for row in rows}
 
     def begin_round(self, aggregates: list[str]) -> None:
-        """Forget what earlier rounds wrote, except their cron ticks."""
+        """Forget what earlier rounds wrote, except their ticks."""
         (self.folder / RUNS).unlink(missing_ok=True)
         with self.connect() as connection:
             connection.execute("TRUNCATE failover_asked, failover_counted")
-            connection.execute("DELETE FROM failover_done WHERE marker NOT LIKE 'cron/%'")
+            connection.execute("DELETE FROM failover_done WHERE marker !~ '^(cron|second)/'")
             connection.execute("INSERT INTO failover_counted (name) SELECT unnest(%s::text[])", [aggregates])
 
         async def purge(client: Any) -> None:

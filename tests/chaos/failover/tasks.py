@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -13,9 +13,9 @@ from uuid import UUID
 from django.db import connection, transaction
 
 from salon_jobs import Backoff, current_job, fan_out, store_task, task
+from tests.chaos.failover.client import RUNS, marker_of, names, second_marker
 from tests.chaos.failover.settings import OUTSIDE
 
-RUNS: Final = "runs"
 _QUICK: Final = Backoff(base=timedelta(seconds=0.2), cap=timedelta(seconds=1))
 _GATE_S: Final = 90.0
 
@@ -161,21 +161,34 @@ def fanned(store_id: UUID, marker: str) -> None:
     _done(f"{marker}@{store_id}")
 
 
-def marker_of(tick: datetime) -> str:
-    """Return the marker of a cron tick."""
-    return f"cron/{tick.astimezone(UTC):%Y-%m-%dT%H:%M}"
-
-
 @task(name="failover-cron")
 def tick() -> None:
     """Add a row for the tick in the transaction that ends the job."""
     at = current_job().tick
     assert at is not None
-    marker = marker_of(at)
+    finishing.function(marker_of(at))
+
+
+@task(name="failover-second")
+def second() -> None:
+    """Do the same for the tick of a schedule."""
+    at = current_job().tick
+    assert at is not None
+    finishing.function(second_marker(at))
+
+
+@store_task(name="failover-steps", atomic=False, backoff=_QUICK)
+def steps(store_id: UUID, marker: str) -> None:
+    """Add a row in each of two steps and in each round of a loop between them; fail the first time, in the midst."""
     _run(marker)
-    with transaction.atomic():
-        _done(marker)
-        current_job().finish()
+    first, *parts, last = names("steps", marker)
+    job = current_job()
+    job.step("first", _done, first)
+    for part in job.cursor("parts", parts):
+        if job.attempt == 1 and part == parts[-1]:
+            raise FirstAttempt(marker)
+        _done(part)
+    job.step("last", _done, last)
 
 
 @task(name="failover-held-system")

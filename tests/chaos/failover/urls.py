@@ -14,7 +14,7 @@ from django.urls import path
 from django.utils import timezone
 from django.views.decorators.csrf import csrf_exempt
 
-from salon_jobs import emit, tenant_context
+from salon_jobs import emit, flow, schedule, tenant_context
 from salon_jobs.tenancy import without_store
 from tests.chaos.failover import tasks
 from tests.chaos.failover.client import names
@@ -38,6 +38,20 @@ def _batch(marker: str, **_: str) -> str:
     return "inserted"
 
 
+def _flow(store_id: UUID, marker: str, **_: str) -> str:
+    left, right, join = (tasks.store.call(store_id=store_id, marker=name) for name in names("flow", marker))
+    with flow("failover") as members:
+        first = [members.add(left), members.add(right)]
+        members.add(join, after=first)
+        members.add(tasks.store.call(store_id=store_id, marker=f"{marker}+never"), after=first, when="failed")
+    return "inserted"
+
+
+def _second(**_: str | UUID) -> str:
+    schedule(tasks.second.call(), every=timedelta(seconds=1), key="second", catch_up=timedelta(hours=1))
+    return "inserted"
+
+
 KINDS: Final[dict[str, Callable[..., str]]] = {
     "system": lambda store_id, marker, **_: tasks.system.enqueue(marker=marker).action,
     "finishing": lambda store_id, marker, **_: tasks.finishing.enqueue(marker=marker).action,
@@ -53,6 +67,9 @@ KINDS: Final[dict[str, Callable[..., str]]] = {
     "once": lambda store_id, marker, **_: tasks.once.enqueue(store_id=store_id, marker=marker).action,
     "once-outside": lambda store_id, marker, **_: tasks.once_outside.enqueue(marker=marker).action,
     "follow": _many,
+    "steps": lambda store_id, marker, **_: tasks.steps.enqueue(store_id=store_id, marker=marker).action,
+    "flow": _flow,
+    "second": _second,
     "batch": _batch,
     "delayed": _delayed,
     "held-system": lambda store_id, marker, key: tasks.held_system.enqueue(marker=marker, gate=key).action,

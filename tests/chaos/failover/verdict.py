@@ -19,7 +19,7 @@ _AT_MOST_ONCE: Final = frozenset({"once", "once-outside", "held-once"})
 _LAST_COUNTS: Final = frozenset({"replace", "preserve"})
 _UNENDED: Final = """
 SELECT id, task, state, attempts, payload->>'marker' FROM salon_jobs_job
-WHERE state <> 'cancelled' AND task LIKE 'failover-%'
+WHERE state <> 'cancelled' AND task LIKE 'failover-%' AND NOT (task = 'failover-second' AND state <> 'failed')
 """
 _RESULTS: Final = "SELECT value->>'marker' FROM salon_jobs_job_result WHERE task = 'failover-kept'"
 _MESSAGES: Final = """
@@ -32,16 +32,19 @@ class Verdict:
     """One scene's figures.
 
     ``acknowledged`` writes, those of them that are ``lost``, those that ``survived``, those written ``after`` the
-    promotion; jobs ``undone``, ``doubled`` or ``repeated`` as documented; ``messages`` in the table, those ``unsent``,
-    out of order, ``sent_again`` as documented, and ``sent_but_lost``; numbers of running jobs that were ``reused``;
-    jobs that run ``once`` at most, and those of them that were ``cut_short`` and have failed; cron ticks ``missed``.
-    Times in seconds, from the end of the failover; None: never, in the time there was.
+    promotion; ``starts`` of handlers and their ``effects``; jobs ``undone``, ``doubled`` or ``repeated`` as documented;
+    ``messages`` in the table, those ``unsent``, out of order, ``sent_again`` as documented, and ``sent_but_lost``;
+    numbers of running jobs that were ``reused``; jobs that run ``once`` at most, and those of them that were
+    ``cut_short`` and have failed; ticks ``missed``. Times in seconds, from the end of the failover; None: never, in the
+    time there was.
     """
 
     acknowledged: int = 0
     lost: int = 0
     survived: int = 0
     after: int = 0
+    starts: int = 0
+    effects: int = 0
     undone: int = 0
     doubled: int = 0
     repeated: int = 0
@@ -81,6 +84,7 @@ def examine(
         if synchronous or write.server == server:
             verdict.faults.append(f"lost: {write.kind} {write.marker}, acknowledged by {write.server}")
     runs = Counter(rig.runs())
+    verdict.starts, verdict.effects = runs.total(), sum(done.values())
     cut_short = {row[4] for row in rows if row[2] == "failed" and "-once" in row[1]}
     _judge_jobs(verdict, [row for row in asked if row[1] not in _AT_MOST_ONCE], done, runs, server)
     for marker, kind, _, _, on in asked:
@@ -99,7 +103,7 @@ def examine(
         if row[4] not in cut_short
     ]
     for marker, count in done.items():
-        if marker.startswith("cron/") and count != 1:
+        if marker.startswith(("cron/", "second/")) and count != 1:
             verdict.doubled += 1
             verdict.faults.append(f"{marker} was done {count} times")
     _judge_messages(verdict, messages, rig.stored(), server, aggregates)
@@ -113,7 +117,7 @@ def _judge_jobs(
         if kind in _LAST_COUNTS and _number(marker) > _number(last.get((kind, key), "/0")):
             last[kind, key] = marker
     for marker, kind, key, action, on in asked:
-        must = kind != "none" and (kind not in _LAST_COUNTS or last[kind, key] == marker)
+        must = kind not in ("none", "second") and (kind not in _LAST_COUNTS or last[kind, key] == marker)
         must = must and not (kind == "dedupe" and action != "inserted")
         for name in _names(kind, marker):
             count = (runs if kind == "held-outside" else done).get(name, 0)
@@ -202,13 +206,13 @@ def _number(marker: str) -> int:
 def table(verdicts: Mapping[str, Verdict]) -> Table:
     """Return one row for each scene."""
     shown = Table(title="Failovers; seconds count from the moment the new primary can be reached")
-    jobs = ("acked", "lost", "after", "undone", "twice", "again")
+    jobs = ("acked", "lost", "after", "starts", "effects", "undone", "twice", "again")
     messages = ("msgs", "unsent", "disorder", "resent", "sent+lost")
     others = ("reused", "once", "cut", "missed", "requests", "jobs", "messages", "/readyz", "faults")
     for title in ("scene", *jobs, *messages, *others):
         shown.add_column(title, justify="left" if title == "scene" else "right", no_wrap=True)
     for name, v in verdicts.items():
-        of_jobs = (v.acknowledged, v.lost, v.after, v.undone, v.doubled, v.repeated)
+        of_jobs = (v.acknowledged, v.lost, v.after, v.starts, v.effects, v.undone, v.doubled, v.repeated)
         of_messages = (v.messages, v.unsent, v.disorder, v.sent_again, v.sent_but_lost)
         times = (v.requests_s, v.jobs_s, v.messages_s, v.ready_s)
         shown.add_row(
