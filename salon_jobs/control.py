@@ -5,6 +5,7 @@ from salon_jobs.jobs.control import cancel_jobs as cancel_jobs
 from salon_jobs.jobs.control import change_jobs as change_jobs
 from salon_jobs.jobs.control import discard_jobs as discard_jobs
 from salon_jobs.jobs.control import retry_jobs as retry_jobs
+from salon_jobs.jobs.control import run_again as run_again
 from salon_jobs.jobs.limits import limit as limit
 from salon_jobs.jobs.limits import pause as pause
 from salon_jobs.jobs.limits import resume as resume

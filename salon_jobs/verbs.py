@@ -151,6 +151,18 @@ VERBS: Final = (
         effects={"queued": "changed as given here"},
         done="changed",
     ),
+    Verb(
+        name="run_again",
+        of=Job,
+        change=jobs.run_again,
+        permissions=("add_job",),
+        for_stores=True,
+        takes={"arguments": ""},
+        label="Run again with other arguments",
+        question="Enqueues a new job like this one, with arguments that you can change. This one stays as it is.",
+        done="run again",
+        offered_in=("failed", "cancelled", "succeeded"),
+    ),
     # Of the queues, tasks and stores of the selected jobs.
     Verb(
         name="pause",

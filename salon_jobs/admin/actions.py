@@ -21,6 +21,7 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy
 
 from salon_jobs.admin.base import ModelAdmin, ReadOnlyAdmin, may, reader, sees_all_stores
 from salon_jobs.core.errors import OptionInvalid
@@ -67,6 +68,10 @@ class ActionForm(forms.Form):
 
 # The fields in which users give the arguments of verbs.
 _FIELDS: Final[Mapping[str, Callable[[], forms.Field]]] = {
+    "arguments": lambda: forms.CharField(
+        label=gettext_lazy("Arguments"),
+        widget=forms.Textarea(attrs={"class": "vLargeTextField salon-jobs-json", "spellcheck": "false"}),
+    ),
     "at": lambda: forms.DateTimeField(
         label="Due at",
         required=False,
@@ -97,6 +102,8 @@ class Action:
 
     verb: Verb
     do_not_call_in_templates: ClassVar[bool] = True
+    # Offered only on the page of a row.
+    of_one: ClassVar[bool] = False
 
     @property
     def name(self) -> str:
@@ -132,9 +139,9 @@ class Action:
         # In the same store: another tab can choose another one.
         if self.question and _CONFIRMED in request.POST and request.POST.get(_STORE, "") == _store(request):
             data = request.POST
-        form = self.make_form(data, request, queryset)
         newest = request.POST.get(_NEWEST, "")
         try:
+            form = self.make_form(data, request, queryset)
             if not form.is_valid():
                 return self._ask(model_admin, request, queryset, form)
             # Without rows written after the confirmation page, which did not count them.
@@ -149,7 +156,7 @@ class Action:
         """Return the form, bound to ``data`` unless that is None."""
         return ActionForm(self.verb, data)
 
-    def preview(self, request: HttpRequest, queryset: QuerySet[Any]) -> tuple[list[str], bool]:
+    def preview(self, request: HttpRequest, queryset: QuerySet[Any], form: ActionForm) -> tuple[list[str], bool]:
         """Return what the confirmation page says, and whether there is anything to confirm.
 
         It says what becomes of the selected rows, state by state. Others may change it until it is confirmed.
@@ -205,7 +212,7 @@ class Action:
         self, model_admin: ActionAdmin, request: HttpRequest, queryset: QuerySet[Any], form: ActionForm
     ) -> TemplateResponse:
         """Return the confirmation page, which submits the same selection again."""
-        lines, can_confirm = self.preview(request, queryset)
+        lines, can_confirm = self.preview(request, queryset, form)
         context = {
             **model_admin.admin_site.each_context(request),
             "title": re.sub(r" of selected [a-z]+| selected", "", self.short_description),
@@ -256,6 +263,12 @@ class ActionAdmin(OffersActions, ReadOnlyAdmin):
     """Read-only admin whose list and rows' pages offer actions."""
 
     has_history = True
+
+    def get_action_choices(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        """Leave out of the list what is offered on a row's page, from which it is posted."""
+        choices: Any = super().get_action_choices(request, *args, **kwargs)
+        of_one = {each.name for each in self.actions or () if isinstance(each, Action) and each.of_one}
+        return [each for each in choices if request.method == "POST" or each[0] not in of_one]
 
     def line(self, row: Any) -> str:
         """Return how a confirmation page names a row."""

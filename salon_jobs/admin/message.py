@@ -42,7 +42,7 @@ _OPEN = (MessageStatus.PENDING, MessageStatus.FAILED)
 class ReplayAction(Action):
     """Action that writes the selected messages again as new ones, after a dry run, with a reason that is recorded."""
 
-    def preview(self, request: HttpRequest, queryset: QuerySet[Message]) -> tuple[list[str], bool]:
+    def preview(self, request: HttpRequest, queryset: QuerySet[Message], form: ActionForm) -> tuple[list[str], bool]:
         """Return the result of a dry run."""
         replay = replay_messages(_criteria(queryset), dry_run=True, using=reader(request))
         lines = [f"{with_noun(replay.messages, 'message')} will be sent again under new IDs, in the original order."]

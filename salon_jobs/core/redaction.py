@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import translate
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, cast
 
 HIDDEN: Final = "***"
 UNREADABLE: Final = "(not JSON, and it names a value that REDACT hides)"
@@ -67,6 +67,31 @@ def redacted(value: Any, patterns: Sequence[str]) -> Any:
     anything; ``api_key`` also matches ``apiKey``, ``API-Key`` and ``api key``.
     """
     return _redacted(value, _compiled(tuple(patterns)), 0)
+
+
+def unredacted(edited: Any, stored: Any, patterns: Sequence[str]) -> Any:
+    """Return edited JSON with its stored values back in place of the ``***`` that were left as ``redacted`` wrote them.
+
+    In a list only those of an item that is as it was. Raises ValueError for any other ``***``: nobody means them.
+    """
+    return _unredacted(edited, stored, redacted(stored, patterns))
+
+
+def _unredacted(edited: Any, stored: Any, shown: Any) -> Any:
+    if edited == shown:
+        return edited if shown == stored else stored
+    if isinstance(edited, dict) and isinstance(shown, dict):
+        items: dict[str, Any] = {**edited}
+        hidden: dict[str, Any] = {**shown}
+        return {key: _unredacted(each, stored.get(key), hidden.get(key)) for key, each in items.items()}
+    if isinstance(edited, list) and isinstance(shown, list):
+        now: list[Any] = [*edited]
+        was: list[Any] = [*shown]
+        same = [number < len(was) and each == was[number] for number, each in enumerate(now)]
+        return [stored[at] if same[at] else _unredacted(each, None, None) for at, each in enumerate(now)]
+    if f'"{HIDDEN}"' in (text := json.dumps(edited)) or f'"{TOO_DEEP}"' in text:
+        raise ValueError(f"{HIDDEN} stands for a value that is hidden here, and was left elsewhere: write the value")
+    return cast("Any", edited)
 
 
 def redacted_text(text: str, patterns: Sequence[str]) -> Any:

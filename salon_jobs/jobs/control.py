@@ -1,8 +1,9 @@
-"""Operators' changes to jobs: retry, cancel, discard, change; in batches of a thousand, with a result for each job."""
+"""Operators' changes to jobs: retry, cancel, discard, change, in batches of a thousand; and running one again."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
@@ -12,13 +13,14 @@ from psycopg.errors import UniqueViolation
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.arguments import LAST_ID
-from salon_jobs.core.errors import OptionInvalid
-from salon_jobs.core.records import ActionResult, JobState
+from salon_jobs.core.errors import EnqueueRefused, JobDoesNotExist, OptionInvalid, PayloadInvalid
+from salon_jobs.core.records import ActionResult, EnqueueAction, JobState
 from salon_jobs.core.text import shown
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of
-from salon_jobs.jobs import enqueue
-from salon_jobs.jobs.options import JobOptions, check_instant
+from salon_jobs.jobs import enqueue, registry
+from salon_jobs.jobs.options import JobOptions, NewJob, check_instant
+from salon_jobs.jobs.results import JobHandle
 from salon_jobs.models import Job
 
 
@@ -94,6 +96,50 @@ def cancel_jobs(jobs: Jobs, *, using: str | None = None) -> list[ActionResult[in
     for start in range(0, len(running), BATCH):
         transaction.on_commit(partial(_ask_to_end, running[start : start + BATCH], alias), using=alias)
     return results
+
+
+def run_again(job: Job | int | _WithId, arguments: Mapping[str, Any], *, using: str | None = None) -> JobHandle:
+    """Enqueue a new job like an earlier one, due now, with these arguments; the earlier one stays as it is.
+
+    It has the same task, store, queue, priority, attempts and kept result, and the same keys unless the task makes them
+    of the arguments. ``arguments`` are all of them but the store. Role: web, worker; of a store's job, inside
+    ``tenant_context``. Raises JobDoesNotExist, UnknownTask, PayloadInvalid; EnqueueRefused if its key is another's.
+    """
+    using = alias_of(using)
+    if not isinstance(job, Job):
+        [job_id] = _ids(job)
+        row = Job.objects.using(using).filter(pk=job_id).first()
+        if row is None:
+            raise JobDoesNotExist(f"there is no job {job_id}, or you may not see it")
+        job = row
+    new = job_like(job, arguments)
+    enqueue.look_for_another_transaction(using)
+    with transaction.atomic(using=using):
+        handle = enqueue.add(new, using=using)
+        if handle.action is not EnqueueAction.INSERTED:
+            raise EnqueueRefused(f"job {handle.id} is queued or running under its key")
+    return handle
+
+
+def job_like(job: Job, arguments: Mapping[str, Any]) -> NewJob:
+    """Return the job that ``run_again`` adds. Raises UnknownTask, PayloadInvalid."""
+    declared = registry.get_declaration(job.task)
+    store_name = declared.payload.store_name
+    if store_name in arguments:
+        raise PayloadInvalid(f"task {job.task!r}: leave out {store_name!r}, since the store stays")
+    new = declared.job_of((), {**arguments, **({store_name: job.store_id} if store_name else {})})
+    return replace(
+        new,
+        store_id=job.store_id,
+        queue=job.queue,
+        priority=job.priority,
+        max_attempts=job.max_attempts,
+        keep_result=job.keep_result,
+        job_key=new.job_key or job.job_key,
+        job_key_mode="unsafe_dedupe",
+        concurrency_key=new.concurrency_key or job.concurrency_key,
+        run_at=None,
+    )
 
 
 def _ask_to_end(ids: Sequence[int], using: str) -> None:

@@ -259,6 +259,27 @@ def test_every_action_reaches_ones_own_jobs_alone(
     assert seen("SELECT DISTINCT object_id FROM django_admin_log") == [(str(own.job),)]
 
 
+def test_a_job_runs_again_in_its_own_store_and_for_those_who_may_add_one(two: tuple[Rows, Rows]) -> None:
+    own, other = two
+    form = {"action": "run_again", "index": "0", "select_across": "0", "confirmed": "1", "arguments": '{"number": 7}'}
+
+    def run(client: Client, job: int, store: object = own.store) -> None:
+        client.post(f"{ADMIN}job/", {**form, "_selected_action": str(job), "store": str(store)}, follow=True)
+
+    client = staff(own.store, may=("change_job", "discard_job"))
+    assert b"run_again" not in client.get(f"{ADMIN}job/{own.job}/change/").content
+    run(client, own.job)
+    run(staff(own.store, may=("add_job",)), other.job)
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(2,)]
+    change("UPDATE salon_jobs_job SET job_key = NULL")
+    run(staff(own.store, may=("add_job",)), own.job)
+    run(staff(everything=True), other.job, "")
+    assert seen("SELECT store_id FROM salon_jobs_job WHERE payload ->> 'number' = '7' ORDER BY id") == [
+        (own.store,),
+        (other.store,),
+    ]
+
+
 @pytest.mark.parametrize("page", OTHERS)
 def test_what_belongs_to_no_store_is_refused(two: tuple[Rows, Rows], page: str) -> None:
     names = tuple(f"{verb}_{page}" for verb in ("view", "change", "add", "delete"))

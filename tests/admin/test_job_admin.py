@@ -135,6 +135,49 @@ def test_a_discard_is_logged_and_leaves_running_jobs(client: Client) -> None:
     assert logged() == [(str(failed), "discarded")]
 
 
+def test_a_job_runs_again_with_arguments_that_are_checked(client: Client) -> None:
+    old = add(task="test-system", state="failed", payload='{"note": "old"}', max_attempts=2)
+    assert 'value="run_again"' in client.get(f"{JOBS}{old}/change/").content.decode()
+    assert 'value="run_again"' not in client.get(JOBS).content.decode()
+    form = unescape(act(client, "run_again", [old]))
+    assert "test-system(note: str = )" in form
+    assert '"note": "old"' in form
+    for wrong, said in (
+        ("{", "line 1 column 2"),
+        ("[]", "a JSON object"),
+        ('{"note": 7}', "Expected `str`, got `int` - at `$.note`"),
+        ('{"not": ""}', "no argument 'not'; did you mean 'note'?"),
+    ):
+        text = unescape(act(client, "run_again", [old], arguments=wrong, confirmed="1"))
+        assert re.search(r'<ul class="errorlist"[^>]*><li>[^<]*' + re.escape(said), text), text
+        assert f">{wrong}</textarea>" in text.replace("\n", "")
+    text = act(client, "run_again", [old], arguments='{"note": "new"}', confirmed="1")
+    [(new, note, state)] = seen("SELECT id, payload ->> 'note', state FROM salon_jobs_job WHERE id <> %s", old)
+    assert (note, state) == ("new", "queued")
+    assert f'<a href="{JOBS}{new}/change/">test-system #{new}</a> enqueued.' in text
+    assert logged() == [
+        (str(old), f"run again with other arguments, as job {new}"),
+        (str(new), f"enqueued with other arguments than job {old}"),
+    ]
+    assert "Choose a single job" in act(client, "run_again", [old, new], arguments="{}", confirmed="1")
+    undeclared = add(task="undeclared", state="failed")
+    text = act(client, "run_again", [undeclared], arguments="{}", confirmed="1")
+    assert "no task is named" in unescape(text)
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(3,)]
+
+
+def test_a_hidden_argument_is_neither_shown_nor_overwritten(client: Client, settings: Any) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "REDACT": ["note"]}
+    old = add(task="test-system", state="failed", payload='{"note": "hush"}')
+    form = unescape(act(client, "run_again", [old]))
+    assert '"note": "***"' in form
+    assert "left as it is, the new job gets that value" in form
+    assert "hush" not in form
+    act(client, "run_again", [old], arguments='{"note": "***"}', confirmed="1")
+    act(client, "run_again", [old], arguments='{"note": "other"}', confirmed="1")
+    assert seen("SELECT payload ->> 'note' FROM salon_jobs_job ORDER BY id") == [("hush",), ("hush",), ("other",)]
+
+
 def test_priority_and_queue_change_together_or_alone(client: Client) -> None:
     job_id = add()
     assert "1 job given priority -5 and given queue night." in act(

@@ -15,6 +15,7 @@ from django.test import override_settings
 
 from project.salon.models import Customer
 from salon_jobs import cron, tenant_context
+from salon_jobs.control import run_again
 from salon_jobs.core.errors import CronInvalid, PayloadInvalid, TaskInvalid
 from salon_jobs.schedules.entries import cron_entries
 from salon_jobs.schedules.scheduler import Scheduler, run_cron_entry
@@ -126,6 +127,14 @@ class TestHelpers:
             assert_enqueued(add, letf=1)
         echo.enqueue("first", name=(1, 2))
         assert assert_enqueued(echo, name=[1, 2], count=1)
+
+    def test_a_job_runs_again_with_arguments_by_name(self) -> None:
+        add.enqueue(1, right=2)
+        [job] = assert_enqueued(add)
+        run_again(job, {"left": 5, "right": 2})
+        assert assert_enqueued(add, left=5, right=2, count=1)
+        with pytest.raises(PayloadInvalid, match="missing a required argument: 'left'"):
+            run_again(job, {"right": 5})
 
     def test_a_task_is_performed_as_a_worker_calls_it(self) -> None:
         assert perform_job(add, 1, right=2) == 3

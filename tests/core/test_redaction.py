@@ -8,7 +8,7 @@ import pytest
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
-from salon_jobs.core.redaction import SENSITIVE, UNREADABLE, redacted, redacted_text, without_secrets
+from salon_jobs.core.redaction import SENSITIVE, UNREADABLE, redacted, redacted_text, unredacted, without_secrets
 
 
 def test_sensitive_keys_are_hidden_at_any_depth_and_nothing_else() -> None:
@@ -35,6 +35,48 @@ def test_sensitive_keys_are_hidden_at_any_depth_and_nothing_else() -> None:
         "private key": "***",
     }
     assert payload["Password"] == "x", "what was given is not changed"
+
+
+_STORED: dict[str, Any] = {
+    "token": "t",
+    "note": "n",
+    "to": [{"name": "A", "pwd": "a"}, {"name": "B", "pwd": "b"}],
+    "by": {"otp": 1},
+}
+
+
+@pytest.mark.parametrize(
+    ("edited", "stored"),
+    [
+        ({}, {}),
+        ({"note": "m"}, {"note": "m"}),
+        ({"token": "***", "by": {"otp": "***", "x": 1}}, {"token": "t", "by": {"otp": 1, "x": 1}}),
+        ({"token": "new", "by": {"otp": 2}}, {"token": "new", "by": {"otp": 2}}),
+        (
+            {"to": [{"name": "A", "pwd": "***"}, {"name": "C", "pwd": "c"}]},
+            {"to": [_STORED["to"][0], {"name": "C", "pwd": "c"}]},
+        ),
+    ],
+)
+def test_what_was_hidden_and_left_so_is_what_was_stored(edited: Any, stored: Any) -> None:
+    assert unredacted(edited, _STORED, SENSITIVE) == stored
+    assert unredacted(redacted(_STORED, SENSITIVE), _STORED, SENSITIVE) == _STORED
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        {"note": "***"},
+        {"secret": "***"},
+        {"by": "***"},
+        {"to": [{"name": "B", "pwd": "***"}, {"name": "A", "pwd": "***"}]},
+        {"to": [{"name": "A", "pwd": "***"}, {"name": "C", "pwd": "***"}]},
+        {"to": [{"name": "A", "pwd": "***"}] * 3},
+    ],
+)
+def test_stars_are_no_value_of_anything_else(edited: Any) -> None:
+    with pytest.raises(ValueError, match=r"\*\*\* stands for a value that is hidden here"):
+        unredacted(edited, _STORED, SENSITIVE)
 
 
 def test_patterns_replace_the_default_and_none_hides_nothing() -> None:

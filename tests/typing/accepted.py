@@ -88,6 +88,7 @@ from salon_jobs.control import (
     resume_schedules,
     retry_jobs,
     retry_messages,
+    run_again,
     run_cron_entry,
     run_schedule,
     skip_messages,
@@ -389,6 +390,7 @@ assert_type(cancel_jobs({1}), list[ActionResult[int]])
 assert_type(discard_jobs(number for number in range(3)), list[ActionResult[int]])
 assert_type(change_jobs([1], priority=-5, queue="mail"), list[ActionResult[int]])
 assert_type(cancel_jobs(handle), list[ActionResult[int]])
+assert_type(run_again(handle, {"number": 7}), JobHandle)
 assert_type(retry_jobs([handle, 5]), list[ActionResult[int]])
 discard_jobs(5)
 change_jobs(of_store.enqueue_many([]), priority=1)

@@ -83,6 +83,7 @@ from salon_jobs.control import (
     resume_schedules,
     retry_jobs,
     retry_messages,
+    run_again,
     run_cron_entry,
     run_schedule,
     skip_messages,
@@ -339,6 +340,7 @@ system.enqueue().wait("5")  # E
 wrong_fan_out: FanOutResult = fan_out(of_store, day=TODAY).id  # E
 wrong_progress: FanOutProgress = fan_out_progress(1).done  # E
 wrong_store: UUID = current_store_id()  # E
+run_again("1", {})  # E
 retry_jobs(["1"])  # E
 retry_jobs([1], at=TODAY)  # E
 cancel_jobs("1")  # E
