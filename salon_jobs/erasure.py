@@ -33,6 +33,8 @@ from salon_jobs.models import (
     JobStep,
     Limit,
     Message,
+    OrderedJob,
+    OrderedKey,
     Schedule,
     ScheduleTick,
 )
@@ -60,6 +62,8 @@ _BEFORE_JOBS: Final = (
     ErasedTable("flow_members", FlowMember, False),
     ErasedTable("flow_edges", FlowEdge, False),
     ErasedTable("flows", FlowRecord, False),
+    ErasedTable("ordered_jobs", OrderedJob, False),
+    ErasedTable("ordered_keys", OrderedKey, False),
 )
 MESSAGES: Final = ErasedTable("messages", Message, False, secret=("payload", "headers"))
 STORE_TABLES: Final = (

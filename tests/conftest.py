@@ -51,6 +51,8 @@ TABLES = (
         "salon_jobs_flow",
         "salon_jobs_flow_member",
         "salon_jobs_flow_edge",
+        "salon_jobs_ordered_key",
+        "salon_jobs_ordered_job",
         "salon_jobs_task_minute",
     ),
     *("salon_jobs_schedule", "salon_jobs_schedule_tick"),

@@ -168,3 +168,27 @@ def in_flow(number: int = 0) -> int:
     """Run the test's hook, and keep what it returns, or the number."""
     returned = hooks.system(number=number)
     return number if returned is None else int(returned)
+
+
+@task(name="test-ordered", max_attempts=1, concurrency_key="{customer}", ordered=True)
+def ordered(customer: str = "a", number: int = 0) -> None:
+    """Run the test's hook, one job of a customer after the other."""
+    hooks.system(customer=customer, number=number)
+
+
+@task(name="test-ordered-skip", max_attempts=1, concurrency_key="{customer}", ordered="skip_failed")
+def ordered_skip(customer: str = "a", number: int = 0) -> None:
+    """Run the test's hook, one job of a customer after the other, whatever becomes of them."""
+    hooks.system(customer=customer, number=number)
+
+
+@task(name="test-ordered-key", max_attempts=1, job_key="{number}", concurrency_key="{customer}", ordered=True)
+def ordered_key(customer: str = "a", number: int = 0) -> None:
+    """Run the test's hook, one job of a customer after the other; at most one with a number waits."""
+    hooks.system(customer=customer, number=number)
+
+
+@store_task(name="test-ordered-store", concurrency_key="{customer}", ordered=True)
+def ordered_in_store(store_id: UUID, customer: str = "a", number: int = 0) -> None:
+    """Run the test's hook in the store's transaction, one job of a customer after the other."""
+    hooks.store(store_id=store_id, number=number)

@@ -27,6 +27,8 @@ TABLES = (
     "salon_jobs_flow",
     "salon_jobs_flow_member",
     "salon_jobs_flow_edge",
+    "salon_jobs_ordered_key",
+    "salon_jobs_ordered_job",
     "salon_jobs_schedule",
     "salon_jobs_schedule_tick",
     "salon_jobs_message",
@@ -100,6 +102,13 @@ def fill(store: UUID | None) -> None:
         " FROM salon_jobs_flow_member WHERE store_id IS NOT DISTINCT FROM %s",
         store,
     )
+    change("INSERT INTO salon_jobs_ordered_key (id, store_id, job_id) VALUES (gen_random_uuid(), %s, 0)", store)
+    change(
+        "INSERT INTO salon_jobs_ordered_job (job_id, key_id, store_id, run_at)"
+        " SELECT coalesce((SELECT max(job_id) FROM salon_jobs_ordered_job), 0) + 1, id, store_id, now()"
+        " FROM salon_jobs_ordered_key WHERE store_id IS NOT DISTINCT FROM %s",
+        store,
+    )
     change(
         "INSERT INTO salon_jobs_schedule (key, store_id, task, payload, line, catch_up, jitter, next_at)"
         " VALUES ('k', %s, 'ping', %s, '0 9 * * *', '5 min', '0', now())",
@@ -163,6 +172,8 @@ def test_an_export_holds_every_row_of_the_store_and_no_other(filled: list[UUID],
         "flow_members": 1,
         "flow_edges": 1,
         "flows": 1,
+        "ordered_jobs": 1,
+        "ordered_keys": 1,
         "schedules": 1,
         "schedule_ticks": 1,
         "messages": 4,
@@ -218,6 +229,8 @@ def test_an_erasure_leaves_nothing_of_the_store_and_everything_of_others(
         "flow_members": 1,
         "flow_edges": 1,
         "flows": 1,
+        "ordered_jobs": 1,
+        "ordered_keys": 1,
         "schedules": 1,
         "schedule_ticks": 1,
         "messages": 4,
@@ -240,12 +253,12 @@ def test_an_erasure_refuses_unsent_messages_and_running_jobs(filled: list[UUID])
     change(RUN, store)
     with pytest.raises(CommandError, match="the store has 1 running job: pass --cancel"):
         run("erase-store", str(store), "--skip-unsent", "--yes")
-    assert left(store) == 22
+    assert left(store) == 24
     assert sorted(statuses().values()).count("skipped") == 3
     assert seen("SELECT paused FROM salon_jobs_limit WHERE name = %s", str(store)) == [(False,)]
     with pytest.raises(CommandError, match="still running; nothing was erased, the store is paused"):
         run("erase-store", str(store), "--skip-unsent", "--yes", "--cancel", "--wait", "1s")
-    assert left(store) == 22
+    assert left(store) == 24
     assert seen("SELECT paused FROM salon_jobs_limit WHERE name = %s", str(store)) == [(True,)]
 
 

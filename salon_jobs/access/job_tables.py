@@ -88,6 +88,9 @@ TABLES: Final[Mapping[str, JobTable]] = {
     "salon_jobs_flow": JobTable(operator=("DELETE",), web=_READ, worker=("SELECT", "UPDATE", "DELETE")),
     "salon_jobs_flow_member": JobTable(operator=("DELETE",), web=_READ, worker=("SELECT", "DELETE")),
     "salon_jobs_flow_edge": JobTable(operator=("DELETE",), web=_READ, worker=("SELECT", "DELETE")),
+    # A waiting job is written once and deleted once; the key's row changes with each that gets its turn.
+    "salon_jobs_ordered_key": JobTable(operator=("DELETE",), web=_READ, worker=("SELECT",), storage={"fillfactor": 70}),
+    "salon_jobs_ordered_job": JobTable(operator=("DELETE",), web=_READ, worker=("SELECT",)),
     "salon_jobs_process": JobTable(),
     "salon_jobs_limit": JobTable(operator=("INSERT", "UPDATE", "DELETE")),
     "salon_jobs_rate": JobTable(operator=("DELETE",)),

@@ -38,6 +38,7 @@ from salon_jobs.core.records import JobState
 from salon_jobs.core.units import counted, distance, duration, error_name, with_noun
 from salon_jobs.dashboard.labels import ago, exact, followed, instant
 from salon_jobs.jobs.flows import neighbours
+from salon_jobs.jobs.ordered import place_in_order
 from salon_jobs.jobs.search import (
     COUNTED,
     MOST_KINDS,
@@ -143,7 +144,7 @@ class JobAdmin(ActionAdmin):
     actions = tuple(JOB_ACTIONS.values())
     fieldsets = (
         ("State", {"fields": ("status", "waiting", "how_far", "failure", "outcome", "attempt_count", "process")}),
-        ("Task", {"fields": ("task_link", "queue_link", "store_link", "origin", "then", "flow")}),
+        ("Task", {"fields": ("task_link", "queue_link", "store_link", "origin", "then", "flow", "order")}),
         ("Payload and errors", {"fields": ("shown_payload", "steps", "errors", "logged", "retries_ahead")}),
         ("Times", {"fields": (*_TIMES, "asked_to_end", "expires", "of_tick")}),
         ("Details", {"fields": ("priority", "job_key", "concurrency_key", "trace_link"), "classes": ("collapse",)}),
@@ -502,6 +503,17 @@ class JobAdmin(ActionAdmin):
                 for job_id, task, state in jobs
             ]
         return lines_of(lines)
+
+    @admin.display(description="order")
+    def order(self, job: Job) -> SafeString | str:
+        """Show whose turn it is among the jobs with its key, with a link, and how many wait before it and after it."""
+        place = place_in_order(job, using=job._state.db or conf.reader_database)
+        if place is None:
+            return "-"
+        lines: list[SafeString | str] = [*place.lines()]
+        if place.turn is not None:
+            lines[0] = self.link(Job, place.turn[0], lines[0])
+        return lines_of(lines) if lines else "-"
 
     def hidden_fields(self, request: HttpRequest) -> set[str]:
         """Hide from staff of one store what only operators may read: ticks, fan-outs, follow-ups and processes."""

@@ -106,6 +106,11 @@ class Flow:
         if when != "succeeded" and not earlier:
             raise FlowInvalid(f"when={when!r} says how those in after must end: pass after=[…]")
         task = registry.get_task(call.task)
+        if task.ordered and earlier:
+            raise FlowInvalid(
+                f"{call.task!r} is ordered, so after=[…] could make it wait for jobs that wait for it: let a member "
+                "that is not ordered come after those, and enqueue it"
+            )
         store_id = call.arguments.store_id
         if store_id not in (None, self._store_id):
             raise FlowInvalid(

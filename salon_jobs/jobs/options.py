@@ -140,6 +140,8 @@ class TaskOptions(TypedDict, total=False):
     """Template over the arguments: jobs that share the key share ``key_concurrency``."""
     key_concurrency: int | None
     """How many jobs with the same ``concurrency_key`` run at once; None: 1, or any number with ``key_rate``."""
+    ordered: bool | Literal["skip_failed"]
+    """Whether jobs with the same ``concurrency_key`` run one by one in the order enqueued; see docs/how-to/order.md."""
     rate: float | str | None
     """How many of its jobs start per second, or as text in a unit such as "100/m"."""
     key_rate: float | str | None
@@ -207,6 +209,7 @@ class NewJob(JobOptions):
     tick: datetime | None = None
     trace: str | None = None
     public_id: UUID | None = None
+    ordered: str | None = None
 
     def __post_init__(self) -> None:
         """Check nothing: the options were checked where they were given."""
@@ -214,7 +217,7 @@ class NewJob(JobOptions):
     @property
     def is_plain(self) -> bool:
         """Whether its row is just added, without a look at what is there already."""
-        return self.job_key is None and self.unique_for is None
+        return self.job_key is None and self.unique_for is None and self.ordered is None
 
     @property
     def is_due(self) -> bool:
@@ -295,8 +298,15 @@ class DeclaredLimits:
     rate: float | None = None
     key_rate: float | None = None
     burst: int | None = None
+    ordered: bool | Literal["skip_failed"] = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.ordered, bool) and self.ordered != "skip_failed":
+            raise OptionInvalid(f"ordered must be True, False or 'skip_failed', not {shown(self.ordered)}")
+        if self.ordered and self.concurrency_key is None:
+            raise OptionInvalid("ordered is about the jobs with the same concurrency_key: pass that too")
+        if self.ordered and self.key_concurrency is not None:
+            raise OptionInvalid("ordered jobs of a key run one by one: leave key_concurrency out")
         for name in ("max_concurrency", "key_concurrency", "burst"):
             if (value := getattr(self, name)) is not None:
                 check_number(name, value, 1, 2**31 - 1)
@@ -311,8 +321,11 @@ class DeclaredLimits:
 
     @property
     def per_key(self) -> int | None:
-        """How many jobs with the same key may run at once: 1 by default; None without keys, or with a rate alone."""
-        if self.concurrency_key is None or (self.key_concurrency is None and self.key_rate is not None):
+        """How many jobs with the same key may run at once: 1 by default; None without keys, or with a rate alone.
+
+        None if ordered, too: then only one of them is due at a time, and claims have nothing to count.
+        """
+        if self.concurrency_key is None or self.ordered or (self.key_concurrency is None and self.key_rate is not None):
             return None
         return self.key_concurrency or 1
 

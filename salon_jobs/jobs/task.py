@@ -93,6 +93,11 @@ class BoundTask(Generic[P]):
         of ``calls`` is another task's.
         """
         pattern = self.task.new_job(None, self.options.of_many())
+        if pattern.ordered and (pattern.job_key or "job_key" in self.task.key_templates):
+            raise OptionInvalid(
+                "enqueue_many adds jobs with a job_key in the order of their keys, and these are ordered: enqueue them "
+                "one by one"
+            )
         after = None if then is None else follow_up(then)
         return enqueue.add_many(pattern, self.contents(calls), then=after)
 
@@ -167,6 +172,7 @@ class Task(BoundTask[P], Generic[P, R_co]):
         self.on_end = None
         self.timeouts = timeouts if timeouts.any else None
         self.limits = limits
+        self.ordered = "strict" if limits.ordered is True else limits.ordered or None
         self.at_most_once = at_most_once
         self.chunk = chunk
         self.payload: PayloadType
@@ -222,10 +228,12 @@ class Task(BoundTask[P], Generic[P, R_co]):
         if options.keep_result == self.options.keep_result:
             values["keep_result"] = None
         if arguments is None:
-            return NewJob(task=self.name, store_id=None, payload="{}", **values)
+            return NewJob(task=self.name, store_id=None, payload="{}", ordered=self.ordered, **values)
         if self.key_templates:
             values |= self.keys_for(arguments.store_id, arguments, options)
-        return NewJob(task=self.name, store_id=arguments.store_id, payload=arguments.json, **values)
+        return NewJob(
+            task=self.name, store_id=arguments.store_id, payload=arguments.json, ordered=self.ordered, **values
+        )
 
     def job_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], /) -> NewJob:
         """Return the job that enqueueing these arguments adds, with the declared options. Raises PayloadInvalid."""

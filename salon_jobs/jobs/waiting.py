@@ -76,7 +76,7 @@ def served_in_words(queues: Sequence[str] | None) -> str:
 def due_in(job: Any, now: datetime) -> str:
     """Return in words when a queued job becomes due, or "" if it is due."""
     if job.is_held:
-        return "comes after other jobs of its flow"
+        return f"comes after other jobs {'with its concurrency key' if job.ordered else 'of its flow'}"
     ahead_s = (job.run_at - now).total_seconds()
     return f"{'retry' if job.attempts else 'due'} in {duration(ahead_s)}" if ahead_s > 0 else ""
 

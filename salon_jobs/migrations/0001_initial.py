@@ -171,6 +171,14 @@ class Migration(JobTablesMigration):
                 ("follows", models.JSONField(help_text="The jobs whose end enqueued it", null=True)),
                 ("flow_id", models.BigIntegerField(help_text="The flow that it is a member of", null=True)),
                 (
+                    "ordered",
+                    models.CharField(
+                        help_text="strict: jobs with its key run in order; skip_failed: a failed one lets go",
+                        max_length=11,
+                        null=True,
+                    ),
+                ),
+                (
                     "log",
                     models.TextField(
                         help_text="The last lines that a run logged which did not fail, with KEEP_LOG", null=True
@@ -543,6 +551,43 @@ class Migration(JobTablesMigration):
                 "constraints": [
                     models.UniqueConstraint(fields=("job_id", "after_id"), name="salon_jobs_flow_edge_once")
                 ],
+            },
+        ),
+        migrations.CreateModel(
+            name="OrderedKey",
+            fields=[
+                (
+                    "id",
+                    models.UUIDField(
+                        help_text="Digest of task, store and concurrency key", primary_key=True, serialize=False
+                    ),
+                ),
+                ("store_id", StoreIdField(null=True)),
+                (
+                    "job_id",
+                    models.BigIntegerField(
+                        help_text="The job whose turn it is; 0 while the next one is locked by somebody else"
+                    ),
+                ),
+            ],
+            options={
+                "db_table": "salon_jobs_ordered_key",
+                "indexes": [
+                    models.Index(condition=models.Q(("job_id", 0)), fields=["id"], name="salon_jobs_ordered_key_vacant")
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="OrderedJob",
+            fields=[
+                ("job_id", models.BigIntegerField(primary_key=True, serialize=False)),
+                ("key_id", models.UUIDField()),
+                ("store_id", StoreIdField(null=True)),
+                ("run_at", models.DateTimeField(help_text="When it was to run at the earliest")),
+            ],
+            options={
+                "db_table": "salon_jobs_ordered_job",
+                "indexes": [models.Index(fields=["key_id", "job_id"], name="salon_jobs_ordered_job_next")],
             },
         ),
         migrations.CreateModel(

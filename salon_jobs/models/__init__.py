@@ -5,6 +5,7 @@ from __future__ import annotations
 from salon_jobs.models.flow import FlowEdge, FlowMember, FlowRecord
 from salon_jobs.models.job import FanOutRecord, FollowUp, Job, JobError, JobProgress, JobResult, JobStep, SupersededRun
 from salon_jobs.models.message import BlockedAggregate, DestinationState, InboxMessage, Message, RelayPartition, Replay
+from salon_jobs.models.ordered import OrderedJob, OrderedKey
 from salon_jobs.models.process import CronEntryState, CronTick, Dashboard, Limit, Process, QueueMinute, TaskMinute
 from salon_jobs.models.schedule import Schedule, ScheduleTick
 
@@ -27,6 +28,8 @@ __all__ = [
     "JobStep",
     "Limit",
     "Message",
+    "OrderedJob",
+    "OrderedKey",
     "Process",
     "QueueMinute",
     "RelayPartition",

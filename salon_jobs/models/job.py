@@ -168,6 +168,9 @@ class Job(models.Model):
     flow_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
         null=True, help_text="The flow that it is a member of"
     )
+    ordered: models.CharField[str | None, str | None] = models.CharField(  # noqa: DJ001 - NULL: in no order
+        max_length=11, null=True, help_text="strict: jobs with its key run in order; skip_failed: a failed one lets go"
+    )
     log: models.TextField[str | None, str | None] = models.TextField(  # noqa: DJ001 - NULL takes no space
         null=True, help_text="The last lines that a run logged which did not fail, with KEEP_LOG"
     )
@@ -287,8 +290,9 @@ class Job(models.Model):
 
     @property
     def is_held(self) -> bool:
-        """Whether it waits for other jobs of its flow."""
-        return self.flow_id is not None and self.state == JobState.QUEUED and self.run_at >= LATEST
+        """Whether it waits for other jobs, of its flow or with its key."""
+        is_of_others = self.flow_id is not None or self.ordered is not None
+        return is_of_others and self.state == JobState.QUEUED and self.run_at >= LATEST
 
     @property
     def timeliness(self) -> str:

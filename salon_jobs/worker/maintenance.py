@@ -250,6 +250,7 @@ class Maintenance(Loop):
             statements.execute("forget_superseded", using=self.using)
             statements.rows("enqueue_follow_ups", using=self.using)
             statements.rows("move_flow_members", using=self.using)
+            statements.rows("start_ordered", using=self.using)
             record_depths(using=self.using)
             self._inspect_at = now + _INSPECT_EVERY_S
         ended_runs.flush_when_due(using=self.using)

@@ -118,8 +118,8 @@ def test_unique_indexes_of_stores_rows_are_led_by_the_store(database: None) -> N
     )
     others = {name for name, table, columns in indexes if columns[0] != of_stores[table] and columns != ["id"]}
     # Jobs' keys are unique by task, store and key. Message ids and public ids are random, and the web writes no blocked
-    # aggregates, no results, no steps, and ticks of its own schedules alone. Flows get their rows from functions, by
-    # the ids of jobs.
+    # aggregates, no results, no steps, and ticks of its own schedules alone. Flows and ordered jobs get their rows from
+    # functions, by the ids of jobs.
     assert others == {
         "salon_jobs_flow_member_pkey",
         "salon_jobs_flow_edge_once",
@@ -128,6 +128,7 @@ def test_unique_indexes_of_stores_rows_are_led_by_the_store(database: None) -> N
         "salon_jobs_job_result_pkey",
         "salon_jobs_job_result_public_id_key",
         "salon_jobs_job_step_once",
+        "salon_jobs_ordered_job_pkey",
         "salon_jobs_job_waiting_key",
         "salon_jobs_message_once",
         "salon_jobs_blocked_aggregate_one",

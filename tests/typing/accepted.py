@@ -132,6 +132,8 @@ from salon_jobs.models import (
     JobStep,
     Limit,
     Message,
+    OrderedJob,
+    OrderedKey,
     Process,
     QueueMinute,
     RelayPartition,
@@ -202,6 +204,16 @@ def of_store(store_id: UUID, day: date, note: str | None = None) -> None:
 
 @store_task(name="typing-limits", max_concurrency=8, concurrency_key="{store_id}", key_concurrency=2)
 def limited(store_id: UUID) -> None:
+    """Do nothing."""
+
+
+@store_task(name="typing-ordered", concurrency_key="{store_id}", ordered=True)
+def ordered(store_id: UUID) -> None:
+    """Do nothing."""
+
+
+@task(name="typing-ordered-skip", concurrency_key="all", ordered="skip_failed")
+def ordered_skip() -> None:
     """Do nothing."""
 
 
@@ -522,6 +534,8 @@ def read(store_model: type[Model]) -> None:
     assert_type(FlowRecord.objects.get().key, str | None)
     assert_type(FlowMember.objects.get().outcome, str | None)
     assert_type(FlowEdge.objects.get().after_id, int)
+    assert_type(OrderedKey.objects.get().job_id, int)
+    assert_type(OrderedJob.objects.get().run_at, datetime)
     assert_type(SupersededRun.objects.get().lease, int)
     assert_type(JobProgress.objects.get().total, int | None)
     assert_type(JobStep.objects.get().position, int | None)

@@ -127,6 +127,8 @@ from salon_jobs.models import (
     JobStep,
     Limit,
     Message,
+    OrderedJob,
+    OrderedKey,
     Process,
     QueueMinute,
     RelayPartition,
@@ -305,6 +307,11 @@ def with_wrong_limit() -> None:
     """Do nothing."""
 
 
+@task(name="typing-order", concurrency_key="a", ordered="always")  # E
+def with_wrong_order() -> None:
+    """Do nothing."""
+
+
 @task(name="typing-key", key_concurency=4)  # E
 def with_misspelt_limit() -> None:
     """Do nothing."""
@@ -427,6 +434,8 @@ FollowUp().remaining.upper()  # E
 FlowRecord().name + 1  # E
 FlowMember().task + 1  # E
 FlowEdge().after_id.upper()  # E
+OrderedKey().job_id.upper()  # E
+OrderedJob().run_at + 1  # E
 SupersededRun().lease.upper()  # E
 JobProgress().done.upper()  # E
 JobStep().name + 1  # E

@@ -11,6 +11,10 @@ level (priority) AS (
       FROM level WHERE level.priority IS NOT NULL
 ),
 
+-- name: ordered_key_of
+-- The key of ordered jobs, a digest of what they share.
+left(encode(sha256(convert_to(concat_ws(chr(31), __column__.task, coalesce(__column__.store_id::text, ''), __column__.concurrency_key), 'UTF8')), 'hex'), 32)::uuid
+
 -- name: paused
 -- What is paused, by kind.
 paused AS MATERIALIZED (

@@ -2,12 +2,17 @@
 -- Delete up to 1,000 of the oldest jobs that ended in one state more than %(age)s ago, with their errors and steps;
 -- returns how many jobs and errors. Locked rows (an operator's retry, another pruner) are left for the next round.
 -- The condition on the three states is the index's own: without it a prepared statement could not use that index.
--- now() rather than clock_timestamp(), which cannot be an index condition.
+-- now() rather than clock_timestamp(), which cannot be an index condition. A failed one that holds back others of its
+-- key stays: the order is for a person to give up.
 -- Locks: the jobs FOR UPDATE SKIP LOCKED, in the order in which they ended; their errors and steps. Role: worker, operator.
 WITH old AS MATERIALIZED (
-    SELECT id FROM salon_jobs_job
+    SELECT id FROM salon_jobs_job j
      WHERE state IN ('failed', 'cancelled', 'succeeded') AND state = %(state)s
        AND finished_at < now() - %(age)s::interval
+       AND (ordered IS NULL OR ordered <> 'strict' OR state <> 'failed' OR NOT EXISTS (
+           SELECT FROM salon_jobs_ordered_job w WHERE w.key_id =
+-- include: ordered_key_of j
+       ))
      ORDER BY finished_at
      LIMIT 1000
        FOR UPDATE SKIP LOCKED

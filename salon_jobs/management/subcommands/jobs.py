@@ -15,6 +15,7 @@ from salon_jobs.core.redaction import redacted
 from salon_jobs.core.units import duration, with_noun
 from salon_jobs.dashboard.labels import followed
 from salon_jobs.jobs.flows import neighbours
+from salon_jobs.jobs.ordered import place_in_order
 from salon_jobs.jobs.search import JobCriteria, NextAttempt, find_jobs, progress_of, retries_ahead
 from salon_jobs.jobs.waiting import due_in, waiting_reasons
 from salon_jobs.management.arguments import add_options
@@ -152,7 +153,7 @@ class ShowJob(Subcommand):
         errors = list(rows.values("attempt", "error_class", "code", "message", "traceback", "log", "occurred_at"))
         steps = list(JobStep.objects.using(using).filter(job_id=job.pk).order_by("committed_at", "pk"))
         then = FollowUp.objects.using(using).filter(pk=job.follow_up_id or 0).values("task", "remaining").first()
-        of_flow = neighbours(job, using=using)
+        of_flow, place = neighbours(job, using=using), place_in_order(job, using=using)
         payload = redacted(job.payload, conf.redact)
         ahead = retries_ahead(job, now)
         waits = waiting_reasons([job], using=using, now=now, store_name=_name).get(job.pk)
@@ -163,6 +164,7 @@ class ShowJob(Subcommand):
             "cron_entry": tick and tick.entry,
             "follow_up": then,
             "flow": of_flow and of_flow._asdict(),
+            "order": place and place._asdict(),
             "waiting": waits,
             "progress": progress,
         }
@@ -216,6 +218,7 @@ class ShowJob(Subcommand):
                 "enqueued by": job.follows and followed(job.follows),
                 "then": then and f"{then['task']}, after {with_noun(then['remaining'], 'more job')}",
                 "flow": of_flow and "; ".join(of_flow.lines()),
+                "order": place and "; ".join(place.lines()),
                 "rescues": job.rescues or None,
                 "next attempts": _retries(ahead, now) if job.attempts else None,
             },

@@ -1,0 +1,54 @@
+-- Define salon_jobs_start_ordered (version 1), which gives these keys of ordered jobs to the next one if the job whose
+-- turn it was has ended, or does not hold them any more, and deletes those without a job; returns how many it started.
+-- A job that somebody else has locked, such as a caller who cancels it in a long transaction, is not passed over: the
+-- key has no job (0) until that transaction looks at it, or maintenance does, which calls this for all such keys.
+-- This transaction's commit notifies workers, since the client does not know of the jobs.
+-- Locks: the keys, in the order of their ids; the next jobs, SKIP LOCKED. SECURITY DEFINER, since nobody else may write
+-- the tables.
+CREATE OR REPLACE FUNCTION __schema__.salon_jobs_start_ordered(keys uuid[]) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off
+AS $body$
+DECLARE
+    started integer;
+BEGIN
+    PERFORM FROM __schema__.salon_jobs_ordered_key k WHERE k.id = ANY ($1) ORDER BY k.id FOR UPDATE;
+    WITH vacant AS MATERIALIZED (
+        SELECT k.id, (SELECT w.job_id FROM __schema__.salon_jobs_ordered_job w
+                       WHERE w.key_id = k.id ORDER BY w.job_id LIMIT 1) AS next_id
+          FROM __schema__.salon_jobs_ordered_key k
+         WHERE k.id = ANY ($1)
+           AND NOT EXISTS (
+               SELECT FROM __schema__.salon_jobs_job j
+                WHERE j.id = k.job_id AND k.id =
+-- include: ordered_key_of j
+                  AND (j.state || '' IN ('queued', 'running') OR (j.state || '' = 'failed' AND j.ordered = 'strict')))
+    ), next AS MATERIALIZED (
+        SELECT v.id, w.job_id, w.run_at
+          FROM vacant v
+          JOIN __schema__.salon_jobs_ordered_job w ON w.job_id = v.next_id
+          JOIN __schema__.salon_jobs_job j ON j.id = w.job_id
+         WHERE j.state || '' = 'queued'
+         ORDER BY j.id
+           FOR UPDATE OF j SKIP LOCKED
+    ), moved AS (
+        UPDATE __schema__.salon_jobs_job j SET run_at = greatest(n.run_at, now()) FROM next n WHERE j.id = n.job_id
+        RETURNING j.id
+    ), gone AS (
+        DELETE FROM __schema__.salon_jobs_ordered_job w WHERE w.job_id = ANY (ARRAY(SELECT n.job_id FROM next n))
+    ), ended AS (
+        DELETE FROM __schema__.salon_jobs_ordered_key k
+         WHERE k.id = ANY (ARRAY(SELECT v.id FROM vacant v WHERE v.next_id IS NULL))
+    ), given AS (
+        UPDATE __schema__.salon_jobs_ordered_key k
+           SET job_id = coalesce((SELECT n.job_id FROM next n WHERE n.id = k.id), 0)
+         WHERE k.id = ANY (ARRAY(SELECT v.id FROM vacant v WHERE v.next_id IS NOT NULL))
+    )
+    SELECT count(*) INTO started FROM moved;
+    IF started > 0 THEN
+        PERFORM pg_notify('salon_jobs_job', '');
+    END IF;
+    RETURN started;
+END
+$body$;
+GRANT EXECUTE ON FUNCTION __schema__.salon_jobs_start_ordered TO __worker__;

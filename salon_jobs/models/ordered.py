@@ -1,0 +1,49 @@
+"""Models of the keys of ordered jobs, and of the jobs that wait for their turn under one."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import ClassVar
+from uuid import UUID
+
+from django.db import models
+
+from salon_jobs.core.records import StoreId
+from salon_jobs.models.fields import InstantField, StoreIdField
+
+
+class OrderedKey(models.Model):
+    """One key of ordered jobs that have not ended, and the job whose turn it is. Written only by functions."""
+
+    id: models.UUIDField[UUID, UUID] = models.UUIDField(
+        primary_key=True, help_text="Digest of task, store and concurrency key"
+    )
+    store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
+    job_id: models.BigIntegerField[int, int] = models.BigIntegerField(
+        help_text="The job whose turn it is; 0 while the next one is locked by somebody else"
+    )
+
+    class Meta:
+        db_table = "salon_jobs_ordered_key"
+        indexes: ClassVar = [
+            models.Index(fields=["id"], condition=models.Q(job_id=0), name="salon_jobs_ordered_key_vacant")
+        ]
+
+    def __str__(self) -> str:
+        return f"the turn of #{self.job_id}"
+
+
+class OrderedJob(models.Model):
+    """One ordered job that waits for its turn: that of the lowest ID is next. Written only by functions."""
+
+    job_id: models.BigIntegerField[int, int] = models.BigIntegerField(primary_key=True)
+    key_id: models.UUIDField[UUID, UUID] = models.UUIDField()
+    store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
+    run_at: models.DateTimeField[datetime, datetime] = InstantField(help_text="When it was to run at the earliest")
+
+    class Meta:
+        db_table = "salon_jobs_ordered_job"
+        indexes: ClassVar = [models.Index(fields=["key_id", "job_id"], name="salon_jobs_ordered_job_next")]
+
+    def __str__(self) -> str:
+        return f"#{self.job_id}"

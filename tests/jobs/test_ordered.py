@@ -1,0 +1,427 @@
+"""Shows that ordered jobs of a key run one by one in the order enqueued, whatever becomes of them and their callers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import DataError, OperationalError, connection, transaction
+from django.test import TestCase
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from salon_jobs import Discard, Snooze, enqueue_job, flow, tenant_context
+from salon_jobs.core.errors import FlowInvalid, OptionInvalid
+from salon_jobs.erasure import erase_store
+from salon_jobs.jobs import control
+from salon_jobs.jobs.ordered import place_in_order
+from salon_jobs.models import Job, OrderedJob, OrderedKey
+from salon_jobs.testing import drain_jobs
+from salon_jobs.worker.maintenance import Maintenance
+from tests import tasks
+from tests.support import (
+    be_silent,
+    change,
+    claim,
+    elsewhere,
+    finish,
+    finish_many,
+    job_row,
+    rescuer,
+    row_of,
+    run,
+    run_due,
+    seen,
+    wait_until_waiting,
+)
+from tests.tasks import Hooks
+
+LATER = datetime(2100, 1, 1, tzinfo=UTC)
+
+
+def due() -> list[int]:
+    return [
+        row[0] for row in seen("SELECT id FROM salon_jobs_job WHERE state = 'queued' AND run_at <= now() ORDER BY id")
+    ]
+
+
+def add(customer: str = "a", number: int = 0, **options: Any) -> int:
+    return tasks.ordered.using(**options).enqueue(customer, number).id
+
+
+def fail(**_: object) -> None:
+    raise OSError
+
+
+def discard(**_: object) -> None:
+    raise Discard("no")
+
+
+def snooze(**_: object) -> None:
+    raise Snooze(timedelta(hours=1))
+
+
+def is_clean() -> bool:
+    return not OrderedKey.objects.exists() and not OrderedJob.objects.exists()
+
+
+def test_jobs_of_a_key_run_one_by_one_and_those_of_others_beside_them(process_id: int) -> None:
+    jobs = [add(customer, number) for number in range(3) for customer in ("a", "b")]
+    for turn in range(0, 6, 2):
+        assert due() == jobs[turn : turn + 2]
+        run_due(process_id)
+    assert is_clean()
+
+
+class Model:
+    """What jobs of one key must do, told one thing at a time."""
+
+    def __init__(self) -> None:
+        self.turn: int | None = None
+        self.waiting: set[int] = set()
+        self.states: dict[int, str] = {}
+
+    def add(self, job_id: int) -> None:
+        self.states[job_id] = "queued"
+        if self.turn is None:
+            self.turn = job_id
+        elif self.turn != job_id:
+            self.waiting.add(job_id)
+
+    def end(self, job_id: int, state: str) -> None:
+        self.states[job_id] = state
+        self.waiting.discard(job_id)
+        if self.turn == job_id and state != "held back":
+            self.turn = min(self.waiting, default=None)
+            self.waiting.discard(self.turn or 0)
+
+    @property
+    def due(self) -> set[int]:
+        return {self.turn} if self.turn and self.states[self.turn] == "queued" else set()
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["add", "add", "succeed", "fail", "discard", "snooze", "cancel", "retry", "delete"]),
+        st.integers(0, 30),
+    ),
+    min_size=5,
+    max_size=20,
+)
+HOW: dict[str, Callable[..., None]] = {"succeed": lambda **_: None, "fail": fail, "discard": discard, "snooze": snooze}
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=10)
+@given(skips=st.booleans(), steps=STEPS)
+def test_any_order_is_what_the_model_says(process_id: int, hooks: Hooks, skips: bool, steps: Any) -> None:
+    change("DELETE FROM salon_jobs_job")
+    assert is_clean()
+    model, enqueued = Model(), tasks.ordered_skip if skips else tasks.ordered
+    for verb, number in steps:
+        ended = [job_id for job_id, state in model.states.items() if state not in ("queued", "gone")]
+        live = [job_id for job_id, state in model.states.items() if state in ("queued", "held back")]
+        if verb == "add":
+            with transaction.atomic():
+                for _ in range(1 + number % 3):
+                    model.add(enqueued.enqueue().id)
+        elif verb == "cancel" and live:
+            control.cancel_jobs(chosen := live[number % len(live)])
+            model.end(chosen, "cancelled")
+        elif verb == "retry" and ended:
+            control.retry_jobs(chosen := ended[number % len(ended)])
+            model.add(chosen)
+        elif verb == "delete" and (known := live + ended):
+            change("DELETE FROM salon_jobs_job WHERE id = %s", chosen := known[number % len(known)])
+            model.end(chosen, "gone")
+        elif verb in HOW and (jobs := claim(process_id)):
+            hooks.system = HOW[verb]
+            run(jobs[0], process_id)
+            change("UPDATE salon_jobs_job SET run_at = now() WHERE state = 'queued' AND run_at < '9999-01-01'")
+            failed = "failed" if skips else "held back"
+            if verb != "snooze":
+                model.end(jobs[0].id, {"succeed": "gone", "fail": failed, "discard": "cancelled"}[verb])
+        assert set(due()) == model.due, (verb, steps)
+        assert set(OrderedJob.objects.values_list("pk", flat=True)) == model.waiting
+        assert list(OrderedKey.objects.values_list("job_id", flat=True)) == ([model.turn] if model.turn else [])
+
+
+def test_a_failed_job_holds_its_key_until_it_succeeds_is_cancelled_or_deleted(process_id: int, hooks: Hooks) -> None:
+    for end in ("retried", "cancelled", "deleted"):
+        first, second = add(), add()
+        hooks.system = fail
+        run_due(process_id)
+        assert due() == []
+        hooks.reset()
+        match end:
+            case "retried":
+                control.retry_jobs(first)
+                assert due() == [first], "graphile-worker #621: the one after it does not overtake it"
+                run_due(process_id)
+            case "cancelled":
+                control.cancel_jobs(first)
+            case _:
+                change("DELETE FROM salon_jobs_job WHERE id = %s", first)
+        assert due() == [second]
+        run_due(process_id)
+        assert is_clean()
+
+
+def test_a_later_due_time_a_snooze_and_a_rescue_hold_the_key(process_id: int, hooks: Hooks) -> None:
+    first, second = add(run_at=LATER), add()
+    assert due() == []
+    change("UPDATE salon_jobs_job SET run_at = now() WHERE id = %s", first)
+    hooks.system = snooze
+    run_due(process_id)
+    assert (due(), row_of(first)["state"]) == ([], "queued")
+    change("UPDATE salon_jobs_job SET run_at = now() WHERE id = %s", first)
+    assert [job.id for job in claim(process_id)] == [first]
+    be_silent(process_id)
+    rescuer().run_once()
+    assert due() == [first]
+    hooks.reset()
+    control.cancel_jobs(first)
+    assert due() == [second]
+
+
+def test_a_job_that_waits_keeps_when_it_was_to_run(process_id: int) -> None:
+    first, second = add(), add(run_at=LATER)
+    run_due(process_id)
+    assert (job_row(first), row_of(second)["run_at"]) == (None, LATER)
+    assert [job_id for (job_id,) in seen("SELECT job_id FROM salon_jobs_ordered_key")] == [second]
+
+
+def test_two_transactions_of_one_key_do_not_wait_for_each_other(process_id: int) -> None:
+    """Neither does the end of a job wait for a caller who has enqueued under its key and goes on working."""
+    with ThreadPoolExecutor(1) as pool:
+        first = add()
+        [job] = claim(process_id)
+        with transaction.atomic():
+            slow = add()
+            quick = elsewhere(pool, add).result(timeout=10)
+            assert elsewhere(pool, partial(finish_many, [job], process_id)).result(timeout=10)
+            assert due() == [quick]
+        assert (first < slow < quick, due()) == (True, [quick])
+        last = add()
+        run_due(process_id)
+        assert due() == [slow], "of those that wait, the first that was enqueued"
+        run_due(process_id)
+        assert due() == [last]
+
+
+def test_enqueuers_and_an_end_that_commit_at_once_start_exactly_one(process_id: int) -> None:
+    for _ in range(5):
+        add()
+        [job] = claim(process_id)
+        with ThreadPoolExecutor(3) as pool:
+            adds = [elsewhere(pool, add)]
+            end = elsewhere(pool, partial(finish_many, [job], process_id))
+            adds.append(elsewhere(pool, add))
+        added = {each.result() for each in adds}
+        assert end.result()
+        assert len(due()) == 1
+        run_due(process_id)
+        assert set(due()) < added
+        run_due(process_id)
+        assert is_clean()
+
+
+def test_an_end_waits_for_the_commit_of_an_enqueuer_and_sees_its_job(process_id: int) -> None:
+    add()
+    [job] = claim(process_id)
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            second = add()
+            connection.cursor().execute("SET CONSTRAINTS ALL IMMEDIATE")
+            end = elsewhere(pool, partial(finish_many, [job], process_id))
+            wait_until_waiting()
+            assert not end.done()
+        assert end.result(timeout=10)
+    assert due() == [second]
+
+
+def test_keys_that_cross_in_two_transactions_do_not_deadlock(process_id: int) -> None:
+    def add_in(customers: str) -> None:
+        with transaction.atomic():
+            for customer in customers:
+                add(customer)
+
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(5):
+            work = [elsewhere(pool, partial(add_in, customers)) for customers in ("abcd", "dcba")]
+            assert [each.result(timeout=10) for each in work] == [None, None]
+    assert len(due()) == 4
+
+
+def test_an_end_with_an_older_snapshot_fails_instead_of_losing_the_start(process_id: int) -> None:
+    first = add()
+
+    def end_before_the_second_came() -> None:
+        with transaction.atomic(using="owner"):
+            change("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            change("DELETE FROM salon_jobs_job WHERE id = %s", first)
+            with ThreadPoolExecutor(1) as pool:
+                elsewhere(pool, add).result(timeout=10)
+
+    with pytest.raises(OperationalError, match="could not serialize"):
+        end_before_the_second_came()
+    assert due() == [first]
+
+
+def test_what_is_rolled_back_leaves_nothing(process_id: int) -> None:
+    with transaction.atomic():
+        kept = add()
+        with transaction.atomic():
+            gone = add()
+            transaction.set_rollback(True)
+    assert (due(), job_row(gone)) == ([kept], None)
+    with transaction.atomic():
+        control.cancel_jobs(kept)
+        add()
+        transaction.set_rollback(True)
+    assert (due(), OrderedJob.objects.count()) == ([kept], 0)
+
+
+def test_a_next_job_that_somebody_holds_is_not_passed_over(process_id: int) -> None:
+    """Its holder starts the next at the commit; should that be rolled back, maintenance does."""
+    for commits in (True, False):
+        first, second, third = add(), add(), add()
+        [job] = claim(process_id)
+        with ThreadPoolExecutor(1) as pool, transaction.atomic():
+            control.cancel_jobs(second)
+            assert elsewhere(pool, partial(finish_many, [job], process_id)).result(timeout=10)
+            assert (due(), OrderedKey.objects.get().job_id) == ([], 0)
+            place = place_in_order(Job.objects.get(pk=third), using="default")
+            assert place is not None
+            assert place.turn is None
+            transaction.set_rollback(not commits)
+        if not commits:
+            assert due() == []
+            Maintenance(using="default").poll()
+        assert first < due()[0] == (third if commits else second)
+        control.cancel_jobs([second, third])
+        assert is_clean()
+
+
+def test_a_job_that_is_replaced_keeps_its_place(process_id: int) -> None:
+    first, second, third = (tasks.ordered_key.enqueue("a", number).id for number in range(3))
+    for mode in ("replace", "preserve_run_at", "unsafe_dedupe"):
+        assert tasks.ordered_key.using(job_key_mode=mode).enqueue("a", 1).id == second
+        assert due() == [first]
+    tasks.ordered_key.using(run_at=LATER).enqueue("a", 1)
+    run_due(process_id)
+    assert (due(), row_of(second)["run_at"]) == ([], LATER)
+    tasks.ordered_key.enqueue("a", 1)
+    assert due() == [second]
+    run_due(process_id)
+    assert due() == [third]
+
+
+def test_a_job_that_is_replaced_under_another_key_goes_there(process_id: int) -> None:
+    first, second, third = (tasks.ordered_key.enqueue("a", number).id for number in range(3))
+    assert tasks.ordered_key.using(job_key_mode="preserve_run_at").enqueue("b", 1).id == second
+    assert due() == [first, second], "it waits no longer, and begins at once"
+    tasks.ordered_key.enqueue("c", 0)
+    assert due() == [first, second, third], "the key that it has left goes to the next"
+    assert OrderedJob.objects.count() == 0
+
+
+def test_a_newer_job_waits_for_the_run_that_it_supersedes(process_id: int, hooks: Hooks) -> None:
+    tasks.ordered_key.enqueue("a", 1)
+    [job] = claim(process_id)
+    newer = tasks.ordered_key.enqueue("a", 1).id
+    assert due() == []
+    hooks.system = fail
+    change("UPDATE salon_jobs_job SET max_attempts = 5 WHERE id = %s", job.id)
+    run(job, process_id)
+    assert (row_of(job.id)["reason"], due()) == ("superseded", [newer])
+
+
+def test_a_job_that_skips_failed_ones_waits_in_its_place_when_it_is_retried(process_id: int, hooks: Hooks) -> None:
+    first, second, third = (tasks.ordered_skip.enqueue().id for _ in range(3))
+    hooks.system = fail
+    run_due(process_id)
+    assert due() == [second]
+    control.retry_jobs(first)
+    assert due() == [second]
+    hooks.reset()
+    run_due(process_id)
+    assert due() == [first]
+    run_due(process_id)
+    assert due() == [third]
+
+
+def test_many_are_ordered_as_they_were_given(process_id: int) -> None:
+    calls = [tasks.ordered.call(str(number % 3), number) for number in range(900)]
+    ids = [handle.id for handle in tasks.ordered.enqueue_many(calls)]
+    assert due() == ids[:3]
+    finish_many(claim(process_id), process_id)
+    assert due() == ids[3:6]
+    control.cancel_jobs(ids)
+    assert is_clean()
+    with pytest.raises(OptionInvalid, match="one by one"):
+        tasks.ordered_key.enqueue_many([tasks.ordered_key.call("a", 1)])
+
+
+def test_follow_ups_names_and_tests_keep_the_order(process_id: int) -> None:
+    first = add("day")
+    tasks.ordered.enqueue_many([tasks.ordered.call("b")], then=tasks.ordered.call("day", 2))
+    enqueue_job("test-ordered", {"customer": "day", "number": 3})
+    [_, other] = claim(process_id)
+    finish(other, process_id)
+    assert [place for (place,) in seen("SELECT count(*) FROM salon_jobs_ordered_job")] == [2]
+    assert (job_row(first) is not None, due()) == (True, [])
+
+
+def test_jobs_from_sql_are_ordered_if_they_say_so(process_id: int) -> None:
+    add_job = "SELECT job_id FROM salon_jobs_add_job('test-ordered', ordered => %s, concurrency_key => %s)"
+    with connection.cursor() as cursor:
+        cursor.execute(add_job, ["strict", "a"])
+        cursor.execute(add_job, ["strict", "a"])
+        with pytest.raises(DataError, match="ordered is strict or skip_failed"):
+            cursor.execute(add_job, ["strict", None])
+        with pytest.raises(DataError, match="ordered is strict or skip_failed"):
+            cursor.execute(add_job, ["always", "a"])
+    assert len(due()) == 1
+
+
+def test_members_of_a_flow_may_be_ordered_if_they_come_after_none(process_id: int) -> None:
+    with flow("order") as order:
+        first = order.add(tasks.ordered.call("a"))
+        second = order.add(tasks.ordered.call("a"))
+        last = order.add(tasks.in_flow.call(), after=[first, second])
+        with pytest.raises(FlowInvalid, match="'test-ordered' is ordered, so after="):
+            order.add(tasks.ordered.call("a"), after=first)
+    for member in (first, second, last):
+        assert due() == [member.id]
+        run_due(process_id)
+    assert is_clean()
+
+
+def test_each_store_has_an_order_of_its_own_and_sees_no_other(process_id: int, stores: list[UUID]) -> None:
+    ids: dict[UUID, list[int]] = {}
+    for store_id in stores[:2]:
+        with tenant_context(store_id):
+            ids[store_id] = [tasks.ordered_in_store.enqueue(store_id, "a", number).id for number in range(2)]
+    one, other = stores[:2]
+    assert due() == [ids[one][0], ids[other][0]]
+    erase_store(one, (), progress=lambda *_: None, using="operator")
+    assert due() == [ids[other][0]]
+    run_due(process_id)
+    assert due() == [ids[other][1]]
+
+
+class DrainedTest(TestCase):
+    """A test in a transaction that is rolled back."""
+
+    def test_drained_jobs_run_in_their_order(self) -> None:
+        tasks.ordered.using(priority=1).enqueue("a", 1)
+        tasks.ordered.enqueue_many([tasks.ordered.call("a", number) for number in (2, 3)])
+        assert OrderedKey.objects.count() == 0
+        ran = drain_jobs()
+        assert [job.id for job in ran] == sorted(job.id for job in ran)
+        assert (len(ran), is_clean()) == (3, True)
