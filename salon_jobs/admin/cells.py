@@ -79,6 +79,8 @@ def badge(shown: str, kind: str) -> SafeString:
 
 # More than this is folded: a payload of megabytes makes a page of hundreds of screens.
 _LINES, _CHARACTERS = 40, 4000
+# JSON up to this length is laid out, so that its parts can be folded.
+_LAID_OUT = 100_000
 
 
 def text(value: str) -> SafeString:
@@ -92,5 +94,41 @@ def text(value: str) -> SafeString:
 
 
 def as_json(value: object) -> SafeString:
-    """Format a value as indented JSON, without the values of keys that ``REDACT`` names."""
-    return text(storable(json.dumps(redacted(value, conf.redact), indent=2, ensure_ascii=False)))
+    """Format a value as JSON whose objects and lists can be folded, without the values of keys that ``REDACT`` names.
+
+    Those inside a long value are folded at first, as is one with many parts, or one that is too long to lay out.
+    """
+    shown: Any = redacted(value, conf.redact)
+    whole = storable(json.dumps(shown, indent=2, ensure_ascii=False))
+    if len(whole) > _LAID_OUT or not isinstance(shown, dict | list) or not shown:
+        return text(whole)
+    is_short = whole.count("\n") < _LINES and len(whole) <= _CHARACTERS
+    return format_html('<div class="salon-jobs-text salon-jobs-json-tree">{}</div>', _tree(shown, "", "", is_short, 0))
+
+
+def _tree(value: Any, key: str, comma: str, is_short: bool, depth: int) -> SafeString:
+    if not isinstance(value, dict | list) or not value:
+        return format_html("<div>{}{}{}</div>", key, _written(value), comma)
+    begin, end = "{}" if isinstance(value, dict) else "[]"
+    values: list[Any] = [*value.values()] if isinstance(value, dict) else [*value]
+    keys: list[Any] = [*value] if begin == "{" else []
+    names = [f"{_written(each)}: " for each in keys] or [""] * len(values)
+    commas = [","] * (len(values) - 1) + [""]
+    inner = format_html_join(
+        "", "{}", ((_tree(*each, is_short, depth + 1),) for each in zip(values, names, commas, strict=True))
+    )
+    return format_html(
+        '<details{}><summary data-size=" … {} {}">{}{}</summary><div>{}</div>{}{}</details>',
+        SafeString(" open" if is_short or (not depth and len(values) <= _LINES) else ""),
+        f"{len(values):,}",
+        end,
+        key,
+        begin,
+        inner,
+        end,
+        comma,
+    )
+
+
+def _written(value: Any) -> str:
+    return storable(json.dumps(value, ensure_ascii=False))

@@ -15,13 +15,13 @@ from django.http import HttpRequest, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from django.utils import timezone
-from django.utils.html import format_html, format_html_join
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 
 from salon_jobs.admin.actions import ActionAdmin
 from salon_jobs.admin.base import MOST, as_reader, explained, id_or_other, may, reader, sees_all_stores
-from salon_jobs.admin.cells import badge, below, json_of, lines_of, stacked, text, time_of
+from salon_jobs.admin.cells import as_json, badge, below, json_of, lines_of, stacked, text, time_of
 from salon_jobs.admin.filters import (
     EndedFilter,
     EnqueuedFilter,
@@ -50,7 +50,7 @@ from salon_jobs.jobs.search import (
     with_key,
 )
 from salon_jobs.jobs.waiting import due_in, waiting_reasons
-from salon_jobs.models import CronTick, FanOutRecord, FollowUp, Job, JobError, JobResult, JobStep
+from salon_jobs.models import CronTick, FanOutRecord, FollowUp, Job, JobError, JobResult, JobStep, Process
 from salon_jobs.schedules.scheduler import tick_of
 from salon_jobs.tenancy.names import store_name
 
@@ -59,34 +59,60 @@ _SUMMARY = 200
 _TRACE_ID = re.compile(r"\b[0-9a-f]{32}\b")
 
 
-def format_errors(job: Job) -> SafeString | str:
-    """Format the newest fifty errors with their tracebacks, the newest one open.
+def format_attempts(job: Any) -> SafeString | str:
+    """Format the current or last run and the newest fifty errors, the newest open: when, how long, where, traceback.
 
-    Those of a running attempt, which has ended since the job was read, are left out: the state would contradict them.
+    Errors of a running attempt, which has ended since the job was read, are left out: the state would contradict them.
     """
-    rows = JobError.objects.using(job._state.db).filter(job_id=job.pk).order_by("-id")
-    rows = (rows.filter(attempt__lte=job.attempts) if job.state == str(JobState.RUNNING) else rows)[:_SHOWN]
-    blocks = [
-        (
-            SafeString("" if number else " open"),
-            error.attempt,
-            instant(error.occurred_at),
-            error_name(error.error_class),
-            f" ({error.code})" if error.code else "",
-            (summary := Truncator(error.message).chars(_SUMMARY)),
-            "" if summary == error.message else error.message,
-            error.traceback or "no traceback: the process died",
-            format_html("<p>It logged:</p>{}", text(error.log)) if error.log else "",
+    using, may_see_all = job._state.db, getattr(job, "knows_all", False)
+    rows = JobError.objects.using(using).filter(job_id=job.pk).order_by("-id")
+    errors = list((rows.filter(attempt__lte=job.attempts) if job.state == str(JobState.RUNNING) else rows)[:_SHOWN])
+    ids = [each.worker_id for each in errors if may_see_all and each.worker_id is not None]
+    names = {each.pk: str(each) for each in Process.objects.using(using).filter(pk__in=ids)}
+    blocks: list[SafeString] = []
+    if job.state in (JobState.RUNNING, JobState.SUCCEEDED):
+        is_running = job.state == str(JobState.RUNNING)
+        facts = [
+            f"{'claimed' if is_running else 'began'} {instant(job.started_at)}",
+            f"{_between(job.run_at, job.started_at)} after it was due",
+            "" if is_running else f"ran {_between(job.started_at, job.finished_at)}",
+        ]
+        shown = (job.attempts + is_running, job.state, _BADGES[job.state], " · ".join(filter(None, facts)))
+        template = '<p>Attempt {0} <span class="salon-jobs-badge {2}">{1}</span><small>{3}</small></p>'
+        blocks.append(format_html(template, *shown))
+    for number, error in enumerate(errors):
+        before = errors[number + 1] if number + 1 < len(errors) else None
+        began, ended = error.started_at, error.occurred_at
+        facts = [f"ended {instant(ended)}"]
+        if began is not None:
+            facts = [f"began {instant(began)}", "", f"ran {_between(began, ended)}"]
+            if before is not None:
+                facts[1] = f"{_between(before.occurred_at, began)} after attempt {before.attempt} ended"
+            elif error.attempt == 1:
+                facts[1] = f"{_between(job.created_at, began)} after it was enqueued"
+        if may_see_all and error.worker_id is not None:
+            facts.append(f"in {names.get(error.worker_id, f'process {error.worker_id}, which is gone')}")
+        summary = Truncator(error.message).chars(_SUMMARY)
+        blocks.append(
+            format_html(
+                '<details{} class="salon-jobs-error"><summary>Attempt {} · <strong>{}</strong>{}{}<small>{}</small>'
+                '</summary><p>{}</p><pre class="salon-jobs-text">{}</pre>{}</details>',
+                SafeString("" if number else " open"),
+                error.attempt,
+                error_name(error.error_class),
+                f" ({error.code})" if error.code else "",
+                f": {summary}" if summary else "",
+                " · ".join(filter(None, facts)),
+                "" if summary == error.message else error.message,
+                error.traceback or "no traceback: the process died",
+                format_html("<p>It logged:</p>{}", text(error.log)) if error.log else "",
+            )
         )
-        for number, error in enumerate(rows)
-    ]
-    if not blocks:
-        return "-"
-    template = (
-        '<details{} class="salon-jobs-error"><summary>Attempt {} · {} · <strong>{}</strong>{}: {}</summary>'
-        '<p>{}</p><pre class="salon-jobs-text">{}</pre>{}</details>'
-    )
-    return format_html("<div>{}</div>", format_html_join("", template, blocks))
+    return format_html('<div class="salon-jobs-attempts">{}</div>', SafeString("".join(blocks))) if blocks else "-"
+
+
+def _between(first: datetime, last: datetime) -> str:
+    return duration(max(0.0, (last - first).total_seconds()))
 
 
 def _ran(job: Any) -> bool:
@@ -145,7 +171,7 @@ class JobAdmin(ActionAdmin):
     fieldsets = (
         ("State", {"fields": ("status", "waiting", "how_far", "failure", "outcome", "attempt_count", "process")}),
         ("Task", {"fields": ("task_link", "queue_link", "store_link", "origin", "then", "flow", "order")}),
-        ("Payload and errors", {"fields": ("shown_payload", "steps", "errors", "logged", "retries_ahead")}),
+        ("Payload and attempts", {"fields": ("shown_payload", "steps", "errors", "logged", "retries_ahead")}),
         ("Times", {"fields": (*_TIMES, "asked_to_end", "expires", "of_tick")}),
         ("Details", {"fields": ("priority", "job_key", "concurrency_key", "trace_link"), "classes": ("collapse",)}),
     )
@@ -381,14 +407,14 @@ class JobAdmin(ActionAdmin):
     @admin.display(description="ran for")
     def took(self, job: Any) -> str:
         """Show how long the run took that ended the job."""
-        return duration(max(0.0, (job.finished_at - job.started_at).total_seconds())) if _ran(job) else "-"
+        return _between(job.started_at, job.finished_at) if _ran(job) else "-"
 
     @admin.display(description="waited in the worker")
     def waited(self, job: Any) -> str:
         """Show how long the worker that claimed the job waited for a free thread before that run."""
         if not _ran(job) or job.claimed_at is None:
             return "-"
-        return duration(max(0.0, (job.started_at - job.claimed_at).total_seconds()))
+        return _between(job.claimed_at, job.started_at)
 
     @admin.display(description="attempts")
     def attempt_count(self, job: Job) -> str:
@@ -417,19 +443,20 @@ class JobAdmin(ActionAdmin):
     def store_link(self, job: Job) -> SafeString | str:
         return "-" if job.store_id is None else self.link_to_list(Job, store_name(job.store_id), store=job.store_id)
 
-    @admin.display(description="errors")
+    @admin.display(description="attempts, newest first")
     def errors(self, job: Job) -> SafeString | str:
-        return format_errors(job)
+        return format_attempts(job)
 
     @admin.display(description="steps")
     def steps(self, job: Job) -> SafeString | str:
         """Show the last fifty steps that the job has committed, the latest first."""
         rows = JobStep.objects.using(job._state.db).filter(job_id=job.pk).order_by("-committed_at", "-id")[:_SHOWN]
-        times = (duration((step.committed_at - step.started_at).total_seconds()) for step in rows)
-        lines = [
-            f"{step} · attempt {step.attempt} · {instant(step.committed_at)} · took {took}"
-            for step, took in zip(rows, times, strict=True)
-        ]
+        lines: list[SafeString | str] = []
+        for step in rows:
+            took = _between(step.started_at, step.committed_at)
+            line = f"{step} · attempt {step.attempt} · {instant(step.committed_at)} · took {took}"
+            folded = "<details><summary>{}</summary>{}</details>"
+            lines.append(line if step.value is None else format_html(folded, line, as_json(step.value)))
         return lines_of(lines) if lines else "-"
 
     @admin.display(description="log")

@@ -354,7 +354,7 @@ def test_the_last_attempt_fails_the_job_and_admin_and_command_line_show_the_erro
     plain, as_json = StringIO(), StringIO()
     call_command("salon_jobs", "show", str(job_id), stdout=plain)
     call_command("salon_jobs", "show", str(job_id), "--json", stdout=as_json)
-    in_admin = job_page.format_errors(Job.objects.get(pk=job_id))
+    in_admin = job_page.format_attempts(Job.objects.get(pk=job_id))
     for text in (plain.getvalue(), as_json.getvalue(), in_admin):
         assert "JOB.TIMED_OUT" in text
         assert "timed out after" in text
