@@ -301,6 +301,19 @@ def test_the_newest_jobs_are_found_by_an_argument_and_by_parts_of_payloads_and_e
     assert found("account=12") == [jane], "only the newest are searched"
 
 
+def test_the_page_of_an_ordered_job_shows_whose_turn_it_is(client: Client) -> None:
+    first, second, third = (tasks.ordered.enqueue("ada", number).id for number in range(3))
+    page = client.get(f"{JOBS}{second}/change/").content.decode()
+    assert f'<a href="{JOBS}{first}/change/">it is the turn of #{first} test-ordered: queued</a>' in page
+    assert "1 job waiting after this one" in page
+    said = run("show", str(third))[0]
+    assert f"it is the turn of #{first} test-ordered: queued; 1 job waiting before this one" in said
+    assert "comes after other jobs with its concurrency key" in field_of(client, second, "Waiting because")
+    assert field_of(client, second, "Due") == ""
+    other = tasks.system.enqueue().id
+    assert field_of(client, other, "Order") == ""
+
+
 def test_the_page_of_a_job_shows_its_neighbours_in_the_flow(client: Client) -> None:
     with flow("order") as order:
         first = order.add(tasks.system.call())

@@ -45,6 +45,16 @@ def write(store_id: UUID, note: str = "") -> None:
     _write(store_id)
 
 
+@store_task(name="e2e-ordered", concurrency_key="{customer}", ordered=True)
+def ordered(store_id: UUID, customer: int, number: int, log: str) -> None:
+    """Say that it begins, add one row, and say that it ends."""
+    for word in ("begin", "end"):
+        with Path(log).open("a") as file:
+            file.write(f"{customer} {number} {word}\n")
+        if word == "begin":
+            _write(store_id)
+
+
 @store_task(name="e2e-emit-order")
 def emit_order(store_id: UUID, to: str) -> None:
     """Emit one message, with the arguments of ``write``, when this job's transaction commits."""

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from django.db import DataError, OperationalError, connection, transaction
+from django.db import DataError, OperationalError, ProgrammingError, connection, connections, transaction
 from django.test import TestCase
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -20,6 +20,7 @@ from salon_jobs.core.errors import FlowInvalid, OptionInvalid
 from salon_jobs.erasure import erase_store
 from salon_jobs.jobs import control
 from salon_jobs.jobs.ordered import place_in_order
+from salon_jobs.jobs.pruning import Pruner
 from salon_jobs.models import Job, OrderedJob, OrderedKey
 from salon_jobs.testing import drain_jobs
 from salon_jobs.worker.maintenance import Maintenance
@@ -413,6 +414,39 @@ def test_each_store_has_an_order_of_its_own_and_sees_no_other(process_id: int, s
     assert due() == [ids[other][0]]
     run_due(process_id)
     assert due() == [ids[other][1]]
+
+
+def test_a_web_process_orders_jobs_of_its_store_and_sees_no_others(stores: list[UUID]) -> None:
+    for store_id in stores[:2]:
+        with transaction.atomic(using="web"), connections["web"].cursor() as cursor:
+            cursor.execute("SELECT set_config('app.current_store_id', %s, true)", [str(store_id)])
+            for _ in range(2):
+                cursor.execute(
+                    "SELECT salon_jobs_add_job('test-ordered-store', store_id => %s, ordered => 'strict',"
+                    " concurrency_key => 'a')",
+                    [store_id],
+                )
+    assert len(due()) == 2
+    waiting = "SELECT store_id FROM salon_jobs_ordered_job UNION ALL SELECT store_id FROM salon_jobs_ordered_key"
+    assert len(seen(waiting)) == 4
+    with transaction.atomic(using="web"), connections["web"].cursor() as cursor:
+        cursor.execute("SELECT set_config('app.current_store_id', %s, true)", [str(stores[0])])
+        cursor.execute(waiting)
+        assert {store_id for (store_id,) in cursor.fetchall()} == {stores[0]}
+        with pytest.raises(ProgrammingError, match="permission denied"):
+            cursor.execute("UPDATE salon_jobs_ordered_key SET job_id = 0")
+
+
+def test_a_failed_job_is_not_pruned_while_others_wait_behind_it(process_id: int, hooks: Hooks) -> None:
+    first, second, skipping = add(), add(), tasks.ordered_skip.enqueue().id
+    hooks.system = fail
+    run_due(process_id)
+    change("UPDATE salon_jobs_job SET finished_at = now() - interval '1 year' WHERE state = 'failed'")
+    Pruner(using="default").run_once()
+    assert (row_of(first)["state"], job_row(skipping), due()) == ("failed", None, [])
+    control.cancel_jobs(second)
+    Pruner(using="default").run_once()
+    assert (job_row(first), is_clean()) == (None, True)
 
 
 class DrainedTest(TestCase):

@@ -1,17 +1,18 @@
--- Define salon_jobs_move_ordered, for two constraint triggers, deferred to the commit: gives a place to the ordered jobs
--- that this transaction added or queued again, and starts those whose turn has come. Its first call takes all that was
--- noted there (note_ordered_function.sql); the other calls find nothing.
+-- Define salon_jobs_move_ordered, for two constraint triggers, deferred to the commit: gives a place to the ordered
+-- jobs that this transaction added or queued again, and starts those whose turn has come. Its first call takes all that
+-- was noted there (note_ordered_function.sql); the other calls find nothing. So rows that are added when something is
+-- noted already need no call of their own.
 -- A key has a row while it has jobs: job_id is the one whose turn it is. All others of the key are due at the end of
 -- time, and are rows of salon_jobs_ordered_job, which keep when they were to run. The next one is always that with the
 -- lowest id: the first that was enqueued.
 -- Enqueuers and ends of a key agree by its row, which each locks here and not before: so nobody waits for a transaction
 -- that is not about to commit. A statement after that sees what the others did. All keys of a transaction are locked by
--- one statement, in the order of their ids, so that no two transactions wait for each other. What it does
--- follows from the rows alone, so that it may look at a key once too often. Under REPEATABLE READ it would not see what
--- the others did: so whoever adds a job that waits also updates the key's row, and there the other one fails, instead
--- of losing a start.
+-- one statement, in the order of their ids, and after those of flows, whose triggers run first; so no two transactions
+-- wait for each other. What it does follows from the rows alone, so that it may look at a key once too often. Under
+-- REPEATABLE READ it would not see what the others did: so whoever adds a job that waits also updates the key's row,
+-- and there the other one fails, instead of losing a start.
 -- The first job of a key, the usual case, costs the key's row and nothing else.
--- enable_seqscan, joins: a plan made while the tables are empty would later read all of them.
+-- enable_seqscan, joins, LATERAL, OFFSET 0: a plan made while the tables are empty would later read all of them.
 -- Locks: the keys, in the order of their ids; their jobs, as salon_jobs_start_ordered. SECURITY DEFINER, since nobody
 -- else may write the tables.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_move_ordered() RETURNS trigger
@@ -30,6 +31,10 @@ BEGIN
     IF noted IS NULL THEN
         RETURN NULL;
     END IF;
+    IF coalesce(current_setting('salon_jobs.flow_noted', true), '') <> '' THEN
+        SET CONSTRAINTS __schema__.salon_jobs_flow_moves, __schema__.salon_jobs_flow_edge_late IMMEDIATE;
+        noted := string_to_array(nullif(current_setting('salon_jobs.ordered_noted', true), ''), ',');
+    END IF;
     PERFORM set_config('salon_jobs.ordered_noted', '', true);
     SELECT range_agg(int8range(substr(n, 2)::bigint, substr(n, 2)::bigint + 256)) FILTER (WHERE n LIKE 'a%'),
            array_agg(substr(n, 2)::uuid) FILTER (WHERE n LIKE 'k%'),
@@ -40,42 +45,54 @@ BEGIN
     END IF;
     WITH unsettled AS MATERIALIZED (
         -- The ranges hold jobs of other transactions, too, which have a place.
-        SELECT j.id, j.store_id, o.key_id, w.job_id IS NOT NULL AS waits
+        SELECT j.id, j.store_id, o.key_id, w.key_id IS NOT NULL AS waits
           FROM unnest(added) AS r (ids)
-          JOIN __schema__.salon_jobs_job j ON j.id >= lower(r.ids) AND j.id < upper(r.ids)
+         CROSS JOIN LATERAL (
+            SELECT j.* FROM __schema__.salon_jobs_job j
+             WHERE j.id >= lower(r.ids) AND j.id < upper(r.ids) AND j.ordered IS NOT NULL AND j.state || '' = 'queued'
+            OFFSET 0) AS j
          CROSS JOIN LATERAL (SELECT
 -- include: ordered_key_of j
-               AS key_id OFFSET 0) AS o
-          LEFT JOIN __schema__.salon_jobs_ordered_job w ON w.job_id = j.id
-         WHERE j.ordered IS NOT NULL AND j.state || '' = 'queued'
-           AND NOT coalesce(w.key_id = o.key_id AND j.run_at >= '9999-12-30 00:00:00+00', false)
-           AND NOT EXISTS (SELECT FROM __schema__.salon_jobs_ordered_key k WHERE k.id = o.key_id AND k.job_id = j.id)
+            AS key_id OFFSET 0) AS o
+          LEFT JOIN LATERAL (
+            SELECT w.key_id FROM __schema__.salon_jobs_ordered_job w WHERE w.job_id = j.id OFFSET 0) AS w ON true
+         WHERE NOT coalesce(w.key_id = o.key_id AND j.run_at >= '9999-12-30 00:00:00+00', false)
+           AND NOT EXISTS (SELECT FROM __schema__.salon_jobs_ordered_key k
+                            WHERE k.id = o.key_id AND k.job_id = j.id OFFSET 0)
     ), wanted AS MATERIALIZED (
-        SELECT u.key_id, u.store_id, coalesce(min(u.id) FILTER (WHERE NOT u.waits), 0) AS job_id
-          FROM unsettled u GROUP BY 1, 2
-         UNION ALL
-        SELECT k.id, k.store_id, 0 FROM __schema__.salon_jobs_ordered_key k
-         WHERE k.id = ANY (touched) AND k.id NOT IN (SELECT u.key_id FROM unsettled u)
+        SELECT a.key_id, (array_agg(a.store_id))[1] AS store_id,
+               coalesce(min(a.id) FILTER (WHERE NOT a.waits), 0) AS job_id
+          FROM (SELECT u.id, u.key_id, u.store_id, u.waits FROM unsettled u
+                 UNION ALL
+                SELECT NULL, k.id, k.store_id, true
+                  FROM __schema__.salon_jobs_ordered_key k WHERE k.id = ANY (touched)) AS a
+         GROUP BY a.key_id
     ), fresh AS (
         INSERT INTO __schema__.salon_jobs_ordered_key AS k (id, store_id, job_id)
         SELECT w.key_id, w.store_id, w.job_id FROM wanted w ORDER BY w.key_id
             ON CONFLICT (id) DO UPDATE SET job_id = k.job_id WHERE false
         RETURNING k.id, k.job_id
     )
-    SELECT array_agg(w.key_id) FILTER (WHERE w.job_id = 0 OR w.key_id NOT IN (SELECT f.id FROM fresh f)),
-           l.ids, l.key_ids
+    -- What was not added as the first of a new key. Grouped and not joined, since nested loops alone are allowed here.
+    SELECT (SELECT array_agg(o.key_id)
+              FROM (SELECT a.key_id
+                      FROM (SELECT w.key_id FROM wanted w
+                             UNION ALL SELECT f.id FROM fresh f WHERE f.job_id > 0) AS a
+                     GROUP BY 1 HAVING count(*) = 1) AS o), l.ids, l.key_ids
       INTO keys, later, later_keys
-      FROM wanted w
-     CROSS JOIN (SELECT array_agg(u.id) AS ids, array_agg(u.key_id) AS key_ids
-                   FROM unsettled u WHERE u.id NOT IN (SELECT f.job_id FROM fresh f)) AS l
-     GROUP BY 2, 3;
+      FROM (SELECT array_agg(o.id) AS ids, array_agg(o.key_id) AS key_ids
+              FROM (SELECT a.id, a.key_id
+                      FROM (SELECT u.id, u.key_id FROM unsettled u
+                             UNION ALL SELECT f.job_id, f.id FROM fresh f WHERE f.job_id > 0) AS a
+                     GROUP BY 1, 2 HAVING count(*) = 1) AS o) AS l;
     IF later IS NOT NULL THEN
         WITH told AS (
             UPDATE __schema__.salon_jobs_ordered_key k SET job_id = k.job_id WHERE k.id = ANY (keys)
         ), waiting AS (
             INSERT INTO __schema__.salon_jobs_ordered_job AS w (job_id, key_id, store_id, run_at)
             SELECT j.id, l.key_id, j.store_id, j.run_at
-              FROM unnest(later, later_keys) AS l (id, key_id) JOIN __schema__.salon_jobs_job j ON j.id = l.id
+              FROM unnest(later, later_keys) AS l (id, key_id)
+             CROSS JOIN LATERAL (SELECT j.* FROM __schema__.salon_jobs_job j WHERE j.id = l.id OFFSET 0) AS j
                 ON CONFLICT (job_id) DO UPDATE
                SET key_id = excluded.key_id,
                    run_at = CASE WHEN excluded.run_at < '9999-12-30 00:00:00+00' THEN excluded.run_at ELSE w.run_at END
@@ -92,5 +109,6 @@ CREATE CONSTRAINT TRIGGER salon_jobs_ordered_moves AFTER UPDATE OF finished_at, 
     ON __schema__.salon_jobs_job DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (OLD.ordered IS NOT NULL)
     EXECUTE FUNCTION __schema__.salon_jobs_move_ordered();
 CREATE CONSTRAINT TRIGGER salon_jobs_ordered_moves_added AFTER INSERT ON __schema__.salon_jobs_job
-    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.ordered IS NOT NULL)
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+    WHEN (NEW.ordered IS NOT NULL AND coalesce(current_setting('salon_jobs.ordered_noted', true), '') = '')
     EXECUTE FUNCTION __schema__.salon_jobs_move_ordered();

@@ -22,27 +22,33 @@ BEGIN
                SELECT FROM __schema__.salon_jobs_job j
                 WHERE j.id = k.job_id AND k.id =
 -- include: ordered_key_of j
-                  AND (j.state || '' IN ('queued', 'running') OR (j.state || '' = 'failed' AND j.ordered = 'strict')))
+                  AND (j.state || '' IN ('queued', 'running') OR (j.state || '' = 'failed' AND j.ordered = 'strict'))
+               OFFSET 0)
     ), next AS MATERIALIZED (
-        SELECT v.id, w.job_id, w.run_at
-          FROM vacant v
-          JOIN __schema__.salon_jobs_ordered_job w ON w.job_id = v.next_id
-          JOIN __schema__.salon_jobs_job j ON j.id = w.job_id
-         WHERE j.state || '' = 'queued'
-         ORDER BY j.id
-           FOR UPDATE OF j SKIP LOCKED
+        SELECT v.id, j.id AS job_id
+          FROM (SELECT vacant.* FROM vacant ORDER BY vacant.next_id) AS v
+         CROSS JOIN LATERAL (
+            SELECT j.id FROM __schema__.salon_jobs_job j WHERE j.id = v.next_id AND j.state || '' = 'queued'
+               FOR UPDATE SKIP LOCKED) AS j
     ), moved AS (
-        UPDATE __schema__.salon_jobs_job j SET run_at = greatest(n.run_at, now()) FROM next n WHERE j.id = n.job_id
+        UPDATE __schema__.salon_jobs_job j
+           SET run_at = greatest(now(), (
+                   SELECT w.run_at FROM __schema__.salon_jobs_ordered_job w WHERE w.job_id = j.id))
+         WHERE j.id = ANY (ARRAY(SELECT n.job_id FROM next n))
         RETURNING j.id
     ), gone AS (
         DELETE FROM __schema__.salon_jobs_ordered_job w WHERE w.job_id = ANY (ARRAY(SELECT n.job_id FROM next n))
+    ), given AS (
+        UPDATE __schema__.salon_jobs_ordered_key k
+           SET job_id = (SELECT w.job_id FROM __schema__.salon_jobs_ordered_job w
+                          WHERE w.key_id = k.id ORDER BY w.job_id LIMIT 1)
+         WHERE k.id = ANY (ARRAY(SELECT n.id FROM next n))
+    ), kept AS (
+        UPDATE __schema__.salon_jobs_ordered_key k SET job_id = 0
+         WHERE k.id = ANY (ARRAY(SELECT v.id FROM vacant v WHERE v.next_id IS NOT NULL EXCEPT SELECT n.id FROM next n))
     ), ended AS (
         DELETE FROM __schema__.salon_jobs_ordered_key k
          WHERE k.id = ANY (ARRAY(SELECT v.id FROM vacant v WHERE v.next_id IS NULL))
-    ), given AS (
-        UPDATE __schema__.salon_jobs_ordered_key k
-           SET job_id = coalesce((SELECT n.job_id FROM next n WHERE n.id = k.id), 0)
-         WHERE k.id = ANY (ARRAY(SELECT v.id FROM vacant v WHERE v.next_id IS NOT NULL))
     )
     SELECT count(*) INTO started FROM moved;
     IF started > 0 THEN
