@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final, get_args
 from uuid import UUID
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from salon_jobs import Discard, current_job, flow, tenant_context
 from salon_jobs.core.errors import FlowInvalid, NoResult
+from salon_jobs.core.records import ClaimedJob
 from salon_jobs.erasure import erase_store
 from salon_jobs.jobs import control
 from salon_jobs.jobs.flows import Condition, Flow, Member, RunningFlow, get_flow
@@ -197,22 +198,96 @@ def test_two_ends_at_once_start_the_follower_exactly_once(process_id: int) -> No
     assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
 
 
-def test_an_end_that_another_has_not_committed_is_waited_for(process_id: int) -> None:
-    """The second end waits for the row of the flow, and then finds that it is the last."""
+@contextmanager
+def ended_but_not_committed(job: ClaimedJob, process_id: int) -> Iterator[None]:
+    """End a job in a transaction that stands where it decides about the flow, until the block ends."""
+    with transaction.atomic():
+        finish(job, process_id)
+        connection.cursor().execute("SET CONSTRAINTS ALL IMMEDIATE")
+        yield
+
+
+def wait_until_one_waits(ends: Future[Any]) -> None:
+    while seen("SELECT count(*) FROM pg_locks WHERE NOT granted") != [(1,)]:
+        assert not ends.done()
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_siblings_end_without_waiting_for_each_other_and_the_last_waits_for_all(process_id: int, commits: bool) -> None:
     with flow("order") as order:
-        both = [order.add(tasks.in_flow.call(number)) for number in range(2)]
-        last = order.add(tasks.in_flow.call(3), after=both)
+        siblings = [order.add(tasks.in_flow.call(number)) for number in range(3)]
+        last = order.add(tasks.in_flow.call(3), after=siblings)
+    first, second, third = claim(process_id)
+    with ThreadPoolExecutor(1) as pool, ended_but_not_committed(first, process_id):
+        assert elsewhere(pool, lambda: finish_many([second], process_id)).result(timeout=10)
+        end = elsewhere(pool, lambda: finish_many([third], process_id))
+        wait_until_one_waits(end)
+        assert due() == []
+        transaction.set_rollback(not commits)
+    assert end.result()
+    if not commits:
+        assert due() == []
+        finish(first, process_id)
+    assert (due(), FlowEdge.objects.count()) == ([last.id], 0)
+    assert outcomes(order) == ["succeeded"] * 3 + [None]
+
+
+def test_an_end_that_nothing_comes_after_waits_for_nobody(process_id: int) -> None:
+    with flow("order") as order:
+        for number in range(2):
+            order.add(tasks.in_flow.call(number))
     first, second = claim(process_id)
-    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    with ThreadPoolExecutor(1) as pool, transaction.atomic(using="owner"):
+        seen("SELECT FROM salon_jobs_flow FOR UPDATE")
+        with ended_but_not_committed(first, process_id):
+            assert elsewhere(pool, lambda: finish_many([second], process_id)).result(timeout=10)
+    assert outcomes(order) == ["succeeded"] * 2
+
+
+def test_a_member_added_behind_an_end_that_is_not_committed_waits_for_it(process_id: int) -> None:
+    with flow("order") as order:
+        first = order.add(tasks.in_flow.call())
+    [job] = claim(process_id)
+
+    def add() -> Member:
+        with order:
+            return order.add(tasks.in_flow.call(), after=first)
+
     with ThreadPoolExecutor(1) as pool:
-        with transaction.atomic():
-            finish(first, process_id)
-            connection.cursor().execute("SET CONSTRAINTS ALL IMMEDIATE")
-            end = elsewhere(pool, lambda: finish_many([second], process_id))
-            while seen(waiting) != [(1,)]:
-                assert not end.done()
-            assert due() == []
-        assert end.result()
+        with ended_but_not_committed(job, process_id):
+            late = elsewhere(pool, add)
+            wait_until_one_waits(late)
+        assert [late.result().id] == due()
+
+
+def test_ends_that_wait_for_an_addition_behind_one_of_them_hold_up_nothing_of_the_others(process_id: int) -> None:
+    """An addition that is about to commit holds the flow, and each member behind which it adds, one after the other."""
+    with flow("order") as order:
+        first, second = (order.add(tasks.in_flow.call(number)) for number in range(2))
+    jobs = claim(process_id)
+    lock = "SELECT FROM salon_jobs_flow_member WHERE job_id = %s FOR SHARE NOWAIT"
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic(using="owner"):
+            seen("SELECT FROM salon_jobs_flow FOR UPDATE")
+            seen(lock, second.id)
+            ends = elsewhere(pool, lambda: finish_many(jobs, process_id))
+            wait_until_one_waits(ends)
+            seen(lock, first.id)
+        assert ends.result()
+
+
+def test_a_skipped_member_that_is_retried_waits_for_an_end_that_is_not_committed(process_id: int) -> None:
+    """Who ends sees that the retried one has another edge, and who retries takes that away."""
+    with flow("order") as order:
+        failed, other = order.add(tasks.in_flow.call()), order.add(tasks.in_flow.call())
+        last = order.add(tasks.in_flow.call(), after=[failed, other])
+    control.cancel_jobs(failed)
+    [job] = claim(process_id)
+    with ThreadPoolExecutor(1) as pool:
+        with ended_but_not_committed(job, process_id):
+            retry = elsewhere(pool, lambda: control.retry_jobs(last))
+            wait_until_one_waits(retry)
+        assert retry.result()[0].changed
     assert due() == [last.id]
 
 

@@ -2,17 +2,23 @@
 -- takes all that was noted there (note_flow_function.sql) and does the work for all of it; the other calls find nothing.
 -- What it starts or cancels ends in turn, and is noted and taken by a further call: so a cancellation goes down a chain.
 -- Two transactions that end the last two predecessors of a member at once: each deletes the edge of its own, and must
--- know whether the other's is gone. So each first updates the row of the flow. The second waits there until the first
--- has committed, and each statement after that sees what the first did, so the one that finds no edge left is the last,
--- and there is exactly one. Under REPEATABLE READ it would not see it: there the update fails, instead of losing a
--- start. Nothing waits for long, since who holds a flow's row is about to commit. All flows of a transaction are locked
--- at once, in the order of their ids, and before anything else of a flow is; and a job that somebody else has locked is
--- left for later (move_flow_members_function.sql). So neither flows nor jobs make a circle of waiting transactions.
+-- know whether the other's is gone.
+-- Early: a success whose followers all have another edge that nobody is about to delete, or which has no follower,
+-- decides nothing. It deletes its edges and is done; so ends of siblings do not wait for each other. Whoever deletes the
+-- last free edge of a follower finds none, takes its deletion back, and goes the other way.
+-- Otherwise it first updates the row of the flow. A second one waits there until the first has committed, and then for
+-- early ones that hold an edge of its followers. Each statement after that sees what they did, so the one that finds no
+-- edge left is the last, and there is exactly one. Under REPEATABLE READ it would not see it: there the update or the
+-- look for free edges fails, instead of losing a start.
+-- Nothing waits for long, since who holds these rows is about to commit, and an early one waits for nothing. All flows
+-- of a transaction are locked at once, in the order of their ids, and before anything else of a flow is; and a job that
+-- somebody else has locked is left for later (move_flow_members_function.sql). So nothing of a flow makes a circle of
+-- waiting transactions.
 -- An edge is deleted when it is met. One that cannot be met stays, and shows by whom its member was skipped; it is met
 -- or waited for again when that one is retried.
 -- enable_seqscan: a plan made while the tables are empty would later read all of them.
--- Locks: the flows, in the order of their ids; their members and edges; jobs that wait, SKIP LOCKED. SECURITY DEFINER,
--- since nobody else may write flows.
+-- Locks: the flows, in the order of their ids, except early; their members and edges; jobs that wait, SKIP LOCKED.
+-- SECURITY DEFINER, since nobody else may write flows.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_move_flow() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off
 AS $body$
@@ -34,12 +40,41 @@ BEGIN
            coalesce(array_agg(split_part(n, ':', 1)::bigint) FILTER (WHERE n LIKE '%:a'), '{}'),
            coalesce(array_agg(split_part(n, ':', 1)::bigint) FILTER (WHERE n LIKE '%:a' OR n LIKE '%:h'), '{}')
       INTO ids, again, back FROM unnest(noted) AS n;
+    IF current_setting('transaction_isolation') = 'read committed'
+       AND NOT EXISTS (SELECT FROM unnest(noted) AS n WHERE n NOT LIKE '%:s') THEN
+        BEGIN
+            -- One that is locked gets a new follower just now, from a transaction that holds the flow.
+            PERFORM FROM __schema__.salon_jobs_flow_member m WHERE m.job_id = ANY (ids) FOR NO KEY UPDATE NOWAIT;
+            UPDATE __schema__.salon_jobs_flow_member m SET outcome = 'succeeded', move = NULL WHERE m.job_id = ANY (ids);
+            WITH deleted AS (
+                DELETE FROM __schema__.salon_jobs_flow_edge e WHERE e.after_id = ANY (ids) RETURNING e.job_id
+            )
+            SELECT array_agg(DISTINCT d.job_id) INTO met FROM deleted d;
+            IF cardinality(__schema__.salon_jobs_flow_last(met)) > 0 THEN
+                RAISE SQLSTATE 'SJ002';
+            END IF;
+            UPDATE __schema__.salon_jobs_flow f SET changed_at = clock_timestamp()
+             WHERE f.id IN (SELECT l.id FROM __schema__.salon_jobs_flow l
+                             WHERE l.id IN (SELECT m.flow_id FROM __schema__.salon_jobs_flow_member m
+                                             WHERE m.job_id = ANY (ids))
+                               AND l.changed_at < clock_timestamp() - interval '1 second'
+                               FOR UPDATE SKIP LOCKED);
+            RETURN NULL;
+        EXCEPTION WHEN SQLSTATE 'SJ002' OR lock_not_available THEN
+            NULL;
+        END;
+    END IF;
     UPDATE __schema__.salon_jobs_flow f SET changed_at = clock_timestamp()
      WHERE f.id = ANY (ARRAY(
            SELECT l.id FROM __schema__.salon_jobs_flow l
             WHERE l.id IN (SELECT m.flow_id FROM __schema__.salon_jobs_flow_member m WHERE m.job_id = ANY (ids))
             ORDER BY l.id
               FOR UPDATE));
+    -- Those that got a new follower may end early: we wait for them, or they for us.
+    PERFORM FROM __schema__.salon_jobs_flow_member m
+      WHERE m.job_id IN (SELECT split_part(n, ':', 1)::bigint FROM unnest(noted) AS n WHERE n LIKE '%:look')
+      ORDER BY m.job_id
+        FOR SHARE;
     UPDATE __schema__.salon_jobs_flow_member m
        SET outcome = CASE n.code WHEN 's' THEN 'succeeded' WHEN 'f' THEN 'failed'
                                  WHEN 'c' THEN CASE m.outcome WHEN 'skipped' THEN 'skipped' ELSE 'cancelled' END END,
@@ -53,6 +88,7 @@ BEGIN
         -- What a person retries does not wait for what will not come, but for what is retried with it.
         DELETE FROM __schema__.salon_jobs_flow_edge e USING __schema__.salon_jobs_flow_member p
          WHERE e.job_id = ANY (again) AND p.job_id = e.after_id AND p.outcome IS NOT NULL;
+        PERFORM FROM __schema__.salon_jobs_flow_edge e WHERE e.job_id = ANY (again) FOR KEY SHARE;
         UPDATE __schema__.salon_jobs_job j SET run_at = '9999-12-30 00:00:00+00'
          WHERE j.id = ANY (again) AND j.state || '' = 'queued'
            AND EXISTS (SELECT FROM __schema__.salon_jobs_flow_edge e WHERE e.job_id = j.id);
@@ -80,6 +116,8 @@ BEGIN
         RETURNING e.job_id
     )
     SELECT coalesce(array_agg(DISTINCT d.job_id), '{}') INTO met FROM deleted d;
+    waiting := __schema__.salon_jobs_flow_last(met);
+    PERFORM FROM __schema__.salon_jobs_flow_edge e WHERE e.job_id = ANY (waiting) FOR KEY SHARE;
     SELECT coalesce(array_agg(DISTINCT e.job_id) FILTER (WHERE p.outcome IS NOT NULL), '{}'), array_agg(DISTINCT e.job_id)
       INTO unmet, waiting
       FROM __schema__.salon_jobs_flow_edge e
