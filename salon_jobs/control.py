@@ -17,6 +17,7 @@ from salon_jobs.outbox.control import resume_destination as resume_destination
 from salon_jobs.outbox.control import retry_messages as retry_messages
 from salon_jobs.outbox.control import skip_messages as skip_messages
 from salon_jobs.outbox.control import unpark as unpark
+from salon_jobs.schedules.scheduler import override_cron_entries as override_cron_entries
 from salon_jobs.schedules.scheduler import pause_cron_entries as pause_cron_entries
 from salon_jobs.schedules.scheduler import resume_cron_entries as resume_cron_entries
 from salon_jobs.schedules.scheduler import run_cron_entry as run_cron_entry

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from django.db.models import Model
@@ -28,8 +29,8 @@ from salon_jobs.models import (
     Schedule,
 )
 from salon_jobs.outbox import control as messages
+from salon_jobs.schedules import scheduler as schedulers
 from salon_jobs.schedules import stored as schedules
-from salon_jobs.schedules.scheduler import pause_cron_entries, resume_cron_entries, run_cron_entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +198,7 @@ VERBS: Final = (
     Verb(
         name="run_now",
         of=CronEntryState,
-        change=run_cron_entry,
+        change=schedulers.run_cron_entry,
         permissions=("run_cronentrystate",),
         label="Run selected entries now",
         done="run now",
@@ -207,7 +208,7 @@ VERBS: Final = (
     Verb(
         name="pause",
         of=CronEntryState,
-        change=pause_cron_entries,
+        change=schedulers.pause_cron_entries,
         permissions=("pause_cronentrystate",),
         takes_by=True,
         done="paused",
@@ -217,11 +218,31 @@ VERBS: Final = (
     Verb(
         name="resume",
         of=CronEntryState,
-        change=resume_cron_entries,
+        change=schedulers.resume_cron_entries,
         permissions=("pause_cronentrystate",),
         done="resumed",
         offered_in=("paused",),
         in_rows=True,
+    ),
+    Verb(
+        name="override",
+        of=CronEntryState,
+        change=schedulers.override_cron_entries,
+        permissions=("change_cronentrystate",),
+        takes_by=True,
+        takes={"line": "due by {}, instead of the line in code"},
+        label="Override the line of selected entries",
+        question="The entries selected will be due by this line, whatever the code declares, until it is restored.",
+        done="overridden",
+        offered_in=("declared", "paused"),
+    ),
+    Verb(
+        name="restore",
+        of=CronEntryState,
+        change=partial(schedulers.override_cron_entries, line=None),
+        permissions=("change_cronentrystate",),
+        label="Restore the line of selected entries",
+        done="restored to the line in code",
     ),
     Verb(
         name="pause",

@@ -24,8 +24,9 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy
 
 from salon_jobs.admin.base import ModelAdmin, ReadOnlyAdmin, may, reader, sees_all_stores
-from salon_jobs.core.errors import OptionInvalid
+from salon_jobs.core.errors import CronInvalid, OptionInvalid
 from salon_jobs.core.units import with_noun
+from salon_jobs.schedules.cron import CronExpression
 from salon_jobs.tenancy.active import current_store_id
 from salon_jobs.verbs import Verb, verbs_of
 
@@ -87,10 +88,23 @@ _FIELDS: Final[Mapping[str, Callable[[], forms.Field]]] = {
     "queue": lambda: forms.CharField(
         required=False, max_length=100, validators=[RegexValidator(r"\A[^\x00\ud800-\udfff]*\Z")]
     ),
+    "line": lambda: forms.CharField(
+        max_length=255,
+        help_text="Minute, hour, day of month, month, day of week, in the time zone of the entry",
+        validators=[check_line],
+    ),
     "reason": lambda: forms.CharField(
         label="Reason, for the record", max_length=1000, widget=forms.TextInput(attrs={"class": "vTextField"})
     ),
 }
+
+
+def check_line(line: str) -> None:
+    """Check a field with a cron line. Raises ValidationError naming the field of the line."""
+    try:
+        CronExpression(line)
+    except CronInvalid as error:
+        raise forms.ValidationError(str(error)) from None
 
 
 @dataclass(frozen=True, slots=True)

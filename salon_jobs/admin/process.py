@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,10 +18,10 @@ from salon_jobs.admin.base import ReadOnlyAdmin, may, reader
 from salon_jobs.admin.cells import age_of, as_json, badge, below, count_of, lines_of, time_of
 from salon_jobs.admin.filters import EntryFilter
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.errors import SalonJobsError
+from salon_jobs.core.errors import CronInvalid, SalonJobsError
 from salon_jobs.core.records import EnqueueAction
 from salon_jobs.core.units import counted, duration, with_noun
-from salon_jobs.dashboard.labels import ago, instant, who_paused
+from salon_jobs.dashboard.labels import ago, instant, override_of, who_paused
 from salon_jobs.dashboard.processes import MOST_HELD, cron, processes
 from salon_jobs.jobs.fan_out import fan_out_progress
 from salon_jobs.jobs.waiting import served_in_words
@@ -124,7 +125,12 @@ class CronEntryAdmin(ActionAdmin):
         last = {entry.name: entry for entry in cron(using=reader(request))}
         for row in rows:
             row.declared, row.ran, row.now = declared.get(row.pk), last.get(row.pk), datetime.now(UTC)
-        return super().described(rows, request)
+            row.in_effect = row.declared
+            with suppress(CronInvalid):  # of a line that was no operator's
+                row.in_effect = row.declared and row.declared.overridden(row.line)
+        for row in super().described(rows, request):
+            row.buttons = [action for action in row.buttons if row.line or action.name != "restore"]
+        return rows
 
     def state_of(self, row: Any) -> str:
         return "unknown" if row.declared is None else "declared" if row.paused_at is None else "paused"
@@ -144,7 +150,9 @@ class CronEntryAdmin(ActionAdmin):
         """Show the cron line with its time zone."""
         if row.declared is None:
             return _NOT_DECLARED
-        return format_html("<code>{}</code> {}", row.declared.expression.line, row.declared.expression.timezone)
+        expression = row.in_effect.expression
+        shown = format_html("<code>{}</code> {}", expression.line, expression.timezone)
+        return below(shown, override_of(row, row.declared)) if row.line else shown
 
     @admin.display(description="payload")
     def payload(self, row: Any) -> SafeString | str:
@@ -152,7 +160,7 @@ class CronEntryAdmin(ActionAdmin):
         if row.declared is None:
             return "-"
         try:
-            next_tick = row.declared.expression.next_after(datetime.now(UTC))
+            next_tick = row.in_effect.expression.next_after(datetime.now(UTC))
             return as_json(json.loads(job_of(row.declared, next_tick).payload))
         except SalonJobsError as error:
             return str(error)
@@ -168,7 +176,7 @@ class CronEntryAdmin(ActionAdmin):
     def next(self, row: Any) -> SafeString | str:
         if row.paused_at is not None:
             return below(badge("paused", "warn"), who_paused(row))
-        return ago(row.declared.expression.next_after(row.now), row.now) if row.declared else "-"
+        return ago(row.in_effect.expression.next_after(row.now), row.now) if row.declared else "-"
 
     @admin.display(description="last tick")
     def last(self, row: Any) -> SafeString | str:
@@ -190,7 +198,7 @@ class CronEntryAdmin(ActionAdmin):
             return _NOT_DECLARED
         now, ticks = datetime.now(UTC), list[datetime]()
         for _ in range(_TICKS_AHEAD):
-            ticks.append(row.declared.expression.next_after(ticks[-1] if ticks else now))
+            ticks.append(row.in_effect.expression.next_after(ticks[-1] if ticks else now))
         return lines_of(f"{instant(tick)}, in {duration((tick - now).total_seconds())}" for tick in ticks)
 
     @admin.display(description="last ticks")

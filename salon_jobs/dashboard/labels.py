@@ -11,6 +11,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from salon_jobs.core.units import distance, pause_details
+from salon_jobs.schedules.entries import CronEntry
 
 
 def instant(at: datetime) -> str:
@@ -34,6 +35,14 @@ def pause_of(row: Any) -> str:
 def who_paused(row: Any) -> str:
     """Return by whom and since when a limit or destination is paused; "" if neither is known."""
     return pause_details(row.paused_by, row.paused_at and timezone.localtime(row.paused_at))
+
+
+def override_of(row: Any, declared: CronEntry) -> str:
+    """Return instead of which declared line an entry has its own, by whom and since when; "" if it has none."""
+    if not row.line:
+        return ""
+    at = row.overridden_at and timezone.localtime(row.overridden_at)
+    return f"instead of {declared.expression.line}, {pause_details(row.overridden_by, at)}".rstrip(", ")
 
 
 def ago(at: datetime, now: datetime) -> SafeString:

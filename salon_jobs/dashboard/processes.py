@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key
+from salon_jobs.core.errors import CronInvalid
 from salon_jobs.core.records import StoreId
+from salon_jobs.dashboard.labels import override_of
 from salon_jobs.db.statements import rows
 from salon_jobs.jobs.waiting import served_in_words
+from salon_jobs.models import CronEntryState
 from salon_jobs.schedules.entries import cron_entries
 
 # How many jobs of a process are counted at most: more than it runs and has claimed.
@@ -62,9 +66,15 @@ class ProcessAtWork:
 
 @dataclass(frozen=True, slots=True)
 class CronAtWork:
-    """One cron entry; ``next_at`` None: this process does not declare it. ``result``: what became of its last job."""
+    """One cron entry; ``schedule`` None: this process does not declare it. ``result``: what became of its last job.
+
+    ``schedule`` is the line in effect, and ``override`` says instead of which it is, if an operator set it.
+    """
 
     name: str
+    schedule: str | None
+    timezone: str | None
+    override: str
     next_at: datetime | None
     last_tick: datetime | None
     fired_at: datetime | None
@@ -95,11 +105,19 @@ def processes(*, using: str) -> tuple[ProcessAtWork, ...]:
 def cron(*, using: str) -> tuple[CronAtWork, ...]:
     """List the entries that schedulers have seen and those declared here. One query. Role: operator, worker."""
     now = datetime.now(UTC)
-    results = {row[0]: row[1:] for row in rows("cron_results", using=using)}
-    next_at = {entry.name: entry.expression.next_after(now) for entry in cron_entries.all()}
+    results = {
+        name: (CronEntryState(name=name, line=line, overridden_by=by, overridden_at=at), result)
+        for name, line, by, at, *result in rows("cron_results", using=using)
+    }
+    declared = {entry.name: entry for entry in cron_entries.all()}
     entries: list[CronAtWork] = []
-    for name in sorted({*results, *next_at}):
-        tick, fired_at, job_id, outcome = results.get(name, (None,) * 4)
+    for name in sorted({*results, *declared}):
+        state, (tick, fired_at, job_id, outcome) = results.get(name, (CronEntryState(name=name, line=""), (None,) * 4))
+        timing: tuple[str | None, str | None, str, datetime | None] = (None, None, "", None)
+        if entry := declared.get(name):
+            with suppress(CronInvalid):
+                expression = entry.overridden(state.line).expression
+                timing = (expression.line, expression.timezone, override_of(state, entry), expression.next_after(now))
         result = "never fired" if tick is None else outcome or "no longer recorded"
-        entries.append(CronAtWork(name, next_at.get(name), tick, fired_at, job_id, result))
+        entries.append(CronAtWork(name, *timing, tick, fired_at, job_id, result))
     return tuple(entries)

@@ -728,6 +728,14 @@ class Migration(JobTablesMigration):
                 ("last_tick_at", models.DateTimeField(null=True)),
                 ("paused_at", models.DateTimeField(null=True)),
                 ("paused_by", models.CharField(db_default="", max_length=255)),
+                (
+                    "line",
+                    models.CharField(
+                        db_default="", help_text="The line instead of the one in code; empty: that one", max_length=255
+                    ),
+                ),
+                ("overridden_at", models.DateTimeField(null=True)),
+                ("overridden_by", models.CharField(db_default="", max_length=255)),
             ],
             options={
                 "permissions": [

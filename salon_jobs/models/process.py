@@ -145,6 +145,11 @@ class CronEntryState(models.Model):
     last_tick_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
     paused_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
     paused_by: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
+    line: models.CharField[str, str] = models.CharField(
+        max_length=255, db_default="", help_text="The line instead of the one in code; empty: that one"
+    )
+    overridden_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
+    overridden_by: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
 
     class Meta:
         db_table = "salon_jobs_cron_entry"

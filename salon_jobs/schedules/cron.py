@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -118,6 +119,10 @@ class CronExpression:
 
     def _offset(self, instant: datetime) -> timedelta:
         return instant.astimezone(self._zone).utcoffset() or timedelta()
+
+
+# Pure, so what is remembered never changes.
+expression_of = lru_cache(1024)(CronExpression)
 
 
 def _wall_after(line: str, wall: datetime) -> datetime:

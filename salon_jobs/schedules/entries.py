@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -13,7 +13,7 @@ from salon_jobs.core.errors import CronInvalid, PayloadInvalid, TaskInvalid
 from salon_jobs.core.text import shown
 from salon_jobs.core.units import as_utc
 from salon_jobs.jobs import registry
-from salon_jobs.schedules.cron import CronExpression
+from salon_jobs.schedules.cron import CronExpression, expression_of
 
 if TYPE_CHECKING:
     from django.tasks import Task as DjangoTask
@@ -38,11 +38,17 @@ class CronEntry:
     task_name: str
     payload: Callable[[datetime], dict[str, Any]] | None = None
     backfill: timedelta = timedelta()
+    override: str = ""
+    """The line that is in effect instead of the declared one; empty: none."""
 
     @property
     def window(self) -> timedelta:
         """How late a tick may still fire: ``backfill``, but at least GRACE."""
         return max(self.backfill, GRACE)
+
+    def overridden(self, line: str) -> CronEntry:
+        """Return the entry as it is with another line, in its time zone; with "" as declared. Raises CronInvalid."""
+        return replace(self, expression=expression_of(line, self.expression.timezone), override=line) if line else self
 
     def is_due_at(self, instant: datetime) -> bool:
         """Return whether it has a tick at exactly this instant."""

@@ -12,11 +12,12 @@ from functools import partial
 from typing import Any
 
 from django.db import InterfaceError, OperationalError
-from django.db.models import Value
+from django.db.models import Q, Value
 from django.db.models.functions import Greatest, Now
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events, metrics
+from salon_jobs.core.arguments import check_text
 from salon_jobs.core.error_report import message_of
 from salon_jobs.core.errors import CronInvalid, SalonJobsError, did_you_mean, require_within
 from salon_jobs.core.events import log_event
@@ -32,6 +33,7 @@ from salon_jobs.jobs.options import NewJob
 from salon_jobs.jobs.results import JobHandle
 from salon_jobs.models import CronEntryState, CronTick, Job
 from salon_jobs.process.loop import Loop
+from salon_jobs.schedules.cron import CronExpression
 from salon_jobs.schedules.due import StoredSchedules
 from salon_jobs.schedules.entries import CronEntry, cron_entries, due_ticks
 
@@ -46,10 +48,11 @@ class Scheduler(Loop):
         super().__init__("scheduler", using=using)
         # By entry and event, so that each is logged once a tick.
         self._last_reported: dict[tuple[str, str], datetime] = {}
-        # The database's time at the last poll, and up to when each entry's ticks had fired or were given up then.
+        # The database's time at the last poll, and each entry as it was in effect then, with the instant up to which
+        # its ticks had fired or were given up.
         self._now: datetime | None = None
         self._now_at = 0.0
-        self._handled: dict[str, datetime] = {}
+        self._handled: dict[str, tuple[CronEntry, datetime]] = {}
         self._lateness: dict[str, float] = {}
         self._ticks: Counter[tuple[str, str]] = Counter()
         self._stored = StoredSchedules(using=using)
@@ -65,7 +68,7 @@ class Scheduler(Loop):
     def samples(self) -> list[Sample]:
         return [
             Sample(metrics.LOOP_AGE, self.polled_s_ago, ("scheduler",)),
-            *(Sample(metrics.CRON_LAST_TICK, at.timestamp(), (name,)) for name, at in list(self._handled.items())),
+            *(Sample(metrics.CRON_LAST_TICK, at.timestamp(), (name,)) for name, (_, at) in list(self._handled.items())),
             *(Sample(metrics.CRON_OVERDUE, overdue_s, (name,)) for name, overdue_s in self._overdue().items()),
             *(Sample(metrics.CRON_LATENESS, late_s, (name,)) for name, late_s in list(self._lateness.items())),
             *(
@@ -81,32 +84,24 @@ class Scheduler(Loop):
         if self._now is None:
             return {}
         now = self._now + timedelta(seconds=time.monotonic() - self._now_at)
-        handled = dict(self._handled)
         return {
-            entry.name: max(0.0, (now - entry.expression.next_after(handled[entry.name])).total_seconds())
-            for entry in cron_entries.all()
-            if entry.name in handled
+            name: max(0.0, (now - entry.expression.next_after(handled)).total_seconds())
+            for name, (entry, handled) in list(self._handled.items())
         }
 
     def poll(self) -> float:
         """Fire everything that is due; return the seconds until the next tick."""
-        entries = cron_entries.all()
-        now, handled = handled_until(using=self.using)
-        if new := [entry.name for entry in entries if entry.name not in handled]:
-            # Also after a failover that lost their rows: what was registered once is never taken for granted.
-            register(new, using=self.using)
-            now, handled = handled_until(using=self.using)
+        now, self._handled = self._read_entries()
         self._now, self._now_at = now, time.monotonic()
         next_at = now + timedelta(seconds=_LONGEST_SLEEP_S)
-        for entry in entries:
-            if self.stopping.is_set() or entry.name not in handled:
-                continue
-            after = self._handled[entry.name] = handled[entry.name]
+        for entry, after in list(self._handled.values()):
+            if self.stopping.is_set():
+                break
             due = due_ticks(entry, after, now)
             if due.missed:
                 # Before the others fire: one that keeps failing must not have these reported at each poll.
                 skip(entry.name, due.after, using=self.using)
-                self._handled[entry.name] = due.after
+                self._handled[entry.name] = (entry, due.after)
                 self._ticks[entry.name, "missed"] += due.missed
                 first = entry.expression.next_after(after)
                 log_event(logging.WARNING, events.CRON_MISSED, entry=entry.name, missed=due.missed, first=first)
@@ -114,7 +109,7 @@ class Scheduler(Loop):
                 fired = self._try_to_fire(entry, tick)
                 if fired is None:  # it delays the later ones until it succeeds or is too old to backfill
                     break
-                self._handled[entry.name] = tick
+                self._handled[entry.name] = (entry, tick)
                 if fired:
                     self._lateness[entry.name] = max(0.0, (now - tick).total_seconds())
             next_at = min(next_at, entry.expression.next_after(now))
@@ -125,12 +120,32 @@ class Scheduler(Loop):
 
         Raises CronInvalid at the end if some could not be fired; the others were.
         """
-        register([entry.name for entry in cron_entries.all()], using=self.using)
-        due = [entry for entry in cron_entries.all() if entry.is_due_at(instant)]
+        due = [entry for entry, _ in self._read_entries()[1].values() if entry.is_due_at(instant)]
         results = {entry.name: self._try_to_fire(entry, instant, advance=False) for entry in due}
         if failed := [name for name, result in results.items() if result is None]:
             raise CronInvalid(f"entries that could not be fired for {instant.isoformat()}: {', '.join(failed)}")
         return sum(map(bool, results.values()))
+
+    def _read_entries(self) -> tuple[datetime, dict[str, tuple[CronEntry, datetime]]]:
+        """Return the database's time, and of each declared entry what is in effect, and up to when its ticks are done.
+
+        Ticks from before an entry was first seen are ignored. One whose line is none is left out, and logged.
+        """
+        declared = cron_entries.all()
+        rows = statements.rows("cron_states", using=self.using)
+        if new := {entry.name for entry in declared}.difference(row[1] for row in rows):
+            # Also after a failover that lost their rows: what was registered once is never taken for granted.
+            register(sorted(new), using=self.using)
+            rows = statements.rows("cron_states", using=self.using)
+        states = {name: (handled, line) for _, name, handled, line in rows}
+        entries: dict[str, tuple[CronEntry, datetime]] = {}
+        for entry in (each for each in declared if each.name in states):
+            handled, line = states[entry.name]
+            try:
+                entries[entry.name] = (entry.overridden(line), handled)
+            except CronInvalid as error:
+                self._report_failure(entry, handled, error)
+        return rows[0][0], entries
 
     def _try_to_fire(self, entry: CronEntry, tick: datetime, *, advance: bool = True) -> bool | None:
         """Fire one tick; return whether this added its job, or None if it failed, which is logged once per tick.
@@ -143,9 +158,8 @@ class Scheduler(Loop):
             self._report_failure(entry, tick, error)
             return None
         try:
-            handle = fire(
-                entry.name, tick, partial(enqueue.add, job, using=self.using), advance=advance, using=self.using
-            )
+            add_job = partial(enqueue.add, job, using=self.using)
+            handle = fire(entry.name, tick, add_job, line=entry.override, advance=advance, using=self.using)
         except Exception as error:
             if is_held_up(error):
                 self._report(logging.WARNING, events.CRON_HELD_UP, entry, tick, error=str(error).partition("\n")[0])
@@ -209,23 +223,43 @@ def pause_cron_entries(names: Iterable[str], *, by: str = "", using: str | None 
 
     Schedulers follow at their next poll, within seconds. Role: operator, worker. ``by`` is recorded.
     """
-    values: dict[str, Any] = {"paused_at": Now(), "paused_by": by}
-    return _change_entries(names, {"paused_at": None}, values, "it is paused", using)
+    check_text("by", by, 255, least=0)
+    return _change_entries(names, Q(paused_at=None), "it is paused", using, paused_at=Now(), paused_by=by)
 
 
 def resume_cron_entries(names: Iterable[str], *, using: str | None = None) -> list[ActionResult[str]]:
     """Resume paused cron entries: they owe no tick from before. Role: operator, worker."""
     values: dict[str, Any] = {"paused_at": None, "paused_by": "", "last_tick_at": Greatest("last_tick_at", Now())}
-    return _change_entries(names, {"paused_at__isnull": False}, values, "it is not paused", using)
+    return _change_entries(names, ~Q(paused_at=None), "it is not paused", using, **values)
+
+
+def override_cron_entries(
+    names: Iterable[str], line: str | None, *, by: str = "", using: str | None = None
+) -> list[ActionResult[str]]:
+    """Have cron entries due by ``line`` instead of the line in code, whatever that is; None: by that one again.
+
+    ``line`` is read in the time zone of each entry. Schedulers follow at their next poll, within seconds; no tick of
+    either line from before the change is owed. Role: operator, worker. ``by`` is recorded. Raises CronInvalid naming
+    the field of the line.
+    """
+    check_text("by", by, 255, least=0)
+    given = "" if line is None else CronExpression(line).line
+    check_text("line", given, 255, least=0)
+    values: dict[str, Any] = {"overridden_at": Now(), "overridden_by": by}
+    values = {"line": given, **(values if given else {"overridden_at": None, "overridden_by": ""})}
+    otherwise = "that is its line" if given else "its line is the one in code"
+    return _change_entries(
+        names, ~Q(line=given), otherwise, using, **values, last_tick_at=Greatest("last_tick_at", Now())
+    )
 
 
 def _change_entries(
-    names: Iterable[str], which: dict[str, Any], values: dict[str, Any], otherwise: str, using: str | None
+    names: Iterable[str], which: Q, otherwise: str, using: str | None, **values: Any
 ) -> list[ActionResult[str]]:
     results: list[ActionResult[str]] = []
     for name in names:
         entries = CronEntryState.objects.using(alias_of(using)).filter(pk=name)
-        changed = bool(entries.filter(**which).update(**values))
+        changed = bool(entries.filter(which).update(**values))
         why = "" if changed else otherwise if entries.exists() else "no scheduler has seen such an entry"
         results.append(ActionResult(name, changed, why))
     return results
@@ -237,25 +271,18 @@ def register(names: Iterable[str], *, using: str) -> None:
     CronEntryState.objects.using(using).bulk_create(rows, ignore_conflicts=True)
 
 
-def handled_until(*, using: str) -> tuple[datetime, dict[str, datetime]]:
-    """Return the database's time, and of each entry up to when its ticks have fired, were given up, or are ignored.
-
-    Ticks from before an entry was first seen are ignored.
-    """
-    rows = statements.rows("cron_states", using=using)
-    return rows[0][0], {name: after for _, name, after in rows if name is not None}
-
-
 def fire(
-    entry: str, tick: datetime, add_job: Callable[[], JobHandle], *, advance: bool = True, using: str
+    entry: str, tick: datetime, add_job: Callable[[], JobHandle], *, line: str = "", advance: bool = True, using: str
 ) -> JobHandle | None:
     """Insert the tick and add its job in one transaction; return None if another scheduler was first.
 
-    ``advance`` moves the entry's last tick, and only forwards: nothing fires again if a clock steps back. Raises an
-    error of which ``is_held_up`` is true if another transaction has enqueued under the job's key.
+    ``advance`` moves the entry's last tick, and only forwards: nothing fires again if a clock steps back, and nothing
+    fires if the entry is paused or ``line`` no longer overrides its own. Raises an error of which ``is_held_up`` is
+    true if another transaction has enqueued under the job's key.
     """
     with briefly(using=using):
-        fired = statements.rows("cron_tick", {"entry": entry, "tick_at": tick}, using=using)
+        parameters = {"entry": entry, "tick_at": tick, "line": line, "advance": advance}
+        fired = statements.rows("cron_tick", parameters, using=using)
         if not fired:
             return None
         handle = add_job()

@@ -22,7 +22,7 @@ from salon_jobs.jobs.options import check_duration, check_flag
 from salon_jobs.jobs.payload import Arguments
 from salon_jobs.jobs.results import JobHandle
 from salon_jobs.jobs.task import Call
-from salon_jobs.schedules.cron import CronExpression
+from salon_jobs.schedules.cron import CronExpression, expression_of
 from salon_jobs.schedules.entries import GRACE
 
 ScheduleAction = Literal["created", "changed", "kept"]
@@ -109,13 +109,10 @@ def next_tick(line: str, timezone: str, every: timedelta | None, anchor_at: date
     return _next_of_line(line, timezone, after)
 
 
-# Pure, so what is remembered never changes: most schedules of a tick share their line.
-_expression_of = lru_cache(1024)(CronExpression)
-
-
+# Pure, like the expression: most schedules of a tick share their line.
 @lru_cache(16_384)
 def _next_of_line(line: str, timezone: str, after: datetime) -> datetime:
-    return _expression_of(line, timezone).next_after(after)
+    return expression_of(line, timezone).next_after(after)
 
 
 def pause_schedules(schedules: Schedules, *, by: str = "", using: str | None = None) -> list[ActionResult[int | str]]:

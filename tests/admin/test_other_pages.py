@@ -112,6 +112,38 @@ def test_run_now_adds_one_job_and_logs_who_did() -> None:
 
 
 @pytest.mark.usefixtures("nightly")
+def test_the_line_of_an_entry_is_overridden_and_restored_by_those_who_may() -> None:
+    page, listed = "cronentrystate/test-nightly/change/", f"{ADMIN}cronentrystate/"
+    form = {"action": "override", "index": "0", "_selected_action": "test-nightly"}
+    sent = {**form, "confirmed": "1", "store": "", "line": "0 9 * * 1"}
+    looks = staff(may=("view_cronentrystate", "view_all_stores"))
+    assert "Override" not in text_of(looks, page)
+    looks.post(listed, sent)
+    assert seen("SELECT DISTINCT line FROM salon_jobs_cron_entry") == [("",)]
+    client = staff(may=("view_cronentrystate", "change_cronentrystate", "view_all_stores"))
+    text = text_of(client, page)
+    assert "Override the line" in text
+    assert "Restore" not in text
+    assert 'name="line"' in client.post(listed, form).content.decode()
+    refused = unescape(client.post(listed, {**sent, "line": "0 25 * * *"}).content.decode())
+    assert re.search(r'class="errorlist"[^>]*>\s*<li>cron line \'0 25 \* \* \*\': the hour field \'25\'', refused)
+    assert client.post(listed, sent).status_code == 302
+    [(by,)] = seen("SELECT overridden_by FROM salon_jobs_cron_entry WHERE line = '0 9 * * 1'")
+    assert by.startswith("user ")
+    for shown in ("cronentrystate/", page):
+        assert f"0 9 * * 1 Europe/Berlin instead of 30 3 * * *, by {by} since " in text_of(client, shown)
+    dashboard = staff(may=("view_dashboard", "view_all_stores"))
+    assert f"0 9 * * 1 instead of 30 3 * * *, by {by} since " in text_of(dashboard, "dashboard/")
+    assert "Restore the line" in text_of(client, page)
+    client.post(listed, {"action": "restore", "index": "0", "_selected_action": "test-nightly"})
+    assert "instead of" not in text_of(client, page)
+    assert [text for (text,) in seen("SELECT change_message FROM django_admin_log ORDER BY id")] == [
+        "due by 0 9 * * 1, instead of the line in code",
+        "restored to the line in code",
+    ]
+
+
+@pytest.mark.usefixtures("nightly")
 @override_settings(ROOT_URLCONF="tests.admin.test_admin_of_hosts")
 def test_run_now_links_to_the_job_on_its_own_site_for_those_who_may_see_it() -> None:
     site = "/admin/ops/salon_jobs/cronentrystate/"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.core.management import CommandError
@@ -37,6 +38,25 @@ def test_an_entry_is_paused_and_resumed() -> None:
         run("cron", "resume")
 
 
+def test_override_and_restore_an_entry() -> None:
+    change("INSERT INTO salon_jobs_cron_entry (name) VALUES ('nightly')")
+    with pytest.raises(CommandError, match="the hour field '25' is wrong"):
+        run("cron", "override", "nightly", "0 25 * * *")
+    assert run("cron", "override", "nightly", "0 9 * * 1")[0] == "overridden: cron entry nightly\n"
+    [(by,)] = seen("SELECT overridden_by FROM salon_jobs_cron_entry WHERE line = '0 9 * * 1'")
+    assert f"0 9 * * 1 instead of 30 3 * * *, by {by} since " in run("cron")[0]
+    [row] = json.loads(run("cron", "--json")[0])
+    assert (row["schedule"], row["override"].startswith("instead of 30 3 * * *, by ")) == ("0 9 * * 1", True)
+    assert datetime.fromisoformat(row["next_at"]).astimezone(ZoneInfo("Asia/Tokyo")).hour == 9
+    assert json.loads(run("cron", "restore", "nightly", "--json")[0]) == {"restored to the line in code": "nightly"}
+    with pytest.raises(CommandError, match="its line is the one in code"):
+        run("cron", "restore", "nightly")
+    with pytest.raises(CommandError, match="name an entry: salon_jobs cron override NAME LINE"):
+        run("cron", "override", "nightly")
+    with pytest.raises(CommandError, match=r"name an entry: salon_jobs cron pause NAME$"):
+        run("cron", "pause", "nightly", "0 9 * * 1")
+
+
 def test_the_list_shows_schedule_zone_ticks_and_result() -> None:
     [row] = json.loads(run("cron", "--json")[0])
     assert (row["name"], row["task"], row["schedule"], row["timezone"]) == (
@@ -52,7 +72,7 @@ def test_the_list_shows_schedule_zone_ticks_and_result() -> None:
     change("INSERT INTO salon_jobs_cron_entry (name) VALUES ('nightly'), ('former')")
     change("INSERT INTO salon_jobs_cron_tick (entry, tick_at, job_id) VALUES ('nightly', %s, %s)", tick, failed)
     head, former, nightly = run("cron", "list")[0].splitlines()
-    assert head.split() == ["entry", "schedule", "zone", "next", "last", "result", "error"]
+    assert head.split() == ["entry", "schedule", "zone", "next", "last", "result", "note"]
     assert former.split()[:4] == ["former", "not", "declared", "here"]
     assert "30 3 * * *" in nightly
     assert nightly.endswith("2 h ago  failed       failed: attempts_exhausted")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -13,11 +15,13 @@ from django.core.management import CommandError, call_command
 from django.db import OperationalError, connections
 
 from salon_jobs import cron
-from salon_jobs.control import pause_cron_entries, resume_cron_entries
-from salon_jobs.core.errors import CronInvalid, NotReady
+from salon_jobs.control import override_cron_entries, pause_cron_entries, resume_cron_entries
+from salon_jobs.core.errors import CronInvalid, NotReady, OptionInvalid
 from salon_jobs.core.records import ActionResult
+from salon_jobs.dashboard.processes import cron as dashboard_cron
+from salon_jobs.jobs import enqueue
 from salon_jobs.schedules import entries
-from salon_jobs.schedules.scheduler import Scheduler, fire, register
+from salon_jobs.schedules.scheduler import Scheduler, fire, job_of, register
 from tests import tasks
 from tests.conftest import manage
 from tests.metrics import of, shown
@@ -82,6 +86,148 @@ def test_a_paused_entry_fires_nothing_and_owes_nothing_after_it_is_resumed(cront
     change("UPDATE salon_jobs_cron_entry SET last_tick_at = last_tick_at - interval '2 minutes' WHERE name = 'a'")
     scheduler.poll()
     assert {entry for entry, _ in _fired()} == {"a", "b"}
+
+
+RARELY = "0 0 29 2 *"
+
+
+def _later(minutes: int) -> None:
+    """Let time pass for every entry: its last tick is that much longer ago."""
+    change("UPDATE salon_jobs_cron_entry SET last_tick_at = last_tick_at - make_interval(mins => %s)", minutes)
+
+
+def test_two_schedulers_follow_an_overridden_line_and_the_way_back_without_a_restart(crontab: None) -> None:
+    cron(RARELY, tasks.system, name="a", backfill=timedelta(hours=6))
+    known = _known_for(timedelta(hours=3))
+    schedulers = [Scheduler(using="default"), Scheduler(using="default")]
+    for scheduler in schedulers:
+        scheduler.poll()
+    gone = ActionResult("gone", False, "no scheduler has seen such an entry")
+    assert override_cron_entries(["a", "gone"], " *  * * * * ", by="ann") == [ActionResult("a", True), gone]
+    assert override_cron_entries(["a"], "* * * * *") == [ActionResult("a", False, "that is its line")]
+    assert seen("SELECT line, overridden_by, overridden_at > now() - interval '1 m' FROM salon_jobs_cron_entry") == [
+        ("* * * * *", "ann", True)
+    ]
+    schedulers[0].poll()
+    assert all(tick >= known for _, tick in _fired()), "it owes no tick from before"
+    _later(2)
+    together = threading.Barrier(2)
+
+    def poll(scheduler: Scheduler) -> None:
+        together.wait(10)
+        scheduler.poll()
+
+    with ThreadPoolExecutor(2) as pool:
+        for polling in [elsewhere(pool, partial(poll, each)) for each in schedulers]:
+            polling.result(60)
+    ticks = [tick for _, tick in _fired()]
+    assert len(ticks) in (2, 3), "a minute may have turned meanwhile"
+    assert seen("SELECT tick FROM salon_jobs_job ORDER BY 1") == [(tick,) for tick in ticks]
+    assert of(shown(schedulers[0].samples()), "cron_overdue_seconds", entry="a") < 60
+    assert override_cron_entries(["a"], None, by="bob") == [ActionResult("a", True)]
+    assert override_cron_entries(["a"], None) == [ActionResult("a", False, "its line is the one in code")]
+    assert seen("SELECT line, overridden_by, overridden_at FROM salon_jobs_cron_entry") == [("", "", None)]
+    _later(5)
+    for scheduler in schedulers:
+        scheduler.poll()
+    assert [tick for _, tick in _fired()] == ticks, "a line that is gone fires nothing, late or not"
+
+
+@pytest.mark.parametrize("meanwhile", [partial(override_cron_entries, line=RARELY), pause_cron_entries])
+def test_a_tick_does_not_fire_that_was_read_before_its_entry_was_changed(crontab: None, meanwhile: Any) -> None:
+    def payload(tick: datetime) -> dict[str, Any]:
+        # The scheduler has read the entry, and found the tick due.
+        with ThreadPoolExecutor(1) as pool:
+            elsewhere(pool, lambda: meanwhile(["a"])).result(10)
+        return {}
+
+    cron("* * * * *", tasks.system, name="a", payload=payload)
+    _known_for(timedelta(minutes=3))
+    Scheduler(using="default").poll()
+    assert _fired() == []
+    assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
+
+
+def test_a_tick_waits_for_a_change_that_has_yet_to_commit(crontab: None, caplog: pytest.LogCaptureFixture) -> None:
+    cron("* * * * *", tasks.system, name="a")
+    _known_for(timedelta(minutes=3))
+    with psycopg.connect(url_for("jobs_operator")) as operator:
+        operator.execute("UPDATE salon_jobs_cron_entry SET line = %s", [RARELY])
+        Scheduler(using="default").poll()
+        assert [fields["entry"] for fields in event_fields(caplog, "cron_held_up")] == ["a"]
+    Scheduler(using="default").poll()
+    assert _fired() == []
+
+
+def test_a_change_waits_for_a_tick_that_is_firing_and_it_fires_once(crontab: None) -> None:
+    entry = cron("* * * * *", tasks.system, name="a")
+    now = _known_for(timedelta(minutes=3))
+    job = job_of(entry, now)
+    with ThreadPoolExecutor(1) as pool:
+        changing: list[Any] = []
+
+        def add_job() -> Any:
+            changing.append(elsewhere(pool, lambda: override_cron_entries(["a"], "*/1 * * * *")))
+            waits = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s"
+            end = time.monotonic() + 10
+            while not seen(waits, 'UPDATE "salon_jobs_cron_entry"%'):
+                assert not changing[0].done(), "it did not wait"
+                assert time.monotonic() < end
+            return enqueue.add(job, using="default")
+
+        assert fire("a", now, add_job, using="default")
+        assert changing[0].result(10) == [ActionResult("a", True)]
+    Scheduler(using="default").poll()
+    assert _fired()[0] == ("a", now)
+    assert len(_fired()) <= 2, "a minute may have turned meanwhile"
+
+
+def test_a_deployment_that_changes_the_line_keeps_the_override(crontab: None) -> None:
+    cron(RARELY, tasks.system, name="a")
+    _known_for(timedelta(hours=3))
+    override_cron_entries(["a"], "*/5 * * * *", by="ann")
+    entries.cron_entries.clear()
+    cron("* * * * *", tasks.system, name="a", timezone="Asia/Tokyo", backfill=timedelta(hours=1))
+    _later(12)
+    Scheduler(using="default").poll()
+    ticks = [tick for _, tick in _fired()]
+    assert len(ticks) in (2, 3)
+    assert all(tick.minute % 5 == 0 for tick in ticks)
+    [shown_entry] = [each for each in dashboard_cron(using="default") if each.name == "a"]
+    assert (shown_entry.schedule, shown_entry.timezone) == ("*/5 * * * *", "Asia/Tokyo")
+    assert shown_entry.override.startswith("instead of * * * * *, by ann since ")
+    at = ticks[0] + timedelta(minutes=1)
+    assert Scheduler(using="default").run_at(at) == 0, "--at follows the line in effect, too"
+    assert Scheduler(using="default").run_at(at + timedelta(minutes=4)) in (0, 1)
+
+
+def test_a_line_that_is_none_stops_no_other_entry(crontab: None, caplog: pytest.LogCaptureFixture) -> None:
+    cron("* * * * *", tasks.system, name="a")
+    cron("* * * * *", tasks.system, name="b")
+    _known_for(timedelta(minutes=3))
+    change("UPDATE salon_jobs_cron_entry SET line = 'often' WHERE name = 'a'")
+    Scheduler(using="default").poll()
+    assert {entry for entry, _ in _fired()} == {"b"}
+    assert [fields["entry"] for fields in event_fields(caplog, "cron_failed")] == ["a"]
+    assert [each.schedule for each in dashboard_cron(using="default")] == [None, "* * * * *"]
+
+
+@pytest.mark.parametrize(
+    ("line", "by", "error", "message"),
+    [
+        ("0 25 * * *", "", CronInvalid, "the hour field '25' is wrong"),
+        ("@daily", "", CronInvalid, "write '0 0 \\* \\* \\*'"),
+        ("", "", CronInvalid, "has 0 fields; write five"),
+        (",".join("0" * 200) + " 0 * * *", "", OptionInvalid, "line"),
+        ("0 3 * * *", "x" * 256, OptionInvalid, "by"),
+    ],
+)
+def test_an_override_is_checked(crontab: None, line: str, by: str, error: type[Exception], message: str) -> None:
+    cron("* * * * *", tasks.system, name="a")
+    _known_for(timedelta(minutes=3))
+    with pytest.raises(error, match=message):
+        override_cron_entries(["a"], line, by=by)
+    assert seen("SELECT line FROM salon_jobs_cron_entry") == [("",)]
 
 
 def test_an_entry_owes_no_tick_from_before_it_was_known(crontab: None) -> None:
@@ -256,7 +402,7 @@ def test_the_job_and_its_tick_are_one_transaction(crontab: None) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        fire(entry.name, TICK, refuse, using="default")
+        fire(entry.name, TICK, refuse, advance=False, using="default")
     assert _fired() == []
 
 

@@ -474,6 +474,6 @@ def test_jobs_of_every_store_are_added_in_one_batch_but_none_of_a_paused_store(
 def test_nothing_of_a_row_is_remembered() -> None:
     """What is remembered is arithmetic: a line, a zone and an instant have one next tick for ever."""
     assert {name for name in vars(stored) if hasattr(vars(stored)[name], "cache_info")} == {
-        "_expression_of",
+        "expression_of",
         "_next_of_line",
     }

@@ -77,6 +77,7 @@ from salon_jobs.control import (
     delete_schedules,
     discard_jobs,
     limit,
+    override_cron_entries,
     pause,
     pause_cron_entries,
     pause_destination,
@@ -414,6 +415,8 @@ resume(task="typing-store")
 run_cron_entry("nightly")
 assert_type(pause_cron_entries(["nightly"], by="ann"), list[ActionResult[str]])
 resume_cron_entries(["nightly"], using="operator")
+assert_type(override_cron_entries(["nightly"], "0 9 * * 1", by="ann"), list[ActionResult[str]])
+override_cron_entries(["nightly"], None, using="operator")
 scheduled = schedule(system.call(), "0 9 * * 1", timezone="Asia/Tokyo", key="weekly", catch_up=timedelta(hours=1))
 schedule(
     of_store.call(STORE, TODAY), every=timedelta(seconds=10), key="often", jitter=timedelta(seconds=3), overlap=False

@@ -72,6 +72,7 @@ from salon_jobs.control import (
     delete_schedules,
     discard_jobs,
     limit,
+    override_cron_entries,
     pause,
     pause_cron_entries,
     pause_destination,
@@ -359,6 +360,7 @@ resume(queue=1)  # E
 run_cron_entry(1)  # E
 pause_cron_entries([1])  # E
 resume_cron_entries(1)  # E
+override_cron_entries(["nightly"])  # E
 schedule(system, "0 9 * * 1", key="weekly")  # E
 pause_schedules(1.5)  # E
 resume_schedules(None)  # E

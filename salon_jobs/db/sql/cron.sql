@@ -1,25 +1,36 @@
 -- name: cron_states
--- Read the database's time, and the time after which each known entry's ticks may still have to fire: of one that is
--- paused, none of those so far.
+-- Read the database's time, and of each known entry the time after which its ticks may still have to fire (of one that
+-- is paused, none of those so far) and the line that overrides the declared one.
 -- Locks: none. Role: worker.
 SELECT clock_timestamp(), e.name,
-       CASE WHEN e.paused_at IS NULL THEN greatest(e.registered_at, e.last_tick_at) ELSE clock_timestamp() END
+       CASE WHEN e.paused_at IS NULL THEN greatest(e.registered_at, e.last_tick_at) ELSE clock_timestamp() END,
+       e.line
   FROM (SELECT 1) AS one
   LEFT JOIN salon_jobs_cron_entry e ON true
 
 -- name: cron_tick
--- Claim one tick: the transaction that inserts the row enqueues the job. No row: it has fired already.
--- Locks: a concurrent insert of the same tick waits for our commit, then gets nothing. Role: worker.
-INSERT INTO salon_jobs_cron_tick (entry, tick_at) VALUES (%(entry)s, %(tick_at)s)
+-- Claim one tick: the transaction that inserts the row enqueues the job. No row: it has fired already, or the entry was
+-- paused or got another line since it was read. One that does not advance the entry is asked for by hand, and fires.
+-- Locks: the entry, until our commit; a concurrent claim waits for it, and for a change of the entry, then gets nothing.
+-- Role: worker.
+WITH unchanged AS MATERIALIZED (
+    SELECT FROM salon_jobs_cron_entry e
+     WHERE e.name = %(entry)s AND e.paused_at IS NULL AND e.line = %(line)s
+       AND greatest(e.registered_at, e.last_tick_at) < %(tick_at)s
+       FOR NO KEY UPDATE
+)
+INSERT INTO salon_jobs_cron_tick (entry, tick_at)
+SELECT %(entry)s, %(tick_at)s WHERE NOT %(advance)s OR EXISTS (SELECT FROM unchanged)
 ON CONFLICT (entry, tick_at) DO NOTHING
 RETURNING id
 
 -- name: cron_results
--- List the cron entries with their last tick, whether its job is still there, and what became of it so far.
+-- List the cron entries with the line that overrides the declared one, who set it and when, their last tick, whether its
+-- job is still there, and what became of it so far.
 -- Locks: none. Role: operator, worker.
-SELECT e.name, t.tick_at, t.fired_at, j.id,
+SELECT e.name, e.line, e.overridden_by, e.overridden_at, t.tick_at, t.fired_at, j.id,
        coalesce(nullif(concat_ws(': ', j.state, nullif(j.reason, '')), ''), t.outcome)
-  FROM (SELECT name FROM salon_jobs_cron_entry ORDER BY name LIMIT 200) e
+  FROM (SELECT name, line, overridden_by, overridden_at FROM salon_jobs_cron_entry ORDER BY name LIMIT 200) e
   LEFT JOIN LATERAL (
        SELECT c.tick_at, c.fired_at, c.job_id, c.outcome FROM salon_jobs_cron_tick c
         WHERE c.entry = e.name ORDER BY c.tick_at DESC LIMIT 1) t ON true

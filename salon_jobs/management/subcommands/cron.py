@@ -23,13 +23,13 @@ class Cron(Subcommand):
     """Subcommand that lists the cron entries, or runs one of them now."""
 
     name = "cron"
-    help = "List cron entries with their next and last ticks, pause or resume one, or run one now."
+    help = "List cron entries with their ticks; run one now, pause or resume it, override its line or restore it."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument(
-            "action", nargs="?", choices=("list", "run", "pause", "resume"), default="list", help="default list"
-        )
+        actions = ("list", "run", "pause", "resume", "override", "restore")
+        parser.add_argument("action", nargs="?", choices=actions, default="list", help="default list")
         parser.add_argument("entry", nargs="?", metavar="NAME", help="the name of an entry, but for list")
+        parser.add_argument("line", nargs="?", metavar="LINE", help="for override: the line instead of the one in code")
         add_options(parser, "--json")
 
     def run(self, console: Console) -> None:
@@ -44,9 +44,11 @@ class Cron(Subcommand):
             console.result(shown, f"enqueued job {handle.id}{said}")
             return
         if (verb := verbs_of(CronEntryState).get(console["action"])) is not None:
-            if name is None:
-                raise CommandError(f"name an entry: salon_jobs cron {verb.name} NAME")
-            [done] = verb.apply([name], by=os_user(), using=console.using)
+            takes = {taken: console[taken] for taken in verb.takes}
+            if name is None or bool(console["line"]) != bool(takes):
+                usage = " ".join([verb.name, "NAME", *map(str.upper, takes)])
+                raise CommandError(f"name an entry: salon_jobs cron {usage}")
+            [done] = verb.apply([name], by=os_user(), using=console.using, **takes)
             if not done.changed:
                 raise CommandError(f"cron entry {name!r} was not {verb.done}: {done.detail}")
             console.result({verb.done: name}, f"{verb.done}: cron entry {name}")
@@ -60,12 +62,13 @@ class Cron(Subcommand):
         details: list[str] = []
         for each in cron(using=console.using):
             entry = declared.get(each.name)
-            line, zone = (entry.expression.line, entry.expression.timezone) if entry else (None, None)
-            described.append({**asdict(each), "task": entry and entry.task_name, "schedule": line, "timezone": zone})
+            described.append({**asdict(each), "task": entry and entry.task_name})
             result = Painted("failed", "red") if each.failed else each.result
-            rows.append((each.name, line or "not declared here", zone, each.next_at, each.last_tick or "never", result))
+            line = each.schedule or "not declared here"
+            rows.append((each.name, line, each.timezone, each.next_at, each.last_tick or "never", result))
             # A narrow screen has no column for results: those worth noting are below their rows.
             is_usual = each.last_tick is None or each.result.startswith(("queued", "running", "succeeded"))
-            details.append(each.result if each.failed or (is_narrow and not is_usual) else "")
+            noted = each.result if each.failed or (is_narrow and not is_usual) else ""
+            details.append("; ".join(filter(None, (each.override and f"{line} {each.override}", noted))))
         table = [row[:-1] for row in rows] if is_narrow else rows
-        console.listing(described, table, "no cron entry is declared", details=details, detail="error")
+        console.listing(described, table, "no cron entry is declared", details=details, detail="note")
