@@ -12,12 +12,13 @@
 -- REPEATABLE READ it would not see what the others did: so whoever adds a job that waits also updates the key's row,
 -- and there the other one fails, instead of losing a start.
 -- The first job of a key, the usual case, costs the key's row and nothing else.
--- enable_seqscan, joins, LATERAL, OFFSET 0: a plan made while the tables are empty would later read all of them.
+-- enable_seqscan, joins, LATERAL, OFFSET 0: a plan made while the tables are empty would later read all of them. It is
+-- kept (plan_cache_mode), since planning takes longer than what is done.
 -- Locks: the keys, in the order of their ids; their jobs, as salon_jobs_start_ordered. SECURITY DEFINER, since nobody
 -- else may write the tables.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_move_ordered() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off
-SET enable_hashjoin = off SET enable_mergejoin = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan
 AS $body$
 DECLARE
     noted text[] := string_to_array(nullif(current_setting('salon_jobs.ordered_noted', true), ''), ',');

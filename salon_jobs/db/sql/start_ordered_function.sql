@@ -7,7 +7,7 @@
 -- the tables.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_start_ordered(keys uuid[]) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off
-SET enable_hashjoin = off SET enable_mergejoin = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan
 AS $body$
 DECLARE
     started integer;
