@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from salon_jobs.outbox.emit import emit as emit
     from salon_jobs.outbox.emit import emit_many as emit_many
     from salon_jobs.schedules.entries import cron as cron
+    from salon_jobs.schedules.stored import aschedule as aschedule
     from salon_jobs.schedules.stored import schedule as schedule
     from salon_jobs.tenancy.active import current_store_id as current_store_id
     from salon_jobs.tenancy.context import tenant_context as tenant_context
@@ -51,6 +52,7 @@ else:
             "emit": "outbox.emit",
             "emit_many": "outbox.emit",
             "cron": "schedules.entries",
+            "aschedule": "schedules.stored",
             "schedule": "schedules.stored",
             "current_store_id": "tenancy.active",
             "tenant_context": "tenancy.context",

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final, Literal, TypeAlias
 
+from asgiref.sync import sync_to_async
 from django.db import transaction
 
 from salon_jobs.core.arguments import LAST_ID, check_text
@@ -100,6 +101,10 @@ def schedule(
             "set_schedule", {**values, "plan": json.dumps(plan, default=str)}, using=alias
         )
     return ScheduleHandle(id_, action, next_at)
+
+
+# Schedule like ``schedule``, from a coroutine: on the thread whose connection the ORM uses there.
+aschedule = sync_to_async(schedule)
 
 
 def next_tick(line: str, timezone: str, every: timedelta | None, anchor_at: datetime, after: datetime) -> datetime:

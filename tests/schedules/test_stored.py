@@ -14,11 +14,12 @@ from zoneinfo import ZoneInfo
 
 import psycopg
 import pytest
+from asgiref.sync import async_to_sync
 from django.conf import settings
 from django.db import connections, transaction
 from django.test import override_settings
 
-from salon_jobs import current_job, schedule, tenant_context
+from salon_jobs import aschedule, current_job, schedule, tenant_context
 from salon_jobs.control import delete_schedules, pause, pause_schedules, resume, resume_schedules, run_schedule
 from salon_jobs.core.errors import CronInvalid, EnqueueRefused, OptionInvalid, PayloadInvalid
 from salon_jobs.core.records import ActionResult, JobState
@@ -469,6 +470,11 @@ def test_jobs_of_every_store_are_added_in_one_batch_but_none_of_a_paused_store(
     resume(store_id=stores[2])
     fire(now + HOUR)
     assert seen("SELECT count(*) FROM salon_jobs_job WHERE store_id = %s", stores[2]) == [(1,)]
+
+
+def test_a_coroutine_adds_a_schedule() -> None:
+    handle = async_to_sync(aschedule)(call("x"), "0 9 * * 1", timezone="Asia/Tokyo", key="k")
+    assert (handle.action, handle.next_at) == ("created", tick_of())
 
 
 def test_nothing_of_a_row_is_remembered() -> None:

@@ -21,6 +21,7 @@ from salon_jobs import (
     Snooze,
     aemit,
     afan_out,
+    aschedule,
     cron,
     current_job,
     current_store_id,
@@ -145,6 +146,7 @@ from salon_jobs.models import (
     TaskMinute,
 )
 from salon_jobs.outbox import Draft
+from salon_jobs.schedules.stored import ScheduleHandle
 from salon_jobs.signals import job_enqueued, job_finished, job_started
 from salon_jobs.staff import StoreAdminMixin, StoreAdminSite, StoreAdminSiteMixin
 from salon_jobs.staff.apps import StoreAdminConfig
@@ -266,6 +268,7 @@ async def of_store_without_a_transaction(store_id: UUID) -> int:
 async def await_it() -> None:
     """Await the task's function, and enqueue from a coroutine."""
     assert_type(await in_coroutine(STORE, TODAY), int)
+    assert_type(await aschedule(system.call(), every=timedelta(hours=1), key="hourly"), ScheduleHandle)
     assert_type(await of_store.aenqueue(STORE, TODAY, note="x"), JobHandle)
     assert_type(await of_store.using(priority=5).aenqueue(store_id=STORE, day=TODAY), JobHandle)
     assert_type(await of_store.aenqueue_many([of_store.call(STORE, TODAY)]), list[JobHandle])

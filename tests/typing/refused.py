@@ -16,6 +16,7 @@ from salon_jobs import (
     Snooze,
     aemit,
     afan_out,
+    aschedule,
     cron,
     current_job,
     current_store_id,
@@ -235,6 +236,7 @@ of_store.using().apply_async()  # E
 async def in_a_coroutine() -> None:
     """Enqueue wrongly from a coroutine."""
     await of_store.aenqueue(store_id=STORE)  # E
+    await aschedule(system, "0 9 * * 1", key="weekly")  # E
     await of_store.using(priority=1).aenqueue(STORE, "2026-05-05")  # E
     await of_store.aenqueue_many([system.call()])  # E
     await system.using(priority=1).aenqueue_many([of_store.call(STORE, TODAY)])  # E
