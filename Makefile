@@ -33,6 +33,8 @@ KEY_TESTS := $(addprefix tests/tenancy/test_,matrix.py isolation_kit.py side_cha
 	$(addprefix tests/jobs/test_,fan_out.py limits.py waiting.py) tests/worker/test_chunks.py tests/worker/test_claimer.py \
 	tests/inbox/test_processor.py tests/admin/test_job_admin.py tests/test_erasure.py tests/test_testing.py
 PARTS = $(if $(PYTEST_ARGS),tests-chosen,tests-end-to-end tests-of-processes tests-of-brokers tests-of-the-outbox tests-of-the-rest) $(MORE)
+# What needs system packages: naming its folders saves collecting all the others.
+SYSTEM_TESTS := tests/system tests/deployment
 CHAOS_TESTS := tests/system/test_chaos.py tests/system/test_failover.py
 
 .PHONY: help
@@ -111,7 +113,7 @@ endif
 system-chaos:
 	@$(PYTEST) -m system $(CHAOS_TESTS)
 system-rest:
-	@$(PYTEST) -m system $(addprefix --ignore=,$(CHAOS_TESTS))
+	@$(PYTEST) -m system $(SYSTEM_TESTS) $(addprefix --ignore=,$(CHAOS_TESTS))
 
 .PHONY: test-image
 test-image: venv ## build the image and run the compose file in containers, if this machine can; keeps .image

@@ -305,6 +305,13 @@ def test_every_statement_says_what_it_is_for_what_it_locks_and_for_whom() -> Non
         assert "Role:" in text or re.search(r"(?m)^(GRANT EXECUTE|CREATE .*TRIGGER) ", statement), statement
 
 
+def test_what_needs_system_packages_is_where_make_looks_for_it() -> None:
+    [folders] = re.findall(r"(?m)^SYSTEM_TESTS := (.*)$", (ROOT / "Makefile").read_text())
+    marked = {path for path in (ROOT / "tests").rglob("*.py") if re.search(r"pytest\.mark\.system\b", path.read_text())}
+    assert marked
+    assert all(any(path.is_relative_to(ROOT / folder) for folder in folders.split()) for path in marked)
+
+
 def _reads_environment(path: Path) -> bool:
     names = {"environ", "environb", "getenv", "getenvb"}
     for node in ast.walk(ast.parse(path.read_text())):

@@ -22,7 +22,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize("statements", [3_000, pytest.param(15_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("statements", [3_000, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_no_store_sees_another_and_none_gets_lost(database: None, statements: int) -> None:
     witness = run(statements, seed=20260506)
     assert (witness.leaks, witness.lost, witness.surprises) == ([], [], [])
@@ -30,7 +30,7 @@ def test_no_store_sees_another_and_none_gets_lost(database: None, statements: in
     assert len(witness.visits) >= 8, witness.visits
 
 
-@pytest.mark.parametrize(("statements", "at_once"), [(800, 40), pytest.param(5_000, 1_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("statements", "at_once"), [(800, 40), pytest.param(3_000, 600, marks=pytest.mark.slow)])
 def test_no_coroutine_sees_another_store_on_the_connections_they_share(
     database: None, statements: int, at_once: int, settings: Any
 ) -> None:

@@ -461,7 +461,7 @@ def aware(value: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("histories", "use_tz"), [(20, True), (5, False), pytest.param(80, True, marks=pytest.mark.slow)]
+    ("histories", "use_tz"), [(20, True), (5, False), pytest.param(50, True, marks=pytest.mark.slow)]
 )
 def test_every_history_ends_as_the_model_says(stores: list[UUID], histories: int, use_tz: bool) -> None:
     Jobs.stores = stores

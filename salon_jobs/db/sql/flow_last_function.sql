@@ -2,7 +2,7 @@
 -- delete. A deleted edge is locked until its transaction ends, so an edge is free if it can be locked; the locks of this
 -- look are let go at once, by the error that ends its subtransaction. Under REPEATABLE READ, what another has deleted
 -- since the snapshot fails it.
--- Locks: one edge of each member, for the moment of the look.
+-- Locks: one edge of each member, for the moment of the look. Role: that which owns salon_jobs_move_flow calls it.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_flow_last(ids bigint[]) RETURNS bigint[]
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off
 AS $body$
