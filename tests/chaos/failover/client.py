@@ -36,8 +36,8 @@ _WEIGHTS: Final = {
     "delayed": 4,
     "once": 6,
     "once-outside": 6,
-    "steps": 6,
-    "flow": 4,
+    "steps": 3,
+    "flow": 2,
     "second": 1,
 }
 STEPS: Final = ("first", "part0", "part1", "last")

@@ -48,7 +48,7 @@ def _flow(store_id: UUID, marker: str, **_: str) -> str:
 
 
 def _second(**_: str | UUID) -> str:
-    schedule(tasks.second.call(), every=timedelta(seconds=1), key="second", catch_up=timedelta(hours=1))
+    schedule(tasks.second.call(), every=timedelta(seconds=2), key="second", catch_up=timedelta(hours=1))
     return "inserted"
 
 
