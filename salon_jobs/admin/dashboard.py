@@ -211,8 +211,7 @@ class DashboardAdmin(ReadOnlyAdmin):
         """Return the page, or a part of it. At most 20 queries through the reader's alias."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        span = request.GET.get("span", "hour")
-        span = span if span in SPANS else "hour"
+        span = span_of(request)
         is_operator = sees_all_stores(request)
         pieces = _PIECES if is_operator else _PIECES_OF_STORE
         requested = [piece for piece in pieces if piece.part == request.GET.get("part")]
@@ -231,7 +230,7 @@ class DashboardAdmin(ReadOnlyAdmin):
         }
         for part in {piece.part for piece in requested or pieces}:
             if part == "plots":
-                context |= _plots(request, span)
+                context |= plots_of(request, span)
             else:
                 context |= _now(request) if is_operator else _of_store(request)
         return TemplateResponse(request, f"admin/salon_jobs/dashboard{'_pieces' if requested else ''}.html", context)
@@ -339,20 +338,28 @@ def _of_store(request: HttpRequest) -> dict[str, Any]:
     }
 
 
-def _plots(request: HttpRequest, span: str) -> dict[str, Any]:
-    steps = queues.history(SPANS[span], using=reader(request))
+def span_of(request: HttpRequest) -> str:
+    """Return which of the spans the page shows."""
+    span = request.GET.get("span", "hour")
+    return span if span in SPANS else "hour"
+
+
+def plots_of(request: HttpRequest, span: str, task: str | None = None, queue: str | None = None) -> dict[str, Any]:
+    """Return what the template of plots shows: of all jobs, or those of a ``task`` or ``queue``."""
+    steps = queues.history(SPANS[span], using=reader(request), task=task, queue=queue)
     times = tuple(step.at for step in steps)
 
     def plot(key: str, title: str, shown: Any, *labels: str, fields: Sequence[str] = ()) -> Plot:
         columns = [[getattr(step, field) for step in steps] for field in fields or labels]
         return Plot(key, title, tuple(map(Line, labels, columns)), times, shown)
 
+    depth = plot("depth", "Queued jobs", number, "all", "due", fields=("waiting", "due"))
     return {
         "plots": (
             plot("throughput", "Succeeded per minute", number, "succeeded"),
             plot("failures", "Failures per minute", number, "retried", "failed"),
             plot("latency", "Queue latency", about, "p50", "p95", fields=("wait_p50_s", "wait_p95_s")),
-            plot("depth", "Queued jobs", number, "all", "due", fields=("waiting", "due")),
+            *((depth,) if task is None else ()),  # depths are counted by queue
         ),
         "from_at": times[0],
         "until_at": times[-1],

@@ -7,15 +7,17 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar, cast
 
 from django.contrib import admin
+from django.contrib.admin.exceptions import DisallowedModelAdminLookup
 from django.contrib.admin.models import LogEntry
 from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path
+from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from django.utils.html import format_html
+from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 
@@ -32,8 +34,10 @@ from salon_jobs.admin.filters import (
     TaskFilter,
 )
 from salon_jobs.admin.job_actions import JOB_ACTIONS
+from salon_jobs.admin.overview import overview
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key
+from salon_jobs.core.error_report import storable
 from salon_jobs.core.records import JobState
 from salon_jobs.core.units import counted, distance, duration, error_name, with_noun
 from salon_jobs.dashboard.labels import ago, exact, followed, instant
@@ -231,10 +235,28 @@ class JobAdmin(ActionAdmin):
         return whole if Job.objects.using(using).filter(whole).exists() else Q(pk__in=ids_with_text(term, using=using))
 
     def get_urls(self) -> list[URLPattern]:
-        """Return the pages, including that of grouped errors."""
+        """Return the pages, including those of grouped errors and of a task or a queue."""
         site = self.admin_site
-        view = explained(as_reader(site.admin_view(self.failures), site), self)
-        return [path("failures/", view, name="salon_jobs_job_failures"), *super().get_urls()]
+        own = [
+            path(
+                f"{view.__name__}/",
+                explained(as_reader(site.admin_view(view), site), self),
+                name=f"salon_jobs_job_{view.__name__}",
+            )
+            for view in (self.failures, self.overview)
+        ]
+        return [*own, *super().get_urls()]
+
+    def overview(self, request: HttpRequest) -> TemplateResponse:
+        """Show one task or one queue. Raises PermissionDenied for staff of one store: statistics belong to none."""
+        kind = next((each for each in ("task", "queue") if request.GET.get(each)), None)
+        if kind is None:
+            raise DisallowedModelAdminLookup("give a task or a queue")
+        if not self.has_view_permission(request) or not sees_all_stores(request):
+            raise PermissionDenied
+        context = {**self.admin_site.each_context(request), "opts": self.opts, "media": self.media}
+        context |= overview(request, kind, storable(request.GET[kind]))
+        return TemplateResponse(request, "admin/salon_jobs/overview.html", context)
 
     def failures(self, request: HttpRequest) -> TemplateResponse:
         """Show groups of failed jobs with the same cause, each with its newest job and a button to retry them all."""
@@ -432,12 +454,20 @@ class JobAdmin(ActionAdmin):
         return self.link_to_process(job.leased_by, using=job._state.db)
 
     @admin.display(description="task")
-    def task_link(self, job: Job) -> SafeString:
-        return self.link_to_list(Job, job.task, task=job.task)
+    def task_link(self, job: Any) -> SafeString:
+        return self._of_name(job, task=job.task)
 
     @admin.display(description="queue")
-    def queue_link(self, job: Job) -> SafeString:
-        return self.link_to_list(Job, job.queue, queue=job.queue)
+    def queue_link(self, job: Any) -> SafeString:
+        return self._of_name(job, queue=job.queue)
+
+    def _of_name(self, job: Any, **of: str) -> SafeString:
+        """Link to the page of a task or queue; for staff of one store, to the jobs that share it."""
+        [name] = of.values()
+        if not job.knows_all:
+            return self.link_to_list(Job, name, **of)
+        address = reverse("admin:salon_jobs_job_overview", current_app=self.admin_site.name)
+        return format_html('<a href="{}?{}">{}</a>', address, urlencode(of), name)
 
     @admin.display(description="store")
     def store_link(self, job: Job) -> SafeString | str:

@@ -153,8 +153,10 @@ class Step:
     due: int | None = None
 
 
-def history(span: Span, *, using: str, now: datetime | None = None) -> tuple[Step, ...]:
-    """Return the steps up to now, in two queries. Role: operator, worker.
+def history(
+    span: Span, *, using: str, now: datetime | None = None, task: str | None = None, queue: str | None = None
+) -> tuple[Step, ...]:
+    """Return the steps up to now, of all runs or those of a task or a queue, in two queries. Role: operator, worker.
 
     The last step covers at least a minute: one that has just begun would look as if everything had stopped.
     """
@@ -163,8 +165,9 @@ def history(span: Span, *, using: str, now: datetime | None = None) -> tuple[Ste
     ended = until - timedelta(minutes=1)
     first = ended.timestamp() - span.length.total_seconds() + step_s
     since = datetime.fromtimestamp(first - first % step_s, tz=until.tzinfo)
-    runs = {row[0]: row[1:] for row in rows("runs_over_time", {"step": span.step, "since": since}, using=using)}
-    depths = {row[0]: row[1:] for row in rows("depth_over_time", {"step": span.step, "since": since}, using=using)}
+    values = {"step": span.step, "since": since, "task": task, "queue": queue}
+    runs = {row[0]: row[1:] for row in rows("runs_over_time", values, using=using)}
+    depths = {row[0]: row[1:] for row in rows("depth_over_time", values, using=using)}
     steps: list[Step] = []
     at = since
     while at <= ended:

@@ -213,9 +213,13 @@ def counted_until() -> datetime:
     return datetime.now(UTC) - timedelta(seconds=FLUSH_EVERY_S)
 
 
-def totals(last: timedelta, *, using: str) -> list[TaskTotals]:
-    """Return the totals by task since ``last`` ago, without the latest seconds. Role: worker, operator."""
-    return [_totals(*row) for row in statements.rows("task_totals", {"last": last}, using=using)]
+def totals(last: timedelta, *, using: str, task: str | None = None, queue: str | None = None) -> list[TaskTotals]:
+    """Return the totals by task since ``last`` ago, without the latest seconds. Role: worker, operator.
+
+    With ``queue`` those of its runs; with ``task`` those of its runs, by queue.
+    """
+    values = {"last": last, "task": task, "queue": queue}
+    return [_totals(*row) for row in statements.rows("task_totals", values, using=using)]
 
 
 def _totals(task: str, *values: Any) -> TaskTotals:

@@ -13,10 +13,12 @@ from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 
+from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core import units
 from salon_jobs.dashboard.labels import ago
 from salon_jobs.jobs.statistics import TaskTotals
+from salon_jobs.tenancy.choice import ALL_STORES
 from salon_jobs.tenancy.names import store_name
 
 register: Final = template.Library()
@@ -74,6 +76,18 @@ def linked(
     named = next(iter(wanted.values()), "") if key.endswith("-") else ""
     is_zero = SafeString(' class="zero"' if shown in (0, "0") else "")
     return format_html('<a id="{}{}"{} href="{}?{}">{}</a>', key, named, is_zero, url, urlencode(wanted), shown)
+
+
+@register.simple_tag(takes_context=True)
+def named(context: dict[str, Any], kind: str, name: str) -> SafeString:
+    """Format the name of a task or queue as a link to its page, for users who may see it."""
+    request = context["request"]
+    if not request.user.has_perm("salon_jobs.view_job") or not (
+        conf.store_model is None or request.user.has_perm(ALL_STORES)
+    ):
+        return format_html("{}", name)
+    url = reverse("admin:salon_jobs_job_overview", current_app=request.resolver_match.namespace)
+    return format_html('<a id="{}-{}" href="{}?{}">{}</a>', kind, name, url, urlencode({kind: name}), name)
 
 
 @register.simple_tag(takes_context=True)

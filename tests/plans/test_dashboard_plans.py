@@ -125,3 +125,17 @@ def test_a_store_counts_its_newest_ten_thousand_by_an_index(crowded: None) -> No
     # That of the store, or of all jobs, the newest first, where every seventh is the store's.
     assert node["Index Name"] in ("salon_jobs_job_store", "salon_jobs_job_pkey")
     assert rows_read(node) <= 8 * 10_000
+
+
+@pytest.mark.parametrize("of", ["task=task-1", "queue=default"])
+@pytest.mark.parametrize("span", ["hour", "week"])
+def test_the_page_of_a_task_or_queue_reads_no_jobs(client: Client, of: str, span: str) -> None:
+    with CaptureQueriesContext(connections["operator"]) as captured:
+        answer = client.get(f"/admin/salon_jobs/job/overview/?{of}&span={span}")
+    assert answer.status_code == 200
+    asked = [each["sql"] for each in captured.captured_queries if each["sql"].startswith(("SELECT", "WITH", "--"))]
+    assert any("salon_jobs_task_minute" in each for each in asked)
+    for statement in asked:
+        for node in scans_of(statement):
+            assert node["Relation Name"] not in ("salon_jobs_job", "salon_jobs_job_error"), statement
+            assert rows_read(node) <= (4 * 20_161 if span == "week" else 300), statement

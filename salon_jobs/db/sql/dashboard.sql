@@ -1,5 +1,5 @@
 -- name: runs_over_time
--- Sum up how runs ended and how long they had waited, in steps of %(step)s since %(since)s.
+-- Sum up how runs ended and how long they had waited, in steps of %(step)s since %(since)s; of one task or queue, or all.
 -- The histogram is summed bucket by bucket: a subscript is read in place, where unnest would make 48 rows of each.
 -- Locks: none. Role: operator, worker.
 SELECT date_bin(%(step)s::interval, minute, %(since)s::timestamptz) AS at,
@@ -8,21 +8,24 @@ SELECT date_bin(%(step)s::interval, minute, %(since)s::timestamptz) AS at,
        max(wait_max_s)
   FROM salon_jobs_task_minute
  WHERE minute >= %(since)s::timestamptz
+   AND (%(task)s::text IS NULL OR task = %(task)s) AND (%(queue)s::text IS NULL OR queue = %(queue)s)
  GROUP BY 1
 
 -- name: depth_over_time
--- Return the largest numbers of waiting and due jobs in each step of %(step)s since %(since)s.
+-- Return the largest numbers of waiting and due jobs in each step of %(step)s since %(since)s; of one queue, or all.
 -- Locks: none. Role: operator, worker.
 SELECT date_bin(%(step)s::interval, minute, %(since)s::timestamptz), max(waiting)::bigint, max(due)::bigint
   FROM (SELECT minute, sum(waiting) AS waiting, sum(due) AS due FROM salon_jobs_queue_minute
-         WHERE minute >= %(since)s::timestamptz GROUP BY minute) minutes
+         WHERE minute >= %(since)s::timestamptz AND (%(queue)s::text IS NULL OR queue = %(queue)s)
+         GROUP BY minute) minutes
  GROUP BY 1
 
 -- name: task_totals
--- Sum the statistics of each task since %(last)s ago.
+-- Sum the statistics of each task since %(last)s ago: of all runs, or those of a queue; of a task, those of each queue.
 -- The histograms are summed bucket by bucket, as in runs_over_time.
 -- Locks: none. Role: worker, operator.
-SELECT task, sum(succeeded), sum(retried), sum(failed), sum(cancelled), sum(snoozed), sum(released), sum(rescued),
+SELECT CASE WHEN %(task)s::text IS NULL THEN task ELSE queue END,
+       sum(succeeded), sum(retried), sum(failed), sum(cancelled), sum(snoozed), sum(released), sum(rescued),
        sum(duration_s),
 -- include: sums_by_bucket durations
        sum(wait_s),
@@ -30,8 +33,9 @@ SELECT task, sum(succeeded), sum(retried), sum(failed), sum(cancelled), sum(snoo
        max(duration_max_s), max(wait_max_s)
   FROM salon_jobs_task_minute
  WHERE minute >= date_trunc('minute', now() - %(last)s::interval)
- GROUP BY task
- ORDER BY task
+   AND (%(task)s::text IS NULL OR task = %(task)s) AND (%(queue)s::text IS NULL OR queue = %(queue)s)
+ GROUP BY 1
+ ORDER BY 1
 
 -- name: failing_stores
 -- List the stores with the most failed attempts since %(last)s ago, among the newest 2,000.

@@ -1,0 +1,142 @@
+"""Admin page of one task or one queue: its rate, failures, waits and durations, and what limits and starts it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from django.http import HttpRequest
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+
+from salon_jobs.admin.base import reader
+from salon_jobs.admin.dashboard import HEIGHT, WIDTH, plots_of, span_of
+from salon_jobs.conf import settings as conf
+from salon_jobs.core.metrics import BOUNDS_S, BUCKETS, percentile
+from salon_jobs.core.units import about, duration, rate_text, with_noun
+from salon_jobs.dashboard.labels import pause_of
+from salon_jobs.dashboard.queues import SPANS
+from salon_jobs.jobs import registry, statistics
+from salon_jobs.jobs.limits import list_limits
+from salon_jobs.jobs.waiting import serves
+from salon_jobs.models import Process
+from salon_jobs.schedules.entries import cron_entries
+
+# Fewer bars than this would look like blocks.
+_LEAST_BARS: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Histogram of waits or durations, in buckets of half a doubling, from the first that has any to the last."""
+
+    key: str
+    title: str
+    counts: list[int]
+    most_s: float | None
+
+    @property
+    def words(self) -> str:
+        """What it shows, in words."""
+        if not (runs := sum(self.counts)):
+            return gettext("No data yet")
+        p50, p95 = (about(percentile(self.counts, share, self.most_s)) for share in (0.5, 0.95))
+        longest = "" if self.most_s is None else f", longest {duration(self.most_s)}"
+        return f"{with_noun(runs, 'run')}: p50 {p50}, p95 {p95}{longest}"
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        """The shortest and the longest time of the bars."""
+        first, last = self._shown[0], self._shown[-1]
+        return duration(BOUNDS_S[first - 1] if first else 0.0), duration(BOUNDS_S[min(last, len(BOUNDS_S) - 1)])
+
+    @property
+    def svg(self) -> SafeString:
+        """The bars as SVG, styled by classes; each says how many runs took how long."""
+        width, top = WIDTH / len(self._shown), max(self.counts, default=0) or 1
+        bounds = [f"under {duration(bound)}" for bound in BOUNDS_S] + ["longer"]
+        bars = (
+            (
+                round(place * width + 1, 1),
+                round(HEIGHT * (1 - self.counts[bucket] / top), 1),
+                round(width - 2, 1),
+                round(HEIGHT * self.counts[bucket] / top, 1),
+                f"{bounds[bucket]}: {self.counts[bucket]:,}",
+            )
+            for place, bucket in enumerate(self._shown)
+        )
+        return format_html(
+            '<svg class="plot" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>',
+            WIDTH,
+            HEIGHT,
+            f"{self.title}. {self.words}.",
+            format_html_join(
+                "", '<rect class="bar" x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>', bars
+            ),
+        )
+
+    @property
+    def _shown(self) -> range:
+        taken = [bucket for bucket, count in enumerate(self.counts) if count] or [0]
+        first = max(0, min(taken[0], len(self.counts) - _LEAST_BARS))
+        return range(first, max(taken[-1] + 1, first + _LEAST_BARS))
+
+
+def overview(request: HttpRequest, kind: str, name: str) -> dict[str, Any]:
+    """Return what the page of a task or queue shows, from statistics and limits: it reads no job. Role: operator."""
+    span, of, using = span_of(request), {kind: name}, reader(request)
+    runs = statistics.totals(SPANS[span].length, using=using, **of)
+
+    def histogram(key: str, title: str, column: str, most: str) -> Histogram:
+        counts = [sum(bucket) for bucket in zip(*(getattr(each, column) for each in runs), strict=True)]
+        longest: list[float] = [value for each in runs if (value := getattr(each, most)) is not None]
+        return Histogram(key, title, counts or [0] * BUCKETS, max(longest, default=None))
+
+    return {
+        **plots_of(request, span, **of),
+        "title": f"{kind.capitalize()} {name}",
+        "kind": kind,
+        "other": "queue" if kind == "task" else "task",
+        "name": name,
+        "of": of,
+        "span": span,
+        "spans": list(SPANS),
+        "runs": runs,
+        "histograms": (
+            histogram("waits", gettext("How long jobs had been due when they began"), "waits", "wait_max_s"),
+            histogram("durations", gettext("How long runs took"), "durations", "duration_max_s"),
+        ),
+        "facts": list(_facts(kind, name, using)),
+        "counted_until": statistics.counted_until(),
+    }
+
+
+def _facts(kind: str, name: str, using: str) -> Iterator[tuple[str, str, str]]:
+    """Yield what is known of a task or queue, and to which list it leads with which search."""
+    declared = [each for each in registry.tasks() if name == (each.name if kind == "task" else each.options.queue)]
+    if kind == "task":
+        yield (declared[0].origin if declared else gettext("It is not declared in this process.")), "", ""
+    else:
+        alive = datetime.now(UTC) - conf.process_silent_after
+        workers = Process.objects.using(using).filter(kind="worker", heartbeat_at__gt=alive)
+        served = sum(serves(each, name) for each in workers.values_list("queues", flat=True)[:1000])
+        said = f"Served by {with_noun(served, 'process', 'processes')}" if served else gettext("No worker serves it")
+        yield said, "process", ""
+    for limit in list_limits(using=using):
+        is_key = kind == "task" and limit.kind == "key" and limit.name.startswith(f"{name}:")
+        if is_key or (limit.kind, limit.name) == (kind, name):
+            parts = [
+                pause_of(limit) if limit.paused else "",
+                "" if limit.max_concurrency is None else f"{limit.max_concurrency:,} at once",
+                "" if limit.rate is None else rate_text(limit.rate),
+            ]
+            yield f"Limit of {limit.kind} {limit.name}: {', '.join(filter(None, parts)) or 'none'}", "limit", name
+    for task in sorted(each.name for each in declared):
+        for entry in cron_entries.all():
+            if entry.task_name == task:
+                yield f"Cron entry {entry.name}", "cronentrystate", entry.name
+    if kind == "task":
+        yield gettext("Schedules of this task"), "schedule", name
