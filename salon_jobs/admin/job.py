@@ -20,6 +20,7 @@ from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
+from django.utils.translation import gettext
 
 from salon_jobs.admin.actions import ActionAdmin
 from salon_jobs.admin.base import MOST, as_reader, explained, id_or_other, may, reader, sees_all_stores
@@ -34,7 +35,7 @@ from salon_jobs.admin.filters import (
     TaskFilter,
 )
 from salon_jobs.admin.job_actions import JOB_ACTIONS
-from salon_jobs.admin.overview import overview
+from salon_jobs.admin.overview import overview, trend
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.error_report import storable
@@ -47,6 +48,7 @@ from salon_jobs.jobs.search import (
     COUNTED,
     MOST_KINDS,
     SEARCHED,
+    failure_group,
     failure_kinds,
     ids_with_text,
     progress_of,
@@ -56,10 +58,11 @@ from salon_jobs.jobs.search import (
 from salon_jobs.jobs.waiting import due_in, waiting_reasons
 from salon_jobs.models import CronTick, FanOutRecord, FollowUp, Job, JobError, JobResult, JobStep, Process
 from salon_jobs.schedules.scheduler import tick_of
-from salon_jobs.tenancy.names import store_name
+from salon_jobs.tenancy.names import store_name, store_names
 
 _SHOWN = 50
 _SUMMARY = 200
+_FINGERPRINT = re.compile(r"-?[0-9]{1,19}")
 _TRACE_ID = re.compile(r"\b[0-9a-f]{32}\b")
 
 
@@ -243,9 +246,36 @@ class JobAdmin(ActionAdmin):
                 explained(as_reader(site.admin_view(view), site), self),
                 name=f"salon_jobs_job_{view.__name__}",
             )
-            for view in (self.failures, self.overview)
+            for view in (self.failures, self.group, self.overview)
         ]
         return [*own, *super().get_urls()]
+
+    def group(self, request: HttpRequest) -> TemplateResponse:
+        """Show one group of failed jobs: since when and how often, in which stores, and the stack of the newest."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        given = request.GET.get("fingerprint", "")
+        number = int(given) if _FINGERPRINT.fullmatch(given) else 0
+        group = failure_group(self.get_queryset(request), number) if abs(number) < 2**63 else None
+        if group is None:
+            return self.gone(request, gettext("No such errors"), gettext("No failed job is left in this group."))
+        [job] = self.described([group.newest], request)
+        names = store_names(store for store, _ in group.stores)
+        context = {
+            **self.admin_site.each_context(request),
+            "title": error_name(job.error_class),
+            "opts": self.opts,
+            "media": self.media,
+            "group": group,
+            "job": job,
+            "fingerprint": number,
+            "jobs": f"{COUNTED:,}+" if group.more else f"{len(group.times):,}",
+            "trend": trend(group.times, datetime.now(UTC)),
+            "stores": [(store, names[store], count) for store, count in group.stores],
+            "attempts": format_attempts(job),
+            "actions": [JOB_ACTIONS[name] for name in ("retry", "discard") if JOB_ACTIONS[name].is_allowed(request)],
+        }
+        return TemplateResponse(request, "admin/salon_jobs/group.html", context)
 
     def overview(self, request: HttpRequest) -> TemplateResponse:
         """Show one task or one queue. Raises PermissionDenied for staff of one store: statistics belong to none."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from django.http import HttpRequest
@@ -17,7 +18,7 @@ from salon_jobs.admin.dashboard import HEIGHT, WIDTH, plots_of, span_of
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.metrics import BOUNDS_S, BUCKETS, percentile
 from salon_jobs.core.units import about, duration, rate_text, with_noun
-from salon_jobs.dashboard.labels import pause_of
+from salon_jobs.dashboard.labels import instant, pause_of
 from salon_jobs.dashboard.queues import SPANS
 from salon_jobs.jobs import registry, statistics
 from salon_jobs.jobs.limits import list_limits
@@ -25,8 +26,33 @@ from salon_jobs.jobs.waiting import serves
 from salon_jobs.models import Process
 from salon_jobs.schedules.entries import cron_entries
 
+# Bars of a trend, and how long each of them may be.
+_TREND: Final = 30
+_STEPS: Final = (*(timedelta(minutes=each) for each in (2, 10, 60, 360)), *(timedelta(days=each) for each in (1, 7)))
 # Fewer bars than this would look like blocks.
 _LEAST_BARS: Final = 12
+
+
+def bars(counts: Sequence[int], labels: Sequence[str], words: str) -> SafeString:
+    """Return bars as SVG, styled by classes, so that no policy against inline styles breaks it."""
+    width, top = WIDTH / len(counts), max(counts) or 1
+    drawn = (
+        (
+            round(place * width + 1, 1),
+            round(HEIGHT * (1 - count / top), 1),
+            round(width - 2, 1),
+            round(HEIGHT * count / top, 1),
+            f"{label}: {count:,}",
+        )
+        for place, (count, label) in enumerate(zip(counts, labels, strict=True))
+    )
+    return format_html(
+        '<svg class="plot" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>',
+        WIDTH,
+        HEIGHT,
+        words,
+        format_html_join("", '<rect class="bar" x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>', drawn),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,34 +81,31 @@ class Histogram:
 
     @property
     def svg(self) -> SafeString:
-        """The bars as SVG, styled by classes; each says how many runs took how long."""
-        width, top = WIDTH / len(self._shown), max(self.counts, default=0) or 1
+        """The bars as SVG; each says how many runs took how long."""
         bounds = [f"under {duration(bound)}" for bound in BOUNDS_S] + ["longer"]
-        bars = (
-            (
-                round(place * width + 1, 1),
-                round(HEIGHT * (1 - self.counts[bucket] / top), 1),
-                round(width - 2, 1),
-                round(HEIGHT * self.counts[bucket] / top, 1),
-                f"{bounds[bucket]}: {self.counts[bucket]:,}",
-            )
-            for place, bucket in enumerate(self._shown)
-        )
-        return format_html(
-            '<svg class="plot" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>',
-            WIDTH,
-            HEIGHT,
-            f"{self.title}. {self.words}.",
-            format_html_join(
-                "", '<rect class="bar" x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>', bars
-            ),
-        )
+        taken = slice(self._shown.start, self._shown.stop)
+        return bars(self.counts[taken], bounds[taken], f"{self.title}. {self.words}.")
 
     @property
     def _shown(self) -> range:
         taken = [bucket for bucket, count in enumerate(self.counts) if count] or [0]
         first = max(0, min(taken[0], len(self.counts) - _LEAST_BARS))
         return range(first, max(taken[-1] + 1, first + _LEAST_BARS))
+
+
+def trend(times: Sequence[datetime], until: datetime) -> dict[str, Any]:
+    """Return bars of how many of these times, newest first, lie in each of thirty steps up to now.
+
+    A step is a round time, as short as it can be.
+    """
+    age = until - times[-1] if times else timedelta(0)
+    step = next((each for each in _STEPS if each * _TREND > age), _STEPS[-1])
+    found = Counter(int((until - at) / step) for at in times)
+    places = range(_TREND - 1, -1, -1)
+    counts, labels = [found[place] for place in places], [instant(until - step * (place + 1)) for place in places]
+    said = gettext("Failures in each %(step)s up to now: %(sum)s in all, at most %(most)s")
+    words = said % {"step": duration(step.total_seconds()), "sum": sum(counts), "most": max(counts)}
+    return {"svg": bars(counts, labels, words), "words": words, "from_at": labels[0], "until_at": instant(until)}
 
 
 def overview(request: HttpRequest, kind: str, name: str) -> dict[str, Any]:

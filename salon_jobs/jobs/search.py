@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -155,6 +156,8 @@ def retries_ahead(job: Job, now: datetime) -> list[NextAttempt]:
 # A page reads at most this many kinds, and counts at most this many jobs.
 MOST_KINDS: Final = 200
 COUNTED: Final = 1000
+# A group names at most so many of its stores.
+_STORES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +184,34 @@ def failure_kinds(*, using: str) -> list[FailureKind]:
     kinds = [FailureKind(*row) for row in rows]
     kinds.sort(key=lambda kind: (kind.last_at.timestamp() if kind.last_at else 0, kind.newest_id), reverse=True)
     return kinds
+
+
+@dataclass(frozen=True, slots=True)
+class FailureGroup:
+    """Failed jobs with the same cause: when each of the newest ``COUNTED`` failed, newest first, and in which stores.
+
+    ``more`` says whether there are others; ``first_at`` is when the oldest of all failed.
+    """
+
+    newest: Job
+    times: list[datetime]
+    stores: list[tuple[StoreId, int]]
+    more: bool
+    first_at: datetime | None
+
+
+def failure_group(jobs: QuerySet[Job], fingerprint: int) -> FailureGroup | None:
+    """Return the group with this fingerprint among these jobs, by its index; None if there is none (any more)."""
+    alike = jobs.filter(state=JobState.FAILED, fingerprint=fingerprint)
+    newest = alike.order_by("-fingerprint", "-pk").first()
+    oldest = alike.order_by("fingerprint", "pk").first()
+    if newest is None or oldest is None:
+        return None
+    rows = list(alike.order_by("-fingerprint", "-pk").values_list("finished_at", "store_id")[: COUNTED + 1])
+    times = sorted((at for at, _ in rows[:COUNTED] if at is not None), reverse=True)
+    stores = Counter(store for _, store in rows[:COUNTED] if store is not None).most_common(_STORES)
+    first_at = min((at for at in (*times[-1:], oldest.finished_at) if at is not None), default=None)
+    return FailureGroup(newest, times, stores, len(rows) > COUNTED, first_at)
 
 
 def error_classes(*, using: str) -> list[str]:

@@ -189,7 +189,16 @@ def test_the_kinds_of_failures_are_found_by_stepping_over_their_index(client: Cl
             assert node["Actual Loops"] * node["Actual Rows"] <= 10_050, statement
 
 
-@pytest.mark.parametrize("query", ["", "failures/", "?state__exact=failed", "?task=ping", "?task=lone", "?queue=rare"])
+def test_a_group_of_errors_is_read_by_its_index(client: Client, alike: None) -> None:
+    for statement in queries(client, f"{JOBS}group/?fingerprint=7"):
+        for node in scans_of(statement):
+            assert rows_read(node) <= 1001, statement
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["", "failures/", "group/?fingerprint=7", "?state__exact=failed", "?task=ping", "?task=lone", "?queue=rare"],
+)
 def test_staff_of_a_large_store_read_no_more(one_store: Client, alike: None, query: str) -> None:
     statements = queries(one_store, JOBS + query, "web")
     asked = [each for each in statements if "salon_jobs_job" in each]
