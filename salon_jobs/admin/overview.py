@@ -111,7 +111,9 @@ def trend(times: Sequence[datetime], until: datetime) -> dict[str, Any]:
 def overview(request: HttpRequest, kind: str, name: str) -> dict[str, Any]:
     """Return what the page of a task or queue shows, from statistics and limits: it reads no job. Role: operator."""
     span, of, using = span_of(request), {kind: name}, reader(request)
-    runs = statistics.totals(SPANS[span].length, using=using, **of)
+    # Of a week, the histograms of all tasks take twice as long as the rest of the page.
+    counted = "day" if span == "week" else span
+    runs = statistics.totals(SPANS[counted].length, using=using, **of)
 
     def histogram(key: str, title: str, column: str, most: str) -> Histogram:
         counts = [sum(bucket) for bucket in zip(*(getattr(each, column) for each in runs), strict=True)]
@@ -128,6 +130,7 @@ def overview(request: HttpRequest, kind: str, name: str) -> dict[str, Any]:
         "span": span,
         "spans": list(SPANS),
         "runs": runs,
+        "counted": counted,
         "histograms": (
             histogram("waits", gettext("How long jobs had been due when they began"), "waits", "wait_max_s"),
             histogram("durations", gettext("How long runs took"), "durations", "duration_max_s"),
