@@ -208,7 +208,7 @@ def test_the_keyboard_reaches_everything_and_keeps_its_place(page: Page, site: s
     _sees(page, "mail", 81)
     assert page.evaluate("[window.before.isConnected, document.activeElement.id]") == [False, "queue-mail"]
     page.keyboard.press("Enter")
-    expect(page).to_have_url(f"{site}salon_jobs/job/?queue=mail")
+    expect(page).to_have_url(f"{site}salon_jobs/job/overview/?queue=mail")
 
 
 def test_an_outage_is_told_and_gets_over(page: Page, site: str, shop: list[UUID]) -> None:

@@ -119,9 +119,11 @@ def test_a_jobs_page_shows_everything_known_about_it(page: Page, site: str, jobs
 
     page.goto(f"{site}salon_jobs/job/")
     page.click(f'#result_list a[href*="/{old}/"]')
-    payload = page.locator(".field-shown_payload pre")
+    payload = page.locator(".field-shown_payload .salon-jobs-text")
     expect(payload).to_contain_text('"number": 41')
     expect(payload).not_to_contain_text("tulip")
+    payload.locator("summary").press("Enter")
+    expect(payload.get_by_text('"number": 41')).not_to_be_visible()
     newest, first = page.locator(".field-errors details").all()
     expect(newest.locator("pre")).to_have_text("Traceback <b>")
     expect(newest.locator("p")).to_have_text(("the till is on fire " * 20).strip())
