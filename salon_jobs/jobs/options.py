@@ -217,7 +217,7 @@ class NewJob(JobOptions):
     @property
     def is_plain(self) -> bool:
         """Whether its row is just added, without a look at what is there already."""
-        return self.job_key is None and self.unique_for is None and self.ordered is None
+        return self.job_key is None and self.unique_for is None
 
     @property
     def is_due(self) -> bool:

@@ -24,12 +24,13 @@ BEGIN
     END IF;
     INSERT INTO __schema__.salon_jobs_job AS j
            (task, store_id, queue, priority, max_attempts, run_at, expires_at, payload, tick, concurrency_key, trace,
-            public_id, keep_result)
+            public_id, keep_result, ordered)
     VALUES ($1, $3, coalesce($4->>'queue', 'default'), coalesce(($4->>'priority')::smallint, 0),
             coalesce(($4->>'max_attempts')::smallint, 25),
             coalesce(($4->>'run_at')::timestamptz, statement_timestamp() + ($4->>'run_in')::interval, now()),
             ($4->>'expires_at')::timestamptz, $2::jsonb, ($4->>'tick')::timestamptz,
-            nullif($4->>'concurrency_key', ''), $4->'trace', new_id, ($4->>'keep_result')::interval)
+            nullif($4->>'concurrency_key', ''), $4->'trace', new_id, ($4->>'keep_result')::interval,
+            $4->>'ordered')
     RETURNING j.id INTO added;
     IF new_id IS NOT NULL AND EXISTS (SELECT FROM __schema__.salon_jobs_job_result r WHERE r.public_id = new_id) THEN
         RAISE unique_violation USING MESSAGE = 'salon_jobs_enqueue: public_id belongs to a job whose result is kept',

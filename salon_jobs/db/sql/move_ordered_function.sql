@@ -44,6 +44,11 @@ BEGIN
     IF left_line IS NOT NULL THEN
         DELETE FROM __schema__.salon_jobs_ordered_job w WHERE w.job_id = ANY (left_line);
     END IF;
+    IF added IS NULL THEN
+        -- Nothing needs a place: an end alone.
+        PERFORM __schema__.salon_jobs_start_ordered(touched);
+        RETURN NULL;
+    END IF;
     WITH unsettled AS MATERIALIZED (
         -- The ranges hold jobs of other transactions, too, which have a place.
         SELECT j.id, j.store_id, o.key_id, w.key_id IS NOT NULL AS waits

@@ -10,23 +10,35 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit 
 SET enable_hashjoin = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan
 AS $body$
 DECLARE
+    vacant uuid[];
+    next_jobs bigint[];
+    unused uuid[];
     started integer;
 BEGIN
     PERFORM FROM __schema__.salon_jobs_ordered_key k WHERE k.id = ANY ($1) ORDER BY k.id FOR UPDATE;
-    WITH vacant AS MATERIALIZED (
-        SELECT k.id, (SELECT w.job_id FROM __schema__.salon_jobs_ordered_job w
-                       WHERE w.key_id = k.id ORDER BY w.job_id LIMIT 1) AS next_id
-          FROM __schema__.salon_jobs_ordered_key k
-         WHERE k.id = ANY ($1)
-           AND NOT EXISTS (
-               SELECT FROM __schema__.salon_jobs_job j
-                WHERE j.id = k.job_id AND k.id =
+    SELECT array_agg(v.id ORDER BY v.next_id) FILTER (WHERE v.next_id IS NOT NULL),
+           array_agg(v.next_id ORDER BY v.next_id) FILTER (WHERE v.next_id IS NOT NULL),
+           array_agg(v.id) FILTER (WHERE v.next_id IS NULL)
+      INTO vacant, next_jobs, unused
+      FROM (SELECT k.id, (SELECT w.job_id FROM __schema__.salon_jobs_ordered_job w
+                           WHERE w.key_id = k.id ORDER BY w.job_id LIMIT 1) AS next_id
+              FROM __schema__.salon_jobs_ordered_key k
+             WHERE k.id = ANY ($1)
+               AND NOT EXISTS (
+                   SELECT FROM __schema__.salon_jobs_job j
+                    WHERE j.id = k.job_id AND k.id =
 -- include: ordered_key_of j
-                  AND (j.state || '' IN ('queued', 'running') OR (j.state || '' = 'failed' AND j.ordered = 'strict'))
-               OFFSET 0)
-    ), next AS MATERIALIZED (
+                      AND (j.state || '' IN ('queued', 'running') OR (j.state || '' = 'failed' AND j.ordered = 'strict'))
+                   OFFSET 0)) AS v;
+    IF unused IS NOT NULL THEN
+        DELETE FROM __schema__.salon_jobs_ordered_key k WHERE k.id = ANY (unused);
+    END IF;
+    IF vacant IS NULL THEN
+        RETURN 0;
+    END IF;
+    WITH next AS MATERIALIZED (
         SELECT v.id, j.id AS job_id
-          FROM (SELECT vacant.* FROM vacant ORDER BY vacant.next_id) AS v
+          FROM unnest(vacant, next_jobs) AS v (id, next_id)
          CROSS JOIN LATERAL (
             SELECT j.id FROM __schema__.salon_jobs_job j WHERE j.id = v.next_id AND j.state || '' = 'queued'
                FOR UPDATE SKIP LOCKED) AS j
@@ -40,15 +52,8 @@ BEGIN
         DELETE FROM __schema__.salon_jobs_ordered_job w WHERE w.job_id = ANY (ARRAY(SELECT n.job_id FROM next n))
     ), given AS (
         UPDATE __schema__.salon_jobs_ordered_key k
-           SET job_id = (SELECT w.job_id FROM __schema__.salon_jobs_ordered_job w
-                          WHERE w.key_id = k.id ORDER BY w.job_id LIMIT 1)
-         WHERE k.id = ANY (ARRAY(SELECT n.id FROM next n))
-    ), kept AS (
-        UPDATE __schema__.salon_jobs_ordered_key k SET job_id = 0
-         WHERE k.id = ANY (ARRAY(SELECT v.id FROM vacant v WHERE v.next_id IS NOT NULL EXCEPT SELECT n.id FROM next n))
-    ), ended AS (
-        DELETE FROM __schema__.salon_jobs_ordered_key k
-         WHERE k.id = ANY (ARRAY(SELECT v.id FROM vacant v WHERE v.next_id IS NULL))
+           SET job_id = coalesce((SELECT n.job_id FROM next n WHERE n.id = k.id), 0)
+         WHERE k.id = ANY (vacant)
     )
     SELECT count(*) INTO started FROM moved;
     IF started > 0 THEN
