@@ -395,6 +395,17 @@ def test_retried_together_they_wait_for_each_other(process_id: int) -> None:
     assert (due(), outcomes(order)) == ([first.id], [None, None])
 
 
+def test_one_transaction_ends_many(database: None) -> None:
+    """What it notes of them is more than one note holds."""
+    with flow("order") as order:
+        first = [order.add(tasks.in_flow.call()) for _ in range(1500)]
+        for member in first:
+            order.add(tasks.in_flow.call(), after=member, when="ended")
+    change("DELETE FROM salon_jobs_job WHERE run_at <= now()")
+    assert (len(due()), FlowEdge.objects.count()) == (1500, 0)
+    assert outcomes(order) == ["cancelled"] * 1500 + [None] * 1500
+
+
 def test_a_flow_is_cancelled_without_starting_any_of_it(database: None) -> None:
     with flow("order") as order:
         first = order.add(tasks.in_flow.call())

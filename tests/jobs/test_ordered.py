@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -435,6 +436,24 @@ def test_a_web_process_orders_jobs_of_its_store_and_sees_no_others(stores: list[
         assert {store_id for (store_id,) in cursor.fetchall()} == {stores[0]}
         with pytest.raises(ProgrammingError, match="permission denied"):
             cursor.execute("UPDATE salon_jobs_ordered_key SET job_id = 0")
+
+
+def test_one_transaction_ends_many(database: None) -> None:
+    """What it notes of them is more than one note holds, also when some of it is taken back."""
+    change(
+        "INSERT INTO salon_jobs_job (task, payload, concurrency_key, ordered)"
+        " SELECT 'test-ordered', '{}', 'k' || n %% 1000, 'strict' FROM generate_series(1, %s) AS n ORDER BY n",
+        2000,
+    )
+    assert (len(due()), OrderedJob.objects.count()) == (1000, 1000)
+    with transaction.atomic(using="owner"):
+        with suppress(ZeroDivisionError), transaction.atomic(using="owner"):
+            change("DELETE FROM salon_jobs_job")
+            raise ZeroDivisionError
+        change("DELETE FROM salon_jobs_job WHERE run_at <= now()")
+    assert (len(due()), OrderedJob.objects.count()) == (1000, 0)
+    change("DELETE FROM salon_jobs_job")
+    assert is_clean()
 
 
 def test_a_failed_job_is_not_pruned_while_others_wait_behind_it(process_id: int, hooks: Hooks) -> None:

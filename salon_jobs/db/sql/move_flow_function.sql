@@ -36,6 +36,7 @@ BEGIN
         RETURN NULL;
     END IF;
     PERFORM set_config('salon_jobs.flow_noted', '', true);
+-- include: take_notes_put_aside flow
     SELECT array_agg(DISTINCT split_part(n, ':', 1)::bigint),
            coalesce(array_agg(split_part(n, ':', 1)::bigint) FILTER (WHERE n LIKE '%:a'), '{}'),
            coalesce(array_agg(split_part(n, ':', 1)::bigint) FILTER (WHERE n LIKE '%:a' OR n LIKE '%:h'), '{}')

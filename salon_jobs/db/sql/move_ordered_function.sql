@@ -37,6 +37,7 @@ BEGIN
         noted := string_to_array(nullif(current_setting('salon_jobs.ordered_noted', true), ''), ',');
     END IF;
     PERFORM set_config('salon_jobs.ordered_noted', '', true);
+-- include: take_notes_put_aside ordered
     SELECT range_agg(int8range(substr(n, 2)::bigint, substr(n, 2)::bigint + 256)) FILTER (WHERE n LIKE 'a%'),
            array_agg(substr(n, 2)::uuid) FILTER (WHERE n LIKE 'k%'),
            array_agg(substr(n, 2)::bigint) FILTER (WHERE n LIKE 'g%')

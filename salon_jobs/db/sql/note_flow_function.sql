@@ -6,11 +6,15 @@
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_note_flow() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $body$
+DECLARE
+    noted text := coalesce(current_setting('salon_jobs.flow_noted', true), '');
+    aside integer;
 BEGIN
+-- include: put_notes_aside flow
     IF (TG_OP = 'DELETE' AND OLD.finished_at IS NULL)
        OR (TG_OP = 'UPDATE' AND (OLD.finished_at IS NULL) <> (NEW.finished_at IS NULL)) THEN
         PERFORM set_config('salon_jobs.flow_noted', concat_ws(',',
-            nullif(current_setting('salon_jobs.flow_noted', true), ''),
+            nullif(noted, ''),
             OLD.id || ':' || CASE WHEN TG_OP = 'DELETE' THEN CASE OLD.state WHEN 'running' THEN 's' ELSE 'c' END
                                   WHEN NEW.finished_at IS NOT NULL THEN left(NEW.state, 1)
                                   WHEN NEW.run_at >= '9999-12-30 00:00:00+00' THEN 'h' ELSE 'a' END), true);

@@ -9,7 +9,9 @@ AS $body$
 DECLARE
     noted text := coalesce(current_setting('salon_jobs.ordered_noted', true), '');
     items text := '';
+    aside integer;
 BEGIN
+-- include: put_notes_aside ordered
     IF TG_OP = 'INSERT' THEN
         IF noted LIKE 'a%' AND NEW.id - substr(split_part(noted, ',', 1), 2)::bigint BETWEEN 0 AND 255 THEN
             RETURN NULL;
