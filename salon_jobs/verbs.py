@@ -276,6 +276,17 @@ VERBS: Final = (
         in_rows=True,
     ),
     Verb(
+        name="change",
+        of=Schedule,
+        change=schedules.save_schedule,
+        permissions=("change_schedule",),
+        for_stores=True,
+        takes={"arguments": ""},
+        label="Change selected schedule",
+        question="The next ticks follow this. A schedule that is due as before keeps its next tick.",
+        done="changed",
+    ),
+    Verb(
         name="delete",
         of=Schedule,
         change=schedules.delete_schedules,

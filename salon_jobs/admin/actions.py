@@ -156,11 +156,12 @@ class Action:
         newest = request.POST.get(_NEWEST, "")
         try:
             form = self.make_form(data, request, queryset)
-            if not form.is_valid():
+            if form.is_valid():
+                # Without rows written after the confirmation page, which did not count them.
+                known = newest.isdecimal() and len(newest) < 20
+                self.run(model_admin, request, queryset.filter(pk__lte=newest) if known else queryset, form)
+            if form.errors or not form.is_bound:
                 return self._ask(model_admin, request, queryset, form)
-            # Without rows written after the confirmation page, which did not count them.
-            known = newest.isdecimal() and len(newest) < 20
-            self.run(model_admin, request, queryset.filter(pk__lte=newest) if known else queryset, form)
         except OptionInvalid as error:
             messages.warning(request, f"{error}.")
         back = _back(request)
@@ -234,7 +235,7 @@ class Action:
             "media": model_admin.media,
             "lines": lines,
             "rows": [model_admin.line(row) for row in queryset.order_by("-pk")[:_NAMED]],
-            "back": _back(request) or request.get_full_path(),
+            "back": _back(request) or request.get_full_path().removesuffix("add/"),
             "can_confirm": can_confirm,
             "form": form,
             "confirmed": _CONFIRMED,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Container, Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any, ClassVar, Final, cast
 
 from django import forms
@@ -13,7 +12,7 @@ from django.contrib import messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
-from django.utils.translation import gettext
+from django.utils.translation import gettext, gettext_noop
 
 from salon_jobs.admin.actions import BATCH, Action, ActionForm, actions_of, log_changed, user_name
 from salon_jobs.admin.base import reader
@@ -23,9 +22,9 @@ from salon_jobs.core.error_report import storable
 from salon_jobs.core.errors import OptionInvalid, SalonJobsError, UnknownTask
 from salon_jobs.core.redaction import HIDDEN, redacted, unredacted
 from salon_jobs.jobs import registry
-from salon_jobs.jobs.control import job_like, run_again
-from salon_jobs.models import Job, Limit
-from salon_jobs.tenancy.context import tenant_context
+from salon_jobs.jobs.control import job_with, run_again
+from salon_jobs.models import Job, Limit, Schedule
+from salon_jobs.tenancy.context import context_of
 from salon_jobs.verbs import Verb, verbs_of
 
 
@@ -90,21 +89,22 @@ class PauseAction(Action):
 
 
 class ArgumentsForm(ActionForm):
-    """Form of a job's arguments, as JSON in which what ``REDACT`` hides stays hidden."""
+    """Form of the arguments of a job or a schedule, as JSON in which what ``REDACT`` hides stays hidden."""
 
-    def __init__(self, verb: Verb, data: Mapping[str, Any] | None, job: Job) -> None:
+    def __init__(self, verb: Verb, data: Mapping[str, Any] | None, row: Job | Schedule) -> None:
         super().__init__(verb, data)
-        self.job, field = job, self.fields["arguments"]
-        kept: object = job.payload
-        self._stored = cast("dict[str, Any]", kept if isinstance(kept, dict) else {})
+        self.row: Any = row
+        field = self.fields["arguments"]
+        kept: object = row.payload
+        self.stored = cast("dict[str, Any]", kept if isinstance(kept, dict) else {})
         try:
-            declared = registry.get_declaration(job.task)
-            self._stored = declared.payload.named(self._stored)
-            field.help_text = f"{job.task}{inspect.signature(declared.function)}".replace("'", "")
+            declared = registry.get_declaration(row.task)
+            self.stored = declared.payload.named(self.stored)
+            field.help_text = signature_of(declared)
         except UnknownTask:
             pass  # the page says so instead of showing the form
-        shown = redacted(self._stored, conf.redact)
-        self.hides = shown != self._stored
+        shown = redacted(self.stored, conf.redact)
+        self.hides = shown != self.stored
         field.initial = storable(json.dumps(shown, indent=2, ensure_ascii=False))
         field.widget.attrs["rows"] = min(max(field.initial.count("\n") + 3, 6), 30)
 
@@ -114,41 +114,53 @@ class ArgumentsForm(ActionForm):
             given: Any = json.loads(self.cleaned_data["arguments"])
             if not isinstance(given, dict):
                 raise forms.ValidationError(gettext("Write the arguments by name, as a JSON object: {…}"))
-            arguments: dict[str, Any] = unredacted(given, self._stored, conf.redact)
-            job_like(self.job, arguments)
+            arguments: dict[str, Any] = unredacted(given, self.stored, conf.redact)
+            job_with(self.row, arguments)
         except (SalonJobsError, ValueError, RecursionError) as error:
             raise forms.ValidationError(str(error)) from None
         return arguments
 
 
-class RunAgain(Action):
-    """Action that enqueues a job like the one on whose page it is, with other arguments."""
+def signature_of(declared: registry.TaskDeclaration) -> str:
+    """Return the name of a task with what it takes, for people."""
+    return f"{declared.name}{inspect.signature(declared.function)}".replace("'", "")
+
+
+class ActionOnOne(Action):
+    """Action on the row on whose page it is, with the arguments of its task in the form."""
 
     of_one: ClassVar[bool] = True
+    form: ClassVar[type[ArgumentsForm]] = ArgumentsForm
+    says: ClassVar[str]
 
-    def make_form(self, data: Mapping[str, Any] | None, request: HttpRequest, queryset: QuerySet[Job]) -> ArgumentsForm:
-        """Return the form with the job's arguments. Raises OptionInvalid for several jobs."""
-        if len(jobs := list(queryset[:2])) != 1:
-            raise OptionInvalid(gettext("Choose a single job to run again"))
-        return ArgumentsForm(self.verb, data, jobs[0])
+    def make_form(self, data: Mapping[str, Any] | None, request: HttpRequest, queryset: QuerySet[Any]) -> ArgumentsForm:
+        """Return the form with the row's arguments. Raises OptionInvalid for several rows."""
+        if len(rows := list(queryset[:2])) != 1:
+            raise OptionInvalid(gettext("Choose a single %s") % queryset.model._meta.verbose_name)
+        return self.form(self.verb, data, rows[0])
 
-    def preview(self, request: HttpRequest, queryset: QuerySet[Job], form: Any) -> tuple[list[str], bool]:
-        """Return what becomes of the job, and of values that are hidden."""
+    def preview(self, request: HttpRequest, queryset: QuerySet[Any], form: Any) -> tuple[list[str], bool]:
+        """Return what becomes of the row, and of values that are hidden."""
         try:
-            registry.get_declaration(form.job.task)
+            registry.get_declaration(form.row.task)
         except UnknownTask as error:
             return [f"{error}."], False
-        lines = [gettext("This enqueues a new job with these arguments. Job %s stays as it is.") % form.job.pk]
+        lines = [gettext(self.says) % form.row]
         if form.hides:
-            said = gettext("%s stands for a value that is hidden: left as it is, the new job gets that value.")
-            lines.append(said % HIDDEN)
+            lines.append(gettext("%s stands for a value that is hidden: left as it is, that value is used.") % HIDDEN)
         return lines, True
+
+
+class RunAgain(ActionOnOne):
+    """Action that enqueues a job like the one on whose page it is, with other arguments."""
+
+    says = gettext_noop("This enqueues a new job with these arguments. %s stays as it is.")
 
     def run(self, model_admin: Any, request: HttpRequest, queryset: QuerySet[Job], form: Any) -> None:
         """Enqueue the job as its store, log it for both, and link to it."""
-        job: Job = form.job
+        job: Job = form.row
         try:
-            with nullcontext() if job.store_id is None else tenant_context(job.store_id):
+            with context_of(job.store_id):
                 handle = run_again(job, form.cleaned_data["arguments"])
         except SalonJobsError as error:
             messages.warning(request, f"Job {job.pk} was not run again: {error}.")

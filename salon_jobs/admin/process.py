@@ -24,6 +24,7 @@ from salon_jobs.core.units import counted, duration, with_noun
 from salon_jobs.dashboard.labels import ago, instant, override_of, who_paused
 from salon_jobs.dashboard.processes import MOST_HELD, cron, processes
 from salon_jobs.jobs.fan_out import fan_out_progress
+from salon_jobs.jobs.results import JobHandle
 from salon_jobs.jobs.waiting import served_in_words
 from salon_jobs.models import CronEntryState, CronTick, FanOutRecord, Job, Process
 from salon_jobs.schedules.entries import cron_entries
@@ -87,22 +88,26 @@ class ProcessAdmin(ReadOnlyAdmin):
 
 
 class RunNow(Action):
-    """Action that enqueues the jobs of cron entries at once, in addition to their ticks."""
+    """Action that enqueues the jobs of cron entries or schedules at once, in addition to their ticks."""
 
-    def run(self, model_admin: Any, request: HttpRequest, queryset: QuerySet[CronEntryState], form: ActionForm) -> None:
-        """Enqueue a job for each entry, log it, and link to it."""
+    def start(self, row: Any, request: HttpRequest) -> JobHandle:
+        return run_cron_entry(row.pk)
+
+    def run(self, model_admin: Any, request: HttpRequest, queryset: QuerySet[Any], form: ActionForm) -> None:
+        """Enqueue a job for each row, log it, and link to it."""
+        noun = str(queryset.model._meta.verbose_name).capitalize()
         for row in queryset.order_by("pk")[:BATCH]:
             try:
-                handle = run_cron_entry(row.pk)
+                handle = self.start(row, request)
             except SalonJobsError as error:
-                messages.warning(request, f"Cron entry {row.pk} was not run: {error}.")
+                messages.warning(request, f"{noun} {row} was not run: {error}.")
                 continue
             log_changed(request, [row], f"run now: job {handle.id}")
             done = "added" if handle.action is EnqueueAction.INSERTED else "found a waiting"
             job: SafeString | str = f"job {handle.id}"
             if may(request, "salon_jobs.view_job"):
                 job = model_admin.link(Job, handle.id, job)
-            messages.success(request, format_html("Cron entry {}: {} {}.", row.pk, done, job))
+            messages.success(request, format_html("{} {}: {} {}.", noun, row, done, job))
 
 
 class CronEntryAdmin(ActionAdmin):

@@ -2,45 +2,140 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
+from django import forms
 from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponseRedirect
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext_noop
 
-from salon_jobs.admin.actions import BATCH, Action, ActionAdmin, ActionForm, actions_of, log_changed, user_name
-from salon_jobs.admin.base import reader
+from salon_jobs.admin.actions import ActionAdmin, actions_of, log_changed, user_name
+from salon_jobs.admin.base import address_of_list, reader, sees_all_stores
 from salon_jobs.admin.cells import badge, below, json_of, lines_of, time_of
-from salon_jobs.core.errors import SalonJobsError
+from salon_jobs.admin.job_actions import ActionOnOne, ArgumentsForm, signature_of
+from salon_jobs.admin.process import RunNow
+from salon_jobs.conf import settings as conf
+from salon_jobs.conf.store_key import store_key
+from salon_jobs.core.errors import CronInvalid, SalonJobsError
 from salon_jobs.core.units import duration
 from salon_jobs.dashboard.labels import ago, instant, who_paused
 from salon_jobs.db.statements import rows as rows_of
+from salon_jobs.jobs import registry
+from salon_jobs.jobs.results import JobHandle
+from salon_jobs.jobs.task import Task
 from salon_jobs.models import Job, Schedule
-from salon_jobs.schedules.stored import run_schedule
-from salon_jobs.tenancy.context import tenant_context
+from salon_jobs.schedules.stored import run_schedule, save_schedule, timing_of
+from salon_jobs.tenancy.active import current_store_id
+from salon_jobs.tenancy.context import context_of
+from salon_jobs.verbs import Verb, verbs_of
 
 _HISTORY = 20
+_SPAN = "Hours, minutes and seconds, such as 00:10:00; days before them"
 
 
-class RunScheduleNow(Action):
-    """Action that enqueues the jobs of schedules at once, as their stores, in addition to their ticks."""
+class RunScheduleNow(RunNow):
+    """Action that enqueues the jobs of schedules at once, as their stores."""
 
-    def run(self, model_admin: Any, request: HttpRequest, queryset: QuerySet[Schedule], form: ActionForm) -> None:
-        """Enqueue a job for each schedule, log it, and link to it."""
-        for row in queryset.order_by("pk")[:BATCH]:
-            try:
-                with nullcontext() if row.store_id is None else tenant_context(row.store_id):
-                    handle = run_schedule(row.pk, by=user_name(request))
-            except SalonJobsError as error:
-                messages.warning(request, f"Schedule {row.key} was not run: {error}.")
-                continue
-            log_changed(request, [row], f"run now: job {handle.id}")
-            job = model_admin.link(Job, handle.id, f"job {handle.id}")
-            messages.success(request, format_html("Schedule {}: {}.", row.key, job))
+    def start(self, row: Schedule, request: HttpRequest) -> JobHandle:
+        with context_of(row.store_id):
+            return run_schedule(row.pk, by=user_name(request))
+
+
+class ScheduleForm(ArgumentsForm):
+    """Form for when a schedule is due, how, and with which arguments; ``schedule`` checks them."""
+
+    line = forms.CharField(required=False, max_length=255, help_text="A cron line; or leave it empty and give Every")
+    timezone = forms.CharField(required=False, max_length=64, help_text="Of the line, such as Asia/Tokyo; empty: UTC")
+    every = forms.DurationField(required=False, help_text=_SPAN)
+    catch_up = forms.DurationField(required=False, help_text="How late a tick may still fire; empty: the default")
+    jitter = forms.DurationField(required=False, help_text="Jobs are delayed by up to this")
+    overlap = forms.BooleanField(required=False, help_text="Whether a tick fires while the last one's job is not done")
+
+    def __init__(self, verb: Verb, data: Mapping[str, Any] | None, row: Schedule) -> None:
+        super().__init__(verb, data, row)
+        self.initial = timing_of(row)
+
+
+class ChangeSchedule(ActionOnOne):
+    """Action that changes when a schedule is due, how, and with which arguments."""
+
+    form = ScheduleForm
+    says = gettext_noop("Schedule %s: one that is due as before keeps its next tick, and a paused one stays paused.")
+
+    def run(self, model_admin: Any, request: HttpRequest, queryset: QuerySet[Schedule], form: Any) -> None:
+        """Save the schedule, log what is changed, and link to it; give an error to its field."""
+        row, given, before = form.row, form.arguments, {**form.initial, "arguments": form.stored}
+        try:
+            timing = {name: given[name] for name in form.initial if name in given}
+            handle = save_schedule(row, given["arguments"], **timing)
+        except SalonJobsError as error:
+            of_cron = ("timezone" if "time zone" in str(error) else "line") if isinstance(error, CronInvalid) else None
+            form.add_error(next((name for name in form.fields if str(error).startswith(name)), of_cron), str(error))
+            return
+        row.pk = handle.id
+        if handle.action == "created":
+            model_admin.log_addition(request, row, self.verb.done)
+        elif handle.action == "changed":
+            changed = [name for name, value in before.items() if (given.get(name) or None) != (value or None)]
+            log_changed(request, [row], f"changed: {', '.join(changed)}")
+        done = "left as it is" if handle.action == "kept" else self.verb.done
+        messages.success(request, format_html("Schedule {} {}.", model_admin.link(Schedule, row.pk, row), done))
+
+
+class NewScheduleForm(ScheduleForm):
+    """Form for a new schedule; for staff of one store, only of its tasks."""
+
+    task = forms.ChoiceField()
+    store_id = forms.CharField(label="Store", required=False, help_text="Its ID, for the task of a store")
+    key = forms.CharField(max_length=255, help_text="Names the schedule within its store")
+    field_order = ("task", "store_id", "key")
+
+    def __init__(self, verb: Verb, data: Mapping[str, Any] | None, request: HttpRequest) -> None:
+        given, is_limited = data or {}, not sees_all_stores(request)
+        store = current_store_id() if is_limited else None
+        named = {"task": given.get("task", ""), "key": given.get("key", ""), "store_id": store}
+        super().__init__(verb, data, Schedule(**named, payload={}, timezone="UTC", overlap=True))
+        tasks: list[Any] = [each for each in registry.tasks() if isinstance(each, Task)]
+        offered: Any = self.fields["task"]
+        choices = ((each.name, signature_of(each)) for each in tasks if each.is_store_task or not is_limited)
+        offered.choices = sorted(choices)
+        if is_limited or conf.store_model is None:
+            del self.fields["store_id"]
+
+    def clean_store_id(self) -> None:
+        """Read the store, which the task of a store needs and no other has."""
+        given, task_name = self.cleaned_data["store_id"], self.cleaned_data.get("task")
+        if task_name and registry.get_task(task_name).is_store_task != bool(given):
+            raise forms.ValidationError("The task of a store needs it, and other tasks have none.")
+        try:
+            self.row.store_id = store_key().parse(given) if given else None
+        except ValueError as error:
+            raise forms.ValidationError(f"It {error}.") from None
+
+    def clean_arguments(self) -> dict[str, Any]:
+        """Check the arguments, if the task and the store are known."""
+        return {} if self.errors.keys() & {"task", "store_id"} else super().clean_arguments()
+
+
+class AddSchedule(ChangeSchedule):
+    """Action without rows, which adds a schedule."""
+
+    def make_form(self, data: Mapping[str, Any] | None, request: HttpRequest, queryset: QuerySet[Any]) -> Any:
+        return NewScheduleForm(self.verb, data, request)
+
+    def preview(self, request: HttpRequest, queryset: QuerySet[Any], form: Any) -> tuple[list[str], bool]:
+        return ["Its first tick is the first that is due from now on."], True
+
+
+_CHANGE: Final = verbs_of(Schedule)["change"]
+_ADD: Final = AddSchedule(replace(_CHANGE, permissions=("add_schedule",), label="Add schedule", done="added"))
 
 
 class ScheduleAdmin(ActionAdmin):
@@ -53,7 +148,7 @@ class ScheduleAdmin(ActionAdmin):
     search_fields = ("key__exact", "task__exact")
     empty_hint = "Your code adds them: salon_jobs.schedule(…)."
     deferred = ("payload",)
-    actions = actions_of(Schedule, run_now=RunScheduleNow)
+    actions = actions_of(Schedule, run_now=RunScheduleNow, change=ChangeSchedule)
     payload_shown = json_of("payload", "payload")
     created = time_of("created_at", "added")
     changed = time_of("changed_at", "last changed")
@@ -65,9 +160,20 @@ class ScheduleAdmin(ActionAdmin):
         by_id = {row.pk: row for row in rows}
         # A page has one row, a list needs of each only the last tick.
         asked = {"ids": list(by_id), "ticks": _HISTORY if len(rows) == 1 else 1}
-        for id_, *tick in rows_of("schedule_results", asked, using=reader(request)):
-            by_id[id_].history.append(tick)
+        for id_, *tick, outcome in rows_of("schedule_results", asked, using=reader(request)):
+            by_id[id_].history.append((*tick, outcome or "no longer recorded"))
         return super().described(rows, request)
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Return whether the user may add schedules, and look at them."""
+        return self.has_view_permission(request) and _ADD.is_allowed(request)
+
+    def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> Any:
+        """Ask for a schedule, and add it."""
+        if not self.has_add_permission(request):
+            raise PermissionDenied("it needs the permissions salon_jobs.add_schedule and salon_jobs.view_schedule")
+        answer = _ADD(self, request, self.get_queryset(request).none())
+        return answer or HttpResponseRedirect(address_of_list(Schedule, self.admin_site))
 
     def state_of(self, row: Any) -> str:
         return "active" if row.paused_at is None else "paused"
@@ -107,7 +213,7 @@ class ScheduleAdmin(ActionAdmin):
             return "-"
         [tick_at, by_hand, _, job_id, outcome] = row.history[0]
         kind = "bad" if outcome.startswith(("failed", "missed")) else "good" if outcome == "succeeded" else "quiet"
-        shown = badge(outcome or _GONE, kind)
+        shown = badge(outcome, kind)
         when = format_html("{}{}", ago(tick_at, row.now), " by hand" if by_hand else "")
         return below(shown if job_id is None else self.link(Job, job_id, shown), when)
 
@@ -116,11 +222,7 @@ class ScheduleAdmin(ActionAdmin):
         """List the last ticks and the runs by hand, newest first, with what became of their jobs."""
         lines: list[SafeString] = []
         for tick_at, by_hand, run_by, job_id, outcome in row.history:
-            became = outcome or _GONE
-            shown = became if job_id is None else self.link(Job, job_id, became)
+            shown = outcome if job_id is None else self.link(Job, job_id, outcome)
             who = f", run now by {run_by or 'code'}" if by_hand else ""
             lines.append(format_html("{}{}: {}", instant(tick_at), who, shown))
         return lines_of(lines) if lines else "none yet"
-
-
-_GONE = "no longer recorded"

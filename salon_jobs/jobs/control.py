@@ -21,7 +21,7 @@ from salon_jobs.db.connections import alias_of
 from salon_jobs.jobs import enqueue, registry
 from salon_jobs.jobs.options import JobOptions, NewJob, check_instant
 from salon_jobs.jobs.results import JobHandle
-from salon_jobs.models import Job
+from salon_jobs.models import Job, Schedule
 
 
 class _WithId(Protocol):
@@ -121,13 +121,18 @@ def run_again(job: Job | int | _WithId, arguments: Mapping[str, Any], *, using: 
     return handle
 
 
-def job_like(job: Job, arguments: Mapping[str, Any]) -> NewJob:
-    """Return the job that ``run_again`` adds. Raises UnknownTask, PayloadInvalid."""
-    declared = registry.get_declaration(job.task)
+def job_with(row: Job | Schedule, arguments: Mapping[str, Any]) -> NewJob:
+    """Return the job that enqueueing a row's task with these arguments adds. Raises UnknownTask, PayloadInvalid."""
+    declared = registry.get_declaration(row.task)
     store_name = declared.payload.store_name
     if store_name in arguments:
-        raise PayloadInvalid(f"task {job.task!r}: leave out {store_name!r}, since the store stays")
-    new = declared.job_of((), {**arguments, **({store_name: job.store_id} if store_name else {})})
+        raise PayloadInvalid(f"task {row.task!r}: leave out {store_name!r}, since the store stays")
+    return declared.job_of((), {**arguments, **({store_name: row.store_id} if store_name else {})})
+
+
+def job_like(job: Job, arguments: Mapping[str, Any]) -> NewJob:
+    """Return the job that ``run_again`` adds. Raises UnknownTask, PayloadInvalid."""
+    new = job_with(job, arguments)
     return replace(
         new,
         store_id=job.store_id,

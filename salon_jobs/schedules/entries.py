@@ -36,7 +36,7 @@ class CronEntry:
     name: str
     expression: CronExpression
     task_name: str
-    payload: Callable[[datetime], dict[str, Any]] | None = None
+    payload: Mapping[str, Any] | Callable[[datetime], dict[str, Any]] | None = None
     backfill: timedelta = timedelta()
     override: str = ""
     """The line that is in effect instead of the declared one; empty: none."""
@@ -59,7 +59,8 @@ class CronEntry:
 
         Raises CronInvalid if the callable does not return a dict; the callable's own errors propagate.
         """
-        payload: dict[str, Any] = {} if self.payload is None else self.payload(tick)
+        given = self.payload
+        payload: dict[str, Any] = given(tick) if callable(given) else copy.deepcopy(dict(given or {}))
         if not isinstance(payload, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise CronInvalid(f"cron entry {self.name!r}: payload must return a dict, not {shown(payload)}")
         return payload
@@ -128,11 +129,16 @@ def cron(
         raise CronInvalid(
             f"cron entry for {task.name!r}: backfill is a timedelta of zero or more, not {shown(backfill)}"
         )
+    given = cast("Any", payload)
+    if not (given is None or isinstance(given, Mapping) or callable(given)):
+        raise CronInvalid(
+            f"cron entry for {task.name!r}: payload is a dict or a function of the tick, not {shown(given)}"
+        )
     entry = CronEntry(
         name=name,
         expression=CronExpression(line, timezone),
         task_name=task.name,
-        payload=_payload_builder(payload, task.name),
+        payload=payload if callable(payload) else copy.deepcopy(payload),
         backfill=backfill,
     )
     if not callable(payload):
@@ -142,19 +148,6 @@ def cron(
             raise CronInvalid(f"the payload of cron entry {name!r} does not fit: {error}") from error
     cron_entries.add(entry)
     return entry
-
-
-def _payload_builder(payload: object, task_name: str) -> Callable[[datetime], dict[str, Any]] | None:
-    if payload is None:
-        return None
-    if isinstance(payload, Mapping):
-        fixed = copy.deepcopy(dict(cast("Mapping[str, Any]", payload)))
-        return lambda _tick: copy.deepcopy(fixed)
-    if callable(payload):
-        return cast("Callable[[datetime], dict[str, Any]]", payload)
-    raise CronInvalid(
-        f"cron entry for {task_name!r}: payload is a dict or a function of the tick, not {shown(payload)}"
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -19,12 +19,15 @@ from salon_jobs.core.text import shown
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of, named_refusals
 from salon_jobs.jobs import enqueue, registry
+from salon_jobs.jobs.control import job_with
 from salon_jobs.jobs.options import check_duration, check_flag
 from salon_jobs.jobs.payload import Arguments
 from salon_jobs.jobs.results import JobHandle
 from salon_jobs.jobs.task import Call
+from salon_jobs.models import Schedule
 from salon_jobs.schedules.cron import CronExpression, expression_of
 from salon_jobs.schedules.entries import GRACE
+from salon_jobs.tenancy.context import context_of
 
 ScheduleAction = Literal["created", "changed", "kept"]
 _LEAST_EVERY: Final = timedelta(seconds=1)
@@ -72,7 +75,7 @@ def schedule(
     if not isinstance(call, Call):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise PayloadInvalid(f"schedule takes the call of a task, such as report.call(week=week), not {shown(call)}")
     if (line is None) == (every is None):
-        raise OptionInvalid("a schedule is due by a cron line or by every=…: pass one of them")
+        raise OptionInvalid("line and every both say when a schedule is due: pass one of them")
     if every is not None:
         check_duration("every", every)
         if every < _LEAST_EVERY:
@@ -105,6 +108,30 @@ def schedule(
 
 # Schedule like ``schedule``, from a coroutine: on the thread whose connection the ORM uses there.
 aschedule = sync_to_async(schedule)
+
+
+def timing_of(row: Schedule) -> dict[str, Any]:
+    """Return when a schedule is due and how, as ``schedule`` takes it; None stands for the default of ``catch_up``."""
+    catch_up = None if row.catch_up == (row.every or GRACE) else row.catch_up
+    timing = {name: getattr(row, name) for name in ("every", "timezone", "jitter", "overlap")}
+    return {"line": row.line or None, "catch_up": catch_up, **timing}
+
+
+def save_schedule(row: Schedule, arguments: Mapping[str, Any], **timing: Any) -> ScheduleHandle:
+    """Change the schedule of a row, or add it if the row has no ID yet, as operators do: in the context of its store.
+
+    ``timing`` is what ``timing_of`` returns. Role: web. Raises UnknownTask, PayloadInvalid, CronInvalid, OptionInvalid
+    naming the field, and EnqueueRefused; also OptionInvalid if the schedule is gone, or there is one already: then
+    nothing is changed.
+    """
+    with context_of(row.store_id), transaction.atomic(using=alias_of(None)):
+        job = job_with(row, arguments)
+        handle = schedule(Call(job.task, Arguments(row.store_id, job.payload)), key=row.key, **timing)
+        if row.pk is None and handle.action != "created":
+            raise OptionInvalid(f"key {row.key!r}: there is a schedule with it already")
+        if row.pk not in (None, handle.id):
+            raise OptionInvalid(f"key {row.key!r}: {_NOT_FOUND}")
+    return handle
 
 
 def next_tick(line: str, timezone: str, every: timedelta | None, anchor_at: datetime, after: datetime) -> datetime:
@@ -147,7 +174,7 @@ def run_schedule(schedule: str | int | ScheduleHandle, *, by: str = "", using: s
     Raises OptionInvalid if there is no such schedule, UnknownTask if this process does not declare its task.
     """
     with transaction.atomic(using=(alias := alias_of(using))):
-        found = _change([schedule], "find", using=alias)
+        found = _change(_names(schedule), "find", using=alias)
         if not found:
             raise OptionInvalid(f"{shown(schedule)}: {_NOT_FOUND}")
         id_, _, store_id, task_name, payload, _ = found[0]
@@ -172,9 +199,8 @@ def _results(
 
 
 def _change(
-    schedules: Schedules, verb: str, *, by: str = "", job_id: int | None = None, using: str
+    names: Sequence[int | str], verb: str, *, by: str = "", job_id: int | None = None, using: str
 ) -> list[tuple[int, str, Any, str, str, bool]]:
-    names = _names(schedules)
     check_text("by", by, 255, least=0)
     parameters: dict[str, Any] = {
         "verb": verb,

@@ -7,6 +7,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import nullcontext
 from functools import partial, wraps
 from typing import Any, Literal, ParamSpec, Self, TypeVar, cast
 
@@ -256,6 +257,11 @@ def tenant_context(
     if scope != "transaction":
         raise TenantContextError(f"scope must be 'transaction' or 'session', not {shown(scope)}")
     return TenantContext(partial(ActiveContext, store=store, atomic=atomic, switch=switch), using)
+
+
+def context_of(store_id: StoreId | None) -> TenantContext | nullcontext[None]:
+    """Return the context of the store of a row, or one that does nothing for a row of none."""
+    return nullcontext() if store_id is None else tenant_context(store_id)
 
 
 class TenantContext:

@@ -171,7 +171,7 @@ def test_a_hidden_argument_is_neither_shown_nor_overwritten(client: Client, sett
     old = add(task="test-system", state="failed", payload='{"note": "hush"}')
     form = unescape(act(client, "run_again", [old]))
     assert '"note": "***"' in form
-    assert "left as it is, the new job gets that value" in form
+    assert "left as it is, that value is used" in form
     assert "hush" not in form
     act(client, "run_again", [old], arguments='{"note": "***"}', confirmed="1")
     act(client, "run_again", [old], arguments='{"note": "other"}', confirmed="1")

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
+from html import unescape
+from typing import Any
 
 import pytest
 from django.test import Client
 
 from salon_jobs import schedule, tenant_context
+from salon_jobs.core.errors import OptionInvalid
+from salon_jobs.models import Schedule
+from salon_jobs.schedules.stored import save_schedule
 from tests import tasks
 from tests.admin.test_admin_readers import ADMIN, Rows, listed, staff, two, web
-from tests.admin.test_other_pages import text_of
+from tests.admin.test_other_pages import page_of, text_of
 from tests.support import change, seen
 
 __all__ = ["two", "web"]  # fixtures
 
 MAY = ("view_schedule", "pause_schedule", "run_schedule", "delete_schedule", "view_all_stores")
+EDIT = ("view_schedule", "change_schedule", "add_schedule", "view_all_stores")
+WEEKLY = {"line": "0 9 * * 1", "timezone": "Asia/Tokyo", "arguments": '{"number": 7}', "confirmed": "1"}
 
 
 @pytest.fixture
@@ -88,3 +96,165 @@ def test_staff_of_a_store_see_and_change_its_schedules_alone(ids: list[int], two
             client.post(f"{ADMIN}schedule/", form, follow=True)
     assert seen("SELECT id FROM salon_jobs_schedule WHERE paused_at IS NOT NULL") == [(ids[0],)]
     assert seen("SELECT store_id FROM salon_jobs_job WHERE tick IS NOT NULL") == [(two[0].store,)]
+
+
+def ask(client: Client, pk: int, **fields: Any) -> str:
+    """Submit the form that changes a schedule, or open it without fields."""
+    form = {"action": "change", "index": "0", "_selected_action": str(pk), "store": "", **fields}
+    return unescape(client.post(f"{ADMIN}schedule/", form, follow=True).content.decode())
+
+
+def add(client: Client, **fields: Any) -> str:
+    return unescape(client.post(f"{ADMIN}schedule/add/", {"store": "", **fields}, follow=True).content.decode())
+
+
+def errors_of(page: str) -> dict[str, str]:
+    """Return the errors of a form, by the field that they stand at."""
+    return dict(re.findall(r'<ul class="errorlist" id="id_(\w+)_error"><li>(.*?)</li>', page, re.DOTALL))
+
+
+def logged() -> list[tuple[Any, ...]]:
+    return seen("SELECT object_id, action_flag, change_message FROM django_admin_log ORDER BY id")
+
+
+def test_an_operator_changes_when_a_schedule_is_due_and_its_arguments(ids: list[int]) -> None:
+    client = staff(may=EDIT)
+    assert 'value="change"' in page_of(client, f"schedule/{ids[0]}/change/")
+    form = ask(client, ids[0])
+    for shown in ('value="0 9 * * 1"', 'value="Asia/Tokyo"', '"number": 7', "test-store(store_id: "):
+        assert shown in form
+    assert " checked" not in form
+    text = ask(
+        client, ids[0], **{**WEEKLY, "every": "1:30:00", "line": "", "jitter": "30", "arguments": '{"number": 8}'}
+    )
+    assert "weekly</a> changed." in text
+    columns = "line, timezone, every, catch_up, jitter, overlap, payload::text"
+    row = f"SELECT {columns} FROM salon_jobs_schedule WHERE id = %s"
+    half = timedelta(minutes=90)
+    assert seen(row, ids[0]) == [("", "UTC", half, half, timedelta(seconds=30), False, '{"number": 8}')]
+    form = ask(client, ids[0])
+    assert 'value="01:30:00"' in form
+    assert 'value="00:00:30"' in form
+    # The default of one period does not stay for another.
+    often = {"every": "10", "arguments": '{"number":\r\n8}', "overlap": "on", "confirmed": "1", "timezone": "UTC"}
+    ask(client, ids[0], **often)
+    ten = timedelta(seconds=10)
+    assert seen(row, ids[0]) == [("", "UTC", ten, ten, timedelta(0), True, '{"number": 8}')]
+    assert "left as it is" in ask(client, ids[0], **often)
+    assert logged() == [
+        (str(ids[0]), 2, "changed: line, every, jitter, arguments"),
+        (str(ids[0]), 2, "changed: every, jitter, overlap"),
+    ]
+    ask(client, ids[2], every="60", arguments='{"note": "y"}', overlap="on", confirmed="1")
+    assert seen("SELECT every, payload::text FROM salon_jobs_schedule WHERE id = %s", ids[2]) == [
+        (timedelta(minutes=1), '{"note": "y"}')
+    ]
+    assert seen("SELECT count(*) FROM salon_jobs_schedule") == [(3,)]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("line", "0 25 * * *", "the hour field '25' is wrong"),
+        ("line", "", "pass one of them"),
+        ("every", "300", "pass one of them"),
+        ("every", "soon", "Enter a valid duration"),
+        ("timezone", "Asia/Tokio", "did you mean Asia/Tokyo"),
+        ("catch_up", "-10", "from zero to 36,500 days"),
+        ("jitter", "40000 00:00:00", "from zero to 36,500 days"),
+        ("arguments", '{"number": "x"}', "Expected `int`, got `str`"),
+        ("arguments", '{"number": 1, "store_id": "x"}', "leave out 'store_id'"),
+    ],
+)
+def test_what_cannot_be_is_said_at_the_field(ids: list[int], field: str, value: str, said: str) -> None:
+    page = ask(staff(may=EDIT), ids[0], **{**WEEKLY, field: value})
+    [(at, error)] = errors_of(page).items()
+    assert at == ("line" if "one of them" in said else field)
+    assert said in error
+    assert seen("SELECT count(*) FROM salon_jobs_schedule WHERE changed_at > created_at") == [(0,)]
+    assert logged() == []
+
+
+def test_what_is_hidden_is_neither_shown_nor_overwritten(ids: list[int], settings: Any) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "REDACT": ["note"]}
+    client = staff(may=EDIT)
+    form = ask(client, ids[2])
+    assert '"note": "***"' in form
+    assert "left as it is, that value is used" in form
+    ask(client, ids[2], every="60", arguments='{"note": "***"}', confirmed="1")
+    assert seen("SELECT payload::text, every FROM salon_jobs_schedule WHERE id = %s", ids[2]) == [
+        ('{"note": "x"}', timedelta(minutes=1))
+    ]
+    assert "note" not in str(logged())
+
+
+def test_a_schedule_deleted_meanwhile_is_not_added_again(ids: list[int]) -> None:
+    row = Schedule.objects.using("operator").get(pk=ids[2])
+    change("DELETE FROM salon_jobs_schedule WHERE id = %s", ids[2])
+    with pytest.raises(OptionInvalid, match="there is no such schedule"):
+        save_schedule(row, {}, every=timedelta(seconds=10))
+    row.pk, row.key = None, "weekly"
+    schedule(tasks.system.call(note="x"), every=timedelta(hours=1), key="weekly")
+    with pytest.raises(OptionInvalid, match="key 'weekly': there is a schedule with it already"):
+        save_schedule(row, {}, every=timedelta(seconds=10))
+    assert seen("SELECT key, every FROM salon_jobs_schedule WHERE store_id IS NULL") == [("weekly", timedelta(hours=1))]
+
+
+def test_an_operator_adds_one_of_a_store_and_one_of_none(ids: list[int], two: tuple[Rows, Rows]) -> None:
+    client = staff(may=EDIT)
+    assert "Add schedule" in text_of(client, "schedule/")
+    form = unescape(page_of(client, "schedule/add/"))
+    assert "test-system(note: str = )" in form
+    assert f'href="{ADMIN}schedule/">Back' in form
+    store = str(two[1].store)
+    text = add(client, task="test-store", store_id=store, key="new", **WEEKLY)
+    assert "new</a> added." in text
+    add(client, task="test-system", key="new", every="10", arguments="{}", overlap="on", confirmed="1")
+    added = "SELECT task, store_id::text, overlap, catch_up FROM salon_jobs_schedule WHERE key = 'new' ORDER BY id"
+    assert seen(added) == [
+        ("test-store", store, False, timedelta(minutes=5)),
+        ("test-system", None, True, timedelta(seconds=10)),
+    ]
+    assert [(flag, text) for _, flag, text in logged()] == [(1, "added"), (1, "added")]
+    for fields, at, said in (
+        ({"task": "test-store", "store_id": store, "key": "weekly"}, "key", "there is a schedule with it already"),
+        ({"task": "test-store", "key": "x"}, "store_id", "needs it"),
+        ({"task": "test-system", "store_id": store, "key": "x", "arguments": "{}"}, "store_id", "have none"),
+        ({"task": "test-store", "store_id": "x", "key": "x"}, "store_id", "It "),
+        ({"task": "nothing", "key": "x"}, "task", "not one of the available choices"),
+        ({"task": "test-system", "key": "x"}, "arguments", "no argument 'number'"),
+    ):
+        [(field, error)] = errors_of(add(client, **{**WEEKLY, **fields})).items()
+        assert (field, said in error) == (at, True), error
+    assert seen("SELECT count(*) FROM salon_jobs_schedule") == [(5,)]
+
+
+def test_who_may_only_look_neither_changes_nor_adds(ids: list[int]) -> None:
+    client = staff(may=("view_schedule", "view_all_stores"))
+    assert "Add schedule" not in text_of(client, "schedule/")
+    assert 'value="change"' not in page_of(client, f"schedule/{ids[0]}/change/")
+    for pk in (ids[0], ids[2]):
+        ask(client, pk, **{**WEEKLY, "line": "1 1 * * *"})
+    answer = client.post(f"{ADMIN}schedule/add/", {"task": "test-system", "key": "x", **WEEKLY})
+    assert answer.status_code == 403
+    assert "salon_jobs.add_schedule" in answer.content.decode()
+    assert seen("SELECT count(*), count(*) FILTER (WHERE changed_at > created_at) FROM salon_jobs_schedule") == [(3, 0)]
+
+
+def test_staff_of_a_store_change_and_add_its_schedules_alone(ids: list[int], two: tuple[Rows, Rows]) -> None:
+    own, other = (rows.store for rows in two)
+    client = staff(own, may=EDIT[:3])
+    form = unescape(page_of(client, "schedule/add/"))
+    assert "test-store(" in form
+    assert "test-system(" not in form
+    assert "id_store_id" not in form
+    for pk in ids:
+        ask(client, pk, **{**WEEKLY, "line": "1 1 * * *", "store": str(own)})
+    assert seen("SELECT id FROM salon_jobs_schedule WHERE line = '1 1 * * *'") == [(ids[0],)]
+    given = {"key": "mine", **WEEKLY}
+    add(client, task="test-store", **given, store=str(own), store_id=str(other))
+    errors = errors_of(add(client, task="test-system", **{**given, "key": "no", "arguments": "{}"}, store=str(own)))
+    assert errors.keys() == {"task"}
+    # Another tab has chosen another store: the form is asked again.
+    add(client, task="test-store", **{**given, "key": "no"}, store=str(other))
+    assert seen("SELECT key, store_id FROM salon_jobs_schedule WHERE key IN ('mine', 'no')") == [("mine", own)]

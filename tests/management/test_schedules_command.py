@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import timedelta
 from uuid import UUID
 
@@ -10,6 +11,7 @@ import pytest
 from django.core.management import CommandError
 
 from salon_jobs import schedule, tenant_context
+from salon_jobs.core.errors import SalonJobsError
 from salon_jobs.schedules.due import StoredSchedules
 from tests import tasks
 from tests.management.operator import run
@@ -55,6 +57,50 @@ def test_one_is_paused_resumed_run_and_deleted_by_its_key_and_store(stores: list
     assert seen("SELECT store_id FROM salon_jobs_job ORDER BY id") == [(stores[0],), (None,)]
     run("schedules", "delete", "k")
     assert seen("SELECT store_id FROM salon_jobs_schedule") == [(stores[0],)]
+
+
+def test_one_is_changed_in_what_is_given(stores: list[UUID]) -> None:
+    of_store = ("--store", str(stores[0]))
+    row = "SELECT line, timezone, every, catch_up, jitter, overlap, payload::text FROM salon_jobs_schedule WHERE {}"
+    ten, none = timedelta(seconds=10), timedelta(0)
+    assert run("schedules", "change", "k", "--line", "30 8 * * 2", *of_store)[0] == "changed: schedule k\n"
+    assert run("schedules", "change", "k", "--line", "30 8 * * 2", *of_store)[0] == "kept: schedule k\n"
+    run("schedules", "change", "k", "--timezone", "Europe/Berlin", "--no-overlap", "--jitter", "30s", *of_store)
+    run("schedules", "change", "k", "--arguments", '{"number": 3}', *of_store)
+    [changed] = seen(row.format("store_id IS NOT NULL"))
+    five, half = timedelta(minutes=5), timedelta(seconds=30)
+    assert changed == ("30 8 * * 2", "Europe/Berlin", None, five, half, False, '{"number": 3}')
+    assert "next_at" in json.loads(run("schedules", "change", "k", "--jitter", "0", "--json", *of_store)[0])
+    run("schedules", "change", "k", "--every", "10s", *of_store)
+    [changed] = seen(row.format("store_id IS NOT NULL"))
+    assert changed == ("", "UTC", ten, ten, none, False, '{"number": 3}')
+    [untouched] = seen(row.format("store_id IS NULL"))
+    assert untouched[2] == timedelta(hours=1)
+    run("schedules", "change", "k", "--line", "0 1 * * *", "--arguments", '{"note": "n"}', "--catch-up", "2h")
+    [changed] = seen(row.format("store_id IS NULL"))
+    assert (changed[0], changed[3], changed[6]) == ("0 1 * * *", timedelta(hours=2), '{"note": "n"}')
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "give change what to change"),
+        (("--line", "0 25 * * *"), "the hour field '25' is wrong"),
+        (("--timezone", "Nowhere", "--line", "0 1 * * *"), "unknown time zone"),
+        (("--arguments", '{"number": "x"}'), "no argument 'number'"),
+        (("--arguments", '{"note": 1}'), "Expected `str`"),
+        (("--arguments", "[1]"), "a JSON object"),
+        (("--arguments", "{"), "a JSON object"),
+        (("--line", "0 1 * * *", "--every", "5m"), "pass one of them"),
+    ],
+)
+def test_what_cannot_be_is_refused(options: tuple[str, ...], said: str) -> None:
+    before = seen("SELECT * FROM salon_jobs_schedule ORDER BY id")
+    with pytest.raises((CommandError, SalonJobsError), match=re.escape(said)):
+        run("schedules", "change", "k", *options)
+    with pytest.raises(CommandError, match="no other action any of it"):
+        run("schedules", "pause", "k", "--jitter", "5s")
+    assert seen("SELECT * FROM salon_jobs_schedule ORDER BY id") == before
 
 
 def test_what_is_missing_is_said(stores: list[UUID]) -> None:

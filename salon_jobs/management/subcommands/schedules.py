@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import argparse
+import json
+from contextlib import suppress
+from datetime import timedelta
 from typing import Any, Final
 
 from django.core.management.base import CommandError, CommandParser
@@ -10,33 +13,46 @@ from django.core.management.base import CommandError, CommandParser
 from salon_jobs.core.terminal import Painted
 from salon_jobs.core.units import duration
 from salon_jobs.db.statements import rows as rows_of
+from salon_jobs.jobs import registry
 from salon_jobs.management.arguments import add_options, os_user
+from salon_jobs.management.arguments import duration as duration_option
 from salon_jobs.management.output import Console
 from salon_jobs.management.subcommands import Subcommand
 from salon_jobs.models import Schedule
-from salon_jobs.schedules.stored import run_schedule
-from salon_jobs.tenancy.context import tenant_context
+from salon_jobs.schedules.stored import run_schedule, save_schedule, timing_of
+from salon_jobs.tenancy.context import context_of
 from salon_jobs.verbs import verbs_of
 
 _LISTED: Final = 200
 
 
 class ChangeSchedules(Subcommand):
-    """Subcommand that lists the schedules that are rows, and pauses, resumes, deletes or runs one of them."""
+    """Subcommand that lists the schedules that are rows, and changes, pauses, resumes, deletes or runs one."""
 
     name = "schedules"
-    help = "List schedules by their next ticks, or pause, resume or delete one, or run it now."
+    help = "List schedules by their next ticks, or change, pause, resume or delete one, or run it now."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        actions = ("list", "pause", "resume", "delete", "run")
+        actions = ("list", "change", "pause", "resume", "delete", "run")
         parser.add_argument("action", nargs="?", choices=actions, default="list", help="default list")
         parser.add_argument("key", nargs="?", metavar="KEY", help="the schedule; with list: only this one")
         add_options(parser, "--store", "--json")
+        changes = parser.add_argument_group("with change")
+        changes.add_argument("--line", help="the cron line, instead of --every")
+        changes.add_argument("--every", type=duration_option, metavar="AGE", help="the period, instead of --line")
+        changes.add_argument("--timezone", metavar="NAME", help="the time zone of the line")
+        changes.add_argument("--catch-up", type=_span, metavar="AGE", help="how late a tick may still fire; 0: default")
+        changes.add_argument("--jitter", type=_span, metavar="AGE", help="delay jobs by up to this; 0: not at all")
+        changes.add_argument("--overlap", action=argparse.BooleanOptionalAction, help="whether jobs may overlap")
+        changes.add_argument("--arguments", type=_arguments, metavar="JSON", help="arguments; those left out stay")
 
     def run(self, console: Console) -> None:
         """List, or do it to the schedule with this key of the store, or of none. Raises CommandError."""
         action, key, store_id = console["action"], console["key"], console["store"]
         found = Schedule.objects.using(console.using).defer("payload").filter(**console.given("key", store_id="store"))
+        given = console.given("line", "every", "timezone", "catch_up", "jitter", "overlap", "arguments")
+        if (action == "change") != bool(given):
+            raise CommandError("give change what to change, such as --line or --every, and no other action any of it")
         if action == "list":
             _list(console, list(found.order_by("next_at")[:_LISTED]))
             return
@@ -46,15 +62,33 @@ class ChangeSchedules(Subcommand):
         if row is None:
             raise CommandError(f"no schedule of {'no store' if store_id is None else 'this store'} has the key {key!r}")
         if action == "run":
-            with nullcontext() if row.store_id is None else tenant_context(row.store_id):
+            with context_of(row.store_id):
                 handle = run_schedule(row.pk, by=os_user())
             console.result({"schedule": key, "job_id": handle.id}, f"enqueued job {handle.id}")
+            return
+        if action == "change":
+            named = registry.get_declaration(row.task).payload.named(row.payload)
+            other_due: dict[str, Any] = {"line": None, "every": None} if given.keys() & {"line", "every"} else {}
+            arguments = {**named, **given.pop("arguments", {})}
+            saved = save_schedule(row, arguments, **{**timing_of(row), **other_due, **given})
+            console.result({saved.action: key, "next_at": saved.next_at}, f"{saved.action}: schedule {key}")
             return
         verb = verbs_of(Schedule)[action]
         [result] = verb.apply([row.pk], by=os_user(), using=console.using)
         if not result.changed:
             raise CommandError(f"schedule {key!r} was not {verb.done}: {result.detail}")
         console.result({verb.done: key}, f"{verb.done}: schedule {key}")
+
+
+def _span(text: str) -> timedelta:
+    return timedelta(0) if text == "0" else duration_option(text)
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    with suppress(ValueError, RecursionError):
+        if isinstance(given := json.loads(text), dict):
+            return {**given}
+    raise argparse.ArgumentTypeError('write a JSON object, such as {"number": 7}')
 
 
 def _list(console: Console, schedules: list[Schedule]) -> None:
@@ -66,28 +100,11 @@ def _list(console: Console, schedules: list[Schedule]) -> None:
         due = f"{each.line} {each.timezone}" if each.every is None else f"every {duration(each.every.total_seconds())}"
         last_tick, _, _, job_id, result = last.get(each.pk, (None, False, "", None, ""))
         is_paused = each.paused_at is not None
-        rows.append(
-            (
-                each.key,
-                each.store_id,
-                due,
-                Painted("paused", "yellow") if is_paused else each.next_at,
-                last_tick or "never",
-                Painted(result, "red") if result.startswith("failed") else result,
-            )
-        )
+        next_shown = Painted("paused", "yellow") if is_paused else each.next_at
+        result_shown = Painted(result, "red") if result.startswith("failed") else result
+        rows.append((each.key, each.store_id, due, next_shown, last_tick or "never", result_shown))
+        columns = {name: getattr(each, name) for name in ("id", "key", "store_id", "task", "next_at")}
         described.append(
-            {
-                "id": each.pk,
-                "key": each.key,
-                "store_id": each.store_id,
-                "task": each.task,
-                "due": due,
-                "next_at": each.next_at,
-                "paused": is_paused,
-                "last_tick": last_tick,
-                "job_id": job_id,
-                "result": result,
-            }
+            {**columns, "due": due, "paused": is_paused, "last_tick": last_tick, "job_id": job_id, "result": result}
         )
     console.listing(described, rows, "there is no schedule")
