@@ -123,7 +123,8 @@ class ArgumentsForm(ActionForm):
 
 def signature_of(declared: registry.TaskDeclaration) -> str:
     """Return the name of a task with what it takes, for people."""
-    return f"{declared.name}{inspect.signature(declared.function)}".replace("'", "")
+    signature = inspect.signature(declared.function).replace(return_annotation=inspect.Signature.empty)
+    return f"{declared.name}{signature}".replace("'", "")
 
 
 class ActionOnOne(Action):

@@ -16,7 +16,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_noop
 
-from salon_jobs.admin.actions import ActionAdmin, actions_of, log_changed, user_name
+from salon_jobs.admin.actions import ActionAdmin, actions_of, check_line, log_changed, user_name
 from salon_jobs.admin.base import address_of_list, reader, sees_all_stores
 from salon_jobs.admin.cells import badge, below, json_of, lines_of, time_of
 from salon_jobs.admin.job_actions import ActionOnOne, ArgumentsForm, signature_of
@@ -37,6 +37,7 @@ from salon_jobs.tenancy.context import context_of
 from salon_jobs.verbs import Verb, verbs_of
 
 _HISTORY = 20
+_LINE = "Minute, hour, day of month, month, day of week; or leave it empty and give Every"
 _SPAN = "Hours, minutes and seconds, such as 00:10:00; days before them"
 
 
@@ -51,7 +52,7 @@ class RunScheduleNow(RunNow):
 class ScheduleForm(ArgumentsForm):
     """Form for when a schedule is due, how, and with which arguments; ``schedule`` checks them."""
 
-    line = forms.CharField(required=False, max_length=255, help_text="A cron line; or leave it empty and give Every")
+    line = forms.CharField(required=False, max_length=255, validators=[check_line], help_text=_LINE)
     timezone = forms.CharField(required=False, max_length=64, help_text="Of the line, such as Asia/Tokyo; empty: UTC")
     every = forms.DurationField(required=False, help_text=_SPAN)
     catch_up = forms.DurationField(required=False, help_text="How late a tick may still fire; empty: the default")
