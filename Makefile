@@ -118,7 +118,7 @@ system-rest:
 .PHONY: test-image
 test-image: venv ## build the image and run the compose file in containers, if this machine can; keeps .image
 	@# Its first test waits for a base, four images and all services.
-	@$(PYTEST) -m image --override-ini faulthandler_timeout=1200 tests/image
+	@$(PYTEST) -m image --override-ini faulthandler_timeout=2400 tests/image
 
 .PHONY: test-matrix
 test-matrix: venv ## run the quick tests on each Python, Django and PostgreSQL; TESTS=… chooses tests; keeps .matrix

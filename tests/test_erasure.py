@@ -14,6 +14,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from salon_jobs import erasure
+from salon_jobs.management import output
 from tests.outbox.test_operate_messages import block, statuses, write
 from tests.support import change, elsewhere, in_state, moved_to, seen, selected
 
@@ -215,8 +216,9 @@ def test_an_export_that_fails_leaves_no_part_that_looks_like_the_whole(
 
 
 def test_an_erasure_leaves_nothing_of_the_store_and_everything_of_others(
-    filled: list[UUID], caplog: pytest.LogCaptureFixture
+    filled: list[UUID], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(output, "_PROGRESS_EVERY_S", 600.0)
     before = others(filled[0])
     text, err = run("erase-store", str(filled[0]), "--skip-unsent", "--yes", "--json")
     assert json.loads(text) == {

@@ -30,6 +30,8 @@ for event, level in json.loads(sys.argv[2]).items():
         except ZeroDivisionError as error:
             log_event(level, event, exc_info=error if level == logging.ERROR else None, job_id=7, entry="nightly",
                       aggregate_type="rn::memory:::orders", consumer="billing", error="no route to host")
+import sentry_sdk
+sentry_sdk.flush(timeout=60)  # at its end a process has two seconds for it
 """
 ERROR, WARNING, CRITICAL = 40, 30, 50
 # By an event of its own, with what a person needs to know of the job or the message.

@@ -191,11 +191,18 @@ def test_however_the_job_is_interrupted(
         runners.append(runner)
         return execute_run(runner, running)
 
+    def interrupt_it_asleep(runner: Runner, running: RunningJob) -> None:
+        # The server ignores a request to cancel what it has not begun.
+        while not seen("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'"):
+            pass
+        connections["owner"].close()
+        runner.interrupt(running, interrupt)
+
     def leave() -> None:
         execute(f"SET app.current_store_id = '{stores[1]}'", "SELECT pg_advisory_lock(4711)")
         if kind is in_store:
             execute("COMMIT", "BEGIN")
-        threading.Thread(target=runners[-1].interrupt, args=(current_job(), interrupt)).start()
+        threading.Thread(target=interrupt_it_asleep, args=(runners[-1], current_job())).start()
         execute("SELECT pg_sleep(60)")
 
     monkeypatch.setattr(Runner, "_execute", remember)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID, uuid4
 
-_PATIENCE_S = 4.0
+_PATIENCE_S = 20.0
 _CLIENTS = 6
 # Less than a body has; the rest fills no buffer on the way, so that the server is still sending.
 _READ = 30_000

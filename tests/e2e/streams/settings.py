@@ -17,7 +17,7 @@ ROOT_URLCONF = "tests.e2e.streams.site"
 ALLOWED_HOSTS = ["*"]
 MIDDLEWARE = ["tests.e2e.streams.site.stop_outside"]
 DATABASES["default"].update(CONN_MAX_AGE=0, CONN_HEALTH_CHECKS=False)
-DATABASES["default"]["OPTIONS"]["pool"] = {"min_size": 1, "max_size": _scene["pool"], "timeout": 2}
+DATABASES["default"]["OPTIONS"]["pool"] = {"min_size": 1, "max_size": _scene["pool"], "timeout": 15}
 match _scene["site"]:
     case "plain Django":
         INSTALLED_APPS = []
