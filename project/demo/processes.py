@@ -14,8 +14,8 @@ from typing import Final, Self
 
 from project import settings
 
-_COMMAND_TIMEOUT_S: Final = 60.0
-_READY_TIMEOUT_S: Final = 60.0
+_COMMAND_TIMEOUT_S: Final = 180.0
+_READY_TIMEOUT_S: Final = 180.0
 _STOP_TIMEOUT_S: Final = 35.0
 
 
