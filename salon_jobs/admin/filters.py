@@ -18,7 +18,7 @@ from salon_jobs.core.records import JobState
 from salon_jobs.core.units import error_name
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.search import enqueued, error_classes, failure_kinds, in_every_state, of_no_store
-from salon_jobs.models import CronEntryState, CronTick, DestinationState, InboxMessage, Job, Message
+from salon_jobs.models import CronEntryState, CronTick, DestinationState, FlowMember, InboxMessage, Job, Message
 from salon_jobs.outbox.queries import RARE, oldest_searched
 from salon_jobs.tenancy.active import current_store_id
 from salon_jobs.tenancy.names import store_name
@@ -236,6 +236,16 @@ class ErrorGroupFilter(NameFilter):
 
     def matching(self, request: HttpRequest, queryset: QuerySet[Job], name: str) -> QuerySet[Job]:
         return queryset.filter(state=JobState.FAILED, fingerprint=int(name))
+
+
+class FlowFilter(NameFilter):
+    """Filter by flow, shown when the picture of one linked here."""
+
+    title = "flow"
+
+    def matching(self, request: HttpRequest, queryset: QuerySet[Job], name: str) -> QuerySet[Job]:
+        members = FlowMember.objects.using(reader(request)).filter(flow_id=int(name))
+        return queryset.filter(pk__in=members.values("job_id"))
 
 
 _ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)

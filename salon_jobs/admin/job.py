@@ -23,17 +23,19 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext
 
 from salon_jobs.admin.actions import ActionAdmin
-from salon_jobs.admin.base import MOST, as_reader, explained, id_or_other, may, reader, sees_all_stores
+from salon_jobs.admin.base import MOST, address_of_list, as_reader, explained, id_or_other, may, reader, sees_all_stores
 from salon_jobs.admin.cells import as_json, badge, below, json_of, lines_of, stacked, text, time_of
 from salon_jobs.admin.filters import (
     EndedFilter,
     EnqueuedFilter,
     ErrorClassFilter,
     ErrorGroupFilter,
+    FlowFilter,
     QueueFilter,
     StoreFilter,
     TaskFilter,
 )
+from salon_jobs.admin.flow_picture import picture
 from salon_jobs.admin.job_actions import JOB_ACTIONS
 from salon_jobs.admin.overview import overview, trend
 from salon_jobs.conf import settings as conf
@@ -42,7 +44,6 @@ from salon_jobs.core.error_report import storable
 from salon_jobs.core.records import JobState
 from salon_jobs.core.units import counted, distance, duration, error_name, with_noun
 from salon_jobs.dashboard.labels import ago, exact, followed, instant
-from salon_jobs.jobs.flows import neighbours
 from salon_jobs.jobs.ordered import place_in_order
 from salon_jobs.jobs.search import (
     COUNTED,
@@ -55,6 +56,7 @@ from salon_jobs.jobs.search import (
     retries_ahead,
     with_key,
 )
+from salon_jobs.jobs.stages import Stage, stages_of
 from salon_jobs.jobs.waiting import due_in, waiting_reasons
 from salon_jobs.models import CronTick, FanOutRecord, FollowUp, Job, JobError, JobResult, JobStep, Process
 from salon_jobs.schedules.scheduler import tick_of
@@ -169,6 +171,7 @@ class JobAdmin(ActionAdmin):
         ErrorClassFilter,
         EndedFilter,
         EnqueuedFilter,
+        FlowFilter,
         QueueFilter,
         TaskFilter,
         StoreFilter,
@@ -579,17 +582,21 @@ class JobAdmin(ActionAdmin):
 
     @admin.display(description="flow")
     def flow(self, job: Job) -> SafeString | str:
-        """Show what it comes after in its flow and what comes after it, each with its state and a link to its job."""
-        found = neighbours(job, using=job._state.db or conf.reader_database)
+        """Draw its flow: each job or group of jobs with its states, linked to its page or its list."""
+        using = job._state.db or conf.reader_database
+        found = stages_of(job, using=using)
         if found is None:
             return "-"
-        lines: list[SafeString | str] = [f"{found.name} #{found.flow_id}"]
-        for way, jobs in (("after", found.after), ("before", found.before)):
-            lines += [
-                format_html("{} {}: {}", way, self.link(Job, job_id, f"{task} #{job_id}"), state)
-                for job_id, task, state in jobs
-            ]
-        return lines_of(lines)
+        everything = self.link_to_list(Job, f"{found.name} #{found.flow_id}", flow=found.flow_id)
+
+        def address(stage: Stage) -> str:
+            if len(stage.ids) == 1:
+                return self.address_of(Job, stage.ids[0])
+            return (
+                f"{address_of_list(Job, self.admin_site)}?{urlencode({'flow': str(found.flow_id), 'task': stage.task})}"
+            )
+
+        return format_html("<div>{}{}<p>{}</p></div>", everything, picture(found, address, _BADGES), found.left_out)
 
     @admin.display(description="order")
     def order(self, job: Job) -> SafeString | str:

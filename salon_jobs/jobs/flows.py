@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias, TypeVar, Unpack, get_args, get_type_hints, overload
+from typing import Any, Final, Literal, Self, TypeAlias, TypeVar, Unpack, get_args, get_type_hints, overload
 
 import msgspec
 from django.db import transaction
@@ -24,7 +24,6 @@ from salon_jobs.tenancy.active import current_store_id
 
 R = TypeVar("R")
 Condition: TypeAlias = Literal["succeeded", "failed", "ended"]
-_SHOWN: Final = 20
 _NO_KEYS: Final = ("job_key", "job_key_mode", "unique_for", "max_wait")
 
 
@@ -233,43 +232,6 @@ class RunningFlow(Flow):
 def _array(values: Iterable[object]) -> str:
     """Return the text of an array of numbers or plain words: the server reads it in a fraction of the time."""
     return f"{{{','.join(map(str, values))}}}"
-
-
-class Neighbours(NamedTuple):
-    """A member's flow, and up to 20 each of those that it comes after and those that come after it.
-
-    Each as its job's ID, its task and its state: an outcome, or that of its job.
-    """
-
-    flow_id: int
-    name: str
-    condition: str
-    after: list[tuple[int, str, str]]
-    before: list[tuple[int, str, str]]
-
-    def lines(self) -> list[str]:
-        """Return what a person reads, a line for the flow and for each of the others."""
-        ways = (("after", self.after), ("before", self.before))
-        others = [f"{way} #{job_id} {task}: {state}" for way, jobs in ways for job_id, task, state in jobs]
-        return [f"{self.name} #{self.flow_id}", *others]
-
-
-def neighbours(job: Job, *, using: str) -> Neighbours | None:
-    """Return what a job comes after in its flow, and what comes after it; None if it is of none."""
-    rows: Any = FlowMember.objects.using(using)
-    me = None if job.flow_id is None else rows.filter(pk=job.pk).first()
-    if me is None:
-        return None
-
-    def states(members: Any) -> list[tuple[int, str, str]]:
-        found = list(members.order_by("pk")[:_SHOWN])
-        live = Job.objects.using(using).filter(pk__in=[row.pk for row in found if row.outcome is None])
-        now = {one.pk: one.timeliness for one in live.defer("payload", "log")}
-        return [(row.pk, row.task, row.outcome or now.get(row.pk, "ending")) for row in found]
-
-    name = FlowRecord.objects.using(using).values_list("name", flat=True).get(pk=me.flow_id)
-    before = rows.filter(flow_id=me.flow_id, after__contains=job.pk)
-    return Neighbours(me.flow_id, name, me.condition, states(rows.filter(pk__in=me.after)), states(before))
 
 
 def flow(name: str, *, key: str | None = None, using: str | None = None) -> Flow:

@@ -28,7 +28,9 @@ from tests.outbox.test_operate_messages import ORDERS, write
 from tests.plans.explain import signed_in
 from tests.plans.test_admin_plans import JOBS
 from tests.settings import url_for
-from tests.support import change, new_store_id, seen
+from tests.support import change, claim, new_store_id, seen
+from tests.support import run as run_claimed
+from tests.tasks import Hooks
 
 LIMITS = "/admin/salon_jobs/limit/"
 
@@ -314,24 +316,60 @@ def test_the_page_of_an_ordered_job_shows_whose_turn_it_is(client: Client) -> No
     assert field_of(client, other, "Order") == ""
 
 
-def test_the_page_of_a_job_shows_its_neighbours_in_the_flow(client: Client) -> None:
+def test_the_page_of_a_job_draws_its_flow(client: Client, process_id: int, hooks: Hooks) -> None:
     with flow("order") as order:
-        first = order.add(tasks.system.call())
-        second = order.add(tasks.in_flow.call(), after=first)
-        third = order.add(tasks.system.call(), after=second, when="ended")
-    page = client.get(f"{JOBS}{second.id}/change/").content.decode()
-    assert field_of(client, second.id, "Flow") == f"order #{order.id}"
-    assert f'after <a href="{JOBS}{first.id}/change/">test-system #{first.id}</a>: queued' in page
-    assert f'before <a href="{JOBS}{third.id}/change/">test-system #{third.id}</a>: held' in page
-    assert "comes after other jobs of its flow" in field_of(client, second.id, "Waiting because")
-    said = run("show", str(second.id))[0]
-    assert f"order #{order.id}; after #{first.id} test-system: queued; before #{third.id} test-system: held" in said
-    assert field_of(client, second.id, "Due") == ""
-    assert field_of(client, first.id, "Due") != ""
+        parts = [order.add(tasks.system.call(), max_attempts=1) for _ in range(4)]
+        each = [order.add(tasks.in_flow.call(), after=part) for part in parts]
+        joined = order.add(tasks.system.call(), after=each, when="ended")
+        told = order.add(tasks.in_flow.call(), after=joined, when="failed")
+
+    def refuse(**_: object) -> None:
+        raise OSError
+
+    hooks.system = refuse
+    [first] = claim(process_id, 1)
+    run_claimed(first, process_id)
+    page = client.get(f"{JOBS}{joined.id}/change/").content.decode()
+    box = r'<foreignObject x="(\d+)" y="(\d+)"[^>]*><a href="([^"]*)"( aria-current="true")? title="([^"]*)"'
+    here = ' aria-current="true"'
+    listed = f"{JOBS}?flow={order.id}&amp;task="
+    end = f"test-system #{joined.id}"
+    assert re.findall(box, page) == [
+        ("0", "0", f"{listed}test-system", "", f"test-system × 4: 1 failed, 3 queued (#{first.id} failed)"),
+        ("266", "0", f"{listed}test-flow", "", "test-flow × 4: 3 held, 1 skipped, after test-system × 4"),
+        ("532", "0", f"{JOBS}{joined.id}/change/", here, f"{end}: held, after test-flow × 4, however they end"),
+        ("798", "0", f"{JOBS}{told.id}/change/", "", f"test-flow #{told.id}: held, after {end}, if it fails"),
+    ]
+    assert re.findall(r'<path class="(\w+)" d="M(\d+) \d+C[^"]* (\d+) \d+"', page) == [
+        ("succeeded", "210", "266"),
+        ("ended", "476", "532"),
+        ("failed", "742", "798"),
+    ]
+    assert '<span class="salon-jobs-badge bad">1 failed</span>' in page
+    assert "comes after other jobs of its flow" in field_of(client, joined.id, "Waiting because")
+    said = run("show", str(joined.id))[0]
+    assert f"> {end}: held, after test-flow × 4, however they end" in said.splitlines()
+    [start, second, *_] = json.loads(run("show", str(joined.id), "--json")[0])["flow"]["stages"]
+    assert start["jobs"] == {"failed": [parts[0].id], "queued": [each.id for each in parts[1:]]}
+    assert (second["after"], second["condition"]) == ([0], "succeeded")
+    in_list = client.get(f"{JOBS}?flow={order.id}&task=test-flow").content.decode()
+    assert re.findall(r'name="_selected_action" value="(\d+)"', in_list) == [str(m.id) for m in (told, *each[::-1])]
+    assert field_of(client, joined.id, "Due") == ""
+    assert field_of(client, parts[1].id, "Due") != ""
     for shown in (page, said, run("list")[0]):
         assert "9999" not in shown
         assert "2912" not in shown, "days until then"
     assert field_of(client, add(), "Flow") == ""
+
+
+def test_of_a_long_flow_only_what_is_near_is_drawn(client: Client) -> None:
+    with flow("chain") as chain:
+        last = chain.add(tasks.system.call())
+        members = [last := chain.add(tasks.system.call(), after=last) for _ in range(99)]
+    page = client.get(f"{JOBS}{members[49].id}/change/").content.decode()
+    assert page.count("<foreignObject") == 60
+    assert "Left out: 40 stages further away." in page
+    assert run("show", str(members[0].id))[0].rstrip().endswith("Left out: 40 stages further away.")
 
 
 def field_of(client: Client, job_id: int, label: str) -> str:

@@ -53,9 +53,15 @@ def crowded(migrated: None) -> Iterator[None]:
         " SELECT 'entry-' || n %% 5, now() - n * interval '1 minute' FROM generate_series(1, 100000) AS n"
     )
     change("INSERT INTO salon_jobs_cron_entry (name) SELECT 'entry-' || n FROM generate_series(0, 4) AS n")
-    change("VACUUM ANALYZE salon_jobs_job, salon_jobs_cron_tick")
+    change(
+        "INSERT INTO salon_jobs_flow_member (job_id, flow_id, task, condition, after, run_at)"
+        " SELECT n, n %% 500, 'test-store', 'succeeded', '[]', now() FROM generate_series(1, 20000) AS n"
+    )
+    change("VACUUM ANALYZE salon_jobs_job, salon_jobs_cron_tick, salon_jobs_flow_member")
     yield
-    change("TRUNCATE salon_jobs_job, salon_jobs_cron_tick, salon_jobs_cron_entry RESTART IDENTITY")
+    change(
+        "TRUNCATE salon_jobs_flow_member, salon_jobs_job, salon_jobs_cron_tick, salon_jobs_cron_entry RESTART IDENTITY"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +130,8 @@ def queries(client: Client, url: str, alias: str = "operator") -> list[str]:
         "?error_class=E3",
         "?error_class=nonsense",
         "?fingerprint=500",
+        "?flow=7",
+        "?flow=7&task=test-store",
     ],
 )
 def test_each_filter_and_search_is_served_by_an_index(client: Client, query: str) -> None:

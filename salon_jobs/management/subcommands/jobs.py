@@ -14,9 +14,9 @@ from salon_jobs.core.records import JobState, StoreId
 from salon_jobs.core.redaction import redacted
 from salon_jobs.core.units import duration, with_noun
 from salon_jobs.dashboard.labels import followed
-from salon_jobs.jobs.flows import neighbours
 from salon_jobs.jobs.ordered import place_in_order
 from salon_jobs.jobs.search import JobCriteria, NextAttempt, find_jobs, progress_of, retries_ahead
+from salon_jobs.jobs.stages import stages_of
 from salon_jobs.jobs.waiting import due_in, waiting_reasons
 from salon_jobs.management.arguments import add_options
 from salon_jobs.management.output import Console, colour_of, instant, printable, printable_lines, when
@@ -153,7 +153,7 @@ class ShowJob(Subcommand):
         errors = list(rows.values("attempt", "error_class", "code", "message", "traceback", "log", "occurred_at"))
         steps = list(JobStep.objects.using(using).filter(job_id=job.pk).order_by("committed_at", "pk"))
         then = FollowUp.objects.using(using).filter(pk=job.follow_up_id or 0).values("task", "remaining").first()
-        of_flow, place = neighbours(job, using=using), place_in_order(job, using=using)
+        of_flow, place = stages_of(job, using=using), place_in_order(job, using=using)
         payload = redacted(job.payload, conf.redact)
         ahead = retries_ahead(job, now)
         waits = waiting_reasons([job], using=using, now=now, store_name=_name).get(job.pk)
@@ -163,12 +163,15 @@ class ShowJob(Subcommand):
             "payload": payload,
             "cron_entry": tick and tick.entry,
             "follow_up": then,
-            "flow": of_flow and of_flow._asdict(),
+            "flow": of_flow and of_flow.as_json(),
             "order": place and place._asdict(),
             "waiting": waits,
             "progress": progress,
         }
-        shown = [f"\n{console.screen.paint('steps, the last ones', 'bold')}"] if steps else []
+        shown = (
+            [f"\n{console.screen.paint('its flow', 'bold')}", *map(printable_lines, of_flow.lines())] if of_flow else []
+        )
+        shown += [f"\n{console.screen.paint('steps, the last ones', 'bold')}"] if steps else []
         shown += [f"{step} · attempt {step.attempt} · {instant(step.committed_at)}" for step in steps[-_STEPS:]]
         text_before = ""
         for error in reversed(errors):
@@ -217,7 +220,7 @@ class ShowJob(Subcommand):
                 "fan-out": job.fan_out_id,
                 "enqueued by": job.follows and followed(job.follows),
                 "then": then and f"{then['task']}, after {with_noun(then['remaining'], 'more job')}",
-                "flow": of_flow and "; ".join(of_flow.lines()),
+                "flow": of_flow and f"{of_flow.name} #{of_flow.flow_id}",
                 "order": place and "; ".join(place.lines()),
                 "rescues": job.rescues or None,
                 "next attempts": _retries(ahead, now) if job.attempts else None,

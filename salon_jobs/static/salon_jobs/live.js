@@ -37,7 +37,9 @@ addEventListener("DOMContentLoaded", () => {
         const opened = Array.from(old.querySelectorAll("details"), (each) => each.open);
         const folded = fresh.querySelectorAll("details");
         if (folded.length === opened.length) folded.forEach((each, index) => { each.open = opened[index]; });
+        const scrolled = Array.from(old.querySelectorAll(".salon-jobs-flow"), (each) => each.scrollLeft);
         old.replaceWith(fresh);
+        fresh.querySelectorAll(".salon-jobs-flow").forEach((each, index) => { each.scrollLeft = scrolled[index]; });
     }
 
     async function refresh() {

@@ -1,0 +1,140 @@
+"""Stages of a flow: its members in groups of those that are alike, so that a person can read a flow of thousands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from typing import Any, Final
+
+from salon_jobs.core.units import with_noun
+from salon_jobs.models import FlowMember, FlowRecord, Job
+
+# Members that are read of a flow, and stages that are kept: those nearest to the job asked for.
+_READ: Final = 5_000
+_KEPT: Final = 60
+# How many stages or jobs a line names.
+_NAMED: Final = 3
+_OF_STATE: Final = ("state", "run_at", "attempts", "cancel_requested_at", "reason", "flow_id", "ordered")
+_HOW: Final = {
+    "succeeded": ("", ""),
+    "failed": (", if it fails", ", if one of them fails"),
+    "ended": (", however it ends", ", however they end"),
+}
+
+
+@dataclass(eq=False, slots=True)
+class Stage:
+    """Members of one task that come after the same stages on the same condition.
+
+    ``layer`` is the number of stages on the longest way to it. ``jobs`` has their IDs by state: how the member ended,
+    else the state of its job.
+    """
+
+    layer: int
+    task: str
+    condition: str
+    after: list[Stage]
+    jobs: dict[str, list[int]]
+
+    @property
+    def ids(self) -> list[int]:
+        """The IDs of its jobs."""
+        return [job_id for ids in self.jobs.values() for job_id in ids]
+
+    @property
+    def title(self) -> str:
+        """The task with the ID of its job, or with the number of its jobs."""
+        return f"{self.task} #{self.ids[0]}" if len(self.ids) == 1 else f"{self.task} × {len(self.ids):,}"
+
+    @property
+    def states(self) -> list[tuple[str, str]]:
+        """Each state, and that with its number of jobs unless there is a single job."""
+        is_single = len(self.ids) == 1
+        return [(state, state if is_single else f"{len(ids):,} {state}") for state, ids in self.jobs.items()]
+
+    @property
+    def line(self) -> str:
+        """The stage in words, such as ``ship #43: held, after charge #42``; of some jobs that failed, the first."""
+        states = ", ".join(said for _, said in self.states)
+        failed = self.jobs.get("failed", ()) if len(self.ids) > 1 else ()
+        named = ", ".join(f"#{job_id}" for job_id in failed[:_NAMED]) + ", …" * (len(failed) > _NAMED)
+        return f"{self.title}: {states}{f' ({named} failed)' if failed else ''}{self.waits_for}"
+
+    @property
+    def waits_for(self) -> str:
+        """What it comes after, and how that must end."""
+        if not self.after:
+            return ""
+        named = ", ".join(stage.title for stage in self.after[:_NAMED]) + ", …" * (len(self.after) > _NAMED)
+        return f", after {named}{_HOW[self.condition][sum(len(each.ids) for each in self.after) > 1]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """A flow and its stages, each after those that it comes after. ``mine`` is that of the job asked for.
+
+    ``left_out`` says what is missing, "" if nothing is.
+    """
+
+    flow_id: int
+    name: str
+    mine: Stage
+    stages: list[Stage]
+    left_out: str
+
+    def lines(self) -> list[str]:
+        """Return what a person reads, a line a stage; that of the job asked for is marked."""
+        return [f"{'>' if each is self.mine else ' '} {each.line}" for each in self.stages] + (
+            [self.left_out] if self.left_out else []
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what a program reads; ``after`` has places in ``stages``."""
+        places = {id(stage): place for place, stage in enumerate(self.stages)}
+        return {
+            "id": self.flow_id,
+            "name": self.name,
+            "stages": [
+                {
+                    "task": each.task,
+                    "condition": each.condition,
+                    "after": [places[id(before)] for before in each.after if id(before) in places],
+                    "jobs": each.jobs,
+                }
+                for each in self.stages
+            ],
+            "left_out": self.left_out,
+        }
+
+
+def stages_of(job: Job, *, using: str) -> Stages | None:
+    """Return the stages of a job's flow, None if it is of none. With roles, the web reads its store's flows."""
+    rows: Any = FlowMember.objects.using(using)
+    if job.flow_id is None or not rows.filter(pk=job.pk).exists():
+        return None
+    read = rows.filter(flow_id=job.flow_id).order_by("pk").values_list("pk", "task", "condition", "after", "outcome")
+    members = {row[0]: row for row in (*read[:_READ], *read.filter(pk=job.pk))}
+    live = rows.filter(flow_id=job.flow_id, outcome=None).order_by("pk").values("job_id")[:_READ]
+    jobs = Job.objects.using(using).filter(pk__in=live).only(*_OF_STATE)
+    now = {each.pk: each.timeliness for each in (*jobs, job)}
+    of: dict[int, Stage] = {}
+    alike: dict[tuple[str, str, frozenset[int]], Stage] = {}
+    earlier = {key: [job_id for job_id in row[3] if job_id in members] for key, row in members.items()}
+    for key in TopologicalSorter(earlier).static_order():
+        _, task, condition, _, outcome = members[key]
+        after = {id(of[job_id]): of[job_id] for job_id in earlier[key]}
+        layer = max((stage.layer + 1 for stage in after.values()), default=0)
+        stage = alike.setdefault(
+            (task, condition, frozenset(after)), Stage(layer, task, condition, list(after.values()), {})
+        )
+        stage.jobs.setdefault(outcome or now.get(key, "ending"), []).append(key)
+        of[key] = stage
+    for stage in alike.values():
+        stage.jobs = {state: sorted(ids) for state, ids in sorted(stage.jobs.items())}
+    mine = of[job.pk]
+    near = sorted(alike.values(), key=lambda stage: abs(stage.layer - mine.layer))[:_KEPT]
+    stages = sorted(near, key=lambda stage: (stage.layer, min(stage.ids)))
+    left_out = [f"{with_noun(len(alike) - _KEPT, 'stage')} further away"] if len(alike) > _KEPT else []
+    left_out += [f"all jobs after the first {_READ:,}"] if len(members) >= _READ else []
+    name = FlowRecord.objects.using(using).values_list("name", flat=True).get(pk=job.flow_id)
+    return Stages(job.flow_id, name, mine, stages, f"Left out: {', '.join(left_out)}." if left_out else "")
