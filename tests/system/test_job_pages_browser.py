@@ -9,6 +9,8 @@ from uuid import UUID
 import pytest
 from playwright.sync_api import Page, expect
 
+from salon_jobs import flow
+from tests import tasks
 from tests.support import change, seen
 from tests.system.conftest import sign_in, staff
 
@@ -216,3 +218,21 @@ def test_who_may_only_look_sees_no_button(page: Page, site: str, jobs: list[int]
             ).to_have_count(0)
         page.goto(f"{site}salon_jobs/job/")
         _listed(page, *jobs)
+
+
+def test_the_picture_of_a_flow_leads_by_keys_to_its_jobs(page: Page, site: str) -> None:
+    with flow("chain") as chain:
+        first = last = chain.add(tasks.system.call())
+        for _ in range(29):
+            last = chain.add(tasks.system.call(), after=last)
+    page.set_viewport_size({"width": 400, "height": 800})
+    page.goto(f"{site}salon_jobs/job/{last.id}/change/")
+    here = page.locator(".salon-jobs-flow [aria-current]")
+    expect(here).to_contain_text(f"#{last.id}")
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    expect(here).to_be_in_viewport()
+    page.locator(".salon-jobs-flow").focus()
+    page.keyboard.press("Tab")
+    expect(page.locator(".salon-jobs-flow a:focus")).to_contain_text(f"#{first.id}")
+    page.keyboard.press("Enter")
+    expect(page.locator(".salon-jobs-flow [aria-current]")).to_contain_text(f"#{first.id}")
