@@ -55,18 +55,16 @@ class Stage:
     @property
     def line(self) -> str:
         """The stage in words, such as ``ship #43: held, after charge #42``; of some jobs that failed, the first."""
-        states = ", ".join(said for _, said in self.states)
-        failed = self.jobs.get("failed", ()) if len(self.ids) > 1 else ()
-        named = ", ".join(f"#{job_id}" for job_id in failed[:_NAMED]) + ", …" * (len(failed) > _NAMED)
-        return f"{self.title}: {states}{f' ({named} failed)' if failed else ''}{self.waits_for}"
-
-    @property
-    def waits_for(self) -> str:
-        """What it comes after, and how that must end."""
+        failed = _listed([f"#{job_id}" for job_id in self.jobs.get("failed", ()) if len(self.ids) > 1])
+        said = f"{self.title}: {', '.join(said for _, said in self.states)}{f' ({failed} failed)' if failed else ''}"
         if not self.after:
-            return ""
-        named = ", ".join(stage.title for stage in self.after[:_NAMED]) + ", …" * (len(self.after) > _NAMED)
-        return f", after {named}{_HOW[self.condition][sum(len(each.ids) for each in self.after) > 1]}"
+            return said
+        how = _HOW[self.condition][sum(len(each.ids) for each in self.after) > 1]
+        return f"{said}, after {_listed([each.title for each in self.after])}{how}"
+
+
+def _listed(words: list[str]) -> str:
+    return ", ".join(words[:_NAMED]) + ", …" * (len(words) > _NAMED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,27 +82,16 @@ class Stages:
 
     def lines(self) -> list[str]:
         """Return what a person reads, a line a stage; that of the job asked for is marked."""
-        return [f"{'>' if each is self.mine else ' '} {each.line}" for each in self.stages] + (
-            [self.left_out] if self.left_out else []
-        )
+        lines = [f"{'>' if each is self.mine else ' '} {each.line}" for each in self.stages]
+        return [*lines, self.left_out] if self.left_out else lines
 
     def as_json(self) -> dict[str, Any]:
         """Return what a program reads; ``after`` has places in ``stages``."""
-        places = {id(stage): place for place, stage in enumerate(self.stages)}
-        return {
-            "id": self.flow_id,
-            "name": self.name,
-            "stages": [
-                {
-                    "task": each.task,
-                    "condition": each.condition,
-                    "after": [places[id(before)] for before in each.after if id(before) in places],
-                    "jobs": each.jobs,
-                }
-                for each in self.stages
-            ],
-            "left_out": self.left_out,
-        }
+        shown: list[dict[str, Any]] = []
+        for each in self.stages:
+            after = [self.stages.index(before) for before in each.after if before in self.stages]
+            shown.append({"task": each.task, "condition": each.condition, "after": after, "jobs": each.jobs})
+        return {"id": self.flow_id, "name": self.name, "stages": shown, "left_out": self.left_out}
 
 
 def stages_of(job: Job, *, using: str) -> Stages | None:
