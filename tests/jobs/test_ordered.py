@@ -259,6 +259,30 @@ def test_keys_that_cross_in_two_transactions_do_not_deadlock(process_id: int) ->
     assert len(due()) == 4
 
 
+def test_ends_of_ordered_jobs_and_of_others_that_cross_do_not_deadlock(process_id: int) -> None:
+    """A third transaction holds a key until each of the two has, or waits for, what it takes first."""
+    with flow("order") as order:
+        others = [order.add(tasks.in_flow.call(number)) for number in range(2)]
+        order.add(tasks.in_flow.call(), after=others)
+    waiting = {add(customer): add(customer) for customer in "ab"}
+    low, high = (turn for (turn,) in seen("SELECT job_id FROM salon_jobs_ordered_key ORDER BY id"))
+
+    def cancel(*ids: int) -> None:
+        with transaction.atomic():
+            for job_id in ids:
+                control.cancel_jobs(job_id)
+
+    with ThreadPoolExecutor(2) as pool:
+        with transaction.atomic(using="owner"):
+            seen("SELECT FROM salon_jobs_ordered_key WHERE job_id = %s FOR UPDATE", high)
+            ends = [elsewhere(pool, partial(cancel, low, high, others[0].id))]
+            wait_until_waiting()
+            ends.append(elsewhere(pool, partial(cancel, others[1].id, waiting[low])))
+            wait_until_waiting(2)
+        assert [end.result(timeout=10) for end in ends] == [None, None]
+    assert due() == [waiting[high]]
+
+
 def test_an_end_with_an_older_snapshot_fails_instead_of_losing_the_start(process_id: int) -> None:
     first = add()
 
@@ -436,6 +460,15 @@ def test_a_web_process_orders_jobs_of_its_store_and_sees_no_others(stores: list[
         assert {store_id for (store_id,) in cursor.fetchall()} == {stores[0]}
         with pytest.raises(ProgrammingError, match="permission denied"):
             cursor.execute("UPDATE salon_jobs_ordered_key SET job_id = 0")
+
+
+def test_a_note_that_a_web_process_forges_moves_no_job_of_others(process_id: int) -> None:
+    add()
+    waits = add()
+    with transaction.atomic(using="web"), connections["web"].cursor() as cursor:
+        cursor.execute("SELECT salon_jobs_add_job('test-ordered', ordered => 'strict', concurrency_key => 'b')")
+        cursor.execute("SELECT set_config('salon_jobs.ordered_noted', %s, true)", [f"g{waits},"])
+    assert OrderedJob.objects.get().pk == waits
 
 
 def test_one_transaction_ends_many(database: None) -> None:

@@ -1,6 +1,6 @@
--- Define salon_jobs_move_flow, for two constraint triggers, deferred to the commit. Its first call in a transaction
--- takes all that was noted there (note_flow_function.sql) and does the work for all of it; the other calls find nothing.
--- What it starts or cancels ends in turn, and is noted and taken by a further call: so a cancellation goes down a chain.
+-- Define salon_jobs_move_flow, which salon_jobs_move calls before the commit: it takes all that was noted in this
+-- transaction (note_flow_function.sql), and does the work for all of it. What it cancels ends in turn, and is noted and
+-- taken by a further call: so a cancellation goes down a chain.
 -- Two transactions that end the last two predecessors of a member at once: each deletes the edge of its own, and must
 -- know whether the other's is gone.
 -- Early: a success whose followers all have another edge that nobody is about to delete, or which has no follower,
@@ -18,13 +18,13 @@
 -- or waited for again when that one is retried.
 -- enable_seqscan: a plan made while the tables are empty would later read all of them.
 -- Locks: the flows, in the order of their ids, except early; their members and edges; jobs that wait, SKIP LOCKED.
--- SECURITY DEFINER, since nobody else may write flows.
-CREATE OR REPLACE FUNCTION __schema__.salon_jobs_move_flow() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off
+-- Role: the owner, by salon_jobs_move.
+CREATE OR REPLACE FUNCTION __schema__.salon_jobs_move_flow() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off
 AS $body$
 #variable_conflict use_variable
 DECLARE
-    noted text[] := string_to_array(nullif(current_setting('salon_jobs.flow_noted', true), ''), ',');
+    noted text[] := string_to_array(current_setting('salon_jobs.flow_noted'), ',');
     ids bigint[];
     again bigint[];
     back bigint[];
@@ -32,9 +32,6 @@ DECLARE
     unmet bigint[];
     waiting bigint[];
 BEGIN
-    IF noted IS NULL THEN
-        RETURN NULL;
-    END IF;
     PERFORM set_config('salon_jobs.flow_noted', '', true);
 -- include: take_notes_put_aside flow
     SELECT array_agg(DISTINCT split_part(n, ':', 1)::bigint),
@@ -60,7 +57,7 @@ BEGIN
                                              WHERE m.job_id = ANY (ids))
                                AND l.changed_at < clock_timestamp() - interval '1 second'
                                FOR UPDATE SKIP LOCKED);
-            RETURN NULL;
+            RETURN;
         EXCEPTION WHEN SQLSTATE 'SJ002' OR lock_not_available THEN
             NULL;
         END;
@@ -136,11 +133,5 @@ BEGIN
     PERFORM __schema__.salon_jobs_move_flow_members(ARRAY(
         SELECT m.job_id FROM __schema__.salon_jobs_flow_member m
          WHERE m.move IS NOT NULL AND m.job_id = ANY (met || unmet || waiting)));
-    RETURN NULL;
 END
 $body$;
-CREATE CONSTRAINT TRIGGER salon_jobs_flow_moves AFTER UPDATE OF finished_at OR DELETE ON __schema__.salon_jobs_job
-    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (OLD.flow_id IS NOT NULL)
-    EXECUTE FUNCTION __schema__.salon_jobs_move_flow();
-CREATE CONSTRAINT TRIGGER salon_jobs_flow_edge_late AFTER INSERT ON __schema__.salon_jobs_flow_edge
-    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.late) EXECUTE FUNCTION __schema__.salon_jobs_move_flow();

@@ -1,27 +1,26 @@
--- Define salon_jobs_move_ordered, for two constraint triggers, deferred to the commit: gives a place to the ordered
--- jobs that this transaction added or queued again, and starts those whose turn has come. Its first call takes all that
--- was noted there (note_ordered_function.sql); the other calls find nothing. So rows that are added when something is
--- noted already need no call of their own.
+-- Define salon_jobs_move_ordered, which salon_jobs_move calls before the commit: gives a place to the ordered jobs that
+-- this transaction added or queued again (note_ordered_function.sql), and starts those whose turn has come.
 -- A key has a row while it has jobs: job_id is the one whose turn it is. All others of the key are due at the end of
 -- time, and are rows of salon_jobs_ordered_job, which keep when they were to run. The next one is always that with the
 -- lowest id: the first that was enqueued.
 -- Enqueuers and ends of a key agree by its row, which each locks here and not before: so nobody waits for a transaction
 -- that is not about to commit. A statement after that sees what the others did. All keys of a transaction are locked by
--- one statement, in the order of their ids, and after those of flows, whose triggers run first; so no two transactions
--- wait for each other. What it does follows from the rows alone, so that it may look at a key once too often. Under
+-- one statement, in the order of their ids, and after all others that are taken before the commit; so no two
+-- transactions wait for each other. What it does follows from the rows alone: the notes, which any role can forge,
+-- only say where to look. Under
 -- REPEATABLE READ it would not see what the others did: so whoever adds a job that waits also updates the key's row,
 -- and there the other one fails, instead of losing a start.
 -- The first job of a key, the usual case, costs the key's row and nothing else.
 -- enable_seqscan, joins, LATERAL, OFFSET 0: a plan made while the tables are empty would later read all of them. It is
 -- kept (plan_cache_mode), since planning takes longer than what is done.
--- Locks: the keys, in the order of their ids; their jobs, as salon_jobs_start_ordered. SECURITY DEFINER, since nobody
--- else may write the tables.
-CREATE OR REPLACE FUNCTION __schema__.salon_jobs_move_ordered() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off
+-- Locks: the keys, in the order of their ids; their jobs, as salon_jobs_start_ordered. Role: the owner, by
+-- salon_jobs_move.
+CREATE OR REPLACE FUNCTION __schema__.salon_jobs_move_ordered() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan
 AS $body$
 DECLARE
-    noted text[] := string_to_array(nullif(current_setting('salon_jobs.ordered_noted', true), ''), ',');
+    noted text[] := string_to_array(current_setting('salon_jobs.ordered_noted'), ',');
     added int8multirange;
     touched uuid[];
     left_line bigint[];
@@ -29,13 +28,6 @@ DECLARE
     later bigint[];
     later_keys uuid[];
 BEGIN
-    IF noted IS NULL THEN
-        RETURN NULL;
-    END IF;
-    IF coalesce(current_setting('salon_jobs.flow_noted', true), '') <> '' THEN
-        SET CONSTRAINTS __schema__.salon_jobs_flow_moves, __schema__.salon_jobs_flow_edge_late IMMEDIATE;
-        noted := string_to_array(nullif(current_setting('salon_jobs.ordered_noted', true), ''), ',');
-    END IF;
     PERFORM set_config('salon_jobs.ordered_noted', '', true);
 -- include: take_notes_put_aside ordered
     SELECT range_agg(int8range(substr(n, 2)::bigint, substr(n, 2)::bigint + 256)) FILTER (WHERE n LIKE 'a%'),
@@ -43,12 +35,15 @@ BEGIN
            array_agg(substr(n, 2)::bigint) FILTER (WHERE n LIKE 'g%')
       INTO added, touched, left_line FROM unnest(noted) AS n;
     IF left_line IS NOT NULL THEN
-        DELETE FROM __schema__.salon_jobs_ordered_job w WHERE w.job_id = ANY (left_line);
+        DELETE FROM __schema__.salon_jobs_ordered_job w
+         WHERE w.job_id = ANY (left_line)
+           AND NOT EXISTS (SELECT FROM __schema__.salon_jobs_job j
+                            WHERE j.id = w.job_id AND j.state || '' = 'queued' OFFSET 0);
     END IF;
     IF added IS NULL THEN
         -- Nothing needs a place: an end alone.
         PERFORM __schema__.salon_jobs_start_ordered(touched);
-        RETURN NULL;
+        RETURN;
     END IF;
     WITH unsettled AS MATERIALIZED (
         -- The ranges hold jobs of other transactions, too, which have a place.
@@ -109,13 +104,5 @@ BEGIN
     IF keys IS NOT NULL THEN
         PERFORM __schema__.salon_jobs_start_ordered(keys);
     END IF;
-    RETURN NULL;
 END
 $body$;
-CREATE CONSTRAINT TRIGGER salon_jobs_ordered_moves AFTER UPDATE OF finished_at, concurrency_key OR DELETE
-    ON __schema__.salon_jobs_job DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (OLD.ordered IS NOT NULL)
-    EXECUTE FUNCTION __schema__.salon_jobs_move_ordered();
-CREATE CONSTRAINT TRIGGER salon_jobs_ordered_moves_added AFTER INSERT ON __schema__.salon_jobs_job
-    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
-    WHEN (NEW.ordered IS NOT NULL AND coalesce(current_setting('salon_jobs.ordered_noted', true), '') = '')
-    EXECUTE FUNCTION __schema__.salon_jobs_move_ordered();

@@ -10,9 +10,9 @@ DECLARE
     noted text := coalesce(current_setting('salon_jobs.flow_noted', true), '');
     aside integer;
 BEGIN
--- include: put_notes_aside flow
     IF (TG_OP = 'DELETE' AND OLD.finished_at IS NULL)
        OR (TG_OP = 'UPDATE' AND (OLD.finished_at IS NULL) <> (NEW.finished_at IS NULL)) THEN
+-- include: put_notes_aside flow
         PERFORM set_config('salon_jobs.flow_noted', concat_ws(',',
             nullif(noted, ''),
             OLD.id || ':' || CASE WHEN TG_OP = 'DELETE' THEN CASE OLD.state WHEN 'running' THEN 's' ELSE 'c' END

@@ -11,7 +11,6 @@ DECLARE
     items text := '';
     aside integer;
 BEGIN
--- include: put_notes_aside ordered
     IF TG_OP = 'INSERT' THEN
         IF noted LIKE 'a%' AND NEW.id - substr(split_part(noted, ',', 1), 2)::bigint BETWEEN 0 AND 255 THEN
             RETURN NULL;
@@ -38,6 +37,7 @@ BEGIN
                       WHEN OLD.state = 'queued' THEN 'g' || OLD.id || ',' ELSE '' END || items;
     END IF;
     IF items <> '' THEN
+-- include: put_notes_aside ordered
         PERFORM set_config('salon_jobs.ordered_noted', items || noted, true);
     END IF;
     RETURN NULL;

@@ -17,12 +17,12 @@ left(encode(sha256(convert_to(concat_ws(chr(31), __column__.task, coalesce(__col
 
 -- name: put_notes_aside
 -- Put a long note of a transaction aside: to add to it would cost more with each row.
-    IF length(noted) > 8000 THEN
-        aside := coalesce(nullif(current_setting('salon_jobs.__column___aside', true), '')::integer, 0) + 1;
-        PERFORM set_config('salon_jobs.__column___aside', aside::text, true),
-                set_config(format('salon_jobs.__column___aside_%s', aside), noted, true);
-        noted := '';
-    END IF;
+        IF length(noted) > 8000 THEN
+            aside := coalesce(nullif(current_setting('salon_jobs.__column___aside', true), '')::integer, 0) + 1;
+            PERFORM set_config('salon_jobs.__column___aside', aside::text, true),
+                    set_config(format('salon_jobs.__column___aside_%s', aside), noted, true);
+            noted := '';
+        END IF;
 
 -- name: take_notes_put_aside
 -- Add what was put aside in front of the other notes.
