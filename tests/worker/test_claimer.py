@@ -376,19 +376,22 @@ def test_no_claim_is_compiled(process_id: int, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_rate_is_retried_when_its_next_job_may_start(process_id: int, stores: list[UUID]) -> None:
-    add(9, stores[0])
+    add(30, stores[0])
     limit(task="test-store", rate=1)
     claimer = Claimer(leases_of(process_id), None)
     assert len(claimer.claim(10).jobs) == 1
     waits_s: list[float | None] = []
     for _ in range(6):
-        change("UPDATE salon_jobs_rate SET full_at = clock_timestamp() + interval '1 s'")
+        change("UPDATE salon_jobs_rate SET full_at = clock_timestamp() + interval '30 s'")
         jobs, again_in_s, _ = claimer.claim(10)
         assert jobs == []
         waits_s.append(again_in_s)
     assert waits_s[-1] == 0.25
-    change("UPDATE salon_jobs_rate SET full_at = clock_timestamp() + interval '100 ms'")
-    jobs, again_in_s, _ = claimer.claim(10)
+    for _ in range(20):  # On a busy machine a claim may take longer than that.
+        change("UPDATE salon_jobs_rate SET full_at = clock_timestamp() + interval '100 ms'")
+        jobs, again_in_s, _ = claimer.claim(10)
+        if not jobs:
+            break
     assert jobs == []
     assert again_in_s is not None
     assert again_in_s <= 0.1
