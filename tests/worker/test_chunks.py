@@ -343,7 +343,7 @@ def test_more_jobs_are_those_of_the_same_store_that_may_join(stores: list[UUID],
 def test_where_a_limit_counts_jobs_a_chunk_claims_no_more(stores: list[UUID], process_id: int) -> None:
     rules: list[Callable[[], object]] = [
         lambda: limit(task="test-chunk", max_concurrency=2),
-        lambda: limit(queue="default", rate=1),
+        lambda: limit(queue="default", rate="1/h"),
         lambda: limit(store_id=stores[0], max_concurrency=2),
         lambda: pause(task="test-chunk"),
     ]
