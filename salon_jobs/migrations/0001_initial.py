@@ -74,49 +74,22 @@ class Migration(JobTablesMigration):
                     ),
                 ),
                 ("run_at", models.DateTimeField(db_default=Now())),
-                (
-                    "attempts",
-                    models.SmallIntegerField(db_default=0, help_text="Runs that started and ended without success"),
-                ),
+                ("attempts", models.SmallIntegerField(db_default=0)),
                 ("max_attempts", models.SmallIntegerField(db_default=25)),
-                (
-                    "lease",
-                    models.BigIntegerField(
-                        db_default=0,
-                        help_text="Random token of its last claim, which fences every finish; 0 after a rescue",
-                    ),
-                ),
-                ("leased_by", models.BigIntegerField(help_text="The process that holds the job", null=True)),
-                (
-                    "rescues",
-                    models.SmallIntegerField(db_default=0, help_text="Times a worker died while running this job"),
-                ),
+                ("lease", models.BigIntegerField(db_default=0)),
+                ("leased_by", models.BigIntegerField(null=True)),
+                ("rescues", models.SmallIntegerField(db_default=0)),
                 ("job_key", models.CharField(max_length=512, null=True)),
                 ("payload", ReadableJSONField(db_default=models.Value({}, models.JSONField()))),
-                ("reason", models.CharField(db_default="", help_text="Why it was cancelled or failed", max_length=255)),
+                ("reason", models.CharField(db_default="", max_length=255)),
                 ("created_at", models.DateTimeField(db_default=Now())),
-                (
-                    "started_at",
-                    models.DateTimeField(
-                        help_text="When it was claimed; once it has run, when that run began", null=True
-                    ),
-                ),
-                (
-                    "claimed_at",
-                    models.DateTimeField(
-                        help_text="When the job was claimed for the run that began at started_at", null=True
-                    ),
-                ),
-                (
-                    "begun_once_at",
-                    models.DateTimeField(
-                        help_text="When the only run of a task declared at_most_once began", null=True
-                    ),
-                ),
+                ("started_at", models.DateTimeField(null=True)),
+                ("claimed_at", models.DateTimeField(null=True)),
+                ("begun_once_at", models.DateTimeField(null=True)),
                 ("finished_at", models.DateTimeField(null=True)),
-                ("cancel_requested_at", models.DateTimeField(help_text="When cancellation was requested", null=True)),
+                ("cancel_requested_at", models.DateTimeField(null=True)),
                 ("expires_at", models.DateTimeField(null=True)),
-                ("tick", models.DateTimeField(help_text="The cron tick that added it", null=True)),
+                ("tick", models.DateTimeField(null=True)),
                 (
                     "concurrency_key",
                     models.CharField(
@@ -137,53 +110,18 @@ class Migration(JobTablesMigration):
                         output_field=models.BigIntegerField(),
                     ),
                 ),
-                ("fan_out_id", models.BigIntegerField(help_text="The fan-out that added it", null=True)),
-                (
-                    "error_class",
-                    models.CharField(
-                        help_text="Class of the error with which it failed for good", max_length=255, null=True
-                    ),
-                ),
-                (
-                    "fingerprint",
-                    models.BigIntegerField(
-                        help_text="Same for jobs of a task with the same error class, location and message", null=True
-                    ),
-                ),
-                ("trace", models.JSONField(help_text="Trace headers from enqueueing", null=True)),
-                (
-                    "keep_result",
-                    models.DurationField(
-                        help_text="How long its result is kept, if not as long as its task says", null=True
-                    ),
-                ),
-                (
-                    "alone",
-                    models.BooleanField(
-                        db_default=False, default=False, help_text="It runs by itself, because a chunk with it failed"
-                    ),
-                ),
-                (
-                    "public_id",
-                    models.UUIDField(help_text="Unguessable ID; anyone who has it can read the result", null=True),
-                ),
-                ("follow_up_id", models.BigIntegerField(help_text="The follow-up that waits for its end", null=True)),
-                ("follows", models.JSONField(help_text="The jobs whose end enqueued it", null=True)),
-                ("flow_id", models.BigIntegerField(help_text="The flow that it is a member of", null=True)),
-                (
-                    "ordered",
-                    models.CharField(
-                        help_text="strict: jobs with its key run in order; skip_failed: a failed one lets go",
-                        max_length=11,
-                        null=True,
-                    ),
-                ),
-                (
-                    "log",
-                    models.TextField(
-                        help_text="The last lines that a run logged which did not fail, with KEEP_LOG", null=True
-                    ),
-                ),
+                ("fan_out_id", models.BigIntegerField(null=True)),
+                ("error_class", models.CharField(max_length=255, null=True)),
+                ("fingerprint", models.BigIntegerField(null=True)),
+                ("trace", models.JSONField(null=True)),
+                ("keep_result", models.DurationField(null=True)),
+                ("alone", models.BooleanField(db_default=False, default=False)),
+                ("public_id", models.UUIDField(null=True)),
+                ("follow_up_id", models.BigIntegerField(null=True)),
+                ("follows", models.JSONField(null=True)),
+                ("flow_id", models.BigIntegerField(null=True)),
+                ("ordered", models.CharField(max_length=11, null=True)),
+                ("log", models.TextField(null=True)),
             ],
             options={
                 "db_table": "salon_jobs_job",
@@ -304,15 +242,10 @@ class Migration(JobTablesMigration):
                 ("code", models.CharField(db_default="", max_length=64)),
                 ("message", models.TextField(db_default="")),
                 ("traceback", models.TextField(db_default="")),
-                ("log", models.TextField(db_default="", help_text="The last lines that it logged")),
+                ("log", models.TextField(db_default="")),
                 ("occurred_at", models.DateTimeField(db_default=Now())),
-                ("worker_id", models.BigIntegerField(help_text="The process that ran it", null=True)),
-                (
-                    "started_at",
-                    models.DateTimeField(
-                        help_text="When the attempt began; if its process died, when it was claimed", null=True
-                    ),
-                ),
+                ("worker_id", models.BigIntegerField(null=True)),
+                ("started_at", models.DateTimeField(null=True)),
             ],
             options={
                 "db_table": "salon_jobs_job_error",
@@ -329,14 +262,14 @@ class Migration(JobTablesMigration):
                 ("queue", models.CharField(max_length=100)),
                 ("priority", models.SmallIntegerField()),
                 ("payload", ReadableJSONField()),
-                ("value", ReadableJSONField(help_text="What the handler returned")),
+                ("value", ReadableJSONField()),
                 ("attempts", models.SmallIntegerField(help_text="Runs, the successful one included")),
                 ("worker_id", models.BigIntegerField(help_text="The process that ran it last")),
                 ("run_at", models.DateTimeField()),
                 ("created_at", models.DateTimeField()),
-                ("started_at", models.DateTimeField(help_text="When the successful run began")),
+                ("started_at", models.DateTimeField()),
                 ("finished_at", models.DateTimeField()),
-                ("expires_at", models.DateTimeField(help_text="When it may be deleted")),
+                ("expires_at", models.DateTimeField()),
             ],
             options={
                 "db_table": "salon_jobs_job_result",
@@ -347,7 +280,7 @@ class Migration(JobTablesMigration):
             name="JobProgress",
             fields=[
                 ("job_id", models.BigIntegerField(primary_key=True, serialize=False)),
-                ("lease", models.BigIntegerField(help_text="The lease of the run that said it")),
+                ("lease", models.BigIntegerField()),
                 ("store_id", StoreIdField(null=True)),
                 ("done", models.BigIntegerField()),
                 ("total", models.BigIntegerField(null=True)),
@@ -366,17 +299,12 @@ class Migration(JobTablesMigration):
                 ("job_id", models.BigIntegerField()),
                 ("store_id", StoreIdField(null=True)),
                 ("name", models.CharField(max_length=255)),
-                ("attempt", models.SmallIntegerField(help_text="The run that committed it")),
-                (
-                    "value",
-                    ReadableJSONField(
-                        help_text="What it returned; of a cursor, the last element if a function gets it"
-                    ),
-                ),
-                ("position", models.BigIntegerField(help_text="How many elements a cursor has committed", null=True)),
-                ("ended", models.BooleanField(help_text="Whether a cursor has come to its end")),
+                ("attempt", models.SmallIntegerField()),
+                ("value", ReadableJSONField()),
+                ("position", models.BigIntegerField(null=True)),
+                ("ended", models.BooleanField()),
                 ("started_at", models.DateTimeField()),
-                ("committed_at", models.DateTimeField(help_text="When it was last committed")),
+                ("committed_at", models.DateTimeField()),
             ],
             options={
                 "db_table": "salon_jobs_job_step",
@@ -387,12 +315,7 @@ class Migration(JobTablesMigration):
             name="SupersededRun",
             fields=[
                 ("job_id", models.BigIntegerField(primary_key=True, serialize=False)),
-                (
-                    "lease",
-                    models.BigIntegerField(
-                        help_text="The lease of the superseded run; later runs of the job are unaffected"
-                    ),
-                ),
+                ("lease", models.BigIntegerField()),
             ],
             options={"db_table": "salon_jobs_superseded"},
         ),
@@ -401,15 +324,12 @@ class Migration(JobTablesMigration):
             fields=[
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
                 ("task", models.CharField(max_length=255)),
-                ("tick", models.DateTimeField(help_text="The cron tick that added it", null=True)),
-                ("digest", models.CharField(help_text="Hash of the arguments and the label", max_length=64)),
+                ("tick", models.DateTimeField(null=True)),
+                ("digest", models.CharField(max_length=64)),
                 ("label", models.CharField(db_default="", max_length=255)),
                 ("inserted", models.IntegerField(db_default=0, help_text="Jobs added")),
-                (
-                    "kept",
-                    models.IntegerField(db_default=0, help_text="Stores that already had a waiting job with this key"),
-                ),
-                ("paused", models.IntegerField(db_default=0, help_text="Paused stores, which got no job")),
+                ("kept", models.IntegerField(db_default=0)),
+                ("paused", models.IntegerField(db_default=0)),
                 ("created_at", models.DateTimeField(db_default=Now())),
             ],
             options={
@@ -426,7 +346,7 @@ class Migration(JobTablesMigration):
             fields=[
                 ("id", models.UUIDField(primary_key=True, serialize=False)),
                 ("job_id", models.BigIntegerField(null=True)),
-                ("expires_at", models.DateTimeField(help_text="When it ends, and may be deleted")),
+                ("expires_at", models.DateTimeField()),
             ],
             options={
                 "db_table": "salon_jobs_unique",
@@ -437,17 +357,12 @@ class Migration(JobTablesMigration):
             name="FollowUp",
             fields=[
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
-                ("remaining", models.IntegerField(help_text="Jobs that have not ended")),
+                ("remaining", models.IntegerField()),
                 ("task", models.CharField(max_length=255)),
                 ("store_id", StoreIdField(null=True)),
                 ("payload", ReadableJSONField()),
-                ("options", models.JSONField(help_text="Options of the job, as an enqueue gives them")),
-                (
-                    "follows",
-                    models.JSONField(
-                        help_text="The jobs it waits for: task, number, first and last ID, fan-out", null=True
-                    ),
-                ),
+                ("options", models.JSONField()),
+                ("follows", models.JSONField(null=True)),
                 ("created_at", models.DateTimeField(db_default=Now())),
             ],
             options={"db_table": "salon_jobs_follow_up"},
@@ -457,20 +372,10 @@ class Migration(JobTablesMigration):
             fields=[
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
                 ("name", models.CharField(max_length=255)),
-                (
-                    "key",
-                    models.CharField(
-                        help_text="Refuses a second flow of this name until all members have ended",
-                        max_length=512,
-                        null=True,
-                    ),
-                ),
+                ("key", models.CharField(max_length=512, null=True)),
                 ("store_id", StoreIdField(null=True)),
                 ("created_at", models.DateTimeField(db_default=Now())),
-                (
-                    "changed_at",
-                    models.DateTimeField(db_default=Now(), help_text="When a member last ended or was retried"),
-                ),
+                ("changed_at", models.DateTimeField(db_default=Now())),
             ],
             options={
                 "db_table": "salon_jobs_flow",
@@ -490,31 +395,13 @@ class Migration(JobTablesMigration):
             fields=[
                 ("job_id", models.BigIntegerField(primary_key=True, serialize=False)),
                 ("flow_id", models.BigIntegerField()),
-                ("store_id", StoreIdField(help_text="The flow's store", null=True)),
+                ("store_id", StoreIdField(null=True)),
                 ("task", models.CharField(max_length=255)),
-                (
-                    "condition",
-                    models.CharField(
-                        help_text="How what it comes after must end: succeeded, failed (one of them) or ended",
-                        max_length=9,
-                    ),
-                ),
-                ("after", models.JSONField(help_text="IDs of the jobs that it comes after")),
-                ("run_at", models.DateTimeField(help_text="When it was to run at the earliest")),
-                (
-                    "outcome",
-                    models.CharField(
-                        help_text="succeeded, failed, cancelled, or skipped: cancelled by the flow",
-                        max_length=9,
-                        null=True,
-                    ),
-                ),
-                (
-                    "move",
-                    models.CharField(
-                        help_text="What is to be done with its job: start, cancel or hold", max_length=6, null=True
-                    ),
-                ),
+                ("condition", models.CharField(max_length=9)),
+                ("after", models.JSONField()),
+                ("run_at", models.DateTimeField()),
+                ("outcome", models.CharField(max_length=9, null=True)),
+                ("move", models.CharField(max_length=6, null=True)),
             ],
             options={
                 "db_table": "salon_jobs_flow_member",
@@ -537,13 +424,8 @@ class Migration(JobTablesMigration):
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
                 ("job_id", models.BigIntegerField()),
                 ("after_id", models.BigIntegerField()),
-                ("store_id", StoreIdField(help_text="The flow's store", null=True)),
-                (
-                    "late",
-                    models.BooleanField(
-                        default=False, help_text="It was added after the job that it waits for, which may have ended"
-                    ),
-                ),
+                ("store_id", StoreIdField(null=True)),
+                ("late", models.BooleanField(default=False)),
             ],
             options={
                 "db_table": "salon_jobs_flow_edge",
@@ -597,13 +479,8 @@ class Migration(JobTablesMigration):
                 ("kind", models.CharField(max_length=16)),
                 ("hostname", models.CharField(max_length=255)),
                 ("pid", models.IntegerField()),
-                ("supervisor_id", models.BigIntegerField(help_text="The supervisor's row", null=True)),
-                (
-                    "queues",
-                    models.JSONField(
-                        help_text="The queues it serves; null means all, and ! all but this one", null=True
-                    ),
-                ),
+                ("supervisor_id", models.BigIntegerField(null=True)),
+                ("queues", models.JSONField(null=True)),
                 ("concurrency", models.IntegerField(db_default=1)),
                 ("started_at", models.DateTimeField(db_default=Now())),
                 ("heartbeat_at", models.DateTimeField(db_default=Now())),
@@ -648,13 +525,8 @@ class Migration(JobTablesMigration):
                     "paused",
                     models.BooleanField(db_default=False, default=False, help_text="Start no jobs of this kind"),
                 ),
-                ("paused_at", models.DateTimeField(editable=False, help_text="When it was paused", null=True)),
-                (
-                    "paused_by",
-                    models.CharField(
-                        db_default="", default="", editable=False, help_text="Who paused it", max_length=255
-                    ),
-                ),
+                ("paused_at", models.DateTimeField(editable=False, null=True)),
+                ("paused_by", models.CharField(db_default="", default="", editable=False, max_length=255)),
                 (
                     "max_concurrency",
                     models.PositiveIntegerField(
@@ -708,7 +580,7 @@ class Migration(JobTablesMigration):
             name="RateBucket",
             fields=[
                 ("scope", models.CharField(max_length=600, primary_key=True, serialize=False)),
-                ("full_at", models.DateTimeField(help_text="When it is full, and may be deleted")),
+                ("full_at", models.DateTimeField()),
             ],
             options={
                 "db_table": "salon_jobs_rate",
@@ -728,12 +600,7 @@ class Migration(JobTablesMigration):
                 ("last_tick_at", models.DateTimeField(null=True)),
                 ("paused_at", models.DateTimeField(null=True)),
                 ("paused_by", models.CharField(db_default="", max_length=255)),
-                (
-                    "line",
-                    models.CharField(
-                        db_default="", help_text="The line instead of the one in code; empty: that one", max_length=255
-                    ),
-                ),
+                ("line", models.CharField(db_default="", max_length=255)),
                 ("overridden_at", models.DateTimeField(null=True)),
                 ("overridden_by", models.CharField(db_default="", max_length=255)),
             ],
@@ -755,12 +622,7 @@ class Migration(JobTablesMigration):
                 ("tick_at", models.DateTimeField()),
                 ("fired_at", models.DateTimeField(db_default=Now())),
                 ("job_id", models.BigIntegerField(null=True)),
-                (
-                    "outcome",
-                    models.TextField(
-                        db_default="", help_text="What became of the job, written when its row is deleted"
-                    ),
-                ),
+                ("outcome", models.TextField(db_default="")),
             ],
             options={
                 "db_table": "salon_jobs_cron_tick",
@@ -785,11 +647,11 @@ class Migration(JobTablesMigration):
                 ("failed", models.IntegerField()),
                 ("cancelled", models.IntegerField()),
                 ("snoozed", models.IntegerField()),
-                ("released", models.IntegerField(help_text="Runs that a shutdown interrupted")),
-                ("rescued", models.IntegerField(help_text="Jobs requeued after their process died, started or not")),
-                ("duration_s", models.FloatField(help_text="Sum over the runs that were not interrupted")),
+                ("released", models.IntegerField()),
+                ("rescued", models.IntegerField()),
+                ("duration_s", models.FloatField()),
                 ("durations", IntegerArrayField()),
-                ("wait_s", models.FloatField(help_text="Sum of the seconds between due and started")),
+                ("wait_s", models.FloatField()),
                 ("waits", IntegerArrayField()),
                 ("duration_max_s", models.FloatField(null=True)),
                 ("wait_max_s", models.FloatField(null=True)),
@@ -807,13 +669,10 @@ class Migration(JobTablesMigration):
                 ),
                 ("minute", models.DateTimeField()),
                 ("queue", models.CharField(max_length=100)),
-                ("waiting", models.BigIntegerField(help_text="Jobs that are queued, due or not")),
+                ("waiting", models.BigIntegerField()),
                 ("due", models.BigIntegerField()),
-                ("oldest_due_s", models.FloatField(help_text="Age of the oldest due job, in seconds")),
-                (
-                    "exact",
-                    models.BooleanField(help_text="Whether all rows were counted; otherwise the count is an estimate"),
-                ),
+                ("oldest_due_s", models.FloatField()),
+                ("exact", models.BooleanField()),
             ],
             options={"db_table": "salon_jobs_queue_minute"},
         ),
@@ -827,10 +686,7 @@ class Migration(JobTablesMigration):
                         help_text="Set when the message is written; identifies it to brokers and consumers"
                     ),
                 ),
-                (
-                    "aggregate_type",
-                    models.CharField(help_text="Destination: an ARN or RN", max_length=255, verbose_name="destination"),
-                ),
+                ("aggregate_type", models.CharField(max_length=255, verbose_name="destination")),
                 (
                     "aggregate_id",
                     models.CharField(
@@ -860,8 +716,8 @@ class Migration(JobTablesMigration):
                 ("retry_count", models.SmallIntegerField(db_default=0, verbose_name="failed attempts")),
                 ("retry_at", models.DateTimeField(null=True)),
                 ("created_at", models.DateTimeField(db_default=Now())),
-                ("sent_at", models.DateTimeField(help_text="When it was published", null=True)),
-                ("ended_at", models.DateTimeField(help_text="When it failed or was skipped", null=True)),
+                ("sent_at", models.DateTimeField(null=True)),
+                ("ended_at", models.DateTimeField(null=True)),
                 ("last_error", models.TextField(db_default="")),
                 ("replay_of", models.UUIDField(help_text="The original message that this one re-sends", null=True)),
                 (
@@ -937,7 +793,7 @@ class Migration(JobTablesMigration):
                 ("aggregate_type", models.CharField(max_length=255, verbose_name="destination")),
                 ("aggregate_id", models.CharField(db_default="", max_length=255)),
                 ("partition", models.SmallIntegerField()),
-                ("head_id", models.BigIntegerField(help_text="The message that the later ones wait for", unique=True)),
+                ("head_id", models.BigIntegerField(unique=True)),
                 ("store_id", StoreIdField(null=True)),
                 (
                     "status",
@@ -968,7 +824,7 @@ class Migration(JobTablesMigration):
             name="RelayPartition",
             fields=[
                 ("partition", models.SmallIntegerField(primary_key=True, serialize=False)),
-                ("owner", models.BigIntegerField(help_text="The relay that owns it", null=True)),
+                ("owner", models.BigIntegerField(null=True)),
                 ("epoch", models.BigIntegerField(db_default=0)),
                 ("beat", models.BigIntegerField(db_default=0)),
             ],
@@ -984,13 +840,8 @@ class Migration(JobTablesMigration):
                 ("tokens", models.FloatField(db_default=0.0)),
                 ("refilled_at", models.DateTimeField(db_default=Now())),
                 ("paused", models.BooleanField(db_default=False)),
-                ("paused_at", models.DateTimeField(editable=False, help_text="When it was paused", null=True)),
-                (
-                    "paused_by",
-                    models.CharField(
-                        db_default="", default="", editable=False, help_text="Who paused it", max_length=255
-                    ),
-                ),
+                ("paused_at", models.DateTimeField(editable=False, null=True)),
+                ("paused_by", models.CharField(db_default="", default="", editable=False, max_length=255)),
                 ("outage_since", models.DateTimeField(null=True)),
                 ("outage_code", models.CharField(db_default="", max_length=64)),
                 ("outage", models.TextField(db_default="")),
@@ -1041,12 +892,12 @@ class Migration(JobTablesMigration):
                         max_length=16,
                     ),
                 ),
-                ("ended_at", models.DateTimeField(help_text="When an operator dismissed it", null=True)),
+                ("ended_at", models.DateTimeField(null=True)),
                 ("job_id", models.BigIntegerField(null=True)),
                 ("code", models.CharField(db_default="", help_text="Why it was rejected", max_length=64)),
                 ("reason", models.TextField(db_default="")),
                 ("deliveries", models.IntegerField(db_default=1)),
-                ("raw", models.TextField(db_default="", help_text="Message as received")),
+                ("raw", models.TextField(db_default="")),
             ],
             options={
                 "verbose_name": "incoming message",
@@ -1076,28 +927,18 @@ class Migration(JobTablesMigration):
                 ("store_id", StoreIdField(null=True)),
                 ("task", models.CharField(max_length=255)),
                 ("payload", ReadableJSONField()),
-                ("line", models.CharField(help_text="The cron line; empty: every so often", max_length=255)),
+                ("line", models.CharField(max_length=255)),
                 ("timezone", models.CharField(db_default="UTC", max_length=64)),
                 ("every", models.DurationField(null=True)),
-                (
-                    "anchor_at",
-                    models.DateTimeField(
-                        db_default=Now(), help_text="Ticks of every so often are this and whole multiples later"
-                    ),
-                ),
-                ("catch_up", models.DurationField(help_text="How late a tick may fire")),
+                ("anchor_at", models.DateTimeField(db_default=Now())),
+                ("catch_up", models.DurationField()),
                 ("jitter", models.DurationField()),
-                (
-                    "overlap",
-                    models.BooleanField(
-                        db_default=True, help_text="Whether a tick fires while the last one's job is queued or running"
-                    ),
-                ),
-                ("owed_from", models.DateTimeField(db_default=Now(), help_text="No tick up to this instant fires")),
+                ("overlap", models.BooleanField(db_default=True)),
+                ("owed_from", models.DateTimeField(db_default=Now())),
                 ("next_at", models.DateTimeField()),
                 ("last_tick_at", models.DateTimeField(null=True)),
                 ("last_job_id", models.BigIntegerField(null=True)),
-                ("ticks", models.BigIntegerField(db_default=0, help_text="How many ticks its history has had")),
+                ("ticks", models.BigIntegerField(db_default=0)),
                 ("paused_at", models.DateTimeField(null=True)),
                 ("paused_by", models.CharField(db_default="", max_length=255)),
                 ("created_at", models.DateTimeField(db_default=Now())),
@@ -1143,24 +984,13 @@ class Migration(JobTablesMigration):
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
                 ("schedule_id", models.BigIntegerField()),
                 ("store_id", StoreIdField(null=True)),
-                ("number", models.BigIntegerField(help_text="Counts the ticks of its schedule")),
+                ("number", models.BigIntegerField()),
                 ("tick_at", models.DateTimeField()),
                 ("fired_at", models.DateTimeField(db_default=Now())),
                 ("job_id", models.BigIntegerField(null=True)),
-                (
-                    "outcome",
-                    models.TextField(
-                        db_default="",
-                        help_text="Why there is no job; or what became of it, written when its row is deleted",
-                    ),
-                ),
-                (
-                    "by_hand",
-                    models.BooleanField(
-                        db_default=False, help_text="Whether somebody ran it now; otherwise it was due"
-                    ),
-                ),
-                ("run_by", models.CharField(db_default="", help_text="Who ran it now", max_length=255)),
+                ("outcome", models.TextField(db_default="")),
+                ("by_hand", models.BooleanField(db_default=False)),
+                ("run_by", models.CharField(db_default="", max_length=255)),
             ],
             options={
                 "db_table": "salon_jobs_schedule_tick",

@@ -17,14 +17,12 @@ class FlowRecord(models.Model):
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
     name: models.CharField[str, str] = models.CharField(max_length=255)
-    key: models.CharField[str | None, str | None] = models.CharField(  # noqa: DJ001 - NULL means "no key" to the unique index
-        max_length=512, null=True, help_text="Refuses a second flow of this name until all members have ended"
-    )
+    # Refuses a second flow of this name until all members have ended.
+    key: models.CharField[str | None, str | None] = models.CharField(max_length=512, null=True)  # noqa: DJ001 - NULL means "no key" to the unique index
     store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
     created_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
-    changed_at: models.DateTimeField[datetime, datetime] = InstantField(
-        db_default=Now(), help_text="When a member last ended or was retried"
-    )
+    # When a member last ended or was retried.
+    changed_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
 
     class Meta:
         db_table = "salon_jobs_flow"
@@ -47,19 +45,19 @@ class FlowMember(models.Model):
 
     job_id: models.BigIntegerField[int, int] = models.BigIntegerField(primary_key=True)
     flow_id: models.BigIntegerField[int, int] = models.BigIntegerField()
-    store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True, help_text="The flow's store")
+    # The flow's store.
+    store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
     task: models.CharField[str, str] = models.CharField(max_length=255)
-    condition: models.CharField[str, str] = models.CharField(
-        max_length=9, help_text="How what it comes after must end: succeeded, failed (one of them) or ended"
-    )
-    after = models.JSONField(help_text="IDs of the jobs that it comes after")
-    run_at: models.DateTimeField[datetime, datetime] = InstantField(help_text="When it was to run at the earliest")
-    outcome: models.CharField[str | None, str | None] = models.CharField(  # noqa: DJ001 - NULL: it has not ended
-        max_length=9, null=True, help_text="succeeded, failed, cancelled, or skipped: cancelled by the flow"
-    )
-    move: models.CharField[str | None, str | None] = models.CharField(  # noqa: DJ001 - NULL: nothing to do
-        max_length=6, null=True, help_text="What is to be done with its job: start, cancel or hold"
-    )
+    # How what it comes after must end: succeeded, failed (one of them) or ended.
+    condition: models.CharField[str, str] = models.CharField(max_length=9)
+    # IDs of the jobs that it comes after.
+    after = models.JSONField()
+    # When it was to run at the earliest.
+    run_at: models.DateTimeField[datetime, datetime] = InstantField()
+    # succeeded, failed, cancelled, or skipped: cancelled by the flow.
+    outcome: models.CharField[str | None, str | None] = models.CharField(max_length=9, null=True)  # noqa: DJ001 - NULL: it has not ended
+    # What is to be done with its job: start, cancel or hold.
+    move: models.CharField[str | None, str | None] = models.CharField(max_length=6, null=True)  # noqa: DJ001 - NULL: nothing to do
 
     class Meta:
         db_table = "salon_jobs_flow_member"
@@ -81,10 +79,10 @@ class FlowEdge(models.Model):
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
     job_id: models.BigIntegerField[int, int] = models.BigIntegerField()
     after_id: models.BigIntegerField[int, int] = models.BigIntegerField()
-    store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True, help_text="The flow's store")
-    late: models.BooleanField[bool, bool] = models.BooleanField(
-        default=False, help_text="It was added after the job that it waits for, which may have ended"
-    )
+    # The flow's store.
+    store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
+    # It was added after the job that it waits for, which may have ended.
+    late: models.BooleanField[bool, bool] = models.BooleanField(default=False)
 
     class Meta:
         db_table = "salon_jobs_flow_edge"

@@ -91,42 +91,32 @@ class Job(models.Model):
         max_length=16, choices=_STATES, db_default=JobState.QUEUED.value
     )
     run_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
-    attempts: models.SmallIntegerField[int, int] = models.SmallIntegerField(
-        db_default=0, help_text="Runs that started and ended without success"
-    )
+    # Runs that started and ended without success.
+    attempts: models.SmallIntegerField[int, int] = models.SmallIntegerField(db_default=0)
     max_attempts: models.SmallIntegerField[int, int] = models.SmallIntegerField(db_default=25)
-    lease: models.BigIntegerField[int, int] = models.BigIntegerField(
-        db_default=0, help_text="Random token of its last claim, which fences every finish; 0 after a rescue"
-    )
-    leased_by: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
-        null=True, help_text="The process that holds the job"
-    )
-    rescues: models.SmallIntegerField[int, int] = models.SmallIntegerField(
-        db_default=0, help_text="Times a worker died while running this job"
-    )
+    # Random token of its last claim, which fences every finish; 0 after a rescue.
+    lease: models.BigIntegerField[int, int] = models.BigIntegerField(db_default=0)
+    # The process that holds the job.
+    leased_by: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
+    # Times a worker died while running this job.
+    rescues: models.SmallIntegerField[int, int] = models.SmallIntegerField(db_default=0)
     job_key: models.CharField[str | None, str | None] = models.CharField(max_length=512, null=True)  # noqa: DJ001 - NULL means "no key" to the unique index
     payload = ReadableJSONField(db_default=models.Value({}, models.JSONField()))
-    reason: models.CharField[str, str] = models.CharField(
-        max_length=255, db_default="", help_text="Why it was cancelled or failed"
-    )
+    # Why it was cancelled or failed.
+    reason: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
     created_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
-    started_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(
-        null=True, help_text="When it was claimed; once it has run, when that run began"
-    )
-    claimed_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(
-        null=True, help_text="When the job was claimed for the run that began at started_at"
-    )
-    begun_once_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(
-        null=True, help_text="When the only run of a task declared at_most_once began"
-    )
+    # When it was claimed; once it has run, when that run began.
+    started_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
+    # When the job was claimed for the run that began at started_at.
+    claimed_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
+    # When the only run of a task declared at_most_once began.
+    begun_once_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
     finished_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
-    cancel_requested_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(
-        null=True, help_text="When cancellation was requested"
-    )
+    # When cancellation was requested.
+    cancel_requested_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
     expires_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
-    tick: models.DateTimeField[datetime | None, datetime | None] = InstantField(
-        null=True, help_text="The cron tick that added it"
-    )
+    # The cron tick that added it.
+    tick: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
     concurrency_key: models.CharField[str | None, str | None] = models.CharField(  # noqa: DJ001 - NULL means that no limit by key applies
         max_length=255, null=True, help_text="Jobs of a task with the same key share a limit"
     )
@@ -142,38 +132,30 @@ class Job(models.Model):
         output_field=models.BigIntegerField(),
         db_persist=True,
     )
-    fan_out_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
-        null=True, help_text="The fan-out that added it"
-    )
-    error_class: models.CharField[str | None, str | None] = models.CharField(  # noqa: DJ001 - NULL: it never failed for good
-        max_length=255, null=True, help_text="Class of the error with which it failed for good"
-    )
-    fingerprint: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
-        null=True, help_text="Same for jobs of a task with the same error class, location and message"
-    )
-    trace = models.JSONField(null=True, help_text="Trace headers from enqueueing")
-    keep_result: models.DurationField[timedelta | None, timedelta | None] = models.DurationField(
-        null=True, help_text="How long its result is kept, if not as long as its task says"
-    )
-    alone: models.BooleanField[bool, bool] = models.BooleanField(
-        db_default=False, default=False, help_text="It runs by itself, because a chunk with it failed"
-    )
-    public_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(
-        null=True, help_text="Unguessable ID; anyone who has it can read the result"
-    )
-    follow_up_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
-        null=True, help_text="The follow-up that waits for its end"
-    )
-    follows = models.JSONField(null=True, help_text="The jobs whose end enqueued it")
-    flow_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
-        null=True, help_text="The flow that it is a member of"
-    )
-    ordered: models.CharField[str | None, str | None] = models.CharField(  # noqa: DJ001 - NULL: in no order
-        max_length=11, null=True, help_text="strict: jobs with its key run in order; skip_failed: a failed one lets go"
-    )
-    log: models.TextField[str | None, str | None] = models.TextField(  # noqa: DJ001 - NULL takes no space
-        null=True, help_text="The last lines that a run logged which did not fail, with KEEP_LOG"
-    )
+    # The fan-out that added it.
+    fan_out_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
+    # Class of the error with which it failed for good.
+    error_class: models.CharField[str | None, str | None] = models.CharField(max_length=255, null=True)  # noqa: DJ001 - NULL: it never failed for good
+    # Same for jobs of a task with the same error class, location and message.
+    fingerprint: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
+    # Trace headers from enqueueing.
+    trace = models.JSONField(null=True)
+    # How long its result is kept, if not as long as its task says.
+    keep_result: models.DurationField[timedelta | None, timedelta | None] = models.DurationField(null=True)
+    # It runs by itself, because a chunk with it failed.
+    alone: models.BooleanField[bool, bool] = models.BooleanField(db_default=False, default=False)
+    # Unguessable ID; anyone who has it can read the result.
+    public_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True)
+    # The follow-up that waits for its end.
+    follow_up_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
+    # The jobs whose end enqueued it.
+    follows = models.JSONField(null=True)
+    # The flow that it is a member of.
+    flow_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
+    # strict: jobs with its key run in order; skip_failed: a failed one lets go.
+    ordered: models.CharField[str | None, str | None] = models.CharField(max_length=11, null=True)  # noqa: DJ001 - NULL: in no order
+    # The last lines that a run logged which did not fail, with KEEP_LOG.
+    log: models.TextField[str | None, str | None] = models.TextField(null=True)  # noqa: DJ001 - NULL takes no space
 
     class Meta:
         db_table = "salon_jobs_job"
@@ -336,14 +318,13 @@ class JobError(models.Model):
     code: models.CharField[str, str] = models.CharField(max_length=64, db_default="")
     message: models.TextField[str, str] = models.TextField(db_default="")
     traceback: models.TextField[str, str] = models.TextField(db_default="")
-    log: models.TextField[str, str] = models.TextField(db_default="", help_text="The last lines that it logged")
+    # The last lines that it logged.
+    log: models.TextField[str, str] = models.TextField(db_default="")
     occurred_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
-    worker_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
-        null=True, help_text="The process that ran it"
-    )
-    started_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(
-        null=True, help_text="When the attempt began; if its process died, when it was claimed"
-    )
+    # The process that ran it.
+    worker_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
+    # When the attempt began; if its process died, when it was claimed.
+    started_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
 
     class Meta:
         db_table = "salon_jobs_job_error"
@@ -366,16 +347,19 @@ class JobResult(models.Model):
     queue: models.CharField[str, str] = models.CharField(max_length=100)
     priority: models.SmallIntegerField[int, int] = models.SmallIntegerField()
     payload = ReadableJSONField()
-    value = ReadableJSONField(help_text="What the handler returned")
+    # What the handler returned.
+    value = ReadableJSONField()
     attempts: models.SmallIntegerField[int, int] = models.SmallIntegerField(
         help_text="Runs, the successful one included"
     )
     worker_id: models.BigIntegerField[int, int] = models.BigIntegerField(help_text="The process that ran it last")
     run_at: models.DateTimeField[datetime, datetime] = InstantField()
     created_at: models.DateTimeField[datetime, datetime] = InstantField()
-    started_at: models.DateTimeField[datetime, datetime] = InstantField(help_text="When the successful run began")
+    # When the successful run began.
+    started_at: models.DateTimeField[datetime, datetime] = InstantField()
     finished_at: models.DateTimeField[datetime, datetime] = InstantField()
-    expires_at: models.DateTimeField[datetime, datetime] = InstantField(help_text="When it may be deleted")
+    # When it may be deleted.
+    expires_at: models.DateTimeField[datetime, datetime] = InstantField()
 
     class Meta:
         db_table = "salon_jobs_job_result"
@@ -389,7 +373,8 @@ class JobProgress(models.Model):
     """How far one running job is, as its handler last said. Deleted when the run has ended; never read for others."""
 
     job_id: models.BigIntegerField[int, int] = models.BigIntegerField(primary_key=True)
-    lease: models.BigIntegerField[int, int] = models.BigIntegerField(help_text="The lease of the run that said it")
+    # The lease of the run that said it.
+    lease: models.BigIntegerField[int, int] = models.BigIntegerField()
     store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
     done: models.BigIntegerField[int, int] = models.BigIntegerField()
     total: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
@@ -412,14 +397,17 @@ class JobStep(models.Model):
     job_id: models.BigIntegerField[int, int] = models.BigIntegerField()
     store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
     name: models.CharField[str, str] = models.CharField(max_length=255)
-    attempt: models.SmallIntegerField[int, int] = models.SmallIntegerField(help_text="The run that committed it")
-    value = ReadableJSONField(help_text="What it returned; of a cursor, the last element if a function gets it")
-    position: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
-        null=True, help_text="How many elements a cursor has committed"
-    )
-    ended: models.BooleanField[bool, bool] = models.BooleanField(help_text="Whether a cursor has come to its end")
+    # The run that committed it.
+    attempt: models.SmallIntegerField[int, int] = models.SmallIntegerField()
+    # What it returned; of a cursor, the last element if a function gets it.
+    value = ReadableJSONField()
+    # How many elements a cursor has committed.
+    position: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
+    # Whether a cursor has come to its end.
+    ended: models.BooleanField[bool, bool] = models.BooleanField()
     started_at: models.DateTimeField[datetime, datetime] = InstantField()
-    committed_at: models.DateTimeField[datetime, datetime] = InstantField(help_text="When it was last committed")
+    # When it was last committed.
+    committed_at: models.DateTimeField[datetime, datetime] = InstantField()
 
     class Meta:
         db_table = "salon_jobs_job_step"
@@ -439,9 +427,8 @@ class SupersededRun(models.Model):
     """
 
     job_id: models.BigIntegerField[int, int] = models.BigIntegerField(primary_key=True)
-    lease: models.BigIntegerField[int, int] = models.BigIntegerField(
-        help_text="The lease of the superseded run; later runs of the job are unaffected"
-    )
+    # The lease of the superseded run; later runs of the job are unaffected.
+    lease: models.BigIntegerField[int, int] = models.BigIntegerField()
 
     class Meta:
         db_table = "salon_jobs_superseded"
@@ -458,20 +445,16 @@ class FanOutRecord(models.Model):
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
     task: models.CharField[str, str] = models.CharField(max_length=255)
-    tick: models.DateTimeField[datetime | None, datetime | None] = InstantField(
-        null=True, help_text="The cron tick that added it"
-    )
-    digest: models.CharField[str, str] = models.CharField(
-        max_length=64, help_text="Hash of the arguments and the label"
-    )
+    # The cron tick that added it.
+    tick: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
+    # Hash of the arguments and the label.
+    digest: models.CharField[str, str] = models.CharField(max_length=64)
     label: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
     inserted: models.IntegerField[int, int] = models.IntegerField(db_default=0, help_text="Jobs added")
-    kept: models.IntegerField[int, int] = models.IntegerField(
-        db_default=0, help_text="Stores that already had a waiting job with this key"
-    )
-    paused: models.IntegerField[int, int] = models.IntegerField(
-        db_default=0, help_text="Paused stores, which got no job"
-    )
+    # Stores that already had a waiting job with this key.
+    kept: models.IntegerField[int, int] = models.IntegerField(db_default=0)
+    # Paused stores, which got no job.
+    paused: models.IntegerField[int, int] = models.IntegerField(db_default=0)
     created_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
 
     class Meta:
@@ -495,7 +478,8 @@ class UniqueMark(models.Model):
 
     id: models.UUIDField[UUID, UUID] = models.UUIDField(primary_key=True)
     job_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
-    expires_at: models.DateTimeField[datetime, datetime] = InstantField(help_text="When it ends, and may be deleted")
+    # When it ends, and may be deleted.
+    expires_at: models.DateTimeField[datetime, datetime] = InstantField()
 
     class Meta:
         db_table = "salon_jobs_unique"
@@ -512,12 +496,15 @@ class FollowUp(models.Model):
     """
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
-    remaining: models.IntegerField[int, int] = models.IntegerField(help_text="Jobs that have not ended")
+    # Jobs that have not ended.
+    remaining: models.IntegerField[int, int] = models.IntegerField()
     task: models.CharField[str, str] = models.CharField(max_length=255)
     store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
     payload = ReadableJSONField()
-    options = models.JSONField(help_text="Options of the job, as an enqueue gives them")
-    follows = models.JSONField(null=True, help_text="The jobs it waits for: task, number, first and last ID, fan-out")
+    # Options of the job, as an enqueue gives them.
+    options = models.JSONField()
+    # The jobs it waits for: task, number, first and last ID, fan-out.
+    follows = models.JSONField(null=True)
     created_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
 
     class Meta:

@@ -52,9 +52,8 @@ class Message(models.Model):
     message_id: models.UUIDField[UUID, UUID] = models.UUIDField(
         help_text="Set when the message is written; identifies it to brokers and consumers"
     )
-    aggregate_type: models.CharField[str, str] = models.CharField(
-        "destination", max_length=255, help_text="Destination: an ARN or RN"
-    )
+    # Destination: an ARN or RN.
+    aggregate_type: models.CharField[str, str] = models.CharField("destination", max_length=255)
     aggregate_id: models.CharField[str, str] = models.CharField(
         max_length=255, db_default="", help_text="Messages with the same aggregate ID are delivered in order"
     )
@@ -69,12 +68,10 @@ class Message(models.Model):
     retry_count: models.SmallIntegerField[int, int] = models.SmallIntegerField("failed attempts", db_default=0)
     retry_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
     created_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
-    sent_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(
-        null=True, help_text="When it was published"
-    )
-    ended_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(
-        null=True, help_text="When it failed or was skipped"
-    )
+    # When it was published.
+    sent_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
+    # When it failed or was skipped.
+    ended_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
     last_error: models.TextField[str, str] = models.TextField(db_default="")
     replay_of: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(
         null=True, help_text="The original message that this one re-sends"
@@ -169,9 +166,8 @@ class BlockedAggregate(models.Model):
     aggregate_type: models.CharField[str, str] = models.CharField("destination", max_length=255)
     aggregate_id: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
     partition: models.SmallIntegerField[int, int] = models.SmallIntegerField()
-    head_id: models.BigIntegerField[int, int] = models.BigIntegerField(
-        unique=True, help_text="The message that the later ones wait for"
-    )
+    # The message that the later ones wait for.
+    head_id: models.BigIntegerField[int, int] = models.BigIntegerField(unique=True)
     store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
     status: models.CharField[str, str] = models.CharField(max_length=16, choices=Status.choices)
     retry_count: models.SmallIntegerField[int, int] = models.SmallIntegerField("failed attempts", db_default=0)
@@ -206,9 +202,8 @@ class RelayPartition(models.Model):
     """
 
     partition: models.SmallIntegerField[int, int] = models.SmallIntegerField(primary_key=True)
-    owner: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
-        null=True, help_text="The relay that owns it"
-    )
+    # The relay that owns it.
+    owner: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
     epoch: models.BigIntegerField[int, int] = models.BigIntegerField(db_default=0)
     beat: models.BigIntegerField[int, int] = models.BigIntegerField(db_default=0)
 
@@ -226,12 +221,10 @@ class DestinationState(models.Model):
     tokens: models.FloatField[float, float] = models.FloatField(db_default=0.0)
     refilled_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
     paused: models.BooleanField[bool, bool] = models.BooleanField(db_default=False)
-    paused_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(
-        null=True, editable=False, help_text="When it was paused"
-    )
-    paused_by: models.CharField[str, str] = models.CharField(
-        max_length=255, db_default="", default="", editable=False, help_text="Who paused it"
-    )
+    # When it was paused.
+    paused_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True, editable=False)
+    # Who paused it.
+    paused_by: models.CharField[str, str] = models.CharField(max_length=255, db_default="", default="", editable=False)
     outage_since: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
     outage_code: models.CharField[str, str] = models.CharField(max_length=64, db_default="")
     outage: models.TextField[str, str] = models.TextField(db_default="")
@@ -291,14 +284,14 @@ class InboxMessage(models.Model):
     store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
     received_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
     status: models.CharField[str, str] = models.CharField(max_length=16, choices=Status.choices)
-    ended_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(
-        null=True, help_text="When an operator dismissed it"
-    )
+    # When an operator dismissed it.
+    ended_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
     job_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
     code: models.CharField[str, str] = models.CharField(max_length=64, db_default="", help_text="Why it was rejected")
     reason: models.TextField[str, str] = models.TextField(db_default="")
     deliveries: models.IntegerField[int, int] = models.IntegerField(db_default=1)
-    raw: models.TextField[str, str] = models.TextField(db_default="", help_text="Message as received")
+    # Message as received.
+    raw: models.TextField[str, str] = models.TextField(db_default="")
 
     class Meta:
         db_table = "salon_jobs_inbox"

@@ -34,10 +34,10 @@ class Process(models.Model):
     kind: models.CharField[str, str] = models.CharField(max_length=16)
     hostname: models.CharField[str, str] = models.CharField(max_length=255)
     pid: models.IntegerField[int, int] = models.IntegerField()
-    supervisor_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
-        null=True, help_text="The supervisor's row"
-    )
-    queues = models.JSONField(null=True, help_text="The queues it serves; null means all, and ! all but this one")
+    # The supervisor's row.
+    supervisor_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
+    # The queues it serves; null means all, and ! all but this one.
+    queues = models.JSONField(null=True)
     concurrency: models.IntegerField[int, int] = models.IntegerField(db_default=1)
     started_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
     heartbeat_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
@@ -70,12 +70,10 @@ class Limit(models.Model):
     paused: models.BooleanField[bool, bool] = models.BooleanField(
         db_default=False, default=False, help_text="Start no jobs of this kind"
     )
-    paused_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(
-        null=True, editable=False, help_text="When it was paused"
-    )
-    paused_by: models.CharField[str, str] = models.CharField(
-        max_length=255, db_default="", default="", editable=False, help_text="Who paused it"
-    )
+    # When it was paused.
+    paused_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True, editable=False)
+    # Who paused it.
+    paused_by: models.CharField[str, str] = models.CharField(max_length=255, db_default="", default="", editable=False)
     max_concurrency: models.PositiveIntegerField[int | None, int | None] = models.PositiveIntegerField(
         null=True,
         blank=True,
@@ -121,7 +119,8 @@ class RateBucket(models.Model):
     """Bucket of one rate limit, from the first start until it is full again."""
 
     scope: models.CharField[str, str] = models.CharField(max_length=600, primary_key=True)
-    full_at: models.DateTimeField[datetime, datetime] = InstantField(help_text="When it is full, and may be deleted")
+    # When it is full, and may be deleted.
+    full_at: models.DateTimeField[datetime, datetime] = InstantField()
 
     class Meta:
         db_table = "salon_jobs_rate"
@@ -145,9 +144,8 @@ class CronEntryState(models.Model):
     last_tick_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
     paused_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
     paused_by: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
-    line: models.CharField[str, str] = models.CharField(
-        max_length=255, db_default="", help_text="The line instead of the one in code; empty: that one"
-    )
+    # The line instead of the one in code; empty: that one.
+    line: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
     overridden_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
     overridden_by: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
 
@@ -172,9 +170,8 @@ class CronTick(models.Model):
     tick_at: models.DateTimeField[datetime, datetime] = InstantField()
     fired_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
     job_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
-    outcome: models.TextField[str, str] = models.TextField(
-        db_default="", help_text="What became of the job, written when its row is deleted"
-    )
+    # What became of the job, written when its row is deleted.
+    outcome: models.TextField[str, str] = models.TextField(db_default="")
 
     class Meta:
         db_table = "salon_jobs_cron_tick"
@@ -201,15 +198,15 @@ class TaskMinute(models.Model):
     failed: models.IntegerField[int, int] = models.IntegerField()
     cancelled: models.IntegerField[int, int] = models.IntegerField()
     snoozed: models.IntegerField[int, int] = models.IntegerField()
-    released: models.IntegerField[int, int] = models.IntegerField(help_text="Runs that a shutdown interrupted")
-    rescued: models.IntegerField[int, int] = models.IntegerField(
-        help_text="Jobs requeued after their process died, started or not"
-    )
-    duration_s: models.FloatField[float, float] = models.FloatField(
-        help_text="Sum over the runs that were not interrupted"
-    )
+    # Runs that a shutdown interrupted.
+    released: models.IntegerField[int, int] = models.IntegerField()
+    # Jobs requeued after their process died, started or not.
+    rescued: models.IntegerField[int, int] = models.IntegerField()
+    # Sum over the runs that were not interrupted.
+    duration_s: models.FloatField[float, float] = models.FloatField()
     durations: models.Field[list[int], list[int]] = IntegerArrayField()
-    wait_s: models.FloatField[float, float] = models.FloatField(help_text="Sum of the seconds between due and started")
+    # Sum of the seconds between due and started.
+    wait_s: models.FloatField[float, float] = models.FloatField()
     waits: models.Field[list[int], list[int]] = IntegerArrayField()
     duration_max_s: models.FloatField[float | None, float | None] = models.FloatField(null=True)
     wait_max_s: models.FloatField[float | None, float | None] = models.FloatField(null=True)
@@ -227,12 +224,13 @@ class QueueMinute(models.Model):
     pk = models.CompositePrimaryKey("minute", "queue")
     minute: models.DateTimeField[datetime, datetime] = InstantField()
     queue: models.CharField[str, str] = models.CharField(max_length=100)
-    waiting: models.BigIntegerField[int, int] = models.BigIntegerField(help_text="Jobs that are queued, due or not")
+    # Jobs that are queued, due or not.
+    waiting: models.BigIntegerField[int, int] = models.BigIntegerField()
     due: models.BigIntegerField[int, int] = models.BigIntegerField()
-    oldest_due_s: models.FloatField[float, float] = models.FloatField(help_text="Age of the oldest due job, in seconds")
-    exact: models.BooleanField[bool, bool] = models.BooleanField(
-        help_text="Whether all rows were counted; otherwise the count is an estimate"
-    )
+    # Age of the oldest due job, in seconds.
+    oldest_due_s: models.FloatField[float, float] = models.FloatField()
+    # Whether all rows were counted; otherwise the count is an estimate.
+    exact: models.BooleanField[bool, bool] = models.BooleanField()
 
     class Meta:
         db_table = "salon_jobs_queue_minute"

@@ -24,28 +24,24 @@ class Schedule(models.Model):
     store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
     task: models.CharField[str, str] = models.CharField(max_length=255)
     payload = ReadableJSONField()
-    line: models.CharField[str, str] = models.CharField(
-        max_length=255, help_text="The cron line; empty: every so often"
-    )
+    # The cron line; empty: every so often.
+    line: models.CharField[str, str] = models.CharField(max_length=255)
     timezone: models.CharField[str, str] = models.CharField(max_length=64, db_default="UTC")
     every: models.DurationField[timedelta | None, timedelta | None] = models.DurationField(null=True)
-    anchor_at: models.DateTimeField[datetime, datetime] = InstantField(
-        db_default=Now(), help_text="Ticks of every so often are this and whole multiples later"
-    )
-    catch_up: models.DurationField[timedelta, timedelta] = models.DurationField(help_text="How late a tick may fire")
+    # Ticks of every so often are this and whole multiples later.
+    anchor_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
+    # How late a tick may fire.
+    catch_up: models.DurationField[timedelta, timedelta] = models.DurationField()
     jitter: models.DurationField[timedelta, timedelta] = models.DurationField()
-    overlap: models.BooleanField[bool, bool] = models.BooleanField(
-        db_default=True, help_text="Whether a tick fires while the last one's job is queued or running"
-    )
-    owed_from: models.DateTimeField[datetime, datetime] = InstantField(
-        db_default=Now(), help_text="No tick up to this instant fires"
-    )
+    # Whether a tick fires while the last one's job is queued or running.
+    overlap: models.BooleanField[bool, bool] = models.BooleanField(db_default=True)
+    # No tick up to this instant fires.
+    owed_from: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
     next_at: models.DateTimeField[datetime, datetime] = InstantField()
     last_tick_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
     last_job_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
-    ticks: models.BigIntegerField[int, int] = models.BigIntegerField(
-        db_default=0, help_text="How many ticks its history has had"
-    )
+    # How many ticks its history has had.
+    ticks: models.BigIntegerField[int, int] = models.BigIntegerField(db_default=0)
     paused_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
     paused_by: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
     created_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
@@ -91,17 +87,17 @@ class ScheduleTick(models.Model):
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
     schedule_id: models.BigIntegerField[int, int] = models.BigIntegerField()
     store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
-    number: models.BigIntegerField[int, int] = models.BigIntegerField(help_text="Counts the ticks of its schedule")
+    # Counts the ticks of its schedule.
+    number: models.BigIntegerField[int, int] = models.BigIntegerField()
     tick_at: models.DateTimeField[datetime, datetime] = InstantField()
     fired_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
     job_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
-    outcome: models.TextField[str, str] = models.TextField(
-        db_default="", help_text="Why there is no job; or what became of it, written when its row is deleted"
-    )
-    by_hand: models.BooleanField[bool, bool] = models.BooleanField(
-        db_default=False, help_text="Whether somebody ran it now; otherwise it was due"
-    )
-    run_by: models.CharField[str, str] = models.CharField(max_length=255, db_default="", help_text="Who ran it now")
+    # Why there is no job; or what became of it, written when its row is deleted.
+    outcome: models.TextField[str, str] = models.TextField(db_default="")
+    # Whether somebody ran it now; otherwise it was due.
+    by_hand: models.BooleanField[bool, bool] = models.BooleanField(db_default=False)
+    # Who ran it now.
+    run_by: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
 
     class Meta:
         db_table = "salon_jobs_schedule_tick"
