@@ -270,14 +270,16 @@ def be_silent(process_id: int, seconds: int = 3600) -> None:
     change(f"UPDATE salon_jobs_process SET heartbeat_at = {ago} WHERE id = %s", seconds, process_id)
 
 
-def wait_until_waiting(count: int = 1, role: str = "worker_runtime") -> None:
-    """Return when so many connections of a role wait for a lock."""
-    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND usename = %s"
+def wait_until_waiting(count: int = 1) -> None:
+    """Return when so many connections wait for a lock.
+
+    What ``pg_stat_activity`` says does not change during a transaction, which the test may have open here.
+    """
+    waiting = "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted"
     deadline = time.monotonic() + 10
-    while seen(waiting, role)[0][0] < count:
+    while seen(waiting)[0][0] < count:
         assert time.monotonic() < deadline, f"never {count} waiting"
         time.sleep(0.01)
-        seen("SELECT pg_stat_clear_snapshot()")  # should the test's own transaction be open here
 
 
 def event_fields(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:

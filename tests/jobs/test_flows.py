@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final, get_args
@@ -26,7 +26,19 @@ from salon_jobs.models import FlowEdge, FlowMember, FlowRecord
 from salon_jobs.testing import drain_jobs
 from salon_jobs.worker.maintenance import Maintenance
 from tests import tasks
-from tests.support import change, claim, elsewhere, finish, finish_many, leases_of, run, run_due, run_on_threads, seen
+from tests.support import (
+    change,
+    claim,
+    elsewhere,
+    finish,
+    finish_many,
+    leases_of,
+    run,
+    run_due,
+    run_on_threads,
+    seen,
+    wait_until_waiting,
+)
 from tests.tasks import Hooks
 
 
@@ -207,11 +219,6 @@ def ended_but_not_committed(job: ClaimedJob, process_id: int) -> Iterator[None]:
         yield
 
 
-def wait_until_one_waits(ends: Future[Any]) -> None:
-    while seen("SELECT count(*) FROM pg_locks WHERE NOT granted") != [(1,)]:
-        assert not ends.done()
-
-
 @pytest.mark.parametrize("commits", [True, False])
 def test_siblings_end_without_waiting_for_each_other_and_the_last_waits_for_all(process_id: int, commits: bool) -> None:
     with flow("order") as order:
@@ -221,7 +228,7 @@ def test_siblings_end_without_waiting_for_each_other_and_the_last_waits_for_all(
     with ThreadPoolExecutor(1) as pool, ended_but_not_committed(first, process_id):
         assert elsewhere(pool, lambda: finish_many([second], process_id)).result(timeout=10)
         end = elsewhere(pool, lambda: finish_many([third], process_id))
-        wait_until_one_waits(end)
+        wait_until_waiting()
         assert due() == []
         transaction.set_rollback(not commits)
     assert end.result()
@@ -256,7 +263,7 @@ def test_a_member_added_behind_an_end_that_is_not_committed_waits_for_it(process
     with ThreadPoolExecutor(1) as pool:
         with ended_but_not_committed(job, process_id):
             late = elsewhere(pool, add)
-            wait_until_one_waits(late)
+            wait_until_waiting()
         assert [late.result().id] == due()
 
 
@@ -271,7 +278,7 @@ def test_ends_that_wait_for_an_addition_behind_one_of_them_hold_up_nothing_of_th
             seen("SELECT FROM salon_jobs_flow FOR UPDATE")
             seen(lock, second.id)
             ends = elsewhere(pool, lambda: finish_many(jobs, process_id))
-            wait_until_one_waits(ends)
+            wait_until_waiting()
             seen(lock, first.id)
         assert ends.result()
 
@@ -286,7 +293,7 @@ def test_a_skipped_member_that_is_retried_waits_for_an_end_that_is_not_committed
     with ThreadPoolExecutor(1) as pool:
         with ended_but_not_committed(job, process_id):
             retry = elsewhere(pool, lambda: control.retry_jobs(last))
-            wait_until_one_waits(retry)
+            wait_until_waiting()
         assert retry.result()[0].changed
     assert due() == [last.id]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -26,7 +25,7 @@ from tests import tasks
 from tests.conftest import manage
 from tests.metrics import of, shown
 from tests.settings import url_for
-from tests.support import change, elsewhere, event_fields, seen
+from tests.support import change, elsewhere, event_fields, seen, wait_until_waiting
 
 TICK = datetime(2026, 5, 5, 18, tzinfo=UTC)
 
@@ -168,11 +167,7 @@ def test_a_change_waits_for_a_tick_that_is_firing_and_it_fires_once(crontab: Non
 
         def add_job() -> Any:
             changing.append(elsewhere(pool, lambda: override_cron_entries(["a"], "*/1 * * * *")))
-            waits = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s"
-            end = time.monotonic() + 10
-            while not seen(waits, 'UPDATE "salon_jobs_cron_entry"%'):
-                assert not changing[0].done(), "it did not wait"
-                assert time.monotonic() < end
+            wait_until_waiting()
             return enqueue.add(job, using="default")
 
         assert fire("a", now, add_job, using="default")

@@ -247,7 +247,7 @@ def cancelling_meanwhile(job_id: int) -> Generator[None]:
         with transaction.atomic():
             yield
             cancelling = elsewhere(pool, lambda: cancel_jobs([job_id], using="operator"))
-            wait_until_waiting(role="jobs_operator")
+            wait_until_waiting()
         cancelling.result(10)
 
 
