@@ -44,9 +44,9 @@ LAYERS = (
     "checks",
     "apps",
     "management",
-    "templatetags",
     "staff",
     "admin",
+    "templatetags",
 )
 # What a folder must not reach, not even through a third module.
 NEVER_REACHES = {

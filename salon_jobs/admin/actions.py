@@ -228,21 +228,20 @@ class Action:
     ) -> TemplateResponse:
         """Return the confirmation page, which submits the same selection again."""
         lines, can_confirm = self.preview(request, queryset, form)
-        context = {
-            **model_admin.admin_site.each_context(request),
-            "title": re.sub(r" of selected [a-z]+| selected", "", self.short_description),
-            "opts": model_admin.opts,
-            "media": model_admin.media,
-            "lines": lines,
-            "rows": [model_admin.line(row) for row in queryset.order_by("-pk")[:_NAMED]],
-            "back": _back(request) or request.get_full_path().removesuffix("add/"),
-            "can_confirm": can_confirm,
-            "form": form,
-            "confirmed": _CONFIRMED,
-            "selected": request.POST.getlist(helpers.ACTION_CHECKBOX_NAME),
-            "checkbox_name": helpers.ACTION_CHECKBOX_NAME,
-            "store": _store(request),
-            "hidden": {
+        return model_admin.page(
+            request,
+            "ask_first",
+            re.sub(r" of selected [a-z]+| selected", "", self.short_description),
+            lines=lines,
+            rows=[model_admin.line(row) for row in queryset.order_by("-pk")[:_NAMED]],
+            back=_back(request) or request.get_full_path().removesuffix("add/"),
+            can_confirm=can_confirm,
+            form=form,
+            confirmed=_CONFIRMED,
+            selected=request.POST.getlist(helpers.ACTION_CHECKBOX_NAME),
+            checkbox_name=helpers.ACTION_CHECKBOX_NAME,
+            store=_store(request),
+            hidden={
                 "action": self.name,
                 "index": 0,
                 "select_across": request.POST.get("select_across", "0"),
@@ -250,8 +249,7 @@ class Action:
                 _BACK: _back(request),
                 _NEWEST: queryset.order_by("-pk").values_list("pk", flat=True).first() or 0,
             },
-        }
-        return TemplateResponse(request, "admin/salon_jobs/ask_first.html", context)
+        )
 
 
 def actions_of(model: type[Model], **others: type[Action]) -> tuple[Any, ...]:

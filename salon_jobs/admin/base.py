@@ -270,9 +270,14 @@ class ReaderAdmin(ModelAdmin):
 
     def gone(self, request: HttpRequest, title: str, text: str, **more: Any) -> TemplateResponse:
         """Return the page, with status 404, in place of a row's."""
-        context = {**self.admin_site.each_context(request), "opts": self.opts, "media": self.media, **more}
-        context |= {"title": title, "text": text}
-        return TemplateResponse(request, "admin/salon_jobs/gone.html", context, status=404)
+        return self.page(request, "gone", title, status=404, text=text, **more)
+
+    def page(
+        self, request: HttpRequest, name: str, title: str, /, *, status: int | None = None, **context: Any
+    ) -> TemplateResponse:
+        """Return a page of our own, by the name of its template."""
+        shared = {**self.admin_site.each_context(request), "title": title, "opts": self.opts, "media": self.media}
+        return TemplateResponse(request, f"admin/salon_jobs/{name}.html", {**shared, **context}, status=status)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return self.list_class

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.urls import URLPattern
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
@@ -216,10 +215,6 @@ class DashboardAdmin(ReadOnlyAdmin):
         pieces = _PIECES if is_operator else _PIECES_OF_STORE
         requested = [piece for piece in pieces if piece.part == request.GET.get("part")]
         context: dict[str, Any] = {
-            **self.admin_site.each_context(request),
-            "title": "Dashboard",
-            "opts": self.opts,
-            "media": self.media,
             "span": span,
             "spans": list(SPANS),
             "pieces": requested or pieces,
@@ -233,7 +228,7 @@ class DashboardAdmin(ReadOnlyAdmin):
                 context |= plots_of(request, span)
             else:
                 context |= _now(request) if is_operator else _of_store(request)
-        return TemplateResponse(request, f"admin/salon_jobs/dashboard{'_pieces' if requested else ''}.html", context)
+        return self.page(request, f"dashboard{'_pieces' if requested else ''}", "Dashboard", **context)
 
 
 def _now(request: HttpRequest) -> dict[str, Any]:

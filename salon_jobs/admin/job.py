@@ -264,21 +264,19 @@ class JobAdmin(ActionAdmin):
             return self.gone(request, gettext("No such errors"), gettext("No failed job is left in this group."))
         [job] = self.described([group.newest], request)
         names = store_names(store for store, _ in group.stores)
-        context = {
-            **self.admin_site.each_context(request),
-            "title": error_name(job.error_class),
-            "opts": self.opts,
-            "media": self.media,
-            "group": group,
-            "job": job,
-            "fingerprint": number,
-            "jobs": f"{COUNTED:,}+" if group.more else f"{len(group.times):,}",
-            "trend": trend(group.times, datetime.now(UTC)),
-            "stores": [(store, names[store], count) for store, count in group.stores],
-            "attempts": format_attempts(job),
-            "actions": [JOB_ACTIONS[name] for name in ("retry", "discard") if JOB_ACTIONS[name].is_allowed(request)],
-        }
-        return TemplateResponse(request, "admin/salon_jobs/group.html", context)
+        return self.page(
+            request,
+            "group",
+            error_name(job.error_class),
+            group=group,
+            job=job,
+            fingerprint=number,
+            jobs=f"{COUNTED:,}+" if group.more else f"{len(group.times):,}",
+            trend=trend(group.times, datetime.now(UTC)),
+            stores=[(store, names[store], count) for store, count in group.stores],
+            attempts=format_attempts(job),
+            actions=[JOB_ACTIONS[name] for name in ("retry", "discard") if JOB_ACTIONS[name].is_allowed(request)],
+        )
 
     def overview(self, request: HttpRequest) -> TemplateResponse:
         """Show one task or one queue. Raises PermissionDenied for staff of one store: statistics belong to none."""
@@ -287,25 +285,22 @@ class JobAdmin(ActionAdmin):
             raise DisallowedModelAdminLookup("give a task or a queue")
         if not self.has_view_permission(request) or not sees_all_stores(request):
             raise PermissionDenied
-        context = {**self.admin_site.each_context(request), "opts": self.opts, "media": self.media}
-        context |= overview(request, kind, storable(request.GET[kind]))
-        return TemplateResponse(request, "admin/salon_jobs/overview.html", context)
+        name = storable(request.GET[kind])
+        return self.page(request, "overview", f"{kind.capitalize()} {name}", **overview(request, kind, name))
 
     def failures(self, request: HttpRequest) -> TemplateResponse:
         """Show groups of failed jobs with the same cause, each with its newest job and a button to retry them all."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        context = {
-            **self.admin_site.each_context(request),
-            "title": "Grouped errors",
-            "opts": self.opts,
-            "media": self.media,
-            "kinds": failure_kinds(using=reader(request)),
-            "counted": COUNTED,
-            "most": MOST_KINDS,
-            "may_retry": JOB_ACTIONS["retry"].is_allowed(request),
-        }
-        return TemplateResponse(request, "admin/salon_jobs/failures.html", context)
+        return self.page(
+            request,
+            "failures",
+            gettext("Grouped errors"),
+            kinds=failure_kinds(using=reader(request)),
+            counted=COUNTED,
+            most=MOST_KINDS,
+            may_retry=JOB_ACTIONS["retry"].is_allowed(request),
+        )
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Show the list with the number of jobs in each state."""

@@ -122,10 +122,8 @@ def overview(request: HttpRequest, kind: str, name: str) -> dict[str, Any]:
 
     return {
         **plots_of(request, span, **of),
-        "title": f"{kind.capitalize()} {name}",
         "kind": kind,
         "other": "queue" if kind == "task" else "task",
-        "name": name,
         "of": of,
         "span": span,
         "spans": list(SPANS),

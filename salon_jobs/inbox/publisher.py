@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 
 from django.db import Error, connections, transaction
@@ -25,7 +24,7 @@ from salon_jobs.jobs import registry
 from salon_jobs.jobs.enqueue import add
 from salon_jobs.jobs.payload import STORE_ARGUMENT
 from salon_jobs.tenancy.connections import tidy_connections
-from salon_jobs.tenancy.context import tenant_context
+from salon_jobs.tenancy.context import context_of
 
 # Consumer name in the inbox, so that a message becomes one job however often it is relayed.
 CONSUMER = "jobs"
@@ -63,9 +62,8 @@ class JobsPublisher(Publisher):
 
     def _enqueue(self, message: OutgoingMessage) -> PublishFailure | None:
         using = alias_of(self.using)
-        in_store = nullcontext() if message.store_id is None else tenant_context(message.store_id, using=using)
         try:
-            with in_store, transaction.atomic(using=using):
+            with context_of(message.store_id, using=using), transaction.atomic(using=using):
                 id_ = str(message.message_id)
                 row = InboxRow(id_, message.event, message.producer, message.store_id, Status.ENQUEUED)
                 if queries.insert(CONSUMER, [row], using=using):

@@ -112,7 +112,19 @@ def run_again(job: Job | int | _WithId, arguments: Mapping[str, Any], *, using: 
         if row is None:
             raise JobDoesNotExist(f"there is no job {job_id}, or you may not see it")
         job = row
-    new = job_like(job, arguments)
+    new = job_with(job, arguments)
+    new = replace(
+        new,
+        store_id=job.store_id,
+        queue=job.queue,
+        priority=job.priority,
+        max_attempts=job.max_attempts,
+        keep_result=job.keep_result,
+        job_key=new.job_key or job.job_key,
+        job_key_mode="unsafe_dedupe",
+        concurrency_key=new.concurrency_key or job.concurrency_key,
+        run_at=None,
+    )
     enqueue.look_for_another_transaction(using)
     with transaction.atomic(using=using):
         handle = enqueue.add(new, using=using)
@@ -128,23 +140,6 @@ def job_with(row: Job | Schedule, arguments: Mapping[str, Any]) -> NewJob:
     if store_name in arguments:
         raise PayloadInvalid(f"task {row.task!r}: leave out {store_name!r}, since the store stays")
     return declared.job_of((), {**arguments, **({store_name: row.store_id} if store_name else {})})
-
-
-def job_like(job: Job, arguments: Mapping[str, Any]) -> NewJob:
-    """Return the job that ``run_again`` adds. Raises UnknownTask, PayloadInvalid."""
-    new = job_with(job, arguments)
-    return replace(
-        new,
-        store_id=job.store_id,
-        queue=job.queue,
-        priority=job.priority,
-        max_attempts=job.max_attempts,
-        keep_result=job.keep_result,
-        job_key=new.job_key or job.job_key,
-        job_key_mode="unsafe_dedupe",
-        concurrency_key=new.concurrency_key or job.concurrency_key,
-        run_at=None,
-    )
 
 
 def _ask_to_end(ids: Sequence[int], using: str) -> None:

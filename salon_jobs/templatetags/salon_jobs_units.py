@@ -13,12 +13,11 @@ from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 
-from salon_jobs.conf import settings as conf
+from salon_jobs.admin.base import sees_all_stores
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core import units
 from salon_jobs.dashboard.labels import ago
 from salon_jobs.jobs.statistics import TaskTotals
-from salon_jobs.tenancy.choice import ALL_STORES
 from salon_jobs.tenancy.names import store_name
 
 register: Final = template.Library()
@@ -68,36 +67,34 @@ def linked(
     ``key`` is the link's id, which keeps the focus when the page refreshes; a trailing hyphen is followed by the first
     filter's value. Filters come by name, or ``given`` together.
     """
-    request = context["request"]
-    if not request.user.has_perm(f"salon_jobs.view_{model}"):
-        return format_html("{}", shown)
-    url = reverse(f"admin:salon_jobs_{model}_changelist", current_app=request.resolver_match.namespace)
     wanted = {name: str(value) for name, value in {**given, **filters}.items()}
     named = next(iter(wanted.values()), "") if key.endswith("-") else ""
-    is_zero = SafeString(' class="zero"' if shown in (0, "0") else "")
-    return format_html('<a id="{}{}"{} href="{}?{}">{}</a>', key, named, is_zero, url, urlencode(wanted), shown)
+    return _link(context, shown, model, "changelist", f"{key}{named}", f"?{urlencode(wanted)}")
 
 
 @register.simple_tag(takes_context=True)
 def named(context: dict[str, Any], kind: str, name: str) -> SafeString:
     """Format the name of a task or queue as a link to its page, for users who may see it."""
-    request = context["request"]
-    if not request.user.has_perm("salon_jobs.view_job") or not (
-        conf.store_model is None or request.user.has_perm(ALL_STORES)
-    ):
+    if not sees_all_stores(context["request"]):
         return format_html("{}", name)
-    url = reverse("admin:salon_jobs_job_overview", current_app=request.resolver_match.namespace)
-    return format_html('<a id="{}-{}" href="{}?{}">{}</a>', kind, name, url, urlencode({kind: name}), name)
+    return _link(context, name, "job", "overview", f"{kind}-{name}", f"?{urlencode({kind: name})}")
 
 
 @register.simple_tag(takes_context=True)
 def linked_row(context: dict[str, Any], shown: object, model: str, pk: int | None, key: str) -> SafeString:
     """Format a name as a link to a row's page, for users who may see it; ``key`` and the row's ID are the link's id."""
+    return format_html("{}", shown) if pk is None else _link(context, shown, model, "change", f"{key}{pk}", "", pk)
+
+
+def _link(
+    context: dict[str, Any], shown: object, model: str, page: str, key: str, query: str = "", *args: object
+) -> SafeString:
     request = context["request"]
-    if pk is None or not request.user.has_perm(f"salon_jobs.view_{model}"):
+    if not request.user.has_perm(f"salon_jobs.view_{model}"):
         return format_html("{}", shown)
-    url = reverse(f"admin:salon_jobs_{model}_change", args=[pk], current_app=request.resolver_match.namespace)
-    return format_html('<a id="{}{}" href="{}">{}</a>', key, pk, url, shown)
+    url = reverse(f"admin:salon_jobs_{model}_{page}", args=args, current_app=request.resolver_match.namespace)
+    is_zero = SafeString(' class="zero"' if shown in (0, "0") else "")
+    return format_html('<a id="{}"{} href="{}{}">{}</a>', key, is_zero, url, query, shown)
 
 
 @register.simple_tag

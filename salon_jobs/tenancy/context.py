@@ -259,9 +259,9 @@ def tenant_context(
     return TenantContext(partial(ActiveContext, store=store, atomic=atomic, switch=switch), using)
 
 
-def context_of(store_id: StoreId | None) -> TenantContext | nullcontext[None]:
+def context_of(store_id: StoreId | None, *, using: str | None = None) -> TenantContext | nullcontext[None]:
     """Return the context of the store of a row, or one that does nothing for a row of none."""
-    return nullcontext() if store_id is None else tenant_context(store_id)
+    return nullcontext() if store_id is None else tenant_context(store_id, using=using)
 
 
 class TenantContext:
