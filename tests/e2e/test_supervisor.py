@@ -103,7 +103,7 @@ def test_jobs_of_a_killed_child_are_queued_at_once_and_only_those_that_ran_are_c
         [(held,)] = seen("SELECT count(*) FROM salon_jobs_job WHERE leased_by = %s", process_id)
         assert held > 1, "some wait behind the one that runs"
         os.kill(pid, signal.SIGKILL)
-        eventually(lambda: not seen("SELECT FROM salon_jobs_job WHERE leased_by = %s", process_id), 5)
+        eventually(lambda: not seen("SELECT FROM salon_jobs_job WHERE leased_by = %s", process_id), 15)
         died = worker.wait_for("child_died")
         assert (died["end"], died["restart_in_s"]) == ("was killed by SIGKILL", 0)
         gate.touch()
@@ -132,7 +132,7 @@ def test_what_a_handler_left_behind_holds_up_neither_the_rescue_nor_the_replacem
             tasks.wait_for_file.enqueue(store_id=stores[0], started=str(started), gate=str(gate))
             eventually(started.exists)
             os.kill(pid, signal.SIGKILL)
-            eventually(lambda: not seen("SELECT FROM salon_jobs_job WHERE leased_by = %s", process_id), 5)
+            eventually(lambda: not seen("SELECT FROM salon_jobs_job WHERE leased_by = %s", process_id), 15)
             gate.touch()
             worker.wait_for("job_succeeded", task_name="e2e-wait-for-file")
             assert worker.end() == 0
@@ -339,7 +339,7 @@ def test_a_child_that_dies_at_once_again_and_again_waits_longer_each_time_and_th
         [(other, pid)] = seen("SELECT id, pid FROM salon_jobs_process WHERE kind = 'worker'")
         os.kill(pid, signal.SIGKILL)
         eventually(
-            lambda: not seen("SELECT FROM salon_jobs_process WHERE id = %s", other), 1, "for the rescue of the second"
+            lambda: not seen("SELECT FROM salon_jobs_process WHERE id = %s", other), 2, "for the rescue of the second"
         )
         worker.stop()
         assert worker.wait(5) == 0, "the pause before the next try holds nothing up"

@@ -255,7 +255,7 @@ def heard(database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[psycopg.C
 def test_without_a_transaction_the_commit_and_its_wake_up_are_one_round_trip(heard: psycopg.Connection[Any]) -> None:
     handle = tasks.system.enqueue(note="100 % 'certain' ; é")
     public = enqueue.add(replace(PATTERN, public_id=uuid4()), using="default")
-    assert [each.payload for each in heard.notifies(timeout=5, stop_after=2)] == ["", ""]
+    assert [each.payload for each in heard.notifies(timeout=30, stop_after=2)] == ["", ""]
     stored = seen("SELECT payload ->> 'note' FROM salon_jobs_job WHERE id = %s", handle.id)
     assert stored == [("100 % 'certain' ; é",)]
     assert public.created_at is not None
@@ -332,7 +332,7 @@ def test_when_commits_become_many_the_first_of_them_announces_more(
     monkeypatch.setattr(WakeUps, "news", lambda _: next(news))
     for _ in range(2):
         tasks.system.enqueue()
-    assert [each.payload for each in heard.notifies(timeout=5, stop_after=3)] == ["", "", MORE]
+    assert [each.payload for each in heard.notifies(timeout=30, stop_after=3)] == ["", "", MORE]
 
 
 def test_what_the_database_refuses_in_that_round_trip_leaves_no_transaction_open(
@@ -378,7 +378,7 @@ def test_whoever_watches_djangos_statements_sees_the_insert_as_it_is(heard: psyc
         tasks.system.enqueue()
     assert len(statements) == len(log) == 1
     assert "BEGIN" not in statements[0]
-    assert len(list(heard.notifies(timeout=5, stop_after=2))) == 2
+    assert len(list(heard.notifies(timeout=30, stop_after=2))) == 2
 
 
 def test_where_the_server_binds_the_values_the_insert_runs_by_itself(
@@ -391,7 +391,7 @@ def test_where_the_server_binds_the_values_the_insert_runs_by_itself(
     handle = tasks.system.enqueue(note="100 % 'certain'")
     assert not isinstance(plain_cursor(connections["default"]), psycopg.ClientCursor)
     assert seen("SELECT id, payload ->> 'note' FROM salon_jobs_job") == [(handle.id, "100 % 'certain'")]
-    assert len(list(heard.notifies(timeout=5, stop_after=1))) == 1
+    assert len(list(heard.notifies(timeout=30, stop_after=1))) == 1
 
 
 def test_while_commits_are_many_the_insert_runs_by_itself(
@@ -401,4 +401,4 @@ def test_while_commits_are_many_the_insert_runs_by_itself(
     monkeypatch.setattr(notify, "results_of", None)
     handle = tasks.system.enqueue()
     assert job_row(handle.id) is not None
-    assert len(list(heard.notifies(timeout=5, stop_after=1))) == 1
+    assert len(list(heard.notifies(timeout=30, stop_after=1))) == 1

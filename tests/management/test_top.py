@@ -121,5 +121,5 @@ def test_the_live_view_ends_at_once_though_the_database_hangs(database: None) ->
         proxy.hang()
         eventually(lambda: proxy.accepted > before, what="the next page")
         view.process.send_signal(signal.SIGINT)
-        assert view.process.wait(5) == 0
+        assert view.process.wait(30) == 0
         view.wait_for(b"\x1b[?25h\x1b[?1049l")

@@ -247,7 +247,7 @@ def test_the_relays_are_notified_after_the_commit(work: Callable[[int], object],
         with transaction.atomic(OPERATOR):
             work(head)
             assert list(relay.notifies(timeout=0)) == []
-        assert [notification.payload for notification in relay.notifies(timeout=5, stop_after=1)] == [news]
+        assert [notification.payload for notification in relay.notifies(timeout=30, stop_after=1)] == [news]
 
 
 def test_thousands_go_in_batches() -> None:

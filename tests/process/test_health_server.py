@@ -35,7 +35,7 @@ def serving(readiness: Callable[[], dict[str, object]]) -> Iterator[tuple[str, i
 
 def ask(address: tuple[str, int], path: str) -> tuple[int, dict[str, Any]]:
     try:
-        with urllib.request.urlopen(f"http://{address[0]}:{address[1]}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://{address[0]}:{address[1]}{path}", timeout=30) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as refusal:
         with refusal:
@@ -112,7 +112,7 @@ def test_metrics_are_served_or_the_missing_extra_is_named(monkeypatch: pytest.Mo
         assert scraped(f"{address[0]}:{address[1]}") == {}
         for accept in ("application/openmetrics-text; version=x", "text/plain; version=1.x; escaping=\xff"):
             request = urllib.request.Request(f"http://{address[0]}:{address[1]}/metrics", headers={"Accept": accept})
-            with urllib.request.urlopen(request, timeout=5) as answer:
+            with urllib.request.urlopen(request, timeout=30) as answer:
                 assert answer.status == 200
         monkeypatch.setitem(sys.modules, "prometheus_client", None)
         status, answer = ask(address, "/metrics")

@@ -45,7 +45,7 @@ class Heard:
 
     def next(self) -> bool:
         """Wait for the next wake-up."""
-        return self.woken.acquire(timeout=5)
+        return self.woken.acquire(timeout=30)
 
 
 @pytest.fixture(params=[False, True], ids=["by itself", "with an event"])

@@ -60,7 +60,7 @@ def site(migrated: None) -> Iterator[str]:
         deadline = time.monotonic() + 60
         while True:
             try:
-                urllib.request.urlopen(address, timeout=2).close()
+                urllib.request.urlopen(address, timeout=20).close()
                 break
             except OSError:
                 assert time.monotonic() < deadline, "the web server did not answer"

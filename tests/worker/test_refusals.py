@@ -185,7 +185,7 @@ def test_runs_wait_while_too_much_of_others_is_unwritten_and_a_stop_ends_the_wai
         time.sleep(0.5)
         runner._jobs.close()
         runner._finisher._abandon.set()
-        assert runner.join(5), "no deadlock at the end"
+        assert runner.join(30), "no deadlock at the end"
         holder.rollback()
     assert len(ran) == 9
     assert {handle.status() for handle in more} <= {JobState.RUNNING, JobState.SUCCEEDED}
