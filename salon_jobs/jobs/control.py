@@ -123,6 +123,7 @@ def run_again(job: Job | int | _WithId, arguments: Mapping[str, Any], *, using: 
         job_key=new.job_key or job.job_key,
         job_key_mode="unsafe_dedupe",
         concurrency_key=new.concurrency_key or job.concurrency_key,
+        ordered=new.ordered if new.concurrency_key else job.ordered,
         run_at=None,
     )
     enqueue.look_for_another_transaction(using)

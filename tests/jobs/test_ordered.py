@@ -22,6 +22,7 @@ from salon_jobs.erasure import erase_store
 from salon_jobs.jobs import control
 from salon_jobs.jobs.ordered import place_in_order
 from salon_jobs.jobs.pruning import Pruner
+from salon_jobs.jobs.task import Call
 from salon_jobs.models import Job, OrderedJob, OrderedKey
 from salon_jobs.testing import drain_jobs
 from salon_jobs.worker.maintenance import Maintenance
@@ -259,28 +260,66 @@ def test_keys_that_cross_in_two_transactions_do_not_deadlock(process_id: int) ->
     assert len(due()) == 4
 
 
-def test_ends_of_ordered_jobs_and_of_others_that_cross_do_not_deadlock(process_id: int) -> None:
-    """A third transaction holds a key until each of the two has, or waits for, what it takes first."""
+def in_a_flow() -> list[int]:
     with flow("order") as order:
-        others = [order.add(tasks.in_flow.call(number)) for number in range(2)]
-        order.add(tasks.in_flow.call(), after=others)
-    waiting = {add(customer): add(customer) for customer in "ab"}
+        members = [order.add(tasks.in_flow.call(number)) for number in range(2)]
+        order.add(tasks.in_flow.call(), after=members)
+    return [member.id for member in members]
+
+
+def followed(then: Call[...]) -> list[int]:
+    return [handle.id for handle in tasks.system.enqueue_many([tasks.system.call()] * 2, then=then)]
+
+
+def cancel(*ids: int) -> None:
+    """Cancel jobs in one transaction, in this order."""
+    with transaction.atomic():
+        for job_id in ids:
+            control.cancel_jobs(job_id)
+
+
+def two_keys() -> tuple[int, int]:
+    """Return the jobs whose turn it is under two keys, in the order of their locks; after each, another one waits."""
+    for customer in "aabb":
+        add(customer)
     low, high = (turn for (turn,) in seen("SELECT job_id FROM salon_jobs_ordered_key ORDER BY id"))
+    return low, high
 
-    def cancel(*ids: int) -> None:
-        with transaction.atomic():
-            for job_id in ids:
-                control.cancel_jobs(job_id)
 
+@pytest.mark.parametrize("enqueue_others", [in_a_flow, partial(followed, tasks.system.call())])
+def test_ends_of_ordered_jobs_and_of_others_that_cross_do_not_deadlock(
+    process_id: int, enqueue_others: Callable[[], list[int]]
+) -> None:
+    """A third transaction holds a key until each of the two has, or waits for, what it takes first."""
+    others = enqueue_others()
+    low, high = two_keys()
     with ThreadPoolExecutor(2) as pool:
         with transaction.atomic(using="owner"):
             seen("SELECT FROM salon_jobs_ordered_key WHERE job_id = %s FOR UPDATE", high)
-            ends = [elsewhere(pool, partial(cancel, low, high, others[0].id))]
+            ends = [elsewhere(pool, partial(cancel, low, high, others[0]))]
             wait_until_waiting()
-            ends.append(elsewhere(pool, partial(cancel, others[1].id, waiting[low])))
+            ends.append(elsewhere(pool, partial(cancel, others[1], low + 1)))
             wait_until_waiting(2)
         assert [end.result(timeout=10) for end in ends] == [None, None]
-    assert due() == [waiting[high]]
+    assert high + 1 in due()
+
+
+def test_keys_are_taken_once_what_follows_is_enqueued(process_id: int) -> None:
+    """It can be ordered, too: its key would be taken after others that come later in the order."""
+    low, high = two_keys()
+    others = followed(tasks.ordered.call(row_of(low)["concurrency_key"]))
+    with ThreadPoolExecutor(2) as pool:
+        with transaction.atomic(using="owner"):
+            seen("SELECT pg_advisory_xact_lock(hashtextextended('salon_jobs_follow_up', 3))")
+            end = elsewhere(pool, partial(cancel, high, *others))
+            wait_until_waiting()
+            assert elsewhere(pool, partial(cancel, low, high + 1)).result(timeout=10) is None
+        assert end.result(timeout=10) is None
+    assert due() == [low + 1]
+    run_due(process_id)
+    assert len(due()) == 1
+    run_due(process_id)
+    assert is_clean()
 
 
 def test_an_end_with_an_older_snapshot_fails_instead_of_losing_the_start(process_id: int) -> None:
@@ -404,7 +443,7 @@ def test_follow_ups_names_and_tests_keep_the_order(process_id: int) -> None:
 
 
 def test_jobs_from_sql_are_ordered_if_they_say_so(process_id: int) -> None:
-    add_job = "SELECT job_id FROM salon_jobs_add_job('test-ordered', ordered => %s, concurrency_key => %s)"
+    add_job = "SELECT job_id FROM salon_jobs_add_job('test-system', ordered => %s, concurrency_key => %s)"
     with connection.cursor() as cursor:
         cursor.execute(add_job, ["strict", "a"])
         cursor.execute(add_job, ["strict", "a"])
@@ -412,7 +451,9 @@ def test_jobs_from_sql_are_ordered_if_they_say_so(process_id: int) -> None:
             cursor.execute(add_job, ["strict", None])
         with pytest.raises(DataError, match="ordered is strict or skip_failed"):
             cursor.execute(add_job, ["always", "a"])
-    assert len(due()) == 1
+    [first] = due()
+    control.run_again(first, {"note": "again"})
+    assert due() == [first], "like the first one, it is ordered"
 
 
 def test_members_of_a_flow_may_be_ordered_if_they_come_after_none(process_id: int) -> None:
@@ -499,6 +540,18 @@ def test_a_failed_job_is_not_pruned_while_others_wait_behind_it(process_id: int,
     control.cancel_jobs(second)
     Pruner(using="default").run_once()
     assert (job_row(first), is_clean()) == (None, True)
+
+
+def test_jobs_that_are_gone_without_a_trigger_hold_nobody_back(process_id: int) -> None:
+    for _ in range(3):
+        add()
+    change("TRUNCATE salon_jobs_job")
+    first, second = add(), add()
+    assert due() == [first]
+    run_due(process_id)
+    assert due() == [second]
+    run_due(process_id)
+    assert is_clean()
 
 
 class DrainedTest(TestCase):

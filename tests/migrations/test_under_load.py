@@ -184,7 +184,7 @@ def isolate(on: bool) -> None:
 
 
 COLUMN = AddField("job", "note", models.UUIDField(null=True))
-TRIGGERS = InstallDeclared(tables=(), functions=("salon_jobs_follow_up",))
+TRIGGERS = InstallDeclared(tables=(), functions=("salon_jobs_move",))
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 -- turn it was has ended, or does not hold them any more, and deletes those without a job; returns how many it started.
 -- A job that somebody else has locked, such as a caller who cancels it in a long transaction, is not passed over: the
 -- key has no job (0) until that transaction looks at it, or maintenance does, which calls this for all such keys.
+-- Those whose job is gone without a trigger, as by TRUNCATE, are passed over and deleted.
 -- This transaction's commit notifies workers, since the client does not know of the jobs.
 -- Locks: the keys, in the order of their ids; the next jobs, SKIP LOCKED. SECURITY DEFINER, since nobody else may write
 -- the tables.
@@ -21,7 +22,10 @@ BEGIN
            array_agg(v.id) FILTER (WHERE v.next_id IS NULL)
       INTO vacant, next_jobs, unused
       FROM (SELECT k.id, (SELECT w.job_id FROM __schema__.salon_jobs_ordered_job w
-                           WHERE w.key_id = k.id ORDER BY w.job_id LIMIT 1) AS next_id
+                           WHERE w.key_id = k.id
+                             AND EXISTS (SELECT FROM __schema__.salon_jobs_job j
+                                          WHERE j.id = w.job_id AND j.state || '' = 'queued' OFFSET 0)
+                           ORDER BY w.job_id LIMIT 1) AS next_id
               FROM __schema__.salon_jobs_ordered_key k
              WHERE k.id = ANY ($1)
                AND NOT EXISTS (
@@ -49,7 +53,7 @@ BEGIN
          WHERE j.id = ANY (ARRAY(SELECT n.job_id FROM next n))
         RETURNING j.id
     ), gone AS (
-        DELETE FROM __schema__.salon_jobs_ordered_job w WHERE w.job_id = ANY (ARRAY(SELECT n.job_id FROM next n))
+        DELETE FROM __schema__.salon_jobs_ordered_job w USING next n WHERE w.key_id = n.id AND w.job_id <= n.job_id
     ), given AS (
         UPDATE __schema__.salon_jobs_ordered_key k
            SET job_id = coalesce((SELECT n.job_id FROM next n WHERE n.id = k.id), 0)
