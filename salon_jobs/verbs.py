@@ -92,6 +92,23 @@ def _named_scopes(sentence: str) -> str:
     return sentence.format("queue, task or store" if is_given("STORE_MODEL") else "queue or task")
 
 
+def _pausing(
+    of: type[Model],
+    pause: Callable[..., Any],
+    resume: Callable[..., Any],
+    active: str,
+    helps: tuple[str, str] = ("", ""),
+    *,
+    for_stores: bool = False,
+) -> tuple[Verb, Verb]:
+    """Return the verbs that pause rows in the state ``active`` and resume them, by one permission."""
+    both: Any = {"of": of, "permissions": (f"pause_{of._meta.model_name}",), "for_stores": for_stores, "in_rows": True}
+    return (
+        Verb(name="pause", change=pause, takes_by=True, done="paused", offered_in=(active,), help=helps[0], **both),
+        Verb(name="resume", change=resume, done="resumed", offered_in=("paused",), help=helps[1], **both),
+    )
+
+
 _scopes: Final[Any] = lazy(_named_scopes, str)
 _RETRIED: Final = "queued again, with at least one more attempt"
 _STOPS_STARTS: Final = "Stop starting the jobs of a queue, task or store; claimed jobs continue."
@@ -205,25 +222,7 @@ VERBS: Final = (
         offered_in=("declared", "paused"),
         in_rows=True,
     ),
-    Verb(
-        name="pause",
-        of=CronEntryState,
-        change=schedulers.pause_cron_entries,
-        permissions=("pause_cronentrystate",),
-        takes_by=True,
-        done="paused",
-        offered_in=("declared",),
-        in_rows=True,
-    ),
-    Verb(
-        name="resume",
-        of=CronEntryState,
-        change=schedulers.resume_cron_entries,
-        permissions=("pause_cronentrystate",),
-        done="resumed",
-        offered_in=("paused",),
-        in_rows=True,
-    ),
+    *_pausing(CronEntryState, schedulers.pause_cron_entries, schedulers.resume_cron_entries, "declared"),
     Verb(
         name="override",
         of=CronEntryState,
@@ -244,27 +243,7 @@ VERBS: Final = (
         label="Restore the line of selected entries",
         done="restored to the line in code",
     ),
-    Verb(
-        name="pause",
-        of=Schedule,
-        change=schedules.pause_schedules,
-        permissions=("pause_schedule",),
-        for_stores=True,
-        takes_by=True,
-        done="paused",
-        offered_in=("active",),
-        in_rows=True,
-    ),
-    Verb(
-        name="resume",
-        of=Schedule,
-        change=schedules.resume_schedules,
-        permissions=("pause_schedule",),
-        for_stores=True,
-        done="resumed",
-        offered_in=("paused",),
-        in_rows=True,
-    ),
+    *_pausing(Schedule, schedules.pause_schedules, schedules.resume_schedules, "active", for_stores=True),
     Verb(
         name="run_now",
         of=Schedule,
@@ -354,26 +333,15 @@ VERBS: Final = (
         oldest_first=True,
         help="Retry the message that blocks each aggregate, at once.",
     ),
-    Verb(
-        name="pause",
-        of=DestinationState,
-        change=messages.pause_destinations,
-        permissions=("pause_destinationstate",),
-        takes_by=True,
-        done="paused",
-        offered_in=("sending",),
-        in_rows=True,
-        help="Stop sending to a destination; messages are still written, and wait. Relays follow within a second.",
-    ),
-    Verb(
-        name="resume",
-        of=DestinationState,
-        change=messages.resume_destinations,
-        permissions=("pause_destinationstate",),
-        done="resumed",
-        offered_in=("paused",),
-        in_rows=True,
-        help="Resume a paused destination; waiting messages are sent in order.",
+    *_pausing(
+        DestinationState,
+        messages.pause_destinations,
+        messages.resume_destinations,
+        "sending",
+        (
+            "Stop sending to a destination; messages are still written, and wait. Relays follow within a second.",
+            "Resume a paused destination; waiting messages are sent in order.",
+        ),
     ),
     Verb(
         name="retry",
