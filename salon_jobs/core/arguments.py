@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final, cast
 
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.text import shown
@@ -22,14 +22,33 @@ def check_text(name: str, value: object, longest: int, *, least: int = 1) -> Non
         )
 
 
+def one_or_several(takes: str, given: Any, *, longest_key: int = 0) -> list[Any]:
+    """Return the ids of one or several handles and ids, and perhaps keys, as a list.
+
+    ``takes`` says what may be given, for the OptionInvalid that refuses anything else.
+    """
+    is_one = isinstance(given, int | str | bytes) or hasattr(given, "id") or not isinstance(given, Iterable)
+    several = cast("Iterable[Any]", [given] if is_one else given)
+    found = [getattr(each, "id", each) for each in several]
+    for name in found:
+        if longest_key and isinstance(name, str):
+            check_text("key", name, longest_key)
+        elif not is_id(name):
+            raise OptionInvalid(f"{takes}, not {shown(name)}")
+    return found
+
+
+def is_id(value: object) -> bool:
+    """Return whether a row can have this number."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LAST_ID
+
+
 def checked_ids(name: str, values: object) -> list[int]:
     """Return the numbers of rows as a list. Raises OptionInvalid unless all are numbers that rows can have."""
     if not isinstance(values, Iterable) or isinstance(values, (str, bytes)):
         raise OptionInvalid(f"{name} must be whole numbers, not {shown(values)}")
-    ids: list[int] = []
-    each: object
-    for each in values:  # pyright: ignore[reportUnknownVariableType]
-        if not isinstance(each, int) or isinstance(each, bool) or not 0 <= each <= LAST_ID:
-            raise OptionInvalid(f"{name} must be whole numbers from 0 to {LAST_ID}; {shown(each)} is not")  # pyright: ignore[reportUnknownArgumentType]
-        ids.append(each)
+    ids: list[Any] = [*values]
+    for each in ids:
+        if not is_id(each):
+            raise OptionInvalid(f"{name} must be whole numbers from 0 to {LAST_ID}; {shown(each)} is not")
     return ids

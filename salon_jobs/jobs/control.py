@@ -12,10 +12,9 @@ from django.db import IntegrityError, connections, transaction
 from psycopg.errors import UniqueViolation
 
 from salon_jobs.conf import settings as conf
-from salon_jobs.core.arguments import LAST_ID
+from salon_jobs.core.arguments import one_or_several
 from salon_jobs.core.errors import EnqueueRefused, JobDoesNotExist, OptionInvalid, PayloadInvalid
 from salon_jobs.core.records import ActionResult, EnqueueAction, JobState
-from salon_jobs.core.text import shown
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of
 from salon_jobs.jobs import enqueue, registry
@@ -37,6 +36,7 @@ _CAN_BE_CANCELLED = (JobState.QUEUED, JobState.RUNNING, JobState.FAILED)
 _CANCEL: Final = {"running": False, "reason": "cancelled"}
 _INTERRUPT: Final = {"running": True, "reason": "cancelled"}
 _DISCARD: Final = {"running": False, "reason": "discarded: by an operator"}
+_ids: Final = partial(one_or_several, "jobs are handles or IDs")
 _ENDING = "still running; its worker was asked to end it"
 
 
@@ -152,19 +152,6 @@ def _ask_to_end(ids: Sequence[int], using: str) -> None:
             # The web role may change running jobs only through the function.
             cursor.execute("SELECT salon_jobs_cancel(%s::bigint[])", [sorted(remaining)])
         cursor.execute("SELECT pg_notify(%s, %s)", [enqueue.wake_ups.channel, enqueue.CANCEL])
-
-
-def _ids(jobs: Jobs) -> list[int]:
-    several: Any = [jobs] if isinstance(jobs, int | str | bytes) or hasattr(jobs, "id") else jobs
-    if not isinstance(several, Iterable):
-        raise OptionInvalid(f"jobs are handles or IDs; {shown(several)} is neither")
-    ids: list[int] = []
-    for job in several:  # pyright: ignore[reportUnknownVariableType]
-        id_: object = getattr(job, "id", job)  # pyright: ignore[reportUnknownArgumentType]
-        if not isinstance(id_, int) or isinstance(id_, bool) or not 0 <= id_ <= LAST_ID:
-            raise OptionInvalid(f"jobs are handles or IDs; {shown(id_)} is neither")
-        ids.append(id_)
-    return ids
 
 
 def _wake(results: list[ActionResult[int]], using: str) -> list[ActionResult[int]]:
