@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from django.db import connections
 
@@ -43,30 +43,11 @@ _OLD: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PruneCounts:
-    """Rows deleted in one round; ``more`` means that time ran out before all were deleted."""
+class PruneCounts(NamedTuple):
+    """Rows deleted in one round, by kind; ``more`` means that time ran out before all were deleted."""
 
-    succeeded: int = 0
-    cancelled: int = 0
-    failed: int = 0
-    errors: int = 0
-    steps: int = 0
-    results: int = 0
-    progress: int = 0
-    ticks: int = 0
-    fan_outs: int = 0
-    flows: int = 0
-    statistics: int = 0
-    depths: int = 0
-    unique: int = 0
-    rates: int = 0
+    deleted: Mapping[str, int]
     more: bool = False
-
-    @property
-    def deleted(self) -> dict[str, Any]:
-        """The counts that are not zero, by kind."""
-        return {name: count for name, count in asdict(self).items() if count and name != "more"}
 
 
 class Pruner:
@@ -99,20 +80,20 @@ class Pruner:
         ]
         if (age := conf.retain_succeeded) is not None:
             turns.append(partial(self._orphans_turn, "errors", max(age, _ORPHANS_KEPT)))
-        counts = PruneCounts()
+        counts = Counter[str]()
         while turns:
             # One batch of each in turn, so that a kind with many rows does not starve the others.
             for turn in list(turns):
-                deleted, more = turn()
-                counts = replace(counts, **{name: getattr(counts, name) + count for name, count in deleted.items()})
+                batch, more = turn()
+                counts.update(batch)
                 if not more:
                     turns.remove(turn)
             if self._clock() >= end:
                 break
-        counts = replace(counts, more=bool(turns))
-        if counts.deleted:
-            log_event(logging.INFO, events.PRUNED, **counts.deleted)
-        return counts
+        deleted = +counts  # without zeros
+        if deleted:
+            log_event(logging.INFO, events.PRUNED, **dict[str, Any](deleted))
+        return PruneCounts(deleted, more=bool(turns))
 
     def _jobs_turn(self, state: JobState, age: timedelta) -> tuple[Mapping[str, int], bool]:
         jobs, errors = prune_jobs(state, age, using=self._using)

@@ -121,7 +121,7 @@ def test_one_worker_writes_the_minute_with_empty_queues_too(database: None) -> N
 def test_old_rows_are_pruned(database: None) -> None:
     ages = "unnest(ARRAY['15 days', '13 days']::interval[]) AS age"
     change(f"INSERT INTO salon_jobs_queue_minute SELECT now() - age, 'default', 1, 1, 0, true FROM {ages}")
-    assert Pruner(using="default").run_once().depths == 1
+    assert Pruner(using="default").run_once().deleted["depths"] == 1
     assert seen("SELECT now() - minute < '14 days' FROM salon_jobs_queue_minute") == [(True,)]
 
 

@@ -547,7 +547,7 @@ def test_flows_are_pruned_once_they_have_ended(process_id: int) -> None:
     with flow("order") as order:
         order.add(tasks.in_flow.call())
     change("UPDATE salon_jobs_flow SET changed_at = now() - interval '31 days'")
-    assert Pruner(using="default").run_once().flows == 1
+    assert Pruner(using="default").run_once().deleted["flows"] == 1
     Pruner(using="default").run_once()
     assert list(FlowRecord.objects.values_list("pk", flat=True)) == [order.id]
 

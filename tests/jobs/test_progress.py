@@ -85,7 +85,7 @@ def test_progress_is_seen_while_the_job_runs_and_gone_with_its_end(
 def test_what_a_dead_process_left_is_pruned(process_id: int, hooks: Hooks) -> None:
     columns = "salon_jobs_job_progress (job_id, lease, done, text, updated_at)"
     change(f"INSERT INTO {columns} VALUES (1, 1, 1, '', now() - interval '2 days'), (2, 1, 1, '', now())")
-    assert Pruner(using="default").run_once().progress == 1
+    assert Pruner(using="default").run_once().deleted["progress"] == 1
     assert seen(ROWS) == [(2, 1)]
 
 

@@ -214,8 +214,8 @@ def test_old_statistics_are_pruned_in_batches_beside_other_pruners(database: Non
     )
     with psycopg.connect(url_for("worker_runtime")) as other:
         other.execute("SELECT FROM salon_jobs_task_minute ORDER BY minute LIMIT 100 FOR UPDATE")
-        assert Pruner(using="default").run_once() == PruneCounts(statistics=1400)
-    assert Pruner(using="default").run_once() == PruneCounts(statistics=100)
+        assert Pruner(using="default").run_once() == PruneCounts({"statistics": 1400})
+    assert Pruner(using="default").run_once() == PruneCounts({"statistics": 100})
     assert seen("SELECT count(*) FROM salon_jobs_task_minute") == [(60,)]
 
 

@@ -135,7 +135,7 @@ def test_a_mark_goes_when_it_has_expired(process_id: int) -> None:
     first, second = once("a"), once("b")
     run_due(process_id)
     change("UPDATE salon_jobs_unique SET expires_at = now() WHERE job_id = %s", first.id)
-    assert Pruner(using="default").run_once().unique == 1
+    assert Pruner(using="default").run_once().deleted["unique"] == 1
     assert seen(MARKS) == [(second.id,)]
     assert once("b") == kept(second)
 

@@ -253,7 +253,7 @@ def test_each_key_of_a_task_has_its_own_bucket_shared_by_all_processes(
     change("UPDATE salon_jobs_rate SET full_at = clock_timestamp() + interval '450 ms' WHERE scope ~ 'visa'")
     assert by_key(here.claim(30).jobs) == {"visa": 1}
     change("UPDATE salon_jobs_rate SET full_at = clock_timestamp() - interval '1 s'")
-    assert Pruner(using="default").run_once().rates == 3
+    assert Pruner(using="default").run_once().deleted["rates"] == 3
     assert by_key(there.claim(30).jobs) == {"visa": 2, "amex": 2}, "no bucket is a full one"
 
 

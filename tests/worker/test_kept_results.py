@@ -207,7 +207,7 @@ def test_a_retry_and_a_rescue_keep_the_public_id_and_the_errors_stay_with_the_re
     pruner.run_once()
     assert len(get_job(job.id).errors) == 2
     change("UPDATE salon_jobs_job_result SET expires_at = now() - interval '1 second'")
-    assert pruner.run_once().results == 1
+    assert pruner.run_once().deleted["results"] == 1
     assert load_result(public_id) is None
     with pytest.raises(JobDoesNotExist):
         get_job(job.id)

@@ -634,7 +634,7 @@ def test_steps_are_kept_as_long_as_their_job(
         finish_in_batch(job, process_id)
     else:
         run_due(process_id)
-    assert Pruner(using="default").run_once().steps == (0 if keep else 1)
+    assert Pruner(using="default").run_once().deleted["steps"] == (0 if keep else 1)
     assert len(seen(STEPS)) == (1 if keep else 0)
     change("UPDATE salon_jobs_job SET finished_at = now() - interval '1 day'")
     Pruner(using="default").run_once()
@@ -651,7 +651,7 @@ def finish_in_batch(job: Any, process_id: int) -> None:
 def test_steps_of_jobs_deleted_by_hand_are_pruned(stores: list[UUID], hooks: Hooks, process_id: int) -> None:
     jobs = [fail_after_a_step(hooks, stores[0], process_id) for _ in range(3)]
     change("DELETE FROM salon_jobs_job WHERE id <> %s", jobs[1])
-    assert Pruner(using="default").run_once().steps == 2
+    assert Pruner(using="default").run_once().deleted["steps"] == 2
     assert [row[0] for row in seen("SELECT job_id FROM salon_jobs_job_step ORDER BY 1")] == jobs[1:2]
 
 
