@@ -1,6 +1,5 @@
 """Create the tables."""
 
-import datetime
 from typing import ClassVar
 
 from django.db import migrations, models
@@ -16,6 +15,7 @@ from salon_jobs.models.fields import (
     ReadableJSONField,
     StoreIdField,
     StoreKeyPattern,
+    finite,
 )
 from salon_jobs.models.job import TextHash
 from salon_jobs.models.message import PartitionOf
@@ -24,7 +24,6 @@ from salon_jobs.models.process import new_process_id
 _QUEUED = models.Q(("state", "queued"))
 _FAILED = models.Q(("state", "failed"))
 _ENDED = ~models.Q(("state", "queued")) & ~models.Q(("state", "running"))
-_REPRESENTABLE = (datetime.datetime(1, 1, 2, tzinfo=datetime.UTC), datetime.datetime(9999, 12, 30, tzinfo=datetime.UTC))
 _FITS_STATE = (
     models.Q(state="queued", leased_by=None, begun_once_at=None, finished_at=None, cancel_requested_at=None, reason="")
     | models.Q(
@@ -215,16 +214,9 @@ class Migration(JobTablesMigration):
                         name="salon_jobs_job_attempts",
                     ),
                     models.CheckConstraint(
-                        condition=models.Q(
-                            ("begun_once_at__range", _REPRESENTABLE),
-                            ("cancel_requested_at__range", _REPRESENTABLE),
-                            ("claimed_at__range", _REPRESENTABLE),
-                            ("created_at__range", _REPRESENTABLE),
-                            ("expires_at__range", _REPRESENTABLE),
-                            ("finished_at__range", _REPRESENTABLE),
-                            ("run_at__range", _REPRESENTABLE),
-                            ("started_at__range", _REPRESENTABLE),
-                            ("tick__range", _REPRESENTABLE),
+                        condition=finite(
+                            *("created_at", "run_at", "started_at", "claimed_at", "begun_once_at", "expires_at"),
+                            *("tick", "finished_at", "cancel_requested_at"),
                         ),
                         name="salon_jobs_job_instants",
                     ),
@@ -585,11 +577,7 @@ class Migration(JobTablesMigration):
             options={
                 "db_table": "salon_jobs_rate",
                 "indexes": [models.Index(fields=["full_at"], name="salon_jobs_rate_full")],
-                "constraints": [
-                    models.CheckConstraint(
-                        condition=models.Q(("full_at__range", _REPRESENTABLE)), name="salon_jobs_rate_full_at"
-                    )
-                ],
+                "constraints": [models.CheckConstraint(condition=finite("full_at"), name="salon_jobs_rate_full_at")],
             },
         ),
         migrations.CreateModel(
@@ -851,10 +839,7 @@ class Migration(JobTablesMigration):
                 "db_table": "salon_jobs_destination",
                 "permissions": [("pause_destinationstate", "Can pause and resume destinations")],
                 "constraints": [
-                    models.CheckConstraint(
-                        condition=models.Q(("refilled_at__range", _REPRESENTABLE)),
-                        name="salon_jobs_destination_refilled",
-                    )
+                    models.CheckConstraint(condition=finite("refilled_at"), name="salon_jobs_destination_refilled")
                 ],
             },
         ),
@@ -968,12 +953,7 @@ class Migration(JobTablesMigration):
                         name="salon_jobs_schedule_when",
                     ),
                     models.CheckConstraint(
-                        condition=models.Q(
-                            ("anchor_at__range", _REPRESENTABLE),
-                            ("next_at__range", _REPRESENTABLE),
-                            ("owed_from__range", _REPRESENTABLE),
-                        ),
-                        name="salon_jobs_schedule_finite",
+                        condition=finite("next_at", "anchor_at", "owed_from"), name="salon_jobs_schedule_finite"
                     ),
                 ],
             },

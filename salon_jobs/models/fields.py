@@ -14,6 +14,7 @@ from django.db.models import Max, Min, QuerySet
 
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.records import StoreId
+from salon_jobs.core.units import EARLIEST, LATEST
 from salon_jobs.db.instants import from_row
 
 if TYPE_CHECKING:
@@ -29,6 +30,11 @@ REQUIRED_FEATURES: Final = (
     "supports_partial_indexes",
     "supports_table_check_constraints",
 )
+
+
+def finite(*instants: str) -> models.Q:
+    """Return the condition that these columns have no infinite value, which would make every read of the row fail."""
+    return models.Q(**{f"{name}__range": (EARLIEST, LATEST) for name in instants})
 
 
 class InstantField(DateTimeField):

@@ -13,7 +13,7 @@ from django.db.models.signals import pre_save
 
 from salon_jobs.core.errors import TimedOut
 from salon_jobs.core.records import JobState, StoreId
-from salon_jobs.core.units import EARLIEST, LATEST
+from salon_jobs.core.units import LATEST
 from salon_jobs.models.fields import (
     REQUIRED_FEATURES,
     BloomIndex,
@@ -22,6 +22,7 @@ from salon_jobs.models.fields import (
     ReadableJSONField,
     StoredColumn,
     StoreIdField,
+    finite,
 )
 
 _STATES = [(state.value, state.value) for state in JobState]
@@ -29,7 +30,6 @@ _STATES = [(state.value, state.value) for state in JobState]
 # planner knows that IN (failed, …) implies it.
 _ENDED = ~models.Q(state="queued") & ~models.Q(state="running")
 _FAILED = models.Q(state="failed")
-_REPRESENTABLE = (EARLIEST, LATEST)
 # What every statement leaves, and every loop relies on: a running job that nobody owns would never be rescued, a queued
 # one that has begun its only run would run twice, and an ended one without the time of its end would never be pruned.
 _FITS_STATE = (
@@ -175,16 +175,9 @@ class Job(models.Model):
                 condition=models.Q(max_attempts__gte=1, attempts__gte=0, rescues__gte=0), name="salon_jobs_job_attempts"
             ),
             models.CheckConstraint(
-                condition=models.Q(
-                    created_at__range=_REPRESENTABLE,
-                    run_at__range=_REPRESENTABLE,
-                    started_at__range=_REPRESENTABLE,
-                    claimed_at__range=_REPRESENTABLE,
-                    begun_once_at__range=_REPRESENTABLE,
-                    expires_at__range=_REPRESENTABLE,
-                    tick__range=_REPRESENTABLE,
-                    finished_at__range=_REPRESENTABLE,
-                    cancel_requested_at__range=_REPRESENTABLE,
+                condition=finite(
+                    *("created_at", "run_at", "started_at", "claimed_at", "begun_once_at", "expires_at", "tick"),
+                    *("finished_at", "cancel_requested_at"),
                 ),
                 name="salon_jobs_job_instants",
             ),

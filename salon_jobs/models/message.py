@@ -13,8 +13,7 @@ from django.db.models.functions import Now
 from django.db.models.signals import pre_save
 
 from salon_jobs.core.records import PARTITIONS, MessageStatus, StoreId
-from salon_jobs.core.units import EARLIEST, LATEST
-from salon_jobs.models.fields import REQUIRED_FEATURES, InstantField, JSONTextField, StoredColumn, StoreIdField
+from salon_jobs.models.fields import REQUIRED_FEATURES, InstantField, JSONTextField, StoredColumn, StoreIdField, finite
 
 _STATUSES = [(status.value, status.value) for status in MessageStatus]
 _OPEN = models.Q(status__in=["pending", "failed"])
@@ -235,9 +234,7 @@ class DestinationState(models.Model):
         permissions: ClassVar = [("pause_destinationstate", "Can pause and resume destinations")]
         constraints: ClassVar = [
             # An infinite one keeps tokens from this destination, and before PostgreSQL 17 from all.
-            models.CheckConstraint(
-                condition=models.Q(refilled_at__range=(EARLIEST, LATEST)), name="salon_jobs_destination_refilled"
-            )
+            models.CheckConstraint(condition=finite("refilled_at"), name="salon_jobs_destination_refilled")
         ]
 
     def __str__(self) -> str:

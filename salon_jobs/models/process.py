@@ -10,8 +10,7 @@ from typing import ClassVar, Final
 from django.db import models
 from django.db.models.functions import Now
 
-from salon_jobs.core.units import EARLIEST, LATEST
-from salon_jobs.models.fields import REQUIRED_FEATURES, InstantField, IntegerArrayField, StoreKeyPattern
+from salon_jobs.models.fields import REQUIRED_FEATURES, InstantField, IntegerArrayField, StoreKeyPattern, finite
 
 # 2020, in milliseconds: ids stay below 2**53, which JSON keeps exactly, until 2089.
 _EPOCH_MS: Final = 1_577_836_800_000
@@ -126,11 +125,7 @@ class RateBucket(models.Model):
         db_table = "salon_jobs_rate"
         indexes: ClassVar = [models.Index(fields=["full_at"], name="salon_jobs_rate_full")]
         # An infinite one would allow no start ever again.
-        constraints: ClassVar = [
-            models.CheckConstraint(
-                condition=models.Q(full_at__range=(EARLIEST, LATEST)), name="salon_jobs_rate_full_at"
-            )
-        ]
+        constraints: ClassVar = [models.CheckConstraint(condition=finite("full_at"), name="salon_jobs_rate_full_at")]
 
     def __str__(self) -> str:
         return self.scope

@@ -9,8 +9,7 @@ from django.db import models
 from django.db.models.functions import Now
 
 from salon_jobs.core.records import StoreId
-from salon_jobs.core.units import EARLIEST, LATEST
-from salon_jobs.models.fields import REQUIRED_FEATURES, InstantField, ReadableJSONField, StoreIdField
+from salon_jobs.models.fields import REQUIRED_FEATURES, InstantField, ReadableJSONField, StoreIdField, finite
 
 
 class Schedule(models.Model):
@@ -58,12 +57,7 @@ class Schedule(models.Model):
             ),
             # An infinite one makes each poll of every scheduler fail.
             models.CheckConstraint(
-                condition=models.Q(
-                    next_at__range=(EARLIEST, LATEST),
-                    anchor_at__range=(EARLIEST, LATEST),
-                    owed_from__range=(EARLIEST, LATEST),
-                ),
-                name="salon_jobs_schedule_finite",
+                condition=finite("next_at", "anchor_at", "owed_from"), name="salon_jobs_schedule_finite"
             ),
         ]
         indexes: ClassVar = [
