@@ -138,14 +138,7 @@ class Plot:
         grid = format_html_join(
             "", '<path class="grid" d="M0 {0}H{1}"/>', ((_y(share, 1.0), WIDTH) for share in (0.0, 0.5, 1.0))
         )
-        return format_html(
-            '<svg class="plot" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}{}</svg>',
-            WIDTH,
-            HEIGHT,
-            self.words,
-            grid,
-            paths,
-        )
+        return svg(self.words, grid + paths)
 
     def _runs(self, line: Line) -> list[list[str]]:
         """Return the points of a line, in runs that end where a value is unknown."""
@@ -157,6 +150,12 @@ class Plot:
             else:
                 runs[-1].append(f"{round(place * width, 1)} {_y(value, self.top)}")
         return runs
+
+
+def svg(words: str, content: SafeString) -> SafeString:
+    """Return the SVG of a plot or of bars, which ``words`` describe."""
+    frame = '<svg class="plot" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>'
+    return format_html(frame, WIDTH, HEIGHT, words, content)
 
 
 def _y(value: float, top: float) -> float:

@@ -10,7 +10,7 @@ from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest, HttpResponseRedirect
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.text import Truncator
+from django.utils.text import Truncator, capfirst
 
 from salon_jobs.admin.actions import Action, ActionAdmin, ActionForm, actions_of, log_changed, say_changed, user_name
 from salon_jobs.admin.base import OrderedList, ReadOnlyAdmin, id_or_other, reader, sees_all_stores
@@ -181,8 +181,7 @@ class MessageAdmin(DestinationLinkAdmin):
             if not _is_for_operators(message):
                 return "Ready to send"
             reasons = why_not_sent([message.aggregate_type], using=conf.reader_database)
-            reason = reasons.get(message.aggregate_type, "ready to send")
-            return reason[:1].upper() + reason[1:]
+            return str(capfirst(reasons.get(message.aggregate_type, "ready to send")))
         if holder.status == str(BlockedAggregate.Status.PARKED) or holder.retry_at is None:
             until = f"parked since {instant(holder.since)}"
         else:

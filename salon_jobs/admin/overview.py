@@ -9,12 +9,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from django.http import HttpRequest
-from django.utils.html import format_html, format_html_join
+from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 
 from salon_jobs.admin.base import reader
-from salon_jobs.admin.dashboard import HEIGHT, WIDTH, plots_of, span_of
+from salon_jobs.admin.dashboard import HEIGHT, WIDTH, plots_of, span_of, svg
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.metrics import BOUNDS_S, BUCKETS, percentile
 from salon_jobs.core.units import about, duration, rate_text, with_noun
@@ -46,13 +46,8 @@ def bars(counts: Sequence[int], labels: Sequence[str], words: str) -> SafeString
         )
         for place, (count, label) in enumerate(zip(counts, labels, strict=True))
     )
-    return format_html(
-        '<svg class="plot" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>',
-        WIDTH,
-        HEIGHT,
-        words,
-        format_html_join("", '<rect class="bar" x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>', drawn),
-    )
+    bar = '<rect class="bar" x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>'
+    return svg(words, format_html_join("", bar, drawn))
 
 
 @dataclass(frozen=True, slots=True)

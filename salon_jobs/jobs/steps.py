@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast, get_type_hints
 from weakref import WeakSet
 
 import msgspec
@@ -28,6 +28,7 @@ from salon_jobs.jobs.payload import encode, unquoted
 if TYPE_CHECKING:
     from salon_jobs.jobs.current import RunningJob
 
+T = TypeVar("T")
 # All results of a job are read at once.
 MOST_BYTES: Final = 1_000_000
 _LONGEST_NAME: Final = 255
@@ -79,12 +80,12 @@ class Steps:
             return await sync_to_async(self.run)(name, function, args, kwargs)
         with self._taking(name):
             kind = _annotation(name, function)
-            if (kept := await sync_to_async(self._find_alone)(name)) is not None:
+            if (kept := await sync_to_async(self._alone)(name, self._find, is_cursor=False)) is not None:
                 return _decode(name, kept.value, kind)
             started = time.monotonic()
             encoded = _encode(name, await function(*args, **kwargs))
             result = _decode(name, encoded, kind)
-            await sync_to_async(self._save_alone)(name, started, encoded)
+            await sync_to_async(self._alone)(name, self._save, started, encoded)
             return result
 
     def loop(self, name: str, elements: Iterable[Any] | Callable[[Any], Iterable[Any]]) -> Iterator[Any]:
@@ -145,13 +146,9 @@ class Steps:
             raise StepInvalid(f"step {name!r} is kept as a {'step' if is_cursor else 'cursor'}: give it another name")
         return kept
 
-    def _find_alone(self, name: str) -> KeptStep | None:
+    def _alone(self, name: str, do: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         with self._transaction(name):
-            return self._find(name, is_cursor=False)
-
-    def _save_alone(self, name: str, started: float, value: str) -> None:
-        with self._transaction(name):
-            self._save(name, started, value)
+            return do(name, *args, **kwargs)
 
     @contextmanager
     def _transaction(self, name: str) -> Generator[None]:

@@ -15,9 +15,8 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit 
 AS $body$
 #variable_conflict use_column
 DECLARE
-    current_store __store_type__ := nullif(current_setting('__guc__', true), '')::__store_type__;
-    any_store boolean := has_table_privilege(coalesce(nullif(current_setting('role'), 'none'), session_user),
-                                             '__schema__.salon_jobs_job', 'INSERT');
+-- include: caller
+    any_store boolean := has_table_privilege(caller, '__schema__.salon_jobs_job', 'INSERT');
     flow __schema__.salon_jobs_flow%ROWTYPE;
     changed integer;
 BEGIN

@@ -15,6 +15,11 @@ level (priority) AS (
 -- The key of ordered jobs, a digest of what they share.
 left(encode(sha256(convert_to(concat_ws(chr(31), __column__.task, coalesce(__column__.store_id::text, ''), __column__.concurrency_key), 'UTF8')), 'hex'), 32)::uuid
 
+-- name: caller
+-- Who calls a function that runs as its owner: the current store, and the role, whose privileges decide about others'.
+    current_store __store_type__ := nullif(current_setting('__guc__', true), '')::__store_type__;
+    caller name := coalesce(nullif(current_setting('role'), 'none'), session_user);
+
 -- name: put_notes_aside
 -- Put a long note of a transaction aside: to add to it would cost more with each row.
         IF length(noted) > 8000 THEN

@@ -188,7 +188,6 @@ class ShowJob(Subcommand):
             {
                 **fields,
                 **more,
-                "progress": progress,
                 "steps": [{name: getattr(step, name) for name in _STEP} for step in steps],
                 "retries_ahead": list(map(asdict, ahead)),
                 "errors": errors,
