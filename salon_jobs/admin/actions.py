@@ -7,12 +7,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, ClassVar, Final
 
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin import helpers
 from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.contenttypes.models import ContentType
 from django.core.validators import RegexValidator
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -21,7 +23,8 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.admin.base import ModelAdmin, ReadOnlyAdmin, may, reader, sees_all_stores
 from salon_jobs.core.errors import CronInvalid, OptionInvalid
@@ -40,6 +43,7 @@ _REASONS_SHOWN = 5
 _NAMED = 10
 # To how many changed rows a report links.
 _LINKED = 5
+_ENTRIES = 50
 BATCH = 1000
 _COUNTED = 100_000
 LONGEST_S = 20.0
@@ -52,7 +56,7 @@ class ActionForm(forms.Form):
         super().__init__(data)
         self._verb = verb
         for name in verb.takes:
-            self.fields[name] = _FIELDS[name]()
+            self.fields[name] = FIELDS[name]()
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -68,33 +72,34 @@ class ActionForm(forms.Form):
 
 
 # The fields in which users give the arguments of verbs.
-_FIELDS: Final[Mapping[str, Callable[[], forms.Field]]] = {
+FIELDS: Final[Mapping[str, Callable[[], forms.Field]]] = {
     "arguments": lambda: forms.CharField(
-        label=gettext_lazy("Arguments"),
+        label=_("Arguments"),
         widget=forms.Textarea(attrs={"class": "vLargeTextField salon-jobs-json", "spellcheck": "false"}),
     ),
     "at": lambda: forms.DateTimeField(
-        label="Due at",
+        label=_("Due at"),
         required=False,
         widget=forms.DateTimeInput(attrs={"type": "datetime-local"}),
-        help_text=f"Leave empty for now. Time zone: {timezone.get_current_timezone_name()}",
+        help_text=gettext("Leave empty for now. Time zone: %s") % timezone.get_current_timezone_name(),
     ),
     "from_start": lambda: forms.BooleanField(
-        label="From the start", required=False, help_text="Run again the steps that a job has done"
+        label=_("From the start"), required=False, help_text=_("Run again the steps that a job has done")
     ),
     "priority": lambda: forms.IntegerField(
-        required=False, min_value=-32768, max_value=32767, help_text="Lower numbers run first"
+        label=_("Priority"), required=False, min_value=-32768, max_value=32767, help_text=_("Lower numbers run first")
     ),
     "queue": lambda: forms.CharField(
-        required=False, max_length=100, validators=[RegexValidator(r"\A[^\x00\ud800-\udfff]*\Z")]
+        label=_("Queue"), required=False, max_length=100, validators=[RegexValidator(r"\A[^\x00\ud800-\udfff]*\Z")]
     ),
     "line": lambda: forms.CharField(
+        label=_("Line"),
         max_length=255,
-        help_text="Minute, hour, day of month, month, day of week, in the time zone of the entry",
+        help_text=_("Minute, hour, day of month, month, day of week, in the time zone of the entry"),
         validators=[check_line],
     ),
     "reason": lambda: forms.CharField(
-        label="Reason, for the record", max_length=1000, widget=forms.TextInput(attrs={"class": "vTextField"})
+        label=_("Reason, for the record"), max_length=1000, widget=forms.TextInput(attrs={"class": "vTextField"})
     ),
 }
 
@@ -305,6 +310,15 @@ class ActionAdmin(OffersActions, ReadOnlyAdmin):
         ]
         template = '<button type="submit" class="button" name="row_action" value="{}:{}" title="{}">{}</button> '
         return format_html_join("", template, buttons)
+
+    def log_of(self, pk: int | str) -> list[tuple[datetime, str, str]]:
+        """Return when, by whom and what was done to a row here, newest first, at most fifty entries."""
+        rows = LogEntry.objects.filter(content_type=ContentType.objects.get_for_model(self.model), object_id=str(pk))
+        entries = list(rows.select_related("user").order_by("-action_time")[:_ENTRIES])
+        # Django's own times are naive without USE_TZ.
+        times = [at if timezone.is_aware(at) else timezone.make_aware(at) for at in (e.action_time for e in entries)]
+        pairs = zip(times, entries, strict=True)
+        return [(at, str(entry.user), str(entry.get_change_message())) for at, entry in pairs]
 
     def state_of(self, row: Any) -> str:
         """Return the state by which actions are offered for a row."""

@@ -8,14 +8,11 @@ from typing import Any, ClassVar, cast
 
 from django.contrib import admin
 from django.contrib.admin.exceptions import DisallowedModelAdminLookup
-from django.contrib.admin.models import LogEntry
-from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
-from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
@@ -334,18 +331,8 @@ class JobAdmin(ActionAdmin):
             f"{name} is gone",
             f"{name} does not exist, or has ended and been deleted{why}.",
             pruned=[(state, duration(age.total_seconds())) for state, age in pruned if age is not None],
-            log=self._log_of(object_id) if sees_all_stores(request) else (),
+            log=self.log_of(object_id) if sees_all_stores(request) else (),
         )
-
-    def _log_of(self, object_id: str) -> list[tuple[datetime, str, str]]:
-        """Return when, by whom and what was done to a job in the admin, newest first."""
-        own = ContentType.objects.get_for_model(Job)
-        rows = LogEntry.objects.filter(content_type=own, object_id=object_id).select_related("user")
-        entries = list(rows.order_by("-action_time")[:_SHOWN])
-        # Django's own times are naive without USE_TZ.
-        times = [at if timezone.is_aware(at) else timezone.make_aware(at) for at in (e.action_time for e in entries)]
-        pairs = zip(times, entries, strict=True)
-        return [(at, str(entry.user), str(entry.get_change_message())) for at, entry in pairs]
 
     def state_of(self, row: Any) -> str:
         """Return the state, or "cancelling" for a running job whose cancellation was requested."""
@@ -417,7 +404,7 @@ class JobAdmin(ActionAdmin):
             )
         if job.reason in _BY_OPERATORS:
             done = _BY_OPERATORS[job.reason]
-            by: str = next((f" by {user}" for _, user, what in self._log_of(str(job.pk)) if what == done), "")
+            by: str = next((f" by {user}" for _, user, what in self.log_of(job.pk) if what == done), "")
             return f"{done}{by}, {instant(job.finished_at)}"
         return str(_OUTCOMES.get(job.reason, job.reason))
 

@@ -12,6 +12,7 @@ from django.contrib import messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
+from django.utils.text import capfirst
 from django.utils.translation import gettext, gettext_noop
 
 from salon_jobs.admin.actions import BATCH, Action, ActionForm, actions_of, log_changed, user_name
@@ -49,14 +50,9 @@ class PauseForm(ActionForm):
             self.fields["verb"].initial = "resumed"
         field: Any = self.fields["scopes"]
         field.choices = [
-            (f"{kind}:{name}", _capitalized(kind, name) + (" (paused now)" if (kind, name) in paused else ""))
+            (f"{kind}:{name}", capfirst(scope_name(kind, name)) + (" (paused now)" if (kind, name) in paused else ""))
             for kind, name in scopes
         ]
-
-
-def _capitalized(kind: str, name: str) -> str:
-    named = scope_name(kind, name)
-    return named[:1].upper() + named[1:]
 
 
 class PauseAction(Action):
@@ -83,9 +79,9 @@ class PauseAction(Action):
             kind, _, name = result.id.partition(":")
             if result.changed:
                 log_changed(request, list(Limit.objects.using(using).filter(kind=kind, name=name)), done)
-                messages.success(request, f"{_capitalized(kind, name)} {done}.")
+                messages.success(request, f"{capfirst(scope_name(kind, name))} {done}.")
             else:
-                messages.warning(request, f"{_capitalized(kind, name)} {result.detail.removeprefix('it ')}.")
+                messages.warning(request, f"{capfirst(scope_name(kind, name))} {result.detail.removeprefix('it ')}.")
 
 
 class ArgumentsForm(ActionForm):
@@ -169,7 +165,7 @@ class RunAgain(ActionOnOne):
         log_changed(request, [job], f"run again with other arguments, as job {handle.id}")
         new = Job(pk=handle.id, task=job.task)
         log_changed(request, [new], f"enqueued with other arguments than job {job.pk}")
-        messages.success(request, format_html("{} {}", model_admin.link(Job, new.pk, new), gettext("enqueued.")))
+        messages.success(request, format_html(gettext("{} enqueued."), model_admin.link(Job, new.pk, new)))
 
 
 JOB_ACTIONS: Final = {action.name: action for action in actions_of(Job, pause=PauseAction, run_again=RunAgain)}

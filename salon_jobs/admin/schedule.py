@@ -14,7 +14,8 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponseRedirect
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext_noop
+from django.utils.translation import gettext, gettext_noop
+from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.admin.actions import ActionAdmin, actions_of, check_line, log_changed, user_name
 from salon_jobs.admin.base import address_of_list, reader, sees_all_stores
@@ -31,14 +32,22 @@ from salon_jobs.jobs import registry
 from salon_jobs.jobs.results import JobHandle
 from salon_jobs.jobs.task import Task
 from salon_jobs.models import Job, Schedule
-from salon_jobs.schedules.stored import run_schedule, save_schedule, timing_of
+from salon_jobs.schedules.stored import CHANGED, run_schedule, save_schedule, timing_of
 from salon_jobs.tenancy.active import current_store_id
 from salon_jobs.tenancy.context import context_of
 from salon_jobs.verbs import Verb, verbs_of
 
 _HISTORY = 20
-_LINE = "Minute, hour, day of month, month, day of week; or leave it empty and give Every"
-_SPAN = "Hours, minutes and seconds, such as 00:10:00; days before them"
+_LINE = _("Minute, hour, day of month, month, day of week; or leave it empty and give Every")
+_ZONE = _("Of the line, such as Asia/Tokyo; empty: UTC")
+_SPAN = _("Hours, minutes and seconds, such as 00:10:00; days before them")
+_LATE = _("How late a tick may still fire; empty: the default")
+_OVERLAP = _("Whether a tick fires while the last one's job is not done")
+_SAVED: Final = {
+    "created": gettext_noop("Schedule {} added."),
+    "changed": gettext_noop("Schedule {} changed."),
+    "kept": gettext_noop("Schedule {} left as it is."),
+}
 
 
 class RunScheduleNow(RunNow):
@@ -52,16 +61,23 @@ class RunScheduleNow(RunNow):
 class ScheduleForm(ArgumentsForm):
     """Form for when a schedule is due, how, and with which arguments; ``schedule`` checks them."""
 
-    line = forms.CharField(required=False, max_length=255, validators=[check_line], help_text=_LINE)
-    timezone = forms.CharField(required=False, max_length=64, help_text="Of the line, such as Asia/Tokyo; empty: UTC")
-    every = forms.DurationField(required=False, help_text=_SPAN)
-    catch_up = forms.DurationField(required=False, help_text="How late a tick may still fire; empty: the default")
-    jitter = forms.DurationField(required=False, help_text="Jobs are delayed by up to this")
-    overlap = forms.BooleanField(required=False, help_text="Whether a tick fires while the last one's job is not done")
+    line = forms.CharField(label=_("Line"), required=False, max_length=255, validators=[check_line], help_text=_LINE)
+    timezone = forms.CharField(label=_("Time zone"), required=False, max_length=64, help_text=_ZONE)
+    every = forms.DurationField(label=_("Every"), required=False, help_text=_SPAN)
+    catch_up = forms.DurationField(label=_("Catch up"), required=False, help_text=_LATE)
+    jitter = forms.DurationField(label=_("Jitter"), required=False, help_text=_("Jobs are delayed by up to this"))
+    overlap = forms.BooleanField(label=_("Overlap"), required=False, help_text=_OVERLAP)
 
     def __init__(self, verb: Verb, data: Mapping[str, Any] | None, row: Schedule) -> None:
         super().__init__(verb, data, row)
         self.initial = timing_of(row)
+        if row.pk is not None:
+            shown = row.changed_at.isoformat()  # with microseconds, which Django's own format leaves out
+            self.fields["shown"] = forms.DateTimeField(widget=forms.HiddenInput, initial=shown)
+
+    def clean_shown(self) -> None:
+        """Take the row for what it was when the form was shown, so that nobody overwrites what another has changed."""
+        self.row.changed_at = self.cleaned_data["shown"]
 
 
 class ChangeSchedule(ActionOnOne):
@@ -77,8 +93,13 @@ class ChangeSchedule(ActionOnOne):
             timing = {name: given[name] for name in form.initial if name in given}
             handle = save_schedule(row, given["arguments"], **timing)
         except SalonJobsError as error:
-            of_cron = ("timezone" if "time zone" in str(error) else "line") if isinstance(error, CronInvalid) else None
-            form.add_error(next((name for name in form.fields if str(error).startswith(name)), of_cron), str(error))
+            said = str(error)
+            of_cron = ("timezone" if "time zone" in said else "line") if isinstance(error, CronInvalid) else None
+            field = next((name for name in form.fields if said.startswith(name)), of_cron)
+            if said == CHANGED and (entries := model_admin.log_of(row.pk)):
+                user, done = entries[0][1:]
+                said = f"{said} (the last change here, by {user}: {done})"
+            form.add_error(field, said)
             return
         row.pk = handle.id
         if handle.action == "created":
@@ -86,16 +107,15 @@ class ChangeSchedule(ActionOnOne):
         elif handle.action == "changed":
             changed = [name for name, value in before.items() if (given.get(name) or None) != (value or None)]
             log_changed(request, [row], f"changed: {', '.join(changed)}")
-        done = "left as it is" if handle.action == "kept" else self.verb.done
-        messages.success(request, format_html("Schedule {} {}.", model_admin.link(Schedule, row.pk, row), done))
+        messages.success(request, format_html(gettext(_SAVED[handle.action]), model_admin.link(Schedule, row.pk, row)))
 
 
 class NewScheduleForm(ScheduleForm):
     """Form for a new schedule; for staff of one store, only of its tasks."""
 
-    task = forms.ChoiceField()
-    store_id = forms.CharField(label="Store", required=False, help_text="Its ID, for the task of a store")
-    key = forms.CharField(max_length=255, help_text="Names the schedule within its store")
+    task = forms.ChoiceField(label=_("Task"))
+    store_id = forms.CharField(label=_("Store"), required=False, help_text=_("Its ID, for the task of a store"))
+    key = forms.CharField(label=_("Key"), max_length=255, help_text=_("Names the schedule within its store"))
     field_order = ("task", "store_id", "key")
 
     def __init__(self, verb: Verb, data: Mapping[str, Any] | None, request: HttpRequest) -> None:
@@ -114,7 +134,7 @@ class NewScheduleForm(ScheduleForm):
         """Read the store, which the task of a store needs and no other has."""
         given, task_name = self.cleaned_data["store_id"], self.cleaned_data.get("task")
         if task_name and registry.get_task(task_name).is_store_task != bool(given):
-            raise forms.ValidationError("The task of a store needs it, and other tasks have none.")
+            raise forms.ValidationError(gettext("The task of a store needs it, and other tasks have none."))
         try:
             self.row.store_id = store_key().parse(given) if given else None
         except ValueError as error:
@@ -132,7 +152,7 @@ class AddSchedule(ChangeSchedule):
         return NewScheduleForm(self.verb, data, request)
 
     def preview(self, request: HttpRequest, queryset: QuerySet[Any], form: Any) -> tuple[list[str], bool]:
-        return ["Its first tick is the first that is due from now on."], True
+        return [gettext("Its first tick is the first that is due from now on.")], True
 
 
 _CHANGE: Final = verbs_of(Schedule)["change"]

@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, Literal, TypeAlias
 
 from asgiref.sync import sync_to_async
 from django.db import transaction
 
-from salon_jobs.core.arguments import LAST_ID, check_text
+from salon_jobs.core.arguments import check_text, one_or_several
 from salon_jobs.core.errors import EnqueueRefused, OptionInvalid, PayloadInvalid
 from salon_jobs.core.records import ActionResult
 from salon_jobs.core.text import shown
@@ -33,6 +33,7 @@ ScheduleAction = Literal["created", "changed", "kept"]
 _LEAST_EVERY: Final = timedelta(seconds=1)
 _LONGEST_KEY: Final = 255
 _IN_CONTEXT: Final = "a store's tasks are scheduled inside tenant_context(store_id)"
+CHANGED: Final = "it was changed since you opened it: open it again"
 _NOT_FOUND: Final = "there is no such schedule, or you may not see it"
 
 
@@ -121,16 +122,20 @@ def save_schedule(row: Schedule, arguments: Mapping[str, Any], **timing: Any) ->
     """Change the schedule of a row, or add it if the row has no ID yet, as operators do: in the context of its store.
 
     ``timing`` is what ``timing_of`` returns. Role: web. Raises UnknownTask, PayloadInvalid, CronInvalid, OptionInvalid
-    naming the field, and EnqueueRefused; also OptionInvalid if the schedule is gone, or there is one already: then
-    nothing is changed.
+    naming the field, and EnqueueRefused; also OptionInvalid if the schedule is gone or was changed since the row was
+    read (``CHANGED``), or there is one already: then nothing is changed.
     """
-    with context_of(row.store_id), transaction.atomic(using=alias_of(None)):
+    with context_of(row.store_id), transaction.atomic(using=(alias := alias_of(None))):
         job = job_with(row, arguments)
+        if row.pk is not None:
+            locked = _change([row.pk], "find", using=alias)
+            if not locked:
+                raise OptionInvalid(f"key {row.key!r}: {_NOT_FOUND}")
+            if locked[0][-2] != row.changed_at:
+                raise OptionInvalid(CHANGED)
         handle = schedule(Call(job.task, Arguments(row.store_id, job.payload)), key=row.key, **timing)
         if row.pk is None and handle.action != "created":
             raise OptionInvalid(f"key {row.key!r}: there is a schedule with it already")
-        if row.pk not in (None, handle.id):
-            raise OptionInvalid(f"key {row.key!r}: {_NOT_FOUND}")
     return handle
 
 
@@ -177,12 +182,15 @@ def run_schedule(schedule: str | int | ScheduleHandle, *, by: str = "", using: s
         found = _change(_names(schedule), "find", using=alias)
         if not found:
             raise OptionInvalid(f"{shown(schedule)}: {_NOT_FOUND}")
-        id_, _, store_id, task_name, payload, _ = found[0]
+        id_, _, store_id, task_name, payload, *_ = found[0]
         task = registry.get_task(task_name)
         job = task.new_job(Arguments(store_id, payload), task.options)
         handle = enqueue.add(replace(job, tick=datetime.now(UTC)), using=alias)
         _change([id_], "ran", by=by, job_id=handle.id, using=alias)
     return handle
+
+
+_names: Final = partial(one_or_several, "schedules are handles, IDs or keys", longest_key=_LONGEST_KEY)
 
 
 def _results(
@@ -200,7 +208,7 @@ def _results(
 
 def _change(
     names: Sequence[int | str], verb: str, *, by: str = "", job_id: int | None = None, using: str
-) -> list[tuple[int, str, Any, str, str, bool]]:
+) -> list[tuple[int, str, Any, str, str, datetime, bool]]:
     check_text("by", by, 255, least=0)
     parameters: dict[str, Any] = {
         "verb": verb,
@@ -210,21 +218,3 @@ def _change(
         "job_id": job_id,
     }
     return statements.rows("change_schedules", parameters, using=using)
-
-
-def _names(schedules: Schedules) -> list[int | str]:
-    """Return ids and keys. Raises OptionInvalid for what is neither."""
-    is_one = isinstance(schedules, int | str) or not isinstance(schedules, Iterable)
-    several: Any = [schedules] if is_one else schedules
-    names: list[int | str] = []
-    each: object
-    for each in several:
-        name: object = getattr(each, "id", each)
-        if isinstance(name, str):
-            check_text("key", name, _LONGEST_KEY)
-            names.append(name)
-        elif isinstance(name, int) and not isinstance(name, bool) and 0 <= name <= LAST_ID:
-            names.append(name)
-        else:
-            raise OptionInvalid(f"schedules are handles, IDs or keys; {shown(name)} is none of these")
-    return names

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from html import unescape
 from typing import Any
 
 import pytest
+from django.db import transaction
 from django.test import Client
+from django.utils.functional import Promise
 
 from salon_jobs import schedule, tenant_context
+from salon_jobs.admin.actions import FIELDS
+from salon_jobs.admin.schedule import NewScheduleForm
 from salon_jobs.core.errors import OptionInvalid
+from salon_jobs.db.connections import alias_of
 from salon_jobs.models import Schedule
 from salon_jobs.schedules.stored import save_schedule
 from tests import tasks
 from tests.admin.test_admin_readers import ADMIN, Rows, listed, staff, two, web
 from tests.admin.test_other_pages import page_of, text_of
-from tests.support import change, seen
+from tests.support import change, elsewhere, seen, wait_until_waiting
 
 __all__ = ["two", "web"]  # fixtures
 
@@ -99,8 +105,9 @@ def test_staff_of_a_store_see_and_change_its_schedules_alone(ids: list[int], two
 
 
 def ask(client: Client, pk: int, **fields: Any) -> str:
-    """Submit the form that changes a schedule, or open it without fields."""
-    form = {"action": "change", "index": "0", "_selected_action": str(pk), "store": "", **fields}
+    """Submit the form that changes a schedule, as it is now, or open it without fields."""
+    [(changed_at,)] = seen("SELECT changed_at FROM salon_jobs_schedule WHERE id = %s", pk)
+    form = {"action": "change", "index": "0", "_selected_action": str(pk), "store": "", "shown": changed_at, **fields}
     return unescape(client.post(f"{ADMIN}schedule/", form, follow=True).content.decode())
 
 
@@ -186,6 +193,38 @@ def test_what_is_hidden_is_neither_shown_nor_overwritten(ids: list[int], setting
         ('{"note": "x"}', timedelta(minutes=1))
     ]
     assert "note" not in str(logged())
+
+
+def test_nobody_overwrites_what_another_has_changed_since_the_form_was_opened(ids: list[int]) -> None:
+    [shown] = re.findall('name="shown" value="([^"]+)"', ask(staff(may=EDIT), ids[0]))
+    ask(staff(may=EDIT), ids[0], **{**WEEKLY, "line": "0 10 * * 1"})
+    page = ask(staff(may=EDIT), ids[0], **{**WEEKLY, "line": "0 11 * * 1"}, shown=shown)
+    assert re.search(r"it was changed since you opened it: open it again \(the last change here, by user [^:]+: ", page)
+    assert 'value="0 11 * * 1"' in page
+    assert seen("SELECT line FROM salon_jobs_schedule WHERE id = %s", ids[0]) == [("0 10 * * 1",)]
+    assert [done for _, _, done in logged()] == ["changed: line"]
+
+
+def test_the_words_of_the_forms_can_be_translated() -> None:
+    fields = (*NewScheduleForm.base_fields.values(), *(make() for make in FIELDS.values()))
+    assert all(isinstance(field.label, Promise) for field in fields)
+    texts = {str(field.help_text): field.help_text for field in fields}
+    assert {said for said, text in texts.items() if said and not isinstance(text, Promise)} == {
+        "Leave empty for now. Time zone: UTC"  # put together where it is shown
+    }
+
+
+def test_of_two_who_save_at_once_the_second_waits_and_is_refused(ids: list[int]) -> None:
+    row = Schedule.objects.using("operator").get(pk=ids[2])
+    alias = alias_of(None)
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic(using=alias):
+            save_schedule(row, {"note": "first"}, every=timedelta(minutes=1))
+            second = elsewhere(pool, lambda: save_schedule(row, {"note": "second"}, every=timedelta(minutes=2)))
+            wait_until_waiting()
+        with pytest.raises(OptionInvalid, match="it was changed since you opened it"):
+            second.result(10)
+    assert seen("SELECT every FROM salon_jobs_schedule WHERE id = %s", row.pk) == [(timedelta(minutes=1),)]
 
 
 def test_a_schedule_deleted_meanwhile_is_not_added_again(ids: list[int]) -> None:

@@ -12,27 +12,27 @@ CREATE OR REPLACE FUNCTION __schema__.salon_jobs_change_schedules(
     keys text[],
     by text DEFAULT '',
     job_id bigint DEFAULT NULL
-) RETURNS TABLE (schedule_id bigint, key text, store_id __store_type__, task text, payload text, is_changed boolean)
+) RETURNS TABLE (schedule_id bigint, key text, store_id __store_type__, task text, payload text, changed_at timestamptz,
+                 is_changed boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off
 AS $body$
 #variable_conflict use_column
 DECLARE
-    own __store_type__ := nullif(current_setting('__guc__', true), '')::__store_type__;
-    of_all boolean := has_table_privilege(coalesce(nullif(current_setting('role'), 'none'), session_user),
-                                          '__schema__.salon_jobs_schedule', 'UPDATE');
+-- include: caller
+    any_store boolean := has_table_privilege(caller, '__schema__.salon_jobs_schedule', 'UPDATE');
     paused boolean;
 BEGIN
-    FOR schedule_id, key, store_id, task, payload, paused IN
-        SELECT s.id, s.key, s.store_id, s.task, s.payload::text, s.paused_at IS NOT NULL
+    FOR schedule_id, key, store_id, task, payload, changed_at, paused IN
+        SELECT s.id, s.key, s.store_id, s.task, s.payload::text, s.changed_at, s.paused_at IS NOT NULL
           FROM __schema__.salon_jobs_schedule s
          WHERE s.id = ANY (ARRAY(
                SELECT b.id FROM __schema__.salon_jobs_schedule b
-                WHERE b.id = ANY ($2) AND (of_all OR b.store_id IS NOT DISTINCT FROM own)
+                WHERE b.id = ANY ($2) AND (any_store OR b.store_id IS NOT DISTINCT FROM current_store)
                 UNION ALL
-               SELECT b.id FROM __schema__.salon_jobs_schedule b WHERE b.store_id = own AND b.key = ANY ($3)
+               SELECT b.id FROM __schema__.salon_jobs_schedule b WHERE b.store_id = current_store AND b.key = ANY ($3)
                 UNION ALL
                SELECT b.id FROM __schema__.salon_jobs_schedule b
-                WHERE own IS NULL AND b.store_id IS NULL AND b.key = ANY ($3)))
+                WHERE current_store IS NULL AND b.store_id IS NULL AND b.key = ANY ($3)))
          ORDER BY s.id FOR UPDATE
     LOOP
         is_changed := CASE $1 WHEN 'pause' THEN NOT paused WHEN 'resume' THEN paused ELSE true END;

@@ -12,7 +12,7 @@ SELECT schedule_id, result, next_tick_at
 -- name: change_schedules
 -- Change schedules, or record a run of one, by salon_jobs_change_schedules, in the caller's transaction.
 -- Locks: as that function. Role: web (own store, or none without one), worker, operator.
-SELECT schedule_id, key, store_id, task, payload, is_changed
+SELECT schedule_id, key, store_id, task, payload, changed_at, is_changed
   FROM salon_jobs_change_schedules(
        %(verb)s, %(ids)s::bigint[], %(keys)s::text[], by => %(by)s, job_id => %(job_id)s::bigint)
 
