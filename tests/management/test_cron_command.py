@@ -9,8 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from django.core.management import CommandError
 
-from salon_jobs.schedules import entries
-from salon_jobs.schedules.entries import CronEntries, cron
+from salon_jobs.schedules.entries import cron, cron_entries
 from tests import tasks
 from tests.management.operator import add, run
 from tests.support import change, seen
@@ -19,12 +18,8 @@ from tests.support import change, seen
 @pytest.fixture(autouse=True)
 def entry(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Declare one entry, and no other."""
-    own = CronEntries()
-    for module in ("salon_jobs.schedules.entries", "salon_jobs.schedules.scheduler", "salon_jobs.dashboard.processes"):
-        monkeypatch.setattr(f"{module}.cron_entries", own)
-    monkeypatch.setattr("salon_jobs.management.subcommands.cron.cron_entries", own)
+    monkeypatch.setattr(cron_entries, "_by_name", {})
     cron("30 3 * * *", tasks.system, name="nightly", timezone="Asia/Tokyo", payload={"note": "x"})
-    assert [each.name for each in entries.cron_entries.all()] == ["nightly"]
 
 
 def test_an_entry_is_paused_and_resumed() -> None:
