@@ -387,11 +387,10 @@ def test_a_rate_is_retried_when_its_next_job_may_start(process_id: int, stores: 
         assert jobs == []
         waits_s.append(again_in_s)
     assert waits_s[-1] == 0.25
-    for _ in range(20):  # On a busy machine a claim may take longer than that.
+    while True:  # On a busy machine a claim may take longer than that.
         change("UPDATE salon_jobs_rate SET full_at = clock_timestamp() + interval '100 ms'")
         jobs, again_in_s, _ = claimer.claim(10)
         if not jobs:
             break
-    assert jobs == []
     assert again_in_s is not None
     assert again_in_s <= 0.1
