@@ -124,11 +124,8 @@ def in_transaction(connection: BaseDatabaseWrapper) -> bool:
     raw: Any = connection.connection
     if connection.vendor != "postgresql":
         return connection.in_atomic_block
-    return raw is not None and raw.info.transaction_status in (
-        TransactionStatus.ACTIVE,
-        TransactionStatus.INTRANS,
-        TransactionStatus.INERROR,
-    )
+    # Of ``pgconn``, since ``info`` makes two objects for it: this runs several times a job.
+    return raw is not None and raw.pgconn.transaction_status not in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
 
 
 def can_run(connection: BaseDatabaseWrapper) -> bool:

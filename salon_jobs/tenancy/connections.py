@@ -341,7 +341,7 @@ def tidy_connections(*, after_idling: bool = False) -> bool:
     connection: Any
     if after_idling:
         remember_connections()
-    found = tuple(_opened.connections)
+    found = opened_connections()
     for connection in found:
         if connection.connection is None and not connection.in_atomic_block:
             _opened.connections.discard(connection)
@@ -386,13 +386,18 @@ def is_only_old(connection: BaseDatabaseWrapper) -> bool:
     return time.monotonic() >= close_at and not _was_hung_up(connection)
 
 
-def reset_sessions() -> None:
-    """Reset the sessions that this thread's last job used; call ``finish_resets`` before the next use.
+def opened_connections() -> tuple[BaseDatabaseWrapper, ...]:
+    """Return the connections that this thread has opened, and after ``remember_connections`` all that it has."""
+    return tuple(_opened.connections)
 
-    The job does not wait for it: the server resets while the thread continues.
+
+def reset_sessions(*, wait: bool = False) -> None:
+    """Reset the sessions that this thread's last job used; without ``wait``, call ``finish_resets`` before the next.
+
+    Then the job does not wait for it: the server resets while the thread continues.
     """
-    for connection in tuple(_opened.connections):
-        if reset(connection, wait=False):
+    for connection in opened_connections():
+        if reset(connection, wait=wait):
             _opened.resetting.append(connection)
 
 

@@ -20,7 +20,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from salon_jobs.core.vital import vitally
 from salon_jobs.db.internals import thread_sensitive, without_a_loop_afterwards
-from salon_jobs.tenancy.connections import finish_resets, reset_sessions, tidy_connections
+from salon_jobs.tenancy.connections import reset_sessions, tidy_connections
 from salon_jobs.worker.forks import end_copy
 
 R = TypeVar("R")
@@ -139,8 +139,7 @@ def _call_cleanly(call: Callable[[], R]) -> R:
     finally:
         end_copy()
         tidy_connections()
-        reset_sessions()
-        finish_resets()
+        reset_sessions(wait=True)
 
 
 _run: ContextVar[CoroutineRun | None] = ContextVar("salon_jobs_async_run", default=None)

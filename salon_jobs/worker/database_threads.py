@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
+from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
@@ -20,8 +22,8 @@ from salon_jobs.core.vital import vitally
 from salon_jobs.tenancy.active import ActiveContext, detach_contexts
 from salon_jobs.tenancy.connections import (
     drop_connections,
-    finish_resets,
     is_in_use,
+    opened_connections,
     remember_connections,
     reset_sessions,
     tidy_connections,
@@ -65,7 +67,6 @@ class DatabaseThreads:
         idle_since = float("-inf")
         try:
             while (work := self._work.get()) is not None:
-                finish_resets()
                 if time.monotonic() - idle_since > TIDY_AFTER_S:
                     tidy_connections(after_idling=True)
                 work()
@@ -81,15 +82,17 @@ class Turns(Executor):
     """What one run asks of the database: its calls, one at a time and in order, each on a thread that is free then.
 
     A run keeps its thread, and so its connection, while it is in the middle of something there, such as a transaction.
+
+    For coroutines alone: ``submit`` returns a future of the running loop, which that loop takes as it is.
     """
 
     def __init__(self, threads: DatabaseThreads, alias: str, on_turn: Callable[[BaseDatabaseWrapper], object]) -> None:
         """Prepare; ``on_turn`` gets the connection of each turn, to the database ``alias``."""
         self._threads, self._alias, self._on_turn = threads, alias, on_turn
-        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
+        self._calls: SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]]] = SimpleQueue()
         self._lock = threading.Lock()
         self._has_turn = self._is_ending = False
-        self._left: Future[Any] | None = None
+        self._left: asyncio.Future[Any] | None = None
         # Held until the server knows of a cancel request: it hits no later turn.
         self._cancelling = threading.Lock()
         self._connection: BaseDatabaseWrapper | None = None
@@ -103,8 +106,8 @@ class Turns(Executor):
         self.waits_since: float | None = None
         self.has_since: float | None = None
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        future = asyncio.get_running_loop().create_future()
         with self._lock:
             self._calls.put((future, partial(fn, *args, **kwargs)))
             if self._has_turn:
@@ -113,15 +116,15 @@ class Turns(Executor):
         self._wait()
         return future
 
-    def end(self) -> Future[Any] | None:
+    def end(self) -> asyncio.Future[Any] | None:
         """Give the thread back, if the run has one, whatever is open on it; return what says when that is done."""
         with self._lock:
             self._is_ending = True
             if not self._has_turn:
                 return None
+            self._left = asyncio.get_running_loop().create_future()
             if self.keeps_thread:
-                self._calls.put((Future(), lambda: None))
-            self._left = Future()
+                self._calls.put((self._left.get_loop().create_future(), lambda: None))
             return self._left
 
     def cancel_query(self) -> None:
@@ -157,42 +160,50 @@ class Turns(Executor):
         if self._has_turn:
             self._wait()
         if left is not None:
-            left.set_result(None)
+            _answer(left, left.set_result, None)
 
-    def _make(self, future: Future[Any], call: Callable[[], Any]) -> None:
+    def _make(self, future: asyncio.Future[Any], call: Callable[[], Any]) -> None:
         """Make one call, and see whether the run keeps the thread before anybody knows that it has ended."""
-        if not future.set_running_or_notify_cancel():
+        if future.cancelled():
             return
         for context in self.contexts:
             if context.is_open:
                 context.attach(connections[context.connection.alias])
-        self.contexts = []
+        if self.contexts:
+            self.contexts = []
+            remember_connections()
         try:
             result = call()
         except BaseException as error:  # it belongs to the coroutine that awaits the call
             end_copy(error)
             remember_connections()
             self._look()
-            future.set_exception(error)
+            _answer(future, future.set_exception, error)
         else:
             end_copy()
             self._look()
-            future.set_result(result)
+            _answer(future, future.set_result, result)
 
     def _look(self) -> None:
         """Keep the thread if the run needs it again."""
-        in_use = any(map(is_in_use, connections.all(initialized_only=True)))
+        in_use = any(map(is_in_use, opened_connections()))
         with self._lock:
             self.keeps_thread = in_use and not self._is_ending
 
     def _leave(self) -> None:
         """Leave the thread's connections as the next run may find them, whatever this one did."""
         if not self._is_ending:
-            for connection in connections.all(initialized_only=True):
+            for connection in opened_connections():
                 self.contexts += detach_contexts(connection)
         if self.is_cancelled:
             self.is_cancelled = False
             drop_connections()
         else:
             tidy_connections()
-            reset_sessions()
+            reset_sessions(wait=True)
+
+
+def _answer(future: asyncio.Future[Any], end: Callable[[Any], None], value: Any) -> None:
+    """End a future on its loop, unless it was cancelled."""
+    with suppress(RuntimeError):  # a loop of the handler's own that is closed
+        future.get_loop().call_soon_threadsafe(lambda: None if future.done() else end(value))

@@ -238,7 +238,7 @@ class AsyncLane:
             if context is not None:
                 context.close()
             if (ended := turns.end()) is not None:
-                await until_done([asyncio.wrap_future(ended)])
+                await until_done([ended])
 
     async def _call(self, arguments: dict[str, Any], running: AwaitingRun) -> Any:
         run = CoroutineRun(running.declaration.function(**arguments), running.turns)
@@ -251,6 +251,6 @@ class AsyncLane:
 
 async def _on_thread(turns: Turns, function: Callable[..., R], *arguments: Any, **named: Any) -> R:
     """Call a function on one of the threads, to its end, even if the task is cancelled meanwhile."""
-    future: asyncio.Future[R] = asyncio.wrap_future(turns.submit(function, *arguments, **named))
+    future: asyncio.Future[R] = turns.submit(function, *arguments, **named)
     await until_done([future])
     return future.result()

@@ -136,3 +136,16 @@ def test_asgiref_runs_synchronous_parts_on_our_executor_and_forgets_our_loop() -
     assert "main_event_loop" not in known
     assert callable(ThreadSensitiveContext)
     assert async_to_sync(sync_to_async(lambda: 7))() == 7
+
+
+def test_a_loop_takes_a_future_of_its_own_from_an_executor_as_it_is() -> None:
+    class Immediate(ThreadPoolExecutor):
+        def submit(self, *_: Any, **__: Any) -> Any:
+            future = asyncio.get_running_loop().create_future()
+            future.set_result("ours")
+            return future
+
+    async def answer() -> str:
+        return await asyncio.get_running_loop().run_in_executor(Immediate(1), str)
+
+    assert asyncio.run(answer()) == "ours"

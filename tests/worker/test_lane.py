@@ -345,10 +345,13 @@ def test_an_interrupt_that_comes_too_late_cancels_no_query_of_the_end(database: 
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_advisory_lock(2711)")
 
+    async def waited() -> None:
+        await turns.submit(wait)
+
     seen("SELECT pg_advisory_lock(2711)")
     try:
         assert turns.end() is None
-        ended = turns.submit(wait)
+        ended = asyncio.run_coroutine_threadsafe(waited(), running_loop())
         eventually(lambda: seen("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted") == [(1,)])
         turns.cancel_query()
     finally:
