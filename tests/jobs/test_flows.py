@@ -540,6 +540,24 @@ def test_no_role_holds_a_job_that_it_did_not_add(stores: list[UUID]) -> None:
         connections["web"].cursor().execute(add, [order.id, theirs.id])
 
 
+def test_what_a_web_process_forges_moves_no_flow_of_others(stores: list[UUID]) -> None:
+    with flow("order") as order:
+        cancelled, first = order.add(tasks.in_flow.call()), order.add(tasks.in_flow.call())
+        order.add(tasks.in_flow.call(), after=cancelled)
+        order.add(tasks.in_flow.call(), after=first)
+    control.cancel_jobs(cancelled)
+    change("DELETE FROM salon_jobs_job WHERE id = %s", cancelled.id)
+    before = outcomes(order)
+    for member, code in ((cancelled, "s"), *((first, code) for code in "sfc")):
+        with tenant_context(stores[0], using="web"), flow("mine", using="web") as mine:
+            mine_first = mine.add(tasks.in_store.call(store_id=stores[0]))
+        with tenant_context(stores[0], using="web"), connections["web"].cursor() as cursor:
+            control.cancel_jobs(mine_first, using="web")
+            cursor.execute("SELECT set_config('salon_jobs.flow_noted', %s, true)", [f"{member.id}:{code}"])
+        assert outcomes(order) == before, (before, code)
+    assert due() == [first.id]
+
+
 def test_flows_are_pruned_once_they_have_ended(process_id: int) -> None:
     with flow("over") as over:
         over.add(tasks.in_flow.call())

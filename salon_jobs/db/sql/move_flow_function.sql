@@ -34,6 +34,7 @@ DECLARE
 BEGIN
     PERFORM set_config('salon_jobs.flow_noted', '', true);
 -- include: take_notes_put_aside flow
+    noted := __schema__.salon_jobs_flow_notes(noted);
     SELECT array_agg(DISTINCT split_part(n, ':', 1)::bigint),
            coalesce(array_agg(split_part(n, ':', 1)::bigint) FILTER (WHERE n LIKE '%:a'), '{}'),
            coalesce(array_agg(split_part(n, ':', 1)::bigint) FILTER (WHERE n LIKE '%:a' OR n LIKE '%:h'), '{}')
