@@ -302,7 +302,7 @@ class ActionAdmin(OffersActions, ReadOnlyAdmin):
             setattr(request, "POST", post)  # noqa: B010 - the stubs declare no setter
         return super().changelist_view(request, extra_context)
 
-    @admin.display(description="actions")
+    @admin.display(description=_("actions"))
     def row_actions(self, row: Any) -> SafeString:
         """Offer in the row what its state allows and needs no form."""
         buttons = [

@@ -25,6 +25,7 @@ from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.translation import get_language, get_language_bidi
+from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.access.roles import FEW_ROWS
 from salon_jobs.conf import REQUEST_STORES
@@ -309,12 +310,12 @@ class ReaderAdmin(ModelAdmin):
         found = Process.objects.using(using).filter(pk=pk).first()
         return f"process {pk}, which is gone" if found is None else self.link(Process, pk, found)
 
-    @admin.display(description="job")
+    @admin.display(description=_("job"))
     def job_link(self, row: Any) -> SafeString | str:
         """Link to the job of a row; succeeded jobs are gone."""
         return "-" if row.job_id is None else self.link(Job, row.job_id, row.job_id)
 
-    @admin.display(description="store")
+    @admin.display(description=_("store"))
     def store(self, row: Any) -> SafeString | str:
         """Show a row's store by name, with its ID as a tooltip."""
         if row.store_id is None:

@@ -24,7 +24,7 @@ from salon_jobs.tenancy.names import store_name
 Display = Callable[[Any, Any], SafeString | str]
 
 
-def _display_of(name: str, description: str, show: Callable[[Any], SafeString | str]) -> Display:
+def _display_of(name: str, description: Any, show: Callable[[Any], SafeString | str]) -> Display:
     @admin.display(description=description)
     def shown(_: Any, row: Any) -> SafeString | str:
         return show(getattr(row, name))
@@ -32,22 +32,22 @@ def _display_of(name: str, description: str, show: Callable[[Any], SafeString | 
     return shown
 
 
-def time_of(name: str, description: str) -> Display:
+def time_of(name: str, description: Any) -> Display:
     """Return the display function of a row's time, with its zone (whatever the project's formats) and its distance."""
     return _display_of(name, description, lambda at: "-" if at is None else exact(at, datetime.now(UTC)))
 
 
-def age_of(name: str, description: str) -> Display:
+def age_of(name: str, description: Any) -> Display:
     """Return the display function of a row's time by its distance from now, with the time as a tooltip."""
     return _display_of(name, description, lambda at: "-" if at is None else ago(at, datetime.now(UTC)))
 
 
-def json_of(name: str, description: str, *, hides_empty: bool = False) -> Display:
+def json_of(name: str, description: Any, *, hides_empty: bool = False) -> Display:
     """Return the display function of a row's JSON, perhaps with a dash for an empty value."""
     return _display_of(name, description, lambda value: "-" if hides_empty and not value else as_json(value))
 
 
-def count_of(name: str, description: str) -> Display:
+def count_of(name: str, description: Any) -> Display:
     """Return the display function of a row's count, with a dash for zero, which its page leaves out."""
     return _display_of(name, description, lambda count: f"{count:,}" if count else "-")
 

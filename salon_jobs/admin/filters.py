@@ -11,6 +11,7 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.admin.base import reader, sees_all_stores
 from salon_jobs.conf.store_key import store_key
@@ -25,13 +26,7 @@ from salon_jobs.tenancy.names import store_name
 
 
 class NameFilter(admin.SimpleListFilter):
-    """Filter by name that always offers the current choice: without any, Django would ignore it and list everything.
-
-    The parameter has the name of the title, unless the filter gives it another.
-    """
-
-    def __init_subclass__(cls) -> None:
-        cls.parameter_name = vars(cls).get("parameter_name") or getattr(cls, "title", None)
+    """Filter by name that always offers the current choice: without any, Django would ignore it and list everything."""
 
     def names(self, request: HttpRequest) -> Iterable[str]:
         """Return the choices in addition to the current one."""
@@ -73,7 +68,8 @@ def named(request: HttpRequest, store: str) -> str:
 class TaskFilter(NameFilter):
     """Filter by task, offering those registered in this process."""
 
-    title = "task"
+    title = _("task")
+    parameter_name = "task"
 
     def names(self, request: HttpRequest) -> Iterable[str]:
         return registry.task_names()
@@ -85,7 +81,8 @@ class TaskFilter(NameFilter):
 class QueueFilter(NameFilter):
     """Filter by queue, offering those of tasks, and those of the newest thousand jobs."""
 
-    title = "queue"
+    title = _("queue")
+    parameter_name = "queue"
 
     def names(self, request: HttpRequest) -> Iterable[str]:
         rows = Job.objects.using(reader(request)).order_by("-id")
@@ -100,7 +97,8 @@ class QueueFilter(NameFilter):
 class StoreFilter(NameFilter):
     """Filter by store, offering up to 50 stores of the newest 500 failed jobs; a limited user has only one store."""
 
-    title = "store"
+    title = _("store")
+    parameter_name = "store"
 
     def names(self, request: HttpRequest) -> Iterable[str]:
         if not sees_all_stores(request):
@@ -119,7 +117,7 @@ class StoreFilter(NameFilter):
 class InboxStatusFilter(admin.SimpleListFilter):
     """Filter by status, with "all" for every status, since the list opens on the rejected messages."""
 
-    title = "status"
+    title = _("status")
     parameter_name = "status__exact"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
@@ -138,7 +136,7 @@ class InboxStatusFilter(admin.SimpleListFilter):
 class DestinationStateFilter(admin.SimpleListFilter):
     """Filter by what a destination's badge shows."""
 
-    title = "state"
+    title = _("state")
     parameter_name = "state"
     _states: Final = {
         "down": Q(paused=False, outage_since__isnull=False),
@@ -157,7 +155,8 @@ class DestinationStateFilter(admin.SimpleListFilter):
 class EntryFilter(NameFilter):
     """Filter by the cron entries that a scheduler has seen."""
 
-    title = "entry"
+    title = _("entry")
+    parameter_name = "entry"
 
     def names(self, request: HttpRequest) -> Iterable[str]:
         return CronEntryState.objects.using(reader(request)).values_list("name", flat=True)
@@ -169,7 +168,7 @@ class EntryFilter(NameFilter):
 class EnqueuedFilter(admin.SimpleListFilter):
     """Filter by the age of a job since it was enqueued."""
 
-    title = "time enqueued"
+    title = _("time enqueued")
     parameter_name = "enqueued"
     _ages: Final = {
         "15m": ("in the last 15 minutes", timedelta(minutes=15)),
@@ -193,7 +192,7 @@ class EnqueuedFilter(admin.SimpleListFilter):
 class EndedFilter(EnqueuedFilter):
     """Filter by the time since a job failed, was cancelled, or succeeded if such jobs are kept."""
 
-    title = "time ended"
+    title = _("time ended")
     parameter_name = "ended"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
@@ -211,7 +210,7 @@ class ErrorClassFilter(NameFilter):
     store may have none among a million.
     """
 
-    title = "error"
+    title = _("error")
     parameter_name = "error_class"
 
     def names(self, request: HttpRequest) -> Iterable[str]:
@@ -231,7 +230,7 @@ class ErrorClassFilter(NameFilter):
 class ErrorGroupFilter(NameFilter):
     """Filter by group of errors, shown when the page of grouped errors linked here."""
 
-    title = "error group"
+    title = _("error group")
     parameter_name = "fingerprint"
 
     def matching(self, request: HttpRequest, queryset: QuerySet[Job], name: str) -> QuerySet[Job]:
@@ -241,7 +240,8 @@ class ErrorGroupFilter(NameFilter):
 class FlowFilter(NameFilter):
     """Filter by flow, shown when the picture of one linked here."""
 
-    title = "flow"
+    title = _("flow")
+    parameter_name = "flow"
 
     def matching(self, request: HttpRequest, queryset: QuerySet[Job], name: str) -> QuerySet[Job]:
         members = FlowMember.objects.using(reader(request)).filter(flow_id=int(name))
@@ -296,7 +296,8 @@ class MessageFilter(NameFilter):
 class DestinationFilter(MessageFilter):
     """Filter by destination."""
 
-    title = "destination"
+    title = _("destination")
+    parameter_name = "destination"
     field = "aggregate_type"
 
     def names(self, request: HttpRequest) -> Iterable[str]:
@@ -306,14 +307,16 @@ class DestinationFilter(MessageFilter):
 class EventFilter(MessageFilter):
     """Filter by event."""
 
-    title = "event"
+    title = _("event")
+    parameter_name = "event"
     field = "event"
 
 
 class MessageStoreFilter(MessageFilter):
     """Filter by store; a limited user has one."""
 
-    title = "store"
+    title = _("store")
+    parameter_name = "store"
     field = "store_id"
 
     def names(self, request: HttpRequest) -> Iterable[str]:

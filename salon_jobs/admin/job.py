@@ -18,6 +18,7 @@ from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.admin.actions import ActionAdmin
 from salon_jobs.admin.base import MOST, address_of_list, as_reader, explained, id_or_other, may, reader, sees_all_stores
@@ -176,19 +177,19 @@ class JobAdmin(ActionAdmin):
     search_fields = ("id__exact", "job_key__exact", "store_id__exact")
     actions = tuple(JOB_ACTIONS.values())
     fieldsets = (
-        ("State", {"fields": ("status", "waiting", "how_far", "failure", "outcome", "attempt_count", "process")}),
-        ("Task", {"fields": ("task_link", "queue_link", "store_link", "origin", "then", "flow", "order")}),
-        ("Payload and attempts", {"fields": ("shown_payload", "steps", "errors", "logged", "retries_ahead")}),
-        ("Times", {"fields": (*_TIMES, "asked_to_end", "expires", "of_tick")}),
-        ("Details", {"fields": ("priority", "job_key", "concurrency_key", "trace_link"), "classes": ("collapse",)}),
+        (_("State"), {"fields": ("status", "waiting", "how_far", "failure", "outcome", "attempt_count", "process")}),
+        (_("Task"), {"fields": ("task_link", "queue_link", "store_link", "origin", "then", "flow", "order")}),
+        (_("Payload and attempts"), {"fields": ("shown_payload", "steps", "errors", "logged", "retries_ahead")}),
+        (_("Times"), {"fields": (*_TIMES, "asked_to_end", "expires", "of_tick")}),
+        (_("Details"), {"fields": ("priority", "job_key", "concurrency_key", "trace_link"), "classes": ("collapse",)}),
     )
     deferred = ("payload", "log")
-    shown_payload = json_of("payload", "payload")
-    enqueued_at = time_of("created_at", "enqueued")
-    ended = time_of("finished_at", "ended")
-    asked_to_end = time_of("cancel_requested_at", "cancellation requested")
-    expires = time_of("expires_at", "expires")
-    of_tick = time_of("tick", "cron tick")
+    shown_payload = json_of("payload", _("payload"))
+    enqueued_at = time_of("created_at", _("enqueued"))
+    ended = time_of("finished_at", _("ended"))
+    asked_to_end = time_of("cancel_requested_at", _("cancellation requested"))
+    expires = time_of("expires_at", _("expires"))
+    of_tick = time_of("tick", _("cron tick"))
 
     @property
     def search_help_text(self) -> str:  # type: ignore[override]
@@ -345,25 +346,25 @@ class JobAdmin(ActionAdmin):
         parts = (f"#{row.pk} {row.task}", f"queue {row.queue}", row.state, error_name(row.error_class), store)
         return " · ".join(part for part in parts if part)
 
-    @admin.display(description="job", ordering="id")
+    @admin.display(description=_("job"), ordering="id")
     def job(self, job: Any) -> SafeString:
         """Name the job by its task, and below by its number, its queue, and its store if the reader sees several."""
         store = store_name(job.store_id) if job.store_id and conf.store_model and job.knows_all else ""
         rest = " · ".join(part for part in (f"#{job.pk}", store, job.queue) if part)
         return format_html('{}<small title="{}">{}</small>', job.task, job.store_id or "", rest)
 
-    @admin.display(description="state")
+    @admin.display(description=_("state"))
     def status(self, job: Any) -> SafeString:
         """Show the state as a badge."""
         shown = job.timeliness
         return badge(shown, _BADGES.get(shown, "quiet"))
 
-    @admin.display(description="state")
+    @admin.display(description=_("state"))
     def progress(self, job: Any) -> SafeString:
         """Show the state, and below how many attempts it took."""
         return below(self.status(job), self.attempt_count(job))
 
-    @admin.display(description="why")
+    @admin.display(description=_("why"))
     def detail(self, job: Any) -> SafeString | str:
         """Show why the job waits, its last error, or the reason why it was cancelled."""
         is_cancelled = job.state == str(JobState.CANCELLED)
@@ -373,19 +374,19 @@ class JobAdmin(ActionAdmin):
         parts = [part for part in (getattr(job, "waits_for", ""), job.says, error) if part]
         return Truncator("; ".join(parts)).chars(_SUMMARY) or "-"
 
-    @admin.display(description="waiting because")
+    @admin.display(description=_("waiting because"))
     def waiting(self, job: Any) -> str:
         """Show why a queued job does not run, if that is known."""
         if job.state != str(JobState.QUEUED) or not hasattr(job, "waits_for"):
             return ""
         return job.waits_for or ("it is not its turn yet" if job.knows_all else "")
 
-    @admin.display(description="progress")
+    @admin.display(description=_("progress"))
     def how_far(self, job: Any) -> str:
         """Show what the handler of a running job last said about its progress."""
         return getattr(job, "says", "")
 
-    @admin.display(description="last error")
+    @admin.display(description=_("last error"))
     def failure(self, job: Any) -> str:
         """Show the newest error without its traceback."""
         error = getattr(job, "last_error", None)
@@ -393,7 +394,7 @@ class JobAdmin(ActionAdmin):
         name = error_class.rpartition(".")[2]
         return f"{name}: {error.message}" if error is not None and error.message else name
 
-    @admin.display(description="outcome")
+    @admin.display(description=_("outcome"))
     def outcome(self, job: Any) -> str:
         """Show the recorded reason of the end, in words; if it was ended in the admin, by whom."""
         if job.state not in (JobState.FAILED, JobState.CANCELLED):
@@ -408,7 +409,7 @@ class JobAdmin(ActionAdmin):
             return f"{done}{by}, {instant(job.finished_at)}"
         return str(_OUTCOMES.get(job.reason, job.reason))
 
-    @admin.display(description="enqueued")
+    @admin.display(description=_("enqueued"))
     def enqueued(self, job: Any) -> SafeString:
         """Show when the job was enqueued, and below when it ended and how long it ran, or when it was claimed."""
         took = self.took(job)
@@ -419,41 +420,41 @@ class JobAdmin(ActionAdmin):
             lines = [ended, "" if took == "-" else f"ran {took}"]
         return stacked(ago(job.created_at, job.now), *lines)
 
-    @admin.display(description="ended", ordering="finished_at")
+    @admin.display(description=_("ended"), ordering="finished_at")
     def finished(self, job: Any) -> SafeString:
         """Show when the job ended, and below when it was enqueued and how long it ran."""
         took = self.took(job)
         lines = [f"enqueued {distance(job.created_at, job.now)}", "" if took == "-" else f"ran {took}"]
         return stacked(ago(job.finished_at, job.now), *lines)
 
-    @admin.display(description="due")
+    @admin.display(description=_("due"))
     def due_at(self, job: Job) -> SafeString | str:
         """Show when the job is due; one that waits for others of its flow is not."""
         return "-" if job.is_held else exact(job.run_at, datetime.now(UTC))
 
-    @admin.display(description="claimed")
+    @admin.display(description=_("claimed"))
     def claimed(self, job: Any) -> SafeString | str:
         """Show when the worker that has the job claimed it; it may have to wait for a thread."""
         return exact(job.started_at, job.now) if job.state == str(JobState.RUNNING) else "-"
 
-    @admin.display(description="started")
+    @admin.display(description=_("started"))
     def started(self, job: Any) -> SafeString | str:
         """Show when the run began that ended the job."""
         return exact(job.started_at, job.now) if _ran(job) else "-"
 
-    @admin.display(description="ran for")
+    @admin.display(description=_("ran for"))
     def took(self, job: Any) -> str:
         """Show how long the run took that ended the job."""
         return _between(job.started_at, job.finished_at) if _ran(job) else "-"
 
-    @admin.display(description="waited in the worker")
+    @admin.display(description=_("waited in the worker"))
     def waited(self, job: Any) -> str:
         """Show how long the worker that claimed the job waited for a free thread before that run."""
         if not _ran(job) or job.claimed_at is None:
             return "-"
         return _between(job.claimed_at, job.started_at)
 
-    @admin.display(description="attempts")
+    @admin.display(description=_("attempts"))
     def attempt_count(self, job: Job) -> str:
         """Show how many of its attempts the job has used, or which one runs, and how often a worker of it died."""
         if job.state == str(JobState.RUNNING):
@@ -463,16 +464,16 @@ class JobAdmin(ActionAdmin):
         times = "once" if job.rescues == 1 else f"{job.rescues:,} times"
         return f"{shown}, rescued {times}" if job.rescues else shown
 
-    @admin.display(description="runs in")
+    @admin.display(description=_("runs in"))
     def process(self, job: Any) -> SafeString | str:
         """Link to the worker that holds the job."""
         return self.link_to_process(job.leased_by, using=job._state.db)
 
-    @admin.display(description="task")
+    @admin.display(description=_("task"))
     def task_link(self, job: Any) -> SafeString:
         return self._of_name(job, task=job.task)
 
-    @admin.display(description="queue")
+    @admin.display(description=_("queue"))
     def queue_link(self, job: Any) -> SafeString:
         return self._of_name(job, queue=job.queue)
 
@@ -484,15 +485,15 @@ class JobAdmin(ActionAdmin):
         address = reverse("admin:salon_jobs_job_overview", current_app=self.admin_site.name)
         return format_html('<a href="{}?{}">{}</a>', address, urlencode(of), name)
 
-    @admin.display(description="store")
+    @admin.display(description=_("store"))
     def store_link(self, job: Job) -> SafeString | str:
         return "-" if job.store_id is None else self.link_to_list(Job, store_name(job.store_id), store=job.store_id)
 
-    @admin.display(description="attempts, newest first")
+    @admin.display(description=_("attempts, newest first"))
     def errors(self, job: Job) -> SafeString | str:
         return format_attempts(job)
 
-    @admin.display(description="steps")
+    @admin.display(description=_("steps"))
     def steps(self, job: Job) -> SafeString | str:
         """Show the last fifty steps that the job has committed, the latest first."""
         rows = JobStep.objects.using(job._state.db).filter(job_id=job.pk).order_by("-committed_at", "-id")[:_SHOWN]
@@ -504,12 +505,12 @@ class JobAdmin(ActionAdmin):
             lines.append(line if step.value is None else format_html(folded, line, as_json(step.value)))
         return lines_of(lines) if lines else "-"
 
-    @admin.display(description="log")
+    @admin.display(description=_("log"))
     def logged(self, job: Job) -> SafeString | str:
         """Show the last lines that a run logged which did not fail."""
         return text(job.log) if job.log else "-"
 
-    @admin.display(description="upcoming retries")
+    @admin.display(description=_("upcoming retries"))
     def retries_ahead(self, job: Job) -> SafeString | str:
         """Show when each next attempt becomes due, at the earliest and latest, if all before it fail at once.
 
@@ -525,7 +526,7 @@ class JobAdmin(ActionAdmin):
             lines.append(f"and {more:,} more")
         return lines_of(lines) if lines else "-"
 
-    @admin.display(description="trace")
+    @admin.display(description=_("trace"))
     def trace_link(self, job: Job) -> SafeString | str:
         """Link to the trace that the job continues, by ``TRACE_LINK``; without it, show the trace id."""
         kept: object = job.trace
@@ -537,7 +538,7 @@ class JobAdmin(ActionAdmin):
             return match[0]
         return format_html('<a href="{}">{}</a>', conf.trace_link.replace("{trace_id}", match[0]), match[0])
 
-    @admin.display(description="enqueued by")
+    @admin.display(description=_("enqueued by"))
     def origin(self, job: Any) -> SafeString | str:
         """Link to what added the job: a fan-out, the end of others that it follows, or the tick of a cron entry."""
         if job.fan_out_id is not None:
@@ -552,7 +553,7 @@ class JobAdmin(ActionAdmin):
             return "-"
         return format_html("{} at {}", self.link(CronTick, tick.pk, f"cron entry {tick.entry}"), instant(tick.tick_at))
 
-    @admin.display(description="then")
+    @admin.display(description=_("then"))
     def then(self, job: Job) -> str:
         """Show what is enqueued when this job and those enqueued with it have ended."""
         if job.follow_up_id is None:
@@ -562,7 +563,7 @@ class JobAdmin(ActionAdmin):
             return "its follow-up has been enqueued"
         return f"{waiting.task}, after {with_noun(waiting.remaining, 'more job')}"
 
-    @admin.display(description="flow")
+    @admin.display(description=_("flow"))
     def flow(self, job: Job) -> SafeString | str:
         """Draw its flow: each job or group of jobs with its states, linked to its page or its list."""
         using = job._state.db or conf.reader_database
@@ -580,7 +581,7 @@ class JobAdmin(ActionAdmin):
 
         return format_html("<div>{}{}<p>{}</p></div>", everything, picture(found, address, _BADGES), found.left_out)
 
-    @admin.display(description="order")
+    @admin.display(description=_("order"))
     def order(self, job: Job) -> SafeString | str:
         """Show whose turn it is among the jobs with its key, with a link, and how many wait before it and after it."""
         place = place_in_order(job, using=job._state.db or conf.reader_database)

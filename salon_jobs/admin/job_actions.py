@@ -14,6 +14,7 @@ from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.text import capfirst
 from django.utils.translation import gettext, gettext_noop
+from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.admin.actions import BATCH, Action, ActionForm, actions_of, log_changed, user_name
 from salon_jobs.admin.base import reader
@@ -33,9 +34,12 @@ class PauseForm(ActionForm):
     """Form for what to pause or resume. A scope is written ``kind:name``."""
 
     verb = forms.ChoiceField(
-        label="Action", choices=[("paused", "Pause"), ("resumed", "Resume")], widget=forms.RadioSelect, initial="paused"
+        label=_("Action"),
+        choices=[("paused", _("Pause")), ("resumed", _("Resume"))],
+        widget=forms.RadioSelect,
+        initial="paused",
     )
-    scopes = forms.MultipleChoiceField(label="Apply to", widget=forms.CheckboxSelectMultiple)
+    scopes = forms.MultipleChoiceField(label=_("Apply to"), widget=forms.CheckboxSelectMultiple)
 
     def __init__(
         self,

@@ -14,6 +14,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.admin.actions import OffersActions, actions_of, user_name
 from salon_jobs.admin.base import ReaderAdmin, reader, sees_all_stores
@@ -50,16 +51,18 @@ class LimitForm(ModelForm):
     """Form for one limit, validated against the database as the operator."""
 
     unlimited = forms.BooleanField(
-        required=False, label="No limit on running jobs", help_text="Even if the code declares one"
+        required=False, label=_("No limit on running jobs"), help_text=_("Even if the code declares one")
     )
 
-    rate = forms.CharField(required=False, help_text="Maximum starts: 5/s, 100/m, 1000/h or 10/d; empty for no limit")
+    rate = forms.CharField(
+        required=False, help_text=_("Maximum starts: 5/s, 100/m, 1000/h or 10/d; empty for no limit")
+    )
 
     class Meta:
         widgets: ClassVar = {"name": NameInput(attrs={"class": "vTextField"})}
         help_texts: ClassVar = {
-            "paused": "No job starts while this is set; running jobs continue",
-            "max_concurrency": "How many jobs may run at once, in all processes; empty: as the code declares",
+            "paused": _("No job starts while this is set; running jobs continue"),
+            "max_concurrency": _("How many jobs may run at once, in all processes; empty: as the code declares"),
         }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -160,31 +163,31 @@ class LimitAdmin(OffersActions, ReaderAdmin):
         named = {} if row is None else {"subtitle": scope_name(row.kind, row.name)}
         return super().change_view(request, object_id, form_url, {**named, **(extra_context or {})})
 
-    @admin.display(description="applies to")
+    @admin.display(description=_("applies to"))
     def scope(self, row: Limit) -> str:
         """Show what the limit applies to; a store by its name."""
         return scope_name(row.kind, row.name)
 
-    @admin.display(description="state")
+    @admin.display(description=_("state"))
     def state(self, row: Limit) -> SafeString:
         """Show whether jobs start."""
         if not row.paused:
             return badge("active", "good")
         return below(badge("paused", "warn"), who_paused(row))
 
-    @admin.display(description="running")
+    @admin.display(description=_("running"))
     def usage(self, row: Any) -> str:
         """Show how many jobs run, and how many may."""
         most, declared = row.listed and row.listed.max_concurrency, row.listed and row.listed.declared
         shown = f"{row.running:,} of {most:,}" if most is not None else f"{row.running:,}, no limit"
         return shown if declared in (None, most) else f"{shown} (declared: {declared:,})"
 
-    @admin.display(description="rate")
+    @admin.display(description=_("rate"))
     def starts(self, row: Limit) -> str:
         """Show how many jobs may start."""
         return "-" if row.rate is None else rate_text(row.rate)
 
-    @admin.display(description="no limit on running jobs", boolean=True)
+    @admin.display(description=_("no limit on running jobs"), boolean=True)
     def unlimited(self, row: Limit) -> bool:
         """Return whether "no limit" was set, for users who may only look."""
         return row.max_concurrency == LIFTED

@@ -11,6 +11,7 @@ from django.http import HttpRequest, HttpResponseRedirect
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator, capfirst
+from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.admin.actions import Action, ActionAdmin, ActionForm, actions_of, log_changed, say_changed, user_name
 from salon_jobs.admin.base import OrderedList, ReadOnlyAdmin, id_or_other, reader, sees_all_stores
@@ -68,7 +69,7 @@ def _criteria(queryset: QuerySet[Message]) -> MessageCriteria:
 class DestinationLinkAdmin(ActionAdmin):
     """Base of admins whose rows link to their destination."""
 
-    @admin.display(description="destination")
+    @admin.display(description=_("destination"))
     def destination(self, row: Message | BlockedAggregate) -> SafeString | str:
         """Link to the destination, which staff of one store may not see."""
         if not _is_for_operators(row):
@@ -101,17 +102,17 @@ class MessageAdmin(DestinationLinkAdmin):
     fieldsets = (
         (None, {"fields": ("state", "delivery", "last_error", "event", "destination", "aggregate_id", "store")}),
         (None, {"fields": ("shown_payload", "shown_headers")}),
-        ("Times", {"fields": ("written", "sent", "ended", "attempts", "retry")}),
-        ("Details", {"fields": ("message_id", "producer", "replay_of", "partition"), "classes": ("collapse",)}),
+        (_("Times"), {"fields": ("written", "sent", "ended", "attempts", "retry")}),
+        (_("Details"), {"fields": ("message_id", "producer", "replay_of", "partition"), "classes": ("collapse",)}),
     )
     deferred = ("payload", "headers")
-    shown_payload = json_of("payload", "payload")
-    shown_headers = json_of("headers", "headers", hides_empty=True)
-    written = time_of("created_at", "written")
-    sent = time_of("sent_at", "published")
-    ended = time_of("ended_at", "failed or skipped")
-    attempts = count_of("retry_count", "failed attempts")
-    retry = time_of("retry_at", "next attempt")
+    shown_payload = json_of("payload", _("payload"))
+    shown_headers = json_of("headers", _("headers"), hides_empty=True)
+    written = time_of("created_at", _("written"))
+    sent = time_of("sent_at", _("published"))
+    ended = time_of("ended_at", _("failed or skipped"))
+    attempts = count_of("retry_count", _("failed attempts"))
+    retry = time_of("retry_at", _("next attempt"))
 
     def described(self, rows: list[Any], request: HttpRequest) -> list[Any]:
         """Mark messages that block others, and pending ones whose destination is paused or down."""
@@ -142,12 +143,12 @@ class MessageAdmin(DestinationLinkAdmin):
     def line(self, row: Message) -> str:
         return f"{row} · {row.status} · {row.aggregate_type} {row.aggregate_id}".rstrip()
 
-    @admin.display(description="status")
+    @admin.display(description=_("status"))
     def state(self, message: Message) -> SafeString:
         """Show the status as a badge."""
         return badge(message.status, _BADGES[message.status])
 
-    @admin.display(description="status")
+    @admin.display(description=_("status"))
     def progress(self, message: Any) -> SafeString:
         """Show the status, and below how often it was retried, its error, and why its destination takes none."""
         head = getattr(message, "head", None)
@@ -155,19 +156,19 @@ class MessageAdmin(DestinationLinkAdmin):
         held = getattr(message, "held", "")
         return below(self.state(message), retries(message.retry_count), Truncator(error).chars(120), held)
 
-    @admin.display(description="destination")
+    @admin.display(description=_("destination"))
     def to(self, message: Message) -> SafeString:
         """Name the destination, and below the event and the aggregate."""
         return below(message.aggregate_type, message.event, message.aggregate_id)
 
-    @admin.display(description="written")
+    @admin.display(description=_("written"))
     def age(self, message: Message) -> SafeString:
         """Show when the message was written, and below when it was sent."""
         now = datetime.now(UTC)
         sent = format_html("sent {}", ago(message.sent_at, now)) if message.sent_at else ""
         return format_html("{}<small>{}</small>", ago(message.created_at, now), sent)
 
-    @admin.display(description="delivery")
+    @admin.display(description=_("delivery"))
     def delivery(self, message: Message) -> SafeString | str:
         """Show whether the message can be sent, or what blocks it."""
         if message.status not in _OPEN:
@@ -204,29 +205,29 @@ class BlockedAggregateAdmin(DestinationLinkAdmin):
     search_help_text = "The full ID of an aggregate, or the number of the message that blocks it"
     readonly_fields = ("head",)
     fields = ("state", "head", "code", "error", "destination", "aggregate_id", "store", "start", "attempts", "retry")
-    start = time_of("since", "since")
-    blocked = age_of("since", "since")
-    attempts = count_of("retry_count", "failed attempts")
-    retry = time_of("retry_at", "next attempt")
+    start = time_of("since", _("since"))
+    blocked = age_of("since", _("since"))
+    attempts = count_of("retry_count", _("failed attempts"))
+    retry = time_of("retry_at", _("next attempt"))
     actions = actions_of(BlockedAggregate)
 
-    @admin.display(description="status")
+    @admin.display(description=_("status"))
     def state(self, row: Any) -> SafeString:
         """Show the status as a badge."""
         return badge(row.get_status_display(), "bad" if row.status == str(BlockedAggregate.Status.PARKED) else "warn")
 
-    @admin.display(description="destination")
+    @admin.display(description=_("destination"))
     def to(self, row: BlockedAggregate) -> SafeString:
         """Name the destination, and below the aggregate."""
         return below(row.aggregate_type, row.aggregate_id)
 
-    @admin.display(description="retry")
+    @admin.display(description=_("retry"))
     def attempt(self, row: BlockedAggregate) -> SafeString:
         """Show when the message is retried, and below how often it was."""
         at = "-" if row.retry_at is None else ago(row.retry_at, datetime.now(UTC))
         return below(at, retries(row.retry_count))
 
-    @admin.display(description="blocked by")
+    @admin.display(description=_("blocked by"))
     def head(self, row: BlockedAggregate) -> SafeString:
         return self.link(Message, row.head_id, f"message {row.head_id}")
 
@@ -239,8 +240,8 @@ class DestinationAdmin(ActionAdmin):
     list_display = ("aggregate_type", "progress", "since", "why", "row_actions")
     fields = ("aggregate_type", "state", "pause", "start", "outage_code", "outage", "sent_there")
     sortable_by = ()
-    start = time_of("outage_since", "down since")
-    since = age_of("outage_since", "down since")
+    start = time_of("outage_since", _("down since"))
+    since = age_of("outage_since", _("down since"))
     list_filter = (DestinationStateFilter,)
     search_fields = ("aggregate_type__exact",)
     ordering = ("aggregate_type",)
@@ -249,24 +250,24 @@ class DestinationAdmin(ActionAdmin):
     def state_of(self, row: DestinationState) -> str:
         return "paused" if row.paused else "sending"
 
-    @admin.display(description="state")
+    @admin.display(description=_("state"))
     def state(self, row: DestinationState) -> SafeString:
         """Show whether messages are sent."""
         if row.paused:
             return badge("paused", "warn")
         return badge("no outage", "good") if row.outage_since is None else badge("down", "bad")
 
-    @admin.display(description="state")
+    @admin.display(description=_("state"))
     def progress(self, row: DestinationState) -> SafeString:
         """Show whether messages are sent, and below who paused the destination."""
         return below(self.state(row), who_paused(row) if row.paused else "")
 
-    @admin.display(description="outage")
+    @admin.display(description=_("outage"))
     def why(self, row: DestinationState) -> SafeString | str:
         """Show why nothing arrives, and below in words."""
         return below(row.outage_code, row.outage) if row.outage_since else "-"
 
-    @admin.display(description="messages")
+    @admin.display(description=_("messages"))
     def sent_there(self, row: DestinationState) -> SafeString:
         """Link to the messages that wait for the destination."""
         pending = MessageStatus.PENDING.value
@@ -274,7 +275,7 @@ class DestinationAdmin(ActionAdmin):
         shown = f"Pending messages ({counted(found[:COUNTED].count(), COUNTED)})"
         return self.link_to_list(Message, shown, destination=row.pk, status__exact=pending)
 
-    @admin.display(description="paused")
+    @admin.display(description=_("paused"))
     def pause(self, row: DestinationState) -> str:
         """Show who paused the destination, and when."""
         return pause_of(row).capitalize() if row.paused else "-"
@@ -289,7 +290,7 @@ class ReplayAdmin(ReadOnlyAdmin):
     list_display = ("id", "requested", "requested_by", "reason", "messages")
     fields = ("requested", "requested_by", "reason", "messages", "criteria")
     sortable_by = ()
-    requested = time_of("requested_at", "requested")
+    requested = time_of("requested_at", _("requested"))
 
 
 class PartitionAdmin(ReadOnlyAdmin):
@@ -303,7 +304,7 @@ class PartitionAdmin(ReadOnlyAdmin):
     ordering = ("partition",)
     sortable_by = ()
 
-    @admin.display(description="owned by")
+    @admin.display(description=_("owned by"))
     def owned_by(self, row: RelayPartition) -> SafeString | str:
         """Link to the relay that publishes the partition's messages."""
         if row.owner is None:
@@ -341,13 +342,13 @@ class InboxAdmin(ActionAdmin):
     fieldsets = (
         (None, {"fields": ("state", "code", "reason", "job_link", "consumer", "event", "producer", "store")}),
         (None, {"fields": ("shown_raw",)}),
-        ("Times", {"fields": ("received_at_time", "dismissed", "deliveries")}),
-        ("Details", {"fields": ("message_id",), "classes": ("collapse",)}),
+        (_("Times"), {"fields": ("received_at_time", "dismissed", "deliveries")}),
+        (_("Details"), {"fields": ("message_id",), "classes": ("collapse",)}),
     )
     deferred = ("raw",)
-    received = age_of("received_at", "received")
-    received_at_time = time_of("received_at", "received")
-    dismissed = time_of("ended_at", "dismissed")
+    received = age_of("received_at", _("received"))
+    received_at_time = time_of("received_at", _("received"))
+    dismissed = time_of("ended_at", _("dismissed"))
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Open on the rejected messages, which need an operator."""
@@ -358,23 +359,23 @@ class InboxAdmin(ActionAdmin):
     def state_of(self, row: InboxMessage) -> str:
         return str(row.status)
 
-    @admin.display(description="status")
+    @admin.display(description=_("status"))
     def state(self, message: Any) -> SafeString:
         """Show the status as a badge."""
         return badge(message.get_status_display(), _INBOX_BADGES[message.status])
 
-    @admin.display(description="why")
+    @admin.display(description=_("why"))
     def why(self, message: InboxMessage) -> SafeString | str:
         """Show the code of the reason why the message was rejected, and below its text."""
         reason = Truncator(message.reason).chars(120)
         return below(message.code, reason) if message.code or reason else "-"
 
-    @admin.display(description="event")
+    @admin.display(description=_("event"))
     def kind(self, message: InboxMessage) -> SafeString:
         """Show the event, and below the consumer that read it."""
         return below(message.event or "-", message.consumer)
 
-    @admin.display(description="raw message")
+    @admin.display(description=_("raw message"))
     def shown_raw(self, message: InboxMessage) -> SafeString | str:
         """Show the message as received; only rejected ones are kept."""
         return text(shown_text(message.raw)) if message.raw else "-"

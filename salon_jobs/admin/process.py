@@ -12,6 +12,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.admin.actions import BATCH, Action, ActionAdmin, ActionForm, actions_of, log_changed
 from salon_jobs.admin.base import ReadOnlyAdmin, may, reader
@@ -39,8 +40,8 @@ class ProcessAdmin(ReadOnlyAdmin):
     fields = ("serves", "running", "heartbeat", "started", "supervisor")
     ordering = ("-heartbeat_at",)
     sortable_by = ()
-    started = time_of("started_at", "started")
-    age = age_of("started_at", "started")
+    started = time_of("started_at", _("started"))
+    age = age_of("started_at", _("started"))
 
     def described(self, rows: list[Any], request: HttpRequest) -> list[Any]:
         """Give each process the jobs that it holds."""
@@ -49,11 +50,11 @@ class ProcessAdmin(ReadOnlyAdmin):
             row.at_work = at_work.get(row.pk)
         return rows
 
-    @admin.display(description="process")
+    @admin.display(description=_("process"))
     def process(self, row: Process) -> str:
         return str(row)
 
-    @admin.display(description="queues")
+    @admin.display(description=_("queues"))
     def serves(self, row: Any) -> str:
         """Show which queues a worker serves, on how many threads."""
         if row.kind != "worker":
@@ -61,7 +62,7 @@ class ProcessAdmin(ReadOnlyAdmin):
         served = served_in_words(row.queues)
         return f"{'all queues' if served == 'all' else served}, {with_noun(row.concurrency, 'thread')}"
 
-    @admin.display(description="running")
+    @admin.display(description=_("running"))
     def running(self, row: Any) -> SafeString | str:
         """Count the jobs that a worker holds, with a link to them, and list those that run longest."""
         if row.kind != "worker" or row.at_work is None:
@@ -73,7 +74,7 @@ class ProcessAdmin(ReadOnlyAdmin):
         longest = ", ".join(f"{job.task} for {duration(job.for_s)}" for job in row.at_work.jobs)
         return below(self.link_to_list(Job, shown, leased_by__exact=row.pk, state__exact="running"), longest)
 
-    @admin.display(description="heartbeat")
+    @admin.display(description=_("heartbeat"))
     def heartbeat(self, row: Process) -> SafeString:
         """Show the age of the last heartbeat, marked if the process is silent."""
         now = datetime.now(UTC)
@@ -81,7 +82,7 @@ class ProcessAdmin(ReadOnlyAdmin):
         is_silent = now - row.heartbeat_at > conf.process_silent_after
         return format_html("{} {}", shown, badge("silent", "bad")) if is_silent else shown
 
-    @admin.display(description="supervisor")
+    @admin.display(description=_("supervisor"))
     def supervisor(self, row: Process) -> SafeString | str:
         """Link to the process that started this one."""
         return self.link_to_process(row.supervisor_id, using=row._state.db)
@@ -116,7 +117,7 @@ class CronEntryAdmin(ActionAdmin):
     list_display = ("entry", "schedule", "next", "last", "result", "row_actions")
     list_display_links = ("entry",)
     fields = ("task", "schedule", "next", "payload", "next_ticks", "last_ticks", "backfill", "registered")
-    registered = time_of("registered_at", "first seen by a scheduler")
+    registered = time_of("registered_at", _("first seen by a scheduler"))
     ordering = ("name",)
     sortable_by = ()
     search_fields = ("name__exact",)
@@ -140,17 +141,17 @@ class CronEntryAdmin(ActionAdmin):
     def state_of(self, row: Any) -> str:
         return "unknown" if row.declared is None else "declared" if row.paused_at is None else "paused"
 
-    @admin.display(description="entry")
+    @admin.display(description=_("entry"))
     def entry(self, row: Any) -> SafeString:
         """Name the entry, and below the task that it starts."""
         task = row.declared.task_name if row.declared and row.declared.task_name != row.pk else ""
         return below(row.pk, task)
 
-    @admin.display(description="task")
+    @admin.display(description=_("task"))
     def task(self, row: Any) -> str:
         return row.declared.task_name if row.declared else _NOT_DECLARED
 
-    @admin.display(description="schedule")
+    @admin.display(description=_("schedule"))
     def schedule(self, row: Any) -> SafeString | str:
         """Show the cron line with its time zone."""
         if row.declared is None:
@@ -159,7 +160,7 @@ class CronEntryAdmin(ActionAdmin):
         shown = format_html("<code>{}</code> {}", expression.line, expression.timezone)
         return below(shown, override_of(row, row.declared)) if row.line else shown
 
-    @admin.display(description="payload")
+    @admin.display(description=_("payload"))
     def payload(self, row: Any) -> SafeString | str:
         """Show the payload that the next tick would have."""
         if row.declared is None:
@@ -172,22 +173,22 @@ class CronEntryAdmin(ActionAdmin):
         except Exception as error:  # the project's own function builds the payload, and may raise anything
             return f"its function raised {type(error).__name__}: {error}"
 
-    @admin.display(description="missed ticks")
+    @admin.display(description=_("missed ticks"))
     def backfill(self, row: Any) -> str:
         """Show how late a missed tick still fires."""
         return f"still run for up to {duration(row.declared.window.total_seconds())}" if row.declared else "-"
 
-    @admin.display(description="next")
+    @admin.display(description=_("next"))
     def next(self, row: Any) -> SafeString | str:
         if row.paused_at is not None:
             return below(badge("paused", "warn"), who_paused(row))
         return ago(row.in_effect.expression.next_after(row.now), row.now) if row.declared else "-"
 
-    @admin.display(description="last tick")
+    @admin.display(description=_("last tick"))
     def last(self, row: Any) -> SafeString | str:
         return ago(row.ran.last_tick, row.now) if row.ran and row.ran.last_tick else "-"
 
-    @admin.display(description="result")
+    @admin.display(description=_("result"))
     def result(self, row: Any) -> SafeString | str:
         """Show what became of the last tick's job, with a link to it while it exists."""
         if row.ran is None:
@@ -196,17 +197,17 @@ class CronEntryAdmin(ActionAdmin):
         shown = badge(row.ran.result, kind)
         return shown if row.ran.job_id is None else self.link(Job, row.ran.job_id, shown)
 
-    @admin.display(description="next ticks")
+    @admin.display(description=_("next ticks"))
     def next_ticks(self, row: Any) -> SafeString | str:
         """List the next five ticks."""
         if row.declared is None:
             return _NOT_DECLARED
         now, ticks = datetime.now(UTC), list[datetime]()
-        for _ in range(_TICKS_AHEAD):
+        while len(ticks) < _TICKS_AHEAD:
             ticks.append(row.in_effect.expression.next_after(ticks[-1] if ticks else now))
         return lines_of(f"{instant(tick)}, in {duration((tick - now).total_seconds())}" for tick in ticks)
 
-    @admin.display(description="last ticks")
+    @admin.display(description=_("last ticks"))
     def last_ticks(self, row: Any) -> SafeString | str:
         """List the last ten ticks, with what became of their jobs."""
         using = row._state.db
@@ -234,8 +235,8 @@ class CronTickAdmin(ReadOnlyAdmin):
     empty_hint = "A scheduler fires them: python manage.py runscheduler."
     list_display = ("entry", "tick", "fired", "job_link")
     fields = list_display
-    tick = time_of("tick_at", "tick")
-    fired = time_of("fired_at", "fired")
+    tick = time_of("tick_at", _("tick"))
+    fired = time_of("fired_at", _("fired"))
     list_filter = (EntryFilter,)
     sortable_by = ()
 
@@ -249,18 +250,18 @@ class FanOutAdmin(ReadOnlyAdmin):
     list_display = ("name", "added", "waiting", "paused_stores", "age")
     fields = ("task", "label", "progress", "inserted", "waiting", "paused_stores", "of_tick", "created")
     sortable_by = ()
-    waiting = count_of("kept", "already queued")
-    paused_stores = count_of("paused", "paused stores")
-    of_tick = time_of("tick", "cron tick")
-    created = time_of("created_at", "added")
-    age = age_of("created_at", "added")
+    waiting = count_of("kept", _("already queued"))
+    paused_stores = count_of("paused", _("paused stores"))
+    of_tick = time_of("tick", _("cron tick"))
+    created = time_of("created_at", _("added"))
+    age = age_of("created_at", _("added"))
 
-    @admin.display(description="fan-out")
+    @admin.display(description=_("fan-out"))
     def name(self, record: FanOutRecord) -> SafeString:
         """Name the fan-out by its task, and below by its number and label."""
         return below(record.task, f"#{record.pk}", record.label)
 
-    @admin.display(description="jobs added")
+    @admin.display(description=_("jobs added"))
     def added(self, record: FanOutRecord) -> int:
         return record.inserted
 

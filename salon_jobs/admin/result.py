@@ -6,6 +6,7 @@ from django.contrib import admin
 from django.db.models import Q
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.admin.base import ReadOnlyAdmin, id_or_other
 from salon_jobs.admin.cells import age_of, below, json_of, time_of
@@ -24,19 +25,19 @@ class JobResultAdmin(ReadOnlyAdmin):
     search_help_text = "The full number of a job, or its public ID"
     fieldsets = (
         (None, {"fields": ("task", "shown_value", "shown_payload", "store", "queue", "attempts")}),
-        ("Times", {"fields": ("enqueued", "due", "started", "ended", "took", "deleted")}),
-        ("Details", {"fields": ("priority", "public_id", "worker_id"), "classes": ("collapse",)}),
+        (_("Times"), {"fields": ("enqueued", "due", "started", "ended", "took", "deleted")}),
+        (_("Details"), {"fields": ("priority", "public_id", "worker_id"), "classes": ("collapse",)}),
     )
     deferred = ("payload", "value")
-    shown_value = json_of("value", "returned")
-    shown_payload = json_of("payload", "payload")
-    finished = age_of("finished_at", "finished")
-    kept = age_of("expires_at", "kept until")
-    enqueued = time_of("created_at", "enqueued")
-    due = time_of("run_at", "due")
-    started = time_of("started_at", "started")
-    ended = time_of("finished_at", "ended")
-    deleted = time_of("expires_at", "kept until")
+    shown_value = json_of("value", _("returned"))
+    shown_payload = json_of("payload", _("payload"))
+    finished = age_of("finished_at", _("finished"))
+    kept = age_of("expires_at", _("kept until"))
+    enqueued = time_of("created_at", _("enqueued"))
+    due = time_of("run_at", _("due"))
+    started = time_of("started_at", _("started"))
+    ended = time_of("finished_at", _("ended"))
+    deleted = time_of("expires_at", _("kept until"))
     ordering = ("-job_id",)
     sortable_by = ()
 
@@ -44,11 +45,11 @@ class JobResultAdmin(ReadOnlyAdmin):
         """Match the number or the public ID of a job."""
         return id_or_other(term, "public_id")
 
-    @admin.display(description="job")
+    @admin.display(description=_("job"))
     def job(self, row: JobResult) -> SafeString:
         """Name the job by its task, and below by its number."""
         return below(row.task, f"#{row.pk}")
 
-    @admin.display(description="ran for")
+    @admin.display(description=_("ran for"))
     def took(self, row: JobResult) -> str:
         return duration(max(0.0, (row.finished_at - row.started_at).total_seconds()))

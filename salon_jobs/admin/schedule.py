@@ -170,9 +170,9 @@ class ScheduleAdmin(ActionAdmin):
     empty_hint = "Your code adds them: salon_jobs.schedule(…)."
     deferred = ("payload",)
     actions = actions_of(Schedule, run_now=RunScheduleNow, change=ChangeSchedule)
-    payload_shown = json_of("payload", "payload")
-    created = time_of("created_at", "added")
-    changed = time_of("changed_at", "last changed")
+    payload_shown = json_of("payload", _("payload"))
+    created = time_of("created_at", _("added"))
+    changed = time_of("changed_at", _("last changed"))
 
     def described(self, rows: list[Any], request: HttpRequest) -> list[Any]:
         """Give each row its last ticks and its buttons."""
@@ -199,25 +199,25 @@ class ScheduleAdmin(ActionAdmin):
     def state_of(self, row: Any) -> str:
         return "active" if row.paused_at is None else "paused"
 
-    @admin.display(description="schedule")
+    @admin.display(description=_("schedule"))
     def name(self, row: Any) -> SafeString:
         """Name the schedule by its key, and below the task that it starts."""
         return below(row.key, row.task)
 
-    @admin.display(description="due")
+    @admin.display(description=_("due"))
     def due(self, row: Any) -> SafeString | str:
         """Show the cron line with its time zone, or the period."""
         if row.every is not None:
             return f"every {duration(row.every.total_seconds())}"
         return format_html("<code>{}</code> {}", row.line, row.timezone)
 
-    @admin.display(description="next")
+    @admin.display(description=_("next"))
     def next(self, row: Any) -> SafeString | str:
         if row.paused_at is not None:
             return below(badge("paused", "warn"), who_paused(row))
         return ago(row.next_at, row.now)
 
-    @admin.display(description="options")
+    @admin.display(description=_("options"))
     def options(self, row: Any) -> SafeString:
         """Say how late a tick fires, by how much jobs are delayed, and whether they may overlap."""
         lines = [f"missed ticks still run for up to {duration(row.catch_up.total_seconds())}"]
@@ -227,7 +227,7 @@ class ScheduleAdmin(ActionAdmin):
             lines.append("a tick is skipped while the last one's job is not done")
         return lines_of(lines)
 
-    @admin.display(description="last tick")
+    @admin.display(description=_("last tick"))
     def last(self, row: Any) -> SafeString | str:
         """Show what became of the last tick, with a link to its job while it exists."""
         if not row.history:
@@ -238,7 +238,7 @@ class ScheduleAdmin(ActionAdmin):
         when = format_html("{}{}", ago(tick_at, row.now), " by hand" if by_hand else "")
         return below(shown if job_id is None else self.link(Job, job_id, shown), when)
 
-    @admin.display(description="history")
+    @admin.display(description=_("history"))
     def history(self, row: Any) -> SafeString | str:
         """List the last ticks and the runs by hand, newest first, with what became of their jobs."""
         lines: list[SafeString] = []
