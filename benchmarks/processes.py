@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -120,11 +121,12 @@ class Running:
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the ids of the children of a process and of theirs; none where it ended (Linux)."""
+    """Return the ids of the children of a process and of theirs; none of what has ended (Linux)."""
     found: list[int] = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, path.read_text().split()):
-            found += [child, *descendants(child)]
+        with suppress(OSError):  # a thread that has ended since
+            for child in map(int, path.read_text().split()):
+                found += [child, *descendants(child)]
     return found
 
 

@@ -118,6 +118,7 @@ class Sequence:
 
 
 def run_claimed(process_id: int, count: int) -> None:
+    change("UPDATE salon_jobs_job SET run_at = now() + interval '1 hour' WHERE attempts > 0 AND state = 'queued'")
     jobs = sorted(claim(process_id), key=lambda job: job.id)
     assert len(jobs) == count
     with running_on_a_thread(process_id, jobs):
