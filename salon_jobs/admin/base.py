@@ -300,8 +300,11 @@ class ReaderAdmin(ModelAdmin):
 
     def link_to_list(self, model: type[models.Model], shown: object, **filters: Any) -> SafeString:
         """Link to the rows of a list on this site that match."""
-        address = address_of_list(model, self.admin_site)
-        return format_html('<a href="{}?{}">{}</a>', address, urlencode(filters), shown)
+        return format_html('<a href="{}">{}</a>', self.address_of_matching(model, **filters), shown)
+
+    def address_of_matching(self, model: type[models.Model], **filters: Any) -> str:
+        """Return the URL of the rows of a list on this site that match."""
+        return f"{address_of_list(model, self.admin_site)}?{urlencode(filters)}"
 
     def link_to_process(self, pk: int | None, *, using: str | None) -> SafeString | str:
         """Link to a process, if it still exists."""

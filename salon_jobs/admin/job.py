@@ -21,7 +21,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.admin.actions import ActionAdmin
-from salon_jobs.admin.base import MOST, address_of_list, as_reader, explained, id_or_other, may, reader, sees_all_stores
+from salon_jobs.admin.base import MOST, as_reader, explained, id_or_other, may, reader, sees_all_stores
 from salon_jobs.admin.cells import as_json, badge, below, json_of, lines_of, stacked, text, time_of
 from salon_jobs.admin.filters import (
     EndedFilter,
@@ -566,8 +566,7 @@ class JobAdmin(ActionAdmin):
     @admin.display(description=_("flow"))
     def flow(self, job: Job) -> SafeString | str:
         """Draw its flow: each job or group of jobs with its states, linked to its page or its list."""
-        using = job._state.db or conf.reader_database
-        found = stages_of(job, using=using)
+        found = stages_of(job, using=job._state.db or conf.reader_database)
         if found is None:
             return "-"
         everything = self.link_to_list(Job, f"{found.name} #{found.flow_id}", flow=found.flow_id)
@@ -575,9 +574,7 @@ class JobAdmin(ActionAdmin):
         def address(stage: Stage) -> str:
             if len(stage.ids) == 1:
                 return self.address_of(Job, stage.ids[0])
-            return (
-                f"{address_of_list(Job, self.admin_site)}?{urlencode({'flow': str(found.flow_id), 'task': stage.task})}"
-            )
+            return self.address_of_matching(Job, flow=found.flow_id, task=stage.task)
 
         return format_html("<div>{}{}<p>{}</p></div>", everything, picture(found, address, _BADGES), found.left_out)
 

@@ -44,7 +44,8 @@ class Stage:
     @property
     def title(self) -> str:
         """The task with the ID of its job, or with the number of its jobs."""
-        return f"{self.task} #{self.ids[0]}" if len(self.ids) == 1 else f"{self.task} × {len(self.ids):,}"
+        ids = self.ids
+        return f"{self.task} #{ids[0]}" if len(ids) == 1 else f"{self.task} × {len(ids):,}"
 
     @property
     def states(self) -> list[tuple[str, str]]:
@@ -55,7 +56,7 @@ class Stage:
     @property
     def line(self) -> str:
         """The stage in words, such as ``ship #43: held, after charge #42``; of some jobs that failed, the first."""
-        failed = _listed([f"#{job_id}" for job_id in self.jobs.get("failed", ()) if len(self.ids) > 1])
+        failed = _listed([f"#{job_id}" for job_id in self.jobs.get("failed", ())]) if len(self.ids) > 1 else ""
         said = f"{self.title}: {', '.join(said for _, said in self.states)}{f' ({failed} failed)' if failed else ''}"
         if not self.after:
             return said
@@ -96,12 +97,14 @@ class Stages:
 
 def stages_of(job: Job, *, using: str) -> Stages | None:
     """Return the stages of a job's flow, None if it is of none. With roles, the web reads its store's flows."""
-    rows: Any = FlowMember.objects.using(using)
-    if job.flow_id is None or not rows.filter(pk=job.pk).exists():
+    if job.flow_id is None:
         return None
-    read = rows.filter(flow_id=job.flow_id).order_by("pk").values_list("pk", "task", "condition", "after", "outcome")
+    rows: Any = FlowMember.objects.using(using).filter(flow_id=job.flow_id).order_by("pk")
+    read = rows.values_list("pk", "task", "condition", "after", "outcome")
     members = {row[0]: row for row in (*read[:_READ], *read.filter(pk=job.pk))}
-    live = rows.filter(flow_id=job.flow_id, outcome=None).order_by("pk").values("job_id")[:_READ]
+    if job.pk not in members:
+        return None
+    live = rows.filter(outcome=None).values("job_id")[:_READ]
     jobs = Job.objects.using(using).filter(pk__in=live).only(*_OF_STATE)
     now = {each.pk: each.timeliness for each in (*jobs, job)}
     of: dict[int, Stage] = {}
