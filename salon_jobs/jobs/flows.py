@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias, TypeVar, Unpack, get_args, get_type_hints, overload
 
@@ -42,11 +43,15 @@ class Member:
     def id(self) -> int:
         """The job's number. Raises FlowInvalid before the end of the ``with`` block, which enqueues it."""
         if self.job_id is None:
-            raise FlowInvalid(f"{self.task!r} is enqueued at the end of the with block: it has no ID before")
+            raise FlowInvalid(
+                f"{self.task!r} has no ID: it is enqueued at the end of the with block, unless an earlier flow with "
+                "the same key has not ended (is_new is False)"
+            )
         return self.job_id
 
 
-_Alike: TypeAlias = dict[tuple[Any, ...], tuple[BoundTask[Any], list[tuple[Member, Call[Any]]]]]
+# By task, its members in the order in which they were added: in runs of those with the same options.
+_Alike: TypeAlias = dict[str, list[tuple[EnqueueOptions, BoundTask[Any], list[tuple[Member, Call[Any]]]]]]
 
 
 class Flow:
@@ -61,7 +66,6 @@ class Flow:
         self._using = alias_of(using)
         self._store_id = current_store_id()
         self._added: list[Member] = []
-        # By task and options.
         self._alike: _Alike = {}
 
     def __repr__(self) -> str:
@@ -117,10 +121,10 @@ class Flow:
                 "members belong to the store in whose tenant_context it begins, or to none"
             )
         member = Member(self, call.task, earlier, when)
-        alike = (call.task, *sorted(options.items()))
-        if alike not in self._alike:
-            self._alike[alike] = (task.using(**options), [])
-        self._alike[alike][1].append((member, call))
+        runs = self._alike.setdefault(call.task, [])
+        if not runs or runs[-1][0] != options:
+            runs.append((options, task.using(**options), []))
+        runs[-1][2].append((member, call))
         self._added.append(member)
         return member
 
@@ -137,7 +141,7 @@ class Flow:
         self.id = flow_id
 
     def _enqueue_members(self, flow_id: int, added: list[Member], alike: _Alike) -> None:
-        for task, members in alike.values():
+        for _, task, members in chain.from_iterable(alike.values()):
             # A template's key would make this job another enqueue's, which knows nothing of the flow.
             pattern = replace(task.task.new_job(None, task.options), job_key=None, unique_for=None, max_wait=None)
             contents = task.contents(call for _, call in members)
@@ -210,7 +214,8 @@ class RunningFlow(Flow):
         values = dict(JobResult.objects.using(self._using).filter(pk__in=ids).values_list("pk", "value"))
         if missing := [job_id for job_id in ids if job_id not in values]:
             raise NoResult(
-                f"job {missing[0]} of {task.name!r} succeeded, but its result is not kept: declare keep_result"
+                f"job {missing[0]} of {task.name!r} succeeded, but its result is not kept, or no longer: declare the "
+                "task with a keep_result that outlasts the wait of this job"
             )
         kind = get_type_hints(task.function).get("return", Any)
         return [msgspec.convert(values[job_id], kind) for job_id in ids]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final, get_args
 from uuid import UUID
@@ -17,7 +18,9 @@ from hypothesis import strategies as st
 
 from salon_jobs import Discard, current_job, flow, tenant_context
 from salon_jobs.core.errors import FlowInvalid, NoResult
+from salon_jobs.core.outcomes import Errored
 from salon_jobs.core.records import ClaimedJob
+from salon_jobs.db import statements
 from salon_jobs.erasure import erase_store
 from salon_jobs.jobs import control
 from salon_jobs.jobs.flows import Condition, Flow, Member, RunningFlow, get_flow
@@ -402,6 +405,18 @@ def test_retried_together_they_wait_for_each_other(process_id: int) -> None:
     assert (due(), outcomes(order)) == ([first.id], [None, None])
 
 
+def test_a_retried_member_that_waits_for_others_runs_no_earlier_than_it_was_retried_for(process_id: int) -> None:
+    with flow("order") as order:
+        first, second = (order.add(tasks.in_flow.call(number)) for number in (1, 2))
+        last = order.add(tasks.in_flow.call(3), after=[first, second])
+    control.cancel_jobs(first)
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    control.retry_jobs(last, at=tomorrow)
+    assert due() == [second.id]
+    run_due(process_id)
+    assert seen("SELECT state, run_at FROM salon_jobs_job WHERE id = %s", last.id) == [("queued", tomorrow)]
+
+
 def test_one_transaction_ends_many(database: None) -> None:
     """What it notes of them is more than one note holds."""
     with flow("order") as order:
@@ -486,6 +501,27 @@ def test_a_handler_reads_results_and_adds_members(process_id: int, hooks: Hooks)
     assert results == [("1",), ("2",), ("3",), ("3",)]
 
 
+def test_members_of_a_task_run_in_the_order_added_whatever_their_options(process_id: int) -> None:
+    with flow("order") as order:
+        members = [order.add(tasks.ordered.call(number=each), priority=each % 2) for each in range(4)]
+    assert [member.id for member in members] == sorted(member.id for member in members)
+    for member in members:
+        assert due() == [member.id]
+        run_due(process_id)
+
+
+def test_a_result_that_is_no_longer_kept_says_so(process_id: int, hooks: Hooks) -> None:
+    with flow("order") as order:
+        first = order.add(tasks.in_flow.call())
+        order.add(tasks.in_flow.call(), after=first)
+    run_due(process_id)
+    change("DELETE FROM salon_jobs_job_result")
+    hooks.system = lambda **_: current_job().flow.result_of(tasks.in_flow)
+    [outcome] = run_due(process_id)
+    assert isinstance(outcome, Errored)
+    assert "or no longer" in str(outcome.error)
+
+
 def test_what_does_not_fit_is_refused(stores: list[UUID]) -> None:
     with flow("other") as other:
         stranger = other.add(tasks.in_flow.call())
@@ -503,7 +539,7 @@ def test_what_does_not_fit_is_refused(stores: list[UUID]) -> None:
     for what, options, said in refused:
         with pytest.raises(FlowInvalid, match=said):
             order.add(what, **options)
-    with pytest.raises(FlowInvalid, match="no ID before"):
+    with pytest.raises(FlowInvalid, match="has no ID"):
         order.add(call).id  # noqa: B018 - raises
     with pytest.raises(FlowInvalid, match="no member"):
         RunningFlow(7, using="default")
@@ -568,6 +604,54 @@ def test_flows_are_pruned_once_they_have_ended(process_id: int) -> None:
     assert Pruner(using="default").run_once().deleted["flows"] == 1
     Pruner(using="default").run_once()
     assert list(FlowRecord.objects.values_list("pk", flat=True)) == [order.id]
+
+
+def test_skipped_members_are_kept_as_long_as_their_flow(process_id: int, hooks: Hooks) -> None:
+    with flow("chain") as chain:
+        first = chain.add(tasks.in_flow.call())
+        second = chain.add(tasks.in_flow.call(), after=first)
+        chain.add(tasks.in_flow.call(), after=second)
+    hooks.system = lambda **_: 1 / 0
+    run_due(process_id)
+    cancelled = tasks.in_flow.enqueue()
+    control.cancel_jobs(cancelled)
+    pruner = Pruner(using="default")
+    change("UPDATE salon_jobs_job SET finished_at = now() - interval '29 days'")
+    assert pruner.run_once().deleted == {"cancelled": 1}
+    hooks.reset()
+    chain.retry()
+    while due():
+        run_due(process_id)
+    assert outcomes(chain) == ["succeeded"] * 3
+
+
+def test_skipped_members_are_pruned_after_their_flow(process_id: int, hooks: Hooks) -> None:
+    with flow("order") as order:
+        first = order.add(tasks.in_flow.call())
+        order.add(tasks.in_flow.call(), after=first)
+    hooks.system = lambda **_: 1 / 0
+    run_due(process_id)
+    change("UPDATE salon_jobs_job SET finished_at = now() - interval '31 days'")
+    change("UPDATE salon_jobs_flow SET changed_at = now() - interval '31 days'")
+    pruner = Pruner(using="default")
+    while pruner.run_once().deleted:
+        pass
+    assert seen("SELECT id FROM salon_jobs_job") == [(first.id,)]
+
+
+def test_members_whose_jobs_were_deleted_keep_no_other_from_its_move(process_id: int, hooks: Hooks) -> None:
+    with flow("order") as order:
+        first = order.add(tasks.in_flow.call())
+        for _ in range(1000):
+            order.add(tasks.in_flow.call(), after=first)
+    hooks.system = lambda **_: 1 / 0
+    run_due(process_id)
+    change("DELETE FROM salon_jobs_job WHERE state = 'cancelled'")
+    order.retry()
+    with flow("other") as other:
+        held = other.add(tasks.in_flow.call(), after=other.add(tasks.in_flow.call()))
+    change("UPDATE salon_jobs_flow_member SET move = 'start' WHERE job_id = %s", held.id)  # it was locked
+    assert statements.rows("move_flow_members", using="default") == [(1,)]
 
 
 def test_the_erasure_of_a_store_leaves_no_member_that_waits_for_ever(stores: list[UUID]) -> None:

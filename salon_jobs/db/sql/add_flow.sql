@@ -9,9 +9,13 @@ SELECT salon_jobs_add_flow_members(%(flow_id)s, %(ids)s::bigint[], %(conditions)
                                    %(edge_ids)s::bigint[], %(edge_afters)s::bigint[])
 
 -- name: move_flow_members
--- Start, cancel or hold the members whose job somebody else had locked when that was decided.
+-- Start, cancel or hold the members whose job somebody else had locked when that was decided. Those whose job was deleted
+-- by hand, and is not found, must not take the places of others.
 -- Locks: as salon_jobs_move_flow_members. Role: worker.
-SELECT salon_jobs_move_flow_members(ARRAY(SELECT job_id FROM salon_jobs_flow_member WHERE move IS NOT NULL LIMIT 1000))
+SELECT salon_jobs_move_flow_members(ARRAY(
+       SELECT m.job_id FROM salon_jobs_flow_member m
+        WHERE m.move IS NOT NULL AND EXISTS (SELECT FROM salon_jobs_job j WHERE j.id = m.job_id OFFSET 0)
+        LIMIT 1000))
 
 -- name: prune_flows
 -- Delete members of flows that last changed more than %(age)s ago and of which no member is left to end, up to 1,000,

@@ -77,7 +77,11 @@ BEGIN
     UPDATE __schema__.salon_jobs_flow_member m
        SET outcome = CASE n.code WHEN 's' THEN 'succeeded' WHEN 'f' THEN 'failed'
                                  WHEN 'c' THEN CASE m.outcome WHEN 'skipped' THEN 'skipped' ELSE 'cancelled' END END,
-           move = NULL
+           move = NULL,
+           -- The person says when it is due, also if it waits for others until then.
+           run_at = CASE n.code WHEN 'a' THEN coalesce((
+               SELECT j.run_at FROM __schema__.salon_jobs_job j
+                WHERE j.id = m.job_id AND j.run_at < '9999-12-30 00:00:00+00'), m.run_at) ELSE m.run_at END
       FROM (SELECT DISTINCT ON (1) split_part(u.n, ':', 1)::bigint AS id, split_part(u.n, ':', 2) AS code
               FROM unnest(noted) WITH ORDINALITY AS u (n, place)
              WHERE u.n NOT LIKE '%:look'

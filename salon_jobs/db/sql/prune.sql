@@ -3,7 +3,8 @@
 -- returns how many jobs and errors. Locked rows (an operator's retry, another pruner) are left for the next round.
 -- The condition on the three states is the index's own: without it a prepared statement could not use that index.
 -- now() rather than clock_timestamp(), which cannot be an index condition. A failed one that holds back others of its
--- key stays: the order is for a person to give up.
+-- key stays: the order is for a person to give up. So does a member that its flow has skipped, for as long as the flow:
+-- it runs after all once the one that failed is retried.
 -- Locks: the jobs FOR UPDATE SKIP LOCKED, in the order in which they ended; their errors and steps. Role: worker, operator.
 WITH old AS MATERIALIZED (
     SELECT id FROM salon_jobs_job j
@@ -13,6 +14,8 @@ WITH old AS MATERIALIZED (
            SELECT FROM salon_jobs_ordered_job w WHERE w.key_id =
 -- include: ordered_key_of j
        ))
+       AND (flow_id IS NULL OR state <> 'cancelled' OR NOT EXISTS (
+           SELECT FROM salon_jobs_flow_member m WHERE m.job_id = j.id AND m.outcome = 'skipped'))
      ORDER BY finished_at
      LIMIT 1000
        FOR UPDATE SKIP LOCKED
@@ -133,8 +136,8 @@ DELETE FROM salon_jobs_superseded s
  WHERE NOT EXISTS (SELECT FROM salon_jobs_job j WHERE j.id = s.job_id AND j.lease = s.lease AND j.state = 'running')
 
 -- name: count_prunable
--- Count the jobs of one state that ended more than %(age)s ago: what prune_jobs would delete, and what it would leave
--- because others of its key wait, since to find those would take more than the index.
+-- Count the jobs of one state that ended more than %(age)s ago: what prune_jobs would delete, and what it would leave for
+-- others of its key or its flow, since to find those would take more than the index.
 -- Locks: none. Role: worker, operator.
 SELECT count(*) FROM salon_jobs_job
  WHERE state IN ('failed', 'cancelled', 'succeeded') AND state = %(state)s AND finished_at < now() - %(age)s::interval
