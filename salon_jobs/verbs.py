@@ -125,6 +125,8 @@ VERBS: Final = (
         effects={"failed": _RETRIED, "cancelled": _RETRIED},
         done="retried",
         in_rows=True,
+        # What comes first in an order or a flow runs first. The others begin with what waits for the rest.
+        oldest_first=True,
         help="Queue failed and cancelled jobs again, due now or later; jobs without attempts left get one more.",
         reported="queued again",
         matching=("failed",),

@@ -64,8 +64,7 @@ def discard_jobs(jobs: Jobs, *, using: str | None = None) -> list[ActionResult[i
     Running jobs are left alone; ``cancel_jobs`` asks those to end. Roles, ``using``, order and batches as in
     ``retry_jobs``.
     """
-    allowed = "only queued and failed jobs can be discarded"
-    return _change("operator_cancel", _ids(jobs), _DISCARD, allowed, alias_of(using))
+    return _cancel(_ids(jobs), _DISCARD, "only queued and failed jobs can be discarded", alias_of(using))
 
 
 def change_jobs(
@@ -91,7 +90,7 @@ def cancel_jobs(jobs: Jobs, *, using: str | None = None) -> list[ActionResult[in
     """
     alias = alias_of(using)
     allowed = "only queued, running and failed jobs can be cancelled"
-    results = _change("operator_cancel", _ids(jobs), _CANCEL, allowed, alias, endable=_CAN_BE_CANCELLED)
+    results = _cancel(_ids(jobs), _CANCEL, allowed, alias, endable=_CAN_BE_CANCELLED)
     running = sorted({result.id for result in results if result.detail == _ENDING})
     for start in range(0, len(running), BATCH):
         transaction.on_commit(partial(_ask_to_end, running[start : start + BATCH], alias), using=alias)
@@ -141,6 +140,15 @@ def job_with(row: Job | Schedule, arguments: Mapping[str, Any]) -> NewJob:
     if store_name in arguments:
         raise PayloadInvalid(f"task {row.task!r}: leave out {store_name!r}, since the store stays")
     return declared.job_of((), {**arguments, **({store_name: row.store_id} if store_name else {})})
+
+
+def _cancel(
+    ids: Sequence[int], values: dict[str, Any], allowed: str, using: str, *, endable: Collection[str] = ()
+) -> list[ActionResult[int]]:
+    """Cancel jobs, the newest first: the end of what others wait for would start them between two batches."""
+    changed = _change("operator_cancel", sorted(ids, reverse=True), values, allowed, using, endable=endable)
+    results = {result.id: result for result in changed}
+    return [results[id_] for id_ in ids]
 
 
 def _ask_to_end(ids: Sequence[int], using: str) -> None:

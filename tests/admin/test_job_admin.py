@@ -19,6 +19,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils.http import urlencode
 
 from salon_jobs import flow, task
+from salon_jobs.admin import actions, job_actions
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
 from salon_jobs.jobs import enqueue, limits, registry, search
@@ -52,6 +53,22 @@ def act(client: Client, action: str, ids: list[int], **fields: Any) -> str:
 
 def logged() -> list[tuple[Any, ...]]:
     return seen("SELECT object_id, change_message FROM django_admin_log ORDER BY id")
+
+
+def test_in_batches_jobs_are_retried_oldest_first_and_cancelled_newest_first(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (actions, job_actions):
+        monkeypatch.setattr(module, "BATCH", 1)
+    monkeypatch.setattr("salon_jobs.management.output._BATCH", 1)
+    ids = [tasks.ordered_skip.enqueue(number=number).id for number in range(3)]
+    ended = "SELECT id FROM salon_jobs_job WHERE state = 'cancelled' ORDER BY finished_at"
+    run("cancel", "--task", "test-ordered-skip", "--yes")
+    assert seen(ended) == [(each,) for each in reversed(ids)]
+    act(client, "retry", ids, confirmed="1")
+    assert seen("SELECT job_id FROM salon_jobs_ordered_key") == [(ids[0],)]
+    act(client, "cancel", ids, confirmed="1")
+    assert seen(ended) == [(each,) for each in reversed(ids)]
 
 
 def test_nothing_is_changed_before_it_is_confirmed(client: Client) -> None:

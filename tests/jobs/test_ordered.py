@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from salon_jobs import Discard, Snooze, enqueue_job, flow, tenant_context
 from salon_jobs.core.errors import FlowInvalid, OptionInvalid
+from salon_jobs.db import statements
 from salon_jobs.erasure import erase_store
 from salon_jobs.jobs import control
 from salon_jobs.jobs.ordered import place_in_order
@@ -404,6 +406,24 @@ def test_a_newer_job_waits_for_the_run_that_it_supersedes(process_id: int, hooks
     change("UPDATE salon_jobs_job SET max_attempts = 5 WHERE id = %s", job.id)
     run(job, process_id)
     assert (row_of(job.id)["reason"], due()) == ("superseded", [newer])
+
+
+def test_a_cancellation_of_many_starts_none_between_two_batches(
+    process_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "BATCH", 2)
+    jobs = [add(number=number) for number in range(5)]
+    started: list[list[int]] = []
+
+    def cancel(name: str, *args: Any, **options: Any) -> Any:
+        if name == "operator_cancel":
+            started.append(due())
+        return statements.rows(name, *args, **options)
+
+    monkeypatch.setattr(control, "statements", SimpleNamespace(rows=cancel))
+    results = control.cancel_jobs(jobs)
+    assert (started, [result.id for result in results]) == ([jobs[:1]] * 3, jobs)
+    assert is_clean()
 
 
 def test_a_job_that_skips_failed_ones_waits_in_its_place_when_it_is_retried(process_id: int, hooks: Hooks) -> None:

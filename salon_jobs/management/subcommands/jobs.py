@@ -267,7 +267,8 @@ class ChangeJobs(VerbSubcommand):
         if bool(console["id"]) == bool(criteria):
             raise CommandError("name the jobs by IDs, or by --task, --store and --queue")
         jobs = Job.objects.using(console.using)
-        matching = jobs.filter(state__in=self.verb.matching, **criteria).order_by("pk")
+        order = "pk" if self.verb.oldest_first else "-pk"
+        matching = jobs.filter(state__in=self.verb.matching, **criteria).order_by(order)
         ids = list(dict.fromkeys(console["id"])) or list(matching.values_list("pk", flat=True))
         known = jobs.filter(pk__in=ids).count() if console["id"] else len(ids)
         console.change(self.verb, ids, known=known, **{name: console[name] for name in self.verb.takes})
