@@ -40,7 +40,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.error_report import storable
 from salon_jobs.core.records import JobState
-from salon_jobs.core.units import counted, distance, duration, error_name, with_noun
+from salon_jobs.core.units import LATEST, counted, distance, duration, error_name, with_noun
 from salon_jobs.dashboard.labels import ago, exact, followed, instant
 from salon_jobs.jobs.ordered import place_in_order
 from salon_jobs.jobs.search import (
@@ -429,8 +429,8 @@ class JobAdmin(ActionAdmin):
 
     @admin.display(description=_("due"))
     def due_at(self, job: Job) -> SafeString | str:
-        """Show when the job is due; one that waits for others of its flow is not."""
-        return "-" if job.is_held else exact(job.run_at, datetime.now(UTC))
+        """Show when the job is due, or was; one that waits for others, or has done so to its end, never is."""
+        return "-" if job.run_at >= LATEST else exact(job.run_at, datetime.now(UTC))
 
     @admin.display(description=_("claimed"))
     def claimed(self, job: Any) -> SafeString | str:

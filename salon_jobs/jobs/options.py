@@ -241,7 +241,7 @@ _STORED: Final = [field.name for field in fields(NewJob) if field.name not in ("
 
 
 # Options of other libraries, and what to use here.
-_OTHER_WORDS: Final = {
+OTHER_WORDS: Final = {
     **dict.fromkeys(("bind", "pass_context", "takes_context"), "current_job() in the handler"),
     **dict.fromkeys(("retries", "max_retries", "retry"), "max_attempts=…, which counts the first run too"),
     **dict.fromkeys(("retry_backoff", "retry_delay", "default_retry_delay"), "backoff=Backoff(…)"),
@@ -249,6 +249,8 @@ _OTHER_WORDS: Final = {
     **dict.fromkeys(("eta", "run_after", "schedule_at"), "using(run_at=…)"),
     **dict.fromkeys(("time_limit", "soft_time_limit", "job_timeout"), "timeout=timedelta(…)"),
     **dict.fromkeys(("ignore_result", "result_ttl", "result_expires"), "keep_result=timedelta(…)"),
+    **dict.fromkeys(("link", "link_error"), "a flow: f.add(…, after=…, when='succeeded' or 'failed')"),
+    "acks_late": "at_most_once=True instead of acks_late=False, and nothing instead of True",
     "autoretry_for": "retry_on=(…)",
     "dont_autoretry_for": "discard_on=(…)",
     "expires": "using(expires_at=…)",
@@ -264,6 +266,11 @@ _OTHER_METHODS: Final = {
     **dict.fromkeys(("delay", "defer", "send", "push"), "enqueue(…)"),
     **dict.fromkeys(("adelay", "defer_async"), "aenqueue(…)"),
     **dict.fromkeys(("s", "si", "signature"), "call(…)"),
+    **dict.fromkeys(("map", "starmap"), "enqueue_many(…)"),
+    "AsyncResult": "get_job(id)",
+    "apply": "perform_job(task, …) of salon_jobs.testing",
+    "request": "current_job() in the handler",
+    "retry": "raise Snooze(timedelta(…)), or let the error be raised",
     "apply_async": "using(…).enqueue(…)",
     "configure": "using(…)",
     "delay_on_commit": "enqueue(…), which is part of the open transaction",
@@ -278,13 +285,13 @@ def no_attribute(task: object, name: str) -> Any:
 
 def other_word(name: str, known: Iterable[str]) -> str | None:
     """Return our equivalent of another library's option, if it is one of the known options, else None."""
-    word = _OTHER_WORDS.get(name, "")
+    word = OTHER_WORDS.get(name, "")
     return word if word.partition("=")[0] in known else None
 
 
 def unknown_option(name: str, known: Iterable[str]) -> OptionInvalid:
     """Return the error for an unknown option, which suggests a known one."""
-    hint = f"use {_OTHER_WORDS[name]}" if name in _OTHER_WORDS else suggest(name, known)
+    hint = f"use {OTHER_WORDS[name]}" if name in OTHER_WORDS else suggest(name, known)
     return OptionInvalid(f"no option {name!r}; {hint}")
 
 

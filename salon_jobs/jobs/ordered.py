@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from salon_jobs.core.records import JobState
 from salon_jobs.core.units import with_noun
 from salon_jobs.db import statements
 from salon_jobs.models import Job
@@ -22,6 +23,8 @@ class PlaceInOrder(NamedTuple):
     def lines(self) -> list[str]:
         """Return what a person reads: whose turn it is, and the counts that are not zero."""
         turn = [] if self.turn is None else ["it is the turn of #{} {}: {}".format(*self.turn)]
+        if self.turn is not None and self.turn[2] == JobState.FAILED:
+            turn = [f"{turn[0]}; retry or discard it, and the next one runs"]
         counts = ((self.ahead, "before"), (self.behind, "after"))
         return turn + [f"{with_noun(count, 'job')} waiting {way} this one" for count, way in counts if count]
 

@@ -23,7 +23,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.errors import PayloadInvalid, TaskInvalid, suggest
 from salon_jobs.core.records import StoreId
-from salon_jobs.jobs.options import EnqueueOptions
+from salon_jobs.jobs.options import OTHER_WORDS, EnqueueOptions
 
 STORE_ARGUMENT = "store_id"
 # In msgspec's errors, the value or struct tag that it quotes from a payload, and the path after it.
@@ -161,6 +161,8 @@ class PayloadType:
         """Return the error for an argument that the task does not have; ``free`` are those it may be meant for."""
         if name in EnqueueOptions.__annotations__:
             hint = f"it is an option: using({name}=…).enqueue(…)"
+        elif name in OTHER_WORDS:
+            hint = f"use {OTHER_WORDS[name]}"
         elif len(free) == 1:
             hint = f"did you mean {next(iter(free))!r}?"
         else:

@@ -22,7 +22,7 @@ from salon_jobs import flow, task
 from salon_jobs.admin import actions, job_actions
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import ConfigurationError
-from salon_jobs.jobs import enqueue, limits, registry, search
+from salon_jobs.jobs import control, enqueue, limits, registry, search
 from tests import tasks
 from tests.management.operator import add, insert, run
 from tests.outbox.test_operate_messages import ORDERS, write
@@ -320,7 +320,7 @@ def test_the_newest_jobs_are_found_by_an_argument_and_by_parts_of_payloads_and_e
     assert found("account=12") == [jane], "only the newest are searched"
 
 
-def test_the_page_of_an_ordered_job_shows_whose_turn_it_is(client: Client) -> None:
+def test_the_page_of_an_ordered_job_shows_whose_turn_it_is(client: Client, process_id: int, hooks: Hooks) -> None:
     first, second, third = (tasks.ordered.enqueue("ada", number).id for number in range(3))
     page = client.get(f"{JOBS}{second}/change/").content.decode()
     assert f'<a href="{JOBS}{first}/change/">it is the turn of #{first} test-ordered: queued</a>' in page
@@ -329,6 +329,13 @@ def test_the_page_of_an_ordered_job_shows_whose_turn_it_is(client: Client) -> No
     assert f"it is the turn of #{first} test-ordered: queued; 1 job waiting before this one" in said
     assert "comes after other jobs with its concurrency key" in field_of(client, second, "Waiting because")
     assert field_of(client, second, "Due") == ""
+    control.cancel_jobs(third)
+    assert field_of(client, third, "Due") == ""
+    hooks.system = lambda **_: 1 / 0
+    run_claimed(claim(process_id)[0], process_id)
+    turn = f"it is the turn of #{first} test-ordered: failed; retry or discard it, and the next one runs"
+    assert turn in field_of(client, second, "Order")
+    assert turn in run("show", str(second))[0]
     other = tasks.system.enqueue().id
     assert field_of(client, other, "Order") == ""
 

@@ -160,6 +160,7 @@ def test_a_misspelt_argument_names_the_one_that_was_meant(stores: list[UUID]) ->
         (lambda: enqueue_job("test-keyed", {"store_id": store, "x": 1}), "no argument 'x'; choose one of note, number"),
         (lambda: fan_out(tasks.in_store, numbr=7), "no argument 'numbr'; did you mean 'number'?"),
         (lambda: assert_enqueued(tasks.in_store, numbr=7), "no argument 'numbr'; did you mean 'number'?"),
+        (lambda: tasks.system.enqueue(countdown=3), "no argument 'countdown'; use using(run_in=timedelta(…))"),  # type: ignore[call-arg]
         (lambda: tasks.system.enqueue(run_at=LATER), "no argument 'run_at'; it is an option: using(run_at=…)"),  # type: ignore[call-arg]
     ]
     for call, message in wrong:
@@ -169,7 +170,8 @@ def test_a_misspelt_argument_names_the_one_that_was_meant(stores: list[UUID]) ->
 
 def test_the_methods_of_other_libraries_name_ours() -> None:
     task: Any = tasks.system
-    for method, ours in {"delay": "enqueue(…)", "apply_async": "using(…).enqueue(…)"}.items():
+    others = {"delay": "enqueue(…)", "apply_async": "using(…).enqueue(…)", "retry": "raise Snooze(", "map": "enqueue_many("}
+    for method, ours in others.items():
         for enqueueable in (task, task.using()):
             with pytest.raises(AttributeError, match=re.escape(f"has no attribute {method!r}; use {ours}")):
                 getattr(enqueueable, method)

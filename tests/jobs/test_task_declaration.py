@@ -183,6 +183,8 @@ OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"ordered": True}, "ordered is about the jobs with the same concurrency_key: pass that too"),
     ({"ordered": True, "concurrency_key": "k", "key_concurrency": 1}, "one by one: leave key_concurrency out"),
     ({"bind": 1}, r"no option 'bind'; use current_job\(\) in the handler"),
+    ({"acks_late": True}, "no option 'acks_late'; use at_most_once=True instead of acks_late=False"),
+    ({"link_error": 1}, "no option 'link_error'; use a flow: f.add"),
     ({"retries": 1}, "no option 'retries'; use max_attempts=…, which counts the first run too"),
     ({"countdown": 1}, r"no option 'countdown'; use using\(run_in=timedelta\(…\)\)"),
     ({"key_concurency": 1}, r"no option 'key_concurency'; did you mean 'key_concurrency'\?"),

@@ -3,8 +3,8 @@
 -- returns how many jobs and errors. Locked rows (an operator's retry, another pruner) are left for the next round.
 -- The condition on the three states is the index's own: without it a prepared statement could not use that index.
 -- now() rather than clock_timestamp(), which cannot be an index condition. A failed one that holds back others of its
--- key stays: the order is for a person to give up. So does a member that its flow has skipped, for as long as the flow:
--- it runs after all once the one that failed is retried.
+-- key stays: the order is for a person to give up. So does a member skipped because of one that failed, for as long as
+-- their flow: it runs after all if that one is retried.
 -- Locks: the jobs FOR UPDATE SKIP LOCKED, in the order in which they ended; their errors and steps. Role: worker, operator.
 WITH old AS MATERIALIZED (
     SELECT id FROM salon_jobs_job j
@@ -15,7 +15,7 @@ WITH old AS MATERIALIZED (
 -- include: ordered_key_of j
        ))
        AND (flow_id IS NULL OR state <> 'cancelled' OR NOT EXISTS (
-           SELECT FROM salon_jobs_flow_member m WHERE m.job_id = j.id AND m.outcome = 'skipped'))
+           SELECT FROM salon_jobs_flow_edge e WHERE e.job_id = j.id))
      ORDER BY finished_at
      LIMIT 1000
        FOR UPDATE SKIP LOCKED
