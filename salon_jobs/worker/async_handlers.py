@@ -76,7 +76,9 @@ class CoroutineRun:
                 for task in left:
                     task.cancel()
                 await until_done(left)
-        return self._main
+        # Nothing refers to itself then, so all of it is gone without waiting for the garbage collector.
+        main, self._main, self.context = self._main, None, Context()
+        return main
 
 
 async def until_done(tasks: Collection[asyncio.Future[Any]]) -> None:

@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, Final, TypeVar
+from weakref import proxy
 
 from salon_jobs.core import events
 from salon_jobs.core.errors import Interrupted
@@ -51,8 +52,6 @@ class AwaitingRun(RunningJob):
     is_over = False
     # Cancels the coroutine, from any thread; None until there is one.
     cancel_coroutine: Callable[[], object] | None = None
-    # The loop keeps tasks by weak references only.
-    awaited: asyncio.Task[None]
 
 
 class AsyncLane:
@@ -81,6 +80,8 @@ class AsyncLane:
         self._threads = DatabaseThreads(threads)
         self._slots = deque(range(first_slot, first_slot + places))
         self._runs: dict[tuple[int, int], AwaitingRun] = {}
+        # The loop keeps them by weak references only.
+        self._tasks: set[asyncio.Task[None]] = set()
         self._ending = threading.Lock()
         self._report_at = float("-inf")
 
@@ -106,7 +107,7 @@ class AsyncLane:
             task = registry.get_declaration(job.task)
             running = AwaitingRun(job, task, self._leases, self._leases.connection, resets_session=True)
             running.slot = self._slots.popleft()
-            running.turns = Turns(self._threads, self._leases.using, partial(setattr, running, "connection"))
+            running.turns = Turns(self._threads, self._leases.using, partial(setattr, proxy(running), "connection"))
             self._runs[job.id, job.lease] = running
             runs.append(running)
         loop.call_soon_threadsafe(self._begin, loop, runs, context=Context())
@@ -174,8 +175,14 @@ class AsyncLane:
 
     def _begin_one(self, loop: asyncio.AbstractEventLoop, running: AwaitingRun) -> None:
         """Begin a run, again if a handler that cancels every task of the loop cancels it before it has begun."""
-        running.awaited = loop.create_task(self._run(running), context=Context())
-        running.awaited.add_done_callback(lambda ended: self._begin_one(loop, running) if ended.cancelled() else None)
+        task = loop.create_task(self._run(running), context=Context())
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._ended, loop, running))
+
+    def _ended(self, loop: asyncio.AbstractEventLoop, running: AwaitingRun, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            self._begin_one(loop, running)
 
     async def _run(self, running: AwaitingRun) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -379,3 +380,23 @@ def test_a_context_may_be_closed_while_it_is_detached(monkeypatch: pytest.Monkey
     assert detach_contexts(shared) == [context]
     context.close()
     assert not context.is_open
+
+
+def test_runs_leave_no_garbage_in_cycles(hooks: tasks.Hooks, process_id: int) -> None:
+    """Thousands wait at once, so the collector would find it late, and look at all that wait each time."""
+
+    async def handler(**_: object) -> None:
+        await Customer.objects.acount()
+
+    hooks.coroutine = handler
+    tasks.async_system.enqueue()
+    run_all(process_id, threads=2, at_once=10)
+    count = 1000
+    tasks.async_system.enqueue_many([tasks.async_system.call() for _ in range(count)])
+    gc.collect()
+    gc.disable()
+    try:
+        run_all(process_id, threads=2, at_once=10)
+        assert gc.collect() < count
+    finally:
+        gc.enable()
