@@ -170,7 +170,7 @@ def test_a_misspelt_argument_names_the_one_that_was_meant(stores: list[UUID]) ->
 
 def test_the_methods_of_other_libraries_name_ours() -> None:
     task: Any = tasks.system
-    others = {"delay": "enqueue(…)", "apply_async": "using(…).enqueue(…)", "retry": "raise Snooze(", "map": "enqueue_many("}
+    others = {"delay": "enqueue(…)", "apply_async": "using(…).enqueue(…)", "retry": "raise Snooze(", "map": "enqueue_"}
     for method, ours in others.items():
         for enqueueable in (task, task.using()):
             with pytest.raises(AttributeError, match=re.escape(f"has no attribute {method!r}; use {ours}")):
