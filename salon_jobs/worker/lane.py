@@ -102,10 +102,10 @@ class AsyncLane:
     def start(self, jobs: Sequence[ClaimedJob]) -> None:
         """Begin these jobs, for which there is room."""
         self._jobs.lease(jobs)
-        loop, runs = running_loop(), list[AwaitingRun]()
+        loop, runs, connection = running_loop(), list[AwaitingRun](), self._leases.connection
         for job in jobs:
             task = registry.get_declaration(job.task)
-            running = AwaitingRun(job, task, self._leases, self._leases.connection, resets_session=True)
+            running = AwaitingRun(job, task, self._leases, connection, resets_session=True)
             running.slot = self._slots.popleft()
             running.turns = Turns(self._threads, self._leases.using, partial(setattr, proxy(running), "connection"))
             self._runs[job.id, job.lease] = running
