@@ -16,7 +16,8 @@
 -- waiting transactions.
 -- An edge is deleted when it is met. One that cannot be met stays, and shows by whom its member was skipped; it is met
 -- or waited for again when that one is retried.
--- enable_seqscan: a plan made while the tables are empty would later read all of them.
+-- enable_seqscan: a plan made while the tables are empty would later read all of them. + 0: it would read all that are
+-- retried for each predecessor of each member that waits.
 -- Locks: the flows, in the order of their ids, except early; their members and edges; jobs that wait, SKIP LOCKED.
 -- Role: the owner, by salon_jobs_move.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_move_flow() RETURNS void
@@ -98,9 +99,11 @@ BEGIN
         -- A member that still waits for others waits for it again.
         INSERT INTO __schema__.salon_jobs_flow_edge (job_id, after_id, store_id, late)
         SELECT m.job_id, p.job_id, m.store_id, false
-          FROM __schema__.salon_jobs_flow_member p
-          JOIN __schema__.salon_jobs_flow_member m ON m.flow_id = p.flow_id AND m.after @> to_jsonb(p.job_id)
-         WHERE p.job_id = ANY (back) AND p.outcome IS NULL AND m.outcome IS NULL
+          FROM __schema__.salon_jobs_flow_member m
+         CROSS JOIN LATERAL jsonb_array_elements_text(m.after) AS a (id)
+          JOIN __schema__.salon_jobs_flow_member p ON p.job_id = a.id::bigint AND p.job_id + 0 = ANY (back)
+         WHERE m.flow_id IN (SELECT b.flow_id FROM __schema__.salon_jobs_flow_member b WHERE b.job_id = ANY (back))
+           AND p.outcome IS NULL AND m.outcome IS NULL
            AND EXISTS (SELECT FROM __schema__.salon_jobs_flow_edge e WHERE e.job_id = m.job_id)
             ON CONFLICT DO NOTHING;
         -- One that was skipped because of it, or is to be, is held again, unless another keeps it from running.
