@@ -22,6 +22,7 @@ from salon_jobs.admin.cells import scope_name
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.error_report import storable
 from salon_jobs.core.errors import OptionInvalid, SalonJobsError, UnknownTask
+from salon_jobs.core.records import JobState
 from salon_jobs.core.redaction import HIDDEN, redacted, unredacted
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.control import job_with, run_again
@@ -156,6 +157,16 @@ class RunAgain(ActionOnOne):
     """Action that enqueues a job like the one on whose page it is, with other arguments."""
 
     says = gettext_noop("This enqueues a new job with these arguments. %s stays as it is.")
+
+    def preview(self, request: HttpRequest, queryset: QuerySet[Any], form: Any) -> tuple[list[str], bool]:
+        """Say also what the new job is not, and what it waits for."""
+        lines, can_confirm = super().preview(request, queryset, form)
+        job: Job = form.row
+        if job.flow_id is not None:
+            lines.append(gettext("The new job is no member of the flow: nothing in it waits for its end."))
+        if job.ordered == "strict" and job.state == str(JobState.FAILED):
+            lines.append(gettext("Under the same key it waits at the end of the line, until %s is discarded.") % job)
+        return lines, can_confirm
 
     def run(self, model_admin: Any, request: HttpRequest, queryset: QuerySet[Job], form: Any) -> None:
         """Enqueue the job as its store, log it for both, and link to it."""

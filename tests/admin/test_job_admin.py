@@ -340,6 +340,18 @@ def test_the_page_of_an_ordered_job_shows_whose_turn_it_is(client: Client, proce
     assert field_of(client, other, "Order") == ""
 
 
+def test_who_runs_a_job_again_reads_that_it_is_of_no_flow_and_waits_in_its_order(
+    client: Client, process_id: int, hooks: Hooks
+) -> None:
+    with flow("order") as order:
+        member = order.add(tasks.ordered.call())
+    hooks.system = lambda **_: 1 / 0
+    run_claimed(claim(process_id)[0], process_id)
+    text = act(client, "run_again", [member.id])
+    assert "The new job is no member of the flow" in text
+    assert f"until test-ordered #{member.id} is discarded" in text
+
+
 def test_the_page_of_a_job_draws_its_flow(client: Client, process_id: int, hooks: Hooks) -> None:
     with flow("order") as order:
         parts = [order.add(tasks.system.call(), max_attempts=1) for _ in range(4)]
