@@ -11,7 +11,7 @@ import pytest
 from django.apps import apps
 from django.db import transaction
 
-from salon_jobs import current_job, tenant_context
+from salon_jobs import checks, current_job, tenant_context
 from salon_jobs.apps import _install_eager
 from salon_jobs.checks import check_settings
 from salon_jobs.jobs.enqueue import wake_ups
@@ -90,7 +90,10 @@ def test_a_failure_is_logged_and_left_for_its_retry(
         (True, {}, "applies without ROLES alone"),
     ],
 )
-def test_it_applies_with_debug_and_one_database_user_alone(settings: Any, debug: bool, roles: Any, said: str) -> None:
+def test_it_applies_with_debug_and_one_database_user_alone(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, debug: bool, roles: Any, said: str
+) -> None:
+    monkeypatch.setattr(checks, "in_tests", lambda: False)
     settings.DEBUG = debug
     settings.SALON_JOBS = {**settings.SALON_JOBS, "ROLES": roles, "EAGER": True}
     _install_eager()
@@ -100,6 +103,11 @@ def test_it_applies_with_debug_and_one_database_user_alone(settings: Any, debug:
         wake_ups.on_commit = None
     [message] = [each for each in check_settings() if each.id in ("salon_jobs.I001", "salon_jobs.W005")]
     assert said in str(message)
+
+
+def test_a_test_run_of_a_project_that_uses_it_is_not_warned(settings: Any) -> None:
+    settings.SALON_JOBS = {**settings.SALON_JOBS, "ROLES": None, "EAGER": True}
+    assert not [each for each in check_settings() if each.id == "salon_jobs.W005"]
 
 
 def test_a_project_that_does_not_use_it_loads_nothing_of_it() -> None:

@@ -23,7 +23,7 @@ from salon_jobs.brokers.broker import configured
 from salon_jobs.brokers.registry import make_publisher, make_source, publisher_services
 from salon_jobs.checks.bounds import check_bounds, check_server_timeouts
 from salon_jobs.checks.isolation import check_isolation
-from salon_jobs.conf import REQUEST_STORES, is_eager, middleware
+from salon_jobs.conf import REQUEST_STORES, in_tests, is_eager, middleware
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.sections import PRODUCER_REMEDY, service_of
 from salon_jobs.conf.store_key import StoreKey, key_of
@@ -77,7 +77,7 @@ def check_settings() -> list[CheckMessage]:
         errors += _check_options(database)
     errors += _check_commands()
     if conf.eager:
-        errors.append(_check_eager())
+        errors += _check_eager()
     if store_model is None:
         return errors
     try:
@@ -93,13 +93,16 @@ def check_settings() -> list[CheckMessage]:
     return [*errors, *_check_handlers(key)]
 
 
-def _check_eager() -> CheckMessage:
+def _check_eager() -> Iterator[CheckMessage]:
     if is_eager():
         text = "EAGER: jobs run in the process that enqueues them, after the commit; no worker is needed"
-        return Info(text, hint="this is for development alone", id="salon_jobs.I001")
+        yield Info(text, hint="this is for development alone", id="salon_jobs.I001")
+        return
+    if conf.roles is None and in_tests():
+        return  # the test runner has turned DEBUG off
     why = "with DEBUG alone" if conf.roles is None else "without ROLES alone: a web process's role may run none"
     hint = "remove SALON_JOBS['EAGER'], and start a worker: python manage.py runworker"
-    return Warning(f"SALON_JOBS['EAGER'] applies {why}: it is ignored", hint=hint, id="salon_jobs.W005")
+    yield Warning(f"SALON_JOBS['EAGER'] applies {why}: it is ignored", hint=hint, id="salon_jobs.W005")
 
 
 def _check_handlers(key: StoreKey) -> Iterator[CheckMessage]:

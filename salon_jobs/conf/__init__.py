@@ -81,8 +81,12 @@ def is_strict() -> bool:
     """Return whether ``STRICT`` applies: as it is set, or else with DEBUG and in tests."""
     if settings.strict is not None:
         return settings.strict
-    # Django's test runner and pytest-django collect the mails of tests in an outbox.
-    return debug() or hasattr(sys.modules.get("django.core.mail"), "outbox")
+    return debug() or in_tests()
+
+
+def in_tests() -> bool:
+    """Return whether Django's test runner or pytest-django is at work: they collect the mails of tests in an outbox."""
+    return hasattr(sys.modules.get("django.core.mail"), "outbox")
 
 
 def is_eager() -> bool:

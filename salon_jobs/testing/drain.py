@@ -178,7 +178,7 @@ def assert_enqueued(
         if wanted.items() <= payload.items() and (store_id is None or str(store) == str(store_id))
     ]
     if (count is None and not ids) or (count is not None and len(ids) != count):
-        shown = [(str(store), payload) for _, store, payload in rows[:10]]
+        shown = [payload if store is None else (str(store), payload) for _, store, payload in rows[:10]]
         expected = "at least 1" if count is None else str(count)
         raise AssertionError(
             f"{len(ids)} jobs of {declared.name!r} with {wanted} are queued, not {expected}; queued are {shown}"
