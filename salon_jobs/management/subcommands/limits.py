@@ -42,7 +42,7 @@ class SetLimits(Subcommand):
         most.add_argument("--as-declared", action="store_true", help="restore the limit declared in code")
         rate = parser.add_mutually_exclusive_group()
         rate.add_argument("--rate", metavar="R", help="at most this many start: 5 or 5/s, 100/m, 1000/h, 10/d")
-        rate.add_argument("--no-rate", action="store_true", help="any number start")
+        rate.add_argument("--no-rate", action="store_true", help="any number start, or as many as declared in code")
         parser.add_argument("--burst", type=int, metavar="N", help="this many starts are saved up by a quiet time")
         add_options(parser, "--json")
 
