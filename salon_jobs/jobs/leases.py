@@ -182,7 +182,8 @@ class Leases:
             "has_results": results is not None,
             "results": results,
         }
-        return {row[0] for row in hot("finish_many", parameters, many=True, using=self.using)}
+        statement = "finish_one" if len(runs) == 1 else "finish_many"
+        return {row[0] for row in hot(statement, parameters, many=True, using=self.using)}
 
     def save_step(self, job: ClaimedJob, **step: Any) -> bool:
         """Keep a step in the current transaction. Return False if the lease is lost. Waits for a locked row."""

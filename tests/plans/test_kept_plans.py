@@ -15,7 +15,7 @@ from tests.support import change, store_id_sql
 
 READ = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = %s"
 CLAIM = "SELECT count(*) FROM salon_jobs_claim(%s, ARRAY['test-system'], 10, NULL, NULL, 0, 5, '{}')"
-FINISH = "SELECT salon_jobs_finish(%s::text::bigint[], '{1,1,1}', 7, %s, 1.5, false, %s)"
+FINISH = "SELECT salon_jobs_finish(%s::text::bigint[], '{1,1,1}', 7, %s, 1.5, false, %s, %s)"
 
 
 @pytest.fixture
@@ -45,9 +45,9 @@ def rows_read(statement: str, *parameters: float | str | None, of: str = "salon_
 
 
 def test_the_end_of_a_run(empty: None) -> None:
-    ways = [*product((False, True), (None, json.dumps({str(20_000 ^ 1): [{}, 60, 1.5]})))]
-    for keep, results in ways * 8:  # five plans of their own, then the one that is kept
-        own_value(FINISH, "{1}", keep, results)
+    ways = [*product((False, True), (None, json.dumps({str(20_000 ^ 1): [{}, 60, 1.5]})), (False, True))]
+    for way in ways * 8:  # five plans of their own, then the one that is kept
+        own_value(FINISH, "{1}", *way)
     change(
         "INSERT INTO salon_jobs_job (task, state, leased_by, lease, started_at)"
         " SELECT 'test-system', 'running', 7, 1, now() FROM generate_series(1, 20000)"

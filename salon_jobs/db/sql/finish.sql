@@ -40,6 +40,14 @@ WITH mine AS MATERIALIZED (
 )
 SELECT fence FROM deleted UNION ALL SELECT fence FROM kept
 
+-- name: finish_one
+-- Finish a single job as finish_many does, with the same parameters, by a function, whose plan is kept: to plan it takes
+-- longer than the rest.
+-- Locks: the row, SKIP LOCKED. Role: worker.
+SELECT (%(fences)s::bigint[])[1]
+ WHERE salon_jobs_finish(%(ids)s::bigint[], ARRAY[(%(ids)s::bigint[])[1] # (%(fences)s::bigint[])[1]], %(process_id)s,
+                         %(keep)s, (%(ran_s)s::float8[])[1], false, %(results)s::jsonb, true) > 0
+
 -- name: owned
 -- Of jobs that finish_many did not return, find those that this process still owns: their rows are
 -- locked, or were just changed.

@@ -1,7 +1,7 @@
 -- Define salon_jobs_finish (version 1), which ends runs as succeeded, that of one job or those of a chunk: deletes the
 -- rows or, with keep, keeps them as succeeded, with the time at which the run began (ran_s ago); returns how many were
 -- still leased to these runs. With all_or_error it raises SJ001 unless all were, so that COMMIT can be sent in the same
--- round trip. results is a JSON object of what the handlers returned, kept for a time in the same transaction: for the
+-- round trip. With skips_locked it does nothing if any row is locked by somebody else. results is a JSON object of what the handlers returned, kept for a time in the same transaction: for the
 -- fence of a run (finish.sql), the value, for how many seconds it is kept, and how long the handler ran. A function,
 -- since the server keeps its plans, behind a pooler too: ending a store's job costs a quarter of a separate DELETE and
 -- COMMIT.
@@ -9,7 +9,8 @@
 -- entry for each job that the process ran since the last vacuum; a join with the leases could read all rows first.
 -- Locks: the rows, in ascending order. Replace it only with a definition that accepts the same arguments.
 CREATE OR REPLACE FUNCTION __schema__.salon_jobs_finish(
-    ids bigint[], leases bigint[], holder bigint, keep boolean, ran_s float8, all_or_error boolean, results jsonb
+    ids bigint[], leases bigint[], holder bigint, keep boolean, ran_s float8, all_or_error boolean, results jsonb,
+    skips_locked boolean DEFAULT false
 ) RETURNS integer
 LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
@@ -17,6 +18,13 @@ AS $body$
 DECLARE
     finished integer;
 BEGIN
+    IF skips_locked THEN
+        PERFORM FROM __schema__.salon_jobs_job j WHERE j.id = ANY (ids) ORDER BY j.id FOR UPDATE SKIP LOCKED;
+        GET DIAGNOSTICS finished = ROW_COUNT;
+        IF finished < cardinality(ids) THEN
+            RETURN 0;
+        END IF;
+    END IF;
     IF results IS NOT NULL THEN
         INSERT INTO __schema__.salon_jobs_job_result
 -- include: kept_result
