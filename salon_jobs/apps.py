@@ -14,6 +14,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from django.db.models.signals import pre_migrate
 from django.utils.module_loading import autodiscover_modules, import_string
+from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.conf import given_keys, is_eager, is_given, is_strict, task_backends
 from salon_jobs.conf import settings as conf
@@ -24,7 +25,7 @@ class SalonJobsConfig(AppConfig):
     """App config that imports every installed app's ``tasks`` and ``crontab`` modules when Django is ready."""
 
     name = "salon_jobs"
-    verbose_name = "Salon jobs"
+    verbose_name = _("Salon jobs")
     default_auto_field = "django.db.models.BigAutoField"
 
     def new_listener(self, *args: Any, **options: Any) -> Any:

@@ -12,9 +12,11 @@ from typing import Any, Final
 
 from django.db.models import Model
 from django.utils.functional import lazy
+from django.utils.translation import gettext
 
 from salon_jobs.conf import is_given
 from salon_jobs.core.records import ActionResult
+from salon_jobs.core.units import gettext_noop as _
 from salon_jobs.inbox import queries as inbox
 from salon_jobs.jobs import control as jobs
 from salon_jobs.jobs import limits
@@ -54,7 +56,8 @@ class Verb:
     nothing_given: str = ""
     # What becomes of a row in each state; of one in any other, nothing.
     effects: Mapping[str, str] = field(default_factory=dict[str, str])
-    # The admin's name of it for selected rows, what it asks before ("": nothing) and says after.
+    # The admin's name of it for selected rows (for one, without what is in brackets), what it asks before ("": nothing)
+    # and says after. The admin translates these texts when it shows them: they are also recorded, and the terminal's.
     label: str = ""
     question: str = ""
     done: str
@@ -80,16 +83,22 @@ class Verb:
         offered = self.offered_in or tuple(self.effects)
         return not offered or state in offered
 
-    def done_with(self, arguments: Mapping[str, Any]) -> str:
-        """Return what the admin says after it, with these arguments."""
+    def done_with(self, arguments: Mapping[str, Any], say: Callable[[str], str] = str) -> str:
+        """Return what the admin says after it, with these arguments; in English, for the record, unless translated."""
         given = {name: value for name, value in arguments.items() if value is not False}
-        said = " and ".join(self.takes[name].format(value) for name, value in given.items() if self.takes.get(name))
-        return said or self.done
+        said = [say(self.takes[name]).format(value) for name, value in given.items() if self.takes.get(name)]
+        return say(_(" and ")).join(said) or say(self.done)
 
 
 def _named_scopes(sentence: str) -> str:
     # Without reading the settings: Django's checks of the admin ask for it, and ours tell what is wrong with them.
-    return sentence.format("queue, task or store" if is_given("STORE_MODEL") else "queue or task")
+    scopes = gettext("queue, task or store") if is_given("STORE_MODEL") else gettext("queue or task")
+    return gettext(sentence).format(scopes)
+
+
+_RETRY: Final = _("Retry[ selected %(rows)s]")
+_PAUSE: Final[Any] = {"label": _("Pause[ selected %(rows)s]"), "done": _("paused")}
+_RESUME: Final[Any] = {"label": _("Resume[ selected %(rows)s]"), "done": _("resumed")}
 
 
 def _pausing(
@@ -104,13 +113,13 @@ def _pausing(
     """Return the verbs that pause rows in the state ``active`` and resume them, by one permission."""
     both: Any = {"of": of, "permissions": (f"pause_{of._meta.model_name}",), "for_stores": for_stores, "in_rows": True}
     return (
-        Verb(name="pause", change=pause, takes_by=True, done="paused", offered_in=(active,), help=helps[0], **both),
-        Verb(name="resume", change=resume, done="resumed", offered_in=("paused",), help=helps[1], **both),
+        Verb(name="pause", change=pause, takes_by=True, **_PAUSE, offered_in=(active,), help=helps[0], **both),
+        Verb(name="resume", change=resume, **_RESUME, offered_in=("paused",), help=helps[1], **both),
     )
 
 
 _scopes: Final[Any] = lazy(_named_scopes, str)
-_RETRIED: Final = "queued again, with at least one more attempt"
+_RETRIED: Final = _("queued again, with at least one more attempt")
 _STOPS_STARTS: Final = "Stop starting the jobs of a queue, task or store; claimed jobs continue."
 
 VERBS: Final = (
@@ -120,10 +129,11 @@ VERBS: Final = (
         change=jobs.retry_jobs,
         permissions=("retry_job",),
         for_stores=True,
-        takes={"at": "queued again for {:%Y-%m-%d %H:%M %Z}", "from_start": "retried from the start"},
-        question="Failed and cancelled jobs in this selection will be queued again, with at least one more attempt.",
+        takes={"at": _("queued again for {:%Y-%m-%d %H:%M %Z}"), "from_start": _("retried from the start")},
+        label=_RETRY,
+        question=_("Failed and cancelled jobs in this selection will be queued again, with at least one more attempt."),
         effects={"failed": _RETRIED, "cancelled": _RETRIED},
-        done="retried",
+        done=_("retried"),
         in_rows=True,
         # What comes first in an order or a flow runs first. The others begin with what waits for the rest.
         oldest_first=True,
@@ -137,9 +147,13 @@ VERBS: Final = (
         change=jobs.cancel_jobs,
         permissions=("cancel_job",),
         for_stores=True,
-        question="Queued and failed jobs are cancelled now; running ones when their handler stops.",
-        effects={"queued": "cancelled now", "failed": "cancelled now", "running": "cancelled when the handler stops"},
-        done="cancelled",
+        label=_("Cancel[ selected %(rows)s]"),
+        question=_("Queued and failed jobs are cancelled now; running ones when their handler stops."),
+        effects={
+            **dict.fromkeys(("queued", "failed"), _("cancelled now")),
+            "running": _("cancelled when the handler stops"),
+        },
+        done=_("cancelled"),
         offered_in=("queued", "running"),
         in_rows=True,
         help="Cancel jobs: queued and failed ones at once; the worker of a running one is asked to end it.",
@@ -152,9 +166,12 @@ VERBS: Final = (
         change=jobs.discard_jobs,
         permissions=("discard_job",),
         for_stores=True,
-        question="Discards the queued and failed jobs selected. They will not run again unless someone retries them.",
-        effects=dict.fromkeys(("queued", "failed"), "discarded, to run again only after a retry"),
-        done="discarded",
+        label=_("Discard[ selected %(rows)s]"),
+        question=_(
+            "Discards the queued and failed jobs selected. They will not run again unless someone retries them."
+        ),
+        effects=dict.fromkeys(("queued", "failed"), _("discarded, to run again only after a retry")),
+        done=_("discarded"),
         help="Discard queued and failed jobs: they will not run again unless someone retries them.",
         matching=("queued", "failed"),
     ),
@@ -164,12 +181,12 @@ VERBS: Final = (
         change=jobs.change_jobs,
         permissions=("change_job",),
         for_stores=True,
-        takes={"priority": "given priority {}", "queue": "given queue {}"},
-        nothing_given="Give a priority, a queue or both.",
-        label="Change priority or queue of selected jobs",
-        question="Queued jobs in this selection will be changed.",
-        effects={"queued": "changed as given here"},
-        done="changed",
+        takes={"priority": _("given priority {}"), "queue": _("given queue {}")},
+        nothing_given=_("Give a priority, a queue or both."),
+        label=_("Change priority or queue[ of selected jobs]"),
+        question=_("Queued jobs in this selection will be changed."),
+        effects={"queued": _("changed as given here")},
+        done=_("changed"),
     ),
     Verb(
         name="run_again",
@@ -178,9 +195,9 @@ VERBS: Final = (
         permissions=("add_job",),
         for_stores=True,
         takes={"arguments": ""},
-        label="Run again with other arguments",
-        question="Enqueues a new job like this one, with arguments that you can change. This one stays as it is.",
-        done="run again",
+        label=_("Run again with other arguments"),
+        question=_("Enqueues a new job like this one, with arguments that you can change. This one stays as it is."),
+        done=_("run again"),
         offered_in=("failed", "cancelled", "succeeded"),
     ),
     # Of the queues, tasks and stores of the selected jobs.
@@ -189,9 +206,9 @@ VERBS: Final = (
         of=Job,
         change=limits.pause_scopes,
         permissions=("add_limit", "change_limit"),
-        label=_scopes("Pause or resume {} of selected jobs"),
-        question=_scopes("This pauses or resumes every job of the {} you choose, not only the selected ones."),
-        done="paused",
+        label=_scopes(_("Pause or resume {}[ of selected jobs]")),
+        question=_scopes(_("This pauses or resumes every job of the {} you choose, not only the selected ones.")),
+        done=_("paused"),
     ),
     Verb(
         name="pause",
@@ -200,7 +217,7 @@ VERBS: Final = (
         permissions=("change_limit",),
         key="scope",
         takes_by=True,
-        done="paused",
+        **_PAUSE,
         oldest_first=True,
         help=f"{_STOPS_STARTS} Workers follow within a second.",
     ),
@@ -210,7 +227,7 @@ VERBS: Final = (
         change=limits.resume_scopes,
         permissions=("change_limit",),
         key="scope",
-        done="resumed",
+        **_RESUME,
         oldest_first=True,
         help="Start the jobs of a paused queue, task or store again; its limits stay.",
     ),
@@ -219,8 +236,8 @@ VERBS: Final = (
         of=CronEntryState,
         change=schedulers.run_cron_entry,
         permissions=("run_cronentrystate",),
-        label="Run selected entries now",
-        done="run now",
+        label=_("Run[ selected entries] now"),
+        done=_("run now"),
         offered_in=("declared", "paused"),
         in_rows=True,
     ),
@@ -231,10 +248,10 @@ VERBS: Final = (
         change=schedulers.override_cron_entries,
         permissions=("change_cronentrystate",),
         takes_by=True,
-        takes={"line": "due by {}, instead of the line in code"},
-        label="Override the line of selected entries",
-        question="The entries selected will be due by this line, whatever the code declares, until it is restored.",
-        done="overridden",
+        takes={"line": _("due by {}, instead of the line in code")},
+        label=_("Override the line[ of selected entries]"),
+        question=_("The entries selected will be due by this line, whatever the code declares, until it is restored."),
+        done=_("overridden"),
         offered_in=("declared", "paused"),
     ),
     Verb(
@@ -242,8 +259,8 @@ VERBS: Final = (
         of=CronEntryState,
         change=partial(schedulers.override_cron_entries, line=None),
         permissions=("change_cronentrystate",),
-        label="Restore the line of selected entries",
-        done="restored to the line in code",
+        label=_("Restore the line[ of selected entries]"),
+        done=_("restored to the line in code"),
     ),
     *_pausing(Schedule, schedules.pause_schedules, schedules.resume_schedules, "active", for_stores=True),
     Verb(
@@ -252,8 +269,8 @@ VERBS: Final = (
         change=schedules.run_schedule,
         permissions=("run_schedule",),
         for_stores=True,
-        label="Run selected schedules now",
-        done="run now",
+        label=_("Run[ selected schedules] now"),
+        done=_("run now"),
         in_rows=True,
     ),
     Verb(
@@ -263,9 +280,9 @@ VERBS: Final = (
         permissions=("change_schedule",),
         for_stores=True,
         takes={"arguments": ""},
-        label="Change selected schedule",
-        question="The next ticks follow this. A schedule that is due as before keeps its next tick.",
-        done="changed",
+        label=_("Change[ selected schedule]"),
+        question=_("The next ticks follow this. A schedule that is due as before keeps its next tick."),
+        done=_("changed"),
     ),
     Verb(
         name="delete",
@@ -273,15 +290,17 @@ VERBS: Final = (
         change=schedules.delete_schedules,
         permissions=("delete_schedule",),
         for_stores=True,
-        question="Deletes the selected schedules with their history. Jobs that they added stay.",
-        done="deleted",
+        label=_("Delete[ selected %(rows)s]"),
+        question=_("Deletes the selected schedules with their history. Jobs that they added stay."),
+        done=_("deleted"),
     ),
     Verb(
         name="retry",
         of=Message,
         change=messages.retry_messages,
         permissions=("retry_message",),
-        done="retried",
+        label=_RETRY,
+        done=_("retried"),
         offered_in=("failed", "blocked"),
         in_rows=True,
         oldest_first=True,  # messages that block others come before them
@@ -294,9 +313,10 @@ VERBS: Final = (
         of=Message,
         change=messages.skip_messages,
         permissions=("skip_message",),
-        question="Pending and failed messages in this selection will never be sent; those they block continue.",
-        effects=dict.fromkeys(("pending", "failed"), "will never be sent; messages that it blocks continue"),
-        done="skipped",
+        label=_("Skip[ selected %(rows)s]"),
+        question=_("Pending and failed messages in this selection will never be sent; those they block continue."),
+        effects=dict.fromkeys(("pending", "failed"), _("will never be sent; messages that it blocks continue")),
+        done=_("skipped"),
         offered_in=("pending", "blocked", "failed"),
         in_rows=True,
         oldest_first=True,
@@ -308,7 +328,7 @@ VERBS: Final = (
         of=Message,
         change=messages.send_skipped_messages,
         permissions=(),
-        done="to be sent",
+        done=_("to be sent"),
         help="Send messages that a list in the settings skipped, with their original IDs.",
         matching=("skipped",),
     ),
@@ -318,9 +338,9 @@ VERBS: Final = (
         change=messages.replay_messages,
         permissions=("replay_message",),
         takes={"reason": ""},
-        label="Send selected messages again (replay)",
-        question="Replay?",
-        done="sent again",
+        label=_("Send[ selected messages] again (replay)"),
+        question=_("Replay?"),
+        done=_("sent again"),
         offered_in=("published", "skipped", "failed"),
         help="Send messages again as new ones, in the original order. Counts them first, and asks for confirmation.",
     ),
@@ -330,8 +350,8 @@ VERBS: Final = (
         change=messages.retry_heads,
         permissions=("retry_message",),
         key="head_id",
-        label="Retry selected aggregates now (unpark)",
-        done="unparked",
+        label=_("Retry[ selected aggregates] now (unpark)"),
+        done=_("unparked"),
         oldest_first=True,
         help="Retry the message that blocks each aggregate, at once.",
     ),
@@ -350,8 +370,8 @@ VERBS: Final = (
         of=InboxMessage,
         change=inbox.retry_messages,
         permissions=("retry_inboxmessage",),
-        label="Retry selected messages",
-        done="marked for a retry",
+        label=_("Retry[ selected messages]"),
+        done=_("marked for a retry"),
         offered_in=("rejected",),
         help="Have consume_queue retry rejected messages at its next poll.",
         reported="for consume_queue to retry at its next poll",
@@ -362,10 +382,10 @@ VERBS: Final = (
         of=InboxMessage,
         change=inbox.dismiss_messages,
         permissions=("dismiss_inboxmessage",),
-        label="Dismiss selected messages",
-        question="Rejected messages in this selection, and those waiting for a retry, will never become jobs.",
-        effects=dict.fromkeys(("rejected", "retry"), "will never become a job"),
-        done="dismissed",
+        label=_("Dismiss[ selected messages]"),
+        question=_("Rejected messages in this selection, and those waiting for a retry, will never become jobs."),
+        effects=dict.fromkeys(("rejected", "retry"), _("will never become a job")),
+        done=_("dismissed"),
         help="Dismiss messages that are rejected or wait for a retry: they never become jobs.",
         matching=("rejected", "retry"),
     ),

@@ -24,6 +24,7 @@ LAYERS = (
     "conf",
     "db",
     "models",
+    "words",
     "tenancy",
     "access",
     "brokers",

@@ -14,6 +14,7 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin import helpers
 from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.admin.utils import model_ngettext
 from django.contrib.contenttypes.models import ContentType
 from django.core.validators import RegexValidator
 from django.db.models import Model, QuerySet
@@ -23,15 +24,16 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext
+from django.utils.text import capfirst
+from django.utils.translation import gettext, gettext_noop, ngettext, override
 from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.admin.base import ModelAdmin, ReadOnlyAdmin, may, reader, sees_all_stores
 from salon_jobs.core.errors import CronInvalid, OptionInvalid
-from salon_jobs.core.units import with_noun
 from salon_jobs.schedules.cron import CronExpression
 from salon_jobs.tenancy.active import current_store_id
 from salon_jobs.verbs import Verb, verbs_of
+from salon_jobs.words import duration
 
 _CONFIRMED = "confirmed"
 _STORE = "store"
@@ -67,7 +69,7 @@ class ActionForm(forms.Form):
         """Refuse to do nothing."""
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
         if self._verb.nothing_given and not self.errors and not self.arguments:
-            raise forms.ValidationError(self._verb.nothing_given)
+            raise forms.ValidationError(gettext(self._verb.nothing_given))
         return cleaned
 
 
@@ -130,17 +132,21 @@ class Action:
 
     @property
     def question(self) -> str:
-        return self.verb.question
+        return gettext(str(self.verb.question))
 
     @property
     def short_description(self) -> str:
         """The action's name for the selected rows."""
-        return str(self.verb.label) or f"{self.name.capitalize()} selected {self.verb.of._meta.verbose_name_plural}"
+        return re.sub(r"[\[\]]", "", self._label)
 
     @property
     def label(self) -> str:
         """The action's name for one row."""
-        return re.sub(r"( of)? selected [a-z]+", "", self.short_description)
+        return re.sub(r"\[.*?\]", "", self._label)
+
+    @property
+    def _label(self) -> str:
+        return gettext(str(self.verb.label)) % {"rows": self.verb.of._meta.verbose_name_plural}
 
     @property
     def __name__(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride] - of the instance, not the class
@@ -181,16 +187,20 @@ class Action:
 
         It says what becomes of the selected rows, state by state. Others may change it until it is confirmed.
         """
-        count, noun = queryset.order_by()[: _COUNTED + 1].count(), _noun(queryset)
-        selected = with_noun(count, noun) if count <= _COUNTED else f"More than {_COUNTED:,} {noun}s"
-        lines = [f"{selected} selected."]
+        count = queryset.order_by()[: _COUNTED + 1].count()
+        if count > _COUNTED:
+            said = gettext("More than %(count)s %(rows)s selected.")
+        else:
+            said = ngettext("%(count)s %(rows)s selected.", "%(count)s %(rows)s selected.", count)
+        lines = [said % _counted(min(count, _COUNTED), queryset.model)]
         if not self.verb.effects:
-            return [*lines, str(self.question)], True
+            return [*lines, self.question], True
         name = "state" if hasattr(queryset.model, "state") else "status"
         states = Counter(queryset.order_by().values_list(name, flat=True)[:_COUNTED])
         for state, number in sorted(states.items()):
-            effect = self.verb.effects.get(state, "nothing is done")
-            lines.append(f"{with_noun(number, f'{state} {noun}')}: {effect}.")
+            effect = gettext(self.verb.effects.get(state, gettext_noop("nothing is done")))
+            parts = {**_counted(number, queryset.model), "state": gettext(state), "effect": effect}
+            lines.append(gettext("%(count)s %(state)s %(rows)s: %(effect)s.") % parts)
         return lines, True
 
     def run(self, model_admin: Any, request: HttpRequest, queryset: QuerySet[Any], form: ActionForm) -> None:
@@ -198,8 +208,8 @@ class Action:
 
         Stops after ``LONGEST_S``, before a web server cuts the request off and the report is lost.
         """
-        arguments, noun, using = form.arguments, _noun(queryset), reader(request)
-        done = self.verb.done_with(arguments)
+        arguments, model, using = form.arguments, queryset.model, reader(request)
+        done, said = self.verb.done_with(arguments), self.verb.done_with(arguments, gettext)
         end = time.monotonic() + LONGEST_S
         changed = unchanged = 0
         still_to_come: Counter[str] = Counter()
@@ -216,17 +226,20 @@ class Action:
             links += [model_admin.link(type(row), row.pk, row) for row in changed_rows[: _LINKED - len(links)]]
             changed, unchanged = changed + len(changed_rows), unchanged + len(refused)
             reasons += [
-                f"{noun.capitalize()} {row.pk} was not {done}: {result.detail}."
-                for row, result in refused[: _REASONS_SHOWN - len(reasons)]
+                not_done(model, row.pk, said, result.detail) for row, result in refused[: _REASONS_SHOWN - len(reasons)]
             ]
             if len(rows) == BATCH and time.monotonic() > end:
-                text = f"Stopped after {LONGEST_S:.0f} s; more {noun}s may match."
-                messages.warning(request, f"{text} Run the action again, or use manage.py salon_jobs.")
+                text = gettext(
+                    "Stopped after %(time)s; more %(rows)s may match."
+                    " Run the action again, or use manage.py salon_jobs."
+                )
+                shown = {"time": duration(LONGEST_S), "rows": model._meta.verbose_name_plural}
+                messages.warning(request, text % shown)
                 break
         more = unchanged - len(reasons)
-        say_changed(request, changed=changed, reasons=reasons, done=done, noun=noun, more=more, links=links)
+        say_changed(request, model, changed=changed, reasons=reasons, done=said, more=more, links=links)
         for detail, count in still_to_come.items():
-            messages.success(request, f"{count:,} of them: {detail}.")
+            messages.success(request, gettext("%(count)s of them: %(detail)s.") % {"count": count, "detail": detail})
 
     def _ask(
         self, model_admin: ActionAdmin, request: HttpRequest, queryset: QuerySet[Any], form: ActionForm
@@ -236,7 +249,7 @@ class Action:
         return model_admin.page(
             request,
             "ask_first",
-            re.sub(r" of selected [a-z]+| selected", "", self.short_description),
+            self.short_description,
             lines=lines,
             rows=[model_admin.line(row) for row in queryset.order_by("-pk")[:_NAMED]],
             back=_back(request) or request.get_full_path().removesuffix("add/"),
@@ -350,33 +363,43 @@ def user_name(request: HttpRequest) -> str:
 
 
 def log_changed(request: HttpRequest, rows: Sequence[Any], done: str) -> None:
-    """Write one entry for each row to the admin's log."""
+    """Write one entry for each row to the admin's log, whatever the language of the user."""
     user: Any = request.user
-    LogEntry.objects.log_actions(user_id=user.pk, queryset=list(rows), action_flag=CHANGE, change_message=done)
+    with override(None):
+        LogEntry.objects.log_actions(user_id=user.pk, queryset=list(rows), action_flag=CHANGE, change_message=done)
 
 
 def say_changed(
     request: HttpRequest,
+    model: type[Model],
     *,
     changed: int,
     reasons: Sequence[str],
     done: str,
-    noun: str,
     more: int = 0,
     links: Sequence[SafeString] = (),
 ) -> None:
     """Say how many rows were changed, with links to the first, why some were not, and how many more were not."""
     if changed:
         shown = format_html_join("", "{}{}", ((", " if number else " ", link) for number, link in enumerate(links)))
-        messages.success(request, format_html("{} {}.{}", with_noun(changed, noun), done, shown))
+        said = gettext("%(count)s %(rows)s %(done)s.") % {**_counted(changed, model), "done": done}
+        messages.success(request, format_html("{}{}", said, shown))
     for text in reasons:
         messages.warning(request, text)
     if more:
-        messages.warning(request, f"{with_noun(more, f'more {noun}')} {'was' if more == 1 else 'were'} not {done}.")
+        said = ngettext("%(count)s more %(rows)s was not %(done)s.", "%(count)s more %(rows)s were not %(done)s.", more)
+        messages.warning(request, said % {**_counted(more, model), "done": done})
 
 
-def _noun(queryset: QuerySet[Any]) -> str:
-    return str(queryset.model._meta.verbose_name)
+def not_done(model: type[Model], row: object, done: str, why: object) -> str:
+    """Say why a row was not changed."""
+    said = {"row": capfirst(model._meta.verbose_name), "id": row, "done": done, "why": why}
+    return gettext("%(row)s %(id)s was not %(done)s: %(why)s.") % said
+
+
+def _counted(count: int, model: type[Model]) -> dict[str, str]:
+    """Return a count and the name of as many rows, for a sentence."""
+    return {"count": f"{count:,}", "rows": model_ngettext(model._meta, count)}
 
 
 def _back(request: HttpRequest) -> str:

@@ -24,7 +24,8 @@ from django.urls import URLPattern, reverse
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
-from django.utils.translation import get_language, get_language_bidi
+from django.utils.text import capfirst
+from django.utils.translation import get_language, get_language_bidi, gettext
 from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.access.roles import FEW_ROWS
@@ -39,7 +40,7 @@ from salon_jobs.models import Job, Process
 from salon_jobs.tenancy.active import current_store_id
 from salon_jobs.tenancy.choice import ALL_STORES, CHOICE, choose_store
 from salon_jobs.tenancy.context import tenant_context
-from salon_jobs.tenancy.names import store_name
+from salon_jobs.tenancy.names import store_name, store_words
 from salon_jobs.tenancy.resolvers import make_resolver
 
 View = Callable[..., HttpResponseBase]
@@ -73,7 +74,7 @@ def as_reader(view: View, site: AdminSite) -> View:
             try:
                 return choose_store(request, "admin/salon_jobs/choose_store.html", site.each_context(request))
             except StoreRefused as refused:
-                raise PermissionDenied(f"{refused}, and may not see all") from refused
+                raise PermissionDenied(gettext("%(refused)s, and may not see all") % {"refused": refused}) from refused
         using, operators = reader(request), conf.reader_database
         refusing = nullcontext() if operators == using else connections[operators].execute_wrapper(_refuse)
         with tenant_context(store, using=using), refusing:
@@ -104,18 +105,18 @@ def explained(view: View, model_admin: ReaderAdmin) -> View:
             if not site.has_permission(request):
                 raise
             reason = str(refused) or model_admin.reason_to_refuse(request)
-            context = {**site.each_context(request), "title": "403 Forbidden", "reason": reason}
+            context = {**site.each_context(request), "title": gettext("403 Forbidden"), "reason": reason}
             response = TemplateResponse(request, "admin/salon_jobs/refused.html", context, status=403)
         except DisallowedModelAdminLookup as error:
             where = {"list": address_of_list(model_admin.model, site), "listed": model_admin.opts.verbose_name_plural}
-            context = {**site.each_context(request), "title": "400 Bad Request", "reason": str(error), **where}
+            context = {**site.each_context(request), "title": gettext("400 Bad Request"), "reason": str(error), **where}
             response = TemplateResponse(request, "admin/salon_jobs/refused.html", context, status=400)
         except ProgrammingError as error:
             missing = schema_missing(error)
             if missing is None or "salon_jobs_" not in str(error):
                 raise
             # The request's transaction may be broken, so no query from here on, and no list of apps.
-            context = {"title": "503 Service Unavailable", "reason": f"{missing.code}: {missing}"}
+            context = {"title": gettext("503 Service Unavailable"), "reason": f"{missing.code}: {missing}"}
             response = TemplateResponse(request, "admin/salon_jobs/refused.html", context, status=503)
         if isinstance(response, SimpleTemplateResponse):
             response.add_post_render_callback(_show_unseen)
@@ -150,11 +151,11 @@ def store_of_staff(request: HttpRequest) -> StoreId | None:
     except StoreRefused as refused:
         raise PermissionDenied(str(refused)) from refused
     if store is not None and not resolver.allowed(request, store):
-        raise PermissionDenied("you do not belong to this store")
+        raise PermissionDenied(gettext("you do not belong to this %(store)s") % store_words())
     return store
 
 
-_OPERATORS_ONLY: Final = "it needs operator access, which staff limited to one store do not have"
+_OPERATORS_ONLY: Final = _("it needs operator access, which staff limited to one store do not have")
 
 
 def _refuse(*_: Any) -> NoReturn:
@@ -227,7 +228,7 @@ class ReaderAdmin(ModelAdmin):
     # Large columns that only a row's page reads.
     deferred: ClassVar[tuple[str, ...]] = ()
     # What an empty list says about where rows come from.
-    empty_hint: ClassVar[str] = ""
+    empty_hint: ClassVar[Any] = ""
     list_class: ClassVar[type[ChangeList]] = ChangeList
 
     class Media:
@@ -266,8 +267,9 @@ class ReaderAdmin(ModelAdmin):
 
     def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> Any:
         """Say that the row does not exist, instead of Django's way to the index."""
-        name = f"{str(self.opts.verbose_name).capitalize()} {unquote(object_id)}"
-        return self.gone(request, f"{name} does not exist", f"{name} does not exist, or has been deleted.")
+        name = {"row": f"{capfirst(self.opts.verbose_name)} {unquote(object_id)}"}
+        text = gettext("%(row)s does not exist, or has been deleted.")
+        return self.gone(request, gettext("%(row)s does not exist") % name, text % name)
 
     def gone(self, request: HttpRequest, title: str, text: str, **more: Any) -> TemplateResponse:
         """Return the page, with status 404, in place of a row's."""
@@ -311,7 +313,7 @@ class ReaderAdmin(ModelAdmin):
         if pk is None:
             return "-"
         found = Process.objects.using(using).filter(pk=pk).first()
-        return f"process {pk}, which is gone" if found is None else self.link(Process, pk, found)
+        return gone(pk) if found is None else self.link(Process, pk, found)
 
     @admin.display(description=_("job"))
     def job_link(self, row: Any) -> SafeString | str:
@@ -347,11 +349,16 @@ class ReaderAdmin(ModelAdmin):
         """Return why the user may not open a page."""
         view = f"{self.opts.app_label}.view_{self.opts.model_name}"
         if not may(request, view):
-            return f"it needs the permission {view}"
-        return "your permissions do not include it" if self._is_for(request) else _OPERATORS_ONLY
+            return gettext("it needs the permission %(permission)s") % {"permission": view}
+        return gettext("your permissions do not include it") if self._is_for(request) else str(_OPERATORS_ONLY)
 
     def _is_for(self, request: HttpRequest) -> bool:
         return self.has_rows_of_stores or sees_all_stores(request)
+
+
+def gone(process: int) -> str:
+    """Name a process that exists no more."""
+    return gettext("process %(id)s, which is gone") % {"id": process}
 
 
 def address_of_list(model: type[models.Model], site: AdminSite) -> str:
@@ -451,7 +458,8 @@ class ReadOnlyAdmin(ReaderAdmin):
         for each in self.list_filter:  # a field's name, or a ``SimpleListFilter``
             offered |= {each, f"{each}__exact"} if isinstance(each, str) else {each.parameter_name}  # type: ignore[union-attr]
         if lookup not in offered:
-            raise DisallowedModelAdminLookup(f"{self.opts.verbose_name_plural} have no filter {lookup!r}")
+            said = gettext("%(rows)s have no filter %(lookup)s")
+            raise DisallowedModelAdminLookup(said % {"rows": self.opts.verbose_name_plural, "lookup": repr(lookup)})
         return "\0" not in value
 
     def matches(self, request: HttpRequest, term: str) -> Q | None:

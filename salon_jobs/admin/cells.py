@@ -10,15 +10,16 @@ from typing import Any
 from django.contrib import admin
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext, ngettext
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.error_report import storable
 from salon_jobs.core.redaction import redacted
-from salon_jobs.core.units import with_noun
 from salon_jobs.dashboard.labels import ago, exact
 from salon_jobs.models import Limit
 from salon_jobs.tenancy.names import store_name
+from salon_jobs.words import scope_words
 
 # What a list or page shows of a row: called by Django with the admin and the row.
 Display = Callable[[Any, Any], SafeString | str]
@@ -54,12 +55,12 @@ def count_of(name: str, description: Any) -> Display:
 
 def scope_name(kind: str, name: str) -> str:
     """Format what a limit or a pause applies to; a store by its name."""
-    return f"{kind} {store_name(store_key().parse(name)) if kind == Limit.Kind.STORE else name}"
+    return scope_words(kind, store_name(store_key().parse(name)) if kind == Limit.Kind.STORE.value else name)
 
 
 def below(shown: object, *parts: object) -> SafeString:
     """Format a cell of a list: what is shown, and below it the parts that are not empty."""
-    return format_html("{}<small>{}</small>", shown, " · ".join(str(part) for part in parts if part))
+    return format_html("{}<small>{}</small>", shown, format_html_join(" · ", "{}", ((part,) for part in parts if part)))
 
 
 def stacked(shown: object, *lines: str) -> SafeString:
@@ -73,8 +74,8 @@ def lines_of(lines: Iterable[object]) -> SafeString:
 
 
 def badge(shown: str, kind: str) -> SafeString:
-    """Format a state as a badge: ``kind`` (good, busy, waiting, bad or quiet) chooses its colour."""
-    return format_html('<span class="salon-jobs-badge {}">{}</span>', kind, shown)
+    """Format a state, translated, as a badge: ``kind`` (good, busy, waiting, bad or quiet) chooses its colour."""
+    return format_html('<span class="salon-jobs-badge {}">{}</span>', kind, gettext(shown))
 
 
 # More than this is folded: a payload of megabytes makes a page of hundreds of screens.
@@ -89,7 +90,8 @@ def text(value: str) -> SafeString:
     lines = value.count("\n") + 1
     if lines <= _LINES and len(value) <= _CHARACTERS:
         return shown
-    size = f"{with_noun(lines, 'line')}, {len(value):,} characters"
+    said = ngettext("%(lines)s line, %(characters)s characters", "%(lines)s lines, %(characters)s characters", lines)
+    size = said % {"lines": f"{lines:,}", "characters": f"{len(value):,}"}
     return format_html("<details><summary>{}</summary>{}</details>", size, shown)
 
 

@@ -14,10 +14,12 @@ from django.urls import URLPattern
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext, ngettext, ngettext_lazy
+from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.admin.base import ReadOnlyAdmin, configured_parts, reader, sees_all_stores
 from salon_jobs.conf import is_eager
-from salon_jobs.core.units import about, counted, duration, number, with_noun
+from salon_jobs.core.units import counted, number
 from salon_jobs.dashboard import processes, queues, relays
 from salon_jobs.dashboard.processes import ProcessAtWork
 from salon_jobs.dashboard.queues import SPANS
@@ -26,6 +28,7 @@ from salon_jobs.jobs import statistics
 from salon_jobs.jobs.waiting import QueueFront, look_at_queue, serves
 from salon_jobs.tenancy.active import current_store_id
 from salon_jobs.tenancy.choice import CHOICE
+from salon_jobs.words import about, duration
 
 WIDTH: Final = 600
 HEIGHT: Final = 120
@@ -117,8 +120,10 @@ class Plot:
     @property
     def words(self) -> str:
         """A description of the plot in words."""
-        lines = "; ".join(f"{label}: {newest}, at most {most}" for _, label, newest, most in self.legend)
-        return f"{self.title} at {self.newest_at}. {lines}."
+        said = gettext("%(label)s: %(newest)s, at most %(most)s")
+        lines = [said % {"label": label, "newest": newest, "most": most} for _, label, newest, most in self.legend]
+        said = gettext("%(title)s at %(time)s. %(lines)s.")
+        return said % {"title": self.title, "time": self.newest_at, "lines": "; ".join(lines)}
 
     @property
     def svg(self) -> SafeString:
@@ -169,7 +174,7 @@ class Piece:
 
     name: str
     part: str
-    label: str
+    label: Any
     every_s: int | None = None
 
     @property
@@ -179,11 +184,16 @@ class Piece:
 
 # Plots change by the minute.
 _PIECES: Final = (
-    Piece("tiles", "now", "At a glance", every_s=5),
-    Piece("plots", "plots", "Over time", every_s=30),
-    Piece("tables", "now", "In detail"),
+    Piece("tiles", "now", _("At a glance"), every_s=5),
+    Piece("plots", "plots", _("Over time"), every_s=30),
+    Piece("tables", "now", _("In detail")),
 )
-_PIECES_OF_STORE: Final = (Piece("store", "now", "The store's jobs", every_s=5),)
+_PIECES_OF_STORE: Final = (Piece("store", "now", _("The store's jobs"), every_s=5),)
+
+
+_FAILED: Final = ngettext_lazy("%(count)s failed job", "%(count)s failed jobs", "number")
+_PARKED: Final = ngettext_lazy("%(count)s parked aggregate", "%(count)s parked aggregates", "number")
+_REJECTED: Final = ngettext_lazy("%(count)s rejected message", "%(count)s rejected messages", "number")
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +225,7 @@ class DashboardAdmin(ReadOnlyAdmin):
         requested = [piece for piece in pieces if piece.part == request.GET.get("part")]
         context: dict[str, Any] = {
             "span": span,
-            "spans": list(SPANS),
+            "spans": [(name, each.label) for name, each in SPANS.items()],
             "pieces": requested or pieces,
             "choice": CHOICE,
             "has": configured_parts(),
@@ -227,7 +237,7 @@ class DashboardAdmin(ReadOnlyAdmin):
                 context |= plots_of(request, span)
             else:
                 context |= _now(request) if is_operator else _of_store(request)
-        return self.page(request, f"dashboard{'_pieces' if requested else ''}", "Dashboard", **context)
+        return self.page(request, f"dashboard{'_pieces' if requested else ''}", gettext("Dashboard"), **context)
 
 
 def _now(request: HttpRequest) -> dict[str, Any]:
@@ -251,7 +261,11 @@ def _now(request: HttpRequest) -> dict[str, Any]:
         "cron": processes.cron(using=using),
         "relaying": relaying,
         "owners": [
-            Owner(owner if owner in names else None, names.get(owner, f"#{owner} (gone)"), _ranges(partitions))
+            Owner(
+                owner if owner in names else None,
+                names.get(owner, gettext("#%(id)s (gone)") % {"id": owner}),
+                _ranges(partitions),
+            )
             for owner, partitions in relaying.partitions.items()
         ],
         "unowned": _ranges(relaying.unowned),
@@ -267,21 +281,30 @@ def _problems(
     """Yield the worst problems first. What was paused on purpose needs no attention."""
     workers = [each for each in live if each.kind == "worker" and not each.silent]
     if is_eager():
-        yield Problem("jobs run in the process that enqueues them (EAGER)", section="processes")
+        yield Problem(gettext("jobs run in the process that enqueues them (EAGER)"), section="processes")
     elif not workers:
-        yield Problem("no worker is running (start one: python manage.py runworker)", section="processes")
+        yield Problem(gettext("no worker is running (start one: python manage.py runworker)"), section="processes")
     for queue in waiting.queues if workers else ():
         is_served = any(serves(each.queues, queue.name) for each in workers)
         if queue.depth.due and not is_served:
-            text = f"no worker serves queue {queue.name} ({with_noun(queue.depth.due, 'due job')})"
+            text = ngettext(
+                "no worker serves queue %(queue)s (%(jobs)s due job)",
+                "no worker serves queue %(queue)s (%(jobs)s due jobs)",
+                queue.depth.due,
+            ) % {"queue": queue.name, "jobs": f"{queue.depth.due:,}"}
             yield Problem(text, model="job", filters={"queue": queue.name, "state__exact": "queued"})
     if silent := [each for each in live if each.silent]:
-        text = "1 process is silent" if len(silent) == 1 else f"{len(silent)} processes are silent"
+        text = ngettext("%(count)s process is silent", "%(count)s processes are silent", len(silent))
+        text %= {"count": len(silent)}
         yield Problem(text, section="processes")
     if tasks := front.unknown_tasks:
-        jobs = with_noun(front.unknown_jobs, "due job")
+        text = ngettext(
+            "%(jobs)s due job is of a task not declared here: %(names)s",
+            "%(jobs)s due jobs are of tasks not declared here: %(names)s",
+            front.unknown_jobs,
+        )
         names = f"{', '.join(tasks[:_NAMED])}{', …' if tasks[_NAMED:] else ''}"
-        text = f"{jobs} of {'a task that is' if len(tasks) == 1 else 'tasks that are'} not declared here: {names}"
+        text %= {"jobs": f"{front.unknown_jobs:,}", "names": names}
         one = {"task": tasks[0]} if len(tasks) == 1 else {}
         yield Problem(text, model="job", filters={**one, "state__exact": "queued"})
     if configured_parts()["outbox"]:
@@ -289,24 +312,32 @@ def _problems(
         for each in in_use:
             if each.outage_since is not None:
                 since = f"{timezone.localtime(each.outage_since):%Y-%m-%d %H:%M %Z}"
-                text = f"destination {each.aggregate_type} has been down since {since} ({each.outage_code})"
+                text = gettext("destination %(name)s has been down since %(time)s (%(code)s)")
+                text %= {"name": each.aggregate_type, "time": since, "code": each.outage_code}
                 yield Problem(text, model="destinationstate", filters={"q": each.aggregate_type})
         late_s = max((each.oldest_s or 0.0 for each in in_use), default=0.0)
         if relaying.unowned and late_s:
-            unowned = with_noun(len(relaying.unowned), "partition")
-            text = f"no relay owns {unowned}; the oldest message has waited for {duration(late_s)}"
+            text = ngettext(
+                "no relay owns %(count)s partition; the oldest message has waited for %(time)s",
+                "no relay owns %(count)s partitions; the oldest message has waited for %(time)s",
+                len(relaying.unowned),
+            ) % {"count": len(relaying.unowned), "time": duration(late_s)}
             yield Problem(text, section="relays")
         if relaying.gate.behind:
-            text = f"{with_noun(relaying.gate.behind, 'message')} held back by an open transaction"
+            text = ngettext(
+                "%(count)s message held back by an open transaction",
+                "%(count)s messages held back by an open transaction",
+                relaying.gate.behind,
+            ) % {"count": f"{relaying.gate.behind:,}"}
             yield Problem(text, section="relays")
-    for count, noun, model, status in (
-        (totals.failed, "failed job", "job", {"state__exact": "failed"}),
-        (totals.parked, "parked aggregate", "blockedaggregate", {"status__exact": "parked"}),
-        (totals.rejected, "rejected message", "inboxmessage", {"status__exact": "rejected"}),
+    for count, several, model, status in (
+        (totals.failed, _FAILED, "job", {"state__exact": "failed"}),
+        (totals.parked, _PARKED, "blockedaggregate", {"status__exact": "parked"}),
+        (totals.rejected, _REJECTED, "inboxmessage", {"status__exact": "rejected"}),
     ):
         if count:
-            text = f"{counted(count, relays.COUNTED)} {noun}{'' if count == 1 else 's'}"
-            yield Problem(text, model=model, filters=status)
+            shown = several % {"number": count, "count": counted(count, relays.COUNTED)}
+            yield Problem(shown, model=model, filters=status)
 
 
 def _ranges(partitions: Sequence[int]) -> str:
@@ -343,16 +374,18 @@ def plots_of(request: HttpRequest, span: str, task: str | None = None, queue: st
     steps = queues.history(SPANS[span], using=reader(request), task=task, queue=queue)
     times = tuple(step.at for step in steps)
 
-    def plot(key: str, title: str, shown: Any, *labels: str, fields: Sequence[str] = ()) -> Plot:
-        columns = [[getattr(step, field) for step in steps] for field in fields or labels]
-        return Plot(key, title, tuple(map(Line, labels, columns)), times, shown)
+    def plot(key: str, title: str, shown: Any, **lines: str) -> Plot:
+        columns = [[getattr(step, field) for step in steps] for field in lines]
+        return Plot(key, title, tuple(map(Line, lines.values(), columns)), times, shown)
 
-    depth = plot("depth", "Queued jobs", number, "all", "due", fields=("waiting", "due"))
+    depth = plot("depth", gettext("Queued jobs"), number, waiting=gettext("all"), due=gettext("due"))
     return {
         "plots": (
-            plot("throughput", "Succeeded per minute", number, "succeeded"),
-            plot("failures", "Failures per minute", number, "retried", "failed"),
-            plot("latency", "Queue latency", about, "p50", "p95", fields=("wait_p50_s", "wait_p95_s")),
+            plot("throughput", gettext("Succeeded per minute"), number, succeeded=gettext("succeeded")),
+            plot(
+                "failures", gettext("Failures per minute"), number, retried=gettext("retried"), failed=gettext("failed")
+            ),
+            plot("latency", gettext("Queue latency"), about, wait_p50_s="p50", wait_p95_s="p95"),
             *((depth,) if task is None else ()),  # depths are counted by queue
         ),
         "from_at": times[0],

@@ -11,6 +11,7 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.admin.base import reader, sees_all_stores
@@ -51,7 +52,8 @@ class NameFilter(admin.SimpleListFilter):
         try:
             return self.matching(request, queryset, name) if name else queryset
         except ValueError:
-            messages.error(request, f"{name!r} is not a valid {self.title}")
+            said = gettext("%(value)s is not a valid %(filter)s")
+            messages.error(request, said % {"value": repr(name), "filter": self.title})
             return queryset.none()
 
 
@@ -108,7 +110,7 @@ class StoreFilter(NameFilter):
         return ["none", *list(newest)[:50]]
 
     def label(self, request: HttpRequest, name: str) -> str:
-        return "no store (system)" if name == "none" else named(request, name)
+        return gettext("no store (system)") if name == "none" else named(request, name)
 
     def matching(self, request: HttpRequest, queryset: QuerySet[Job], name: str) -> QuerySet[Job]:
         return queryset.filter(of_no_store() if name == "none" else Q(store_id=store_key().parse(name)))
@@ -121,7 +123,7 @@ class InboxStatusFilter(admin.SimpleListFilter):
     parameter_name = "status__exact"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("all", "All"), *((str(value), str(label)) for value, label in InboxMessage.Status.choices)]
+        return [("all", gettext("All")), *((str(value), str(label)) for value, label in InboxMessage.Status.choices)]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Return the messages of the chosen status."""
@@ -145,7 +147,7 @@ class DestinationStateFilter(admin.SimpleListFilter):
     }
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(name, name) for name in self._states]
+        return [(name, gettext(name)) for name in self._states]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Return the destinations in the chosen state."""
@@ -171,14 +173,14 @@ class EnqueuedFilter(admin.SimpleListFilter):
     title = _("time enqueued")
     parameter_name = "enqueued"
     _ages: Final = {
-        "15m": ("in the last 15 minutes", timedelta(minutes=15)),
-        "1h": ("in the last hour", timedelta(hours=1)),
-        "1d": ("in the last day", timedelta(days=1)),
-        "7d": ("in the last week", timedelta(days=7)),
+        "15m": (_("in the last 15 minutes"), timedelta(minutes=15)),
+        "1h": (_("in the last hour"), timedelta(hours=1)),
+        "1d": (_("in the last day"), timedelta(days=1)),
+        "7d": (_("in the last week"), timedelta(days=7)),
     }
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(value, label) for value, (label, _) in self._ages.items()]
+        return [(value, str(label)) for value, (label, _) in self._ages.items()]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         chosen = self._ages.get(self.value() or "")
@@ -196,7 +198,7 @@ class EndedFilter(EnqueuedFilter):
     parameter_name = "ended"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(value, f"ended {label}") for value, (label, _) in self._ages.items()]
+        return [(value, gettext("ended %(when)s") % {"when": label}) for value, (label, _) in self._ages.items()]
 
     def since(self, queryset: QuerySet[Job], at: datetime) -> QuerySet[Job]:
         """Filter by the index of jobs that have ended."""

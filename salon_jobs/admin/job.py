@@ -16,12 +16,12 @@ from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
-from django.utils.text import Truncator
-from django.utils.translation import gettext
+from django.utils.text import Truncator, capfirst
+from django.utils.translation import gettext, gettext_noop, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.admin.actions import ActionAdmin
-from salon_jobs.admin.base import MOST, as_reader, explained, id_or_other, may, reader, sees_all_stores
+from salon_jobs.admin.base import MOST, as_reader, explained, gone, id_or_other, may, reader, sees_all_stores
 from salon_jobs.admin.cells import as_json, badge, below, json_of, lines_of, stacked, text, time_of
 from salon_jobs.admin.filters import (
     EndedFilter,
@@ -40,7 +40,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.error_report import storable
 from salon_jobs.core.records import JobState
-from salon_jobs.core.units import LATEST, counted, distance, duration, error_name, with_noun
+from salon_jobs.core.units import LATEST, counted, error_name
 from salon_jobs.dashboard.labels import ago, exact, followed, instant
 from salon_jobs.jobs.ordered import place_in_order
 from salon_jobs.jobs.search import (
@@ -59,6 +59,7 @@ from salon_jobs.jobs.waiting import due_in, waiting_reasons
 from salon_jobs.models import CronTick, FanOutRecord, FollowUp, Job, JobError, JobResult, JobStep, Process
 from salon_jobs.schedules.scheduler import tick_of
 from salon_jobs.tenancy.names import store_name, store_names
+from salon_jobs.words import distance, duration, scope_words
 
 _SHOWN = 50
 _SUMMARY = 200
@@ -79,43 +80,56 @@ def format_attempts(job: Any) -> SafeString | str:
     blocks: list[SafeString] = []
     if job.state in (JobState.RUNNING, JobState.SUCCEEDED):
         is_running = job.state == str(JobState.RUNNING)
+        said = gettext("claimed %(at)s") if is_running else gettext("began %(at)s")
         facts = [
-            f"{'claimed' if is_running else 'began'} {instant(job.started_at)}",
-            f"{_between(job.run_at, job.started_at)} after it was due",
-            "" if is_running else f"ran {_between(job.started_at, job.finished_at)}",
+            said % {"at": instant(job.started_at)},
+            gettext("%(time)s after it was due") % {"time": _between(job.run_at, job.started_at)},
+            "" if is_running else _ran_for(job.started_at, job.finished_at),
         ]
-        shown = (job.attempts + is_running, job.state, _BADGES[job.state], " · ".join(filter(None, facts)))
-        template = '<p>Attempt {0} <span class="salon-jobs-badge {2}">{1}</span><small>{3}</small></p>'
-        blocks.append(format_html(template, *shown))
+        shown = (
+            _attempt(job.attempts + is_running),
+            badge(job.state, _BADGES[job.state]),
+            " · ".join(filter(None, facts)),
+        )
+        blocks.append(format_html("<p>{} {}<small>{}</small></p>", *shown))
     for number, error in enumerate(errors):
         before = errors[number + 1] if number + 1 < len(errors) else None
         began, ended = error.started_at, error.occurred_at
-        facts = [f"ended {instant(ended)}"]
+        facts = [gettext("ended %(at)s") % {"at": instant(ended)}]
         if began is not None:
-            facts = [f"began {instant(began)}", "", f"ran {_between(began, ended)}"]
+            facts = [gettext("began %(at)s") % {"at": instant(began)}, "", _ran_for(began, ended)]
             if before is not None:
-                facts[1] = f"{_between(before.occurred_at, began)} after attempt {before.attempt} ended"
+                after = {"time": _between(before.occurred_at, began), "number": before.attempt}
+                facts[1] = gettext("%(time)s after attempt %(number)s ended") % after
             elif error.attempt == 1:
-                facts[1] = f"{_between(job.created_at, began)} after it was enqueued"
+                facts[1] = gettext("%(time)s after it was enqueued") % {"time": _between(job.created_at, began)}
         if may_see_all and error.worker_id is not None:
-            facts.append(f"in {names.get(error.worker_id, f'process {error.worker_id}, which is gone')}")
+            facts.append(gettext("in %(process)s") % {"process": names.get(error.worker_id, gone(error.worker_id))})
         summary = Truncator(error.message).chars(_SUMMARY)
         blocks.append(
             format_html(
-                '<details{} class="salon-jobs-error"><summary>Attempt {} · <strong>{}</strong>{}{}<small>{}</small>'
+                '<details{} class="salon-jobs-error"><summary>{} · <strong>{}</strong>{}{}<small>{}</small>'
                 '</summary><p>{}</p><pre class="salon-jobs-text">{}</pre>{}</details>',
                 SafeString("" if number else " open"),
-                error.attempt,
+                _attempt(error.attempt),
                 error_name(error.error_class),
                 f" ({error.code})" if error.code else "",
                 f": {summary}" if summary else "",
                 " · ".join(filter(None, facts)),
                 "" if summary == error.message else error.message,
-                error.traceback or "no traceback: the process died",
-                format_html("<p>It logged:</p>{}", text(error.log)) if error.log else "",
+                error.traceback or gettext("no traceback: the process died"),
+                format_html("<p>{}</p>{}", gettext("It logged:"), text(error.log)) if error.log else "",
             )
         )
     return format_html('<div class="salon-jobs-attempts">{}</div>', SafeString("".join(blocks))) if blocks else "-"
+
+
+def _attempt(number: int) -> str:
+    return gettext("Attempt %(number)s") % {"number": number}
+
+
+def _ran_for(began: datetime, ended: datetime) -> str:
+    return gettext("ran %(time)s") % {"time": _between(began, ended)}
 
 
 def _between(first: datetime, last: datetime) -> str:
@@ -131,10 +145,16 @@ _ENDED = (JobState.SUCCEEDED.value, JobState.FAILED.value, JobState.CANCELLED.va
 # Reasons of ended jobs, in words; those of operators with what the admin's log says.
 _BY_OPERATORS = {"cancelled": "cancelled", "discarded: by an operator": "discarded"}
 _OUTCOMES = {
-    "not_retried": "failed with an error that is not retried",
-    "process_died": "failed, since its processes died",
-    "superseded": "cancelled, since a newer job has its key",
+    "not_retried": gettext_noop("failed with an error that is not retried"),
+    "process_died": gettext_noop("failed, since its processes died"),
+    "superseded": gettext_noop("cancelled, since a newer job has its key"),
 }
+
+
+def _in_words(reason: str) -> str:
+    return gettext((_BY_OPERATORS | _OUTCOMES).get(reason, reason)) if reason else ""
+
+
 _BADGES = {
     "queued": "waiting",
     "scheduled": "waiting",
@@ -158,7 +178,9 @@ class JobAdmin(ActionAdmin):
         js: ClassVar = ["salon_jobs/live.js"]
 
     has_rows_of_stores = True
-    empty_hint = "Jobs are enqueued by your code; those that succeed are deleted, unless RETAIN_SUCCEEDED keeps them."
+    empty_hint = _(
+        "Jobs are enqueued by your code; those that succeed are deleted, unless RETAIN_SUCCEEDED keeps them."
+    )
     related = (FanOutRecord,)
     linked_by = ("fan_out_id__exact", "leased_by__exact", "state__exact")
     change_list_template = "admin/salon_jobs/jobs.html"
@@ -193,9 +215,16 @@ class JobAdmin(ActionAdmin):
 
     @property
     def search_help_text(self) -> str:  # type: ignore[override]
-        whole = "The full number or key of a job"
-        whole = f"{whole}, or the ID of a store" if conf.store_model else whole
-        return f"{whole}; or, of the newest {SEARCHED:,} jobs, argument=value or part of a payload or of an error"
+        said = gettext(
+            "The full number or key of a job; or, of the newest %(newest)s jobs, argument=value or part of a payload or"
+            " of an error"
+        )
+        if conf.store_model:
+            said = gettext(
+                "The full number or key of a job, or the ID of a store; or, of the newest %(newest)s jobs,"
+                " argument=value or part of a payload or of an error"
+            )
+        return said % {"newest": f"{SEARCHED:,}"}
 
     def described(self, rows: list[Any], request: HttpRequest) -> list[Any]:
         """Give each job its last error, why it waits and its buttons.
@@ -280,11 +309,11 @@ class JobAdmin(ActionAdmin):
         """Show one task or one queue. Raises PermissionDenied for staff of one store: statistics belong to none."""
         kind = next((each for each in ("task", "queue") if request.GET.get(each)), None)
         if kind is None:
-            raise DisallowedModelAdminLookup("give a task or a queue")
+            raise DisallowedModelAdminLookup(gettext("give a task or a queue"))
         if not self.has_view_permission(request) or not sees_all_stores(request):
             raise PermissionDenied
         name = storable(request.GET[kind])
-        return self.page(request, "overview", f"{kind.capitalize()} {name}", **overview(request, kind, name))
+        return self.page(request, "overview", capfirst(scope_words(kind, name)), **overview(request, kind, name))
 
     def failures(self, request: HttpRequest) -> TemplateResponse:
         """Show groups of failed jobs with the same cause, each with its newest job and a button to retry them all."""
@@ -324,14 +353,19 @@ class JobAdmin(ActionAdmin):
         may_exist = object_id.isdecimal() and len(object_id) < 20 and may(request, "salon_jobs.view_jobresult")
         if may_exist and JobResult.objects.using(reader(request)).filter(pk=int(object_id)).exists():
             return HttpResponseRedirect(self.address_of(JobResult, object_id))
-        name = f"Job {object_id}" if object_id.isdecimal() else "That job"
-        why = "" if conf.keep_succeeded else ": succeeded jobs are deleted at once (RETAIN_SUCCEEDED keeps them)"
+        name = gettext("Job %(id)s") % {"id": object_id} if object_id.isdecimal() else gettext("That job")
+        said = gettext("%(job)s does not exist, or has ended and been deleted.")
+        if not conf.keep_succeeded:
+            said = gettext(
+                "%(job)s does not exist, or has ended and been deleted:"
+                " succeeded jobs are deleted at once (RETAIN_SUCCEEDED keeps them)."
+            )
         pruned = (("failed", conf.retain_failed), ("cancelled", conf.retain_cancelled))
         return self.gone(
             request,
-            f"{name} is gone",
-            f"{name} does not exist, or has ended and been deleted{why}.",
-            pruned=[(state, duration(age.total_seconds())) for state, age in pruned if age is not None],
+            gettext("%(job)s is gone") % {"job": name},
+            said % {"job": name},
+            pruned=[(gettext(state), duration(age.total_seconds())) for state, age in pruned if age is not None],
             log=self.log_of(object_id) if sees_all_stores(request) else (),
         )
 
@@ -343,7 +377,8 @@ class JobAdmin(ActionAdmin):
     def line(self, row: Any) -> str:
         """Name a job by its number, task, queue, state, error and store."""
         store = store_name(row.store_id) if row.store_id and conf.store_model else ""
-        parts = (f"#{row.pk} {row.task}", f"queue {row.queue}", row.state, error_name(row.error_class), store)
+        queue = scope_words("queue", row.queue)
+        parts = (f"#{row.pk} {row.task}", queue, gettext(row.state), error_name(row.error_class), store)
         return " · ".join(part for part in parts if part)
 
     @admin.display(description=_("job"), ordering="id")
@@ -368,9 +403,9 @@ class JobAdmin(ActionAdmin):
     def detail(self, job: Any) -> SafeString | str:
         """Show why the job waits, its last error, or the reason why it was cancelled."""
         is_cancelled = job.state == str(JobState.CANCELLED)
-        error = job.reason if is_cancelled else self.failure(job)
+        error = _in_words(job.reason) if is_cancelled else self.failure(job)
         if error and job.state == str(JobState.RUNNING):
-            error = f"before: {error}"
+            error = gettext("before: %(error)s") % {"error": error}
         parts = [part for part in (getattr(job, "waits_for", ""), job.says, error) if part]
         return Truncator("; ".join(parts)).chars(_SUMMARY) or "-"
 
@@ -379,7 +414,7 @@ class JobAdmin(ActionAdmin):
         """Show why a queued job does not run, if that is known."""
         if job.state != str(JobState.QUEUED) or not hasattr(job, "waits_for"):
             return ""
-        return job.waits_for or ("it is not its turn yet" if job.knows_all else "")
+        return job.waits_for or (gettext("it is not its turn yet") if job.knows_all else "")
 
     @admin.display(description=_("progress"))
     def how_far(self, job: Any) -> str:
@@ -400,31 +435,34 @@ class JobAdmin(ActionAdmin):
         if job.state not in (JobState.FAILED, JobState.CANCELLED):
             return ""
         if job.reason == "attempts_exhausted":
-            return (
-                f"failed after {'its only attempt' if job.max_attempts == 1 else f'all {job.max_attempts:,} attempts'}"
-            )
+            said = ngettext("failed after its only attempt", "failed after all %(attempts)s attempts", job.max_attempts)
+            return said % {"attempts": f"{job.max_attempts:,}"}
         if job.reason in _BY_OPERATORS:
             done = _BY_OPERATORS[job.reason]
-            by: str = next((f" by {user}" for _, user, what in self.log_of(job.pk) if what == done), "")
-            return f"{done}{by}, {instant(job.finished_at)}"
-        return str(_OUTCOMES.get(job.reason, job.reason))
+            ended = {"done": gettext(done), "at": instant(job.finished_at)}
+            for _, user, what in self.log_of(job.pk):
+                if what == done:
+                    return gettext("%(done)s by %(user)s, %(at)s") % {**ended, "user": user}
+            return gettext("%(done)s, %(at)s") % ended
+        return _in_words(job.reason)
 
     @admin.display(description=_("enqueued"))
     def enqueued(self, job: Any) -> SafeString:
         """Show when the job was enqueued, and below when it ended and how long it ran, or when it was claimed."""
         took = self.took(job)
         if job.state == str(JobState.RUNNING):
-            lines = [f"claimed {distance(job.started_at, job.now)}"]
+            lines = [gettext("claimed %(at)s") % {"at": distance(job.started_at, job.now)}]
         else:
-            ended = f"{job.state} {distance(job.finished_at, job.now)}" if job.finished_at else ""
-            lines = [ended, "" if took == "-" else f"ran {took}"]
+            ended = f"{gettext(job.state)} {distance(job.finished_at, job.now)}" if job.finished_at else ""
+            lines = [ended, "" if took == "-" else gettext("ran %(time)s") % {"time": took}]
         return stacked(ago(job.created_at, job.now), *lines)
 
     @admin.display(description=_("ended"), ordering="finished_at")
     def finished(self, job: Any) -> SafeString:
         """Show when the job ended, and below when it was enqueued and how long it ran."""
         took = self.took(job)
-        lines = [f"enqueued {distance(job.created_at, job.now)}", "" if took == "-" else f"ran {took}"]
+        enqueued = gettext("enqueued %(at)s") % {"at": distance(job.created_at, job.now)}
+        lines = [enqueued, "" if took == "-" else gettext("ran %(time)s") % {"time": took}]
         return stacked(ago(job.finished_at, job.now), *lines)
 
     @admin.display(description=_("due"))
@@ -458,11 +496,13 @@ class JobAdmin(ActionAdmin):
     def attempt_count(self, job: Job) -> str:
         """Show how many of its attempts the job has used, or which one runs, and how often a worker of it died."""
         if job.state == str(JobState.RUNNING):
-            shown = f"attempt {job.attempts + 1:,} of {job.max_attempts:,}"
+            said, number = gettext("attempt %(number)s of %(most)s"), job.attempts + 1
         else:
-            shown = f"{job.attempts:,} of {with_noun(job.max_attempts, 'attempt')}"
-        times = "once" if job.rescues == 1 else f"{job.rescues:,} times"
-        return f"{shown}, rescued {times}" if job.rescues else shown
+            number = job.attempts
+            said = ngettext("%(number)s of %(most)s attempt", "%(number)s of %(most)s attempts", job.max_attempts)
+        shown = said % {"number": f"{number:,}", "most": f"{job.max_attempts:,}"}
+        rescued = ngettext("rescued once", "rescued %(times)s times", job.rescues) % {"times": f"{job.rescues:,}"}
+        return f"{shown}, {rescued}" if job.rescues else shown
 
     @admin.display(description=_("runs in"))
     def process(self, job: Any) -> SafeString | str:
@@ -499,8 +539,9 @@ class JobAdmin(ActionAdmin):
         rows = JobStep.objects.using(job._state.db).filter(job_id=job.pk).order_by("-committed_at", "-id")[:_SHOWN]
         lines: list[SafeString | str] = []
         for step in rows:
-            took = _between(step.started_at, step.committed_at)
-            line = f"{step} · attempt {step.attempt} · {instant(step.committed_at)} · took {took}"
+            took = gettext("took %(time)s") % {"time": _between(step.started_at, step.committed_at)}
+            attempt = gettext("attempt %(number)s") % {"number": step.attempt}
+            line = f"{step} · {attempt} · {instant(step.committed_at)} · {took}"
             folded = "<details><summary>{}</summary>{}</details>"
             lines.append(line if step.value is None else format_html(folded, line, as_json(step.value)))
         return lines_of(lines) if lines else "-"
@@ -520,10 +561,11 @@ class JobAdmin(ActionAdmin):
             return "-"
         lines: list[str] = []
         for retry in (retries := retries_ahead(job, datetime.now(UTC))):
-            earliest, latest = instant(retry.earliest), instant(retry.latest)
-            lines.append(f"Attempt {retry.attempt}: {earliest if earliest == latest else f'{earliest} to {latest}'}")
+            times = {"first": instant(retry.earliest), "last": instant(retry.latest)}
+            when = times["first"] if len({*times.values()}) == 1 else gettext("%(first)s to %(last)s") % times
+            lines.append(f"{_attempt(retry.attempt)}: {when}")
         if retries and (more := job.max_attempts - retries[-1].attempt) > 0:
-            lines.append(f"and {more:,} more")
+            lines.append(gettext("and %(count)s more") % {"count": f"{more:,}"})
         return lines_of(lines) if lines else "-"
 
     @admin.display(description=_("trace"))
@@ -542,7 +584,7 @@ class JobAdmin(ActionAdmin):
     def origin(self, job: Any) -> SafeString | str:
         """Link to what added the job: a fan-out, the end of others that it follows, or the tick of a cron entry."""
         if job.fan_out_id is not None:
-            return self.link(FanOutRecord, job.fan_out_id, f"fan-out {job.fan_out_id}")
+            return self.link(FanOutRecord, job.fan_out_id, gettext("fan-out %(id)s") % {"id": job.fan_out_id})
         if (follows := job.follows) is not None:
             shown = followed(follows)
             if follows["fan_out"] is not None:
@@ -551,7 +593,8 @@ class JobAdmin(ActionAdmin):
         tick = tick_of(job, using=job._state.db or conf.reader_database)
         if tick is None:
             return "-"
-        return format_html("{} at {}", self.link(CronTick, tick.pk, f"cron entry {tick.entry}"), instant(tick.tick_at))
+        entry = self.link(CronTick, tick.pk, gettext("cron entry %(name)s") % {"name": tick.entry})
+        return format_html(gettext("{entry} at {time}"), entry=entry, time=instant(tick.tick_at))
 
     @admin.display(description=_("then"))
     def then(self, job: Job) -> str:
@@ -560,8 +603,9 @@ class JobAdmin(ActionAdmin):
             return "-"
         waiting = FollowUp.objects.using(job._state.db).filter(pk=job.follow_up_id).first()
         if waiting is None:
-            return "its follow-up has been enqueued"
-        return f"{waiting.task}, after {with_noun(waiting.remaining, 'more job')}"
+            return gettext("its follow-up has been enqueued")
+        said = ngettext("%(task)s, after %(jobs)s more job", "%(task)s, after %(jobs)s more jobs", waiting.remaining)
+        return said % {"task": waiting.task, "jobs": f"{waiting.remaining:,}"}
 
     @admin.display(description=_("flow"))
     def flow(self, job: Job) -> SafeString | str:

@@ -16,7 +16,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext, gettext_noop
 from django.utils.translation import gettext_lazy as _
 
-from salon_jobs.admin.actions import BATCH, Action, ActionForm, actions_of, log_changed, user_name
+from salon_jobs.admin.actions import BATCH, Action, ActionForm, actions_of, log_changed, not_done, user_name
 from salon_jobs.admin.base import reader
 from salon_jobs.admin.cells import scope_name
 from salon_jobs.conf import settings as conf
@@ -54,8 +54,9 @@ class PauseForm(ActionForm):
         if scopes and all(scope in paused for scope in scopes):
             self.fields["verb"].initial = "resumed"
         field: Any = self.fields["scopes"]
+        now = gettext("%s (paused now)")
         field.choices = [
-            (f"{kind}:{name}", capfirst(scope_name(kind, name)) + (" (paused now)" if (kind, name) in paused else ""))
+            (f"{kind}:{name}", capfirst((now if (kind, name) in paused else "%s") % scope_name(kind, name)))
             for kind, name in scopes
         ]
 
@@ -79,14 +80,15 @@ class PauseAction(Action):
     def run(self, model_admin: Any, request: HttpRequest, queryset: QuerySet[Job], form: ActionForm) -> None:
         """Pause or resume all jobs of the chosen queues, tasks and stores, not only the selected ones."""
         using, done, scopes = reader(request), form.cleaned_data["verb"], form.cleaned_data["scopes"]
+        said = gettext("%(scope)s %(done)s.")
         [verb] = [verb for verb in verbs_of(Limit).values() if verb.done == done]
         for result in verb.apply(scopes, by=user_name(request), using=using):
             kind, _, name = result.id.partition(":")
             if result.changed:
                 log_changed(request, list(Limit.objects.using(using).filter(kind=kind, name=name)), done)
-                messages.success(request, f"{capfirst(scope_name(kind, name))} {done}.")
+                messages.success(request, said % {"scope": capfirst(scope_name(kind, name)), "done": gettext(done)})
             else:
-                messages.warning(request, f"{capfirst(scope_name(kind, name))} {result.detail.removeprefix('it ')}.")
+                messages.warning(request, f"{capfirst(scope_name(kind, name))}: {result.detail}.")
 
 
 class ArgumentsForm(ActionForm):
@@ -175,7 +177,7 @@ class RunAgain(ActionOnOne):
             with context_of(job.store_id):
                 handle = run_again(job, form.cleaned_data["arguments"])
         except SalonJobsError as error:
-            messages.warning(request, f"Job {job.pk} was not run again: {error}.")
+            messages.warning(request, not_done(Job, job.pk, gettext(self.verb.done), error))
             return
         log_changed(request, [job], f"run again with other arguments, as job {handle.id}")
         new = Job(pk=handle.id, task=job.task)

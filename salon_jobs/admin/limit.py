@@ -14,6 +14,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext, gettext_noop
 from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.admin.actions import OffersActions, actions_of, user_name
@@ -21,7 +22,7 @@ from salon_jobs.admin.base import ReaderAdmin, reader, sees_all_stores
 from salon_jobs.admin.cells import badge, below, scope_name
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import OptionInvalid
-from salon_jobs.core.units import rate_text, short_rate
+from salon_jobs.core.units import short_rate
 from salon_jobs.dashboard.labels import who_paused
 from salon_jobs.db.statements import rows as rows_of
 from salon_jobs.jobs import registry
@@ -29,6 +30,7 @@ from salon_jobs.jobs.enqueue import wake_ups
 from salon_jobs.jobs.limits import LIFTED, ListedLimit, count_by_scope, limit_name, list_limits
 from salon_jobs.jobs.options import parse_rate
 from salon_jobs.models import Limit
+from salon_jobs.words import rate_text
 
 if TYPE_CHECKING:
     ModelForm = forms.ModelForm[Limit]
@@ -55,7 +57,7 @@ class LimitForm(ModelForm):
     )
 
     rate = forms.CharField(
-        required=False, help_text=_("Maximum starts: 5/s, 100/m, 1000/h or 10/d; empty for no limit")
+        label=_("Rate"), required=False, help_text=_("Maximum starts: 5/s, 100/m, 1000/h or 10/d; empty for no limit")
     )
 
     class Meta:
@@ -76,14 +78,17 @@ class LimitForm(ModelForm):
         if conf.store_model is None and "kind" in self.fields:
             kind: Any = self.fields["kind"]
             kind.choices = [each for each in kind.choices if each[0] != Limit.Kind.STORE]
-            self.fields["name"].help_text = "A queue, a task, or task:key for jobs that share a concurrency key"
+            self.fields["name"].help_text = gettext(
+                "A queue, a task, or task:key for jobs that share a concurrency key"
+            )
 
     def clean_rate(self) -> float | None:
         """Read the rate, with or without its unit."""
         try:
             return parse_rate(self.cleaned_data["rate"]) if self.cleaned_data["rate"] else None
-        except OptionInvalid as error:
-            raise forms.ValidationError(str(error)) from None
+        except OptionInvalid:
+            said = gettext('Give a number of jobs per second above 0, or text such as "100/m" (of s, m, h and d).')
+            raise forms.ValidationError(said) from None
 
     def clean(self) -> dict[str, Any]:
         """Refuse a name that matches nothing; normalize a store's id to the database's spelling."""
@@ -92,11 +97,13 @@ class LimitForm(ModelForm):
         if kind and name:
             try:
                 cleaned["name"] = limit_name(Limit.Kind(kind), name)
-            except OptionInvalid as error:
-                self.add_error("name", str(error))
+            except OptionInvalid:
+                is_key = kind == Limit.Kind.KEY
+                said = gettext("A key is named task:key.") if is_key else gettext("That is not the ID of a store.")
+                self.add_error("name", said)
         if cleaned.get("unlimited"):
             if cleaned.get("max_concurrency") is not None:
-                self.add_error("unlimited", "Clear this, or the number of jobs that may run at once.")
+                self.add_error("unlimited", gettext("Clear this, or the number of jobs that may run at once."))
             cleaned["max_concurrency"] = LIFTED
         return cleaned
 
@@ -123,12 +130,17 @@ def _declared(limit: ListedLimit, running: Mapping[str, int]) -> str:
     """Format a limit that only the code declares, with how many jobs run under it; for many, under the busiest."""
     scope = f"{limit.kind}:{limit.name}"
     if scope.endswith("*"):
-        what = "each store" if limit.name == "*" else f"each key of task {limit.name.removesuffix(':*')}"
-        busiest = max((count for each, count in running.items() if each.startswith(scope[:-1])), default=0)
-        usage = f"busiest runs {busiest:,}"
+        each_key = gettext("each key of task %(task)s") % {"task": limit.name.removesuffix(":*")}
+        what = gettext("each store") if limit.name == "*" else each_key
+        count = max((count for each, count in running.items() if each.startswith(scope[:-1])), default=0)
+        said = gettext("%(most)s at once (busiest runs %(count)s)")
     else:
-        what, usage = scope_name(limit.kind, limit.name), f"{running[scope]:,} running"
-    most = None if limit.declared is None else f"{limit.declared:,} at once ({usage})"
+        what, count, said = (
+            scope_name(limit.kind, limit.name),
+            running[scope],
+            gettext("%(most)s at once (%(count)s running)"),
+        )
+    most = None if limit.declared is None else said % {"most": f"{limit.declared:,}", "count": f"{count:,}"}
     return ", ".join(filter(None, (what, most, None if limit.rate is None else rate_text(limit.rate))))
 
 
@@ -143,7 +155,7 @@ class KindFilter(admin.ChoicesFieldListFilter):
 class LimitAdmin(OffersActions, ReaderAdmin):
     """Admin of limits, edited through the operator's database role; workers apply them within a second."""
 
-    empty_hint = "Add one to pause or limit a queue, a task or jobs that share a key."
+    empty_hint = _("Add one to pause or limit a queue, a task or jobs that share a key.")
     list_class = LimitList
     list_display = ("scope", "state", "usage", "starts")
     list_display_links = ("scope",)
@@ -172,15 +184,18 @@ class LimitAdmin(OffersActions, ReaderAdmin):
     def state(self, row: Limit) -> SafeString:
         """Show whether jobs start."""
         if not row.paused:
-            return badge("active", "good")
+            return badge(gettext_noop("active"), "good")
         return below(badge("paused", "warn"), who_paused(row))
 
     @admin.display(description=_("running"))
     def usage(self, row: Any) -> str:
         """Show how many jobs run, and how many may."""
         most, declared = row.listed and row.listed.max_concurrency, row.listed and row.listed.declared
-        shown = f"{row.running:,} of {most:,}" if most is not None else f"{row.running:,}, no limit"
-        return shown if declared in (None, most) else f"{shown} (declared: {declared:,})"
+        said = gettext("%(running)s of %(most)s") if most is not None else gettext("%(running)s, no limit")
+        shown = said % {"running": f"{row.running:,}", "most": f"{most or 0:,}"}
+        if declared in (None, most):
+            return shown
+        return gettext("%(limit)s (declared: %(declared)s)") % {"limit": shown, "declared": f"{declared:,}"}
 
     @admin.display(description=_("rate"))
     def starts(self, row: Limit) -> str:

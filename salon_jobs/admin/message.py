@@ -11,9 +11,19 @@ from django.http import HttpRequest, HttpResponseRedirect
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator, capfirst
+from django.utils.translation import gettext, gettext_noop, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from salon_jobs.admin.actions import Action, ActionAdmin, ActionForm, actions_of, log_changed, say_changed, user_name
+from salon_jobs.admin.actions import (
+    Action,
+    ActionAdmin,
+    ActionForm,
+    actions_of,
+    log_changed,
+    not_done,
+    say_changed,
+    user_name,
+)
 from salon_jobs.admin.base import OrderedList, ReadOnlyAdmin, id_or_other, reader, sees_all_stores
 from salon_jobs.admin.cells import age_of, badge, below, count_of, json_of, text, time_of
 from salon_jobs.admin.filters import (
@@ -27,7 +37,7 @@ from salon_jobs.admin.filters import (
 )
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import MessageStatus
-from salon_jobs.core.units import counted, with_noun
+from salon_jobs.core.units import counted
 from salon_jobs.dashboard.labels import ago, instant, pause_of, who_paused
 from salon_jobs.dashboard.relays import COUNTED, blocker_of, why_not_sent
 from salon_jobs.inbox.queries import shown_text
@@ -46,10 +56,17 @@ class ReplayAction(Action):
     def preview(self, request: HttpRequest, queryset: QuerySet[Message], form: ActionForm) -> tuple[list[str], bool]:
         """Return the result of a dry run."""
         replay = replay_messages(_criteria(queryset), dry_run=True, using=reader(request))
-        lines = [f"{with_noun(replay.messages, 'message')} will be sent again under new IDs, in the original order."]
+        said = ngettext(
+            "%(messages)s message will be sent again under new IDs, in the original order.",
+            "%(messages)s messages will be sent again under new IDs, in the original order.",
+            replay.messages,
+        )
+        lines = [said % {"messages": f"{replay.messages:,}"}]
         if replay.messages > 1:
-            lines.append(f"The first is message {replay.first}, the last is message {replay.last}.")
-        lines += [f"Message {each.id} will not be sent again: {each.detail}." for each in replay.refused[:5]]
+            said = gettext("The first is message %(first)s, the last is message %(last)s.")
+            lines.append(said % {"first": replay.first, "last": replay.last})
+        said = gettext("Message %(id)s will not be sent again: %(why)s.")
+        lines += [said % {"id": each.id, "why": each.detail} for each in replay.refused[:5]]
         return lines, replay.messages > 0
 
     def run(self, model_admin: Any, request: HttpRequest, queryset: QuerySet[Message], form: ActionForm) -> None:
@@ -57,9 +74,10 @@ class ReplayAction(Action):
         by, reason = user_name(request), form.cleaned_data["reason"]
         replayed = replay_messages(_criteria(queryset), requested_by=by, reason=reason, using=using)
         log_changed(request, list(Replay.objects.using(using).filter(pk__in=[replayed.replay_id or 0])), done)
-        reasons = [f"Message {each.id} was not {done}: {each.detail}." for each in replayed.refused]
+        said = gettext(done)
+        reasons = [not_done(Message, each.id, said, each.detail) for each in replayed.refused]
         more = max(len(reasons) - 5, 0)
-        say_changed(request, changed=replayed.messages, reasons=reasons[:5], done=done, noun="message", more=more)
+        say_changed(request, Message, changed=replayed.messages, reasons=reasons[:5], done=said, more=more)
 
 
 def _criteria(queryset: QuerySet[Message]) -> MessageCriteria:
@@ -84,20 +102,21 @@ def _is_for_operators(row: Model) -> bool:
 
 def retries(count: int) -> str:
     """Format how many attempts to send a message failed; "" if none."""
-    return with_noun(count, "failed attempt") if count else ""
+    said = ngettext("%(count)s failed attempt", "%(count)s failed attempts", count)
+    return said % {"count": f"{count:,}"} if count else ""
 
 
 class MessageAdmin(DestinationLinkAdmin):
     """Admin of messages by status, destination, event and store; a message's page shows everything known about it."""
 
     part = "outbox"
-    empty_hint = "Messages are written by emit()."
+    empty_hint = _("Messages are written by emit().")
     related = (Replay, RelayPartition)
     has_rows_of_stores = True
     list_display = ("id", "progress", "to", "store", "age", "row_actions")
     list_filter = ("status", DestinationFilter, EventFilter, MessageStoreFilter)
     search_fields = ("id__exact", "message_id__exact", "aggregate_id__exact")
-    search_help_text = "The full number or UUID of a message, or an aggregate ID"
+    search_help_text = _("The full number or UUID of a message, or an aggregate ID")
     actions = actions_of(Message, replay=ReplayAction)
     fieldsets = (
         (None, {"fields": ("state", "delivery", "last_error", "event", "destination", "aggregate_id", "store")}),
@@ -125,7 +144,7 @@ class MessageAdmin(DestinationLinkAdmin):
             row.head = heads.get(row.pk)
             state = states.get(row.aggregate_type)
             if state is not None and (state.paused or state.outage_since is not None):
-                row.held = f"destination {'paused' if state.paused else 'down'}"
+                row.held = gettext("destination paused") if state.paused else gettext("destination down")
         return super().described(rows, request)
 
     def matches(self, request: HttpRequest, term: str) -> Q:
@@ -141,7 +160,7 @@ class MessageAdmin(DestinationLinkAdmin):
         return "blocked" if getattr(row, "head", None) is not None else str(row.status)
 
     def line(self, row: Message) -> str:
-        return f"{row} · {row.status} · {row.aggregate_type} {row.aggregate_id}".rstrip()
+        return f"{row} · {gettext(row.status)} · {row.aggregate_type} {row.aggregate_id}".rstrip()
 
     @admin.display(description=_("status"))
     def state(self, message: Message) -> SafeString:
@@ -165,44 +184,46 @@ class MessageAdmin(DestinationLinkAdmin):
     def age(self, message: Message) -> SafeString:
         """Show when the message was written, and below when it was sent."""
         now = datetime.now(UTC)
-        sent = format_html("sent {}", ago(message.sent_at, now)) if message.sent_at else ""
+        sent = format_html(gettext("sent {}"), ago(message.sent_at, now)) if message.sent_at else ""
         return format_html("{}<small>{}</small>", ago(message.created_at, now), sent)
 
     @admin.display(description=_("delivery"))
     def delivery(self, message: Message) -> SafeString | str:
         """Show whether the message can be sent, or what blocks it."""
         if message.status not in _OPEN:
-            return "Sent" if message.status == MessageStatus.PUBLISHED else "Will not be sent"
+            return gettext("Sent") if message.status == MessageStatus.PUBLISHED else gettext("Will not be sent")
         using = message._state.db
         holder = blocker_of(message.pk, message.aggregate_type, message.aggregate_id, using=using)
         if holder is None:
             if message.status != MessageStatus.PENDING:
-                return "Failed; blocks no other message"
+                return gettext("Failed; blocks no other message")
             # Staff of one store may not know what keeps the destination from taking messages.
             if not _is_for_operators(message):
-                return "Ready to send"
+                return gettext("Ready to send")
             reasons = why_not_sent([message.aggregate_type], using=conf.reader_database)
-            return str(capfirst(reasons.get(message.aggregate_type, "ready to send")))
+            return str(capfirst(reasons.get(message.aggregate_type, gettext("Ready to send"))))
         if holder.status == str(BlockedAggregate.Status.PARKED) or holder.retry_at is None:
-            until = f"parked since {instant(holder.since)}"
+            until = gettext("parked since %(time)s") % {"time": instant(holder.since)}
         else:
-            until = f"next attempt at {instant(holder.retry_at)}"
+            until = gettext("next attempt at %(time)s") % {"time": instant(holder.retry_at)}
         if holder.head_id == message.pk:
-            return f"Blocks later messages of its aggregate; {until}" if message.aggregate_id else until.capitalize()
-        return format_html("Blocked by {}, {}", self.link(Message, holder.head_id, f"message {holder.head_id}"), until)
+            said = gettext("Blocks later messages of its aggregate; %(until)s")
+            return said % {"until": until} if message.aggregate_id else str(capfirst(until))
+        head = self.link(Message, holder.head_id, gettext("message %(id)s") % {"id": holder.head_id})
+        return format_html(gettext("Blocked by {message}, {until}"), message=head, until=until)
 
 
 class BlockedAggregateAdmin(DestinationLinkAdmin):
     """Admin of blocked aggregates, last blocked first, with the message that blocks each."""
 
     part = "outbox"
-    empty_hint = "An aggregate is blocked while its next message cannot be published."
+    empty_hint = _("An aggregate is blocked while its next message cannot be published.")
     has_rows_of_stores = True
     list_display = ("to", "state", "code", "head", "blocked", "attempt")
     list_display_links = ("to",)
     list_filter = ("status",)
     search_fields = ("aggregate_id__exact", "head_id__exact")
-    search_help_text = "The full ID of an aggregate, or the number of the message that blocks it"
+    search_help_text = _("The full ID of an aggregate, or the number of the message that blocks it")
     readonly_fields = ("head",)
     fields = ("state", "head", "code", "error", "destination", "aggregate_id", "store", "start", "attempts", "retry")
     start = time_of("since", _("since"))
@@ -229,14 +250,14 @@ class BlockedAggregateAdmin(DestinationLinkAdmin):
 
     @admin.display(description=_("blocked by"))
     def head(self, row: BlockedAggregate) -> SafeString:
-        return self.link(Message, row.head_id, f"message {row.head_id}")
+        return self.link(Message, row.head_id, gettext("message %(id)s") % {"id": row.head_id})
 
 
 class DestinationAdmin(ActionAdmin):
     """Admin of destinations, with their current outages."""
 
     part = "outbox"
-    empty_hint = "A destination appears with the first message that is sent there."
+    empty_hint = _("A destination appears with the first message that is sent there.")
     list_display = ("aggregate_type", "progress", "since", "why", "row_actions")
     fields = ("aggregate_type", "state", "pause", "start", "outage_code", "outage", "sent_there")
     sortable_by = ()
@@ -255,7 +276,9 @@ class DestinationAdmin(ActionAdmin):
         """Show whether messages are sent."""
         if row.paused:
             return badge("paused", "warn")
-        return badge("no outage", "good") if row.outage_since is None else badge("down", "bad")
+        if row.outage_since is None:
+            return badge(gettext_noop("no outage"), "good")
+        return badge(gettext_noop("down"), "bad")
 
     @admin.display(description=_("state"))
     def progress(self, row: DestinationState) -> SafeString:
@@ -272,13 +295,13 @@ class DestinationAdmin(ActionAdmin):
         """Link to the messages that wait for the destination."""
         pending = MessageStatus.PENDING.value
         found = Message.objects.using(row._state.db).filter(aggregate_type=row.pk, status=pending).order_by()
-        shown = f"Pending messages ({counted(found[:COUNTED].count(), COUNTED)})"
+        shown = gettext("Pending messages (%(count)s)") % {"count": counted(found[:COUNTED].count(), COUNTED)}
         return self.link_to_list(Message, shown, destination=row.pk, status__exact=pending)
 
     @admin.display(description=_("paused"))
     def pause(self, row: DestinationState) -> str:
         """Show who paused the destination, and when."""
-        return pause_of(row).capitalize() if row.paused else "-"
+        return capfirst(pause_of(row)) if row.paused else "-"
 
 
 class ReplayAdmin(ReadOnlyAdmin):
@@ -286,7 +309,7 @@ class ReplayAdmin(ReadOnlyAdmin):
 
     part = "outbox"
     is_internal = True
-    empty_hint = "A replay sends messages again: select messages, and choose the action that sends them again."
+    empty_hint = _("A replay sends messages again: select messages, and choose the action that sends them again.")
     list_display = ("id", "requested", "requested_by", "reason", "messages")
     fields = ("requested", "requested_by", "reason", "messages", "criteria")
     sortable_by = ()
@@ -298,8 +321,9 @@ class PartitionAdmin(ReadOnlyAdmin):
 
     part = "outbox"
     is_internal = True
-    empty_hint = "The first relay creates them: python manage.py relay_outbox."
+    empty_hint = _("The first relay creates them: python manage.py relay_outbox.")
     list_display = ("partition", "owned_by")
+    fields = list_display
     list_display_links = None
     ordering = ("partition",)
     sortable_by = ()
@@ -308,8 +332,8 @@ class PartitionAdmin(ReadOnlyAdmin):
     def owned_by(self, row: RelayPartition) -> SafeString | str:
         """Link to the relay that publishes the partition's messages."""
         if row.owner is None:
-            return badge("no relay", "bad")
-        return self.link(Process, row.owner, f"relay #{row.owner}")
+            return badge(gettext_noop("no relay"), "bad")
+        return self.link(Process, row.owner, gettext("relay #%(id)s") % {"id": row.owner})
 
 
 _INBOX_BADGES = {"enqueued": "good", "rejected": "bad", "retry": "warn", "dismissed": "quiet"}
@@ -323,7 +347,7 @@ class InboxList(OrderedList):
         self.full_result_count = self.result_count
         self.clear_all_filters_qs = InboxAdmin.everything
         if not self.query and self.params == {"status__exact": InboxMessage.Status.REJECTED}:
-            self.nothing = "No message is rejected."
+            self.nothing = gettext("No message is rejected.")
         self.has_active_filters = request.GET.get("status__exact") != "all"
 
 
@@ -332,12 +356,12 @@ class InboxAdmin(ActionAdmin):
 
     part = "inbox"
     everything = "?status__exact=all"
-    empty_hint = "Consumers write them: python manage.py consume_queue."
+    empty_hint = _("Consumers write them: python manage.py consume_queue.")
     list_class = InboxList
     list_display = ("id", "state", "why", "kind", "store", "received", "job_link")
     list_filter = (InboxStatusFilter,)
     search_fields = ("message_id__exact",)
-    search_help_text = "The full ID of a message"
+    search_help_text = _("The full ID of a message")
     actions = actions_of(InboxMessage)
     fieldsets = (
         (None, {"fields": ("state", "code", "reason", "job_link", "consumer", "event", "producer", "store")}),

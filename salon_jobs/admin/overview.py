@@ -11,13 +11,12 @@ from typing import Any, Final
 from django.http import HttpRequest
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext
+from django.utils.translation import gettext, ngettext
 
 from salon_jobs.admin.base import reader
 from salon_jobs.admin.dashboard import HEIGHT, WIDTH, plots_of, span_of, svg
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.metrics import BOUNDS_S, BUCKETS, percentile
-from salon_jobs.core.units import about, duration, rate_text, with_noun
 from salon_jobs.dashboard.labels import instant, pause_of
 from salon_jobs.dashboard.queues import SPANS
 from salon_jobs.jobs import registry, statistics
@@ -25,6 +24,7 @@ from salon_jobs.jobs.limits import list_limits
 from salon_jobs.jobs.waiting import serves
 from salon_jobs.models import Process
 from salon_jobs.schedules.entries import cron_entries
+from salon_jobs.words import about, duration, rate_text, scope_words
 
 # Bars of a trend, and how long each of them may be.
 _TREND: Final = 30
@@ -65,8 +65,11 @@ class Histogram:
         if not (runs := sum(self.counts)):
             return gettext("No data yet")
         p50, p95 = (about(percentile(self.counts, share, self.most_s)) for share in (0.5, 0.95))
-        longest = "" if self.most_s is None else f", longest {duration(self.most_s)}"
-        return f"{with_noun(runs, 'run')}: p50 {p50}, p95 {p95}{longest}"
+        said = ngettext("%(runs)s run: p50 %(p50)s, p95 %(p95)s", "%(runs)s runs: p50 %(p50)s, p95 %(p95)s", runs)
+        shown = said % {"runs": f"{runs:,}", "p50": p50, "p95": p95}
+        if self.most_s is None:
+            return shown
+        return gettext("%(runs)s, longest %(time)s") % {"runs": shown, "time": duration(self.most_s)}
 
     @property
     def ends(self) -> tuple[str, str]:
@@ -77,7 +80,8 @@ class Histogram:
     @property
     def svg(self) -> SafeString:
         """The bars as SVG; each says how many runs took how long."""
-        bounds = [f"under {duration(bound)}" for bound in BOUNDS_S] + ["longer"]
+        under = gettext("under %(time)s")
+        bounds = [under % {"time": duration(bound)} for bound in BOUNDS_S] + [gettext("longer")]
         taken = slice(self._shown.start, self._shown.stop)
         return bars(self.counts[taken], bounds[taken], f"{self.title}. {self.words}.")
 
@@ -121,9 +125,9 @@ def overview(request: HttpRequest, kind: str, name: str) -> dict[str, Any]:
         "other": "queue" if kind == "task" else "task",
         "of": of,
         "span": span,
-        "spans": list(SPANS),
+        "spans": [(name, each.label) for name, each in SPANS.items()],
         "runs": runs,
-        "counted": counted,
+        "counted": SPANS[counted].label,
         "histograms": (
             histogram("waits", gettext("How long jobs had been due when they began"), "waits", "wait_max_s"),
             histogram("durations", gettext("How long runs took"), "durations", "duration_max_s"),
@@ -142,20 +146,26 @@ def _facts(kind: str, name: str, using: str) -> Iterator[tuple[str, str, str]]:
         alive = datetime.now(UTC) - conf.process_silent_after
         workers = Process.objects.using(using).filter(kind="worker", heartbeat_at__gt=alive)
         served = sum(serves(each, name) for each in workers.values_list("queues", flat=True)[:1000])
-        said = f"Served by {with_noun(served, 'process', 'processes')}" if served else gettext("No worker serves it")
-        yield said, "process", ""
+        said = ngettext("Served by %(count)s process", "Served by %(count)s processes", served) % {"count": served}
+        yield said if served else gettext("No worker serves it"), "process", ""
     for limit in list_limits(using=using):
         is_key = kind == "task" and limit.kind == "key" and limit.name.startswith(f"{name}:")
         if is_key or (limit.kind, limit.name) == (kind, name):
             parts = [
                 pause_of(limit) if limit.paused else "",
-                "" if limit.max_concurrency is None else f"{limit.max_concurrency:,} at once",
+                ""
+                if limit.max_concurrency is None
+                else gettext("%(most)s at once") % {"most": f"{limit.max_concurrency:,}"},
                 "" if limit.rate is None else rate_text(limit.rate),
             ]
-            yield f"Limit of {limit.kind} {limit.name}: {', '.join(filter(None, parts)) or 'none'}", "limit", name
+            what = {
+                "what": scope_words(limit.kind, limit.name),
+                "limit": ", ".join(filter(None, parts)) or gettext("none"),
+            }
+            yield gettext("Limit of %(what)s: %(limit)s") % what, "limit", name
     for task in sorted(each.name for each in declared):
         for entry in cron_entries.all():
             if entry.task_name == task:
-                yield f"Cron entry {entry.name}", "cronentrystate", entry.name
+                yield gettext("Cron entry %(name)s") % {"name": entry.name}, "cronentrystate", entry.name
     if kind == "task":
         yield gettext("Schedules of this task"), "schedule", name

@@ -12,17 +12,19 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.text import capfirst
+from django.utils.translation import gettext, gettext_noop, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from salon_jobs.admin.actions import BATCH, Action, ActionAdmin, ActionForm, actions_of, log_changed
+from salon_jobs.admin.actions import BATCH, Action, ActionAdmin, ActionForm, actions_of, log_changed, not_done
 from salon_jobs.admin.base import ReadOnlyAdmin, may, reader
 from salon_jobs.admin.cells import age_of, as_json, badge, below, count_of, lines_of, time_of
 from salon_jobs.admin.filters import EntryFilter
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.errors import CronInvalid, SalonJobsError
 from salon_jobs.core.records import EnqueueAction
-from salon_jobs.core.units import counted, duration, with_noun
-from salon_jobs.dashboard.labels import ago, instant, override_of, who_paused
+from salon_jobs.core.units import counted
+from salon_jobs.dashboard.labels import ago, became_of, instant, override_of, who_paused
 from salon_jobs.dashboard.processes import MOST_HELD, cron, processes
 from salon_jobs.jobs.fan_out import fan_out_progress
 from salon_jobs.jobs.results import JobHandle
@@ -30,12 +32,13 @@ from salon_jobs.jobs.waiting import served_in_words
 from salon_jobs.models import CronEntryState, CronTick, FanOutRecord, Job, Process
 from salon_jobs.schedules.entries import cron_entries
 from salon_jobs.schedules.scheduler import job_of, run_cron_entry
+from salon_jobs.words import distance, duration
 
 
 class ProcessAdmin(ReadOnlyAdmin):
     """Admin of processes, with their last heartbeat."""
 
-    empty_hint = "Start a worker: python manage.py runworker."
+    empty_hint = _("Start a worker: python manage.py runworker.")
     list_display = ("process", "serves", "running", "heartbeat", "age")
     fields = ("serves", "running", "heartbeat", "started", "supervisor")
     ordering = ("-heartbeat_at",)
@@ -59,8 +62,9 @@ class ProcessAdmin(ReadOnlyAdmin):
         """Show which queues a worker serves, on how many threads."""
         if row.kind != "worker":
             return "-"
-        served = served_in_words(row.queues)
-        return f"{'all queues' if served == 'all' else served}, {with_noun(row.concurrency, 'thread')}"
+        said = ngettext("%(queues)s, %(threads)s thread", "%(queues)s, %(threads)s threads", row.concurrency)
+        queues = served_in_words(row.queues) if row.queues else gettext("all queues")
+        return said % {"queues": queues, "threads": f"{row.concurrency:,}"}
 
     @admin.display(description=_("running"))
     def running(self, row: Any) -> SafeString | str:
@@ -68,10 +72,10 @@ class ProcessAdmin(ReadOnlyAdmin):
         if row.kind != "worker" or row.at_work is None:
             return "-"
         if not row.at_work.held:
-            return "nothing"
-        held = row.at_work.held
-        shown = f"{counted(held, MOST_HELD)} {'job' if held == 1 else 'jobs'}"
-        longest = ", ".join(f"{job.task} for {duration(job.for_s)}" for job in row.at_work.jobs)
+            return gettext("nothing")
+        held, said = row.at_work.held, gettext("%(task)s for %(time)s")
+        shown = ngettext("%(jobs)s job", "%(jobs)s jobs", held) % {"jobs": counted(held, MOST_HELD)}
+        longest = ", ".join(said % {"task": job.task, "time": duration(job.for_s)} for job in row.at_work.jobs)
         return below(self.link_to_list(Job, shown, leased_by__exact=row.pk, state__exact="running"), longest)
 
     @admin.display(description=_("heartbeat"))
@@ -96,19 +100,21 @@ class RunNow(Action):
 
     def run(self, model_admin: Any, request: HttpRequest, queryset: QuerySet[Any], form: ActionForm) -> None:
         """Enqueue a job for each row, log it, and link to it."""
-        noun = str(queryset.model._meta.verbose_name).capitalize()
+        model = queryset.model
         for row in queryset.order_by("pk")[:BATCH]:
             try:
                 handle = self.start(row, request)
             except SalonJobsError as error:
-                messages.warning(request, f"{noun} {row} was not run: {error}.")
+                messages.warning(request, not_done(model, row, gettext(self.verb.done), error))
                 continue
             log_changed(request, [row], f"run now: job {handle.id}")
-            done = "added" if handle.action is EnqueueAction.INSERTED else "found a waiting"
-            job: SafeString | str = f"job {handle.id}"
+            is_new = handle.action is EnqueueAction.INSERTED
+            done = gettext("{noun} {row}: added {job}.") if is_new else gettext("{noun} {row}: found a waiting {job}.")
+            job: SafeString | str = gettext("job %(id)s") % {"id": handle.id}
             if may(request, "salon_jobs.view_job"):
                 job = model_admin.link(Job, handle.id, job)
-            messages.success(request, format_html("{} {}: {} {}.", noun, row, done, job))
+            noun = capfirst(model._meta.verbose_name)
+            messages.success(request, format_html(done, noun=noun, row=row, job=job))
 
 
 class CronEntryAdmin(ActionAdmin):
@@ -121,7 +127,7 @@ class CronEntryAdmin(ActionAdmin):
     ordering = ("name",)
     sortable_by = ()
     search_fields = ("name__exact",)
-    empty_hint = "A scheduler records the declared entries when it starts: python manage.py runscheduler."
+    empty_hint = _("A scheduler records the declared entries when it starts: python manage.py runscheduler.")
     related = (CronTick,)
     actions = actions_of(CronEntryState, run_now=RunNow)
 
@@ -149,13 +155,13 @@ class CronEntryAdmin(ActionAdmin):
 
     @admin.display(description=_("task"))
     def task(self, row: Any) -> str:
-        return row.declared.task_name if row.declared else _NOT_DECLARED
+        return row.declared.task_name if row.declared else gettext(_NOT_DECLARED)
 
     @admin.display(description=_("schedule"))
     def schedule(self, row: Any) -> SafeString | str:
         """Show the cron line with its time zone."""
         if row.declared is None:
-            return _NOT_DECLARED
+            return gettext(_NOT_DECLARED)
         expression = row.in_effect.expression
         shown = format_html("<code>{}</code> {}", expression.line, expression.timezone)
         return below(shown, override_of(row, row.declared)) if row.line else shown
@@ -171,12 +177,14 @@ class CronEntryAdmin(ActionAdmin):
         except SalonJobsError as error:
             return str(error)
         except Exception as error:  # the project's own function builds the payload, and may raise anything
-            return f"its function raised {type(error).__name__}: {error}"
+            return gettext("its function raised %(error)s") % {"error": f"{type(error).__name__}: {error}"}
 
     @admin.display(description=_("missed ticks"))
     def backfill(self, row: Any) -> str:
         """Show how late a missed tick still fires."""
-        return f"still run for up to {duration(row.declared.window.total_seconds())}" if row.declared else "-"
+        if not row.declared:
+            return "-"
+        return gettext("still run for up to %(time)s") % {"time": duration(row.declared.window.total_seconds())}
 
     @admin.display(description=_("next"))
     def next(self, row: Any) -> SafeString | str:
@@ -194,18 +202,18 @@ class CronEntryAdmin(ActionAdmin):
         if row.ran is None:
             return "-"
         kind = "bad" if row.ran.failed else "good" if row.ran.result.startswith("succeeded") else "quiet"
-        shown = badge(row.ran.result, kind)
+        shown = badge(became_of(row.ran.result), kind)
         return shown if row.ran.job_id is None else self.link(Job, row.ran.job_id, shown)
 
     @admin.display(description=_("next ticks"))
     def next_ticks(self, row: Any) -> SafeString | str:
         """List the next five ticks."""
         if row.declared is None:
-            return _NOT_DECLARED
+            return gettext(_NOT_DECLARED)
         now, ticks = datetime.now(UTC), list[datetime]()
         while len(ticks) < _TICKS_AHEAD:
             ticks.append(row.in_effect.expression.next_after(ticks[-1] if ticks else now))
-        return lines_of(f"{instant(tick)}, in {duration((tick - now).total_seconds())}" for tick in ticks)
+        return lines_of(f"{instant(tick)}, {distance(tick, now)}" for tick in ticks)
 
     @admin.display(description=_("last ticks"))
     def last_ticks(self, row: Any) -> SafeString | str:
@@ -216,14 +224,13 @@ class CronEntryAdmin(ActionAdmin):
         lines: list[SafeString] = []
         for tick in ticks:
             job = jobs.get(tick.job_id or 0)
-            became = f"{job.state}: {job.reason}" if job and job.reason else job.state if job else tick.outcome or _GONE
-            shown = became if job is None else self.link(Job, job.pk, became)
+            became = ": ".join(filter(None, (job.state, job.reason))) if job else tick.outcome
+            shown = became_of(became) if job is None else self.link(Job, job.pk, became_of(became))
             lines.append(format_html("{}: {}", instant(tick.tick_at), shown))
-        return lines_of(lines) if lines else "none yet"
+        return lines_of(lines) if lines else gettext("none yet")
 
 
-_NOT_DECLARED = "not declared in this process"
-_GONE = "no longer recorded"
+_NOT_DECLARED = gettext_noop("not declared in this process")
 _TICKS_AHEAD = 5
 _TICKS_BACK = 10
 
@@ -232,7 +239,7 @@ class CronTickAdmin(ReadOnlyAdmin):
     """Admin of fired cron ticks, newest first."""
 
     is_internal = True
-    empty_hint = "A scheduler fires them: python manage.py runscheduler."
+    empty_hint = _("A scheduler fires them: python manage.py runscheduler.")
     list_display = ("entry", "tick", "fired", "job_link")
     fields = list_display
     tick = time_of("tick_at", _("tick"))
@@ -246,7 +253,7 @@ class FanOutAdmin(ReadOnlyAdmin):
 
     part = "tenants"
     is_internal = True
-    empty_hint = "fan_out() adds a job of a store task for every store."
+    empty_hint = _("fan_out() adds a job of a store task for every store.")
     list_display = ("name", "added", "waiting", "paused_stores", "age")
     fields = ("task", "label", "progress", "inserted", "waiting", "paused_stores", "of_tick", "created")
     sortable_by = ()
@@ -265,6 +272,11 @@ class FanOutAdmin(ReadOnlyAdmin):
     def added(self, record: FanOutRecord) -> int:
         return record.inserted
 
+    @admin.display(description=_("progress"))
     def progress(self, record: FanOutRecord) -> SafeString:
         """Count the jobs, with a link to them."""
-        return self.link_to_list(Job, fan_out_progress(record.pk), fan_out_id__exact=record.pk)
+        counts = fan_out_progress(record.pk)
+        said = [gettext("%(done)s of %(total)s done") % {"done": counts.done, "total": counts.total}]
+        said += [gettext("%(jobs)s failed") % {"jobs": counts.failed}] if counts.failed else []
+        said += [gettext("%(jobs)s cancelled") % {"jobs": counts.cancelled}] if counts.cancelled else []
+        return self.link_to_list(Job, ", ".join(said), fan_out_id__exact=record.pk)

@@ -10,19 +10,19 @@ from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.admin.base import ReadOnlyAdmin, id_or_other
 from salon_jobs.admin.cells import age_of, below, json_of, time_of
-from salon_jobs.core.units import duration
 from salon_jobs.models import JobResult
+from salon_jobs.words import duration
 
 
 class JobResultAdmin(ReadOnlyAdmin):
     """Admin of what jobs returned, for as long as ``keep_result`` keeps it."""
 
     has_rows_of_stores = True
-    empty_hint = "Tasks with keep_result keep their results for that long."
+    empty_hint = _("Tasks with keep_result keep their results for that long.")
     list_display = ("job", "store", "finished", "took", "attempts", "kept")
     list_display_links = ("job",)
     search_fields = ("job_id__exact",)
-    search_help_text = "The full number of a job, or its public ID"
+    search_help_text = _("The full number of a job, or its public ID")
     fieldsets = (
         (None, {"fields": ("task", "shown_value", "shown_payload", "store", "queue", "attempts")}),
         (_("Times"), {"fields": ("enqueued", "due", "started", "ended", "took", "deleted")}),

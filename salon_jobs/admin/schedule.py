@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from django import forms
@@ -25,8 +25,7 @@ from salon_jobs.admin.process import RunNow
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.errors import CronInvalid, SalonJobsError
-from salon_jobs.core.units import duration
-from salon_jobs.dashboard.labels import ago, instant, who_paused
+from salon_jobs.dashboard.labels import ago, became_of, instant, who_paused
 from salon_jobs.db.statements import rows as rows_of
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.results import JobHandle
@@ -36,6 +35,7 @@ from salon_jobs.schedules.stored import CHANGED, run_schedule, save_schedule, ti
 from salon_jobs.tenancy.active import current_store_id
 from salon_jobs.tenancy.context import context_of
 from salon_jobs.verbs import Verb, verbs_of
+from salon_jobs.words import duration
 
 _HISTORY = 20
 _LINE = _("Minute, hour, day of month, month, day of week; or leave it empty and give Every")
@@ -98,7 +98,9 @@ class ChangeSchedule(ActionOnOne):
             field = next((name for name in form.fields if said.startswith(name)), of_cron)
             if said == CHANGED and (entries := model_admin.log_of(row.pk)):
                 user, done = entries[0][1:]
-                said = f"{said} (the last change here, by {user}: {done})"
+                said = gettext(
+                    "it was changed since you opened it: open it again (the last change here, by %(user)s: %(done)s)"
+                ) % {"user": user, "done": done}
             form.add_error(field, said)
             return
         row.pk = handle.id
@@ -138,7 +140,7 @@ class NewScheduleForm(ScheduleForm):
         try:
             self.row.store_id = store_key().parse(given) if given else None
         except ValueError as error:
-            raise forms.ValidationError(f"It {error}.") from None
+            raise forms.ValidationError(gettext("It %(error)s.") % {"error": error}) from None
 
     def clean_arguments(self) -> dict[str, Any]:
         """Check the arguments, if the task and the store are known."""
@@ -156,7 +158,9 @@ class AddSchedule(ChangeSchedule):
 
 
 _CHANGE: Final = verbs_of(Schedule)["change"]
-_ADD: Final = AddSchedule(replace(_CHANGE, permissions=("add_schedule",), label="Add schedule", done="added"))
+_ADD: Final = AddSchedule(
+    replace(_CHANGE, permissions=("add_schedule",), label=gettext_noop("Add schedule"), done=gettext_noop("added"))
+)
 
 
 class ScheduleAdmin(ActionAdmin):
@@ -167,7 +171,7 @@ class ScheduleAdmin(ActionAdmin):
     list_display_links = ("name",)
     fields = ("task", "store", "due", "payload_shown", "next", "options", "history", "created", "changed")
     search_fields = ("key__exact", "task__exact")
-    empty_hint = "Your code adds them: salon_jobs.schedule(…)."
+    empty_hint = _("Your code adds them: salon_jobs.schedule(…).")
     deferred = ("payload",)
     actions = actions_of(Schedule, run_now=RunScheduleNow, change=ChangeSchedule)
     payload_shown = json_of("payload", _("payload"))
@@ -182,7 +186,7 @@ class ScheduleAdmin(ActionAdmin):
         # A page has one row, a list needs of each only the last tick.
         asked = {"ids": list(by_id), "ticks": _HISTORY if len(rows) == 1 else 1}
         for id_, *tick, outcome in rows_of("schedule_results", asked, using=reader(request)):
-            by_id[id_].history.append((*tick, outcome or "no longer recorded"))
+            by_id[id_].history.append((*tick, outcome or ""))
         return super().described(rows, request)
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -208,7 +212,7 @@ class ScheduleAdmin(ActionAdmin):
     def due(self, row: Any) -> SafeString | str:
         """Show the cron line with its time zone, or the period."""
         if row.every is not None:
-            return f"every {duration(row.every.total_seconds())}"
+            return gettext("every %(time)s") % {"time": duration(row.every.total_seconds())}
         return format_html("<code>{}</code> {}", row.line, row.timezone)
 
     @admin.display(description=_("next"))
@@ -220,11 +224,12 @@ class ScheduleAdmin(ActionAdmin):
     @admin.display(description=_("options"))
     def options(self, row: Any) -> SafeString:
         """Say how late a tick fires, by how much jobs are delayed, and whether they may overlap."""
-        lines = [f"missed ticks still run for up to {duration(row.catch_up.total_seconds())}"]
+        late, jitter = ({"time": duration(each.total_seconds())} for each in (row.catch_up, row.jitter or timedelta(0)))
+        lines = [gettext("missed ticks still run for up to %(time)s") % late]
         if row.jitter:
-            lines.append(f"jobs are delayed by up to {duration(row.jitter.total_seconds())}")
+            lines.append(gettext("jobs are delayed by up to %(time)s") % jitter)
         if not row.overlap:
-            lines.append("a tick is skipped while the last one's job is not done")
+            lines.append(gettext("a tick is skipped while the last one's job is not done"))
         return lines_of(lines)
 
     @admin.display(description=_("last tick"))
@@ -234,8 +239,8 @@ class ScheduleAdmin(ActionAdmin):
             return "-"
         [tick_at, by_hand, _, job_id, outcome] = row.history[0]
         kind = "bad" if outcome.startswith(("failed", "missed")) else "good" if outcome == "succeeded" else "quiet"
-        shown = badge(outcome, kind)
-        when = format_html("{}{}", ago(tick_at, row.now), " by hand" if by_hand else "")
+        shown = badge(became_of(outcome), kind)
+        when = format_html("{} {}", ago(tick_at, row.now), gettext("by hand") if by_hand else "")
         return below(shown if job_id is None else self.link(Job, job_id, shown), when)
 
     @admin.display(description=_("history"))
@@ -243,7 +248,8 @@ class ScheduleAdmin(ActionAdmin):
         """List the last ticks and the runs by hand, newest first, with what became of their jobs."""
         lines: list[SafeString] = []
         for tick_at, by_hand, run_by, job_id, outcome in row.history:
-            shown = outcome if job_id is None else self.link(Job, job_id, outcome)
-            who = f", run now by {run_by or 'code'}" if by_hand else ""
-            lines.append(format_html("{}{}: {}", instant(tick_at), who, shown))
-        return lines_of(lines) if lines else "none yet"
+            shown: SafeString | str = became_of(outcome)
+            shown = shown if job_id is None else self.link(Job, job_id, shown)
+            said = gettext("{time}, run now by {user}: {became}") if by_hand else "{time}: {became}"
+            lines.append(format_html(said, time=instant(tick_at), user=run_by or gettext("code"), became=shown))
+        return lines_of(lines) if lines else gettext("none yet")

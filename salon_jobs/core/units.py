@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from math import isclose
 from typing import Final
 
-_UNITS: Final = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (0.001, "ms"))
+
+def gettext_noop(message: str) -> str:
+    """Mark a text for translators that is translated where it is shown. Django's own function reads the settings."""
+    return message
 
 
-def duration(seconds: float | None) -> str:
-    """Format a duration in the largest unit that fits into it."""
+_UNITS: Final = (
+    (86_400.0, gettext_noop("%(number)s d")),
+    (3600.0, gettext_noop("%(number)s h")),
+    (60.0, gettext_noop("%(number)s min")),
+    (1.0, gettext_noop("%(number)s s")),
+    (0.001, gettext_noop("%(number)s ms")),
+)
+
+
+def duration(seconds: float | None, say: Callable[[str], str] = str) -> str:
+    """Format a duration in the largest unit that fits into it; ``say`` can translate, as in ``salon_jobs.words``."""
     if seconds is None:
         return "–"
     if seconds < 0.001:
-        return "0 s" if seconds <= 0 else "<1 ms"
+        return say("%(number)s s") % {"number": 0} if seconds <= 0 else say("%(number)s ms") % {"number": "<1"}
     size, unit = next(each for each in _UNITS if seconds >= each[0])
     number = seconds / size
-    return f"{number:.0f} {unit}" if number >= 10 else f"{number:.2g} {unit}"
+    return say(unit) % {"number": f"{number:.0f}" if number >= 10 else f"{number:.2g}"}
 
 
-def distance(at: datetime, now: datetime) -> str:
-    """Format an instant relative to now."""
+def distance(at: datetime, now: datetime, say: Callable[[str], str] = str) -> str:
+    """Format an instant relative to now; ``say`` as in ``duration``."""
     distance_s = (now - at).total_seconds()
     if abs(distance_s) < 1:
-        return "now"
-    return f"{duration(distance_s)} ago" if distance_s > 0 else f"in {duration(-distance_s)}"
+        return say(gettext_noop("now"))
+    said = say(gettext_noop("%(time)s ago") if distance_s > 0 else gettext_noop("in %(time)s"))
+    return said % {"time": duration(abs(distance_s), say)}
 
 
 def number(value: float | None) -> str:
@@ -46,9 +60,9 @@ def estimated(value: float | None, exact: bool) -> str:
     return number(value) if exact or value is None else estimate(value)
 
 
-def about(seconds: float | None) -> str:
-    """Format a duration read from a histogram, which is accurate to half a doubling."""
-    return duration(seconds) if not seconds else f"≈{duration(seconds)}"
+def about(seconds: float | None, say: Callable[[str], str] = str) -> str:
+    """Format a duration read from a histogram, which is accurate to half a doubling; ``say`` as in ``duration``."""
+    return duration(seconds, say) if not seconds else f"≈{duration(seconds, say)}"
 
 
 def counted(value: int, most: int) -> str:
@@ -57,7 +71,7 @@ def counted(value: int, most: int) -> str:
 
 
 def with_noun(count: int, noun: str, plural: str = "") -> str:
-    """Format a count with its noun, whose plural is regular unless given."""
+    """Format a count with its noun, whose plural is regular unless given, for logs and the terminal: in English."""
     return f"1 {noun}" if count == 1 else f"{count:,} {plural or f'{noun}s'}"
 
 
@@ -76,17 +90,6 @@ def short_rate(rate: float) -> str:
         if isclose(rate * seconds, whole := round(rate * seconds), rel_tol=1e-9):
             return f"{whole}/{unit}"
     return f"{rate:g}/s"
-
-
-def rate_text(rate: float) -> str:
-    """Format a rate per second as a phrase, in the same unit."""
-    number, _, unit = short_rate(rate).partition("/")
-    return f"{number} {'job' if number == '1' else 'jobs'} per {RATE_UNITS[unit][1]}"
-
-
-def pause_details(by: str, at: datetime | None) -> str:
-    """Return "by … since …", without what is unknown; the time is in the time zone of ``at``."""
-    return " ".join([*([f"by {by}"] if by else []), *([f"since {at:%Y-%m-%d %H:%M %Z}"] if at else [])])
 
 
 # The range of the job table: a day less than Python's, so that it can be shown in every time zone. A single row beyond

@@ -9,9 +9,11 @@ from typing import Any
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext
 
-from salon_jobs.core.units import distance, pause_details
+from salon_jobs.core.units import gettext_noop
 from salon_jobs.schedules.entries import CronEntry
+from salon_jobs.words import distance, pause_details
 
 
 def instant(at: datetime) -> str:
@@ -22,14 +24,23 @@ def instant(at: datetime) -> str:
 def followed(follows: Mapping[str, Any]) -> str:
     """Return whose end enqueued a job, from its column ``follows``."""
     if follows["jobs"] == 1:
-        return f"the end of {follows['task']} #{follows['first']}"
-    which = f"fan-out {follows['fan_out']}" if follows["fan_out"] else f"#{follows['first']} to #{follows['last']}"
-    return f"the end of {follows['jobs']:,} jobs of {follows['task']}, {which}"
+        return gettext("the end of %(task)s #%(first)s") % follows
+    if follows["fan_out"]:
+        said = gettext("the end of %(jobs)s jobs of %(task)s, fan-out %(fan_out)s")
+    else:
+        said = gettext("the end of %(jobs)s jobs of %(task)s, #%(first)s to #%(last)s")
+    return said % {**follows, "jobs": f"{follows['jobs']:,}"}
+
+
+def became_of(outcome: str | None) -> str:
+    """Return what became of a tick: its state in words, and the reason as it is recorded."""
+    state, colon, reason = (outcome or gettext_noop("no longer recorded")).partition(":")
+    return f"{gettext(state)}{colon}{reason}"
 
 
 def pause_of(row: Any) -> str:
     """Return "paused", and what ``who_paused`` returns."""
-    return f"paused {who_paused(row)}".rstrip()
+    return f"{gettext('paused')} {who_paused(row)}".rstrip()
 
 
 def who_paused(row: Any) -> str:
@@ -42,7 +53,8 @@ def override_of(row: Any, declared: CronEntry) -> str:
     if not row.line:
         return ""
     at = row.overridden_at and timezone.localtime(row.overridden_at)
-    return f"instead of {declared.expression.line}, {pause_details(row.overridden_by, at)}".rstrip(", ")
+    instead = gettext("instead of %(line)s") % {"line": declared.expression.line}
+    return f"{instead}, {pause_details(row.overridden_by, at)}".rstrip(", ")
 
 
 def ago(at: datetime, now: datetime) -> SafeString:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -12,6 +11,7 @@ from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.errors import CronInvalid
 from salon_jobs.core.records import StoreId
+from salon_jobs.core.units import gettext_noop
 from salon_jobs.dashboard.labels import override_of
 from salon_jobs.db.statements import rows
 from salon_jobs.jobs.waiting import served_in_words
@@ -68,7 +68,8 @@ class ProcessAtWork:
 class CronAtWork:
     """One cron entry; ``schedule`` None: this process does not declare it. ``result``: what became of its last job.
 
-    ``schedule`` is the line in effect, and ``override`` says instead of which it is, if an operator set it.
+    ``schedule`` is the line in effect, and ``override`` says instead of which it is, if an operator set it; ``invalid``
+    says why nobody can read it, so that the entry is never due.
     """
 
     name: str
@@ -80,6 +81,7 @@ class CronAtWork:
     fired_at: datetime | None
     job_id: int | None
     result: str
+    invalid: str = ""
 
     @property
     def failed(self) -> bool:
@@ -114,10 +116,13 @@ def cron(*, using: str) -> tuple[CronAtWork, ...]:
     for name in sorted({*results, *declared}):
         state, (tick, fired_at, job_id, outcome) = results.get(name, (CronEntryState(name=name, line=""), (None,) * 4))
         timing: tuple[str | None, str | None, str, datetime | None] = (None, None, "", None)
+        invalid = ""
         if entry := declared.get(name):
-            with suppress(CronInvalid):
+            try:
                 expression = entry.overridden(state.line).expression
                 timing = (expression.line, expression.timezone, override_of(state, entry), expression.next_after(now))
-        result = "never fired" if tick is None else outcome or "no longer recorded"
-        entries.append(CronAtWork(name, *timing, tick, fired_at, job_id, result))
+            except CronInvalid as error:
+                timing, invalid = (state.line, entry.expression.timezone, override_of(state, entry), None), str(error)
+        result = gettext_noop("never fired") if tick is None else outcome or gettext_noop("no longer recorded")
+        entries.append(CronAtWork(name, *timing, tick, fired_at, job_id, result, invalid))
     return tuple(entries)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from django.utils.translation import gettext_lazy
+
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.metrics import percentile
 from salon_jobs.core.records import StoreId
@@ -15,6 +17,7 @@ from salon_jobs.db.statements import rows
 from salon_jobs.jobs.waiting import Depth, depths, with_declared
 from salon_jobs.models import Limit
 from salon_jobs.tenancy.names import store_names
+from salon_jobs.words import scope_words
 
 HOUR: Final = timedelta(hours=1)
 _RATE_MINUTES: Final = 5
@@ -90,12 +93,12 @@ def waiting(*, using: str) -> Waiting:
     pauses = list(Limit.objects.using(using).filter(paused=True).order_by("kind", "name")[:200])
     paused = {(row.kind, row.name) for row in pauses}
     parse = store_key().parse
-    names = store_names(parse(row.name) for row in pauses if row.kind == Limit.Kind.STORE)
+    names = store_names(parse(row.name) for row in pauses if row.kind == Limit.Kind.STORE.value)
     shown: list[str] = []
     for row in pauses:
-        name = names[parse(row.name)] if row.kind == Limit.Kind.STORE else row.name
+        name = names[parse(row.name)] if row.kind == Limit.Kind.STORE.value else row.name
         who = who_paused(row)
-        shown.append(f"{row.kind} {name}{f' ({who})' if who else ''}")
+        shown.append(f"{scope_words(row.kind, name)}{f' ({who})' if who else ''}")
     queues = with_declared({**{name: Depth(0, 0, None) for name in rates}, **waiting.queues})
     return Waiting(
         queues=tuple(
@@ -130,12 +133,13 @@ class Span:
 
     length: timedelta
     step: timedelta
+    label: Any
 
 
 SPANS: Final[Mapping[str, Span]] = {
-    "hour": Span(timedelta(hours=1), timedelta(minutes=1)),
-    "day": Span(timedelta(days=1), timedelta(minutes=15)),
-    "week": Span(timedelta(days=7), timedelta(hours=2)),
+    "hour": Span(timedelta(hours=1), timedelta(minutes=1), gettext_lazy("Last hour")),
+    "day": Span(timedelta(days=1), timedelta(minutes=15), gettext_lazy("Last day")),
+    "week": Span(timedelta(days=7), timedelta(hours=2), gettext_lazy("Last week")),
 }
 
 

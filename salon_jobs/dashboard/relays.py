@@ -9,6 +9,7 @@ from typing import Final
 
 from django.db.models import Q, Subquery
 from django.db.models.functions import Coalesce
+from django.utils.translation import gettext
 
 from salon_jobs.core.records import PARTITIONS, StoreId
 from salon_jobs.dashboard.labels import instant, pause_of
@@ -53,7 +54,7 @@ class ParkedAggregate:
     @property
     def name(self) -> str:
         """Its ID, or the message that has none."""
-        return self.aggregate_id or f"message {self.head_id}"
+        return self.aggregate_id or gettext("message %(id)s") % {"id": self.head_id}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +99,10 @@ def why_not_sent(destinations: Iterable[str], *, using: str) -> dict[str, str]:
     for state in rows.filter(Q(paused=True) | Q(outage_since__isnull=False)):
         parts: list[str] = []
         if state.paused:
-            parts.append(f"destination is {pause_of(state)}")
+            parts.append(gettext("destination is %(paused)s") % {"paused": pause_of(state)})
         if state.outage_since is not None:
-            parts.append(f"destination has been down since {instant(state.outage_since)}: {state.outage_code}")
+            since = {"time": instant(state.outage_since), "code": state.outage_code}
+            parts.append(gettext("destination has been down since %(time)s: %(code)s") % since)
         reasons[state.pk] = " · ".join(parts)
     return reasons
 

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from django.db import connections, transaction
 from django.db.models.functions import Now
+from django.utils.translation import gettext
 
 from salon_jobs.brokers.source import Envelope
 from salon_jobs.conf import settings as conf
@@ -158,4 +159,4 @@ def _decide(
         chosen = rows.filter(id__in=ids, status__in=waiting).order_by("id").select_for_update()
         changed = set(chosen.values_list("id", flat=True))
         rows.filter(id__in=changed).update(status=decided, **changes)
-    return [ActionResult(id_, id_ in changed, "" if id_ in changed else "it is not rejected") for id_ in ids]
+    return [ActionResult(id_, id_ in changed, "" if id_ in changed else gettext("it is not rejected")) for id_ in ids]

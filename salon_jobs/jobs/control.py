@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 
 from django.db import IntegrityError, connections, transaction
+from django.utils.translation import gettext, gettext_lazy
 from psycopg.errors import UniqueViolation
 
 from salon_jobs.conf import settings as conf
@@ -21,6 +22,7 @@ from salon_jobs.jobs import enqueue, registry
 from salon_jobs.jobs.options import JobOptions, NewJob, check_instant
 from salon_jobs.jobs.results import JobHandle
 from salon_jobs.models import Job, Schedule
+from salon_jobs.words import refusal
 
 
 class _WithId(Protocol):
@@ -37,7 +39,7 @@ _CANCEL: Final = {"running": False, "reason": "cancelled"}
 _INTERRUPT: Final = {"running": True, "reason": "cancelled"}
 _DISCARD: Final = {"running": False, "reason": "discarded: by an operator"}
 _ids: Final = partial(one_or_several, "jobs are handles or IDs")
-_ENDING = "still running; its worker was asked to end it"
+_ENDING = gettext_lazy("still running; its worker was asked to end it")
 
 
 def retry_jobs(
@@ -53,7 +55,7 @@ def retry_jobs(
     naive with ``USE_TZ = False``), or if ``jobs`` has anything but handles and ids.
     """
     at, using = None if at is None else check_instant("at", at), alias_of(using)
-    allowed = "only failed and cancelled jobs can be retried"
+    allowed = gettext("only failed and cancelled jobs can be retried")
     then = "operator_forget_steps" if from_start else ""
     return _wake(_change("operator_retry", _ids(jobs), {"at": at}, allowed, using, takes_keys=True, then=then), using)
 
@@ -64,7 +66,7 @@ def discard_jobs(jobs: Jobs, *, using: str | None = None) -> list[ActionResult[i
     Running jobs are left alone; ``cancel_jobs`` asks those to end. Roles, ``using``, order and batches as in
     ``retry_jobs``.
     """
-    return _cancel(_ids(jobs), _DISCARD, "only queued and failed jobs can be discarded", alias_of(using))
+    return _cancel(_ids(jobs), _DISCARD, gettext("only queued and failed jobs can be discarded"), alias_of(using))
 
 
 def change_jobs(
@@ -78,7 +80,8 @@ def change_jobs(
         raise OptionInvalid("nothing to change: pass priority or queue")
     JobOptions(priority=0 if priority is None else priority, queue="default" if queue is None else queue)
     values, using = {"priority": priority, "queue": queue}, alias_of(using)
-    return _wake(_change("operator_change", _ids(jobs), values, "only queued jobs can be changed", using), using)
+    allowed = gettext("only queued jobs can be changed")
+    return _wake(_change("operator_change", _ids(jobs), values, allowed, using), using)
 
 
 def cancel_jobs(jobs: Jobs, *, using: str | None = None) -> list[ActionResult[int]]:
@@ -89,9 +92,9 @@ def cancel_jobs(jobs: Jobs, *, using: str | None = None) -> list[ActionResult[in
     before it is interrupted, the job can still succeed.
     """
     alias = alias_of(using)
-    allowed = "only queued, running and failed jobs can be cancelled"
+    allowed = gettext("only queued, running and failed jobs can be cancelled")
     results = _cancel(_ids(jobs), _CANCEL, allowed, alias, endable=_CAN_BE_CANCELLED)
-    running = sorted({result.id for result in results if result.detail == _ENDING})
+    running = sorted({result.id for result in results if result.detail == str(_ENDING)})
     for start in range(0, len(running), BATCH):
         transaction.on_commit(partial(_ask_to_end, running[start : start + BATCH], alias), using=alias)
     return results
@@ -186,6 +189,7 @@ def _change(
     of the states ``endable`` are asked to end. ``then`` is a statement for those that it has changed.
     """
     results: list[ActionResult[int]] = []
+    ending = str(_ENDING)
     for start in range(0, len(ids), BATCH):
         batch = ids[start : start + BATCH]
         try:
@@ -203,20 +207,20 @@ def _change(
             if not isinstance(error.__cause__, UniqueViolation):
                 raise
             if len(batch) == 1:
-                results.append(ActionResult(batch[0], False, _has_same_key("another job")))
+                results.append(ActionResult(batch[0], False, _has_same_key(gettext("another job"))))
             else:
                 for id_ in batch:
                     results += _change(
                         statement, [id_], values, allowed, using, takes_keys=takes_keys, endable=endable, then=then
                     )
             continue
-        details = dict.fromkeys(left_alone, "there is no such job, or you may not see it")
+        details = dict.fromkeys(left_alone, gettext("there is no such job, or you may not see it"))
         # A job that was running a moment ago may be queued again or failed by now.
-        details |= {id_: _ENDING if state in endable else f"it is {state}; {allowed}" for id_, state in states.items()}
-        details |= {id_: _has_same_key(f"job {twin}") for id_, twin in twins}
-        results += [ActionResult(id_, id_ in changed or details[id_] == _ENDING, details.get(id_, "")) for id_ in batch]
+        details |= {id_: ending if state in endable else refusal(state, allowed) for id_, state in states.items()}
+        details |= {id_: _has_same_key(gettext("job %(id)s") % {"id": twin}) for id_, twin in twins}
+        results += [ActionResult(id_, id_ in changed or details[id_] == ending, details.get(id_, "")) for id_ in batch]
     return results
 
 
 def _has_same_key(holder: str) -> str:
-    return f"{holder} waits under its key; cancel that one first"
+    return gettext("%(job)s waits under its key; cancel that one first") % {"job": holder}

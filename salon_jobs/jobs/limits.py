@@ -11,6 +11,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.db.models.functions import Now
+from django.utils.translation import gettext
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.conf.store_key import store_key
@@ -111,9 +112,9 @@ class Limits:
     def declared_for(self, scope: str) -> EffectiveLimit | None:
         """Return the limits that the tasks and settings declare."""
         kind, _, name = scope.partition(":")
-        if kind == Limit.Kind.STORE:
+        if kind == Limit.Kind.STORE.value:
             return None if name == str(store_key().none) else self._declared.get("store")
-        return self._declared.get(f"key:{name.partition(':')[0]}" if kind == Limit.Kind.KEY else scope)
+        return self._declared.get(f"key:{name.partition(':')[0]}" if kind == Limit.Kind.KEY.value else scope)
 
     def _in_force(self, scope: str, row: EffectiveLimit) -> EffectiveLimit:
         declared = self.declared_for(scope) or EffectiveLimit()
@@ -218,13 +219,13 @@ def pause_scopes(scopes: Iterable[str], *, by: str, using: str | None = None) ->
     """Pause each scope (``kind:name``); of those paused already, the earlier ``by`` stays. Role: operator, worker."""
     check_text("by", by, 255, least=0)
     values: dict[str, Any] = {"paused": True, "paused_at": Now(), "paused_by": by}
-    return _set_paused(scopes, values, "it is paused already", alias_of(using))
+    return _set_paused(scopes, values, gettext("it is paused already"), alias_of(using))
 
 
 def resume_scopes(scopes: Iterable[str], *, using: str | None = None) -> list[ActionResult[str]]:
     """Resume each scope, and wake workers. Role: operator, worker."""
     values, using = {"paused": False, "paused_at": None, "paused_by": ""}, alias_of(using)
-    results = _set_paused(scopes, values, "it is not paused", using)
+    results = _set_paused(scopes, values, gettext("it is not paused"), using)
     enqueue.wake_ups.after_commit(using)
     return results
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from django.utils.translation import gettext, ngettext
+
 from salon_jobs.core.records import JobState
-from salon_jobs.core.units import with_noun
 from salon_jobs.db import statements
 from salon_jobs.models import Job
 
@@ -22,11 +23,22 @@ class PlaceInOrder(NamedTuple):
 
     def lines(self) -> list[str]:
         """Return what a person reads: whose turn it is, and the counts that are not zero."""
-        turn = [] if self.turn is None else ["it is the turn of #{} {}: {}".format(*self.turn)]
-        if self.turn is not None and self.turn[2] == JobState.FAILED:
-            turn = [f"{turn[0]}; retry or discard it, and the next one runs"]
-        counts = ((self.ahead, "before"), (self.behind, "after"))
-        return turn + [f"{with_noun(count, 'job')} waiting {way} this one" for count, way in counts if count]
+        lines: list[str] = []
+        if self.turn is not None:
+            id_, task, state = self.turn
+            said = gettext("it is the turn of #%(id)s %(task)s: %(state)s")
+            if state == JobState.FAILED:
+                said = gettext(
+                    "it is the turn of #%(id)s %(task)s: %(state)s; retry or discard it, and the next one runs"
+                )
+            lines.append(said % {"id": id_, "task": task, "state": gettext(state)})
+        if self.ahead:
+            said = ngettext("%(jobs)s job waiting before this one", "%(jobs)s jobs waiting before this one", self.ahead)
+            lines.append(said % {"jobs": f"{self.ahead:,}"})
+        if self.behind:
+            said = ngettext("%(jobs)s job waiting after this one", "%(jobs)s jobs waiting after this one", self.behind)
+            lines.append(said % {"jobs": f"{self.behind:,}"})
+        return lines
 
 
 def place_in_order(job: Job, *, using: str) -> PlaceInOrder | None:

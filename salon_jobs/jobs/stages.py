@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from typing import Any, Final
 
-from salon_jobs.core.units import with_noun
+from django.utils.translation import gettext, ngettext, ngettext_lazy
+
 from salon_jobs.models import FlowMember, FlowRecord, Job
 
 # Members that are read of a flow, and stages that are kept: those nearest to the job asked for.
@@ -15,10 +16,10 @@ _KEPT: Final = 60
 # How many stages or jobs a line names.
 _NAMED: Final = 3
 _OF_STATE: Final = ("state", "run_at", "attempts", "cancel_requested_at", "reason", "flow_id", "ordered")
-_HOW: Final = {
-    "succeeded": ("", ""),
-    "failed": (", if it fails", ", if one of them fails"),
-    "ended": (", however it ends", ", however they end"),
+_AFTER: Final = {
+    "succeeded": ngettext_lazy("after %(stages)s", "after %(stages)s", "jobs"),
+    "failed": ngettext_lazy("after %(stages)s, if it fails", "after %(stages)s, if one of them fails", "jobs"),
+    "ended": ngettext_lazy("after %(stages)s, however it ends", "after %(stages)s, however they end", "jobs"),
 }
 
 
@@ -51,17 +52,22 @@ class Stage:
     def states(self) -> list[tuple[str, str]]:
         """Each state, and that with its number of jobs unless there is a single job."""
         is_single = len(self.ids) == 1
-        return [(state, state if is_single else f"{len(ids):,} {state}") for state, ids in self.jobs.items()]
+        words = {state: gettext(state) for state in self.jobs}
+        return [
+            (state, words[state] if is_single else f"{len(ids):,} {words[state]}") for state, ids in self.jobs.items()
+        ]
 
     @property
     def line(self) -> str:
         """The stage in words, such as ``ship #43: held, after charge #42``; of some jobs that failed, the first."""
         failed = _listed([f"#{job_id}" for job_id in self.jobs.get("failed", ())]) if len(self.ids) > 1 else ""
-        said = f"{self.title}: {', '.join(said for _, said in self.states)}{f' ({failed} failed)' if failed else ''}"
+        said = f"{self.title}: {', '.join(said for _, said in self.states)}"
+        if failed:
+            said = f"{said} ({gettext('%(jobs)s failed') % {'jobs': failed}})"
         if not self.after:
             return said
-        how = _HOW[self.condition][sum(len(each.ids) for each in self.after) > 1]
-        return f"{said}, after {_listed([each.title for each in self.after])}{how}"
+        after = {"stages": _listed([each.title for each in self.after]), "jobs": sum(len(e.ids) for e in self.after)}
+        return f"{said}, {_AFTER[self.condition] % after}"
 
 
 def _listed(words: list[str]) -> str:
@@ -124,7 +130,13 @@ def stages_of(job: Job, *, using: str) -> Stages | None:
     mine = of[job.pk]
     near = sorted(alike.values(), key=lambda stage: abs(stage.layer - mine.layer))[:_KEPT]
     stages = sorted(near, key=lambda stage: (stage.layer, min(stage.ids)))
-    left_out = [f"{with_noun(len(alike) - _KEPT, 'stage')} further away"] if len(alike) > _KEPT else []
-    left_out += [f"all jobs after the first {_READ:,}"] if len(members) >= _READ else []
+    left_out: list[str] = []
+    if (far := len(alike) - _KEPT) > 0:
+        left_out.append(
+            ngettext("%(far)s stage further away", "%(far)s stages further away", far) % {"far": f"{far:,}"}
+        )
+    if len(members) >= _READ:
+        left_out.append(gettext("all jobs after the first %(read)s") % {"read": f"{_READ:,}"})
+    said = gettext("Left out: %(what)s.") % {"what": ", ".join(left_out)} if left_out else ""
     name = FlowRecord.objects.using(using).values_list("name", flat=True).get(pk=job.flow_id)
-    return Stages(job.flow_id, name, mine, stages, f"Left out: {', '.join(left_out)}." if left_out else "")
+    return Stages(job.flow_id, name, mine, stages, said)

@@ -10,16 +10,17 @@ from typing import Any, Final
 
 from django.db import connections
 from django.utils import timezone
+from django.utils.translation import gettext, ngettext
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import metrics
 from salon_jobs.core.metrics import Sample
 from salon_jobs.core.records import JobState, StoreId
-from salon_jobs.core.units import duration, pause_details, rate_text, with_noun
 from salon_jobs.db import statements
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.limits import Limits, count_by_scope, load_limits, scopes_of
 from salon_jobs.models import Job, Process
+from salon_jobs.words import duration, pause_details, rate_text, scope_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,23 +39,29 @@ class StartConditions:
         if ahead := due_in(job, now):
             found.append(ahead)
         if job.task not in self.known_tasks:
-            found.append(f"no task {job.task!r} is declared here")
+            found.append(gettext("no task %(task)s is declared here") % {"task": repr(job.task)})
         if not self.served:
-            found.append("no worker is running")
+            found.append(gettext("no worker is running"))
         elif not any(serves(queues, job.queue) for queues in self.served):
-            found.append(f"no worker serves queue {job.queue}")
+            found.append(gettext("no worker serves queue %(queue)s") % {"queue": job.queue})
         for scope in scopes_of(job.queue, job.task, job.store_id, job.concurrency_key):
             limit, (kind, _, of) = self.limits[scope], scope.partition(":")
-            name = f"{kind} {self.store_name(job.store_id) if kind == 'store' and job.store_id else of}"
+            name = scope_words(kind, self.store_name(job.store_id) if kind == "store" and job.store_id else of)
             if limit.paused:
                 at = limit.paused_at and timezone.localtime(limit.paused_at)
-                found.append(f"{name} is paused {pause_details(limit.paused_by, at)}".rstrip())
+                said = gettext("%(name)s is paused %(details)s")
+                found.append((said % {"name": name, "details": pause_details(limit.paused_by, at)}).rstrip())
             elif limit.max_concurrency is not None:
                 count = self.running[scope]
                 if count >= limit.max_concurrency:
-                    found.append(f"{name}: {with_noun(count, 'job')} running, limit {limit.max_concurrency:,}")
+                    said = ngettext(
+                        "%(name)s: %(jobs)s job running, limit %(limit)s",
+                        "%(name)s: %(jobs)s jobs running, limit %(limit)s",
+                        count,
+                    )
+                    found.append(said % {"name": name, "jobs": f"{count:,}", "limit": f"{limit.max_concurrency:,}"})
             elif limit.rate is not None:
-                found.append(f"{name} is limited to {rate_text(limit.rate)}")
+                found.append(gettext("%(name)s is limited to %(rate)s") % {"name": name, "rate": rate_text(limit.rate)})
         return found
 
 
@@ -68,17 +75,20 @@ def serves(queues: Sequence[str] | None, queue: str) -> bool:
 def served_in_words(queues: Sequence[str] | None) -> str:
     """Return in words which queues a process whose row has these serves: "all", "mail, night" or "all but dawn"."""
     if not queues:
-        return "all"
+        return gettext("all")
     excluded = [name[1:] for name in queues if name.startswith("!")]
-    return f"all but {', '.join(excluded)}" if excluded else ", ".join(queues)
+    return gettext("all but %(queues)s") % {"queues": ", ".join(excluded)} if excluded else ", ".join(queues)
 
 
 def due_in(job: Any, now: datetime) -> str:
     """Return in words when a queued job becomes due, or "" if it is due."""
     if job.is_held:
-        return f"comes after other jobs {'with its concurrency key' if job.ordered else 'of its flow'}"
+        if job.ordered:
+            return gettext("comes after other jobs with its concurrency key")
+        return gettext("comes after other jobs of its flow")
     ahead_s = (job.run_at - now).total_seconds()
-    return f"{'retry' if job.attempts else 'due'} in {duration(ahead_s)}" if ahead_s > 0 else ""
+    said = gettext("retry in %(time)s") if job.attempts else gettext("due in %(time)s")
+    return said % {"time": duration(ahead_s)} if ahead_s > 0 else ""
 
 
 def start_conditions(*, using: str, now: datetime, store_name: Callable[[StoreId], str]) -> StartConditions:

@@ -57,7 +57,7 @@ class Migration(JobTablesMigration):
                 ("task", models.CharField(max_length=255)),
                 ("store_id", StoreIdField(null=True)),
                 ("queue", models.CharField(db_default="default", max_length=100)),
-                ("priority", models.SmallIntegerField(db_default=0)),
+                ("priority", models.SmallIntegerField(db_default=0, verbose_name="priority")),
                 (
                     "state",
                     models.CharField(
@@ -78,7 +78,7 @@ class Migration(JobTablesMigration):
                 ("lease", models.BigIntegerField(db_default=0)),
                 ("leased_by", models.BigIntegerField(null=True)),
                 ("rescues", models.SmallIntegerField(db_default=0)),
-                ("job_key", models.CharField(max_length=512, null=True)),
+                ("job_key", models.CharField(max_length=512, null=True, verbose_name="job key")),
                 ("payload", ReadableJSONField(db_default=models.Value({}, models.JSONField()))),
                 ("reason", models.CharField(db_default="", max_length=255)),
                 ("created_at", models.DateTimeField(db_default=Now())),
@@ -92,7 +92,10 @@ class Migration(JobTablesMigration):
                 (
                     "concurrency_key",
                     models.CharField(
-                        help_text="Jobs of a task with the same key share a limit", max_length=255, null=True
+                        help_text="Jobs of a task with the same key share a limit",
+                        max_length=255,
+                        null=True,
+                        verbose_name="concurrency key",
                     ),
                 ),
                 (
@@ -123,6 +126,8 @@ class Migration(JobTablesMigration):
                 ("log", models.TextField(null=True)),
             ],
             options={
+                "verbose_name": "job",
+                "verbose_name_plural": "jobs",
                 "db_table": "salon_jobs_job",
                 "permissions": [
                     ("retry_job", "Can retry jobs"),
@@ -248,15 +253,18 @@ class Migration(JobTablesMigration):
             name="JobResult",
             fields=[
                 ("job_id", models.BigIntegerField(primary_key=True, serialize=False)),
-                ("public_id", models.UUIDField(null=True, unique=True)),
+                ("public_id", models.UUIDField(null=True, unique=True, verbose_name="public ID")),
                 ("store_id", StoreIdField(null=True)),
-                ("task", models.CharField(max_length=255)),
-                ("queue", models.CharField(max_length=100)),
-                ("priority", models.SmallIntegerField()),
+                ("task", models.CharField(max_length=255, verbose_name="task")),
+                ("queue", models.CharField(max_length=100, verbose_name="queue")),
+                ("priority", models.SmallIntegerField(verbose_name="priority")),
                 ("payload", ReadableJSONField()),
                 ("value", ReadableJSONField()),
-                ("attempts", models.SmallIntegerField(help_text="Runs, the successful one included")),
-                ("worker_id", models.BigIntegerField(help_text="The process that ran it last")),
+                (
+                    "attempts",
+                    models.SmallIntegerField(help_text="Runs, the successful one included", verbose_name="attempts"),
+                ),
+                ("worker_id", models.BigIntegerField(help_text="The process that ran it last", verbose_name="worker")),
                 ("run_at", models.DateTimeField()),
                 ("created_at", models.DateTimeField()),
                 ("started_at", models.DateTimeField()),
@@ -264,6 +272,8 @@ class Migration(JobTablesMigration):
                 ("expires_at", models.DateTimeField()),
             ],
             options={
+                "verbose_name": "job result",
+                "verbose_name_plural": "job results",
                 "db_table": "salon_jobs_job_result",
                 "indexes": [models.Index(fields=["expires_at"], name="salon_jobs_job_result_expires")],
             },
@@ -315,17 +325,18 @@ class Migration(JobTablesMigration):
             name="FanOutRecord",
             fields=[
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
-                ("task", models.CharField(max_length=255)),
+                ("task", models.CharField(max_length=255, verbose_name="task")),
                 ("tick", models.DateTimeField(null=True)),
                 ("digest", models.CharField(max_length=64)),
-                ("label", models.CharField(db_default="", max_length=255)),
-                ("inserted", models.IntegerField(db_default=0, help_text="Jobs added")),
+                ("label", models.CharField(db_default="", max_length=255, verbose_name="label")),
+                ("inserted", models.IntegerField(db_default=0, help_text="Jobs added", verbose_name="inserted")),
                 ("kept", models.IntegerField(db_default=0)),
                 ("paused", models.IntegerField(db_default=0)),
                 ("created_at", models.DateTimeField(db_default=Now())),
             ],
             options={
                 "verbose_name": "fan-out",
+                "verbose_name_plural": "fan-outs",
                 "db_table": "salon_jobs_fan_out",
                 "indexes": [models.Index(fields=["created_at"], name="salon_jobs_fan_out_created")],
                 "constraints": [
@@ -478,6 +489,7 @@ class Migration(JobTablesMigration):
                 ("heartbeat_at", models.DateTimeField(db_default=Now())),
             ],
             options={
+                "verbose_name": "process",
                 "verbose_name_plural": "processes",
                 "db_table": "salon_jobs_process",
                 "indexes": [models.Index(fields=["heartbeat_at"], name="salon_jobs_process_beat")],
@@ -503,7 +515,9 @@ class Migration(JobTablesMigration):
                 (
                     "kind",
                     models.CharField(
-                        choices=[("queue", "Queue"), ("task", "Task"), ("store", "Store"), ("key", "Key")], max_length=8
+                        choices=[("queue", "Queue"), ("task", "Task"), ("store", "Store"), ("key", "Key")],
+                        max_length=8,
+                        verbose_name="kind",
                     ),
                 ),
                 (
@@ -511,11 +525,14 @@ class Migration(JobTablesMigration):
                     models.CharField(
                         help_text="A queue, a task, a store's ID, or task:key for jobs that share a concurrency key",
                         max_length=512,
+                        verbose_name="name",
                     ),
                 ),
                 (
                     "paused",
-                    models.BooleanField(db_default=False, default=False, help_text="Start no jobs of this kind"),
+                    models.BooleanField(
+                        db_default=False, default=False, help_text="Start no jobs of this kind", verbose_name="paused"
+                    ),
                 ),
                 ("paused_at", models.DateTimeField(editable=False, null=True)),
                 ("paused_by", models.CharField(db_default="", default="", editable=False, max_length=255)),
@@ -525,11 +542,17 @@ class Migration(JobTablesMigration):
                         blank=True,
                         help_text="How many may run at once, in all processes; empty: as declared; 2147483647: no limit",
                         null=True,
+                        verbose_name="max concurrency",
                     ),
                 ),
                 (
                     "rate",
-                    models.FloatField(blank=True, help_text="Maximum starts per second; empty for no limit", null=True),
+                    models.FloatField(
+                        blank=True,
+                        help_text="Maximum starts per second; empty for no limit",
+                        null=True,
+                        verbose_name="rate",
+                    ),
                 ),
                 (
                     "burst",
@@ -537,10 +560,13 @@ class Migration(JobTablesMigration):
                         blank=True,
                         help_text="How many starts a quiet time saves up; empty for those of a second",
                         null=True,
+                        verbose_name="burst",
                     ),
                 ),
             ],
             options={
+                "verbose_name": "limit",
+                "verbose_name_plural": "limits",
                 "db_table": "salon_jobs_limit",
                 "constraints": [
                     models.UniqueConstraint(fields=("kind", "name"), name="salon_jobs_limit_once"),
@@ -606,13 +632,15 @@ class Migration(JobTablesMigration):
             name="CronTick",
             fields=[
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
-                ("entry", models.CharField(max_length=255)),
+                ("entry", models.CharField(max_length=255, verbose_name="entry")),
                 ("tick_at", models.DateTimeField()),
                 ("fired_at", models.DateTimeField(db_default=Now())),
                 ("job_id", models.BigIntegerField(null=True)),
                 ("outcome", models.TextField(db_default="")),
             ],
             options={
+                "verbose_name": "cron tick",
+                "verbose_name_plural": "cron ticks",
                 "db_table": "salon_jobs_cron_tick",
                 "indexes": [models.Index(fields=["job_id"], name="salon_jobs_cron_tick_job")],
                 "constraints": [models.UniqueConstraint(fields=("entry", "tick_at"), name="salon_jobs_cron_tick_once")],
@@ -667,11 +695,12 @@ class Migration(JobTablesMigration):
         migrations.CreateModel(
             name="Message",
             fields=[
-                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("id", models.BigAutoField(primary_key=True, serialize=False, verbose_name="ID")),
                 (
                     "message_id",
                     models.UUIDField(
-                        help_text="Set when the message is written; identifies it to brokers and consumers"
+                        help_text="Set when the message is written; identifies it to brokers and consumers",
+                        verbose_name="message ID",
                     ),
                 ),
                 ("aggregate_type", models.CharField(max_length=255, verbose_name="destination")),
@@ -681,13 +710,14 @@ class Migration(JobTablesMigration):
                         db_default="",
                         help_text="Messages with the same aggregate ID are delivered in order",
                         max_length=255,
+                        verbose_name="aggregate ID",
                     ),
                 ),
-                ("event", models.CharField(max_length=255)),
+                ("event", models.CharField(max_length=255, verbose_name="event")),
                 ("payload", JSONTextField()),
                 ("headers", JSONTextField(db_default=models.Value({}, JSONTextField()))),
                 ("store_id", StoreIdField(null=True)),
-                ("producer", models.CharField(db_default="", max_length=255)),
+                ("producer", models.CharField(db_default="", max_length=255, verbose_name="producer")),
                 (
                     "status",
                     models.CharField(
@@ -699,6 +729,7 @@ class Migration(JobTablesMigration):
                         ],
                         db_default="pending",
                         max_length=16,
+                        verbose_name="status",
                     ),
                 ),
                 ("retry_count", models.SmallIntegerField(db_default=0, verbose_name="failed attempts")),
@@ -706,19 +737,26 @@ class Migration(JobTablesMigration):
                 ("created_at", models.DateTimeField(db_default=Now())),
                 ("sent_at", models.DateTimeField(null=True)),
                 ("ended_at", models.DateTimeField(null=True)),
-                ("last_error", models.TextField(db_default="")),
-                ("replay_of", models.UUIDField(help_text="The original message that this one re-sends", null=True)),
+                ("last_error", models.TextField(db_default="", verbose_name="last error")),
+                (
+                    "replay_of",
+                    models.UUIDField(
+                        help_text="The original message that this one re-sends", null=True, verbose_name="replay of"
+                    ),
+                ),
                 (
                     "partition",
                     models.GeneratedField(
                         db_persist=True,
                         expression=PartitionOf(output_field=models.SmallIntegerField()),
                         output_field=models.SmallIntegerField(),
+                        verbose_name="partition",
                     ),
                 ),
             ],
             options={
                 "verbose_name": "message",
+                "verbose_name_plural": "messages",
                 "db_table": "salon_jobs_message",
                 "permissions": [
                     ("retry_message", "Can retry messages"),
@@ -779,21 +817,27 @@ class Migration(JobTablesMigration):
             fields=[
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
                 ("aggregate_type", models.CharField(max_length=255, verbose_name="destination")),
-                ("aggregate_id", models.CharField(db_default="", max_length=255)),
+                ("aggregate_id", models.CharField(db_default="", max_length=255, verbose_name="aggregate ID")),
                 ("partition", models.SmallIntegerField()),
                 ("head_id", models.BigIntegerField(unique=True)),
                 ("store_id", StoreIdField(null=True)),
                 (
                     "status",
-                    models.CharField(choices=[("waiting", "waiting for a retry"), ("parked", "parked")], max_length=16),
+                    models.CharField(
+                        choices=[("waiting", "waiting for a retry"), ("parked", "parked")],
+                        max_length=16,
+                        verbose_name="status",
+                    ),
                 ),
                 ("retry_count", models.SmallIntegerField(db_default=0, verbose_name="failed attempts")),
                 ("retry_at", models.DateTimeField(null=True)),
                 ("since", models.DateTimeField(db_default=Now())),
-                ("code", models.CharField(db_default="", max_length=64)),
-                ("error", models.TextField(db_default="")),
+                ("code", models.CharField(db_default="", max_length=64, verbose_name="code")),
+                ("error", models.TextField(db_default="", verbose_name="error")),
             ],
             options={
+                "verbose_name": "blocked aggregate",
+                "verbose_name_plural": "blocked aggregates",
                 "db_table": "salon_jobs_blocked_aggregate",
                 "indexes": [
                     models.Index(fields=["partition", "retry_at"], name="salon_jobs_blocked_partition"),
@@ -811,12 +855,16 @@ class Migration(JobTablesMigration):
         migrations.CreateModel(
             name="RelayPartition",
             fields=[
-                ("partition", models.SmallIntegerField(primary_key=True, serialize=False)),
+                ("partition", models.SmallIntegerField(primary_key=True, serialize=False, verbose_name="partition")),
                 ("owner", models.BigIntegerField(null=True)),
                 ("epoch", models.BigIntegerField(db_default=0)),
                 ("beat", models.BigIntegerField(db_default=0)),
             ],
-            options={"db_table": "salon_jobs_partition"},
+            options={
+                "verbose_name": "relay partition",
+                "verbose_name_plural": "relay partitions",
+                "db_table": "salon_jobs_partition",
+            },
         ),
         migrations.CreateModel(
             name="DestinationState",
@@ -831,11 +879,12 @@ class Migration(JobTablesMigration):
                 ("paused_at", models.DateTimeField(editable=False, null=True)),
                 ("paused_by", models.CharField(db_default="", default="", editable=False, max_length=255)),
                 ("outage_since", models.DateTimeField(null=True)),
-                ("outage_code", models.CharField(db_default="", max_length=64)),
-                ("outage", models.TextField(db_default="")),
+                ("outage_code", models.CharField(db_default="", max_length=64, verbose_name="outage code")),
+                ("outage", models.TextField(db_default="", verbose_name="outage")),
             ],
             options={
                 "verbose_name": "destination",
+                "verbose_name_plural": "destinations",
                 "db_table": "salon_jobs_destination",
                 "permissions": [("pause_destinationstate", "Can pause and resume destinations")],
                 "constraints": [
@@ -846,23 +895,23 @@ class Migration(JobTablesMigration):
         migrations.CreateModel(
             name="Replay",
             fields=[
-                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("id", models.BigAutoField(primary_key=True, serialize=False, verbose_name="ID")),
                 ("requested_at", models.DateTimeField(db_default=Now())),
-                ("requested_by", models.CharField(max_length=255)),
-                ("reason", models.CharField(db_default="", max_length=1000)),
-                ("criteria", models.JSONField()),
-                ("messages", models.IntegerField()),
+                ("requested_by", models.CharField(max_length=255, verbose_name="requested by")),
+                ("reason", models.CharField(db_default="", max_length=1000, verbose_name="reason")),
+                ("criteria", models.JSONField(verbose_name="criteria")),
+                ("messages", models.IntegerField(verbose_name="messages")),
             ],
-            options={"db_table": "salon_jobs_replay"},
+            options={"verbose_name": "replay", "verbose_name_plural": "replays", "db_table": "salon_jobs_replay"},
         ),
         migrations.CreateModel(
             name="InboxMessage",
             fields=[
-                ("id", models.BigAutoField(primary_key=True, serialize=False)),
-                ("consumer", models.CharField(max_length=100)),
-                ("message_id", models.CharField(max_length=255)),
-                ("event", models.CharField(db_default="", max_length=255)),
-                ("producer", models.CharField(db_default="", max_length=255)),
+                ("id", models.BigAutoField(primary_key=True, serialize=False, verbose_name="ID")),
+                ("consumer", models.CharField(max_length=100, verbose_name="consumer")),
+                ("message_id", models.CharField(max_length=255, verbose_name="message ID")),
+                ("event", models.CharField(db_default="", max_length=255, verbose_name="event")),
+                ("producer", models.CharField(db_default="", max_length=255, verbose_name="producer")),
                 ("store_id", StoreIdField(null=True)),
                 ("received_at", models.DateTimeField(db_default=Now())),
                 (
@@ -875,17 +924,24 @@ class Migration(JobTablesMigration):
                             ("dismissed", "dismissed"),
                         ],
                         max_length=16,
+                        verbose_name="status",
                     ),
                 ),
                 ("ended_at", models.DateTimeField(null=True)),
                 ("job_id", models.BigIntegerField(null=True)),
-                ("code", models.CharField(db_default="", help_text="Why it was rejected", max_length=64)),
-                ("reason", models.TextField(db_default="")),
-                ("deliveries", models.IntegerField(db_default=1)),
+                (
+                    "code",
+                    models.CharField(
+                        db_default="", help_text="Why it was rejected", max_length=64, verbose_name="code"
+                    ),
+                ),
+                ("reason", models.TextField(db_default="", verbose_name="reason")),
+                ("deliveries", models.IntegerField(db_default=1, verbose_name="deliveries")),
                 ("raw", models.TextField(db_default="")),
             ],
             options={
                 "verbose_name": "incoming message",
+                "verbose_name_plural": "incoming messages",
                 "db_table": "salon_jobs_inbox",
                 "permissions": [
                     ("retry_inboxmessage", "Can retry incoming messages"),
@@ -910,7 +966,7 @@ class Migration(JobTablesMigration):
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
                 ("key", models.CharField(max_length=255)),
                 ("store_id", StoreIdField(null=True)),
-                ("task", models.CharField(max_length=255)),
+                ("task", models.CharField(max_length=255, verbose_name="task")),
                 ("payload", ReadableJSONField()),
                 ("line", models.CharField(max_length=255)),
                 ("timezone", models.CharField(db_default="UTC", max_length=64)),
@@ -930,6 +986,8 @@ class Migration(JobTablesMigration):
                 ("changed_at", models.DateTimeField(db_default=Now())),
             ],
             options={
+                "verbose_name": "schedule",
+                "verbose_name_plural": "schedules",
                 "db_table": "salon_jobs_schedule",
                 "permissions": [
                     ("pause_schedule", "Can pause and resume schedules"),

@@ -10,10 +10,12 @@ import pgtrigger
 from django.db import models
 from django.db.models.functions import Cast, Coalesce, Now
 from django.db.models.signals import pre_save
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.core.errors import TimedOut
 from salon_jobs.core.records import JobState, StoreId
-from salon_jobs.core.units import LATEST
+from salon_jobs.core.units import LATEST, gettext_noop
 from salon_jobs.models.fields import (
     REQUIRED_FEATURES,
     BloomIndex,
@@ -26,6 +28,20 @@ from salon_jobs.models.fields import (
 )
 
 _STATES = [(state.value, state.value) for state in JobState]
+# Translated where they are shown: the states, and what ``timeliness`` adds to them.
+WORDS = (
+    gettext_noop("queued"),
+    gettext_noop("held"),
+    gettext_noop("retrying"),
+    gettext_noop("scheduled"),
+    gettext_noop("running"),
+    gettext_noop("cancelling"),
+    gettext_noop("succeeded"),
+    gettext_noop("failed"),
+    gettext_noop("timed out"),
+    gettext_noop("cancelled"),
+    gettext_noop("expired"),
+)
 # Every enqueue evaluates this for each index: it fails after one comparison, where IN takes five times as long. The
 # planner knows that IN (failed, …) implies it.
 _ENDED = ~models.Q(state="queued") & ~models.Q(state="running")
@@ -86,7 +102,7 @@ class Job(models.Model):
     task: models.CharField[str, str] = models.CharField(max_length=255)
     store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
     queue: models.CharField[str, str] = models.CharField(max_length=100, db_default="default")
-    priority: models.SmallIntegerField[int, int] = models.SmallIntegerField(db_default=0)
+    priority: models.SmallIntegerField[int, int] = models.SmallIntegerField(_("priority"), db_default=0)
     state: models.CharField[str, str] = models.CharField(
         max_length=16, choices=_STATES, db_default=JobState.QUEUED.value
     )
@@ -100,7 +116,7 @@ class Job(models.Model):
     leased_by: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
     # Times a worker died while running this job.
     rescues: models.SmallIntegerField[int, int] = models.SmallIntegerField(db_default=0)
-    job_key: models.CharField[str | None, str | None] = models.CharField(max_length=512, null=True)  # noqa: DJ001 - NULL means "no key" to the unique index
+    job_key: models.CharField[str | None, str | None] = models.CharField(_("job key"), max_length=512, null=True)  # noqa: DJ001 - NULL means "no key" to the unique index
     payload = ReadableJSONField(db_default=models.Value({}, models.JSONField()))
     # Why it was cancelled or failed.
     reason: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
@@ -118,7 +134,7 @@ class Job(models.Model):
     # The cron tick that added it.
     tick: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
     concurrency_key: models.CharField[str | None, str | None] = models.CharField(  # noqa: DJ001 - NULL means that no limit by key applies
-        max_length=255, null=True, help_text="Jobs of a task with the same key share a limit"
+        _("concurrency key"), max_length=255, null=True, help_text=_("Jobs of a task with the same key share a limit")
     )
     # Jobs of one store in one claim group are subject to the same limits; see sql/list_groups.sql.
     claim_group = StoredColumn(
@@ -159,6 +175,8 @@ class Job(models.Model):
 
     class Meta:
         db_table = "salon_jobs_job"
+        verbose_name = _("job")
+        verbose_name_plural = _("jobs")
         required_db_features = REQUIRED_FEATURES
         constraints: ClassVar = [
             models.UniqueConstraint(
@@ -334,18 +352,20 @@ class JobResult(models.Model):
     """
 
     job_id: models.BigIntegerField[int, int] = models.BigIntegerField(primary_key=True)
-    public_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True, unique=True)
+    public_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(_("public ID"), null=True, unique=True)
     store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
-    task: models.CharField[str, str] = models.CharField(max_length=255)
-    queue: models.CharField[str, str] = models.CharField(max_length=100)
-    priority: models.SmallIntegerField[int, int] = models.SmallIntegerField()
+    task: models.CharField[str, str] = models.CharField(_("task"), max_length=255)
+    queue: models.CharField[str, str] = models.CharField(_("queue"), max_length=100)
+    priority: models.SmallIntegerField[int, int] = models.SmallIntegerField(_("priority"))
     payload = ReadableJSONField()
     # What the handler returned.
     value = ReadableJSONField()
     attempts: models.SmallIntegerField[int, int] = models.SmallIntegerField(
-        help_text="Runs, the successful one included"
+        _("attempts"), help_text=_("Runs, the successful one included")
     )
-    worker_id: models.BigIntegerField[int, int] = models.BigIntegerField(help_text="The process that ran it last")
+    worker_id: models.BigIntegerField[int, int] = models.BigIntegerField(
+        _("worker"), help_text=_("The process that ran it last")
+    )
     run_at: models.DateTimeField[datetime, datetime] = InstantField()
     created_at: models.DateTimeField[datetime, datetime] = InstantField()
     # When the successful run began.
@@ -356,6 +376,8 @@ class JobResult(models.Model):
 
     class Meta:
         db_table = "salon_jobs_job_result"
+        verbose_name = _("job result")
+        verbose_name_plural = _("job results")
         indexes: ClassVar = [models.Index(fields=["expires_at"], name="salon_jobs_job_result_expires")]
 
     def __str__(self) -> str:
@@ -379,7 +401,8 @@ class JobProgress(models.Model):
         indexes: ClassVar = [models.Index(fields=["updated_at"], name="salon_jobs_job_progress_old")]
 
     def __str__(self) -> str:
-        done = f"{self.done:,} done" if self.total is None else f"{self.done:,} of {self.total:,} done"
+        said = gettext("%(done)s done") if self.total is None else gettext("%(done)s of %(total)s done")
+        done = said % {"done": f"{self.done:,}", "total": f"{self.total or 0:,}"}
         return f"{done}: {self.text}" if self.text else done
 
 
@@ -409,7 +432,8 @@ class JobStep(models.Model):
     def __str__(self) -> str:
         if self.position is None:
             return self.name
-        return f"{self.name}, {'all' if self.ended else 'the first'} {self.position:,}"
+        said = gettext("%(name)s, all %(position)s") if self.ended else gettext("%(name)s, the first %(position)s")
+        return said % {"name": self.name, "position": f"{self.position:,}"}
 
 
 class SupersededRun(models.Model):
@@ -437,13 +461,15 @@ class FanOutRecord(models.Model):
     """
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
-    task: models.CharField[str, str] = models.CharField(max_length=255)
+    task: models.CharField[str, str] = models.CharField(_("task"), max_length=255)
     # The cron tick that added it.
     tick: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
     # Hash of the arguments and the label.
     digest: models.CharField[str, str] = models.CharField(max_length=64)
-    label: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
-    inserted: models.IntegerField[int, int] = models.IntegerField(db_default=0, help_text="Jobs added")
+    label: models.CharField[str, str] = models.CharField(_("label"), max_length=255, db_default="")
+    inserted: models.IntegerField[int, int] = models.IntegerField(
+        _("inserted"), db_default=0, help_text=_("Jobs added")
+    )
     # Stores that already had a waiting job with this key.
     kept: models.IntegerField[int, int] = models.IntegerField(db_default=0)
     # Paused stores, which got no job.
@@ -452,7 +478,8 @@ class FanOutRecord(models.Model):
 
     class Meta:
         db_table = "salon_jobs_fan_out"
-        verbose_name = "fan-out"
+        verbose_name = _("fan-out")
+        verbose_name_plural = _("fan-outs")
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["task", "tick", "digest"], name="salon_jobs_fan_out_once")
         ]

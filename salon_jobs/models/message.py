@@ -11,11 +11,14 @@ from django.db import models
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Now
 from django.db.models.signals import pre_save
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.core.records import PARTITIONS, MessageStatus, StoreId
 from salon_jobs.models.fields import REQUIRED_FEATURES, InstantField, JSONTextField, StoredColumn, StoreIdField, finite
 
-_STATUSES = [(status.value, status.value) for status in MessageStatus]
+_STATUSES = [(status.value, _(status.value)) for status in MessageStatus]
+WORDS = (_("pending"), _("published"), _("failed"), _("skipped"))
 _OPEN = models.Q(status__in=["pending", "failed"])
 # So that not even SQL written by hand can give sent_at another meaning than the time of the publish.
 _TIMES_FIT_STATUS = (
@@ -47,35 +50,39 @@ class Message(models.Model):
     relies to read in id order.
     """
 
-    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
+    id: models.BigAutoField[int, int] = models.BigAutoField(_("ID"), primary_key=True)
     message_id: models.UUIDField[UUID, UUID] = models.UUIDField(
-        help_text="Set when the message is written; identifies it to brokers and consumers"
+        _("message ID"), help_text=_("Set when the message is written; identifies it to brokers and consumers")
     )
     # Destination: an ARN or RN.
-    aggregate_type: models.CharField[str, str] = models.CharField("destination", max_length=255)
+    aggregate_type: models.CharField[str, str] = models.CharField(_("destination"), max_length=255)
     aggregate_id: models.CharField[str, str] = models.CharField(
-        max_length=255, db_default="", help_text="Messages with the same aggregate ID are delivered in order"
+        _("aggregate ID"),
+        max_length=255,
+        db_default="",
+        help_text=_("Messages with the same aggregate ID are delivered in order"),
     )
-    event: models.CharField[str, str] = models.CharField(max_length=255)
+    event: models.CharField[str, str] = models.CharField(_("event"), max_length=255)
     payload = JSONTextField()
     headers = JSONTextField(db_default=models.Value({}, JSONTextField()))
     store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
-    producer: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
+    producer: models.CharField[str, str] = models.CharField(_("producer"), max_length=255, db_default="")
     status: models.CharField[str, str] = models.CharField(
-        max_length=16, choices=_STATUSES, db_default=MessageStatus.PENDING.value
+        _("status"), max_length=16, choices=_STATUSES, db_default=MessageStatus.PENDING.value
     )
-    retry_count: models.SmallIntegerField[int, int] = models.SmallIntegerField("failed attempts", db_default=0)
+    retry_count: models.SmallIntegerField[int, int] = models.SmallIntegerField(_("failed attempts"), db_default=0)
     retry_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
     created_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
     # When it was published.
     sent_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
     # When it failed or was skipped.
     ended_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
-    last_error: models.TextField[str, str] = models.TextField(db_default="")
+    last_error: models.TextField[str, str] = models.TextField(_("last error"), db_default="")
     replay_of: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(
-        null=True, help_text="The original message that this one re-sends"
+        _("replay of"), null=True, help_text=_("The original message that this one re-sends")
     )
     partition = StoredColumn(
+        verbose_name=_("partition"),
         expression=PartitionOf(output_field=models.SmallIntegerField()),
         output_field=models.SmallIntegerField(),
         db_persist=True,
@@ -84,7 +91,8 @@ class Message(models.Model):
     class Meta:
         db_table = "salon_jobs_message"
         required_db_features = REQUIRED_FEATURES
-        verbose_name = "message"
+        verbose_name = _("message")
+        verbose_name_plural = _("messages")
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["message_id"], name="salon_jobs_message_once"),
             models.CheckConstraint(
@@ -158,25 +166,27 @@ class BlockedAggregate(models.Model):
     class Status(models.TextChoices):
         """What the aggregate waits for."""
 
-        WAITING = "waiting", "waiting for a retry"
-        PARKED = "parked", "parked"
+        WAITING = "waiting", _("waiting for a retry")
+        PARKED = "parked", _("parked")
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
-    aggregate_type: models.CharField[str, str] = models.CharField("destination", max_length=255)
-    aggregate_id: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
+    aggregate_type: models.CharField[str, str] = models.CharField(_("destination"), max_length=255)
+    aggregate_id: models.CharField[str, str] = models.CharField(_("aggregate ID"), max_length=255, db_default="")
     partition: models.SmallIntegerField[int, int] = models.SmallIntegerField()
     # The message that the later ones wait for.
     head_id: models.BigIntegerField[int, int] = models.BigIntegerField(unique=True)
     store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
-    status: models.CharField[str, str] = models.CharField(max_length=16, choices=Status.choices)
-    retry_count: models.SmallIntegerField[int, int] = models.SmallIntegerField("failed attempts", db_default=0)
+    status: models.CharField[str, str] = models.CharField(_("status"), max_length=16, choices=Status.choices)
+    retry_count: models.SmallIntegerField[int, int] = models.SmallIntegerField(_("failed attempts"), db_default=0)
     retry_at: models.DateTimeField[datetime | Combinable | None, datetime | None] = InstantField(null=True)
     since: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
-    code: models.CharField[str, str] = models.CharField(max_length=64, db_default="")
-    error: models.TextField[str, str] = models.TextField(db_default="")
+    code: models.CharField[str, str] = models.CharField(_("code"), max_length=64, db_default="")
+    error: models.TextField[str, str] = models.TextField(_("error"), db_default="")
 
     class Meta:
         db_table = "salon_jobs_blocked_aggregate"
+        verbose_name = _("blocked aggregate")
+        verbose_name_plural = _("blocked aggregates")
         required_db_features = REQUIRED_FEATURES
         constraints: ClassVar = [
             models.UniqueConstraint(
@@ -200,7 +210,7 @@ class RelayPartition(models.Model):
     ``beat`` changes while the owner lives; ``epoch`` with each change of owner, which fences writes of a former owner.
     """
 
-    partition: models.SmallIntegerField[int, int] = models.SmallIntegerField(primary_key=True)
+    partition: models.SmallIntegerField[int, int] = models.SmallIntegerField(_("partition"), primary_key=True)
     # The relay that owns it.
     owner: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
     epoch: models.BigIntegerField[int, int] = models.BigIntegerField(db_default=0)
@@ -208,15 +218,17 @@ class RelayPartition(models.Model):
 
     class Meta:
         db_table = "salon_jobs_partition"
+        verbose_name = _("relay partition")
+        verbose_name_plural = _("relay partitions")
 
     def __str__(self) -> str:
-        return f"partition {self.partition}"
+        return gettext("partition %(number)s") % {"number": self.partition}
 
 
 class DestinationState(models.Model):
     """One aggregate type: the tokens left of its rate, whether it is paused, and its current outage."""
 
-    aggregate_type: models.CharField[str, str] = models.CharField("destination", primary_key=True, max_length=255)
+    aggregate_type: models.CharField[str, str] = models.CharField(_("destination"), primary_key=True, max_length=255)
     tokens: models.FloatField[float, float] = models.FloatField(db_default=0.0)
     refilled_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
     paused: models.BooleanField[bool, bool] = models.BooleanField(db_default=False)
@@ -225,12 +237,13 @@ class DestinationState(models.Model):
     # Who paused it.
     paused_by: models.CharField[str, str] = models.CharField(max_length=255, db_default="", default="", editable=False)
     outage_since: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
-    outage_code: models.CharField[str, str] = models.CharField(max_length=64, db_default="")
-    outage: models.TextField[str, str] = models.TextField(db_default="")
+    outage_code: models.CharField[str, str] = models.CharField(_("outage code"), max_length=64, db_default="")
+    outage: models.TextField[str, str] = models.TextField(_("outage"), db_default="")
 
     class Meta:
         db_table = "salon_jobs_destination"
-        verbose_name = "destination"
+        verbose_name = _("destination")
+        verbose_name_plural = _("destinations")
         permissions: ClassVar = [("pause_destinationstate", "Can pause and resume destinations")]
         constraints: ClassVar = [
             # An infinite one keeps tokens from this destination, and before PostgreSQL 17 from all.
@@ -244,18 +257,21 @@ class DestinationState(models.Model):
 class Replay(models.Model):
     """One replay: messages that an operator sent again under new ids, with who, why, which and how many."""
 
-    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
+    id: models.BigAutoField[int, int] = models.BigAutoField(_("ID"), primary_key=True)
     requested_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
-    requested_by: models.CharField[str, str] = models.CharField(max_length=255)
-    reason: models.CharField[str, str] = models.CharField(max_length=1000, db_default="")
-    criteria = models.JSONField()
-    messages: models.IntegerField[int, int] = models.IntegerField()
+    requested_by: models.CharField[str, str] = models.CharField(_("requested by"), max_length=255)
+    reason: models.CharField[str, str] = models.CharField(_("reason"), max_length=1000, db_default="")
+    criteria = models.JSONField(_("criteria"))
+    messages: models.IntegerField[int, int] = models.IntegerField(_("messages"))
 
     class Meta:
         db_table = "salon_jobs_replay"
+        verbose_name = _("replay")
+        verbose_name_plural = _("replays")
 
     def __str__(self) -> str:
-        return f"{self.messages} message{'' if self.messages == 1 else 's'} by {self.requested_by}"
+        said = ngettext("%(count)s message by %(user)s", "%(count)s messages by %(user)s", self.messages)
+        return said % {"count": self.messages, "user": self.requested_by}
 
 
 class InboxMessage(models.Model):
@@ -268,32 +284,35 @@ class InboxMessage(models.Model):
     class Status(models.TextChoices):
         """What became of the message."""
 
-        ENQUEUED = "enqueued", "became a job"
-        REJECTED = "rejected", "rejected"
-        RETRY = "retry", "to be retried"
-        DISMISSED = "dismissed", "dismissed"
+        ENQUEUED = "enqueued", _("became a job")
+        REJECTED = "rejected", _("rejected")
+        RETRY = "retry", _("to be retried")
+        DISMISSED = "dismissed", _("dismissed")
 
-    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
-    consumer: models.CharField[str, str] = models.CharField(max_length=100)
-    message_id: models.CharField[str, str] = models.CharField(max_length=255)
-    event: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
-    producer: models.CharField[str, str] = models.CharField(max_length=255, db_default="")
+    id: models.BigAutoField[int, int] = models.BigAutoField(_("ID"), primary_key=True)
+    consumer: models.CharField[str, str] = models.CharField(_("consumer"), max_length=100)
+    message_id: models.CharField[str, str] = models.CharField(_("message ID"), max_length=255)
+    event: models.CharField[str, str] = models.CharField(_("event"), max_length=255, db_default="")
+    producer: models.CharField[str, str] = models.CharField(_("producer"), max_length=255, db_default="")
     store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
     received_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
-    status: models.CharField[str, str] = models.CharField(max_length=16, choices=Status.choices)
+    status: models.CharField[str, str] = models.CharField(_("status"), max_length=16, choices=Status.choices)
     # When an operator dismissed it.
     ended_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
     job_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
-    code: models.CharField[str, str] = models.CharField(max_length=64, db_default="", help_text="Why it was rejected")
-    reason: models.TextField[str, str] = models.TextField(db_default="")
-    deliveries: models.IntegerField[int, int] = models.IntegerField(db_default=1)
+    code: models.CharField[str, str] = models.CharField(
+        _("code"), max_length=64, db_default="", help_text=_("Why it was rejected")
+    )
+    reason: models.TextField[str, str] = models.TextField(_("reason"), db_default="")
+    deliveries: models.IntegerField[int, int] = models.IntegerField(_("deliveries"), db_default=1)
     # Message as received.
     raw: models.TextField[str, str] = models.TextField(db_default="")
 
     class Meta:
         db_table = "salon_jobs_inbox"
         required_db_features = REQUIRED_FEATURES
-        verbose_name = "incoming message"
+        verbose_name = _("incoming message")
+        verbose_name_plural = _("incoming messages")
         permissions: ClassVar = [
             ("retry_inboxmessage", "Can retry incoming messages"),
             ("dismiss_inboxmessage", "Can dismiss incoming messages"),
@@ -311,4 +330,4 @@ class InboxMessage(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.message_id} for {self.consumer}"
+        return gettext("%(message)s for %(consumer)s") % {"message": self.message_id, "consumer": self.consumer}

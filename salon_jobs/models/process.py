@@ -9,6 +9,8 @@ from typing import ClassVar, Final
 
 from django.db import models
 from django.db.models.functions import Now
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.models.fields import REQUIRED_FEATURES, InstantField, IntegerArrayField, StoreKeyPattern, finite
 
@@ -43,7 +45,8 @@ class Process(models.Model):
 
     class Meta:
         db_table = "salon_jobs_process"
-        verbose_name_plural = "processes"
+        verbose_name = _("process")
+        verbose_name_plural = _("processes")
         indexes: ClassVar = [models.Index(fields=["heartbeat_at"], name="salon_jobs_process_beat")]
 
     def __str__(self) -> str:
@@ -56,37 +59,45 @@ class Limit(models.Model):
     class Kind(models.TextChoices):
         """What a limit applies to. A ``key`` is named task:key."""
 
-        QUEUE = "queue"
-        TASK = "task"
-        STORE = "store"
-        KEY = "key"
+        QUEUE = "queue", _("Queue")
+        TASK = "task", _("Task")
+        STORE = "store", _("Store")
+        KEY = "key", _("Key")
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
-    kind: models.CharField[str, str] = models.CharField(max_length=8, choices=Kind.choices)
+    kind: models.CharField[str, str] = models.CharField(_("kind"), max_length=8, choices=Kind.choices)
     name: models.CharField[str, str] = models.CharField(
-        max_length=512, help_text="A queue, a task, a store's ID, or task:key for jobs that share a concurrency key"
+        _("name"),
+        max_length=512,
+        help_text=_("A queue, a task, a store's ID, or task:key for jobs that share a concurrency key"),
     )
     paused: models.BooleanField[bool, bool] = models.BooleanField(
-        db_default=False, default=False, help_text="Start no jobs of this kind"
+        _("paused"), db_default=False, default=False, help_text=_("Start no jobs of this kind")
     )
     # When it was paused.
     paused_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True, editable=False)
     # Who paused it.
     paused_by: models.CharField[str, str] = models.CharField(max_length=255, db_default="", default="", editable=False)
     max_concurrency: models.PositiveIntegerField[int | None, int | None] = models.PositiveIntegerField(
+        _("max concurrency"),
         null=True,
         blank=True,
-        help_text="How many may run at once, in all processes; empty: as declared; 2147483647: no limit",
+        help_text=_("How many may run at once, in all processes; empty: as declared; 2147483647: no limit"),
     )
     rate: models.FloatField[float | None, float | None] = models.FloatField(
-        null=True, blank=True, help_text="Maximum starts per second; empty for no limit"
+        _("rate"), null=True, blank=True, help_text=_("Maximum starts per second; empty for no limit")
     )
     burst: models.PositiveIntegerField[int | None, int | None] = models.PositiveIntegerField(
-        null=True, blank=True, help_text="How many starts a quiet time saves up; empty for those of a second"
+        _("burst"),
+        null=True,
+        blank=True,
+        help_text=_("How many starts a quiet time saves up; empty for those of a second"),
     )
 
     class Meta:
         db_table = "salon_jobs_limit"
+        verbose_name = _("limit")
+        verbose_name_plural = _("limits")
         required_db_features = REQUIRED_FEATURES
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["kind", "name"], name="salon_jobs_limit_once"),
@@ -146,8 +157,8 @@ class CronEntryState(models.Model):
 
     class Meta:
         db_table = "salon_jobs_cron_entry"
-        verbose_name = "cron entry"
-        verbose_name_plural = "cron entries"
+        verbose_name = _("cron entry")
+        verbose_name_plural = _("cron entries")
         permissions: ClassVar = [
             ("run_cronentrystate", "Can run cron entries now"),
             ("pause_cronentrystate", "Can pause and resume cron entries"),
@@ -161,7 +172,7 @@ class CronTick(models.Model):
     """One fired tick. Unique by entry and instant: the transaction that inserts it also enqueues the job."""
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
-    entry: models.CharField[str, str] = models.CharField(max_length=255)
+    entry: models.CharField[str, str] = models.CharField(_("entry"), max_length=255)
     tick_at: models.DateTimeField[datetime, datetime] = InstantField()
     fired_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
     job_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
@@ -170,11 +181,13 @@ class CronTick(models.Model):
 
     class Meta:
         db_table = "salon_jobs_cron_tick"
+        verbose_name = _("cron tick")
+        verbose_name_plural = _("cron ticks")
         constraints: ClassVar = [models.UniqueConstraint(fields=["entry", "tick_at"], name="salon_jobs_cron_tick_once")]
         indexes: ClassVar = [models.Index(fields=["job_id"], name="salon_jobs_cron_tick_job")]
 
     def __str__(self) -> str:
-        return f"{self.entry} at {self.tick_at:%Y-%m-%d %H:%M}"
+        return gettext("%(entry)s at %(time)s") % {"entry": self.entry, "time": f"{self.tick_at:%Y-%m-%d %H:%M}"}
 
 
 class TaskMinute(models.Model):
@@ -240,5 +253,5 @@ class Dashboard(Process):
     class Meta:  # pyright: ignore[reportIncompatibleVariableOverride] - Django joins them
         proxy = True
         default_permissions = ("view",)
-        verbose_name = "dashboard"
-        verbose_name_plural = "dashboard"
+        verbose_name = _("dashboard")
+        verbose_name_plural = _("dashboard")

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from django.db import models
 from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.core.records import StoreId
 from salon_jobs.models.fields import REQUIRED_FEATURES, InstantField, ReadableJSONField, StoreIdField, finite
@@ -21,7 +22,7 @@ class Schedule(models.Model):
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
     key: models.CharField[str, str] = models.CharField(max_length=255)
     store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
-    task: models.CharField[str, str] = models.CharField(max_length=255)
+    task: models.CharField[str, str] = models.CharField(_("task"), max_length=255)
     payload = ReadableJSONField()
     # The cron line; empty: every so often.
     line: models.CharField[str, str] = models.CharField(max_length=255)
@@ -48,6 +49,8 @@ class Schedule(models.Model):
 
     class Meta:
         db_table = "salon_jobs_schedule"
+        verbose_name = _("schedule")
+        verbose_name_plural = _("schedules")
         required_db_features = REQUIRED_FEATURES
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["store_id", "key"], name="salon_jobs_schedule_key", nulls_distinct=False),

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
+from django.utils.translation import gettext, gettext_lazy
 
 from salon_jobs.core.arguments import check_text, checked_ids
 from salon_jobs.core.destinations import LONGEST, parse_destination
@@ -22,6 +23,7 @@ from salon_jobs.db.instants import from_project
 from salon_jobs.models import BlockedAggregate, DestinationState, Message, Replay
 from salon_jobs.models.fields import MARGIN, first_id_at
 from salon_jobs.outbox import emit
+from salon_jobs.words import refusal
 
 _Key = tuple[str, str] | int
 _BATCH: Final = 1000
@@ -32,7 +34,8 @@ _T = TypeVar("_T")
 MOST: Final = 100_000
 _REPLAYABLE: Final = (MessageStatus.PUBLISHED, MessageStatus.FAILED, MessageStatus.SKIPPED)
 _LONGEST_REASON: Final = 1000
-_GONE: Final = "there is no such message, or you may not see it"
+_BLOCKED: Final = gettext_lazy("message %(id)s blocks its aggregate; retry or skip that one first")
+_GONE: Final = gettext_lazy("there is no such message, or you may not see it")
 
 
 def _key_of(row: Message | BlockedAggregate) -> _Key:
@@ -142,7 +145,10 @@ def unpark(
                 heads[row.head_id] = pair
     results = [ActionResult(heads[each.id], each.changed, each.detail) for each in retry_heads(heads, using=alias)]
     blocked = set(heads.values())
-    return [*results, *(ActionResult(pair, False, "it is not blocked") for pair in named if pair not in blocked)]
+    return [
+        *results,
+        *(ActionResult(pair, False, gettext("it is not blocked")) for pair in named if pair not in blocked),
+    ]
 
 
 def retry_heads(heads: Iterable[int], *, using: str | None = None) -> list[ActionResult[int]]:
@@ -153,7 +159,7 @@ def retry_heads(heads: Iterable[int], *, using: str | None = None) -> list[Actio
 def _why_not(ids: Iterable[int], allowed: str, using: str) -> dict[int, str]:
     """Return for each message which status it has instead of ``allowed``."""
     statuses = dict(Message.objects.using(using).filter(pk__in=ids).values_list("pk", "status"))
-    return {id_: f"it is {statuses[id_]}; {allowed}" if id_ in statuses else _GONE for id_ in ids}
+    return {id_: refusal(statuses[id_], allowed) if id_ in statuses else str(_GONE) for id_ in ids}
 
 
 def _batches(rows: Sequence[_T]) -> Iterator[Sequence[_T]]:
@@ -185,7 +191,7 @@ def _change_in_batches(
 def _retry(ids: Sequence[int], using: str) -> dict[int, str]:
     messages = _lock_messages(ids, using)
     holders = _lock_holders(messages, using)
-    refused = dict.fromkeys(set(ids) - {message.pk for message in messages}, _GONE)
+    refused = dict.fromkeys(set(ids) - {message.pk for message in messages}, str(_GONE))
     failed: list[int] = []
     at_once: list[int] = []
     fronts: dict[_Key, Message] = {}
@@ -194,16 +200,16 @@ def _retry(ids: Sequence[int], using: str) -> dict[int, str]:
         is_head = holder is not None and holder.head_id == message.pk
         if message.status == MessageStatus.FAILED:
             if holder and not is_head and holder.status == _PARKED and holder.head_id not in failed:
-                refused[message.pk] = f"message {holder.head_id} blocks its aggregate; retry or skip that one first"
+                refused[message.pk] = _BLOCKED % {"id": holder.head_id}
                 continue
             failed.append(message.pk)
             fronts.setdefault(_key_of(message), message)
         elif message.status != MessageStatus.PENDING:
-            refused[message.pk] = f"it is {message.status}; only failed and waiting messages can be retried"
+            refused[message.pk] = refusal(message.status, gettext("only failed and waiting messages can be retried"))
         elif holder is None:
-            refused[message.pk] = "it is pending; the relay will send it"
+            refused[message.pk] = gettext("it is pending; the relay will send it")
         elif not is_head:
-            refused[message.pk] = f"message {holder.head_id} blocks its aggregate; retry or skip that one"
+            refused[message.pk] = _BLOCKED % {"id": holder.head_id}
         else:
             at_once.append(message.pk)
     Message.objects.using(using).filter(pk__in=failed).update(
@@ -217,7 +223,7 @@ def _retry(ids: Sequence[int], using: str) -> dict[int, str]:
 
 
 def _skip(ids: Sequence[int], using: str) -> dict[int, str]:
-    allowed = "only pending and failed messages can be skipped"
+    allowed = gettext("only pending and failed messages can be skipped")
     [(may_update,)] = statements.rows("may_update_messages", using=using)
     if not may_update:
         skipped_rows = statements.rows("skip_messages", {"ids": list(ids)}, using=using)
@@ -255,12 +261,14 @@ def resume_destination(aggregate_type: str, *, using: str | None = None) -> None
 def pause_destinations(names: Sequence[str], *, by: str, using: str | None = None) -> list[ActionResult[str]]:
     """Pause destinations, as ``pause_destination`` does."""
     check_text("by", by, 255, least=0)
-    return _set_paused(names, {"paused": True, "paused_at": Now(), "paused_by": by}, "it is paused already", using)
+    return _set_paused(
+        names, {"paused": True, "paused_at": Now(), "paused_by": by}, gettext("it is paused already"), using
+    )
 
 
 def resume_destinations(names: Sequence[str], *, using: str | None = None) -> list[ActionResult[str]]:
     """Resume destinations, as ``resume_destination`` does."""
-    return _set_paused(names, {"paused": False, "paused_at": None, "paused_by": ""}, "it is not paused", using)
+    return _set_paused(names, {"paused": False, "paused_at": None, "paused_by": ""}, gettext("it is not paused"), using)
 
 
 def _set_paused(
@@ -390,7 +398,8 @@ def replay_messages(
             replay_id = row.pk
             emit.wake_ups.after_commit(alias)
         refused = sorted(set(criteria.ids) - set(chosen))
-        reasons = _why_not(refused, f"only {', '.join(sorted(criteria.statuses))} ones are sent again", alias)
+        allowed = gettext("only %(statuses)s ones are sent again")
+        reasons = _why_not(refused, allowed % {"statuses": ", ".join(map(gettext, sorted(criteria.statuses)))}, alias)
     first, last = (chosen[0], chosen[-1]) if chosen else (None, None)
     results = tuple(ActionResult(id_, False, reasons[id_]) for id_ in refused)
     return Replayed(len(chosen), first, last, replay_id, results)
@@ -452,9 +461,8 @@ def _send(ids: Sequence[int], using: str) -> dict[int, str]:
     fronts: dict[_Key, Message] = {}
     for message in skipped:
         if holder := holders.get(_key_of(message)):
-            refused[message.pk] = (
-                f"message {holder.head_id} blocks its aggregate; send this one when that one is sent or skipped"
-            )
+            said = gettext("message %(id)s blocks its aggregate; send this one when that one is sent or skipped")
+            refused[message.pk] = said % {"id": holder.head_id}
         else:
             fronts.setdefault(_key_of(message), message)
     sent = {message.pk for message in skipped} - refused.keys()
@@ -462,4 +470,4 @@ def _send(ids: Sequence[int], using: str) -> dict[int, str]:
         status=MessageStatus.PENDING, retry_count=0, retry_at=None, ended_at=None, last_error=""
     )
     _put_in_front(fronts, holders, using)
-    return refused | _why_not(set(ids) - sent - refused.keys(), "only skipped messages can be sent", using)
+    return refused | _why_not(set(ids) - sent - refused.keys(), gettext("only skipped messages can be sent"), using)

@@ -14,6 +14,7 @@ from typing import Any
 from django.db import InterfaceError, OperationalError
 from django.db.models import Q, Value
 from django.db.models.functions import Greatest, Now
+from django.utils.translation import gettext
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events, metrics
@@ -224,13 +225,15 @@ def pause_cron_entries(names: Iterable[str], *, by: str = "", using: str | None 
     Schedulers follow at their next poll, within seconds. Role: operator, worker. ``by`` is recorded.
     """
     check_text("by", by, 255, least=0)
-    return _change_entries(names, Q(paused_at=None), "it is paused", using, paused_at=Now(), paused_by=by)
+    return _change_entries(
+        names, Q(paused_at=None), gettext("it is paused already"), using, paused_at=Now(), paused_by=by
+    )
 
 
 def resume_cron_entries(names: Iterable[str], *, using: str | None = None) -> list[ActionResult[str]]:
     """Resume paused cron entries: they owe no tick from before. Role: operator, worker."""
     values: dict[str, Any] = {"paused_at": None, "paused_by": "", "last_tick_at": Greatest("last_tick_at", Now())}
-    return _change_entries(names, ~Q(paused_at=None), "it is not paused", using, **values)
+    return _change_entries(names, ~Q(paused_at=None), gettext("it is not paused"), using, **values)
 
 
 def override_cron_entries(
@@ -247,7 +250,7 @@ def override_cron_entries(
     check_text("line", given, 255, least=0)
     values: dict[str, Any] = {"overridden_at": Now(), "overridden_by": by}
     values = {"line": given, **(values if given else {"overridden_at": None, "overridden_by": ""})}
-    otherwise = "that is its line" if given else "its line is the one in code"
+    otherwise = gettext("that is its line") if given else gettext("its line is the one in code")
     return _change_entries(
         names, ~Q(line=given), otherwise, using, **values, last_tick_at=Greatest("last_tick_at", Now())
     )
@@ -260,7 +263,7 @@ def _change_entries(
     for name in names:
         entries = CronEntryState.objects.using(alias_of(using)).filter(pk=name)
         changed = bool(entries.filter(which).update(**values))
-        why = "" if changed else otherwise if entries.exists() else "no scheduler has seen such an entry"
+        why = "" if changed else otherwise if entries.exists() else gettext("no scheduler has seen such an entry")
         results.append(ActionResult(name, changed, why))
     return results
 

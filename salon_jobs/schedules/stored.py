@@ -11,11 +11,13 @@ from typing import Any, Final, Literal, TypeAlias
 
 from asgiref.sync import sync_to_async
 from django.db import transaction
+from django.utils.translation import gettext
 
 from salon_jobs.core.arguments import check_text, one_or_several
 from salon_jobs.core.errors import EnqueueRefused, OptionInvalid, PayloadInvalid
 from salon_jobs.core.records import ActionResult
 from salon_jobs.core.text import shown
+from salon_jobs.core.units import gettext_noop
 from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of, named_refusals
 from salon_jobs.jobs import enqueue, registry
@@ -34,7 +36,7 @@ _LEAST_EVERY: Final = timedelta(seconds=1)
 _LONGEST_KEY: Final = 255
 _IN_CONTEXT: Final = "a store's tasks are scheduled inside tenant_context(store_id)"
 CHANGED: Final = "it was changed since you opened it: open it again"
-_NOT_FOUND: Final = "there is no such schedule, or you may not see it"
+_NOT_FOUND: Final = gettext_noop("there is no such schedule, or you may not see it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,12 +161,12 @@ def pause_schedules(schedules: Schedules, *, by: str = "", using: str | None = N
     current store, of none without one; the web role reaches no other. ``by`` is recorded. In the caller's transaction;
     ``using`` defaults to the alias of the job tables. Raises OptionInvalid.
     """
-    return _results(schedules, "pause", "it is paused", by=by, using=using)
+    return _results(schedules, "pause", gettext("it is paused already"), by=by, using=using)
 
 
 def resume_schedules(schedules: Schedules, *, using: str | None = None) -> list[ActionResult[int | str]]:
     """Resume paused schedules, from their next ticks on. Roles, keys, ``using`` and order as in ``pause_schedules``."""
-    return _results(schedules, "resume", "it is not paused", using=using)
+    return _results(schedules, "resume", gettext("it is not paused"), using=using)
 
 
 def delete_schedules(schedules: Schedules, *, using: str | None = None) -> list[ActionResult[int | str]]:
@@ -201,7 +203,7 @@ def _results(
     changed = {name: is_changed for id_, key, *_, is_changed in rows for name in (id_, key)}
     details = {True: "", False: otherwise}
     return [
-        ActionResult(name, changed.get(name, False), details[changed[name]] if name in changed else _NOT_FOUND)
+        ActionResult(name, changed.get(name, False), details[changed[name]] if name in changed else gettext(_NOT_FOUND))
         for name in given
     ]
 

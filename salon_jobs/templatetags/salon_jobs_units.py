@@ -13,20 +13,22 @@ from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 
+from salon_jobs import words
 from salon_jobs.admin.base import sees_all_stores
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core import units
-from salon_jobs.dashboard.labels import ago
+from salon_jobs.dashboard.labels import ago, became_of
 from salon_jobs.jobs.statistics import TaskTotals
 from salon_jobs.tenancy.names import store_name
 
 register: Final = template.Library()
 
-register.filter("duration", units.duration)
+register.filter("duration", words.duration)
 register.filter("number", units.number)
 register.filter("counted", units.counted)
 register.filter("estimated", units.estimated)
 register.filter("error_name", units.error_name)
+register.filter("became", became_of)
 
 
 @register.filter
@@ -44,13 +46,13 @@ def name_of_store(store: object) -> str:
 @register.filter
 def p50(totals: TaskTotals) -> str:
     """Format the median duration of the runs."""
-    return units.about(totals.duration(0.5))
+    return words.about(totals.duration(0.5))
 
 
 @register.filter
 def p95(totals: TaskTotals) -> str:
     """Format the 95th percentile of the runs' durations."""
-    return units.about(totals.duration(0.95))
+    return words.about(totals.duration(0.95))
 
 
 @register.simple_tag(takes_context=True)

@@ -348,9 +348,9 @@ def test_due_jobs_of_undeclared_tasks_are_a_problem_unless_they_are_paused() -> 
     client = staff(everything=True)
     assert NO_PROBLEMS in text_of(client)
     for names, problem in (
-        (["misspelt"] * 2, "1 problem: 2 due jobs of a task that is not declared here: misspelt."),
-        (["gone"], "1 problem: 3 due jobs of tasks that are not declared here: gone, misspelt."),
-        (["abandoned", "zapped"], "5 due jobs of tasks that are not declared here: abandoned, gone, misspelt, …."),
+        (["misspelt"] * 2, "1 problem: 2 due jobs are of tasks not declared here: misspelt."),
+        (["gone"], "1 problem: 3 due jobs are of tasks not declared here: gone, misspelt."),
+        (["abandoned", "zapped"], "5 due jobs are of tasks not declared here: abandoned, gone, misspelt, …."),
     ):
         for name in names:
             change(add, name, -1)

@@ -214,12 +214,12 @@ def test_what_selected_jobs_belong_to_is_paused_and_resumed(client: Client, stor
     text = act(client, "pause", ids, verb="paused", scopes=scopes, confirmed="1")
     assert "Queue night paused." in text
     again = act(client, "pause", ids, verb="paused", scopes=scopes[:1], confirmed="1")
-    assert "Queue night is paused already." in again
+    assert "Queue night: it is paused already." in again
     assert "Store Salon 0 paused." in text
     assert "store Salon 0 is paused by" in client.get(JOBS).content.decode()
     asked = act(client, "pause", ids)
     assert "Store Salon 0 (paused now)" in asked
-    assert "<h1>Pause or resume queue, task or store</h1>" in asked
+    assert "<h1>Pause or resume queue, task or store of selected jobs</h1>" in asked
     rules = "SELECT kind, name, paused FROM salon_jobs_limit ORDER BY id"
     assert seen(rules) == [("queue", "night", True), ("task", "ping", True), ("store", str(stores[0]), True)]
     act(client, "pause", ids, verb="resumed", scopes=scopes[:1], confirmed="1")
@@ -547,7 +547,7 @@ def test_a_rate_is_given_and_shown_with_its_unit(client: Client) -> None:
     page = f"{LIMITS}{number}/change/"
     assert 'name="rate" value="100/m"' in client.get(page).content.decode()
     form = {"kind": "task", "name": "ping", "rate": "7/w"}
-    assert "rate must be a number of jobs per second" in client.post(page, form).content.decode()
+    assert "Give a number of jobs per second above 0" in client.post(page, form).content.decode()
     client.post(page, {**form, "rate": "36/h"})
     assert seen("SELECT rate FROM salon_jobs_limit") == [(0.01,)]
     assert "36 jobs per hour" in client.get(LIMITS).content.decode()

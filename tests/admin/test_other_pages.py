@@ -133,6 +133,9 @@ def test_the_line_of_an_entry_is_overridden_and_restored_by_those_who_may() -> N
     for shown in ("cronentrystate/", page):
         assert f"0 9 * * 1 Europe/Berlin instead of 30 3 * * *, by {by} since " in text_of(client, shown)
     dashboard = staff(may=("view_dashboard", "view_all_stores"))
+    change("UPDATE salon_jobs_cron_entry SET line = 'often' WHERE name = 'test-nightly'")
+    assert "cron line 'often' has 1 fields; write five" in unescape(text_of(dashboard, "dashboard/"))
+    change("UPDATE salon_jobs_cron_entry SET line = '0 9 * * 1' WHERE name = 'test-nightly'")
     assert f"0 9 * * 1 instead of 30 3 * * *, by {by} since " in text_of(dashboard, "dashboard/")
     assert "Restore the line" in text_of(client, page)
     client.post(listed, {"action": "restore", "index": "0", "_selected_action": "test-nightly"})
@@ -174,7 +177,7 @@ def test_run_now_says_why_there_is_no_payload() -> None:
         text = staff(everything=True).post(f"{ADMIN}cronentrystate/", form, follow=True).content.decode()
     finally:
         undeclare()
-    assert "was not run: the payload function of cron entry &#x27;test-nightly&#x27; raised KeyError" in text
+    assert "was not run now: the payload function of cron entry &#x27;test-nightly&#x27; raised KeyError" in text
     assert seen("SELECT count(*) FROM salon_jobs_job WHERE task = 'test-nightly'") == [(0,)]
     assert seen("SELECT count(*) FROM django_admin_log") == [(0,)]
 

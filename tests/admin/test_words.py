@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 from typing import Any
@@ -31,3 +32,12 @@ def test_no_template_has_a_text_that_is_not_translated(template: Path) -> None:
     text = re.sub(r"{% blocktranslate.*?endblocktranslate %}|{#.*?#}", "", template.read_text(), flags=re.DOTALL)
     assert re.findall(r"<[a-z0-9]+(?: [^<>]*)?>([^<>{}%]*[A-Za-z]{2}[^<>{}%]*)</", text) == []
     assert re.findall(r'(?:aria-label|title)="([A-Z][^"{}<>]*)"', text) == []
+
+
+def test_only_texts_that_makemessages_finds_are_translated() -> None:
+    names, built = {"gettext", "gettext_lazy", "gettext_noop", "ngettext", "ngettext_lazy", "_"}, list[str]()
+    for path in Path(salon_jobs.__file__).parent.rglob("*.py"):
+        calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        of_texts = [each for each in calls if isinstance(each.func, ast.Name) and each.func.id in names]
+        built += [f"{path}:{each.lineno}" for each in of_texts if isinstance(each.args[0], ast.JoinedStr | ast.BinOp)]
+    assert built == []

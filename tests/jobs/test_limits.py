@@ -11,11 +11,12 @@ from django.db import IntegrityError
 
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.errors import OptionInvalid
-from salon_jobs.core.units import rate_text, short_rate
+from salon_jobs.core.units import short_rate
 from salon_jobs.jobs import limits
 from salon_jobs.jobs.limits import limit, pause
 from salon_jobs.jobs.options import parse_rate
 from salon_jobs.models import Limit
+from salon_jobs.words import rate_text
 from tests.support import change
 
 LONG: dict[str, Any] = {"task": "a" * 300, "key": "b" * 300, "max_concurrency": 1}

@@ -72,7 +72,7 @@ def test_a_parked_head_is_pending_again_with_all_its_tries_and_due() -> None:
     head, behind = write("failed", aggregate="42"), write(aggregate="42")
     block(head, "parked")
     assert retry_messages([behind, head], using=OPERATOR) == [
-        ActionResult(behind, False, f"message {head} blocks its aggregate; retry or skip that one"),
+        ActionResult(behind, False, f"message {head} blocks its aggregate; retry or skip that one first"),
         ActionResult(head, True),
     ]
     row = seen("SELECT status, retry_count, retry_at, sent_at FROM salon_jobs_message WHERE id = %s", head)

@@ -71,7 +71,7 @@ def test_a_paused_entry_fires_nothing_and_owes_nothing_after_it_is_resumed(cront
     _known_for(timedelta(minutes=3))
     gone = ActionResult("gone", False, "no scheduler has seen such an entry")
     assert pause_cron_entries(["a", "gone"], by="ann") == [ActionResult("a", True), gone]
-    assert pause_cron_entries(["a"]) == [ActionResult("a", False, "it is paused")]
+    assert pause_cron_entries(["a"]) == [ActionResult("a", False, "it is paused already")]
     assert seen("SELECT paused_by FROM salon_jobs_cron_entry WHERE paused_at IS NOT NULL") == [("ann",)]
     scheduler = Scheduler(using="default")
     scheduler.poll()
@@ -204,7 +204,9 @@ def test_a_line_that_is_none_stops_no_other_entry(crontab: None, caplog: pytest.
     Scheduler(using="default").poll()
     assert {entry for entry, _ in _fired()} == {"b"}
     assert [fields["entry"] for fields in event_fields(caplog, "cron_failed")] == ["a"]
-    assert [each.schedule for each in dashboard_cron(using="default")] == [None, "* * * * *"]
+    [broken, other] = dashboard_cron(using="default")
+    assert (broken.schedule, broken.next_at, other.schedule, other.invalid) == ("often", None, "* * * * *", "")
+    assert broken.invalid.startswith("cron line 'often' has 1 fields")
 
 
 @pytest.mark.parametrize(

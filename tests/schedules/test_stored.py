@@ -358,7 +358,7 @@ def test_a_paused_schedule_fires_nothing_and_owes_nothing_after_it_is_resumed() 
     handle = schedule(call(), every=HOUR, key="k", catch_up=DAY)
     tick = tick_of()
     assert pause_schedules(handle) == [ActionResult(handle.id, True)]
-    assert pause_schedules("k") == [ActionResult("k", False, "it is paused")]
+    assert pause_schedules("k") == [ActionResult("k", False, "it is paused already")]
     fire(tick + 2 * HOUR)
     assert jobs() == []
     change("UPDATE salon_jobs_schedule SET anchor_at = anchor_at - %s, next_at = next_at - %s", 3 * HOUR, 3 * HOUR)

@@ -30,7 +30,7 @@ RETURNING id
 -- Locks: none. Role: operator, worker.
 SELECT e.name, e.line, e.overridden_by, e.overridden_at, t.tick_at, t.fired_at, j.id,
        coalesce(nullif(concat_ws(': ', j.state, nullif(j.reason, '')), ''), t.outcome)
-  FROM (SELECT name, line, overridden_by, overridden_at FROM salon_jobs_cron_entry ORDER BY name LIMIT 200) e
+  FROM salon_jobs_cron_entry e
   LEFT JOIN LATERAL (
        SELECT c.tick_at, c.fired_at, c.job_id, c.outcome FROM salon_jobs_cron_tick c
         WHERE c.entry = e.name ORDER BY c.tick_at DESC LIMIT 1) t ON true

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.utils.translation import override
 
 from salon_jobs.conf import settings as conf
 from salon_jobs.management.arguments import ShortParser, unknown_names
@@ -88,7 +89,8 @@ class Command(BaseCommand):
             command.handle(*args, **options)
             return
         chosen = next(each for each in SUBCOMMANDS if each.name == options["subcommand"])
-        with as_command_error(), plain_notes(self.stderr):
+        # Nothing is translated: programs read it, and what is here alone is in English.
+        with override(None), as_command_error(), plain_notes(self.stderr):
             if conf.roles is not None and chosen.needs_role:
                 check_role(conf.reader_database, conf.roles.operator if conf.operator_database else conf.roles.worker)
             for note in unknown_names(options):

@@ -69,6 +69,6 @@ class Cron(Subcommand):
             # A narrow screen has no column for results: those worth noting are below their rows.
             is_usual = each.last_tick is None or each.result.startswith(("queued", "running", "succeeded"))
             noted = each.result if each.failed or (is_narrow and not is_usual) else ""
-            details.append("; ".join(filter(None, (each.override and f"{line} {each.override}", noted))))
+            details.append("; ".join(filter(None, (each.override and f"{line} {each.override}", each.invalid, noted))))
         table = [row[:-1] for row in rows] if is_narrow else rows
         console.listing(described, table, "no cron entry is declared", details=details, detail="note")
