@@ -97,10 +97,8 @@ class LimitForm(ModelForm):
         if kind and name:
             try:
                 cleaned["name"] = limit_name(Limit.Kind(kind), name)
-            except OptionInvalid:
-                is_key = kind == Limit.Kind.KEY
-                said = gettext("A key is named task:key.") if is_key else gettext("That is not the ID of a store.")
-                self.add_error("name", said)
+            except OptionInvalid as error:
+                self.add_error("name", gettext("This name cannot be used: %(error)s.") % {"error": error})
         if cleaned.get("unlimited"):
             if cleaned.get("max_concurrency") is not None:
                 self.add_error("unlimited", gettext("Clear this, or the number of jobs that may run at once."))
