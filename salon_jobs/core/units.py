@@ -80,13 +80,13 @@ def error_name(error_class: str | None) -> str:
     return (error_class or "").removeprefix("builtins.")
 
 
-# Each unit of a rate: its seconds and its name.
-RATE_UNITS: Final = {"s": (1, "second"), "m": (60, "minute"), "h": (3600, "hour"), "d": (86_400, "day")}
+# Each unit of a rate, in seconds.
+RATE_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def short_rate(rate: float) -> str:
     """Format a rate per second as it is given, such as "100/m": in the first unit in which it is whole."""
-    for unit, (seconds, _) in RATE_UNITS.items():
+    for unit, seconds in RATE_UNITS.items():
         if isclose(rate * seconds, whole := round(rate * seconds), rel_tol=1e-9):
             return f"{whole}/{unit}"
     return f"{rate:g}/s"

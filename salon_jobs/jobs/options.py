@@ -341,7 +341,7 @@ def parse_rate(rate: float | str, name: str = "rate") -> float:
     """Return how many jobs may start per second, from a number or from text such as "100/m". Raises OptionInvalid."""
     with suppress(ValueError, KeyError):
         number, slash, unit = str(rate).partition("/")
-        value = float(number) / (RATE_UNITS[unit.strip()][0] if slash else 1)
+        value = float(number) / (RATE_UNITS[unit.strip()] if slash else 1)
         if 0 < value <= 1_000_000:
             return value
     allowed = 'a number of jobs per second above 0, or text such as "100/m" (of s, m, h and d)'
