@@ -41,6 +41,7 @@ _DATA = re.compile(
 _NAMES = re.compile(
     r"\S*\([a-z_]+: .*\)$|\b(p50|p95|EAGER|JSON|ID|UUID|pid|worker|scheduler|default|ping)\b"
     r"|attempts_exhausted|process_died"
+    r"|store_id must be a UUID, not .*"
     r"|cron line '' has 1 fields; write five: .*|no cron entry .*|(?<=ｆｉｅｌｄ) shown|python manage\.py \w+"
 )
 
@@ -89,7 +90,8 @@ class Said(HTMLParser):
 def untranslated(client: Client, page: str, form: dict[str, Any] | None = None) -> dict[str, str]:
     answer = client.get(page, follow=True) if form is None else client.post(page, form, follow=True)
     content = answer.content.decode().split("</head>")[1]
-    left = {text: _NAMES.sub("", _DATA.sub("", text)) for text in Said(content).texts}
+    queues = re.compile(rf"\b({'|'.join(registry.queue_names())})\b")
+    left = {text: _NAMES.sub("", queues.sub("", _DATA.sub("", text))) for text in Said(content).texts}
     return {text: page for text, rest in left.items() if re.search(r"[A-Za-z]{2}", rest)}
 
 

@@ -44,12 +44,12 @@ add = sync_to_async(write)
 
 
 def test_many_at_once_see_their_own_store_alone(stores: list[UUID], hooks: tasks.Hooks, process_id: int) -> None:
-    """Each waits inside for as many as there are threads, so that their reads interleave on one loop."""
+    """Each waits inside for all, so that their reads interleave on one loop."""
     threads, rounds, count = 4, 3, 16
     for store in stores[:2]:
         with tenant_context(store):
             write("c")
-    together = asyncio.Barrier(threads)
+    together = asyncio.Barrier(count)
     loops: set[int] = set()
     backends: set[int] = set()
     wrong: list[object] = []
