@@ -84,20 +84,16 @@ def format_attempts(job: Any) -> SafeString | str:
         facts = [
             said % {"at": instant(job.started_at)},
             gettext("%(time)s after it was due") % {"time": _between(job.run_at, job.started_at)},
-            "" if is_running else _ran_for(job.started_at, job.finished_at),
+            "" if is_running else _ran_for(_between(job.started_at, job.finished_at)),
         ]
-        shown = (
-            _attempt(job.attempts + is_running),
-            badge(job.state, _BADGES[job.state]),
-            " · ".join(filter(None, facts)),
-        )
-        blocks.append(format_html("<p>{} {}<small>{}</small></p>", *shown))
+        attempt, state = _attempt(job.attempts + is_running), badge(job.state, _BADGES[job.state])
+        blocks.append(format_html("<p>{} {}<small>{}</small></p>", attempt, state, " · ".join(filter(None, facts))))
     for number, error in enumerate(errors):
         before = errors[number + 1] if number + 1 < len(errors) else None
         began, ended = error.started_at, error.occurred_at
         facts = [gettext("ended %(at)s") % {"at": instant(ended)}]
         if began is not None:
-            facts = [gettext("began %(at)s") % {"at": instant(began)}, "", _ran_for(began, ended)]
+            facts = [gettext("began %(at)s") % {"at": instant(began)}, "", _ran_for(_between(began, ended))]
             if before is not None:
                 after = {"time": _between(before.occurred_at, began), "number": before.attempt}
                 facts[1] = gettext("%(time)s after attempt %(number)s ended") % after
@@ -128,8 +124,8 @@ def _attempt(number: int) -> str:
     return gettext("Attempt %(number)s") % {"number": number}
 
 
-def _ran_for(began: datetime, ended: datetime) -> str:
-    return gettext("ran %(time)s") % {"time": _between(began, ended)}
+def _ran_for(time: str) -> str:
+    return gettext("ran %(time)s") % {"time": time}
 
 
 def _between(first: datetime, last: datetime) -> str:
@@ -145,6 +141,7 @@ _ENDED = (JobState.SUCCEEDED.value, JobState.FAILED.value, JobState.CANCELLED.va
 # Reasons of ended jobs, in words; those of operators with what the admin's log says.
 _BY_OPERATORS = {"cancelled": "cancelled", "discarded: by an operator": "discarded"}
 _OUTCOMES = {
+    **_BY_OPERATORS,
     "not_retried": gettext_noop("failed with an error that is not retried"),
     "process_died": gettext_noop("failed, since its processes died"),
     "superseded": gettext_noop("cancelled, since a newer job has its key"),
@@ -152,7 +149,7 @@ _OUTCOMES = {
 
 
 def _in_words(reason: str) -> str:
-    return gettext((_BY_OPERATORS | _OUTCOMES).get(reason, reason)) if reason else ""
+    return gettext(_OUTCOMES.get(reason, reason)) if reason else ""
 
 
 _BADGES = {
@@ -454,7 +451,7 @@ class JobAdmin(ActionAdmin):
             lines = [gettext("claimed %(at)s") % {"at": distance(job.started_at, job.now)}]
         else:
             ended = f"{gettext(job.state)} {distance(job.finished_at, job.now)}" if job.finished_at else ""
-            lines = [ended, "" if took == "-" else gettext("ran %(time)s") % {"time": took}]
+            lines = [ended, "" if took == "-" else _ran_for(took)]
         return stacked(ago(job.created_at, job.now), *lines)
 
     @admin.display(description=_("ended"), ordering="finished_at")
@@ -462,7 +459,7 @@ class JobAdmin(ActionAdmin):
         """Show when the job ended, and below when it was enqueued and how long it ran."""
         took = self.took(job)
         enqueued = gettext("enqueued %(at)s") % {"at": distance(job.created_at, job.now)}
-        lines = [enqueued, "" if took == "-" else gettext("ran %(time)s") % {"time": took}]
+        lines = [enqueued, "" if took == "-" else _ran_for(took)]
         return stacked(ago(job.finished_at, job.now), *lines)
 
     @admin.display(description=_("due"))

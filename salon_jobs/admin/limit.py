@@ -133,11 +133,8 @@ def _declared(limit: ListedLimit, running: Mapping[str, int]) -> str:
         count = max((count for each, count in running.items() if each.startswith(scope[:-1])), default=0)
         said = gettext("%(most)s at once (busiest runs %(count)s)")
     else:
-        what, count, said = (
-            scope_name(limit.kind, limit.name),
-            running[scope],
-            gettext("%(most)s at once (%(count)s running)"),
-        )
+        what, count = scope_name(limit.kind, limit.name), running[scope]
+        said = gettext("%(most)s at once (%(count)s running)")
     most = None if limit.declared is None else said % {"most": f"{limit.declared:,}", "count": f"{count:,}"}
     return ", ".join(filter(None, (what, most, None if limit.rate is None else rate_text(limit.rate))))
 

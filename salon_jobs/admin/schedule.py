@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from django import forms
@@ -97,10 +97,9 @@ class ChangeSchedule(ActionOnOne):
             of_cron = ("timezone" if "time zone" in said else "line") if isinstance(error, CronInvalid) else None
             field = next((name for name in form.fields if said.startswith(name)), of_cron)
             if said == CHANGED and (entries := model_admin.log_of(row.pk)):
-                user, done = entries[0][1:]
-                said = gettext(
-                    "it was changed since you opened it: open it again (the last change here, by %(user)s: %(done)s)"
-                ) % {"user": user, "done": done}
+                _, user, done = entries[0]
+                parts = {"why": gettext(said), "user": user, "done": done}
+                said = gettext("%(why)s (the last change here, by %(user)s: %(done)s)") % parts
             form.add_error(field, said)
             return
         row.pk = handle.id
@@ -224,9 +223,10 @@ class ScheduleAdmin(ActionAdmin):
     @admin.display(description=_("options"))
     def options(self, row: Any) -> SafeString:
         """Say how late a tick fires, by how much jobs are delayed, and whether they may overlap."""
-        late, jitter = ({"time": duration(each.total_seconds())} for each in (row.catch_up, row.jitter or timedelta(0)))
+        late = {"time": duration(row.catch_up.total_seconds())}
         lines = [gettext("missed ticks still run for up to %(time)s") % late]
         if row.jitter:
+            jitter = {"time": duration(row.jitter.total_seconds())}
             lines.append(gettext("jobs are delayed by up to %(time)s") % jitter)
         if not row.overlap:
             lines.append(gettext("a tick is skipped while the last one's job is not done"))

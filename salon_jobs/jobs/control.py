@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 
 from django.db import IntegrityError, connections, transaction
-from django.utils.translation import gettext, gettext_lazy
+from django.utils.translation import gettext
 from psycopg.errors import UniqueViolation
 
 from salon_jobs.conf import settings as conf
@@ -39,7 +39,6 @@ _CANCEL: Final = {"running": False, "reason": "cancelled"}
 _INTERRUPT: Final = {"running": True, "reason": "cancelled"}
 _DISCARD: Final = {"running": False, "reason": "discarded: by an operator"}
 _ids: Final = partial(one_or_several, "jobs are handles or IDs")
-_ENDING = gettext_lazy("still running; its worker was asked to end it")
 
 
 def retry_jobs(
@@ -94,7 +93,7 @@ def cancel_jobs(jobs: Jobs, *, using: str | None = None) -> list[ActionResult[in
     alias = alias_of(using)
     allowed = gettext("only queued, running and failed jobs can be cancelled")
     results = _cancel(_ids(jobs), _CANCEL, allowed, alias, endable=_CAN_BE_CANCELLED)
-    running = sorted({result.id for result in results if result.detail == str(_ENDING)})
+    running = sorted({result.id for result in results if result.changed and result.detail})  # the others are over
     for start in range(0, len(running), BATCH):
         transaction.on_commit(partial(_ask_to_end, running[start : start + BATCH], alias), using=alias)
     return results
@@ -189,7 +188,6 @@ def _change(
     of the states ``endable`` are asked to end. ``then`` is a statement for those that it has changed.
     """
     results: list[ActionResult[int]] = []
-    ending = str(_ENDING)
     for start in range(0, len(ids), BATCH):
         batch = ids[start : start + BATCH]
         try:
@@ -215,10 +213,12 @@ def _change(
                     )
             continue
         details = dict.fromkeys(left_alone, gettext("there is no such job, or you may not see it"))
+        details |= {id_: refusal(state, allowed) for id_, state in states.items()}
         # A job that was running a moment ago may be queued again or failed by now.
-        details |= {id_: ending if state in endable else refusal(state, allowed) for id_, state in states.items()}
+        ending = {id_ for id_, state in states.items() if state in endable}
+        details |= dict.fromkeys(ending, gettext("still running; its worker was asked to end it"))
         details |= {id_: _has_same_key(gettext("job %(id)s") % {"id": twin}) for id_, twin in twins}
-        results += [ActionResult(id_, id_ in changed or details[id_] == ending, details.get(id_, "")) for id_ in batch]
+        results += [ActionResult(id_, id_ in changed or id_ in ending, details.get(id_, "")) for id_ in batch]
     return results
 
 

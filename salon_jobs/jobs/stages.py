@@ -52,9 +52,9 @@ class Stage:
     def states(self) -> list[tuple[str, str]]:
         """Each state, and that with its number of jobs unless there is a single job."""
         is_single = len(self.ids) == 1
-        words = {state: gettext(state) for state in self.jobs}
         return [
-            (state, words[state] if is_single else f"{len(ids):,} {words[state]}") for state, ids in self.jobs.items()
+            (state, gettext(state) if is_single else f"{len(ids):,} {gettext(state)}")
+            for state, ids in self.jobs.items()
         ]
 
     @property
