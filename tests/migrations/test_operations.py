@@ -23,7 +23,7 @@ ISOLATION = StoreIsolation(field="store", name="customer_isolation")
 PROTECT = ProtectModel("salon.Customer", ISOLATION)
 OPERATIONS = [
     ("salon", PROTECT),
-    ("salon_jobs", InstallDeclared(tables=("salon_jobs_job",), functions=("salon_jobs_supersede",))),
+    ("salon_jobs", InstallDeclared(tables=("salon_jobs_job",), functions=("salon_jobs_note_added",))),
     ("salon_jobs", InstallFanOutFunction()),
 ]
 both_directions = pytest.mark.parametrize("direction", ["forwards", "backwards"])

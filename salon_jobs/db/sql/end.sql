@@ -17,7 +17,7 @@
 --            limited, become due now. Jobs of the tasks %(chunked)s are marked to run alone, since any job of a chunk
 --            may have killed the process; %(alone)s marks all, as those of a failed chunk.
 -- What is known by the row comes first: a job whose cancellation was requested is cancelled; one that has begun its
--- only run fails; and one whose key a newer job took while it ran (supersede_function.sql), or under which a newer job
+-- only run fails; and one whose key a newer job took while it ran (note_added_function.sql), or under which a newer job
 -- waits, ends as superseded instead of being queued. From then on started_at says when the run began, if that is known,
 -- and claimed_at when it was claimed, if its handler was called. Returns the attempts as they were during the run.
 -- Read by id alone, and fenced, as by finish_many (finish.sql).

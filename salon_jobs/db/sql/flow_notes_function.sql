@@ -1,4 +1,4 @@
--- Define salon_jobs_flow_notes, which returns those of these notes (note_flow_function.sql) that the rows confirm, in
+-- Define salon_jobs_flow_notes, which returns those of these notes (note_function.sql) that the rows confirm, in
 -- their order: any role can forge one, and so start or cancel members of others. A job that is gone has just ended if
 -- its member has no outcome yet. A function of its own, whose plan is kept: to plan it takes longer than the rest.
 -- enable_seqscan: a plan made while the tables are empty would later read all of them.

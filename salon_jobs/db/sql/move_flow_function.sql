@@ -1,5 +1,5 @@
 -- Define salon_jobs_move_flow, which salon_jobs_move calls before the commit: it takes all that was noted in this
--- transaction (note_flow_function.sql), and does the work for all of it. What it cancels ends in turn, and is noted and
+-- transaction (note_function.sql), and does the work for all of it. What it cancels ends in turn, and is noted and
 -- taken by a further call: so a cancellation goes down a chain.
 -- Two transactions that end the last two predecessors of a member at once: each deletes the edge of its own, and must
 -- know whether the other's is gone.

@@ -1,5 +1,6 @@
 -- Define salon_jobs_move_ordered, which salon_jobs_move calls before the commit: gives a place to the ordered jobs that
--- this transaction added or queued again (note_ordered_function.sql), and starts those whose turn has come.
+-- this transaction added or queued again (note_added_function.sql, note_function.sql), and starts those whose turn has
+-- come.
 -- A key has a row while it has jobs: job_id is the one whose turn it is. All others of the key are due at the end of
 -- time, and are rows of salon_jobs_ordered_job, which keep when they were to run. The next one is always that with the
 -- lowest id: the first that was enqueued.

@@ -38,11 +38,6 @@ left(encode(sha256(convert_to(concat_ws(chr(31), __column__.task, coalesce(__col
         PERFORM set_config('salon_jobs.__column___aside', '', true);
     END IF;
 
--- name: note_follow_up
--- Note, as the last part of a trigger's condition, that one more job of a follow-up is to be counted; always true.
-          AND set_config('salon_jobs.follow_ups_to_count', (1 + coalesce(nullif(
-              current_setting('salon_jobs.follow_ups_to_count', true), ''), '0')::integer)::text, true) <> ''
-
 -- name: paused
 -- What is paused, by kind.
 paused AS MATERIALIZED (
