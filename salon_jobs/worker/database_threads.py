@@ -91,9 +91,12 @@ class Turns(Executor):
         self._threads, self._alias, self._on_turn = threads, alias, on_turn
         self._calls: SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]]] = SimpleQueue()
         self._lock = threading.Lock()
+        # How many calls were asked for, were begun, and are those that a cancel request may hit.
+        self._submitted = self._begun = self._may_cancel = 0
+        self._is_calling = False
         self._has_turn = self._is_ending = False
         self._left: asyncio.Future[Any] | None = None
-        # Held until the server knows of a cancel request: it hits no later turn.
+        # Held until the server knows of a cancel request: it hits no later call.
         self._cancelling = threading.Lock()
         self._connection: BaseDatabaseWrapper | None = None
         #: open contexts of the run that hold no connection
@@ -109,6 +112,7 @@ class Turns(Executor):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         future = asyncio.get_running_loop().create_future()
         with self._lock:
+            self._submitted += 1
             self._calls.put((future, partial(fn, *args, **kwargs)))
             if self._has_turn:
                 return future
@@ -124,20 +128,32 @@ class Turns(Executor):
                 return None
             self._left = asyncio.get_running_loop().create_future()
             if self.keeps_thread:
+                self._submitted += 1
                 self._calls.put((self._left.get_loop().create_future(), lambda: None))
             return self._left
 
-    def cancel_query(self) -> None:
-        """Cancel the query that runs now, if one does and the run has not ended; return when the server knows."""
+    def may_cancel(self) -> None:
+        """Let ``cancel_query`` cancel the calls asked for so far; those after it may clean up."""
+        with self._lock:
+            self._may_cancel = self._submitted
+
+    def cancel_query(self) -> bool:
+        """Cancel the query that runs now, if it may be and the run has not ended; return when the server knows.
+
+        Return False if none runs yet, but a call that may be cancelled has not ended.
+        """
         with self._cancelling:
-            raw: Any = None if self._connection is None or self._is_ending else self._connection.connection
+            if self._is_ending or self._begun + (not self._is_calling) > self._may_cancel:
+                return True
+            raw: Any = None if self._connection is None else self._connection.connection
             if raw is None or raw.info.transaction_status != TransactionStatus.ACTIVE:
-                return
+                return False
             self.is_cancelled = True
             try:
                 raw.cancel_safe(timeout=CANCEL_S)
             except PsycopgError as error:
                 logger.warning("could not cancel a query: %s", error)
+            return True
 
     def _wait(self) -> None:
         self.waits_since = time.monotonic()
@@ -164,7 +180,10 @@ class Turns(Executor):
 
     def _make(self, future: asyncio.Future[Any], call: Callable[[], Any]) -> None:
         """Make one call, and see whether the run keeps the thread before anybody knows that it has ended."""
-        if future.cancelled():
+        with self._cancelling:
+            self._begun += 1
+            self._is_calling = not future.cancelled()
+        if not self._is_calling:
             return
         for context in self.contexts:
             if context.is_open:
@@ -186,6 +205,7 @@ class Turns(Executor):
 
     def _look(self) -> None:
         """Keep the thread if the run needs it again."""
+        self._is_calling = False
         in_use = any(map(is_in_use, opened_connections()))
         with self._lock:
             self.keeps_thread = in_use and not self._is_ending

@@ -42,6 +42,8 @@ R = TypeVar("R")
 _LONG_WAIT_S: Final = 5.0
 _REPORT_EVERY_S: Final = 30.0
 _LOOK_EVERY_S: Final = 1.0
+# An interrupt waits this long for a loop that a handler keeps busy, or for a query that is about to be sent.
+_INTERRUPT_S: Final = 1.0
 
 
 class AwaitingRun(RunningJob):
@@ -115,25 +117,34 @@ class AsyncLane:
     def interrupt_all(self) -> None:
         """Interrupt every run, each of which is given back without counting the attempt."""
         runs = [running for running in self._runs.copy().values() if self._cancel(running, Interrupted)]
-        for running in runs:  # once all coroutines are cancelled: this waits for the server
-            running.turns.cancel_query()
+        self._cancel_queries(runs)
 
     def interrupt(self, running: RunningJob, kind: type[Interrupted]) -> bool:
         """Cancel a run's coroutine and its query; return False if it cannot be interrupted now.
 
-        Only a shutdown interrupts a second time.
+        Only a shutdown interrupts a second time. The query is one of those that the coroutine had asked for when it was
+        cancelled, even if it is sent just then; none with which it cleans up.
         """
         assert isinstance(running, AwaitingRun)  # noqa: S101 - it is watched for this lane
         if not self._cancel(running, kind):
             return False
-        running.turns.cancel_query()
+        self._cancel_queries([running])
         return True
+
+    def _cancel_queries(self, runs: Sequence[AwaitingRun]) -> None:
+        """Cancel the queries of runs once their coroutines are cancelled: this waits for the loop and the server."""
+        until, cancelled = time.monotonic() + _INTERRUPT_S, threading.Event()
+        running_loop().call_soon_threadsafe(cancelled.set)
+        cancelled.wait(_INTERRUPT_S)
+        while (runs := [running for running in runs if not running.turns.cancel_query()]) and time.monotonic() < until:
+            time.sleep(0.01)
 
     def _cancel(self, running: AwaitingRun, kind: type[Interrupted]) -> bool:
         with self._ending:
             if running.is_over or (running.interrupted_by is not None and kind is not Interrupted):
                 return False
             running.interrupted_by = running.interrupted_by or kind
+            running.turns.may_cancel()
             if running.cancel_coroutine is not None:
                 running.cancel_coroutine()
         return True
@@ -248,9 +259,14 @@ class AsyncLane:
                 await until_done([ended])
 
     async def _call(self, arguments: dict[str, Any], running: AwaitingRun) -> Any:
-        run = CoroutineRun(running.declaration.function(**arguments), running.turns)
-        loop = asyncio.get_running_loop()
-        running.cancel_coroutine = partial(loop.call_soon_threadsafe, run.cancel)
+        turns, loop = running.turns, asyncio.get_running_loop()
+        run = CoroutineRun(running.declaration.function(**arguments), turns)
+
+        def cancel() -> None:
+            turns.may_cancel()
+            run.cancel()
+
+        running.cancel_coroutine = partial(loop.call_soon_threadsafe, cancel)
         if running.interrupted_by is not None:  # just before
             run.cancel()
         return (await run.ended()).result()

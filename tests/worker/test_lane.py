@@ -326,8 +326,9 @@ def test_a_stop_cancels_all_coroutines_before_it_waits_for_a_server(
         finally:
             ended.append(None)
 
-    def cancel_query(_: Turns) -> None:
+    def cancel_query(_: Turns) -> bool:
         eventually(lambda: len(ended) == 2)
+        return True
 
     monkeypatch.setattr(Turns, "cancel_query", cancel_query)
     hooks.coroutine = handler
@@ -336,6 +337,68 @@ def test_a_stop_cancels_all_coroutines_before_it_waits_for_a_server(
         lane.start(claim(process_id))
         assert all(begun.acquire(timeout=10) for _ in range(2))
         lane.interrupt_all()
+
+
+def test_an_interrupt_cancels_no_query_with_which_the_handler_cleans_up(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even one that runs already when the coroutine has been cancelled and its query's turn comes."""
+    begun = threading.Event()
+
+    @sync_to_async
+    def clean_up() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_xact_lock(2712)")
+        write("cleaned up")
+
+    async def handler(**_: object) -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await clean_up()
+
+    def cancel_late(turns: Turns) -> bool:
+        eventually(lambda: seen("SELECT count(*) FROM pg_locks WHERE objid = 2712 AND NOT granted") == [(1,)])
+        is_settled = cancel_query(turns)
+        seen("SELECT pg_advisory_unlock(2712)")
+        return is_settled
+
+    cancel_query = Turns.cancel_query
+    monkeypatch.setattr(Turns, "cancel_query", cancel_late)
+    hooks.coroutine = handler
+    tasks.async_store.enqueue(store_id=stores[0])
+    seen("SELECT pg_advisory_lock(2712)")
+    with running_coroutines(process_id) as (lane, _):
+        lane.start(claim(process_id))
+        assert begun.wait(10)
+        lane.interrupt_all()
+    assert written() == ["cleaned up"]
+
+
+def test_an_interrupt_cancels_a_query_that_is_sent_just_then(
+    database: None, hooks: tasks.Hooks, process_id: int
+) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+
+    async def handler(**_: object) -> None:
+        begun.set()
+        assert goes_on.wait(10)  # the loop, too, which can cancel nothing
+        await sync_to_async(lambda: connection.cursor().execute("SELECT pg_sleep(60)"))()
+
+    hooks.coroutine = handler
+    tasks.async_system.enqueue()
+    with running_coroutines(process_id) as (lane, _):
+        lane.start(claim(process_id))
+        assert begun.wait(10)
+        [running] = lane.runs
+        interrupting = threading.Thread(target=lane.interrupt_all)
+        interrupting.start()
+        eventually(lambda: running.interrupted_by is not None)
+        goes_on.set()
+        interrupting.join(10)
+        eventually(lambda: not lane.running_count)
+    assert seen("SELECT state, attempts FROM salon_jobs_job") == [("queued", 0)]
 
 
 def test_an_interrupt_that_comes_too_late_cancels_no_query_of_the_end(database: None) -> None:
