@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NoReturn
@@ -229,6 +229,8 @@ class ReaderAdmin(ModelAdmin):
     deferred: ClassVar[tuple[str, ...]] = ()
     # What an empty list says about where rows come from.
     empty_hint: ClassVar[Any] = ""
+    # What a row's page says about fields.
+    help_texts: ClassVar[Mapping[str, Any]] = {}
     list_class: ClassVar[type[ChangeList]] = ChangeList
 
     class Media:
@@ -264,6 +266,10 @@ class ReaderAdmin(ModelAdmin):
         """Show a row, with the model's name as its title."""
         title = str(self.opts.verbose_name).capitalize()
         return super().change_view(request, object_id, form_url, {"title": title, **(extra_context or {})})
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        """Return the form, or that of a page without one, with ``help_texts``."""
+        return super().get_form(request, obj, change, help_texts=self.help_texts, **kwargs)
 
     def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> Any:
         """Say that the row does not exist, instead of Django's way to the index."""

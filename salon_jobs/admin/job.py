@@ -202,6 +202,7 @@ class JobAdmin(ActionAdmin):
         (_("Times"), {"fields": (*_TIMES, "asked_to_end", "expires", "of_tick")}),
         (_("Details"), {"fields": ("priority", "job_key", "concurrency_key", "trace_link"), "classes": ("collapse",)}),
     )
+    help_texts: ClassVar = {"concurrency_key": _("Jobs of a task with the same key share a limit")}
     deferred = ("payload", "log")
     shown_payload = json_of("payload", _("payload"))
     enqueued_at = time_of("created_at", _("enqueued"))

@@ -56,16 +56,9 @@ class LimitForm(ModelForm):
         required=False, label=_("No limit on running jobs"), help_text=_("Even if the code declares one")
     )
 
-    rate = forms.CharField(
-        label=_("Rate"), required=False, help_text=_("Maximum starts: 5/s, 100/m, 1000/h or 10/d; empty for no limit")
-    )
-
     class Meta:
         widgets: ClassVar = {"name": NameInput(attrs={"class": "vTextField"})}
-        help_texts: ClassVar = {
-            "paused": _("No job starts while this is set; running jobs continue"),
-            "max_concurrency": _("How many jobs may run at once, in all processes; empty: as the code declares"),
-        }
+        field_classes: ClassVar = {"rate": forms.CharField}  # with or without its unit
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -158,6 +151,13 @@ class LimitAdmin(OffersActions, ReaderAdmin):
     search_fields = ("name",)
     form = LimitForm
     fields = ("kind", "name", "paused", "max_concurrency", "unlimited", "rate", "burst")
+    help_texts: ClassVar = {
+        "name": _("A queue, a task, a store's ID, or task:key for jobs that share a concurrency key"),
+        "paused": _("No job starts while this is set; running jobs continue"),
+        "max_concurrency": _("How many jobs may run at once, in all processes; empty: as the code declares"),
+        "rate": _("Maximum starts: 5/s, 100/m, 1000/h or 10/d; empty for no limit"),
+        "burst": _("How many starts a quiet time saves up; empty for those of a second"),
+    }
     ordering = ("kind", "name")
     sortable_by = ()
     actions = actions_of(Limit)

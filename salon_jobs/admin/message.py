@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from django.contrib import admin
 from django.db.models import Model, Q, QuerySet
@@ -124,6 +124,11 @@ class MessageAdmin(DestinationLinkAdmin):
         (_("Times"), {"fields": ("written", "sent", "ended", "attempts", "retry")}),
         (_("Details"), {"fields": ("message_id", "producer", "replay_of", "partition"), "classes": ("collapse",)}),
     )
+    help_texts: ClassVar = {
+        "message_id": _("Set when the message is written; identifies it to brokers and consumers"),
+        "aggregate_id": _("Messages with the same aggregate ID are delivered in order"),
+        "replay_of": _("The original message that this one re-sends"),
+    }
     deferred = ("payload", "headers")
     shown_payload = json_of("payload", _("payload"))
     shown_headers = json_of("headers", _("headers"), hides_empty=True)
@@ -369,6 +374,7 @@ class InboxAdmin(ActionAdmin):
         (_("Times"), {"fields": ("received_at_time", "dismissed", "deliveries")}),
         (_("Details"), {"fields": ("message_id",), "classes": ("collapse",)}),
     )
+    help_texts: ClassVar = {"code": _("Why it was rejected")}
     deferred = ("raw",)
     received = age_of("received_at", _("received"))
     received_at_time = time_of("received_at", _("received"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from django.contrib import admin, messages
 from django.db.models import QuerySet
@@ -256,6 +256,7 @@ class FanOutAdmin(ReadOnlyAdmin):
     empty_hint = _("fan_out() adds a job of a store task for every store.")
     list_display = ("name", "added", "waiting", "paused_stores", "age")
     fields = ("task", "label", "progress", "inserted", "waiting", "paused_stores", "of_tick", "created")
+    help_texts: ClassVar = {"inserted": _("Jobs added")}
     sortable_by = ()
     waiting = count_of("kept", _("already queued"))
     paused_stores = count_of("paused", _("paused stores"))

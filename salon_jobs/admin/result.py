@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from django.contrib import admin
 from django.db.models import Q
 from django.http import HttpRequest
@@ -28,6 +30,10 @@ class JobResultAdmin(ReadOnlyAdmin):
         (_("Times"), {"fields": ("enqueued", "due", "started", "ended", "took", "deleted")}),
         (_("Details"), {"fields": ("priority", "public_id", "worker_id"), "classes": ("collapse",)}),
     )
+    help_texts: ClassVar = {
+        "attempts": _("Runs, the successful one included"),
+        "worker_id": _("The process that ran it last"),
+    }
     deferred = ("payload", "value")
     shown_value = json_of("value", _("returned"))
     shown_payload = json_of("payload", _("payload"))

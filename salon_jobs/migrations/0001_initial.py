@@ -58,20 +58,7 @@ class Migration(JobTablesMigration):
                 ("store_id", StoreIdField(null=True)),
                 ("queue", models.CharField(db_default="default", max_length=100)),
                 ("priority", models.SmallIntegerField(db_default=0, verbose_name="priority")),
-                (
-                    "state",
-                    models.CharField(
-                        choices=[
-                            ("queued", "queued"),
-                            ("running", "running"),
-                            ("succeeded", "succeeded"),
-                            ("failed", "failed"),
-                            ("cancelled", "cancelled"),
-                        ],
-                        db_default="queued",
-                        max_length=16,
-                    ),
-                ),
+                ("state", models.CharField(db_default="queued", max_length=16)),
                 ("run_at", models.DateTimeField(db_default=Now())),
                 ("attempts", models.SmallIntegerField(db_default=0)),
                 ("max_attempts", models.SmallIntegerField(db_default=25)),
@@ -89,15 +76,7 @@ class Migration(JobTablesMigration):
                 ("cancel_requested_at", models.DateTimeField(null=True)),
                 ("expires_at", models.DateTimeField(null=True)),
                 ("tick", models.DateTimeField(null=True)),
-                (
-                    "concurrency_key",
-                    models.CharField(
-                        help_text="Jobs of a task with the same key share a limit",
-                        max_length=255,
-                        null=True,
-                        verbose_name="concurrency key",
-                    ),
-                ),
+                ("concurrency_key", models.CharField(max_length=255, null=True, verbose_name="concurrency key")),
                 (
                     "claim_group",
                     models.GeneratedField(
@@ -260,11 +239,8 @@ class Migration(JobTablesMigration):
                 ("priority", models.SmallIntegerField(verbose_name="priority")),
                 ("payload", ReadableJSONField()),
                 ("value", ReadableJSONField()),
-                (
-                    "attempts",
-                    models.SmallIntegerField(help_text="Runs, the successful one included", verbose_name="attempts"),
-                ),
-                ("worker_id", models.BigIntegerField(help_text="The process that ran it last", verbose_name="worker")),
+                ("attempts", models.SmallIntegerField(verbose_name="attempts")),
+                ("worker_id", models.BigIntegerField(verbose_name="worker")),
                 ("run_at", models.DateTimeField()),
                 ("created_at", models.DateTimeField()),
                 ("started_at", models.DateTimeField()),
@@ -329,7 +305,7 @@ class Migration(JobTablesMigration):
                 ("tick", models.DateTimeField(null=True)),
                 ("digest", models.CharField(max_length=64)),
                 ("label", models.CharField(db_default="", max_length=255, verbose_name="label")),
-                ("inserted", models.IntegerField(db_default=0, help_text="Jobs added", verbose_name="inserted")),
+                ("inserted", models.IntegerField(db_default=0, verbose_name="inserted")),
                 ("kept", models.IntegerField(db_default=0)),
                 ("paused", models.IntegerField(db_default=0)),
                 ("created_at", models.DateTimeField(db_default=Now())),
@@ -441,19 +417,9 @@ class Migration(JobTablesMigration):
         migrations.CreateModel(
             name="OrderedKey",
             fields=[
-                (
-                    "id",
-                    models.UUIDField(
-                        help_text="Digest of task, store and concurrency key", primary_key=True, serialize=False
-                    ),
-                ),
+                ("id", models.UUIDField(primary_key=True, serialize=False)),
                 ("store_id", StoreIdField(null=True)),
-                (
-                    "job_id",
-                    models.BigIntegerField(
-                        help_text="The job whose turn it is; 0 while the next one is locked by somebody else"
-                    ),
-                ),
+                ("job_id", models.BigIntegerField()),
             ],
             options={
                 "db_table": "salon_jobs_ordered_key",
@@ -468,7 +434,7 @@ class Migration(JobTablesMigration):
                 ("job_id", models.BigIntegerField(primary_key=True, serialize=False)),
                 ("key_id", models.UUIDField()),
                 ("store_id", StoreIdField(null=True)),
-                ("run_at", models.DateTimeField(help_text="When it was to run at the earliest")),
+                ("run_at", models.DateTimeField()),
             ],
             options={
                 "db_table": "salon_jobs_ordered_job",
@@ -503,8 +469,6 @@ class Migration(JobTablesMigration):
                 "verbose_name_plural": "dashboard",
                 "proxy": True,
                 "default_permissions": ("view",),
-                "indexes": [],
-                "constraints": [],
             },
             bases=("salon_jobs.process",),
         ),
@@ -520,49 +484,13 @@ class Migration(JobTablesMigration):
                         verbose_name="kind",
                     ),
                 ),
-                (
-                    "name",
-                    models.CharField(
-                        help_text="A queue, a task, a store's ID, or task:key for jobs that share a concurrency key",
-                        max_length=512,
-                        verbose_name="name",
-                    ),
-                ),
-                (
-                    "paused",
-                    models.BooleanField(
-                        db_default=False, default=False, help_text="Start no jobs of this kind", verbose_name="paused"
-                    ),
-                ),
+                ("name", models.CharField(max_length=512, verbose_name="name")),
+                ("paused", models.BooleanField(db_default=False, default=False, verbose_name="paused")),
                 ("paused_at", models.DateTimeField(editable=False, null=True)),
                 ("paused_by", models.CharField(db_default="", default="", editable=False, max_length=255)),
-                (
-                    "max_concurrency",
-                    models.PositiveIntegerField(
-                        blank=True,
-                        help_text="How many may run at once, in all processes; empty: as declared; 2147483647: no limit",
-                        null=True,
-                        verbose_name="max concurrency",
-                    ),
-                ),
-                (
-                    "rate",
-                    models.FloatField(
-                        blank=True,
-                        help_text="Maximum starts per second; empty for no limit",
-                        null=True,
-                        verbose_name="rate",
-                    ),
-                ),
-                (
-                    "burst",
-                    models.PositiveIntegerField(
-                        blank=True,
-                        help_text="How many starts a quiet time saves up; empty for those of a second",
-                        null=True,
-                        verbose_name="burst",
-                    ),
-                ),
+                ("max_concurrency", models.PositiveIntegerField(blank=True, null=True, verbose_name="max concurrency")),
+                ("rate", models.FloatField(blank=True, null=True, verbose_name="rate")),
+                ("burst", models.PositiveIntegerField(blank=True, null=True, verbose_name="burst")),
             ],
             options={
                 "verbose_name": "limit",
@@ -575,22 +503,14 @@ class Migration(JobTablesMigration):
                         name="salon_jobs_limit_kind",
                     ),
                     models.CheckConstraint(
-                        condition=models.Q(
-                            ("rate__isnull", True), models.Q(("rate__gt", 0), ("rate__lte", 1000000)), _connector="OR"
-                        ),
+                        condition=models.Q(rate__isnull=True) | models.Q(rate__gt=0, rate__lte=1_000_000),
                         name="salon_jobs_limit_rate",
                     ),
                     models.CheckConstraint(
-                        condition=models.Q(
-                            models.Q(("kind", "store"), _negated=True),
-                            ("name__regex", StoreKeyPattern()),
-                            _connector="OR",
-                        ),
+                        condition=~models.Q(kind="store") | models.Q(name__regex=StoreKeyPattern()),
                         name="salon_jobs_limit_store",
                     ),
-                    models.CheckConstraint(
-                        condition=models.Q(("burst", 0), _negated=True), name="salon_jobs_limit_burst"
-                    ),
+                    models.CheckConstraint(condition=~models.Q(burst=0), name="salon_jobs_limit_burst"),
                 ],
             },
         ),
@@ -649,12 +569,7 @@ class Migration(JobTablesMigration):
         migrations.CreateModel(
             name="TaskMinute",
             fields=[
-                (
-                    "pk",
-                    models.CompositePrimaryKey(
-                        "minute", "task", "queue", blank=True, editable=False, primary_key=True, serialize=False
-                    ),
-                ),
+                ("pk", models.CompositePrimaryKey("minute", "task", "queue", serialize=False)),
                 ("minute", models.DateTimeField()),
                 ("task", models.CharField(max_length=255)),
                 ("queue", models.CharField(max_length=100)),
@@ -677,12 +592,7 @@ class Migration(JobTablesMigration):
         migrations.CreateModel(
             name="QueueMinute",
             fields=[
-                (
-                    "pk",
-                    models.CompositePrimaryKey(
-                        "minute", "queue", blank=True, editable=False, primary_key=True, serialize=False
-                    ),
-                ),
+                ("pk", models.CompositePrimaryKey("minute", "queue", serialize=False)),
                 ("minute", models.DateTimeField()),
                 ("queue", models.CharField(max_length=100)),
                 ("waiting", models.BigIntegerField()),
@@ -696,23 +606,9 @@ class Migration(JobTablesMigration):
             name="Message",
             fields=[
                 ("id", models.BigAutoField(primary_key=True, serialize=False, verbose_name="ID")),
-                (
-                    "message_id",
-                    models.UUIDField(
-                        help_text="Set when the message is written; identifies it to brokers and consumers",
-                        verbose_name="message ID",
-                    ),
-                ),
+                ("message_id", models.UUIDField(verbose_name="message ID")),
                 ("aggregate_type", models.CharField(max_length=255, verbose_name="destination")),
-                (
-                    "aggregate_id",
-                    models.CharField(
-                        db_default="",
-                        help_text="Messages with the same aggregate ID are delivered in order",
-                        max_length=255,
-                        verbose_name="aggregate ID",
-                    ),
-                ),
+                ("aggregate_id", models.CharField(db_default="", max_length=255, verbose_name="aggregate ID")),
                 ("event", models.CharField(max_length=255, verbose_name="event")),
                 ("payload", JSONTextField()),
                 ("headers", JSONTextField(db_default=models.Value({}, JSONTextField()))),
@@ -738,12 +634,7 @@ class Migration(JobTablesMigration):
                 ("sent_at", models.DateTimeField(null=True)),
                 ("ended_at", models.DateTimeField(null=True)),
                 ("last_error", models.TextField(db_default="", verbose_name="last error")),
-                (
-                    "replay_of",
-                    models.UUIDField(
-                        help_text="The original message that this one re-sends", null=True, verbose_name="replay of"
-                    ),
-                ),
+                ("replay_of", models.UUIDField(null=True, verbose_name="replay of")),
                 (
                     "partition",
                     models.GeneratedField(
@@ -788,24 +679,16 @@ class Migration(JobTablesMigration):
                     ),
                     models.CheckConstraint(
                         condition=models.Q(
-                            (
-                                "aggregate_type__regex",
-                                "^(arn|rn):[a-z0-9-]*:[a-z][a-z0-9-]*:[a-z0-9-]*:[A-Za-z0-9-]*:[^[:space:]:]+$",
-                            )
+                            aggregate_type__regex="^(arn|rn):[a-z0-9-]*:[a-z][a-z0-9-]*:[a-z0-9-]*:[A-Za-z0-9-]*:[^[:space:]:]+$"
                         ),
                         name="salon_jobs_message_destination",
                     ),
+                    models.CheckConstraint(condition=~models.Q(event=""), name="salon_jobs_message_event"),
                     models.CheckConstraint(
-                        condition=models.Q(("event", ""), _negated=True), name="salon_jobs_message_event"
-                    ),
-                    models.CheckConstraint(
-                        condition=models.Q(
-                            models.Q(("ended_at", None), ("sent_at", None), ("status", "pending")),
-                            models.Q(("ended_at", None), ("sent_at__isnull", False), ("status", "published")),
-                            models.Q(
-                                ("ended_at__isnull", False), ("sent_at", None), ("status__in", ["failed", "skipped"])
-                            ),
-                            _connector="OR",
+                        condition=(
+                            models.Q(status="pending", sent_at=None, ended_at=None)
+                            | models.Q(status="published", sent_at__isnull=False, ended_at=None)
+                            | models.Q(status__in=["failed", "skipped"], sent_at=None, ended_at__isnull=False)
                         ),
                         name="salon_jobs_message_times",
                     ),
@@ -929,12 +812,7 @@ class Migration(JobTablesMigration):
                 ),
                 ("ended_at", models.DateTimeField(null=True)),
                 ("job_id", models.BigIntegerField(null=True)),
-                (
-                    "code",
-                    models.CharField(
-                        db_default="", help_text="Why it was rejected", max_length=64, verbose_name="code"
-                    ),
-                ),
+                ("code", models.CharField(db_default="", max_length=64, verbose_name="code")),
                 ("reason", models.TextField(db_default="", verbose_name="reason")),
                 ("deliveries", models.IntegerField(db_default=1, verbose_name="deliveries")),
                 ("raw", models.TextField(db_default="")),
@@ -1003,11 +881,7 @@ class Migration(JobTablesMigration):
                         fields=("store_id", "key"), name="salon_jobs_schedule_key", nulls_distinct=False
                     ),
                     models.CheckConstraint(
-                        condition=models.Q(
-                            models.Q(("every__isnull", False), ("line", "")),
-                            models.Q(models.Q(("line", ""), _negated=True), ("every", None)),
-                            _connector="OR",
-                        ),
+                        condition=models.Q(line="", every__isnull=False) | (~models.Q(line="") & models.Q(every=None)),
                         name="salon_jobs_schedule_when",
                     ),
                     models.CheckConstraint(
@@ -1034,9 +908,7 @@ class Migration(JobTablesMigration):
                 "db_table": "salon_jobs_schedule_tick",
                 "indexes": [
                     models.Index(
-                        condition=models.Q(("job_id", None), _negated=True),
-                        fields=["job_id"],
-                        name="salon_jobs_schedule_tick_job",
+                        condition=~models.Q(job_id=None), fields=["job_id"], name="salon_jobs_schedule_tick_job"
                     )
                 ],
                 "constraints": [

@@ -27,7 +27,6 @@ from salon_jobs.models.fields import (
     finite,
 )
 
-_STATES = [(state.value, state.value) for state in JobState]
 # Translated where they are shown: the states, and what ``timeliness`` adds to them.
 WORDS = (
     gettext_noop("queued"),
@@ -103,9 +102,7 @@ class Job(models.Model):
     store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
     queue: models.CharField[str, str] = models.CharField(max_length=100, db_default="default")
     priority: models.SmallIntegerField[int, int] = models.SmallIntegerField(_("priority"), db_default=0)
-    state: models.CharField[str, str] = models.CharField(
-        max_length=16, choices=_STATES, db_default=JobState.QUEUED.value
-    )
+    state: models.CharField[str, str] = models.CharField(max_length=16, db_default=JobState.QUEUED.value)
     run_at: models.DateTimeField[datetime, datetime] = InstantField(db_default=Now())
     # Runs that started and ended without success.
     attempts: models.SmallIntegerField[int, int] = models.SmallIntegerField(db_default=0)
@@ -134,7 +131,7 @@ class Job(models.Model):
     # The cron tick that added it.
     tick: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
     concurrency_key: models.CharField[str | None, str | None] = models.CharField(  # noqa: DJ001 - NULL means that no limit by key applies
-        _("concurrency key"), max_length=255, null=True, help_text=_("Jobs of a task with the same key share a limit")
+        _("concurrency key"), max_length=255, null=True
     )
     # Jobs of one store in one claim group are subject to the same limits; see sql/list_groups.sql.
     claim_group = StoredColumn(
@@ -360,12 +357,8 @@ class JobResult(models.Model):
     payload = ReadableJSONField()
     # What the handler returned.
     value = ReadableJSONField()
-    attempts: models.SmallIntegerField[int, int] = models.SmallIntegerField(
-        _("attempts"), help_text=_("Runs, the successful one included")
-    )
-    worker_id: models.BigIntegerField[int, int] = models.BigIntegerField(
-        _("worker"), help_text=_("The process that ran it last")
-    )
+    attempts: models.SmallIntegerField[int, int] = models.SmallIntegerField(_("attempts"))
+    worker_id: models.BigIntegerField[int, int] = models.BigIntegerField(_("worker"))
     run_at: models.DateTimeField[datetime, datetime] = InstantField()
     created_at: models.DateTimeField[datetime, datetime] = InstantField()
     # When the successful run began.
@@ -467,9 +460,7 @@ class FanOutRecord(models.Model):
     # Hash of the arguments and the label.
     digest: models.CharField[str, str] = models.CharField(max_length=64)
     label: models.CharField[str, str] = models.CharField(_("label"), max_length=255, db_default="")
-    inserted: models.IntegerField[int, int] = models.IntegerField(
-        _("inserted"), db_default=0, help_text=_("Jobs added")
-    )
+    inserted: models.IntegerField[int, int] = models.IntegerField(_("inserted"), db_default=0)
     # Stores that already had a waiting job with this key.
     kept: models.IntegerField[int, int] = models.IntegerField(db_default=0)
     # Paused stores, which got no job.

@@ -51,17 +51,10 @@ class Message(models.Model):
     """
 
     id: models.BigAutoField[int, int] = models.BigAutoField(_("ID"), primary_key=True)
-    message_id: models.UUIDField[UUID, UUID] = models.UUIDField(
-        _("message ID"), help_text=_("Set when the message is written; identifies it to brokers and consumers")
-    )
+    message_id: models.UUIDField[UUID, UUID] = models.UUIDField(_("message ID"))
     # Destination: an ARN or RN.
     aggregate_type: models.CharField[str, str] = models.CharField(_("destination"), max_length=255)
-    aggregate_id: models.CharField[str, str] = models.CharField(
-        _("aggregate ID"),
-        max_length=255,
-        db_default="",
-        help_text=_("Messages with the same aggregate ID are delivered in order"),
-    )
+    aggregate_id: models.CharField[str, str] = models.CharField(_("aggregate ID"), max_length=255, db_default="")
     event: models.CharField[str, str] = models.CharField(_("event"), max_length=255)
     payload = JSONTextField()
     headers = JSONTextField(db_default=models.Value({}, JSONTextField()))
@@ -78,9 +71,7 @@ class Message(models.Model):
     # When it failed or was skipped.
     ended_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
     last_error: models.TextField[str, str] = models.TextField(_("last error"), db_default="")
-    replay_of: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(
-        _("replay of"), null=True, help_text=_("The original message that this one re-sends")
-    )
+    replay_of: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(_("replay of"), null=True)
     partition = StoredColumn(
         verbose_name=_("partition"),
         expression=PartitionOf(output_field=models.SmallIntegerField()),
@@ -300,9 +291,7 @@ class InboxMessage(models.Model):
     # When an operator dismissed it.
     ended_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True)
     job_id: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
-    code: models.CharField[str, str] = models.CharField(
-        _("code"), max_length=64, db_default="", help_text=_("Why it was rejected")
-    )
+    code: models.CharField[str, str] = models.CharField(_("code"), max_length=64, db_default="")
     reason: models.TextField[str, str] = models.TextField(_("reason"), db_default="")
     deliveries: models.IntegerField[int, int] = models.IntegerField(_("deliveries"), db_default=1)
     # Message as received.

@@ -15,13 +15,11 @@ from salon_jobs.models.fields import InstantField, StoreIdField
 class OrderedKey(models.Model):
     """One key of ordered jobs that have not ended, and the job whose turn it is. Written only by functions."""
 
-    id: models.UUIDField[UUID, UUID] = models.UUIDField(
-        primary_key=True, help_text="Digest of task, store and concurrency key"
-    )
+    # Digest of task, store and concurrency key.
+    id: models.UUIDField[UUID, UUID] = models.UUIDField(primary_key=True)
     store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
-    job_id: models.BigIntegerField[int, int] = models.BigIntegerField(
-        help_text="The job whose turn it is; 0 while the next one is locked by somebody else"
-    )
+    # The job whose turn it is; 0 while the next one is locked by somebody else.
+    job_id: models.BigIntegerField[int, int] = models.BigIntegerField()
 
     class Meta:
         db_table = "salon_jobs_ordered_key"
@@ -39,7 +37,8 @@ class OrderedJob(models.Model):
     job_id: models.BigIntegerField[int, int] = models.BigIntegerField(primary_key=True)
     key_id: models.UUIDField[UUID, UUID] = models.UUIDField()
     store_id: models.Field[StoreId | None, StoreId | None] = StoreIdField(null=True)
-    run_at: models.DateTimeField[datetime, datetime] = InstantField(help_text="When it was to run at the earliest")
+    # When it was to run at the earliest.
+    run_at: models.DateTimeField[datetime, datetime] = InstantField()
 
     class Meta:
         db_table = "salon_jobs_ordered_job"

@@ -66,32 +66,20 @@ class Limit(models.Model):
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
     kind: models.CharField[str, str] = models.CharField(_("kind"), max_length=8, choices=Kind.choices)
-    name: models.CharField[str, str] = models.CharField(
-        _("name"),
-        max_length=512,
-        help_text=_("A queue, a task, a store's ID, or task:key for jobs that share a concurrency key"),
-    )
-    paused: models.BooleanField[bool, bool] = models.BooleanField(
-        _("paused"), db_default=False, default=False, help_text=_("Start no jobs of this kind")
-    )
+    name: models.CharField[str, str] = models.CharField(_("name"), max_length=512)
+    paused: models.BooleanField[bool, bool] = models.BooleanField(_("paused"), db_default=False, default=False)
     # When it was paused.
     paused_at: models.DateTimeField[datetime | None, datetime | None] = InstantField(null=True, editable=False)
     # Who paused it.
     paused_by: models.CharField[str, str] = models.CharField(max_length=255, db_default="", default="", editable=False)
+    # NULL: as declared; 2147483647: no limit.
     max_concurrency: models.PositiveIntegerField[int | None, int | None] = models.PositiveIntegerField(
-        _("max concurrency"),
-        null=True,
-        blank=True,
-        help_text=_("How many may run at once, in all processes; empty: as declared; 2147483647: no limit"),
+        _("max concurrency"), null=True, blank=True
     )
-    rate: models.FloatField[float | None, float | None] = models.FloatField(
-        _("rate"), null=True, blank=True, help_text=_("Maximum starts per second; empty for no limit")
-    )
+    # Starts per second.
+    rate: models.FloatField[float | None, float | None] = models.FloatField(_("rate"), null=True, blank=True)
     burst: models.PositiveIntegerField[int | None, int | None] = models.PositiveIntegerField(
-        _("burst"),
-        null=True,
-        blank=True,
-        help_text=_("How many starts a quiet time saves up; empty for those of a second"),
+        _("burst"), null=True, blank=True
     )
 
     class Meta:
