@@ -118,17 +118,21 @@ def _pausing(
     )
 
 
+_of_jobs: Final = partial(Verb, of=Job, for_stores=True)
+_of_limits: Final = partial(Verb, of=Limit, permissions=("change_limit",), key="scope", oldest_first=True)
+_of_entries: Final = partial(Verb, of=CronEntryState)
+_of_schedules: Final = partial(Verb, of=Schedule, for_stores=True)
+_of_messages: Final = partial(Verb, of=Message)
+_of_incoming: Final = partial(Verb, of=InboxMessage)
 _scopes: Final[Any] = lazy(_named_scopes, str)
 _RETRIED: Final = _("queued again, with at least one more attempt")
 _STOPS_STARTS: Final = "Stop starting the jobs of a queue, task or store; claimed jobs continue."
 
 VERBS: Final = (
-    Verb(
+    _of_jobs(
         name="retry",
-        of=Job,
         change=jobs.retry_jobs,
         permissions=("retry_job",),
-        for_stores=True,
         takes={"at": _("queued again for {:%Y-%m-%d %H:%M %Z}"), "from_start": _("retried from the start")},
         label=_RETRY,
         question=_("Failed and cancelled jobs in this selection will be queued again, with at least one more attempt."),
@@ -141,12 +145,10 @@ VERBS: Final = (
         reported="queued again",
         matching=("failed",),
     ),
-    Verb(
+    _of_jobs(
         name="cancel",
-        of=Job,
         change=jobs.cancel_jobs,
         permissions=("cancel_job",),
-        for_stores=True,
         label=_("Cancel[ selected %(rows)s]"),
         question=_("Queued and failed jobs are cancelled now; running ones when their handler stops."),
         effects={
@@ -160,12 +162,10 @@ VERBS: Final = (
         reported="cancelled or asked to end",
         matching=("queued", "running"),
     ),
-    Verb(
+    _of_jobs(
         name="discard",
-        of=Job,
         change=jobs.discard_jobs,
         permissions=("discard_job",),
-        for_stores=True,
         label=_("Discard[ selected %(rows)s]"),
         question=_(
             "Discards the queued and failed jobs selected. They will not run again unless someone retries them."
@@ -175,12 +175,10 @@ VERBS: Final = (
         help="Discard queued and failed jobs: they will not run again unless someone retries them.",
         matching=("queued", "failed"),
     ),
-    Verb(
+    _of_jobs(
         name="change",
-        of=Job,
         change=jobs.change_jobs,
         permissions=("change_job",),
-        for_stores=True,
         takes={"priority": _("given priority {}"), "queue": _("given queue {}")},
         nothing_given=_("Give a priority, a queue or both."),
         label=_("Change priority or queue[ of selected jobs]"),
@@ -188,12 +186,10 @@ VERBS: Final = (
         effects={"queued": _("changed as given here")},
         done=_("changed"),
     ),
-    Verb(
+    _of_jobs(
         name="run_again",
-        of=Job,
         change=jobs.run_again,
         permissions=("add_job",),
-        for_stores=True,
         takes={"arguments": ""},
         label=_("Run again with other arguments"),
         question=_("Enqueues a new job like this one, with arguments that you can change. This one stays as it is."),
@@ -210,30 +206,21 @@ VERBS: Final = (
         question=_scopes(_("This pauses or resumes every job of the {} you choose, not only the selected ones.")),
         done=_("paused"),
     ),
-    Verb(
+    _of_limits(
         name="pause",
-        of=Limit,
         change=limits.pause_scopes,
-        permissions=("change_limit",),
-        key="scope",
         takes_by=True,
         **_PAUSE,
-        oldest_first=True,
         help=f"{_STOPS_STARTS} Workers follow within a second.",
     ),
-    Verb(
+    _of_limits(
         name="resume",
-        of=Limit,
         change=limits.resume_scopes,
-        permissions=("change_limit",),
-        key="scope",
         **_RESUME,
-        oldest_first=True,
         help="Start the jobs of a paused queue, task or store again; its limits stay.",
     ),
-    Verb(
+    _of_entries(
         name="run_now",
-        of=CronEntryState,
         change=schedulers.run_cron_entry,
         permissions=("run_cronentrystate",),
         label=_("Run[ selected entries] now"),
@@ -242,9 +229,8 @@ VERBS: Final = (
         in_rows=True,
     ),
     *_pausing(CronEntryState, schedulers.pause_cron_entries, schedulers.resume_cron_entries, "declared"),
-    Verb(
+    _of_entries(
         name="override",
-        of=CronEntryState,
         change=schedulers.override_cron_entries,
         permissions=("change_cronentrystate",),
         takes_by=True,
@@ -254,49 +240,41 @@ VERBS: Final = (
         done=_("overridden"),
         offered_in=("declared", "paused"),
     ),
-    Verb(
+    _of_entries(
         name="restore",
-        of=CronEntryState,
         change=partial(schedulers.override_cron_entries, line=None),
         permissions=("change_cronentrystate",),
         label=_("Restore the line[ of selected entries]"),
         done=_("restored to the line in code"),
     ),
     *_pausing(Schedule, schedules.pause_schedules, schedules.resume_schedules, "active", for_stores=True),
-    Verb(
+    _of_schedules(
         name="run_now",
-        of=Schedule,
         change=schedules.run_schedule,
         permissions=("run_schedule",),
-        for_stores=True,
         label=_("Run[ selected schedules] now"),
         done=_("run now"),
         in_rows=True,
     ),
-    Verb(
+    _of_schedules(
         name="change",
-        of=Schedule,
         change=schedules.save_schedule,
         permissions=("change_schedule",),
-        for_stores=True,
         takes={"arguments": ""},
         label=_("Change[ selected schedule]"),
         question=_("The next ticks follow this. A schedule that is due as before keeps its next tick."),
         done=_("changed"),
     ),
-    Verb(
+    _of_schedules(
         name="delete",
-        of=Schedule,
         change=schedules.delete_schedules,
         permissions=("delete_schedule",),
-        for_stores=True,
         label=_("Delete[ selected %(rows)s]"),
         question=_("Deletes the selected schedules with their history. Jobs that they added stay."),
         done=_("deleted"),
     ),
-    Verb(
+    _of_messages(
         name="retry",
-        of=Message,
         change=messages.retry_messages,
         permissions=("retry_message",),
         label=_RETRY,
@@ -308,9 +286,8 @@ VERBS: Final = (
         reported="sent again",
         matching=("failed",),
     ),
-    Verb(
+    _of_messages(
         name="skip",
-        of=Message,
         change=messages.skip_messages,
         permissions=("skip_message",),
         label=_("Skip[ selected %(rows)s]"),
@@ -323,18 +300,16 @@ VERBS: Final = (
         help="Give up messages: they are never sent, and the messages they block continue.",
         matching=("failed",),
     ),
-    Verb(
+    _of_messages(
         name="send-skipped",
-        of=Message,
         change=messages.send_skipped_messages,
         permissions=(),
         done=_("to be sent"),
         help="Send messages that a list in the settings skipped, with their original IDs.",
         matching=("skipped",),
     ),
-    Verb(
+    _of_messages(
         name="replay",
-        of=Message,
         change=messages.replay_messages,
         permissions=("replay_message",),
         takes={"reason": ""},
@@ -365,9 +340,8 @@ VERBS: Final = (
             "Resume a paused destination; waiting messages are sent in order.",
         ),
     ),
-    Verb(
+    _of_incoming(
         name="retry",
-        of=InboxMessage,
         change=inbox.retry_messages,
         permissions=("retry_inboxmessage",),
         label=_("Retry[ selected messages]"),
@@ -377,9 +351,8 @@ VERBS: Final = (
         reported="for consume_queue to retry at its next poll",
         matching=("rejected",),
     ),
-    Verb(
+    _of_incoming(
         name="dismiss",
-        of=InboxMessage,
         change=inbox.dismiss_messages,
         permissions=("dismiss_inboxmessage",),
         label=_("Dismiss[ selected messages]"),
