@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, TextIO
 from django.db import transaction
 from django.db.models import Model, QuerySet
 
+from salon_jobs import models
 from salon_jobs.conf import settings as conf
 from salon_jobs.core import events
 from salon_jobs.core.events import log_event
@@ -19,25 +20,6 @@ from salon_jobs.db import statements
 from salon_jobs.db.internals import delete_rows
 from salon_jobs.inbox.queries import shown_text
 from salon_jobs.jobs.control import cancel_jobs
-from salon_jobs.models import (
-    BlockedAggregate,
-    FlowEdge,
-    FlowMember,
-    FlowRecord,
-    FollowUp,
-    InboxMessage,
-    Job,
-    JobError,
-    JobProgress,
-    JobResult,
-    JobStep,
-    Limit,
-    Message,
-    OrderedJob,
-    OrderedKey,
-    Schedule,
-    ScheduleTick,
-)
 from salon_jobs.outbox.control import skip_messages
 
 # Rows read at a time, including those of other stores if no index covers the store.
@@ -57,26 +39,26 @@ class ErasedTable(NamedTuple):
 
 # Erased before the jobs: schedules add others of the store, and the deletion of jobs would enqueue or start them.
 _BEFORE_JOBS: Final = (
-    ErasedTable("schedules", Schedule, True, secret=("payload",)),
-    ErasedTable("follow_ups", FollowUp, False, secret=("payload",)),
-    ErasedTable("flow_members", FlowMember, False),
-    ErasedTable("flow_edges", FlowEdge, False),
-    ErasedTable("flows", FlowRecord, False),
-    ErasedTable("ordered_jobs", OrderedJob, False),
-    ErasedTable("ordered_keys", OrderedKey, False),
+    ErasedTable("schedules", models.Schedule, True, secret=("payload",)),
+    ErasedTable("follow_ups", models.FollowUp, False, secret=("payload",)),
+    ErasedTable("flow_members", models.FlowMember, False),
+    ErasedTable("flow_edges", models.FlowEdge, False),
+    ErasedTable("flows", models.FlowRecord, False),
+    ErasedTable("ordered_jobs", models.OrderedJob, False),
+    ErasedTable("ordered_keys", models.OrderedKey, False),
 )
-MESSAGES: Final = ErasedTable("messages", Message, False, secret=("payload", "headers"))
+MESSAGES: Final = ErasedTable("messages", models.Message, False, secret=("payload", "headers"))
 STORE_TABLES: Final = (
-    ErasedTable("jobs", Job, True, secret=("payload",)),
-    ErasedTable("errors", JobError, False),
-    ErasedTable("results", JobResult, False, secret=("payload", "value")),
-    ErasedTable("progress", JobProgress, False),
-    ErasedTable("steps", JobStep, False, secret=("value",)),
+    ErasedTable("jobs", models.Job, True, secret=("payload",)),
+    ErasedTable("errors", models.JobError, False),
+    ErasedTable("results", models.JobResult, False, secret=("payload", "value")),
+    ErasedTable("progress", models.JobProgress, False),
+    ErasedTable("steps", models.JobStep, False, secret=("value",)),
     *_BEFORE_JOBS,
-    ErasedTable("schedule_ticks", ScheduleTick, False),
+    ErasedTable("schedule_ticks", models.ScheduleTick, False),
     MESSAGES,
-    ErasedTable("blocked_aggregates", BlockedAggregate, True),
-    ErasedTable("inbox", InboxMessage, False),
+    ErasedTable("blocked_aggregates", models.BlockedAggregate, True),
+    ErasedTable("inbox", models.InboxMessage, False),
 )
 
 
@@ -112,18 +94,18 @@ def store_state(store_id: StoreId, *, using: str) -> StoreState:
     unsent: list[int] = []
     for page in pages(MESSAGES, store_id, using=using):
         unsent += page.filter(status__in=[MessageStatus.PENDING, MessageStatus.FAILED]).values_list("pk", flat=True)
-    waiting = Job.objects.using(using).filter(store_id=store_id, state=JobState.QUEUED).count()
+    waiting = models.Job.objects.using(using).filter(store_id=store_id, state=JobState.QUEUED).count()
     return StoreState(running_jobs(store_id, using=using), waiting, tuple(unsent))
 
 
 def running_jobs(store_id: StoreId, *, using: str) -> int:
     """Count the store's running jobs. Role: operator, worker."""
-    return Job.objects.using(using).filter(store_id=store_id, state=JobState.RUNNING).count()
+    return models.Job.objects.using(using).filter(store_id=store_id, state=JobState.RUNNING).count()
 
 
 def cancel_store(store_id: StoreId, *, using: str) -> None:
     """Cancel the store's waiting jobs, and ask processes to end the running ones. Role: operator, worker."""
-    live = Job.objects.using(using).filter(store_id=store_id, state__in=[JobState.QUEUED, JobState.RUNNING])
+    live = models.Job.objects.using(using).filter(store_id=store_id, state__in=[JobState.QUEUED, JobState.RUNNING])
     cancel_jobs(live.order_by("pk").values_list("pk", flat=True), using=using)
 
 
@@ -149,8 +131,8 @@ def erase_store(
             progress(table.name, counts[table.name])
 
     # A flow of the store can have members of no store, which would wait for ever.
-    members = FlowMember.objects.using(using).filter(store_id=store_id, outcome=None).values("pk")
-    waiting = Job.objects.using(using).filter(pk__in=members, state=JobState.QUEUED)
+    members = models.FlowMember.objects.using(using).filter(store_id=store_id, outcome=None).values("pk")
+    waiting = models.Job.objects.using(using).filter(pk__in=members, state=JobState.QUEUED)
     with transaction.atomic(using=using):  # so that none of them starts because another is cancelled
         cancel_jobs(list(waiting.order_by("pk").values_list("pk", flat=True)), using=using)
     for table in _BEFORE_JOBS:
@@ -164,7 +146,8 @@ def erase_store(
     for table in STORE_TABLES[1:]:
         if table not in _BEFORE_JOBS:
             erase(table)
-    counts["limits"], _ = Limit.objects.using(using).filter(kind=Limit.Kind.STORE, name=str(store_id)).delete()
+    limits = models.Limit.objects.using(using).filter(kind=models.Limit.Kind.STORE, name=str(store_id))
+    counts["limits"], _ = limits.delete()
     fields: dict[str, Any] = {"store_id": str(store_id), **counts}
     log_event(logging.WARNING, events.STORE_ERASED, **fields)
     return counts
@@ -185,7 +168,7 @@ def export_store(
             for row in page.values().iterator(chunk_size=500):
                 if not unredacted:
                     row |= {column: redacted(row[column], conf.redact) for column in table.secret}
-                    if table.model is InboxMessage:
+                    if table.model is models.InboxMessage:
                         row["raw"] = shown_text(row["raw"])
                 # In ASCII: text written by SQL can hold lone surrogates, which a UTF-8 file cannot.
                 out.write(json.dumps({"table": table.name, **row}, default=str) + "\n")

@@ -20,19 +20,10 @@ from django.utils.text import Truncator, capfirst
 from django.utils.translation import gettext, gettext_noop, ngettext
 from django.utils.translation import gettext_lazy as _
 
+from salon_jobs.admin import filters
 from salon_jobs.admin.actions import ActionAdmin
 from salon_jobs.admin.base import MOST, as_reader, explained, gone, id_or_other, may, reader, sees_all_stores
 from salon_jobs.admin.cells import as_json, badge, below, json_of, lines_of, stacked, text, time_of
-from salon_jobs.admin.filters import (
-    EndedFilter,
-    EnqueuedFilter,
-    ErrorClassFilter,
-    ErrorGroupFilter,
-    FlowFilter,
-    QueueFilter,
-    StoreFilter,
-    TaskFilter,
-)
 from salon_jobs.admin.flow_picture import picture
 from salon_jobs.admin.job_actions import JOB_ACTIONS
 from salon_jobs.admin.overview import overview, trend
@@ -42,18 +33,8 @@ from salon_jobs.core.error_report import storable
 from salon_jobs.core.records import JobState
 from salon_jobs.core.units import LATEST, counted, error_name
 from salon_jobs.dashboard.labels import ago, exact, followed, instant
+from salon_jobs.jobs import search
 from salon_jobs.jobs.ordered import place_in_order
-from salon_jobs.jobs.search import (
-    COUNTED,
-    MOST_KINDS,
-    SEARCHED,
-    failure_group,
-    failure_kinds,
-    ids_with_text,
-    progress_of,
-    retries_ahead,
-    with_key,
-)
 from salon_jobs.jobs.stages import Stage, stages_of
 from salon_jobs.jobs.waiting import due_in, waiting_reasons
 from salon_jobs.models import CronTick, FanOutRecord, FollowUp, Job, JobError, JobResult, JobStep, Process
@@ -184,14 +165,14 @@ class JobAdmin(ActionAdmin):
     list_display = ("job", "progress", "detail", "enqueued", "row_actions")
     sortable_by = ("job",)
     list_filter = (
-        ErrorGroupFilter,
-        ErrorClassFilter,
-        EndedFilter,
-        EnqueuedFilter,
-        FlowFilter,
-        QueueFilter,
-        TaskFilter,
-        StoreFilter,
+        filters.ErrorGroupFilter,
+        filters.ErrorClassFilter,
+        filters.EndedFilter,
+        filters.EnqueuedFilter,
+        filters.FlowFilter,
+        filters.QueueFilter,
+        filters.TaskFilter,
+        filters.StoreFilter,
     )
     search_fields = ("id__exact", "job_key__exact", "store_id__exact")
     actions = tuple(JOB_ACTIONS.values())
@@ -222,7 +203,7 @@ class JobAdmin(ActionAdmin):
                 "The full number or key of a job, or the ID of a store; or, of the newest %(newest)s jobs,"
                 " argument=value or part of a payload or of an error"
             )
-        return said % {"newest": f"{SEARCHED:,}"}
+        return said % {"newest": f"{search.SEARCHED:,}"}
 
     def described(self, rows: list[Any], request: HttpRequest) -> list[Any]:
         """Give each job its last error, why it waits and its buttons.
@@ -235,7 +216,7 @@ class JobAdmin(ActionAdmin):
         newest = JobError.objects.using(using).filter(job_id__in=tried).order_by("job_id", "-id").distinct("job_id")
         errors = {error.job_id: error for error in newest} if tried else {}
         reasons = waiting_reasons(rows, using=using, now=now, store_name=store_name) if may_see_all else {}
-        progress = progress_of(rows, using=using)
+        progress = search.progress_of(rows, using=using)
         for job in rows:
             job.says = progress.get(job.pk, "")
             job.now, job.last_error, job.knows_all = now, errors.get(job.pk), may_see_all
@@ -262,8 +243,10 @@ class JobAdmin(ActionAdmin):
 
     def matches(self, request: HttpRequest, term: str) -> Q:
         """Match the number, store or key, whichever it can be, each by an index; else texts of the newest jobs."""
-        using, whole = reader(request), with_key(term) | id_or_other(term, "store_id", store_key().parse)
-        return whole if Job.objects.using(using).filter(whole).exists() else Q(pk__in=ids_with_text(term, using=using))
+        using, whole = reader(request), search.with_key(term) | id_or_other(term, "store_id", store_key().parse)
+        if Job.objects.using(using).filter(whole).exists():
+            return whole
+        return Q(pk__in=search.ids_with_text(term, using=using))
 
     def get_urls(self) -> list[URLPattern]:
         """Return the pages, including those of grouped errors and of a task or a queue."""
@@ -284,7 +267,7 @@ class JobAdmin(ActionAdmin):
             raise PermissionDenied
         given = request.GET.get("fingerprint", "")
         number = int(given) if _FINGERPRINT.fullmatch(given) else 0
-        group = failure_group(self.get_queryset(request), number) if abs(number) < 2**63 else None
+        group = search.failure_group(self.get_queryset(request), number) if abs(number) < 2**63 else None
         if group is None:
             return self.gone(request, gettext("No such errors"), gettext("No failed job is left in this group."))
         [job] = self.described([group.newest], request)
@@ -296,7 +279,7 @@ class JobAdmin(ActionAdmin):
             group=group,
             job=job,
             fingerprint=number,
-            jobs=f"{COUNTED:,}+" if group.more else f"{len(group.times):,}",
+            jobs=f"{search.COUNTED:,}+" if group.more else f"{len(group.times):,}",
             trend=trend(group.times, datetime.now(UTC)),
             stores=[(store, names[store], count) for store, count in group.stores],
             attempts=format_attempts(job),
@@ -321,9 +304,9 @@ class JobAdmin(ActionAdmin):
             request,
             "failures",
             gettext("Grouped errors"),
-            kinds=failure_kinds(using=reader(request)),
-            counted=COUNTED,
-            most=MOST_KINDS,
+            kinds=search.failure_kinds(using=reader(request)),
+            counted=search.COUNTED,
+            most=search.MOST_KINDS,
             may_retry=JOB_ACTIONS["retry"].is_allowed(request),
         )
 
@@ -558,7 +541,7 @@ class JobAdmin(ActionAdmin):
         if not job.attempts:
             return "-"
         lines: list[str] = []
-        for retry in (retries := retries_ahead(job, datetime.now(UTC))):
+        for retry in (retries := search.retries_ahead(job, datetime.now(UTC))):
             times = {"first": instant(retry.earliest), "last": instant(retry.latest)}
             when = times["first"] if len({*times.values()}) == 1 else gettext("%(first)s to %(last)s") % times
             lines.append(f"{_attempt(retry.attempt)}: {when}")

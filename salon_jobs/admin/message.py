@@ -14,6 +14,7 @@ from django.utils.text import Truncator, capfirst
 from django.utils.translation import gettext, gettext_noop, ngettext
 from django.utils.translation import gettext_lazy as _
 
+from salon_jobs.admin import filters
 from salon_jobs.admin.actions import (
     Action,
     ActionAdmin,
@@ -26,15 +27,6 @@ from salon_jobs.admin.actions import (
 )
 from salon_jobs.admin.base import OrderedList, ReadOnlyAdmin, id_or_other, reader, sees_all_stores
 from salon_jobs.admin.cells import age_of, badge, below, count_of, json_of, text, time_of
-from salon_jobs.admin.filters import (
-    DestinationFilter,
-    DestinationStateFilter,
-    EventFilter,
-    InboxStatusFilter,
-    MessageStoreFilter,
-    bounded,
-    known_destinations,
-)
 from salon_jobs.conf import settings as conf
 from salon_jobs.core.records import MessageStatus
 from salon_jobs.core.units import counted
@@ -114,7 +106,7 @@ class MessageAdmin(DestinationLinkAdmin):
     related = (Replay, RelayPartition)
     has_rows_of_stores = True
     list_display = ("id", "progress", "to", "store", "age", "row_actions")
-    list_filter = ("status", DestinationFilter, EventFilter, MessageStoreFilter)
+    list_filter = ("status", filters.DestinationFilter, filters.EventFilter, filters.MessageStoreFilter)
     search_fields = ("id__exact", "message_id__exact", "aggregate_id__exact")
     search_help_text = _("The full number or UUID of a message, or an aggregate ID")
     actions = actions_of(Message, replay=ReplayAction)
@@ -156,8 +148,8 @@ class MessageAdmin(DestinationLinkAdmin):
         """Match the number, UUID or aggregate ID, whichever the term can be."""
         # Those of an aggregate: open ones by their index, others among the newest ids.
         rows = Message.objects.using(reader(request)).filter(aggregate_id=term).order_by("-pk")
-        is_open = rows.filter(aggregate_type__in=known_destinations(request), status__in=_OPEN)
-        newest = [found.values_list("pk", flat=True)[:_SEARCHED] for found in (is_open, bounded(request, rows))]
+        is_open = rows.filter(aggregate_type__in=filters.known_destinations(request), status__in=_OPEN)
+        newest = [found.values_list("pk", flat=True)[:_SEARCHED] for found in (is_open, filters.bounded(request, rows))]
         return Q(pk__in=[*newest[0], *newest[1]]) | id_or_other(term, "message_id")
 
     def state_of(self, row: Any) -> str:
@@ -268,7 +260,7 @@ class DestinationAdmin(ActionAdmin):
     sortable_by = ()
     start = time_of("outage_since", _("down since"))
     since = age_of("outage_since", _("down since"))
-    list_filter = (DestinationStateFilter,)
+    list_filter = (filters.DestinationStateFilter,)
     search_fields = ("aggregate_type__exact",)
     ordering = ("aggregate_type",)
     actions = actions_of(DestinationState)
@@ -364,7 +356,7 @@ class InboxAdmin(ActionAdmin):
     empty_hint = _("Consumers write them: python manage.py consume_queue.")
     list_class = InboxList
     list_display = ("id", "state", "why", "kind", "store", "received", "job_link")
-    list_filter = (InboxStatusFilter,)
+    list_filter = (filters.InboxStatusFilter,)
     search_fields = ("message_id__exact",)
     search_help_text = _("The full ID of a message")
     actions = actions_of(InboxMessage)
