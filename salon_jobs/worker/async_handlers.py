@@ -32,21 +32,33 @@ def run_coroutine(coroutine: Coroutine[Any, Any, R]) -> R:
     Its synchronous parts run on the calling thread. Returns and raises what the coroutine does.
     """
     thread = _WaitingThread()
+
+    async def ended_here() -> asyncio.Task[R]:
+        async with thread_sensitive(thread):
+            return await CoroutineRun(coroutine, thread).ended()
+
     with without_a_loop_afterwards():
-        ended = asyncio.run_coroutine_threadsafe(CoroutineRun(coroutine, thread).ended(), running_loop())
+        ended = asyncio.run_coroutine_threadsafe(ended_here(), running_loop())
         ended.add_done_callback(thread.release)
         thread.serve()
     result: R = ended.result().result()
     return result
 
 
+def context_of_a_run() -> Context:
+    """Return a context for a ``CoroutineRun``, in which what it passes to ``sync_to_async`` goes to its executor."""
+    return _in_runs.copy()
+
+
 class CoroutineRun:
     """One coroutine, and the tasks it starts. ``executor`` makes the synchronous calls of all of them."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], executor: Executor) -> None:
-        self._coroutine, self._executor = coroutine, executor
+        self._coroutine = coroutine
         self._cancelled = False
         self._main: asyncio.Task[Any] | None = None
+        #: None once it has ended
+        self.executor: Executor | None = executor
         self.tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         self.context = Context()
 
@@ -64,20 +76,19 @@ class CoroutineRun:
 
     async def ended(self) -> asyncio.Task[Any]:
         """Run it; return its task once that and those it started have ended. What it leaves running is cancelled."""
-        async with thread_sensitive(self._executor):
-            self.context = copy_context()
-            self.context.run(_run.set, self)
-            self._main = self.context.run(asyncio.create_task, self._coroutine)
-            if self._cancelled:
-                self._main.cancel()
-            await until_done([self._main])
-            # One that continued would read as this job's store after the job has ended.
-            while left := self._left():
-                for task in left:
-                    task.cancel()
-                await until_done(left)
+        self.context = copy_context()
+        self.context.run(_run.set, self)
+        self._main = self.context.run(asyncio.create_task, self._coroutine)
+        if self._cancelled:
+            self._main.cancel()
+        await until_done([self._main])
+        # One that continued would read as this job's store after the job has ended.
+        while left := self._left():
+            for task in left:
+                task.cancel()
+            await until_done(left)
         # Nothing refers to itself then, so all of it is gone without waiting for the garbage collector.
-        main, self._main, self.context = self._main, None, Context()
+        main, self._main, self.executor, self.context = self._main, None, None, Context()
         return main
 
 
@@ -94,6 +105,20 @@ async def until_done(tasks: Collection[asyncio.Future[Any]]) -> None:
 def _wake(waiter: asyncio.Future[None], _: object) -> None:
     if not waiter.done():
         waiter.set_result(None)
+
+
+class _ExecutorOfTheRun(Executor):
+    """Has each call made on the executor of the run that asks: to enter one for each run took a tenth of the loop."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        run = _run.get()
+        if run is None or run.executor is None:
+            raise RuntimeError("The job has ended in which this was begun; its database calls end with it.")
+        return run.executor.submit(fn, *args, **kwargs)
+
+
+async def _enter_runs() -> None:
+    await thread_sensitive(_ExecutorOfTheRun()).__aenter__()  # type: ignore[no-untyped-call]
 
 
 class _WaitingThread(Executor):
@@ -148,6 +173,7 @@ _run: ContextVar[CoroutineRun | None] = ContextVar("salon_jobs_async_run", defau
 _LOOP: Final = "salon-jobs-event-loop"
 _starting = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
+_in_runs: Final = Context()
 
 
 def running_loop() -> asyncio.AbstractEventLoop:
@@ -158,6 +184,7 @@ def running_loop() -> asyncio.AbstractEventLoop:
             _loop = asyncio.new_event_loop()
             _loop.set_task_factory(_new_task)
             _loop.set_default_executor(_CleanThreads(thread_name_prefix=_LOOP))
+            _loop.create_task(_enter_runs(), context=_in_runs)  # noqa: RUF006 - it ends with its first step
             threading.Thread(target=vitally(_run_for_ever), args=(_loop,), name=_LOOP, daemon=True).start()
         return _loop
 

@@ -7,8 +7,9 @@ import gc
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from contextvars import Context
+from contextvars import Context, copy_context
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -268,6 +269,24 @@ def test_tasks_it_leaves_running_end_before_the_job(run_here: RunHere) -> None:
     tasks_left: list[asyncio.Task[None]] = []
     assert type(run_here(handler, tasks.async_store)) is Succeeded
     assert (left, written()) == (["ended"], ["left in order"])
+
+
+def test_what_outlives_the_job_in_a_loop_of_its_own_has_no_database_calls_of_that_job(
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int
+) -> None:
+    kept: list[Context] = []
+    count = sync_to_async(Customer.objects.count)
+
+    async def handler(**_: object) -> None:
+        assert await count() == 0
+        kept.append(copy_context())
+
+    hooks.coroutine = handler
+    tasks.async_store.enqueue(store_id=stores[0])
+    with running_coroutines(process_id) as (lane, _):
+        lane.start(claim(process_id))
+    with ThreadPoolExecutor(1) as executor, pytest.raises(RuntimeError, match="The job has ended"):
+        executor.submit(kept[0].run, asyncio.run, count()).result(10)
 
 
 def test_a_task_that_was_started_in_an_empty_context_serves_the_next_job_too(
