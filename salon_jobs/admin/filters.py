@@ -19,8 +19,9 @@ from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.records import JobState
 from salon_jobs.core.units import error_name
 from salon_jobs.jobs import registry
-from salon_jobs.jobs.search import enqueued, error_classes, failure_kinds, in_every_state, of_no_store
-from salon_jobs.models import CronEntryState, CronTick, DestinationState, FlowMember, InboxMessage, Job, Message
+from salon_jobs.jobs.search import error_classes, failure_kinds, in_every_state, of_no_store
+from salon_jobs.models import CronEntryState, DestinationState, FlowMember, InboxMessage, Job, Message
+from salon_jobs.models.fields import created
 from salon_jobs.outbox.queries import RARE, oldest_searched
 from salon_jobs.tenancy.active import current_store_id
 from salon_jobs.tenancy.names import store_name
@@ -39,7 +40,7 @@ class NameFilter(admin.SimpleListFilter):
 
     def matching(self, request: HttpRequest, queryset: QuerySet[Any], name: str) -> QuerySet[Any]:
         """Return the rows of a choice. Raises ValueError for a name that cannot be one."""
-        raise NotImplementedError
+        return queryset.filter(**{str(self.parameter_name): name})
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         return [
@@ -163,9 +164,6 @@ class EntryFilter(NameFilter):
     def names(self, request: HttpRequest) -> Iterable[str]:
         return CronEntryState.objects.using(reader(request)).values_list("name", flat=True)
 
-    def matching(self, request: HttpRequest, queryset: QuerySet[CronTick], name: str) -> QuerySet[CronTick]:
-        return queryset.filter(entry=name)
-
 
 class EnqueuedFilter(admin.SimpleListFilter):
     """Filter by the age of a job since it was enqueued."""
@@ -188,7 +186,7 @@ class EnqueuedFilter(admin.SimpleListFilter):
 
     def since(self, queryset: QuerySet[Job], at: datetime) -> QuerySet[Job]:
         """Filter by the ids allocated since then."""
-        return enqueued(queryset, since=at)
+        return created(queryset, since=at)
 
 
 class EndedFilter(EnqueuedFilter):

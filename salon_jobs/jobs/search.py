@@ -20,7 +20,7 @@ from salon_jobs.core.redaction import redacted
 from salon_jobs.db import statements
 from salon_jobs.jobs import registry
 from salon_jobs.models import Job, JobError, JobProgress
-from salon_jobs.models.fields import MARGIN, NoStore, first_id_at
+from salon_jobs.models.fields import NoStore, created
 
 ENDED: Final = Q(state__in=[JobState.FAILED, JobState.CANCELLED, JobState.SUCCEEDED])
 _LIVE: Final = [JobState.QUEUED, JobState.RUNNING]
@@ -56,17 +56,7 @@ def find_jobs(criteria: JobCriteria, *, using: str) -> QuerySet[Job]:
     for name in ("error_class", "fingerprint"):
         if (value := getattr(criteria, name)) is not None:
             jobs = jobs.filter(state=JobState.FAILED, **{name: value})
-    return enqueued(jobs, since=criteria.since, until=criteria.until)
-
-
-def enqueued(jobs: QuerySet[Job], *, since: datetime | None = None, until: datetime | None = None) -> QuerySet[Job]:
-    """Filter jobs by when they were enqueued, from ``since`` and before ``until``, using their ids."""
-    everything = Job.objects.using(jobs.db)
-    if since is not None:
-        jobs = jobs.filter(pk__gte=first_id_at(since - MARGIN, everything), created_at__gte=since)
-    if until is not None:
-        jobs = jobs.filter(pk__lt=first_id_at(until + MARGIN, everything), created_at__lt=until)
-    return jobs
+    return created(jobs, since=criteria.since, until=criteria.until)
 
 
 def in_every_state(condition: Q) -> Q:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from django.core.checks import CheckMessage
 from django.core.exceptions import ValidationError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 else:
     DateTimeField = models.DateTimeField
 
+M = TypeVar("M", bound=models.Model)
 
 # For ``Meta``, so that on another database one check says so, instead of a warning of Django's for every such index.
 REQUIRED_FEATURES: Final = (
@@ -181,13 +182,24 @@ def unreadable(text: str, error: Exception) -> str:
 
 
 # Ids are allocated in the order of time, except by statements that take a while to write their rows.
-MARGIN: Final = timedelta(minutes=10)
+_MARGIN: Final = timedelta(minutes=10)
+
+
+def created(rows: QuerySet[M], *, since: datetime | None = None, until: datetime | None = None) -> QuerySet[M]:
+    """Filter rows by when they were created, from ``since`` and before ``until``, using their ids."""
+    model: Any = rows.model
+    everything = model.objects.using(rows.db)
+    if since is not None:
+        rows = rows.filter(pk__gte=first_id_at(since - _MARGIN, everything), created_at__gte=since)
+    if until is not None:
+        rows = rows.filter(pk__lt=first_id_at(until + _MARGIN, everything), created_at__lt=until)
+    return rows
 
 
 def first_id_at(instant: datetime, rows: QuerySet[Any]) -> int:
     """Return the id from which rows were created at this instant or later, by bisection.
 
-    Only as accurate as the time that a statement takes to write its rows: search ``MARGIN`` earlier, and compare times.
+    Only as accurate as the time that a statement takes to write its rows.
     """
     ends = rows.aggregate(low=Min("pk"), high=Max("pk"))
     low, high = ends["low"] or 0, (ends["high"] or 0) + 1

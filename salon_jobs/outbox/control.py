@@ -21,7 +21,7 @@ from salon_jobs.db import statements
 from salon_jobs.db.connections import alias_of
 from salon_jobs.db.instants import from_project
 from salon_jobs.models import BlockedAggregate, DestinationState, Message, Replay
-from salon_jobs.models.fields import MARGIN, first_id_at
+from salon_jobs.models.fields import created
 from salon_jobs.outbox import emit
 from salon_jobs.words import refusal
 
@@ -406,18 +406,11 @@ def replay_messages(
 
 
 def _select(criteria: MessageCriteria, using: str) -> QuerySet[Message]:
-    everything = Message.objects.using(using)
     bounds: dict[str, Any] = {"pk__gte": criteria.from_id, "pk__lte": criteria.to_id, "pk__in": criteria.ids or None}
     exact = {name: getattr(criteria, name) for name in ("aggregate_type", "aggregate_id", "event")}
     filters = {name: value for name, value in (bounds | exact).items() if value is not None}
-    messages = everything.filter(**filters, status__in=criteria.statuses).order_by("pk")
-    if criteria.since is not None:
-        first = first_id_at(criteria.since - MARGIN, everything)
-        messages = messages.filter(pk__gte=first, created_at__gte=criteria.since)
-    if criteria.until is not None:
-        last = first_id_at(criteria.until + MARGIN, everything)
-        messages = messages.filter(pk__lte=last, created_at__lt=criteria.until)
-    return messages
+    messages = Message.objects.using(using).filter(**filters, status__in=criteria.statuses).order_by("pk")
+    return created(messages, since=criteria.since, until=criteria.until)
 
 
 def send_skipped_messages(ids: Iterable[int], *, using: str | None = None) -> list[ActionResult[int]]:

@@ -18,7 +18,7 @@ from salon_jobs.core.records import PARTITIONS, MessageStatus, StoreId
 from salon_jobs.db import statements
 from salon_jobs.db.statements import hot
 from salon_jobs.models import BlockedAggregate, DestinationState, Message, Process, RelayPartition
-from salon_jobs.models.fields import MARGIN, first_id_at
+from salon_jobs.models.fields import created
 
 LONGEST_ERROR: Final = 4000
 LONGEST_CODE: Final = 64
@@ -279,11 +279,7 @@ def find_messages(
     """
     exact = {"status": status, "aggregate_type": aggregate_type, "aggregate_id": aggregate_id, "event": event}
     filters = {name: value for name, value in {**exact, "store_id": store_id}.items() if value is not None}
-    messages = Message.objects.using(using).filter(**filters).order_by("-pk")
-    if since is not None:
-        messages = messages.filter(
-            pk__gte=first_id_at(since - MARGIN, Message.objects.using(using)), created_at__gte=since
-        )
+    messages = created(Message.objects.using(using).filter(**filters).order_by("-pk"), since=since)
     one_aggregate = status == MessageStatus.PENDING and bool(aggregate_type and aggregate_id)
     if status in RARE or one_aggregate or not (filters or since):
         return messages, True
