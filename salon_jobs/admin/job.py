@@ -133,16 +133,19 @@ def _in_words(reason: str) -> str:
     return gettext(_OUTCOMES.get(reason, reason)) if reason else ""
 
 
+# Of each state, and of what ``timeliness`` adds to them; translated where they are shown.
 _BADGES = {
-    "queued": "waiting",
-    "scheduled": "waiting",
-    "held": "waiting",
-    "retrying": "warn",
-    "running": "busy",
-    "cancelling": "busy",
-    "succeeded": "good",
-    "failed": "bad",
-    "timed out": "bad",
+    gettext_noop("queued"): "waiting",
+    gettext_noop("scheduled"): "waiting",
+    gettext_noop("held"): "waiting",
+    gettext_noop("retrying"): "warn",
+    gettext_noop("running"): "busy",
+    gettext_noop("cancelling"): "busy",
+    gettext_noop("succeeded"): "good",
+    gettext_noop("failed"): "bad",
+    gettext_noop("timed out"): "bad",
+    gettext_noop("cancelled"): "quiet",
+    gettext_noop("expired"): "quiet",
 }
 
 
@@ -250,16 +253,11 @@ class JobAdmin(ActionAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         """Return the pages, including those of grouped errors and of a task or a queue."""
-        site = self.admin_site
-        own = [
-            path(
-                f"{view.__name__}/",
-                explained(as_reader(site.admin_view(view), site), self),
-                name=f"salon_jobs_job_{view.__name__}",
-            )
-            for view in (self.failures, self.group, self.overview)
-        ]
-        return [*own, *super().get_urls()]
+        own: list[URLPattern] = []
+        for view in (self.failures, self.group, self.overview):
+            shown = explained(as_reader(self.admin_site.admin_view(view), self.admin_site), self)
+            own.append(path(f"{view.__name__}/", shown, name=f"salon_jobs_job_{view.__name__}"))
+        return own + super().get_urls()
 
     def group(self, request: HttpRequest) -> TemplateResponse:
         """Show one group of failed jobs: since when and how often, in which stores, and the stack of the newest."""
@@ -373,7 +371,7 @@ class JobAdmin(ActionAdmin):
     def status(self, job: Any) -> SafeString:
         """Show the state as a badge."""
         shown = job.timeliness
-        return badge(shown, _BADGES.get(shown, "quiet"))
+        return badge(shown, _BADGES[shown])
 
     @admin.display(description=_("state"))
     def progress(self, job: Any) -> SafeString:

@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 
 from salon_jobs.core.errors import TimedOut
 from salon_jobs.core.records import JobState, StoreId
-from salon_jobs.core.units import LATEST, gettext_noop
+from salon_jobs.core.units import LATEST
 from salon_jobs.models.fields import (
     REQUIRED_FEATURES,
     BloomIndex,
@@ -27,20 +27,6 @@ from salon_jobs.models.fields import (
     finite,
 )
 
-# Translated where they are shown: the states, and what ``timeliness`` adds to them.
-WORDS = (
-    gettext_noop("queued"),
-    gettext_noop("held"),
-    gettext_noop("retrying"),
-    gettext_noop("scheduled"),
-    gettext_noop("running"),
-    gettext_noop("cancelling"),
-    gettext_noop("succeeded"),
-    gettext_noop("failed"),
-    gettext_noop("timed out"),
-    gettext_noop("cancelled"),
-    gettext_noop("expired"),
-)
 # Every enqueue evaluates this for each index: it fails after one comparison, where IN takes five times as long. The
 # planner knows that IN (failed, …) implies it.
 _ENDED = ~models.Q(state="queued") & ~models.Q(state="running")
