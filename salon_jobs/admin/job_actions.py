@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final, cast
 
 from django import forms
@@ -42,24 +42,6 @@ class PauseForm(ActionForm):
     )
     scopes = forms.MultipleChoiceField(label=_("Apply to"), widget=forms.CheckboxSelectMultiple)
 
-    def __init__(
-        self,
-        verb: Verb,
-        data: Mapping[str, Any] | None,
-        *,
-        scopes: Sequence[tuple[Limit.Kind, str]],
-        paused: Container[tuple[str, str]],
-    ) -> None:
-        super().__init__(verb, data)
-        if scopes and all(scope in paused for scope in scopes):
-            self.fields["verb"].initial = "resumed"
-        field: Any = self.fields["scopes"]
-        now = gettext("%s (paused now)")
-        field.choices = [
-            (f"{kind}:{name}", capfirst((now if (kind, name) in paused else "%s") % scope_name(kind, name)))
-            for kind, name in scopes
-        ]
-
 
 class PauseAction(Action):
     """Action that pauses or resumes queues, tasks and stores of the selected jobs."""
@@ -74,8 +56,16 @@ class PauseAction(Action):
             for kind, column in zip(kinds, columns, strict=False)  # no columns without rows
             for name in sorted({str(value) for value in column if value is not None})[:50]
         ]
-        paused = Limit.objects.using(reader(request)).filter(paused=True).values_list("kind", "name")
-        return PauseForm(self.verb, data, scopes=scopes, paused=set(paused))
+        paused = set(Limit.objects.using(reader(request)).filter(paused=True).values_list("kind", "name"))
+        form, now = PauseForm(self.verb, data), gettext("%s (paused now)")
+        if scopes and paused.issuperset(scopes):
+            form.fields["verb"].initial = "resumed"
+        field: Any = form.fields["scopes"]
+        field.choices = [
+            (f"{kind}:{name}", capfirst((now if (kind, name) in paused else "%s") % scope_name(kind, name)))
+            for kind, name in scopes
+        ]
+        return form
 
     def run(self, model_admin: Any, request: HttpRequest, queryset: QuerySet[Job], form: ActionForm) -> None:
         """Pause or resume all jobs of the chosen queues, tasks and stores, not only the selected ones."""
@@ -84,11 +74,12 @@ class PauseAction(Action):
         [verb] = [verb for verb in verbs_of(Limit).values() if verb.done == done]
         for result in verb.apply(scopes, by=user_name(request), using=using):
             kind, _, name = result.id.partition(":")
+            scope = capfirst(scope_name(kind, name))
             if result.changed:
                 log_changed(request, list(Limit.objects.using(using).filter(kind=kind, name=name)), done)
-                messages.success(request, said % {"scope": capfirst(scope_name(kind, name)), "done": gettext(done)})
+                messages.success(request, said % {"scope": scope, "done": gettext(done)})
             else:
-                messages.warning(request, f"{capfirst(scope_name(kind, name))}: {result.detail}.")
+                messages.warning(request, f"{scope}: {result.detail}.")
 
 
 class ArgumentsForm(ActionForm):

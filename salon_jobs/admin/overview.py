@@ -151,17 +151,12 @@ def _facts(kind: str, name: str, using: str) -> Iterator[tuple[str, str, str]]:
     for limit in list_limits(using=using):
         is_key = kind == "task" and limit.kind == "key" and limit.name.startswith(f"{name}:")
         if is_key or (limit.kind, limit.name) == (kind, name):
-            parts = [
-                pause_of(limit) if limit.paused else "",
-                ""
-                if limit.max_concurrency is None
-                else gettext("%(most)s at once") % {"most": f"{limit.max_concurrency:,}"},
-                "" if limit.rate is None else rate_text(limit.rate),
-            ]
-            what = {
-                "what": scope_words(limit.kind, limit.name),
-                "limit": ", ".join(filter(None, parts)) or gettext("none"),
-            }
+            parts = [pause_of(limit)] if limit.paused else []
+            if limit.max_concurrency is not None:
+                parts.append(gettext("%(most)s at once") % {"most": f"{limit.max_concurrency:,}"})
+            if limit.rate is not None:
+                parts.append(rate_text(limit.rate))
+            what = {"what": scope_words(limit.kind, limit.name), "limit": ", ".join(parts) or gettext("none")}
             yield gettext("Limit of %(what)s: %(limit)s") % what, "limit", name
     for task in sorted(each.name for each in declared):
         for entry in cron_entries.all():

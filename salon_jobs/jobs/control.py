@@ -114,13 +114,10 @@ def run_again(job: Job | int | _WithId, arguments: Mapping[str, Any], *, using: 
             raise JobDoesNotExist(f"there is no job {job_id}, or you may not see it")
         job = row
     new = job_with(job, arguments)
+    same = {name: getattr(job, name) for name in ("store_id", "queue", "priority", "max_attempts", "keep_result")}
     new = replace(
         new,
-        store_id=job.store_id,
-        queue=job.queue,
-        priority=job.priority,
-        max_attempts=job.max_attempts,
-        keep_result=job.keep_result,
+        **same,
         job_key=new.job_key or job.job_key,
         job_key_mode="unsafe_dedupe",
         concurrency_key=new.concurrency_key or job.concurrency_key,

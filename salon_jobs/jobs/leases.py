@@ -427,16 +427,12 @@ def _by_fence(runs: Sequence[RunningJob]) -> str | None:
 
 # What the ends that do not use a parameter of ``end.sql`` pass for it.
 UNUSED_BY_AN_END: Final[dict[str, Any]] = {
-    "wait": None,
-    "reason": "",
-    "ran_s": None,
-    "alone": False,
-    "unbegun": False,
-    "charged": None,
+    **dict.fromkeys(("wait", "ran_s", "charged")),
+    **dict.fromkeys(("alone", "unbegun"), False),
     "once": [],
     "limited": [],
     "chunked": [],
-    **dict.fromkeys(("error_class", "code", "message", "traceback", "alike", "log"), ""),
+    **dict.fromkeys(("reason", "error_class", "code", "message", "traceback", "alike", "log"), ""),
 }
 
 

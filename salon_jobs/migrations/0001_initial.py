@@ -21,9 +21,9 @@ from salon_jobs.models.job import TextHash
 from salon_jobs.models.message import PartitionOf
 from salon_jobs.models.process import new_process_id
 
-_QUEUED = models.Q(("state", "queued"))
-_FAILED = models.Q(("state", "failed"))
-_ENDED = ~models.Q(("state", "queued")) & ~models.Q(("state", "running"))
+_QUEUED = models.Q(state="queued")
+_FAILED = models.Q(state="failed")
+_ENDED = ~models.Q(state="queued") & ~models.Q(state="running")
 _FITS_STATE = (
     models.Q(state="queued", leased_by=None, begun_once_at=None, finished_at=None, cancel_requested_at=None, reason="")
     | models.Q(
@@ -130,28 +130,26 @@ class Migration(JobTablesMigration):
                         name="salon_jobs_job_claim_group",
                     ),
                     models.Index(
-                        condition=models.Q(("state", "running")),
-                        fields=["leased_by", "id"],
-                        name="salon_jobs_job_leased",
+                        condition=models.Q(state="running"), fields=["leased_by", "id"], name="salon_jobs_job_leased"
                     ),
                     models.Index(
-                        condition=models.Q(("cancel_requested_at__isnull", False), ("state", "running")),
+                        condition=models.Q(cancel_requested_at__isnull=False, state="running"),
                         fields=["leased_by"],
                         name="salon_jobs_job_cancelling",
                     ),
                     models.Index(
-                        condition=models.Q(("job_key__isnull", False), ("state__in", ["queued", "running"])),
+                        condition=models.Q(job_key__isnull=False, state__in=["queued", "running"]),
                         fields=["job_key", "task", "store_id"],
                         name="salon_jobs_job_live_key",
                     ),
                     models.Index(condition=_ENDED, fields=["state", "finished_at"], name="salon_jobs_job_ended"),
                     models.Index(
-                        condition=models.Q(("store_id__isnull", False)),
+                        condition=models.Q(store_id__isnull=False),
                         fields=["store_id", "id"],
                         name="salon_jobs_job_store",
                     ),
                     models.Index(
-                        condition=models.Q(("fan_out_id__isnull", False)),
+                        condition=models.Q(fan_out_id__isnull=False),
                         fields=["fan_out_id"],
                         name="salon_jobs_job_fan_out",
                     ),
@@ -165,12 +163,12 @@ class Migration(JobTablesMigration):
                     models.Index(condition=_ENDED, fields=["task", "id"], name="salon_jobs_job_ended_task"),
                     models.Index(condition=_ENDED, fields=["queue", "id"], name="salon_jobs_job_ended_queue"),
                     models.Index(
-                        condition=models.Q(("store_id__isnull", True)) & _ENDED,
+                        condition=models.Q(store_id__isnull=True) & _ENDED,
                         fields=["id"],
                         name="salon_jobs_job_ended_system",
                     ),
                     models.Index(
-                        condition=models.Q(("job_key__isnull", False)) & _ENDED,
+                        condition=models.Q(job_key__isnull=False) & _ENDED,
                         fields=["job_key"],
                         name="salon_jobs_job_ended_key",
                     ),
@@ -182,19 +180,19 @@ class Migration(JobTablesMigration):
                 ],
                 "constraints": [
                     models.UniqueConstraint(
-                        condition=models.Q(("public_id__isnull", False)),
+                        condition=models.Q(public_id__isnull=False),
                         fields=("public_id",),
                         name="salon_jobs_job_public_id",
                     ),
                     models.UniqueConstraint(
-                        condition=models.Q(("job_key__isnull", False), ("state", "queued")),
+                        condition=models.Q(job_key__isnull=False, state="queued"),
                         fields=("task", "store_id", "job_key"),
                         name="salon_jobs_job_waiting_key",
                         nulls_distinct=False,
                     ),
                     models.CheckConstraint(condition=_FITS_STATE, name="salon_jobs_job_state"),
                     models.CheckConstraint(
-                        condition=models.Q(("attempts__gte", 0), ("max_attempts__gte", 1), ("rescues__gte", 0)),
+                        condition=models.Q(attempts__gte=0, max_attempts__gte=1, rescues__gte=0),
                         name="salon_jobs_job_attempts",
                     ),
                     models.CheckConstraint(
@@ -361,7 +359,7 @@ class Migration(JobTablesMigration):
                 "indexes": [models.Index(fields=["changed_at"], name="salon_jobs_flow_changed")],
                 "constraints": [
                     models.UniqueConstraint(
-                        condition=models.Q(("key__isnull", False)),
+                        condition=models.Q(key__isnull=False),
                         fields=("store_id", "name", "key"),
                         name="salon_jobs_flow_key",
                         nulls_distinct=False,
@@ -387,12 +385,10 @@ class Migration(JobTablesMigration):
                 "indexes": [
                     models.Index(fields=["flow_id", "job_id"], name="salon_jobs_flow_member_flow"),
                     models.Index(
-                        condition=models.Q(("outcome", None)), fields=["flow_id"], name="salon_jobs_flow_member_live"
+                        condition=models.Q(outcome=None), fields=["flow_id"], name="salon_jobs_flow_member_live"
                     ),
                     models.Index(
-                        condition=models.Q(("move__isnull", False)),
-                        fields=["job_id"],
-                        name="salon_jobs_flow_member_moves",
+                        condition=models.Q(move__isnull=False), fields=["job_id"], name="salon_jobs_flow_member_moves"
                     ),
                 ],
             },
@@ -424,7 +420,7 @@ class Migration(JobTablesMigration):
             options={
                 "db_table": "salon_jobs_ordered_key",
                 "indexes": [
-                    models.Index(condition=models.Q(("job_id", 0)), fields=["id"], name="salon_jobs_ordered_key_vacant")
+                    models.Index(condition=models.Q(job_id=0), fields=["id"], name="salon_jobs_ordered_key_vacant")
                 ],
             },
         ),
@@ -499,8 +495,7 @@ class Migration(JobTablesMigration):
                 "constraints": [
                     models.UniqueConstraint(fields=("kind", "name"), name="salon_jobs_limit_once"),
                     models.CheckConstraint(
-                        condition=models.Q(("kind__in", ["queue", "task", "store", "key"])),
-                        name="salon_jobs_limit_kind",
+                        condition=models.Q(kind__in=["queue", "task", "store", "key"]), name="salon_jobs_limit_kind"
                     ),
                     models.CheckConstraint(
                         condition=models.Q(rate__isnull=True) | models.Q(rate__gt=0, rate__lte=1_000_000),
@@ -656,17 +651,17 @@ class Migration(JobTablesMigration):
                 ],
                 "indexes": [
                     models.Index(
-                        condition=models.Q(("status", "pending")),
+                        condition=models.Q(status="pending"),
                         fields=["aggregate_type", "partition", "id"],
                         name="salon_jobs_message_pending",
                     ),
                     models.Index(
-                        condition=models.Q(("status__in", ["pending", "failed"])),
+                        condition=models.Q(status__in=["pending", "failed"]),
                         fields=["aggregate_type", "aggregate_id", "id"],
                         name="salon_jobs_message_open",
                     ),
                     models.Index(
-                        condition=models.Q(("status__in", ["failed", "skipped"])),
+                        condition=models.Q(status__in=["failed", "skipped"]),
                         fields=["status", "id"],
                         name="salon_jobs_message_ended",
                     ),
@@ -674,7 +669,7 @@ class Migration(JobTablesMigration):
                 "constraints": [
                     models.UniqueConstraint(fields=("message_id",), name="salon_jobs_message_once"),
                     models.CheckConstraint(
-                        condition=models.Q(("status__in", ["pending", "published", "failed", "skipped"])),
+                        condition=models.Q(status__in=["pending", "published", "failed", "skipped"]),
                         name="salon_jobs_message_status",
                     ),
                     models.CheckConstraint(
@@ -828,7 +823,7 @@ class Migration(JobTablesMigration):
                 "indexes": [
                     models.Index(fields=["received_at"], name="salon_jobs_inbox_received"),
                     models.Index(
-                        condition=models.Q(("status__in", ["rejected", "retry"])),
+                        condition=models.Q(status__in=["rejected", "retry"]),
                         fields=["status", "consumer", "id"],
                         name="salon_jobs_inbox_open",
                     ),
@@ -872,9 +867,7 @@ class Migration(JobTablesMigration):
                     ("run_schedule", "Can run schedules now"),
                 ],
                 "indexes": [
-                    models.Index(
-                        condition=models.Q(("paused_at", None)), fields=["next_at"], name="salon_jobs_schedule_due"
-                    )
+                    models.Index(condition=models.Q(paused_at=None), fields=["next_at"], name="salon_jobs_schedule_due")
                 ],
                 "constraints": [
                     models.UniqueConstraint(

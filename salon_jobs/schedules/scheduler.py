@@ -172,15 +172,8 @@ class Scheduler(Loop):
         if handle is None:
             return False
         self._ticks[entry.name, "fired"] += 1
-        log_event(
-            logging.INFO,
-            events.CRON_FIRED,
-            entry=entry.name,
-            tick=tick,
-            job_id=handle.id,
-            task_name=entry.task_name,
-            result=handle.action.value,
-        )
+        added: dict[str, Any] = {"job_id": handle.id, "task_name": entry.task_name, "result": handle.action.value}
+        log_event(logging.INFO, events.CRON_FIRED, entry=entry.name, tick=tick, **added)
         return True
 
     def _report_failure(self, entry: CronEntry, tick: datetime, error: Exception) -> None:
