@@ -47,16 +47,8 @@ TABLES: Final[Mapping[str, JobTable]] = {
             # Not id, lease and others that the workers trust: with those, SQL injected into a web process could stop
             # the workers for all stores.
             "UPDATE": (
-                "queue",
-                "priority",
-                "max_attempts",
-                "run_at",
-                "expires_at",
-                "state",
-                "reason",
-                "finished_at",
-                "cancel_requested_at",
-                "begun_once_at",
+                *("queue", "priority", "max_attempts", "run_at", "expires_at"),
+                *("state", "reason", "finished_at", "cancel_requested_at", "begun_once_at"),
             ),
         },
         # A job is three row versions within seconds: inserted, claimed, deleted. With the server's defaults, a table

@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 from django.db import migrations, models
+from django.db.models import Q
 from django.db.models.functions import Cast, Coalesce, Now
 from pgtrigger.compiler import Trigger, UpsertTriggerSql
 
@@ -21,12 +22,12 @@ from salon_jobs.models.job import TextHash
 from salon_jobs.models.message import PartitionOf
 from salon_jobs.models.process import new_process_id
 
-_QUEUED = models.Q(state="queued")
-_FAILED = models.Q(state="failed")
-_ENDED = ~models.Q(state="queued") & ~models.Q(state="running")
+_QUEUED = Q(state="queued")
+_FAILED = Q(state="failed")
+_ENDED = ~Q(state="queued") & ~Q(state="running")
 _FITS_STATE = (
-    models.Q(state="queued", leased_by=None, begun_once_at=None, finished_at=None, cancel_requested_at=None, reason="")
-    | models.Q(
+    Q(state="queued", leased_by=None, begun_once_at=None, finished_at=None, cancel_requested_at=None, reason="")
+    | Q(
         state="running",
         leased_by__isnull=False,
         leased_by__gt=0,
@@ -36,13 +37,13 @@ _FITS_STATE = (
         finished_at=None,
         reason="",
     )
-    | models.Q(state="succeeded", leased_by=None, started_at__isnull=False, finished_at__isnull=False, reason="")
+    | Q(state="succeeded", leased_by=None, started_at__isnull=False, finished_at__isnull=False, reason="")
     | (
-        models.Q(state="failed", leased_by=None, started_at__isnull=False, finished_at__isnull=False)
-        & models.Q(cancel_requested_at=None, error_class__isnull=False)
-        & ~models.Q(reason="")
+        Q(state="failed", leased_by=None, started_at__isnull=False, finished_at__isnull=False)
+        & Q(cancel_requested_at=None, error_class__isnull=False)
+        & ~Q(reason="")
     )
-    | models.Q(state="cancelled", leased_by=None, finished_at__isnull=False)
+    | Q(state="cancelled", leased_by=None, finished_at__isnull=False)
 )
 
 
@@ -130,28 +131,24 @@ class Migration(JobTablesMigration):
                         name="salon_jobs_job_claim_group",
                     ),
                     models.Index(
-                        condition=models.Q(state="running"), fields=["leased_by", "id"], name="salon_jobs_job_leased"
+                        condition=Q(state="running"), fields=["leased_by", "id"], name="salon_jobs_job_leased"
                     ),
                     models.Index(
-                        condition=models.Q(cancel_requested_at__isnull=False, state="running"),
+                        condition=Q(cancel_requested_at__isnull=False, state="running"),
                         fields=["leased_by"],
                         name="salon_jobs_job_cancelling",
                     ),
                     models.Index(
-                        condition=models.Q(job_key__isnull=False, state__in=["queued", "running"]),
+                        condition=Q(job_key__isnull=False, state__in=["queued", "running"]),
                         fields=["job_key", "task", "store_id"],
                         name="salon_jobs_job_live_key",
                     ),
                     models.Index(condition=_ENDED, fields=["state", "finished_at"], name="salon_jobs_job_ended"),
                     models.Index(
-                        condition=models.Q(store_id__isnull=False),
-                        fields=["store_id", "id"],
-                        name="salon_jobs_job_store",
+                        condition=Q(store_id__isnull=False), fields=["store_id", "id"], name="salon_jobs_job_store"
                     ),
                     models.Index(
-                        condition=models.Q(fan_out_id__isnull=False),
-                        fields=["fan_out_id"],
-                        name="salon_jobs_job_fan_out",
+                        condition=Q(fan_out_id__isnull=False), fields=["fan_out_id"], name="salon_jobs_job_fan_out"
                     ),
                     BloomIndex(
                         condition=_QUEUED,
@@ -163,14 +160,10 @@ class Migration(JobTablesMigration):
                     models.Index(condition=_ENDED, fields=["task", "id"], name="salon_jobs_job_ended_task"),
                     models.Index(condition=_ENDED, fields=["queue", "id"], name="salon_jobs_job_ended_queue"),
                     models.Index(
-                        condition=models.Q(store_id__isnull=True) & _ENDED,
-                        fields=["id"],
-                        name="salon_jobs_job_ended_system",
+                        condition=Q(store_id__isnull=True) & _ENDED, fields=["id"], name="salon_jobs_job_ended_system"
                     ),
                     models.Index(
-                        condition=models.Q(job_key__isnull=False) & _ENDED,
-                        fields=["job_key"],
-                        name="salon_jobs_job_ended_key",
+                        condition=Q(job_key__isnull=False) & _ENDED, fields=["job_key"], name="salon_jobs_job_ended_key"
                     ),
                     models.Index(condition=_FAILED, fields=["fingerprint", "id"], name="salon_jobs_job_failed_alike"),
                     models.Index(
@@ -180,19 +173,17 @@ class Migration(JobTablesMigration):
                 ],
                 "constraints": [
                     models.UniqueConstraint(
-                        condition=models.Q(public_id__isnull=False),
-                        fields=("public_id",),
-                        name="salon_jobs_job_public_id",
+                        condition=Q(public_id__isnull=False), fields=("public_id",), name="salon_jobs_job_public_id"
                     ),
                     models.UniqueConstraint(
-                        condition=models.Q(job_key__isnull=False, state="queued"),
+                        condition=Q(job_key__isnull=False, state="queued"),
                         fields=("task", "store_id", "job_key"),
                         name="salon_jobs_job_waiting_key",
                         nulls_distinct=False,
                     ),
                     models.CheckConstraint(condition=_FITS_STATE, name="salon_jobs_job_state"),
                     models.CheckConstraint(
-                        condition=models.Q(attempts__gte=0, max_attempts__gte=1, rescues__gte=0),
+                        condition=Q(attempts__gte=0, max_attempts__gte=1, rescues__gte=0),
                         name="salon_jobs_job_attempts",
                     ),
                     models.CheckConstraint(
@@ -359,7 +350,7 @@ class Migration(JobTablesMigration):
                 "indexes": [models.Index(fields=["changed_at"], name="salon_jobs_flow_changed")],
                 "constraints": [
                     models.UniqueConstraint(
-                        condition=models.Q(key__isnull=False),
+                        condition=Q(key__isnull=False),
                         fields=("store_id", "name", "key"),
                         name="salon_jobs_flow_key",
                         nulls_distinct=False,
@@ -384,11 +375,9 @@ class Migration(JobTablesMigration):
                 "db_table": "salon_jobs_flow_member",
                 "indexes": [
                     models.Index(fields=["flow_id", "job_id"], name="salon_jobs_flow_member_flow"),
+                    models.Index(condition=Q(outcome=None), fields=["flow_id"], name="salon_jobs_flow_member_live"),
                     models.Index(
-                        condition=models.Q(outcome=None), fields=["flow_id"], name="salon_jobs_flow_member_live"
-                    ),
-                    models.Index(
-                        condition=models.Q(move__isnull=False), fields=["job_id"], name="salon_jobs_flow_member_moves"
+                        condition=Q(move__isnull=False), fields=["job_id"], name="salon_jobs_flow_member_moves"
                     ),
                 ],
             },
@@ -419,9 +408,7 @@ class Migration(JobTablesMigration):
             ],
             options={
                 "db_table": "salon_jobs_ordered_key",
-                "indexes": [
-                    models.Index(condition=models.Q(job_id=0), fields=["id"], name="salon_jobs_ordered_key_vacant")
-                ],
+                "indexes": [models.Index(condition=Q(job_id=0), fields=["id"], name="salon_jobs_ordered_key_vacant")],
             },
         ),
         migrations.CreateModel(
@@ -495,17 +482,16 @@ class Migration(JobTablesMigration):
                 "constraints": [
                     models.UniqueConstraint(fields=("kind", "name"), name="salon_jobs_limit_once"),
                     models.CheckConstraint(
-                        condition=models.Q(kind__in=["queue", "task", "store", "key"]), name="salon_jobs_limit_kind"
+                        condition=Q(kind__in=["queue", "task", "store", "key"]), name="salon_jobs_limit_kind"
                     ),
                     models.CheckConstraint(
-                        condition=models.Q(rate__isnull=True) | models.Q(rate__gt=0, rate__lte=1_000_000),
+                        condition=Q(rate__isnull=True) | Q(rate__gt=0, rate__lte=1_000_000),
                         name="salon_jobs_limit_rate",
                     ),
                     models.CheckConstraint(
-                        condition=~models.Q(kind="store") | models.Q(name__regex=StoreKeyPattern()),
-                        name="salon_jobs_limit_store",
+                        condition=~Q(kind="store") | Q(name__regex=StoreKeyPattern()), name="salon_jobs_limit_store"
                     ),
-                    models.CheckConstraint(condition=~models.Q(burst=0), name="salon_jobs_limit_burst"),
+                    models.CheckConstraint(condition=~Q(burst=0), name="salon_jobs_limit_burst"),
                 ],
             },
         ),
@@ -651,17 +637,17 @@ class Migration(JobTablesMigration):
                 ],
                 "indexes": [
                     models.Index(
-                        condition=models.Q(status="pending"),
+                        condition=Q(status="pending"),
                         fields=["aggregate_type", "partition", "id"],
                         name="salon_jobs_message_pending",
                     ),
                     models.Index(
-                        condition=models.Q(status__in=["pending", "failed"]),
+                        condition=Q(status__in=["pending", "failed"]),
                         fields=["aggregate_type", "aggregate_id", "id"],
                         name="salon_jobs_message_open",
                     ),
                     models.Index(
-                        condition=models.Q(status__in=["failed", "skipped"]),
+                        condition=Q(status__in=["failed", "skipped"]),
                         fields=["status", "id"],
                         name="salon_jobs_message_ended",
                     ),
@@ -669,21 +655,21 @@ class Migration(JobTablesMigration):
                 "constraints": [
                     models.UniqueConstraint(fields=("message_id",), name="salon_jobs_message_once"),
                     models.CheckConstraint(
-                        condition=models.Q(status__in=["pending", "published", "failed", "skipped"]),
+                        condition=Q(status__in=["pending", "published", "failed", "skipped"]),
                         name="salon_jobs_message_status",
                     ),
                     models.CheckConstraint(
-                        condition=models.Q(
+                        condition=Q(
                             aggregate_type__regex="^(arn|rn):[a-z0-9-]*:[a-z][a-z0-9-]*:[a-z0-9-]*:[A-Za-z0-9-]*:[^[:space:]:]+$"
                         ),
                         name="salon_jobs_message_destination",
                     ),
-                    models.CheckConstraint(condition=~models.Q(event=""), name="salon_jobs_message_event"),
+                    models.CheckConstraint(condition=~Q(event=""), name="salon_jobs_message_event"),
                     models.CheckConstraint(
                         condition=(
-                            models.Q(status="pending", sent_at=None, ended_at=None)
-                            | models.Q(status="published", sent_at__isnull=False, ended_at=None)
-                            | models.Q(status__in=["failed", "skipped"], sent_at=None, ended_at__isnull=False)
+                            Q(status="pending", sent_at=None, ended_at=None)
+                            | Q(status="published", sent_at__isnull=False, ended_at=None)
+                            | Q(status__in=["failed", "skipped"], sent_at=None, ended_at__isnull=False)
                         ),
                         name="salon_jobs_message_times",
                     ),
@@ -723,7 +709,7 @@ class Migration(JobTablesMigration):
                 ],
                 "constraints": [
                     models.UniqueConstraint(
-                        condition=models.Q(("aggregate_id", ""), _negated=True),
+                        condition=Q(("aggregate_id", ""), _negated=True),
                         fields=("aggregate_type", "aggregate_id"),
                         name="salon_jobs_blocked_aggregate_one",
                     )
@@ -823,7 +809,7 @@ class Migration(JobTablesMigration):
                 "indexes": [
                     models.Index(fields=["received_at"], name="salon_jobs_inbox_received"),
                     models.Index(
-                        condition=models.Q(status__in=["rejected", "retry"]),
+                        condition=Q(status__in=["rejected", "retry"]),
                         fields=["status", "consumer", "id"],
                         name="salon_jobs_inbox_open",
                     ),
@@ -867,14 +853,14 @@ class Migration(JobTablesMigration):
                     ("run_schedule", "Can run schedules now"),
                 ],
                 "indexes": [
-                    models.Index(condition=models.Q(paused_at=None), fields=["next_at"], name="salon_jobs_schedule_due")
+                    models.Index(condition=Q(paused_at=None), fields=["next_at"], name="salon_jobs_schedule_due")
                 ],
                 "constraints": [
                     models.UniqueConstraint(
                         fields=("store_id", "key"), name="salon_jobs_schedule_key", nulls_distinct=False
                     ),
                     models.CheckConstraint(
-                        condition=models.Q(line="", every__isnull=False) | (~models.Q(line="") & models.Q(every=None)),
+                        condition=Q(line="", every__isnull=False) | (~Q(line="") & Q(every=None)),
                         name="salon_jobs_schedule_when",
                     ),
                     models.CheckConstraint(
@@ -900,9 +886,7 @@ class Migration(JobTablesMigration):
             options={
                 "db_table": "salon_jobs_schedule_tick",
                 "indexes": [
-                    models.Index(
-                        condition=~models.Q(job_id=None), fields=["job_id"], name="salon_jobs_schedule_tick_job"
-                    )
+                    models.Index(condition=~Q(job_id=None), fields=["job_id"], name="salon_jobs_schedule_tick_job")
                 ],
                 "constraints": [
                     models.UniqueConstraint(fields=("schedule_id", "number"), name="salon_jobs_schedule_tick_number")

@@ -10,7 +10,7 @@ from django.core.checks import CheckMessage
 from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import Max, Min, QuerySet
+from django.db.models import Max, Min, Q, QuerySet
 
 from salon_jobs.conf.store_key import store_key
 from salon_jobs.core.records import StoreId
@@ -33,9 +33,9 @@ REQUIRED_FEATURES: Final = (
 )
 
 
-def finite(*instants: str) -> models.Q:
+def finite(*instants: str) -> Q:
     """Return the condition that these columns have no infinite value, which would make every read of the row fail."""
-    return models.Q(**{f"{name}__range": (EARLIEST, LATEST) for name in instants})
+    return Q(**{f"{name}__range": (EARLIEST, LATEST) for name in instants})
 
 
 class InstantField(DateTimeField):

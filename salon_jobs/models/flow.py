@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import ClassVar
 
 from django.db import models
+from django.db.models import Q
 from django.db.models.functions import Now
 
 from salon_jobs.core.records import StoreId
@@ -29,7 +30,7 @@ class FlowRecord(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(
                 fields=["store_id", "name", "key"],
-                condition=models.Q(key__isnull=False),
+                condition=Q(key__isnull=False),
                 nulls_distinct=False,
                 name="salon_jobs_flow_key",
             )
@@ -63,10 +64,8 @@ class FlowMember(models.Model):
         db_table = "salon_jobs_flow_member"
         indexes: ClassVar = [
             models.Index(fields=["flow_id", "job_id"], name="salon_jobs_flow_member_flow"),
-            models.Index(fields=["flow_id"], condition=models.Q(outcome=None), name="salon_jobs_flow_member_live"),
-            models.Index(
-                fields=["job_id"], condition=models.Q(move__isnull=False), name="salon_jobs_flow_member_moves"
-            ),
+            models.Index(fields=["flow_id"], condition=Q(outcome=None), name="salon_jobs_flow_member_live"),
+            models.Index(fields=["job_id"], condition=Q(move__isnull=False), name="salon_jobs_flow_member_moves"),
         ]
 
     def __str__(self) -> str:

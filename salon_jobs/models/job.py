@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pgtrigger
 from django.db import models
+from django.db.models import Q
 from django.db.models.functions import Cast, Coalesce, Now
 from django.db.models.signals import pre_save
 from django.utils.translation import gettext
@@ -29,13 +30,13 @@ from salon_jobs.models.fields import (
 
 # Every enqueue evaluates this for each index: it fails after one comparison, where IN takes five times as long. The
 # planner knows that IN (failed, …) implies it.
-_ENDED = ~models.Q(state="queued") & ~models.Q(state="running")
-_FAILED = models.Q(state="failed")
+_ENDED = ~Q(state="queued") & ~Q(state="running")
+_FAILED = Q(state="failed")
 # What every statement leaves, and every loop relies on: a running job that nobody owns would never be rescued, a queued
 # one that has begun its only run would run twice, and an ended one without the time of its end would never be pruned.
 _FITS_STATE = (
-    models.Q(state="queued", leased_by=None, begun_once_at=None, finished_at=None, cancel_requested_at=None, reason="")
-    | models.Q(
+    Q(state="queued", leased_by=None, begun_once_at=None, finished_at=None, cancel_requested_at=None, reason="")
+    | Q(
         state="running",
         leased_by__isnull=False,
         leased_by__gt=0,
@@ -45,13 +46,13 @@ _FITS_STATE = (
         finished_at=None,
         reason="",
     )
-    | models.Q(state="succeeded", leased_by=None, started_at__isnull=False, finished_at__isnull=False, reason="")
+    | Q(state="succeeded", leased_by=None, started_at__isnull=False, finished_at__isnull=False, reason="")
     | (
-        models.Q(state="failed", leased_by=None, started_at__isnull=False, finished_at__isnull=False)
-        & models.Q(cancel_requested_at=None, error_class__isnull=False)
-        & ~models.Q(reason="")
+        Q(state="failed", leased_by=None, started_at__isnull=False, finished_at__isnull=False)
+        & Q(cancel_requested_at=None, error_class__isnull=False)
+        & ~Q(reason="")
     )
-    | models.Q(state="cancelled", leased_by=None, finished_at__isnull=False)
+    | Q(state="cancelled", leased_by=None, finished_at__isnull=False)
 )
 
 # Guard against mistakes: the illegal transitions, as a WHEN clause, so that a legal one calls no function.
@@ -163,17 +164,17 @@ class Job(models.Model):
         required_db_features = REQUIRED_FEATURES
         constraints: ClassVar = [
             models.UniqueConstraint(
-                fields=["public_id"], condition=models.Q(public_id__isnull=False), name="salon_jobs_job_public_id"
+                fields=["public_id"], condition=Q(public_id__isnull=False), name="salon_jobs_job_public_id"
             ),
             models.UniqueConstraint(
                 fields=["task", "store_id", "job_key"],
-                condition=models.Q(state="queued", job_key__isnull=False),
+                condition=Q(state="queued", job_key__isnull=False),
                 nulls_distinct=False,
                 name="salon_jobs_job_waiting_key",
             ),
             models.CheckConstraint(condition=_FITS_STATE, name="salon_jobs_job_state"),
             models.CheckConstraint(
-                condition=models.Q(max_attempts__gte=1, attempts__gte=0, rescues__gte=0), name="salon_jobs_job_attempts"
+                condition=Q(max_attempts__gte=1, attempts__gte=0, rescues__gte=0), name="salon_jobs_job_attempts"
             ),
             models.CheckConstraint(
                 condition=finite(
@@ -186,7 +187,7 @@ class Job(models.Model):
         indexes: ClassVar = [
             models.Index(
                 fields=["priority", "run_at", "id"],
-                condition=models.Q(state="queued"),
+                condition=Q(state="queued"),
                 include=["queue", "task"],
                 name="salon_jobs_job_due",
             ),
@@ -195,35 +196,31 @@ class Job(models.Model):
                 "claim_group",
                 "run_at",
                 "id",
-                condition=models.Q(state="queued"),
+                condition=Q(state="queued"),
                 name="salon_jobs_job_claim_group",
             ),
-            models.Index(fields=["leased_by", "id"], condition=models.Q(state="running"), name="salon_jobs_job_leased"),
+            models.Index(fields=["leased_by", "id"], condition=Q(state="running"), name="salon_jobs_job_leased"),
             # Separate from the one above, which holds an entry for each job that a process ran since the last vacuum.
             models.Index(
                 fields=["leased_by"],
-                condition=models.Q(state="running", cancel_requested_at__isnull=False),
+                condition=Q(state="running", cancel_requested_at__isnull=False),
                 name="salon_jobs_job_cancelling",
             ),
             models.Index(
                 fields=["job_key", "task", "store_id"],
-                condition=models.Q(state__in=["queued", "running"], job_key__isnull=False),
+                condition=Q(state__in=["queued", "running"], job_key__isnull=False),
                 name="salon_jobs_job_live_key",
             ),
             models.Index(fields=["state", "finished_at"], condition=_ENDED, name="salon_jobs_job_ended"),
             # Not for jobs without a store: each claim would write to it, a tenth of all that such a job costs.
-            models.Index(
-                fields=["store_id", "id"], condition=models.Q(store_id__isnull=False), name="salon_jobs_job_store"
-            ),
-            models.Index(
-                fields=["fan_out_id"], condition=models.Q(fan_out_id__isnull=False), name="salon_jobs_job_fan_out"
-            ),
+            models.Index(fields=["store_id", "id"], condition=Q(store_id__isnull=False), name="salon_jobs_job_store"),
+            models.Index(fields=["fan_out_id"], condition=Q(fan_out_id__isnull=False), name="salon_jobs_job_fan_out"),
             # For people who look for three jobs among millions: it says which 32 pages have jobs of a task or a queue.
             # A b-tree, even of equal entries, would cost an enqueue a tenth of its time.
             BloomIndex(
                 fields=["task", "queue"],
                 opclasses=2 * ["text_bloom_ops(n_distinct_per_range='128')"],
-                condition=models.Q(state="queued"),
+                condition=Q(state="queued"),
                 name="salon_jobs_job_queued_task",
             ),
             # For the admin, only on ended rows: a job that succeeds and is deleted never enters these indexes.
@@ -231,10 +228,10 @@ class Job(models.Model):
             models.Index(fields=["task", "id"], condition=_ENDED, name="salon_jobs_job_ended_task"),
             models.Index(fields=["queue", "id"], condition=_ENDED, name="salon_jobs_job_ended_queue"),
             models.Index(
-                fields=["id"], condition=models.Q(store_id__isnull=True) & _ENDED, name="salon_jobs_job_ended_system"
+                fields=["id"], condition=Q(store_id__isnull=True) & _ENDED, name="salon_jobs_job_ended_system"
             ),
             models.Index(
-                fields=["job_key"], condition=models.Q(job_key__isnull=False) & _ENDED, name="salon_jobs_job_ended_key"
+                fields=["job_key"], condition=Q(job_key__isnull=False) & _ENDED, name="salon_jobs_job_ended_key"
             ),
             models.Index(fields=["fingerprint", "id"], condition=_FAILED, name="salon_jobs_job_failed_alike"),
             models.Index(

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pgtrigger
 from django.db import models
+from django.db.models import Q
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Now
 from django.db.models.signals import pre_save
@@ -19,12 +20,12 @@ from salon_jobs.models.fields import REQUIRED_FEATURES, InstantField, JSONTextFi
 
 _STATUSES = [(status.value, _(status.value)) for status in MessageStatus]
 WORDS = (_("pending"), _("published"), _("failed"), _("skipped"))
-_OPEN = models.Q(status__in=["pending", "failed"])
+_OPEN = Q(status__in=["pending", "failed"])
 # So that not even SQL written by hand can give sent_at another meaning than the time of the publish.
 _TIMES_FIT_STATUS = (
-    models.Q(status="pending", sent_at=None, ended_at=None)
-    | models.Q(status="published", sent_at__isnull=False, ended_at=None)
-    | models.Q(status__in=["failed", "skipped"], sent_at=None, ended_at__isnull=False)
+    Q(status="pending", sent_at=None, ended_at=None)
+    | Q(status="published", sent_at__isnull=False, ended_at=None)
+    | Q(status__in=["failed", "skipped"], sent_at=None, ended_at__isnull=False)
 )
 
 _CONTENT: Final = "message_id, aggregate_type, aggregate_id, event, store_id, payload::text, headers::text"
@@ -87,22 +88,21 @@ class Message(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["message_id"], name="salon_jobs_message_once"),
             models.CheckConstraint(
-                condition=models.Q(status__in=[status.value for status in MessageStatus]),
-                name="salon_jobs_message_status",
+                condition=Q(status__in=[status.value for status in MessageStatus]), name="salon_jobs_message_status"
             ),
             models.CheckConstraint(
-                condition=models.Q(
+                condition=Q(
                     aggregate_type__regex=r"^(arn|rn):[a-z0-9-]*:[a-z][a-z0-9-]*:[a-z0-9-]*:[A-Za-z0-9-]*:[^[:space:]:]+$"
                 ),
                 name="salon_jobs_message_destination",
             ),
-            models.CheckConstraint(condition=~models.Q(event=""), name="salon_jobs_message_event"),
+            models.CheckConstraint(condition=~Q(event=""), name="salon_jobs_message_event"),
             models.CheckConstraint(condition=_TIMES_FIT_STATUS, name="salon_jobs_message_times"),
         ]
         indexes: ClassVar = [
             models.Index(
                 fields=["aggregate_type", "partition", "id"],
-                condition=models.Q(status="pending"),
+                condition=Q(status="pending"),
                 name="salon_jobs_message_pending",
             ),
             models.Index(
@@ -110,9 +110,7 @@ class Message(models.Model):
             ),
             # For operators, on rare rows.
             models.Index(
-                fields=["status", "id"],
-                condition=models.Q(status__in=["failed", "skipped"]),
-                name="salon_jobs_message_ended",
+                fields=["status", "id"], condition=Q(status__in=["failed", "skipped"]), name="salon_jobs_message_ended"
             ),
         ]
         triggers: ClassVar = [
@@ -182,7 +180,7 @@ class BlockedAggregate(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(
                 fields=["aggregate_type", "aggregate_id"],
-                condition=~models.Q(aggregate_id=""),
+                condition=~Q(aggregate_id=""),
                 name="salon_jobs_blocked_aggregate_one",
             )
         ]
@@ -313,7 +311,7 @@ class InboxMessage(models.Model):
             models.Index(fields=["received_at"], name="salon_jobs_inbox_received"),
             models.Index(
                 fields=["status", "consumer", "id"],
-                condition=models.Q(status__in=["rejected", "retry"]),
+                condition=Q(status__in=["rejected", "retry"]),
                 name="salon_jobs_inbox_open",
             ),
         ]

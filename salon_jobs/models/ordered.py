@@ -7,6 +7,7 @@ from typing import ClassVar
 from uuid import UUID
 
 from django.db import models
+from django.db.models import Q
 
 from salon_jobs.core.records import StoreId
 from salon_jobs.models.fields import InstantField, StoreIdField
@@ -23,9 +24,7 @@ class OrderedKey(models.Model):
 
     class Meta:
         db_table = "salon_jobs_ordered_key"
-        indexes: ClassVar = [
-            models.Index(fields=["id"], condition=models.Q(job_id=0), name="salon_jobs_ordered_key_vacant")
-        ]
+        indexes: ClassVar = [models.Index(fields=["id"], condition=Q(job_id=0), name="salon_jobs_ordered_key_vacant")]
 
     def __str__(self) -> str:
         return f"the turn of #{self.job_id}"

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import ClassVar, Final
 
 from django.db import models
+from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -90,18 +91,16 @@ class Limit(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["kind", "name"], name="salon_jobs_limit_once"),
             models.CheckConstraint(
-                condition=models.Q(kind__in=["queue", "task", "store", "key"]), name="salon_jobs_limit_kind"
+                condition=Q(kind__in=["queue", "task", "store", "key"]), name="salon_jobs_limit_kind"
             ),
             models.CheckConstraint(
-                condition=models.Q(rate__isnull=True) | models.Q(rate__gt=0, rate__lte=1_000_000),
-                name="salon_jobs_limit_rate",
+                condition=Q(rate__isnull=True) | Q(rate__gt=0, rate__lte=1_000_000), name="salon_jobs_limit_rate"
             ),
             # As PostgreSQL writes a store's key: the name is compared with one as text.
             models.CheckConstraint(
-                condition=~models.Q(kind="store") | models.Q(name__regex=StoreKeyPattern()),
-                name="salon_jobs_limit_store",
+                condition=~Q(kind="store") | Q(name__regex=StoreKeyPattern()), name="salon_jobs_limit_store"
             ),
-            models.CheckConstraint(condition=~models.Q(burst=0), name="salon_jobs_limit_burst"),
+            models.CheckConstraint(condition=~Q(burst=0), name="salon_jobs_limit_burst"),
         ]
 
     def __str__(self) -> str:

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import ClassVar
 
 from django.db import models
+from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
@@ -55,7 +56,7 @@ class Schedule(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["store_id", "key"], name="salon_jobs_schedule_key", nulls_distinct=False),
             models.CheckConstraint(
-                condition=models.Q(line="", every__isnull=False) | (~models.Q(line="") & models.Q(every=None)),
+                condition=Q(line="", every__isnull=False) | (~Q(line="") & Q(every=None)),
                 name="salon_jobs_schedule_when",
             ),
             # An infinite one makes each poll of every scheduler fail.
@@ -64,7 +65,7 @@ class Schedule(models.Model):
             ),
         ]
         indexes: ClassVar = [
-            models.Index(fields=["next_at"], condition=models.Q(paused_at=None), name="salon_jobs_schedule_due")
+            models.Index(fields=["next_at"], condition=Q(paused_at=None), name="salon_jobs_schedule_due")
         ]
         permissions: ClassVar = [
             ("pause_schedule", "Can pause and resume schedules"),
@@ -102,7 +103,7 @@ class ScheduleTick(models.Model):
             models.UniqueConstraint(fields=["schedule_id", "number"], name="salon_jobs_schedule_tick_number")
         ]
         indexes: ClassVar = [
-            models.Index(fields=["job_id"], condition=~models.Q(job_id=None), name="salon_jobs_schedule_tick_job")
+            models.Index(fields=["job_id"], condition=~Q(job_id=None), name="salon_jobs_schedule_tick_job")
         ]
 
     def __str__(self) -> str:

@@ -29,20 +29,8 @@ from salon_jobs.verbs import verbs_of
 _DEFAULT_QUEUE: Final = "default"
 # Columns of a job in JSON.
 _COLUMNS: Final = (
-    "id",
-    "task",
-    "state",
-    "reason",
-    "store_id",
-    "queue",
-    "priority",
-    "attempts",
-    "run_at",
-    "finished_at",
-    "error_class",
-    "max_attempts",
-    "created_at",
-    "started_at",
+    *("id", "task", "state", "reason", "store_id", "queue", "priority", "attempts", "run_at", "finished_at"),
+    *("error_class", "max_attempts", "created_at", "started_at"),
 )
 
 
