@@ -221,7 +221,6 @@ class BlockedAggregateAdmin(DestinationLinkAdmin):
     list_filter = ("status",)
     search_fields = ("aggregate_id__exact", "head_id__exact")
     search_help_text = _("The full ID of an aggregate, or the number of the message that blocks it")
-    readonly_fields = ("head",)
     fields = ("state", "head", "code", "error", "destination", "aggregate_id", "store", "start", "attempts", "retry")
     start = time_of("since", _("since"))
     blocked = age_of("since", _("since"))

@@ -75,7 +75,7 @@ def matching(pattern: str, what: str) -> Reader:
     """Read a string of this form; errors say ``what`` it must be."""
 
     def read(value: Any) -> Any:
-        if not re.fullmatch(pattern, text(value)):
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
             raise ValueError(what)
         return value
 

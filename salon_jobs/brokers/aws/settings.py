@@ -8,17 +8,11 @@ from datetime import timedelta
 from typing import Any, Final
 
 from salon_jobs.conf import section
-from salon_jobs.conf.reader import duration, names, optional, pair, setting
+from salon_jobs.conf.reader import duration, matching, names, optional, pair, setting
 
-_REGION: Final = re.compile(r"[a-z]{2}[a-z0-9-]+")
+_region: Final = matching(r"[a-z]{2}[a-z0-9-]+", "a region such as 'ap-northeast-1'")
 _ENDPOINT: Final = re.compile(r"https?://[^\s/]+\S*")
 _TOPIC: Final = re.compile(r"(?:arn:aws[a-z-]*:sns:[a-z0-9-]*:[0-9]*:)?([A-Za-z0-9_-]{1,256}(?:\.fifo)?)")
-
-
-def _region(value: Any) -> str:
-    if not isinstance(value, str) or not _REGION.fullmatch(value):
-        raise ValueError("a region such as 'ap-northeast-1'")
-    return value
 
 
 def _endpoint(value: Any) -> str | None:
