@@ -9,10 +9,11 @@ import pytest
 from django.contrib import admin
 
 import salon_jobs.admin  # noqa: F401 - registers the pages
+from salon_jobs.core.records import JobState
 from salon_jobs.management.commands.salon_jobs import SUBCOMMANDS
 from salon_jobs.management.subcommands import VerbSubcommand
 from salon_jobs.management.subcommands.messages import ACTIONS
-from salon_jobs.models import InboxMessage
+from salon_jobs.models import InboxMessage, Job
 from salon_jobs.verbs import VERBS, Verb
 
 
@@ -41,6 +42,7 @@ def test_its_states_are_those_of_its_model(verb: Verb) -> None:
     """Those that no column holds are what a page calls a row: "blocked" messages, "declared" entries."""
     field = next((each for each in verb.of._meta.fields if each.name in ("state", "status")), None)
     states = {"sending", "paused", "declared", "active"} if field is None else {*dict(field.flatchoices), "blocked"}
+    states = {*JobState} if verb.of is Job else states
     assert {*verb.effects, *verb.offered_in, *verb.matching} <= states
 
 
