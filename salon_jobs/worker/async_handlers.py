@@ -32,22 +32,12 @@ def run_coroutine(coroutine: Coroutine[Any, Any, R]) -> R:
     Its synchronous parts run on the calling thread. Returns and raises what the coroutine does.
     """
     thread = _WaitingThread()
-
-    async def ended_here() -> asyncio.Task[R]:
-        async with thread_sensitive(thread):
-            return await CoroutineRun(coroutine, thread).ended()
-
     with without_a_loop_afterwards():
-        ended = asyncio.run_coroutine_threadsafe(ended_here(), running_loop())
+        ended = asyncio.run_coroutine_threadsafe(CoroutineRun(coroutine, thread).ended(), running_loop())
         ended.add_done_callback(thread.release)
         thread.serve()
     result: R = ended.result().result()
     return result
-
-
-def context_of_a_run() -> Context:
-    """Return a context for a ``CoroutineRun``, in which what it passes to ``sync_to_async`` goes to its executor."""
-    return _in_runs.copy()
 
 
 class CoroutineRun:
@@ -77,7 +67,7 @@ class CoroutineRun:
     async def ended(self) -> asyncio.Task[Any]:
         """Run it; return its task once that and those it started have ended. What it leaves running is cancelled."""
         self.context = copy_context()
-        self.context.run(_run.set, self)
+        self.context.run(_enter, self)
         self._main = self.context.run(asyncio.create_task, self._coroutine)
         if self._cancelled:
             self._main.cancel()
@@ -115,6 +105,13 @@ class _ExecutorOfTheRun(Executor):
         if run is None or run.executor is None:
             raise RuntimeError("The job has ended in which this was begun; its database calls end with it.")
         return run.executor.submit(fn, *args, **kwargs)
+
+
+def _enter(run: CoroutineRun) -> None:
+    """Have what the current context passes to ``sync_to_async`` go to the run's executor."""
+    _run.set(run)
+    for variable, value in _in_runs.items():
+        variable.set(value)
 
 
 async def _enter_runs() -> None:

@@ -26,7 +26,7 @@ from salon_jobs.jobs.leases import Leases
 from salon_jobs.signals import job_started
 from salon_jobs.tenancy.active import ActiveContext, become_system_task
 from salon_jobs.worker import deadlines
-from salon_jobs.worker.async_handlers import CoroutineRun, context_of_a_run, running_loop, until_done
+from salon_jobs.worker.async_handlers import CoroutineRun, running_loop, until_done
 from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.database_threads import DatabaseThreads, Turns
 from salon_jobs.worker.deadlines import DeadlineWatcher
@@ -186,7 +186,7 @@ class AsyncLane:
 
     def _begin_one(self, loop: asyncio.AbstractEventLoop, running: AwaitingRun) -> None:
         """Begin a run, again if a handler that cancels every task of the loop cancels it before it has begun."""
-        task = loop.create_task(self._run(running), context=context_of_a_run())
+        task = loop.create_task(self._run(running), context=Context())
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, loop, running))
 

@@ -14,6 +14,7 @@ from uuid import UUID
 import pytest
 from asgiref.sync import sync_to_async
 from django.db import connection, connections, transaction
+from django.dispatch import Signal
 
 from project.salon.models import Customer
 from salon_jobs import current_store_id, tenant_context
@@ -311,6 +312,30 @@ def test_receivers_are_called_around_the_handler_and_inside_the_trace_of_the_run
         job_started.disconnect(begin)
         job_finished.disconnect(end)
     assert heard == [("started", True, True), ("finished", None, True, False)]
+
+
+@pytest.mark.parametrize("signal", [job_started, job_finished])
+def test_a_receiver_can_have_database_calls_in_a_loop_of_its_own(
+    database: None, hooks: tasks.Hooks, process_id: int, signal: Signal
+) -> None:
+    """It is called before the run's own calls, or after them."""
+    answers: list[int] = []
+
+    def receive(**_: object) -> None:
+        answers.append(asyncio.run(sync_to_async(lambda: 7)()))
+
+    async def handler(**_: object) -> None:
+        raise ValueError
+
+    hooks.coroutine = handler
+    signal.connect(receive)
+    try:
+        with running_coroutines(process_id) as (lane, _):
+            tasks.async_system.enqueue()
+            lane.start(claim(process_id))
+    finally:
+        signal.disconnect(receive)
+    assert answers == [7]
 
 
 def test_a_stop_cancels_all_coroutines_before_it_waits_for_a_server(
