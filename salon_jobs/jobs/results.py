@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
@@ -194,11 +194,7 @@ def in_statements(runs: Sequence[R], most: int) -> Iterator[list[R]]:
 
 
 # In the order of ``job_record`` and of salon_jobs_get_result.
-_COLUMNS: Final = (
-    *("id", "public_id", "store_id", "state", "task", "queue", "priority", "payload", "run_at", "created_at"),
-    *("first_started_at", "last_started_at", "finished_at", "reason", "attempts", "worker_ids"),
-    *("value", "errors", "gone", "is_uncommitted", "progress"),
-)
+_COLUMNS: Final = [field.name for field in fields(JobRecord) if field.name != "has_value"]
 _INSTANTS: Final = ("run_at", "created_at", "first_started_at", "last_started_at", "finished_at")
 
 
