@@ -169,16 +169,14 @@ class Flow:
         As ``cancel_jobs``: running ones are asked to end after the commit.
         """
         with transaction.atomic(using=self._using):
-            return control.cancel_jobs(
-                list(self._rows().filter(outcome=None).order_by("pk").values_list("pk", flat=True)), using=self._using
-            )
+            rows = self._rows().filter(outcome=None).order_by("pk")
+            return control.cancel_jobs(rows.values_list("pk", flat=True), using=self._using)
 
     def retry(self) -> list[ActionResult[int]]:
         """Retry the members that failed; those that were skipped because of them wait for them again."""
-        jobs = Job.objects.using(self._using).filter(
-            pk__in=self._rows().filter(outcome="failed"), state=JobState.FAILED
-        )
-        return control.retry_jobs(list(jobs.order_by("pk").values_list("pk", flat=True)), using=self._using)
+        failed = self._rows().filter(outcome="failed")
+        jobs = Job.objects.using(self._using).filter(pk__in=failed, state=JobState.FAILED).order_by("pk")
+        return control.retry_jobs(jobs.values_list("pk", flat=True), using=self._using)
 
     def _rows(self) -> Any:
         return FlowMember.objects.using(self._using).filter(flow_id=self.id or 0)
