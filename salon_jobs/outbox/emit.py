@@ -81,8 +81,19 @@ def emit(
     return emit_many([draft], using=using)[0]
 
 
-# Emit like ``emit``, from a coroutine, in the transaction of ``async with tenant_context(…)``.
-aemit = sync_to_async(emit)
+async def aemit(
+    aggregate_type: str,
+    *,
+    event: str,
+    payload: Any,
+    aggregate_id: str = "",
+    headers: Mapping[str, str] | None = None,
+    using: str | None = None,
+) -> UUID:
+    """Emit from a coroutine, as ``emit`` does, in the transaction of ``async with tenant_context(…)``."""
+    return await sync_to_async(emit)(
+        aggregate_type, event=event, payload=payload, aggregate_id=aggregate_id, headers=headers, using=using
+    )
 
 
 def emit_many(drafts: Iterable[Draft], *, using: str | None = None) -> list[UUID]:
