@@ -90,6 +90,8 @@ class Turns(Executor):
         """Prepare; ``on_turn`` gets the connection of each turn, to the database ``alias``."""
         self._threads, self._alias, self._on_turn = threads, alias, on_turn
         self._calls: SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]]] = SimpleQueue()
+        # Those of the calls that were not begun, in their order.
+        self._futures: list[asyncio.Future[Any]] = []
         self._lock = threading.Lock()
         # How many calls were asked for, were begun, and are those that a cancel request may hit.
         self._submitted = self._begun = self._may_cancel = 0
@@ -112,8 +114,7 @@ class Turns(Executor):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         future = asyncio.get_running_loop().create_future()
         with self._lock:
-            self._submitted += 1
-            self._calls.put((future, partial(fn, *args, **kwargs)))
+            self._put(future, partial(fn, *args, **kwargs))
             if self._has_turn:
                 return future
             self._has_turn = True
@@ -128,9 +129,13 @@ class Turns(Executor):
                 return None
             self._left = asyncio.get_running_loop().create_future()
             if self.keeps_thread:
-                self._submitted += 1
-                self._calls.put((self._left.get_loop().create_future(), lambda: None))
+                self._put(self._left.get_loop().create_future(), lambda: None)
             return self._left
+
+    def _put(self, future: asyncio.Future[Any], call: Callable[[], Any]) -> None:
+        self._submitted += 1
+        self._futures.append(future)
+        self._calls.put((future, call))
 
     def may_cancel(self) -> None:
         """Let ``cancel_query`` cancel the calls asked for so far; those after it may clean up."""
@@ -140,10 +145,13 @@ class Turns(Executor):
     def cancel_query(self) -> bool:
         """Cancel the query that runs now, if it may be and the run has not ended; return when the server knows.
 
-        Return False if none runs yet, but a call that may be cancelled has not ended.
+        Return False if none runs yet, but a call that may be cancelled has not ended, nor was given up before it began.
         """
         with self._cancelling:
             if self._is_ending or self._begun + (not self._is_calling) > self._may_cancel:
+                return True
+            waiting = self._futures[: self._may_cancel - self._begun]
+            if not self._is_calling and all(future.cancelled() for future in waiting):
                 return True
             raw: Any = None if self._connection is None else self._connection.connection
             if raw is None or raw.info.transaction_status != TransactionStatus.ACTIVE:
@@ -182,6 +190,7 @@ class Turns(Executor):
         """Make one call, and see whether the run keeps the thread before anybody knows that it has ended."""
         with self._cancelling:
             self._begun += 1
+            del self._futures[0]
             self._is_calling = not future.cancelled()
         if not self._is_calling:
             return

@@ -18,6 +18,7 @@ from django.dispatch import Signal
 
 from project.salon.models import Customer
 from salon_jobs import current_store_id, tenant_context
+from salon_jobs.core.errors import TimedOut
 from salon_jobs.jobs import current
 from salon_jobs.jobs.current import RunningJob
 from salon_jobs.signals import job_finished, job_started
@@ -424,6 +425,32 @@ def test_an_interrupt_cancels_a_query_that_is_sent_just_then(
         interrupting.join(10)
         eventually(lambda: not lane.running_count)
     assert seen("SELECT state, attempts FROM salon_jobs_job") == [("queued", 0)]
+
+
+def test_an_interrupt_waits_for_no_query_that_was_given_up_before_it_was_sent(
+    database: None, hooks: tasks.Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hundreds that time out at once while they wait for a thread would each ask for their query until it is free."""
+    monkeypatch.setattr(lane_module, "_INTERRUPT_S", 20.0)
+    goes_on = threading.Event()
+
+    async def handler(**_: object) -> None:
+        await sync_to_async(goes_on.wait)(10)
+
+    hooks.coroutine = handler
+    tasks.async_system.enqueue_many([tasks.async_system.call() for _ in range(2)])
+    with running_coroutines(process_id) as (lane, _):
+        lane.start(claim(process_id))
+        turns = [run.turns for run in lane._runs.values()]
+        eventually(lambda: any(each.has_since for each in turns) and any(each.waits_since for each in turns))
+        [waiting] = [run for run in lane._runs.values() if run.turns.waits_since]
+        interrupting = threading.Thread(target=lane.interrupt, args=(waiting, TimedOut))
+        interrupting.start()
+        interrupting.join(5)
+        was_waiting = interrupting.is_alive()
+        goes_on.set()
+    assert not was_waiting
+    assert seen(ERRORS) == [("salon_jobs.core.errors.TimedOut",)]
 
 
 def test_an_interrupt_that_comes_too_late_cancels_no_query_of_the_end(database: None) -> None:
