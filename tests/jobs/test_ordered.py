@@ -584,3 +584,32 @@ class DrainedTest(TestCase):
         ran = drain_jobs()
         assert [job.id for job in ran] == sorted(job.id for job in ran)
         assert (len(ran), is_clean()) == (3, True)
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_an_end_moves_all_that_the_job_is_part_of(process_id: int, at_once: bool) -> None:
+    """It is ordered, counted for a follow-up of the same key, and of a tick; what is rolled back moves nothing."""
+    calls = [tasks.ordered.call("a", number) for number in range(3)]
+    jobs = [handle.id for handle in tasks.ordered.enqueue_many(calls, then=tasks.ordered.call("a", 3))]
+    change("UPDATE salon_jobs_job SET tick = now()")
+    change(
+        "INSERT INTO salon_jobs_cron_tick (entry, tick_at, fired_at, job_id, outcome) "
+        "SELECT 'test-' || id, now(), now(), id, '' FROM salon_jobs_job"
+    )
+    with transaction.atomic(), connection.cursor() as cursor:
+        if at_once:
+            statements.execute("count_ends_at_once", using="default")
+        with suppress(OSError), transaction.atomic():
+            cursor.execute("DELETE FROM salon_jobs_job")
+            raise OSError
+        cursor.execute("DELETE FROM salon_jobs_job WHERE id = %s", [jobs[0]])
+    ends = "SELECT outcome FROM salon_jobs_cron_tick ORDER BY job_id"
+    assert (due(), seen("SELECT remaining FROM salon_jobs_follow_up")) == ([jobs[1]], [(2,)])
+    assert seen(ends) == [("deleted",), ("",), ("",)]
+    run_due(process_id)
+    change("UPDATE salon_jobs_job SET state = 'cancelled', finished_at = now() WHERE id = %s", jobs[2])
+    assert seen("SELECT id, payload->>'number' FROM salon_jobs_job WHERE state = 'queued'") == [(due()[0], "3")]
+    assert seen(ends) == [("deleted",), ("succeeded",), ("",)]
+    run_due(process_id)
+    change("DELETE FROM salon_jobs_job")
+    assert (is_clean(), seen(ends)[2]) == (True, ("cancelled",))
