@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
+from weakref import ref
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -90,8 +91,9 @@ class Turns(Executor):
         """Prepare; ``on_turn`` gets the connection of each turn, to the database ``alias``."""
         self._threads, self._alias, self._on_turn = threads, alias, on_turn
         self._calls: SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]]] = SimpleQueue()
-        # Those of the calls that were not begun, in their order.
-        self._futures: list[asyncio.Future[Any]] = []
+        # The newest of them, and of those that a cancel request may hit: weak, or its result would be kept.
+        self._newest: ref[asyncio.Future[Any]] | None = None
+        self._newest_to_cancel: ref[asyncio.Future[Any]] | None = None
         self._lock = threading.Lock()
         # How many calls were asked for, were begun, and are those that a cancel request may hit.
         self._submitted = self._begun = self._may_cancel = 0
@@ -134,13 +136,13 @@ class Turns(Executor):
 
     def _put(self, future: asyncio.Future[Any], call: Callable[[], Any]) -> None:
         self._submitted += 1
-        self._futures.append(future)
+        self._newest = ref(future)
         self._calls.put((future, call))
 
     def may_cancel(self) -> None:
         """Let ``cancel_query`` cancel the calls asked for so far; those after it may clean up."""
         with self._lock:
-            self._may_cancel = self._submitted
+            self._may_cancel, self._newest_to_cancel = self._submitted, self._newest
 
     def cancel_query(self) -> bool:
         """Cancel the query that runs now, if it may be and the run has not ended; return when the server knows.
@@ -150,8 +152,8 @@ class Turns(Executor):
         with self._cancelling:
             if self._is_ending or self._begun + (not self._is_calling) > self._may_cancel:
                 return True
-            waiting = self._futures[: self._may_cancel - self._begun]
-            if not self._is_calling and all(future.cancelled() for future in waiting):
+            newest = None if self._newest_to_cancel is None else self._newest_to_cancel()
+            if not self._is_calling and (newest is None or newest.cancelled()):
                 return True
             raw: Any = None if self._connection is None else self._connection.connection
             if raw is None or raw.info.transaction_status != TransactionStatus.ACTIVE:
@@ -190,7 +192,6 @@ class Turns(Executor):
         """Make one call, and see whether the run keeps the thread before anybody knows that it has ended."""
         with self._cancelling:
             self._begun += 1
-            del self._futures[0]
             self._is_calling = not future.cancelled()
         if not self._is_calling:
             return
