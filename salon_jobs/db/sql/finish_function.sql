@@ -1,10 +1,10 @@
 -- Define salon_jobs_finish (version 1), which ends runs as succeeded, that of one job or those of a chunk: deletes the
 -- rows or, with keep, keeps them as succeeded, with the time at which the run began (ran_s ago); returns how many were
 -- still leased to these runs. With all_or_error it raises SJ001 unless all were, so that COMMIT can be sent in the same
--- round trip. With skips_locked it does nothing if any row is locked by somebody else. results is a JSON object of what the handlers returned, kept for a time in the same transaction: for the
--- fence of a run (finish.sql), the value, for how many seconds it is kept, and how long the handler ran. A function,
--- since the server keeps its plans, behind a pooler too: ending a store's job costs a quarter of a separate DELETE and
--- COMMIT.
+-- round trip. With skips_locked it does nothing if any row is locked by somebody else. results is a JSON object of what
+-- the handlers returned, kept for a time in the same transaction: for the fence of a run (finish.sql), the value, for
+-- how many seconds it is kept, and how long the handler ran. A function, since the server keeps its plans, behind a
+-- pooler too: ending a store's job costs a quarter of a separate DELETE and COMMIT.
 -- Each row is found by its key, whatever the planner believes: + 0 and || '' hide the index by process, which holds an
 -- entry for each job that the process ran since the last vacuum; a join with the leases could read all rows first.
 -- Locks: the rows, in ascending order. Replace it only with a definition that accepts the same arguments.
