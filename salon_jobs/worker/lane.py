@@ -133,6 +133,8 @@ class AsyncLane:
 
     def _cancel_queries(self, runs: Sequence[AwaitingRun]) -> None:
         """Cancel the queries of runs once their coroutines are cancelled: this waits for the loop and the server."""
+        if not runs:
+            return
         until, cancelled = time.monotonic() + _INTERRUPT_S, threading.Event()
         running_loop().call_soon_threadsafe(cancelled.set)
         cancelled.wait(_INTERRUPT_S)
