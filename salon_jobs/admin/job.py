@@ -371,7 +371,7 @@ class JobAdmin(ActionAdmin):
     def status(self, job: Any) -> SafeString:
         """Show the state as a badge."""
         shown = job.timeliness
-        return badge(shown, _BADGES[shown])
+        return badge(shown, _BADGES.get(shown, "quiet"))  # that of a newer release, too
 
     @admin.display(description=_("state"))
     def progress(self, job: Any) -> SafeString:
