@@ -15,6 +15,7 @@ BEGIN
     WHILE current_setting('salon_jobs.flow_noted', true) <> '' LOOP
         PERFORM __schema__.salon_jobs_move_flow();
     END LOOP;
+    -- A condition of its own: elsewhere OLD has no such columns.
     IF TG_NAME = 'salon_jobs_moves' THEN
         IF OLD.follow_up_id IS NOT NULL AND (OLD.finished_at IS NULL) <> (TG_OP = 'UPDATE' AND NEW.finished_at IS NULL)
         THEN
