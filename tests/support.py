@@ -159,6 +159,16 @@ def selected(columns: Mapping[str, str]) -> str:
 
 
 @contextmanager
+def connected(sent: Any, receiver: Callable[..., object]) -> Generator[None]:
+    """Have a function receive a signal meanwhile."""
+    sent.connect(receiver)
+    try:
+        yield
+    finally:
+        sent.disconnect(receiver)
+
+
+@contextmanager
 def running_on_a_thread(process_id: int, jobs: Sequence[ClaimedJob], **bounds: int) -> Generator[Runner]:
     """Run claimed jobs on a worker's thread until all have ended, then end the threads.
 

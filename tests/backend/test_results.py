@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -36,7 +35,7 @@ from tests.backend.django_tasks_api import (
     task_started,
 )
 from tests.backend.test_enqueue_tasks import received
-from tests.support import change, seen
+from tests.support import change, connected, seen
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -321,15 +320,6 @@ def test_the_log_is_djangos_but_one_failure_is_one_record_without_our_frames(cap
     for text in (traceback, record.exc_text or "", shown):
         assert text.count("  File ") == 1
         assert "tests/backend/calls.py" in text
-
-
-@contextmanager
-def connected(signal: Any, receiver: Callable[..., object]) -> Generator[None]:
-    signal.connect(receiver)
-    try:
-        yield
-    finally:
-        signal.disconnect(receiver)
 
 
 def test_signals_of_a_failure() -> None:

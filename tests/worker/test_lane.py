@@ -31,7 +31,7 @@ from salon_jobs.worker.database_threads import DatabaseThreads, Turns
 from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests import tasks
 from tests.e2e.worker_process import eventually
-from tests.support import claim, event_fields, running_coroutines, seen, working
+from tests.support import claim, connected, event_fields, running_coroutines, seen, working
 from tests.worker.conftest import RunOnThread
 from tests.worker.effects import write, written
 
@@ -303,15 +303,9 @@ def test_receivers_are_called_around_the_handler_and_inside_the_trace_of_the_run
     monkeypatch.setattr(lane_module, "is_observed", lambda: True)
     monkeypatch.setattr(lane_module, "observing", observing)
     hooks.coroutine = handler
-    job_started.connect(begin)
-    job_finished.connect(end)
-    try:
-        with running_coroutines(process_id) as (lane, _):
-            tasks.async_system.enqueue()
-            lane.start(claim(process_id))
-    finally:
-        job_started.disconnect(begin)
-        job_finished.disconnect(end)
+    with connected(job_started, begin), connected(job_finished, end), running_coroutines(process_id) as (lane, _):
+        tasks.async_system.enqueue()
+        lane.start(claim(process_id))
     assert heard == [("started", True, True), ("finished", None, True, False)]
 
 
@@ -329,13 +323,9 @@ def test_a_receiver_can_have_database_calls_in_a_loop_of_its_own(
         raise ValueError
 
     hooks.coroutine = handler
-    signal.connect(receive)
-    try:
-        with running_coroutines(process_id) as (lane, _):
-            tasks.async_system.enqueue()
-            lane.start(claim(process_id))
-    finally:
-        signal.disconnect(receive)
+    with connected(signal, receive), running_coroutines(process_id) as (lane, _):
+        tasks.async_system.enqueue()
+        lane.start(claim(process_id))
     assert answers == [7]
 
 

@@ -23,7 +23,7 @@ from salon_jobs.worker.ends import settle
 from salon_jobs.worker.executor import execute
 from tests import tasks
 from tests.e2e.worker_process import eventually
-from tests.support import change, chunk_of, claim, leases_of, running_job, running_on_a_thread, working
+from tests.support import change, chunk_of, claim, connected, leases_of, running_job, running_on_a_thread, working
 from tests.worker.effects import job_events
 
 EARLIER = (0.0, "00000000")
@@ -97,11 +97,8 @@ def test_after_a_promotion_it_is_reported_as_unknown(
     running = one_run(process_id, outcome)
     run = running.start_trace()
     running.end()
-    job_finished.connect(receive)
-    try:
+    with connected(job_finished, receive):
         assert isinstance(settle(running, outcome), Unknown)
-    finally:
-        job_finished.disconnect(receive)
     assert job_events(caplog) == ["job_outcome_unknown"]
     assert told == [(None, "JOB.OUTCOME_UNKNOWN")]
     [counted] = counts.take_report()
