@@ -130,6 +130,24 @@ def test_a_single_wrong_row_is_named(
     assert all((problem.store == "the chain") is chain for problem in problems)
 
 
+@pytest.mark.parametrize(
+    ("newer", "found"), [("'succeeded', '', now()", 0), ("'cancelled', '', now()", 2), ("'queued', '', NULL", 2)]
+)
+def test_a_superseded_job_needs_a_newer_one_that_succeeded(
+    connection: Connection, tmp_path: Path, newer: LiteralString, found: int
+) -> None:
+    jobs = """
+        INSERT INTO salon_jobs_job (task, store_id, job_key, state, reason, started_at, finished_at)
+        SELECT 'ping', s.id, 'one', j.state, j.reason, j.ended_at, j.ended_at
+        FROM (SELECT id FROM store LIMIT 1) AS s,
+             (VALUES ('cancelled', 'superseded', now()), (%s)) AS j (state, reason, ended_at)
+    """
+
+    problems = _verify(connection, tmp_path, jobs.replace("%s", newer))
+
+    assert len([problem for problem in problems if problem.what.startswith("job ")]) == found
+
+
 def test_a_mail_that_never_came_is_named(connection: Connection, tmp_path: Path) -> None:
     store = make_demo_data(instants_of(connection), stores=1)
     invite = Invite(next(store.records("store"))["id"], "new@chain.example", rejected=False)
