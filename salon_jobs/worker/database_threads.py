@@ -147,7 +147,8 @@ class Turns(Executor):
     def cancel_query(self) -> bool:
         """Cancel the query that runs now, if it may be and the run has not ended; return when the server knows.
 
-        Return False if none runs yet, but a call that may be cancelled has not ended, nor was given up before it began.
+        Return False to be called again, as long as a call that may be cancelled has not ended, was not given up before
+        it began, and has met no error: none of its queries may have begun, or the request came between two of them.
         """
         with self._cancelling:
             if self._is_ending or self._begun + (not self._is_calling) > self._may_cancel:
@@ -155,15 +156,19 @@ class Turns(Executor):
             newest = None if self._newest_to_cancel is None else self._newest_to_cancel()
             if not self._is_calling and (newest is None or newest.cancelled()):
                 return True
-            raw: Any = None if self._connection is None else self._connection.connection
-            if raw is None or raw.info.transaction_status != TransactionStatus.ACTIVE:
+            connection = self._connection
+            raw: Any = None if connection is None else connection.connection
+            if connection is None or raw is None:
                 return False
+            has_failed = connection.errors_occurred
+            if (is_hit := has_failed and self.is_cancelled) or raw.info.transaction_status != TransactionStatus.ACTIVE:
+                return is_hit
             self.is_cancelled = True
             try:
                 raw.cancel_safe(timeout=CANCEL_S)
             except PsycopgError as error:
                 logger.warning("could not cancel a query: %s", error)
-            return True
+            return has_failed
 
     def _wait(self) -> None:
         self.waits_since = time.monotonic()

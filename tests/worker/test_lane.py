@@ -11,9 +11,10 @@ from contextvars import ContextVar
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
 from asgiref.sync import sync_to_async
-from django.db import connection, connections, transaction
+from django.db import OperationalError, connection, connections, transaction
 from django.dispatch import Signal
 
 from project.salon.models import Customer
@@ -414,6 +415,36 @@ def test_an_interrupt_cancels_a_query_that_is_sent_just_then(
         goes_on.set()
         interrupting.join(10)
         eventually(lambda: not lane.running_count)
+    assert seen("SELECT state, attempts FROM salon_jobs_job") == [("queued", 0)]
+
+
+def test_a_cancel_request_that_comes_between_two_queries_is_repeated_until_one_has_failed(
+    database: None, hooks: tasks.Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no longer: the call itself may clean up."""
+    begun, requests = threading.Event(), list[bool]()
+    cancel_safe = psycopg.Connection.cancel_safe
+
+    def come_late(raw: psycopg.Connection[Any], **options: Any) -> None:
+        if requests:
+            cancel_safe(raw, **options)
+        requests.append(True)
+
+    def sleep() -> None:
+        begun.set()
+        try:
+            connection.cursor().execute("SELECT pg_sleep(60)")
+        except OperationalError:
+            connection.cursor().execute("SELECT pg_sleep(0.3)")
+
+    hooks.coroutine = lambda **_: sync_to_async(sleep)()
+    tasks.async_system.enqueue()
+    monkeypatch.setattr(psycopg.Connection, "cancel_safe", come_late)
+    with running_coroutines(process_id) as (lane, _):
+        lane.start(claim(process_id))
+        assert begun.wait(10)
+        lane.interrupt_all()
+        assert len(requests) == 2
     assert seen("SELECT state, attempts FROM salon_jobs_job") == [("queued", 0)]
 
 
