@@ -418,7 +418,7 @@ class Worker(Loop):
     def _job_ended(self) -> None:
         """Answer wake-ups if that was the last job. Claim again soon if a limit was full: a place may be free now."""
         # Not with a backlog: the others would leave wake-ups to this process, which wakes them only once.
-        if self._is_listening and self._is_idle and self._last_claim.again_in_s != 0:
+        if self._is_listening and self._is_idle and all(lane.last.again_in_s != 0 for lane in self._lanes):
             self._idle.show(idle=True)
             if not (self._is_listening and self._is_idle):
                 self._idle.show(idle=False)
