@@ -177,7 +177,7 @@ def running_on_a_thread(process_id: int, jobs: Sequence[ClaimedJob], **bounds: i
     queue = JobBuffer(1)
     abandon = threading.Event()
     leases = leases_of(process_id)
-    finisher = Finisher(leases, queue.forget, abandon, **bounds)
+    finisher = Finisher(leases, queue, abandon, **bounds)
     deadlines = DeadlineWatcher(using="default")
     runner = Runner(queue, finisher, leases, 0, in_flight=InFlightTable(1), watcher=deadlines)
     queue.put(list(jobs))
@@ -200,7 +200,7 @@ def running_coroutines(process_id: int, *, threads: int = 1) -> Generator[tuple[
     """Yield a worker's lane for coroutines, and the buffer that knows which have not ended; wait until all have."""
     queue = JobBuffer(1)
     leases = leases_of(process_id)
-    finisher = Finisher(leases, queue.forget, threading.Event())
+    finisher = Finisher(leases, queue, threading.Event())
     deadlines = DeadlineWatcher(using="default")
     lane = AsyncLane(
         queue,

@@ -64,6 +64,10 @@ class JobBuffer:
         """Whether so few jobs wait that there may be room for more. Approximate."""
         return len(self._waiting) <= self._refill_at
 
+    def more_than(self, count: int) -> bool:
+        """Return whether there are more jobs than that. Approximate."""
+        return len(self._leases) > count
+
     def wait_for_room(self, timeout_s: float) -> None:
         """Wait until there is room, the buffer is closed, or the time is up."""
         with self._emptied:

@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Final
 
@@ -18,7 +17,6 @@ from salon_jobs.core import events
 from salon_jobs.core.error_report import report
 from salon_jobs.core.events import log_event, logger
 from salon_jobs.core.outcomes import Errored, Outcome, Succeeded
-from salon_jobs.core.records import ClaimedJob
 from salon_jobs.db import statements
 from salon_jobs.db.statements import is_held_up
 from salon_jobs.jobs.answers import awaited
@@ -27,9 +25,11 @@ from salon_jobs.jobs.leases import Leases
 from salon_jobs.jobs.results import MOST_PER_STATEMENT, in_statements
 from salon_jobs.process.loop import Loop, Outage
 from salon_jobs.tenancy.connections import finish_resets, tidy_connections
+from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.ends import identify, refused, report_successes, settle
 
-# How long the first success of a batch waits for others; then up to _BATCH go in one statement.
+# How long the first success of a batch waits for others, if the process has other jobs; then up to _BATCH go in one
+# statement.
 _GATHER_S = 0.005
 # Runs that are already finished and only need logging wait longer: a batch costs more than one line in it.
 _LOG_EVERY_S = 0.05
@@ -58,26 +58,25 @@ _TRIES: Final = 3
 class Finisher(Loop):
     """Ends of a process's runs: successes, written by this loop in batches, and all others, by the threads that ran.
 
-    ``forget`` gets every job whose end is written or whose lease is lost. Until then a job without a transaction stays
+    ``jobs`` forgets every job whose end is written or whose lease is lost. Until then a job without a transaction stays
     ours; a crash in between repeats it, as always for such jobs.
     """
 
     def __init__(
         self,
         leases: Leases,
-        forget: Callable[[Sequence[ClaimedJob]], None],
+        jobs: JobBuffer,
         abandon: threading.Event,
         *,
         most_per_statement: int = MOST_PER_STATEMENT,
         most_kept: int = MOST_KEPT,
     ) -> None:
         """Prepare; once ``abandon`` is set, nothing more is written.
-
         ``most_per_statement`` and ``most_kept`` are characters of results; a larger one goes, and waits, alone.
         """
         super().__init__("finisher", using=leases.using)
         self._leases = leases
-        self._forget = forget
+        self._jobs, self._forget = jobs, jobs.forget
         self._abandon = abandon
         self._urgent = threading.Event()
         # Somebody waits for the end of one of them.
@@ -169,7 +168,8 @@ class Finisher(Loop):
         if self._ended:
             if self._urgent.wait(_LOG_EVERY_S):
                 self._urgent.clear()
-                self._is_awaited.wait(_GATHER_S)
+                if self._jobs.more_than(len(self._ended)):
+                    self._is_awaited.wait(_GATHER_S)
             self._is_awaited.clear()
             self._write_all()
         if time.monotonic() >= self._try_held_up_at:

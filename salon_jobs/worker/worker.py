@@ -151,7 +151,7 @@ class Worker(Loop):
         self._claimed = self._reported_claimed = 0
         self._look_until = float("-inf")
         self._timeouts = itertools.count(1)
-        self.finisher = Finisher(leases, self._jobs.forget, self._abandon)
+        self.finisher = Finisher(leases, self._jobs, self._abandon)
         self._deadlines = DeadlineWatcher(self._count_timeout, using=using)
         in_flight = in_flight or InFlightTable(options.slots)
         self._chunks = ChunkClaimer(leases, self._jobs, lambda: self._threads_lane.claimer.limits)

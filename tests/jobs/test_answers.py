@@ -114,13 +114,23 @@ def test_an_end_that_waits_to_be_written_with_others_is_written_once_somebody_wa
     process_id: int, hooks: Hooks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(finisher, "_GATHER_S", 60.0)
-    hooks.system = lambda **_: 7
-    handle = tasks.kept_result.enqueue()
-    with working(process_id) as worker:
+    known = threading.Event()
+    hooks.system = lambda note: 7 if note else known.wait(20)
+    tasks.system.enqueue()
+    handle = tasks.kept_result.enqueue(note="ends")
+    with working(process_id, 2) as worker:
         eventually(lambda: worker.facts()["listening"] is True)
         eventually(worker.finisher.unwritten_ids)
         assert handle.refresh().state is JobState.RUNNING
         assert handle.wait(20) == 7
+        known.set()
+
+
+def test_the_end_of_the_only_job_waits_for_no_others(process_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finisher, "_GATHER_S", 60.0)
+    tasks.system.enqueue()
+    with working(process_id):
+        eventually(lambda: not seen("SELECT FROM salon_jobs_job"))
 
 
 @pytest.mark.parametrize("listens", [True, False])
