@@ -158,11 +158,13 @@ def times_out(store_id: UUID) -> None:
     sleep_in_query.function(store_id)
 
 
-@store_task(name="e2e-numb", max_attempts=3, timeout=timedelta(seconds=0.3))
+@store_task(name="e2e-numb", max_attempts=3, timeout=timedelta(seconds=1))
 def numb(store_id: UUID) -> None:
-    """Add one row, then make one C call that a timeout cannot interrupt."""
-    _write(store_id)
-    time.sleep(120)
+    """Add one row, then make one C call that a timeout cannot interrupt, even if it comes before."""
+    try:
+        _write(store_id)
+    finally:
+        time.sleep(120)
 
 
 @store_task(name="e2e-stubborn", max_attempts=3)

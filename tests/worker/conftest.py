@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 from uuid import UUID
@@ -10,6 +11,7 @@ import pytest
 
 from salon_jobs.core.outcomes import Outcome
 from salon_jobs.worker import fair_claim, group_scanner
+from salon_jobs.worker.deadlines import DeadlineWatcher
 from tests import tasks
 from tests.support import claim, run_due, running_coroutines, running_on_a_thread
 
@@ -33,6 +35,20 @@ def limits_and_groups_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fair_claim, "_SCAN_EVERY_S", (0.0, 0.0))
     monkeypatch.setattr(fair_claim, "_BACKGROUND_S", float("inf"))
     monkeypatch.setattr(group_scanner, "_SCAN_S", float("inf"))
+
+
+@pytest.fixture
+def busy(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Have a run whose time is up be interrupted only once this is set, however slow the machine is."""
+    busy = threading.Event()
+    interrupt = DeadlineWatcher._interrupt
+
+    def interrupt_if_busy(watcher: DeadlineWatcher, watched: Any) -> None:
+        if busy.is_set():  # else the watcher soon tries again
+            interrupt(watcher, watched)
+
+    monkeypatch.setattr(DeadlineWatcher, "_interrupt", interrupt_if_busy)
+    return busy
 
 
 Enqueue = Callable[[Callable[..., Any], Any], int]

@@ -150,12 +150,13 @@ async def swallow(**_: object) -> None:
 
 @pytest.mark.parametrize("body", [wait, wait_in_a_query, swallow])
 def test_a_timeout_cancels_it_and_lets_it_clean_up(
-    run_on_thread: RunOnThread, monkeypatch: pytest.MonkeyPatch, body: Callable[..., Any]
+    run_on_thread: RunOnThread, monkeypatch: pytest.MonkeyPatch, busy: threading.Event, body: Callable[..., Any]
 ) -> None:
     monkeypatch.setattr(tasks.async_store, "timeouts", Timeouts(timeout=SHORT))
 
     async def handler(**_: object) -> None:
         try:
+            busy.set()
             await body()
         finally:
             await add("cleaned up")
@@ -321,7 +322,7 @@ def test_a_task_that_was_started_in_an_empty_context_serves_the_next_job_too(
 
 
 def test_a_task_left_running_that_continues_when_cancelled_is_cancelled_again(
-    run_on_thread: RunOnThread, monkeypatch: pytest.MonkeyPatch
+    run_on_thread: RunOnThread, monkeypatch: pytest.MonkeyPatch, busy: threading.Event
 ) -> None:
     monkeypatch.setattr(tasks.async_system, "timeouts", Timeouts(timeout=SHORT))
     tasks_left: list[asyncio.Task[None]] = []
@@ -333,6 +334,7 @@ def test_a_task_left_running_that_continues_when_cancelled_is_cancelled_again(
     async def handler(**_: object) -> None:
         tasks_left.append(asyncio.create_task(go_on()))
         await asyncio.sleep(0)
+        busy.set()
 
     run_on_thread(handler, tasks.async_system)
     assert seen(ROWS) == [("queued", 1, None)]

@@ -250,16 +250,19 @@ def test_results_must_be_one_for_each_job(stores: list[UUID], hooks: Hooks, proc
 
 
 def test_one_run_that_takes_too_long_is_split(
-    stores: list[UUID], hooks: Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch
+    stores: list[UUID], hooks: Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch, busy: threading.Event
 ) -> None:
     monkeypatch.setattr(tasks.in_chunks, "timeouts", Timeouts(timeout=timedelta(seconds=0.2)))
     calls = Calls()
 
     def handler(**call: Any) -> None:
         calls(**call)
-        deadline = time.monotonic() + 10
-        while len(call["sales"]) > 1 and time.monotonic() < deadline:
-            pass
+        deadline = time.monotonic() + 30
+        try:
+            while len(call["sales"]) > 1 and time.monotonic() < deadline:
+                busy.set()
+        finally:
+            busy.clear()
 
     hooks.store = handler
     add(stores[0], 0, 1)

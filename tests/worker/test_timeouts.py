@@ -15,7 +15,7 @@ from uuid import UUID
 
 import pytest
 from django.core.management import call_command
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 
 from salon_jobs import Snooze, current_job
 from salon_jobs.admin import job as job_page
@@ -31,6 +31,7 @@ from salon_jobs.worker import runner as runner_module
 from salon_jobs.worker.runner import Runner
 from salon_jobs.worker.supervisor import RunTotals
 from tests import tasks
+from tests.e2e.worker_process import eventually
 from tests.metrics import of, shown
 from tests.support import (
     change,
@@ -49,6 +50,7 @@ from tests.worker.effects import job_events, write, written
 
 SHORT = timedelta(seconds=0.2)
 ROWS = "SELECT state, attempts, leased_by FROM salon_jobs_job ORDER BY id"
+SLEEPING = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%%' AND state = 'active'"
 ERRORS = "SELECT attempt, error_class, code FROM salon_jobs_job_error ORDER BY id"
 TIMED_OUT = (1, "salon_jobs.core.errors.TimedOut", "JOB.TIMED_OUT")
 EXPIRED = (1, "salon_jobs.core.errors.Expired", "JOB.EXPIRED")
@@ -65,14 +67,26 @@ def limit(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return give
 
 
-def spin(**_: object) -> None:
+def spin(busy: threading.Event | None = None, **_: object) -> None:
     """Be busy until interrupted."""
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        pass
+    deadline = time.monotonic() + 30
+    try:
+        if busy is not None:
+            busy.set()
+        while time.monotonic() < deadline:
+            pass
+    finally:
+        if busy is not None:
+            busy.clear()
 
 
-def sleep_in_a_query(**_: object) -> None:
+def sleep_in_a_query(busy: threading.Event) -> None:
+    def wait_until_it_sleeps() -> None:
+        eventually(lambda: seen(SLEEPING) == [(1,)])
+        busy.set()
+        connections.close_all()
+
+    threading.Thread(target=wait_until_it_sleeps, daemon=True).start()
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_sleep(60)")
 
@@ -83,8 +97,9 @@ def test_a_run_that_takes_too_long_is_interrupted_rolled_back_and_retried(
     run_on_thread: RunOnThread,
     stores: list[UUID],
     limit: Any,
+    busy: threading.Event,
     caplog: pytest.LogCaptureFixture,
-    body: Callable[..., None],
+    body: Callable[[threading.Event], None],
     declared: Any,
 ) -> None:
     limit(timeout=SHORT)
@@ -94,7 +109,7 @@ def test_a_run_that_takes_too_long_is_interrupted_rolled_back_and_retried(
         with transaction.atomic():
             write()
             try:
-                body()
+                body(busy)
             except BaseException as error:
                 caught.append(error)
                 raise
@@ -108,9 +123,7 @@ def test_a_run_that_takes_too_long_is_interrupted_rolled_back_and_retried(
     [fields] = event_fields(caplog, "job_timed_out")
     assert {"timeout_s": 0.2, "store_id": stores[0], "code": "JOB.TIMED_OUT"}.items() <= fields.items()
     assert event_fields(caplog, "job_retried")[0]["code"] == "JOB.TIMED_OUT"
-    assert seen("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%%' AND state = 'active'") == [
-        (0,)
-    ]
+    assert seen(SLEEPING) == [(0,)]
 
 
 @pytest.mark.parametrize(
@@ -118,14 +131,14 @@ def test_a_run_that_takes_too_long_is_interrupted_rolled_back_and_retried(
     [(BaseException, tasks.in_store), (TimedOut, tasks.outside), (TimedOut, tasks.system), (Exception, tasks.system)],
 )
 def test_swallowing_it_does_not_look_like_success_and_an_except_for_exceptions_lets_it_pass(
-    run_on_thread: RunOnThread, limit: Any, swallowed: type[BaseException], declared: Any
+    run_on_thread: RunOnThread, limit: Any, busy: threading.Event, swallowed: type[BaseException], declared: Any
 ) -> None:
     limit(timeout=SHORT)
     went_on: list[bool] = []
 
     def handler(**_: object) -> None:
         with suppress(swallowed):
-            spin()
+            spin(busy)
         went_on.append(True)
 
     run_on_thread(handler, declared)
@@ -156,6 +169,7 @@ def snooze() -> None:
 def test_what_ends_a_run_besides_its_timeout(
     run_on_thread: RunOnThread,
     limit: Any,
+    busy: threading.Event,
     before: Callable[[], None] | None,
     after: Callable[[], None] | None,
     rows: list[Any],
@@ -167,7 +181,7 @@ def test_what_ends_a_run_besides_its_timeout(
         if before:
             before()
         try:
-            spin()
+            spin(busy)
         except TimedOut as error:
             if after:
                 after()
@@ -181,7 +195,7 @@ def test_what_ends_a_run_besides_its_timeout(
 def test_the_table_shows_when_to_kill_and_an_extension_moves_both_ends(
     database: None, hooks: tasks.Hooks, process_id: int, limit: Any
 ) -> None:
-    limit(timeout=timedelta(seconds=0.4))
+    limit(timeout=timedelta(seconds=1))
     shown: list[Any] = []
     queue_of: list[Runner] = []
 
@@ -197,9 +211,9 @@ def test_the_table_shows_when_to_kill_and_an_extension_moves_both_ends(
             return round(run.kill_at - began, 3), round(left_s + run_s, 1)
 
         shown.append(look())
-        job.extend(timedelta(seconds=0.6))
+        job.extend(timedelta(seconds=60))
         shown.append(look())
-        time.sleep(0.5)
+        time.sleep(1.1)
 
     hooks.system = handler
     with running_on_a_thread(process_id, []) as runner:
@@ -208,7 +222,7 @@ def test_the_table_shows_when_to_kill_and_an_extension_moves_both_ends(
         runner._jobs.put(claim(process_id))
         assert runner._jobs.wait_idle(10)
         assert runner._in_flight.shown() == []
-    assert shown == [(10.4, 0.4), (11.0, 1.0)]
+    assert shown == [(11.0, 1.0), (71.0, 61.0)]
     assert seen(ERRORS) == []
 
 
@@ -361,11 +375,12 @@ def test_the_last_attempt_fails_the_job_and_admin_and_command_line_show_the_erro
 
 
 def test_the_wait_in_the_local_queue_counts(database: None, hooks: tasks.Hooks, process_id: int, limit: Any) -> None:
-    limit(wait_timeout=timedelta(seconds=0.3))
+    limit(wait_timeout=timedelta(seconds=60))
     runs: list[str] = []
 
     def handler(note: str) -> None:
         runs.append(note)
+        limit(wait_timeout=timedelta(seconds=0.3))
         time.sleep(0.4)
 
     hooks.system = handler
@@ -431,11 +446,11 @@ def test_waiting_shortens_the_run_that_asks_for_it(
     tasks.system.enqueue()
     due_since(20)
     run_on_threads(process_id)
-    assert 9 < left[0] < 10.1
+    assert 5 < left[0] < 10.1
 
 
 def test_the_next_job_does_not_meet_what_an_interrupt_left_behind(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int, limit: Any
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, limit: Any, busy: threading.Event
 ) -> None:
     limit(timeout=SHORT)
     left = ContextVar("left", default=False)
@@ -446,7 +461,7 @@ def test_the_next_job_does_not_meet_what_an_interrupt_left_behind(
         if number == 1:
             left.set(True)
             connection.execute_wrappers.append(lambda execute, *arguments: execute(*arguments))
-            spin()
+            spin(busy)
 
     hooks.store = handler
     for number in (1, 2):
