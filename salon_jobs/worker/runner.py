@@ -114,13 +114,13 @@ class Runner:
             if self._running is not running or (running.interrupted_by is not None and kind is not Interrupted):
                 return False
             running.interrupted_by = running.interrupted_by or kind
-            raw: Any = running.connection.connection
-            querying = raw if raw is not None and raw.info.transaction_status == TransactionStatus.ACTIVE else None
             # Delivered at the thread's next bytecode: a handler inside one long C call is not interrupted.
             _raise_in(self._thread, kind)
-            if querying is not None:
+            # Only then: nobody would cancel a query that it sent between a look and the exception.
+            raw: Any = running.connection.connection
+            if raw is not None and raw.info.transaction_status == TransactionStatus.ACTIVE:
                 try:
-                    querying.cancel_safe(timeout=CANCEL_S)
+                    raw.cancel_safe(timeout=CANCEL_S)
                 except PsycopgError as error:
                     logger.warning("could not cancel the query of job %s: %s", running.id, error)
         return True

@@ -126,6 +126,30 @@ def test_a_run_that_takes_too_long_is_interrupted_rolled_back_and_retried(
     assert seen(SLEEPING) == [(0,)]
 
 
+def test_an_interrupt_cancels_a_query_that_is_sent_just_then(
+    run_on_thread: RunOnThread, monkeypatch: pytest.MonkeyPatch, limit: Any
+) -> None:
+    limit(timeout=SHORT)
+    striking = threading.Event()
+    raise_in = runner_module._raise_in
+
+    def late(thread: threading.Thread, kind: type[Interrupted] | None) -> None:
+        if kind is not None:
+            striking.set()
+            eventually(lambda: seen(SLEEPING) == [(1,)])
+            connections.close_all()
+        raise_in(thread, kind)
+
+    def handler(**_: object) -> None:
+        assert striking.wait(30)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_sleep(60)")
+
+    monkeypatch.setattr(runner_module, "_raise_in", late)
+    run_on_thread(handler, tasks.outside)
+    assert seen(ERRORS) == [TIMED_OUT]
+
+
 @pytest.mark.parametrize(
     ("swallowed", "declared"),
     [(BaseException, tasks.in_store), (TimedOut, tasks.outside), (TimedOut, tasks.system), (Exception, tasks.system)],
