@@ -242,7 +242,7 @@ def test_a_claim_locks_no_more_keys_than_it_reads_groups_and_full_ones_take_no_s
 def test_each_key_of_a_task_has_its_own_bucket_shared_by_all_processes(
     declare: Declare, process_id: int, stores: list[UUID]
 ) -> None:
-    task = declare(concurrency_key="{line}", key_rate="2/s")
+    task = declare(concurrency_key="{line}", key_rate="1/m", burst=2)  # all of it takes less than a minute
     add(task, stores[:1], ("visa", "amex"), 9)
     add(task, stores[:1], ("cash",), 1)
     here, there = Claimer(leases_of(process_id), None), Claimer(leases_of(another_process()), None)
@@ -250,7 +250,7 @@ def test_each_key_of_a_task_has_its_own_bucket_shared_by_all_processes(
     assert by_key(found) == {"visa": 2, "amex": 2, "cash": 1}, "any number of a key run at once, as the rate allows"
     buckets = "SELECT scope FROM salon_jobs_rate ORDER BY scope"
     assert seen(buckets) == [(f"key:test-declared:{key}",) for key in ("amex", "cash", "visa")]
-    change("UPDATE salon_jobs_rate SET full_at = clock_timestamp() + interval '450 ms' WHERE scope ~ 'visa'")
+    change("UPDATE salon_jobs_rate SET full_at = clock_timestamp() + interval '59 s' WHERE scope ~ 'visa'")
     assert by_key(here.claim(30).jobs) == {"visa": 1}
     change("UPDATE salon_jobs_rate SET full_at = clock_timestamp() - interval '1 s'")
     assert Pruner(using="default").run_once().deleted["rates"] == 3
