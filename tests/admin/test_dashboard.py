@@ -60,17 +60,19 @@ def busy(two: tuple[Rows, Rows], stores: list[UUID]) -> tuple[Rows, Rows]:
     )
     waits = [0] * BUCKETS
     waits[bucket_of(0.5)] = 40
+    [(minute,)] = seen("SELECT date_trunc('minute', now())")
     for minutes in (0, 2, 4, 300, 5000):
         change(
-            "INSERT INTO salon_jobs_task_minute SELECT date_trunc('minute', now()) - %s * interval '1 minute',"
-            " 'send-mail', 'mail', 30, 5, 2, 3, 0, 0, 0, 20.0, %s, 20.0, %s",
-            minutes,
+            "INSERT INTO salon_jobs_task_minute"
+            " VALUES (%s, 'send-mail', 'mail', 30, 5, 2, 3, 0, 0, 0, 20.0, %s, 20.0, %s)",
+            minute - timedelta(minutes=minutes),
             waits,
             waits,
         )
     change(
-        "INSERT INTO salon_jobs_queue_minute SELECT date_trunc('minute', now()) - n * interval '1 minute', 'mail',"
-        " 100 - 10 * n, 50, 1.0, true FROM generate_series(0, 5) AS n"
+        "INSERT INTO salon_jobs_queue_minute SELECT %s - n * interval '1 minute', 'mail', 100 - 10 * n, 50, 1.0, true"
+        " FROM generate_series(0, 5) AS n",
+        minute,
     )
     change("INSERT INTO salon_jobs_cron_entry (name) VALUES ('nightly'), ('monthly'), ('hourly')")
     for entry, days, job in (("monthly", 8, 1000001), ("hourly", 6, 1000002)):
@@ -132,7 +134,6 @@ def test_an_operator_sees_everything_by_few_queries(busy: tuple[Rows, Rows]) -> 
         "Salon 0 6 6 TillOnFire",
         "Salon 1 3 3 TillOnFire",
         "Processes 3 1 silent",
-        "long-haul for 3 min mail",
         "shop-2/12 relay",
         "1 h ago, silent",
         "nightly not declared here",
@@ -145,6 +146,7 @@ def test_an_operator_sees_everything_by_few_queries(busy: tuple[Rows, Rows]) -> 
         "aggregate-of-1",
     ):
         assert expected in text, expected
+    assert re.search(r"long-haul for 3(\.\d)? min mail", text)
     assert re.search(r"hourly not declared here 6 d ago no longer recorded monthly", text), (
         "in its time it is there unless it did"
     )
@@ -267,7 +269,7 @@ def test_staff_of_a_store_see_its_jobs_and_nothing_of_the_others(busy: tuple[Row
         for part in ("now", "plots"):
             text += text_of(client, f"?part={part}")
     assert len(asked) == 0, "the operator's role is not used"
-    assert "send-mail 1 1 1.5 min 0 0 0" in text
+    assert re.search(r"send-mail 1 1 1\.[5-9] min 0 0 0", text)
     assert "long-haul 0 0 – 1 0 0" in text
     assert "aggregate-of-0" in text
     assert "Due jobs include those that are paused or limited" in text

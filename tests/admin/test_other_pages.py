@@ -78,7 +78,7 @@ def undeclare() -> None:
 def test_a_cron_entry_shows_when_it_runs_and_what_became_of_it() -> None:
     client = staff(everything=True)
     listed = text_of(client, "cronentrystate/")
-    assert re.search(r"test-nightly 30 3 \* \* \* Europe/Berlin (in [\d.]+ (s|min|h)|now) 1 h ago failed", listed)
+    assert re.search(r"test-nightly 30 3 \* \* \* Europe/Berlin (in [\d.]+ (s|min|h|d)|now) 1 h ago failed", listed)
     assert re.search(r"of-another-release not declared in this process - - ", listed)
     shown = text_of(client, "cronentrystate/test-nightly/change/")
     assert re.search(r'"day": "\w+day", "until": "20\d\d-\d\d-\d\d" }', shown.replace("&quot;", '"'))
