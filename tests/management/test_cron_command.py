@@ -53,6 +53,7 @@ def test_override_and_restore_an_entry() -> None:
 
 
 def test_the_list_shows_schedule_zone_ticks_and_result() -> None:
+    before = datetime.now(UTC)
     [row] = json.loads(run("cron", "--json")[0])
     assert (row["name"], row["task"], row["schedule"], row["timezone"]) == (
         "nightly",
@@ -60,7 +61,7 @@ def test_the_list_shows_schedule_zone_ticks_and_result() -> None:
         "30 3 * * *",
         "Asia/Tokyo",
     )
-    assert datetime.fromisoformat(row["next_at"]) > datetime.now(UTC)
+    assert datetime.fromisoformat(row["next_at"]) > before
     assert (row["last_tick"], row["result"]) == (None, "never fired")
     tick = datetime.now(UTC) - timedelta(hours=2)
     failed = add(state="failed", reason="attempts_exhausted", tick=tick)
