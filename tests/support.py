@@ -185,14 +185,14 @@ def running_on_a_thread(process_id: int, jobs: Sequence[ClaimedJob], **bounds: i
     deadlines.start()
     runner.start()
     try:
-        assert queue.wait_idle(10)
+        assert queue.wait_idle(30)
         yield runner
     finally:
         queue.close()
-        assert runner.join(10)
+        assert runner.join(30)
         for loop in (finisher, deadlines):
             loop.stop()
-            assert loop.join(10)
+            assert loop.join(30)
 
 
 @contextmanager
@@ -216,13 +216,13 @@ def running_coroutines(process_id: int, *, threads: int = 1) -> Generator[tuple[
     deadlines.start()
     try:
         yield lane, queue
-        assert queue.wait_idle(10)
+        assert queue.wait_idle(30)
         assert not deadlines._watched, "no run that ended is watched"
     finally:
-        lane.end(10)
+        lane.end(30)
         for loop in (finisher, deadlines):
             loop.stop()
-            assert loop.join(10)
+            assert loop.join(30)
 
 
 @contextmanager
@@ -286,7 +286,7 @@ def wait_until_waiting(count: int = 1) -> None:
     What ``pg_stat_activity`` says does not change during a transaction, which the test may have open here.
     """
     waiting = "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted"
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while seen(waiting)[0][0] < count:
         assert time.monotonic() < deadline, f"never {count} waiting"
         time.sleep(0.01)

@@ -248,8 +248,8 @@ def test_however_many_wait_for_a_held_key_maintenance_soon_goes_on(process_id: i
         )
         with ThreadPoolExecutor(1) as pool:
             began = time.monotonic()
-            elsewhere(pool, lambda: Maintenance(using="default").poll()).result(20)
-            assert time.monotonic() - began < 3, "without waiting for the key once for each"
+            elsewhere(pool, lambda: Maintenance(using="default").poll()).result(60)
+            assert time.monotonic() - began < 20, "without waiting for the key once for each"
         assert len(remaining()) == 100
     for _ in range(20):  # half a second each
         Maintenance(using="default").poll()

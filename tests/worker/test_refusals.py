@@ -173,7 +173,8 @@ def test_runs_wait_while_too_much_of_others_is_unwritten_and_a_stop_ends_the_wai
         jobs = claim(process_id)
         holder.execute("LOCK TABLE salon_jobs_job_result")
         runner._jobs.put(jobs)
-        time.sleep(1.0)
+        eventually(lambda: len(ran) == 3)
+        time.sleep(0.5)
         assert len(ran) == 3, "two are kept, and the third waits on its thread"
         holder.rollback()
         assert runner._jobs.wait_idle(10)
@@ -182,7 +183,7 @@ def test_runs_wait_while_too_much_of_others_is_unwritten_and_a_stop_ends_the_wai
         jobs = claim(process_id)
         holder.execute("LOCK TABLE salon_jobs_job_result")
         runner._jobs.put(jobs)
-        time.sleep(0.5)
+        eventually(lambda: len(ran) == 9)
         runner._jobs.close()
         runner._finisher._abandon.set()
         assert runner.join(30), "no deadlock at the end"
