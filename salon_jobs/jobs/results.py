@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
 import msgspec
+from django.db import transaction
 
 from salon_jobs.core.errors import JobDoesNotExist, NoResult, ResultInvalid
 from salon_jobs.core.records import EnqueueAction, JobState, StoreId
@@ -19,6 +20,7 @@ from salon_jobs.db.instants import to_project
 from salon_jobs.jobs.answers import Wait
 from salon_jobs.jobs.payload import encode
 from salon_jobs.jobs.progress import Progress
+from salon_jobs.tenancy.active import current_store_id
 
 if TYPE_CHECKING:
     from salon_jobs.jobs.current import RunningJob
@@ -144,7 +146,7 @@ def get_job(job_id: int, *, using: str | None = None) -> JobRecord:
     A job that succeeded is found as long as its result is kept (``keep_result``). With roles, the web role finds only
     jobs of its current store.
     """
-    record = _read("job_record", {"id": job_id, "public_id": None}, using)
+    record = _read("job_record", {"id": job_id, "public_id": None}, alias_of(using))
     if record is None:
         raise JobDoesNotExist(
             f"there is no job {job_id}: it never existed, belongs to another store, or ended and was deleted. A "
@@ -155,7 +157,7 @@ def get_job(job_id: int, *, using: str | None = None) -> JobRecord:
 
 def load_result(public_id: UUID, *, using: str | None = None) -> JobRecord | None:
     """Return the job with this public id, whatever its store, or None. Role: web, worker."""
-    return _read("get_result", {"public_id": public_id}, using)
+    return _read("get_result", {"public_id": public_id}, alias_of(using))
 
 
 # Characters of results in one statement, which is several times as large on its way. The server accepts 1 GB.
@@ -198,8 +200,10 @@ _COLUMNS: Final = [field.name for field in fields(JobRecord) if field.name != "h
 _INSTANTS: Final = ("run_at", "created_at", "first_started_at", "last_started_at", "finished_at")
 
 
-def _read(statement: str, parameters: dict[str, Any], using: str | None) -> JobRecord | None:
-    rows = statements.rows(statement, parameters, using=alias_of(using))
+def _read(statement: str, parameters: dict[str, Any], using: str) -> JobRecord | None:
+    # Outside a transaction, a tenant_context with atomic=False has set no store yet: the job would look gone.
+    with nullcontext() if current_store_id() is None else transaction.atomic(using=using, savepoint=False):
+        rows = statements.rows(statement, parameters, using=using)
     if not rows:
         return None
     row: dict[str, Any] = dict(zip(_COLUMNS, rows[0], strict=True))

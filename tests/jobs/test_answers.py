@@ -200,6 +200,12 @@ def test_with_roles_one_waits_for_what_its_role_and_store_may_see(
             unseen.wait(0)
     with tenant_context(stores[0]):
         assert (of_store.wait(0), kept.wait(0)) == (None, 4)
+        waiting = tasks.in_store.enqueue(store_id=stores[0])
+    with tenant_context(stores[0], atomic=False):
+        assert (of_store.wait(0), kept.wait(0)) == (None, 4)
+        assert waiting.status() is JobState.QUEUED
+        with pytest.raises(WaitTimedOut):
+            waiting.wait(0)
 
 
 def test_a_fork_listens_anew(process_id: int, hooks: Hooks) -> None:
