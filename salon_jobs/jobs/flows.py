@@ -64,7 +64,7 @@ class Flow:
     def __init__(self, name: str, key: str | None = None, *, using: str | None = None, id: int | None = None) -> None:
         self.name, self.key, self.id, self.is_new = name, key, id, id is None
         self._using = alias_of(using)
-        self._store_id = current_store_id()
+        self._store_id, self._blocks = current_store_id(), 0
         self._added: list[Member] = []
         self._alike: _Alike = {}
 
@@ -72,11 +72,12 @@ class Flow:
         return f"<Flow {self.name} #{self.id}>"
 
     def __enter__(self) -> Self:
+        self._blocks += 1
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         added, alike = self._added, self._alike
-        self._added, self._alike = [], {}
+        self._blocks, self._added, self._alike = self._blocks - 1, [], {}
         if kind is None and added:
             self._enqueue(added, alike)
 
@@ -94,13 +95,15 @@ class Flow:
         cancelled), or simply "ended". If they did otherwise, the member is cancelled. ``options`` are those of
         ``using``, except job keys. Raises FlowInvalid, OptionInvalid, PayloadInvalid.
         """
+        if not self._blocks:
+            raise FlowInvalid("members are added in the with block of their flow, whose end enqueues them")
         if not isinstance(call, Call):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise FlowInvalid(f"a member is the call of a task, such as fetch.call(url=url), not {shown(call)}")
         if when not in get_args(Condition):
             raise FlowInvalid(f"when is 'succeeded', 'failed' or 'ended', not {shown(when)}")
         if refused := [name for name in _NO_KEYS if options.get(name) is not None]:
             raise FlowInvalid(f"members have no {refused[0]}: give the flow a key")
-        earlier = tuple(dict.fromkeys([after] if isinstance(after, Member) else after))
+        earlier = tuple(dict.fromkeys(after if isinstance(after, Iterable) else [after]))
         for member in earlier:
             if not isinstance(member, Member):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise FlowInvalid(f"after takes what add() returned, not {shown(member)}")

@@ -532,15 +532,21 @@ def test_what_does_not_fit_is_refused(stores: list[UUID]) -> None:
         (call, {"when": "done"}, "when is"),
         (call, {"when": "failed"}, "pass after"),
         (call, {"after": [7]}, "after takes what"),
+        (call, {"after": tasks.in_flow.enqueue()}, "after takes what"),
+        (call, {"after": None}, "after takes what"),
         (call, {"after": stranger}, "of another flow"),
         (call, {"job_key": "k"}, "members have no job_key"),
         (tasks.in_store.call(store_id=stores[0]), {}, "all its members belong"),
     ]
-    for what, options, said in refused:
-        with pytest.raises(FlowInvalid, match=said):
-            order.add(what, **options)
-    with pytest.raises(FlowInvalid, match="has no ID"):
-        order.add(call).id  # noqa: B018 - raises
+    with order:
+        for what, options, said in refused:
+            with pytest.raises(FlowInvalid, match=said):
+                order.add(what, **options)
+        with pytest.raises(FlowInvalid, match="has no ID"):
+            order.add(call).id  # noqa: B018 - raises
+    for closed in (order, flow("order"), get_flow(other.id or 0)):
+        with pytest.raises(FlowInvalid, match="in the with block of their flow"):
+            closed.add(call)
     with pytest.raises(FlowInvalid, match="no member"):
         RunningFlow(7, using="default")
 
