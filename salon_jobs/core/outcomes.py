@@ -23,8 +23,8 @@ class Snooze(Exception):
     """
 
     def __init__(self, delay: timedelta) -> None:
-        if not timedelta(0) <= delay <= _LONGEST_SNOOZE:
-            raise ValueError(f"Snooze takes a delay from zero to {_LONGEST_SNOOZE.days:,} days, not {delay}")
+        if not isinstance(delay, timedelta) or not timedelta(0) <= delay <= _LONGEST_SNOOZE:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(f"Snooze takes a timedelta from zero to {_LONGEST_SNOOZE.days:,} days, not {delay}")
         super().__init__(delay)
         self.delay = delay
 
