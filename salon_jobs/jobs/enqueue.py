@@ -52,7 +52,7 @@ class JobContent(Struct, frozen=True, gc=False):
     tick: datetime | None = None
 
 
-_IN_CONTEXT: Final = "a store's jobs are enqueued inside tenant_context(store_id)"
+_IN_CONTEXT: Final = "a store's jobs are enqueued inside tenant_context(store_id), in a transaction"
 
 
 @contextmanager

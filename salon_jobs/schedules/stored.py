@@ -34,7 +34,7 @@ from salon_jobs.tenancy.context import context_of
 ScheduleAction = Literal["created", "changed", "kept"]
 _LEAST_EVERY: Final = timedelta(seconds=1)
 _LONGEST_KEY: Final = 255
-_IN_CONTEXT: Final = "a store's tasks are scheduled inside tenant_context(store_id)"
+_IN_CONTEXT: Final = "a store's tasks are scheduled inside tenant_context(store_id), in a transaction"
 CHANGED: Final = gettext_noop("it was changed since you opened it: open it again")
 _NOT_FOUND: Final = gettext_noop("there is no such schedule, or you may not see it")
 

@@ -108,3 +108,5 @@ def test_what_is_missing_is_said(stores: list[UUID]) -> None:
         run("schedules", "pause")
     with pytest.raises(CommandError, match="no schedule of this store has the key 'x'"):
         run("schedules", "delete", "x", "--store", str(stores[0]))
+    with pytest.raises(CommandError, match="no schedule without a store has the key 'x'"):
+        run("schedules", "delete", "x")

@@ -121,6 +121,8 @@ def test_the_web_role_enqueues_for_its_current_store_and_no_other(as_web: None, 
         assert caught.value.code == "JOB.ENQUEUE_REFUSED"
         with pytest.raises(EnqueueRefused):
             enqueue()
+    with pytest.raises(EnqueueRefused, match="in a transaction"), tenant_context(stores[0], atomic=False):
+        tasks.in_store.enqueue(store_id=stores[0])
     assert seen(JOBS) == [(stores[0],)] * 2
 
 

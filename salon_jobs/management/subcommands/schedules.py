@@ -60,7 +60,7 @@ class ChangeSchedules(Subcommand):
             raise CommandError(f"name a schedule: salon_jobs schedules {action} KEY")
         row = found.filter(store_id=store_id).first()
         if row is None:
-            raise CommandError(f"no schedule of {'no store' if store_id is None else 'this store'} has the key {key!r}")
+            raise CommandError(f"no schedule {'of this' if store_id else 'without a'} store has the key {key!r}")
         if action == "run":
             with context_of(row.store_id):
                 handle = run_schedule(row.pk, by=os_user())
