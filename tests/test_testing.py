@@ -130,6 +130,7 @@ class DrainInTestCase(TestCase):
         tasks.system.enqueue()
         with pytest.raises(AssertionError, match="10 jobs ran and still more are due"):
             drain_jobs(limit=10)
+        assert Job.objects.get().state == "queued"
 
     def test_perform_job_converts_sets_the_store_and_raises(self) -> None:
         seen: list[object] = []

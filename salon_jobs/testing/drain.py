@@ -77,14 +77,14 @@ def drain_jobs(
         statements.execute("count_ends_at_once", using=leases.using)
     try:
         while True:
-            claimed = leases.claim_due(registry.task_names(), 1, queues=queues, now=now)
-            if not claimed:
+            if not (claimed := leases.claim_due(registry.task_names(), 1, queues=queues, now=now)):
                 if registry.find_waiting(using=leases.using):
                     continue
                 break
-            if len(drained) == limit:
-                raise AssertionError(f"{limit} jobs ran and still more are due; the next is {claimed[0].task!r}")
             job = claimed[0]
+            if len(drained) == limit:
+                leases.requeue([(job.id, job.lease)], unbegun=True)
+                raise AssertionError(f"{limit} jobs ran and still more are due; the next is {job.task!r}")
             task = registry.get_declaration(job.task)
             if task.chunk is None:
                 running: RunningJob = RunningJob(job, task, leases, leases.connection)
