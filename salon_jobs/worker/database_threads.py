@@ -33,6 +33,9 @@ from salon_jobs.tenancy.connections import (
 from salon_jobs.worker.forks import end_copy
 from salon_jobs.worker.runner import CANCEL_S, TIDY_AFTER_S
 
+# A cancel request that came between two queries is repeated after this time, in which the first would have worked.
+REPEAT_S = 0.1
+
 
 class DatabaseThreads:
     """Up to ``most`` threads, each with connections of its own, that make what they are given in the order given."""
@@ -90,14 +93,14 @@ class Turns(Executor):
     def __init__(self, threads: DatabaseThreads, alias: str, on_turn: Callable[[BaseDatabaseWrapper], object]) -> None:
         """Prepare; ``on_turn`` gets the connection of each turn, to the database ``alias``."""
         self._threads, self._alias, self._on_turn = threads, alias, on_turn
-        self._calls: SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]]] = SimpleQueue()
-        # The newest of them, and of those that a cancel request may hit: weak, or its result would be kept.
+        # Each with the number of interrupts before it was asked for: a cancel request may hit those before the last.
+        self._calls: SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any], int]] = SimpleQueue()
+        self._interrupts = 0
+        self._calling: int | None = None
+        # The newest call, and that of those before the last interrupt: weak, or its result would be kept.
         self._newest: ref[asyncio.Future[Any]] | None = None
         self._newest_to_cancel: ref[asyncio.Future[Any]] | None = None
         self._lock = threading.Lock()
-        # How many calls were asked for, were begun, and are those that a cancel request may hit.
-        self._submitted = self._begun = self._may_cancel = 0
-        self._is_calling = False
         self._has_turn = self._is_ending = False
         self._left: asyncio.Future[Any] | None = None
         # Held until the server knows of a cancel request: it hits no later call.
@@ -107,8 +110,8 @@ class Turns(Executor):
         self.contexts: list[ActiveContext] = []
         #: whether a thread waits for the next call of this run alone
         self.keeps_thread = False
-        #: whether a query was cancelled from outside
-        self.is_cancelled = False
+        #: when a query was last cancelled from outside (monotonic seconds)
+        self.cancelled_at: float | None = None
         #: since when the run waits for a thread, and has one (monotonic seconds)
         self.waits_since: float | None = None
         self.has_since: float | None = None
@@ -135,14 +138,13 @@ class Turns(Executor):
             return self._left
 
     def _put(self, future: asyncio.Future[Any], call: Callable[[], Any]) -> None:
-        self._submitted += 1
         self._newest = ref(future)
-        self._calls.put((future, call))
+        self._calls.put((future, call, self._interrupts))
 
     def may_cancel(self) -> None:
         """Let ``cancel_query`` cancel the calls asked for so far; those after it may clean up."""
         with self._lock:
-            self._may_cancel, self._newest_to_cancel = self._submitted, self._newest
+            self._interrupts, self._newest_to_cancel = self._interrupts + 1, self._newest
 
     def cancel_query(self) -> bool:
         """Cancel the query that runs now, if it may be and the run has not ended; return when the server knows.
@@ -151,19 +153,21 @@ class Turns(Executor):
         it began, and has met no error: none of its queries may have begun, or the request came between two of them.
         """
         with self._cancelling:
-            if self._is_ending or self._begun + (not self._is_calling) > self._may_cancel:
+            if self._is_ending or self._calling == self._interrupts:
                 return True
             newest = None if self._newest_to_cancel is None else self._newest_to_cancel()
-            if not self._is_calling and (newest is None or newest.cancelled()):
+            if self._calling is None and (newest is None or newest.done()):
                 return True
             connection = self._connection
             raw: Any = None if connection is None else connection.connection
             if connection is None or raw is None:
                 return False
-            has_failed = connection.errors_occurred
-            if (is_hit := has_failed and self.is_cancelled) or raw.info.transaction_status != TransactionStatus.ACTIVE:
-                return is_hit
-            self.is_cancelled = True
+            has_failed, before = connection.errors_occurred, self.cancelled_at
+            if before is not None and (has_failed or time.monotonic() - before < REPEAT_S):
+                return has_failed
+            if raw.info.transaction_status != TransactionStatus.ACTIVE:
+                return False
+            self.cancelled_at = time.monotonic()
             try:
                 raw.cancel_safe(timeout=CANCEL_S)
             except PsycopgError as error:
@@ -193,13 +197,12 @@ class Turns(Executor):
         if left is not None:
             _answer(left, left.set_result, None)
 
-    def _make(self, future: asyncio.Future[Any], call: Callable[[], Any]) -> None:
+    def _make(self, future: asyncio.Future[Any], call: Callable[[], Any], interrupts: int) -> None:
         """Make one call, and see whether the run keeps the thread before anybody knows that it has ended."""
         with self._cancelling:
-            self._begun += 1
-            self._is_calling = not future.cancelled()
-        if not self._is_calling:
-            return
+            if future.cancelled():
+                return
+            self._calling = interrupts
         for context in self.contexts:
             if context.is_open:
                 context.attach(connections[context.connection.alias])
@@ -220,7 +223,7 @@ class Turns(Executor):
 
     def _look(self) -> None:
         """Keep the thread if the run needs it again."""
-        self._is_calling = False
+        self._calling = None
         in_use = any(map(is_in_use, opened_connections()))
         with self._lock:
             self.keeps_thread = in_use and not self._is_ending
@@ -230,8 +233,8 @@ class Turns(Executor):
         if not self._is_ending:
             for connection in opened_connections():
                 self.contexts += detach_contexts(connection)
-        if self.is_cancelled:
-            self.is_cancelled = False
+        if self.cancelled_at is not None:
+            self.cancelled_at = None
             drop_connections()
         else:
             tidy_connections()

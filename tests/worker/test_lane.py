@@ -435,11 +435,13 @@ def test_a_cancel_request_that_comes_between_two_queries_is_repeated_until_one_h
         try:
             connection.cursor().execute("SELECT pg_sleep(60)")
         except OperationalError:
-            connection.cursor().execute("SELECT pg_sleep(0.3)")
+            connection.cursor().execute("SELECT pg_sleep(1.5)")
 
     hooks.coroutine = lambda **_: sync_to_async(sleep)()
     tasks.async_system.enqueue()
     monkeypatch.setattr(psycopg.Connection, "cancel_safe", come_late)
+    monkeypatch.setattr(lane_module, "_INTERRUPT_S", 20.0)
+    monkeypatch.setattr(database_threads, "REPEAT_S", 1.0)
     with running_coroutines(process_id) as (lane, _):
         lane.start(claim(process_id))
         assert begun.wait(10)
