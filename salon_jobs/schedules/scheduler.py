@@ -253,7 +253,7 @@ def _change_entries(
     names: Iterable[str], which: Q, otherwise: str, using: str | None, **values: Any
 ) -> list[ActionResult[str]]:
     results: list[ActionResult[str]] = []
-    for name in names:
+    for name in [names] if isinstance(names, str) else names:
         entries = CronEntryState.objects.using(alias_of(using)).filter(pk=name)
         changed = bool(entries.filter(which).update(**values))
         why = "" if changed else otherwise if entries.exists() else gettext("no scheduler has seen such an entry")

@@ -158,9 +158,7 @@ class Turns(Executor):
             newest = None if self._newest_to_cancel is None else self._newest_to_cancel()
             if self._calling is None and (newest is None or newest.done()):
                 return True
-            connection = self._connection
-            raw: Any = None if connection is None else connection.connection
-            if connection is None or raw is None:
+            if (connection := self._connection) is None or (raw := connection.connection) is None:
                 return False
             has_failed, before = connection.errors_occurred, self.cancelled_at
             if before is not None and (has_failed or time.monotonic() - before < REPEAT_S):

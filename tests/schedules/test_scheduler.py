@@ -71,7 +71,7 @@ def test_a_paused_entry_fires_nothing_and_owes_nothing_after_it_is_resumed(cront
     _known_for(timedelta(minutes=3))
     gone = ActionResult("gone", False, "no scheduler has seen such an entry")
     assert pause_cron_entries(["a", "gone"], by="ann") == [ActionResult("a", True), gone]
-    assert pause_cron_entries(["a"]) == [ActionResult("a", False, "it is paused already")]
+    assert pause_cron_entries("a") == [ActionResult("a", False, "it is paused already")]
     assert seen("SELECT paused_by FROM salon_jobs_cron_entry WHERE paused_at IS NOT NULL") == [("ann",)]
     scheduler = Scheduler(using="default")
     scheduler.poll()
