@@ -65,5 +65,5 @@ def test_an_agent_that_does_not_answer_holds_up_neither_the_work_nor_the_end(dat
             cursor.execute("SELECT salon_jobs_emit('rn::jobs:::ping', '', 'e', '{}', %s)", [TRACED])
         eventually(lambda: seen("SELECT status FROM salon_jobs_message") == [("published",)])
         relay.stop()
-        assert relay.wait(8) == 0
+        assert relay.wait(20) == 0
         assert relay.logged("process_stopped", clean=True)
