@@ -90,8 +90,9 @@ class Said(HTMLParser):
 def untranslated(client: Client, page: str, form: dict[str, Any] | None = None) -> dict[str, str]:
     answer = client.get(page, follow=True) if form is None else client.post(page, form, follow=True)
     content = answer.content.decode().split("</head>")[1]
-    queues = re.compile(rf"\b({'|'.join(registry.queue_names())})\b")
-    left = {text: _NAMES.sub("", queues.sub("", _DATA.sub("", text))) for text in Said(content).texts}
+    declared = sorted([*registry.queue_names(), *registry.task_names()], key=len, reverse=True)
+    names = re.compile(rf"\b({'|'.join(map(re.escape, declared))})\b")
+    left = {text: _NAMES.sub("", names.sub("", _DATA.sub("", text))) for text in Said(content).texts}
     return {text: page for text, rest in left.items() if re.search(r"[A-Za-z]{2}", rest)}
 
 
