@@ -102,6 +102,6 @@ def test_a_program_is_signalled_and_waited_for(tmp_path: Path) -> None:
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.01)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == process.poll() == -signal.SIGTERM
+        assert process.wait(30) == process.poll() == -signal.SIGTERM
         process.kill()
     assert (tmp_path / "output").read_text().split() == [str(process.pid)] * 2

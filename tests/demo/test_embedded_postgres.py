@@ -91,7 +91,7 @@ def test_the_server_ends_with_its_owner_however_that_dies(number: signal.Signals
         pid, home = owner.stdout.readline().split()
         assert alive(int(pid))
         owner.send_signal(number)
-        owner.wait(10)
+        owner.wait(30)
     wait_until(lambda: not alive(int(pid)) and not Path(home).exists())
 
 

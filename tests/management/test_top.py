@@ -110,7 +110,7 @@ def test_the_live_view_refreshes_and_ends_on_q_with_the_terminal_as_before(datab
         assert b"\x1b[?1049h" in view.drawn
         view.press(b"xq")
         view.wait_for(b"\x1b[?1049l")
-        assert view.process.wait(10) == 0
+        assert view.process.wait(30) == 0
 
 
 @pytest.mark.slow

@@ -174,7 +174,7 @@ def test_ctrl_c_says_what_it_waits_for_and_a_second_one_ends_that(stores: list[U
         terminal.wait_for(f"Still running: e2e-wait-for-file {job_id}.")
         terminal.process.send_signal(signal.SIGINT)
         terminal.wait_for("Stopped: supervisor.")
-        assert terminal.process.wait(10) == 0
+        assert terminal.process.wait(60) == 0
         assert terminal.text.count("Stopping: ") == terminal.text.count("Ctrl-C again to stop") == 1, (
             "not by each process"
         )
