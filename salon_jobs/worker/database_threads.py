@@ -97,6 +97,8 @@ class Turns(Executor):
         self._calls: SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any], int]] = SimpleQueue()
         self._interrupts = 0
         self._calling: int | None = None
+        # When it was last to be cancelled (monotonic seconds).
+        self._requested_at: float | None = None
         # The newest call, and that of those before the last interrupt: weak, or its result would be kept.
         self._newest: ref[asyncio.Future[Any]] | None = None
         self._newest_to_cancel: ref[asyncio.Future[Any]] | None = None
@@ -110,8 +112,8 @@ class Turns(Executor):
         self.contexts: list[ActiveContext] = []
         #: whether a thread waits for the next call of this run alone
         self.keeps_thread = False
-        #: when a query was last cancelled from outside (monotonic seconds)
-        self.cancelled_at: float | None = None
+        #: whether a query was cancelled from outside
+        self.is_cancelled = False
         #: since when the run waits for a thread, and has one (monotonic seconds)
         self.waits_since: float | None = None
         self.has_since: float | None = None
@@ -160,12 +162,12 @@ class Turns(Executor):
                 return True
             if (connection := self._connection) is None or (raw := connection.connection) is None:
                 return False
-            has_failed, before = connection.errors_occurred, self.cancelled_at
+            has_failed, before = connection.errors_occurred, self._requested_at
             if before is not None and (has_failed or time.monotonic() - before < REPEAT_S):
                 return has_failed
             if raw.info.transaction_status != TransactionStatus.ACTIVE:
                 return False
-            self.cancelled_at = time.monotonic()
+            self.is_cancelled, self._requested_at = True, time.monotonic()
             try:
                 raw.cancel_safe(timeout=CANCEL_S)
             except PsycopgError as error:
@@ -200,7 +202,7 @@ class Turns(Executor):
         with self._cancelling:
             if future.cancelled():
                 return
-            self._calling = interrupts
+            self._calling, self._requested_at = interrupts, None
         for context in self.contexts:
             if context.is_open:
                 context.attach(connections[context.connection.alias])
@@ -231,8 +233,8 @@ class Turns(Executor):
         if not self._is_ending:
             for connection in opened_connections():
                 self.contexts += detach_contexts(connection)
-        if self.cancelled_at is not None:
-            self.cancelled_at = None
+        if self.is_cancelled:
+            self.is_cancelled = False
             drop_connections()
         else:
             tidy_connections()

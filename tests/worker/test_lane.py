@@ -450,6 +450,36 @@ def test_a_cancel_request_that_comes_between_two_queries_is_repeated_until_one_h
     assert seen("SELECT state, attempts FROM salon_jobs_job") == [("queued", 0)]
 
 
+def test_a_second_interrupt_cancels_the_query_with_which_the_handler_cleans_up_after_the_first(
+    database: None, hooks: tasks.Hooks, process_id: int
+) -> None:
+    begun = threading.Semaphore(0)
+
+    def sleep() -> None:
+        if connection.get_autocommit():
+            connection.set_autocommit(False)  # so that the thread is kept
+        with transaction.atomic():
+            begun.release()
+            connection.cursor().execute("SELECT pg_sleep(60)")
+
+    async def handler(**_: object) -> None:
+        try:
+            await sync_to_async(sleep)()
+        finally:
+            await sync_to_async(sleep)()
+
+    hooks.coroutine = handler
+    tasks.async_system.enqueue()
+    with running_coroutines(process_id) as (lane, _):
+        lane.start(claim(process_id))
+        assert begun.acquire(timeout=30)
+        [running] = lane.runs
+        lane.interrupt(running, TimedOut)
+        assert begun.acquire(timeout=30)
+        lane.interrupt_all()
+        eventually(lambda: not lane.running_count)
+
+
 def test_an_interrupt_waits_for_no_query_that_was_given_up_before_it_was_sent(
     database: None, hooks: tasks.Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
