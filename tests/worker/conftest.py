@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 from uuid import UUID
@@ -37,10 +36,26 @@ def limits_and_groups_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_scanner, "_SCAN_S", float("inf"))
 
 
+class Busy:
+    """A flag like ``threading.Event``, without the lock that an interrupt in the midst of ``set`` would leave locked."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+
+    def set(self) -> None:
+        self._is_set = True
+
+    def clear(self) -> None:
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+
 @pytest.fixture
-def busy(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+def busy(monkeypatch: pytest.MonkeyPatch) -> Busy:
     """Have a run whose time is up be interrupted only once this is set, however slow the machine is."""
-    busy = threading.Event()
+    busy = Busy()
     interrupt = DeadlineWatcher._interrupt
 
     def interrupt_if_busy(watcher: DeadlineWatcher, watched: Any) -> None:

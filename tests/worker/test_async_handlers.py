@@ -33,7 +33,7 @@ from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests import tasks
 from tests.e2e.worker_process import eventually
 from tests.support import claim, new_store_id, run_due, running_coroutines, seen, working
-from tests.worker.conftest import RunHere, RunOnThread
+from tests.worker.conftest import Busy, RunHere, RunOnThread
 from tests.worker.effects import write, written
 
 ROWS = "SELECT state, attempts, leased_by FROM salon_jobs_job ORDER BY id"
@@ -150,7 +150,7 @@ async def swallow(**_: object) -> None:
 
 @pytest.mark.parametrize("body", [wait, wait_in_a_query, swallow])
 def test_a_timeout_cancels_it_and_lets_it_clean_up(
-    run_on_thread: RunOnThread, monkeypatch: pytest.MonkeyPatch, busy: threading.Event, body: Callable[..., Any]
+    run_on_thread: RunOnThread, monkeypatch: pytest.MonkeyPatch, busy: Busy, body: Callable[..., Any]
 ) -> None:
     monkeypatch.setattr(tasks.async_store, "timeouts", Timeouts(timeout=SHORT))
 
@@ -322,7 +322,7 @@ def test_a_task_that_was_started_in_an_empty_context_serves_the_next_job_too(
 
 
 def test_a_task_left_running_that_continues_when_cancelled_is_cancelled_again(
-    run_on_thread: RunOnThread, monkeypatch: pytest.MonkeyPatch, busy: threading.Event
+    run_on_thread: RunOnThread, monkeypatch: pytest.MonkeyPatch, busy: Busy
 ) -> None:
     monkeypatch.setattr(tasks.async_system, "timeouts", Timeouts(timeout=SHORT))
     tasks_left: list[asyncio.Task[None]] = []

@@ -42,6 +42,7 @@ from tests.support import (
     working,
 )
 from tests.tasks import Hooks, Sale
+from tests.worker.conftest import Busy
 from tests.worker.effects import job_events, states, write, written
 
 ROWS = "SELECT state, attempts, leased_by FROM salon_jobs_job ORDER BY id"
@@ -250,7 +251,7 @@ def test_results_must_be_one_for_each_job(stores: list[UUID], hooks: Hooks, proc
 
 
 def test_one_run_that_takes_too_long_is_split(
-    stores: list[UUID], hooks: Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch, busy: threading.Event
+    stores: list[UUID], hooks: Hooks, process_id: int, monkeypatch: pytest.MonkeyPatch, busy: Busy
 ) -> None:
     monkeypatch.setattr(tasks.in_chunks, "timeouts", Timeouts(timeout=timedelta(seconds=0.2)))
     calls = Calls()

@@ -45,7 +45,7 @@ from tests.support import (
     seen,
 )
 from tests.tracers import RecordingTracer
-from tests.worker.conftest import RunOnThread
+from tests.worker.conftest import Busy, RunOnThread
 from tests.worker.effects import job_events, write, written
 
 SHORT = timedelta(seconds=0.2)
@@ -67,7 +67,7 @@ def limit(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return give
 
 
-def spin(busy: threading.Event | None = None, **_: object) -> None:
+def spin(busy: Busy | None = None, **_: object) -> None:
     """Be busy until interrupted."""
     deadline = time.monotonic() + 30
     try:
@@ -80,7 +80,7 @@ def spin(busy: threading.Event | None = None, **_: object) -> None:
             busy.clear()
 
 
-def sleep_in_a_query(busy: threading.Event) -> None:
+def sleep_in_a_query(busy: Busy) -> None:
     def wait_until_it_sleeps() -> None:
         eventually(lambda: seen(SLEEPING) == [(1,)])
         busy.set()
@@ -97,9 +97,9 @@ def test_a_run_that_takes_too_long_is_interrupted_rolled_back_and_retried(
     run_on_thread: RunOnThread,
     stores: list[UUID],
     limit: Any,
-    busy: threading.Event,
+    busy: Busy,
     caplog: pytest.LogCaptureFixture,
-    body: Callable[[threading.Event], None],
+    body: Callable[[Busy], None],
     declared: Any,
 ) -> None:
     limit(timeout=SHORT)
@@ -155,7 +155,7 @@ def test_an_interrupt_cancels_a_query_that_is_sent_just_then(
     [(BaseException, tasks.in_store), (TimedOut, tasks.outside), (TimedOut, tasks.system), (Exception, tasks.system)],
 )
 def test_swallowing_it_does_not_look_like_success_and_an_except_for_exceptions_lets_it_pass(
-    run_on_thread: RunOnThread, limit: Any, busy: threading.Event, swallowed: type[BaseException], declared: Any
+    run_on_thread: RunOnThread, limit: Any, busy: Busy, swallowed: type[BaseException], declared: Any
 ) -> None:
     limit(timeout=SHORT)
     went_on: list[bool] = []
@@ -193,7 +193,7 @@ def snooze() -> None:
 def test_what_ends_a_run_besides_its_timeout(
     run_on_thread: RunOnThread,
     limit: Any,
-    busy: threading.Event,
+    busy: Busy,
     before: Callable[[], None] | None,
     after: Callable[[], None] | None,
     rows: list[Any],
@@ -474,7 +474,7 @@ def test_waiting_shortens_the_run_that_asks_for_it(
 
 
 def test_the_next_job_does_not_meet_what_an_interrupt_left_behind(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int, limit: Any, busy: threading.Event
+    stores: list[UUID], hooks: tasks.Hooks, process_id: int, limit: Any, busy: Busy
 ) -> None:
     limit(timeout=SHORT)
     left = ContextVar("left", default=False)
