@@ -37,7 +37,7 @@ def limits_and_groups_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Busy:
-    """A flag like ``threading.Event``, without the lock that an interrupt in the midst of ``set`` would leave locked."""
+    """A flag like ``threading.Event``, without the lock that an interrupt in the midst of ``set`` leaves locked."""
 
     def __init__(self) -> None:
         self._is_set = False
