@@ -97,7 +97,7 @@ class Turns(Executor):
         self._calls: SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any], int]] = SimpleQueue()
         self._interrupts = 0
         self._calling: int | None = None
-        # When it was last to be cancelled (monotonic seconds).
+        # When the query of this call was last to be cancelled (monotonic seconds).
         self._requested_at: float | None = None
         # The newest call, and that of those before the last interrupt: weak, or its result would be kept.
         self._newest: ref[asyncio.Future[Any]] | None = None

@@ -72,11 +72,12 @@ class Finisher(Loop):
         most_kept: int = MOST_KEPT,
     ) -> None:
         """Prepare; once ``abandon`` is set, nothing more is written.
+
         ``most_per_statement`` and ``most_kept`` are characters of results; a larger one goes, and waits, alone.
         """
         super().__init__("finisher", using=leases.using)
         self._leases = leases
-        self._jobs, self._forget = jobs, jobs.forget
+        self._jobs = jobs
         self._abandon = abandon
         self._urgent = threading.Event()
         # Somebody waits for the end of one of them.
@@ -157,7 +158,7 @@ class Finisher(Loop):
             else:
                 outage.over()
                 return
-        self._forget([run.job for run in running.runs])
+        self._jobs.forget([run.job for run in running.runs])
 
     def hurry(self) -> None:
         """Write at once if somebody has just begun to wait for one of the ends."""
@@ -229,7 +230,7 @@ class Finisher(Loop):
                         refusals, failure = 0, refused(part[0], error)
                     else:  # not even its failure can be written
                         logger.exception("the end of job %s could not be written; it is given back", part[0].id)
-                        self._forget([part.pop().job])
+                        self._jobs.forget([part.pop().job])
                 else:
                     self.outage.over()
                     self._progressed()
@@ -239,7 +240,7 @@ class Finisher(Loop):
         except Exception:  # without this thread no job of the process would ever be recorded as ended
             jobs = [running.job for running in chain(*parts)]
             logger.exception("the ends of %s jobs could not be written; they are given back", len(jobs))
-            self._forget(jobs)
+            self._jobs.forget(jobs)
         self._parts = []
 
     def _write_once(self, part: list[RunningJob]) -> None:
@@ -260,7 +261,7 @@ class Finisher(Loop):
             # Either an earlier attempt finished it and the answer was lost, or it is no longer ours: this finds out. In
             # the last round it also waits for locked rows.
             settle(part[-1], Succeeded(finished=False))
-            self._forget([part.pop().job])
+            self._jobs.forget([part.pop().job])
             self._progressed()
 
     def _report_written(self, part: list[RunningJob]) -> None:
@@ -268,7 +269,7 @@ class Finisher(Loop):
         written = [running for running in part if running.is_written]
         if written:
             part[:] = [running for running in part if not running.is_written]
-            self._forget([running.job for running in written])
+            self._jobs.forget([running.job for running in written])
             self._progressed()
             report_successes(written, self._progressed)
 
@@ -288,7 +289,7 @@ class Finisher(Loop):
             self._try_held_up_at = min(self._try_held_up_at, time.monotonic() + _HELD_EVERY_S)
             self.wake()
         else:
-            self._forget([run.job for run in running.runs])
+            self._jobs.forget([run.job for run in running.runs])
 
     def _settle_held_up(self) -> None:
         """Write some of the ends that nothing holds up any more."""
@@ -305,7 +306,7 @@ class Finisher(Loop):
                         self._settle(running, outcome)
                     except _REFUSALS:
                         logger.exception("the end of job %s could not be written; it is given back", running.id)
-                        self._forget([run.job for run in running.runs])
+                        self._jobs.forget([run.job for run in running.runs])
                 first.pop()
         finally:
             self._held_up.extend(first)
