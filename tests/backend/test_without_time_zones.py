@@ -25,12 +25,13 @@ from salon_jobs.schedules.scheduler import Scheduler
 from salon_jobs.testing import drain_jobs, drain_outbox
 from tests import tasks
 from tests.backend import calls
-from tests.e2e.worker_process import WorkerProcess, eventually
+from tests.e2e.worker_process import WorkerProcess
 from tests.outbox.scene import ORDERS
 from tests.plans.explain import signed_in
 from tests.settings import url_for
 from tests.support import change
 from tests.tasks import Hooks
+from tests.waiting import eventually
 
 PARIS = ZoneInfo("Europe/Paris")
 # Paris is two hours ahead of UTC on the first of July.
@@ -208,8 +209,8 @@ def test_from_enqueue_by_a_real_worker_to_the_pages_of_the_admin() -> None:
                 result.refresh()
             return bool(succeeding.is_finished and failing.is_finished)
 
-        eventually(both_ended, what=worker.output)
-        eventually(lambda: totals(queues.HOUR, using="default"), what=worker.output)
+        eventually(both_ended, what=lambda: worker.output)
+        eventually(lambda: totals(queues.HOUR, using="default"), what=lambda: worker.output)
     assert succeeding.started_at >= due
     assert (succeeding.return_value, is_now(succeeding.finished_at)) == (2, True)
     assert failing.status is TaskResultStatus.FAILED

@@ -11,10 +11,11 @@ from salon_jobs import tenant_context
 from salon_jobs.backend.framework import TaskResultStatus
 from tests.backend import calls
 from tests.backend.test_results import job_of
-from tests.e2e.worker_process import WorkerProcess, eventually
+from tests.e2e.worker_process import WorkerProcess
 from tests.process.test_log_formats import COLOUR, Terminal
 from tests.settings import url_for
 from tests.support import seen
+from tests.waiting import eventually
 
 
 class TaskWorker(WorkerProcess):
@@ -40,7 +41,7 @@ def test_a_worker_imports_the_tasks_it_meets_and_names_other_paths(stores: list[
 
     with TaskWorker("--concurrency", "2", url=url_for("worker_runtime")) as worker:
         assert worker.wait_until_ready().wait_for("tasks_unknown")["tasks"] == ["tests.backend.calls.seen"]
-        eventually(all_finished, what=worker.output)
+        eventually(all_finished, what=lambda: worker.output)
         assert [result.return_value for result in (*results, renamed, elsewhere)] == [2, 4, 2, 3, 4, "open"]
         assert mine.return_value == [str(stores[0]), []]
         assert {result.status for result in failing} == {TaskResultStatus.FAILED}

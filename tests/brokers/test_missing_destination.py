@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.worker_process import eventually
 from tests.outbox.scene import relaying
 from tests.servers.base import Broker
 from tests.support import change, seen
+from tests.waiting import eventually
 
 AGGREGATES = ("a", "b", "c", "d")
 # All publishers answer alike (test_publishers.py); these two remember what is there.
@@ -65,14 +65,14 @@ def test_a_missing_destination_holds_up_none_beside_it_costs_no_try_and_warns_on
 
     with relaying() as relay:
         emit_round(missing, 0)
-        eventually(lambda: outage_of(missing) == [(True,)], 20)
+        eventually(lambda: outage_of(missing), [(True,)])
         for number in range(3):
             emit_round(destination, number)
         emit_round(missing, 1)
-        eventually(lambda: statuses(destination) == {"published": 12}, 20)
+        eventually(lambda: statuses(destination), {"published": 12})
         assert statuses(missing) == {"pending": 8}
         # It was tried again meanwhile, or is: each time one message, and nothing is written for it.
-        eventually(lambda: relay.facts()["destinations"][missing]["in_memory"] == 8)
+        eventually(lambda: relay.facts()["destinations"][missing]["in_memory"], 8)
         assert seen("SELECT count(*) FROM salon_jobs_blocked_aggregate") == [(0,)]
         assert outage_of(destination) == [(False,)]
         assert [fields["aggregate_type"] for fields in warnings()] == [missing]
@@ -80,8 +80,8 @@ def test_a_missing_destination_holds_up_none_beside_it_costs_no_try_and_warns_on
         assert (
             broker.destination(f"missing-{resource}".removesuffix(".fifo")).rpartition(":")[2] == f"missing-{resource}"
         )
-        eventually(lambda: statuses(missing) == {"published": 8}, 60)
-        eventually(lambda: outage_of(missing) == [(False,)])
+        eventually(lambda: statuses(missing), {"published": 8})
+        eventually(lambda: outage_of(missing), [(False,)])
     assert arrived(broker, destination) == {aggregate_id: [0, 1, 2] for aggregate_id in AGGREGATES}
     assert arrived(broker, missing) == {aggregate_id: [0, 1] for aggregate_id in AGGREGATES}
     assert len(warnings()) == 1

@@ -11,10 +11,10 @@ import pytest
 from salon_jobs.brokers.aws import client
 from salon_jobs.brokers.aws.client import SnsConnection
 from salon_jobs.outbox import queries
-from tests.e2e.worker_process import eventually
 from tests.outbox.conftest import change_settings, outbox
 from tests.outbox.scene import emitted, relay_in_burst, relaying, statuses
 from tests.servers.sns import SnsBroker
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.parametrize("running", ["sns-fifo"], indirect=True)
 __all__ = ["change_settings", "outbox"]  # fixtures
@@ -70,7 +70,7 @@ def test_a_relay_that_starts_while_sns_is_away_reads_the_topics_when_it_is_back(
             broker.start()
         eventually(lambda: bool(readings))
         emitted("a", to=topic)
-        eventually(lambda: statuses() == {"published": 1})
+        eventually(statuses, {"published": 1})
     assert caplog.text.count("topics_not_read") == 1
     assert len(readings) == 1
 

@@ -24,8 +24,8 @@ from salon_jobs.jobs import answers, registry
 from salon_jobs.testing import drain_jobs
 from salon_jobs.worker.async_handlers import run_coroutine
 from tests.docs.markdown import blocks, read
-from tests.e2e.worker_process import eventually
 from tests.support import seen
+from tests.waiting import eventually
 
 PAGE = "docs/how-to/call-an-api.md"
 

@@ -16,8 +16,9 @@ from django.core.management import load_command_class
 from project.local.postgres import EmbeddedPostgres
 from tests.docs.markdown import ROOT, read
 from tests.docs.walkthrough import Walkthrough
-from tests.e2e.worker_process import WorkerProcess, eventually
+from tests.e2e.worker_process import WorkerProcess
 from tests.settings import PASSWORD, url_for
+from tests.waiting import eventually
 
 _RESTORE = "## Backups and restore"
 
@@ -117,6 +118,6 @@ def _see_it_done(connection: psycopg.Connection[Any], url: str, *, job_id: int, 
         rescued = worker.wait_for("job_rescued", job_id=job_id, patience_s=20)
         assert rescued["attempt"] == 1
         worker.wait_for("job_succeeded", job_id=job_id)
-        eventually(lambda: seen("SELECT DISTINCT status FROM salon_jobs_message") == [("published",)], 20)
+        eventually(lambda: seen("SELECT DISTINCT status FROM salon_jobs_message"), [("published",)])
         worker.stop()
         assert worker.wait() == 0

@@ -16,8 +16,9 @@ from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from tests import settings as test_settings
-from tests.e2e.worker_process import WorkerProcess, eventually
+from tests.e2e.worker_process import WorkerProcess
 from tests.settings import url_for
+from tests.waiting import eventually
 
 
 @contextmanager
@@ -65,7 +66,7 @@ def stubborn_end(folder: Path) -> Iterator[tuple[StubbornEnd, threading.Thread]]
                 "INSERT INTO salon_jobs_job (task, store_id, payload) VALUES ('e2e-stubborn', %s, %s)",
                 [store_id, Jsonb({"started": str(started)})],
             )
-        eventually(started.exists, what=worker.output)
+        eventually(started.exists, what=lambda: worker.output)
 
         def wait() -> None:
             end.status = worker.wait(60)

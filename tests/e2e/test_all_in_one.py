@@ -14,10 +14,11 @@ from salon_jobs.process.heartbeat import Heartbeat
 from salon_jobs.worker.supervisor import Supervisor
 from salon_jobs.worker.worker import WorkerOptions
 from tests.e2e import tasks
-from tests.e2e.worker_process import WorkerProcess, eventually
+from tests.e2e.worker_process import WorkerProcess
 from tests.servers.nats import NatsBroker
 from tests.settings import url_for
 from tests.support import seen
+from tests.waiting import eventually
 
 URL = url_for("worker_runtime")
 ORDERS = "rn::nats:::orders"

@@ -12,8 +12,9 @@ from django.db import transaction
 
 from tests.e2e import tasks
 from tests.e2e.test_supervisor import QUICK, URL, child_of
-from tests.e2e.worker_process import WorkerProcess, eventually
+from tests.e2e.worker_process import WorkerProcess
 from tests.support import seen
+from tests.waiting import eventually
 
 
 def ends() -> list[tuple[Any, ...]]:
@@ -39,18 +40,18 @@ def test_a_run_that_was_killed_is_not_started_again(database: None, tmp_path: Pa
                 tasks.once.using(priority=number).enqueue(started=str(started), gate=str(gate))
         eventually(started.exists)
         if whole:
-            eventually(lambda: seen("SELECT count(*) FROM salon_jobs_job WHERE leased_by = %s", process_id) == [(2,)])
+            eventually(lambda: seen("SELECT count(*) FROM salon_jobs_job WHERE leased_by = %s", process_id), [(2,)])
             worker.kill()
             with WorkerProcess("--concurrency", "1", url=URL, ready=True, **QUICK) as another:
                 eventually(lambda: FAILED in ends())
                 gate.touch()
-                eventually(lambda: ends() == [FAILED])
+                eventually(ends, [FAILED])
                 assert another.end() == 0
         else:
             os.kill(pid, signal.SIGKILL)
             eventually(lambda: FAILED in ends())
             gate.touch()
-            eventually(lambda: ends() == [FAILED])
+            eventually(ends, [FAILED])
             assert worker.end() == 0
     assert started.read_text() == "1\n1\n", "each job once: the second had not begun, and did later"
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.directory_source import send
-from tests.e2e.worker_process import ConsumerProcess, WorkerProcess, end_worker_connections, eventually
+from tests.e2e.worker_process import ConsumerProcess, WorkerProcess, end_worker_connections
 from tests.settings import url_for
 from tests.support import change, seen
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -65,7 +66,7 @@ def test_it_is_ready_goes_on_after_its_database_was_lost_and_stops_in_order(queu
         assert (status, answer["kind"]) == (200, "consumer")
         assert answer["consumers"]["orders"]["rejected"] == 0
         send(queue, "first")
-        eventually(lambda: len(jobs()) == 1)
+        eventually(lambda: len(jobs()), 1)
         change("ALTER ROLE worker_runtime NOLOGIN")
         try:
             end_worker_connections()
@@ -75,7 +76,7 @@ def test_it_is_ready_goes_on_after_its_database_was_lost_and_stops_in_order(queu
             assert process.ask("/healthz")[0] == 200
         finally:
             change("ALTER ROLE worker_runtime LOGIN")
-        eventually(lambda: len(jobs()) == 2)
+        eventually(lambda: len(jobs()), 2)
         eventually(lambda: emptied(queue))
         assert process.end() == 0, process.output
         assert process.logged("process_stopped", clean=True)

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from tests.e2e import tasks
-from tests.e2e.worker_process import RelayProcess, WorkerProcess, eventually
+from tests.e2e.worker_process import RelayProcess, WorkerProcess
 from tests.settings import url_for
 from tests.support import seen
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("database")
 URL = url_for("worker_runtime")
@@ -21,7 +22,7 @@ JOBS = "SELECT count(*) FROM salon_jobs_job"
 def ten(worker: WorkerProcess) -> list[int]:
     """Enqueue ten ordinary jobs and wait for their ends."""
     ids = [handle.id for handle in tasks.nothing.enqueue_many([tasks.nothing.call()] * 10)]
-    eventually(lambda: seen(JOBS) == [(0,)], what=worker.output)
+    eventually(lambda: seen(JOBS), [(0,)], what=lambda: worker.output)
     return ids
 
 
@@ -96,7 +97,7 @@ def test_a_handler_that_takes_the_output_away_keeps_no_end_from_being_written(ho
     with WorkerProcess(url=URL, ready=True) as worker:
         [child] = worker.children()
         tasks.close_output.enqueue(how=how)
-        eventually(lambda: seen(JOBS) == [(0,)])
+        eventually(lambda: seen(JOBS), [(0,)])
         ten(worker)
         if how != "none":  # our handler has the stream that the process began with
             assert worker.wait_for("log_lost", process_id=child["process_id"])["records"] > 0

@@ -14,9 +14,10 @@ from salon_jobs import emit
 from salon_jobs.worker.maintenance import rescue_process
 from tests.e2e import tasks
 from tests.e2e.directory_source import send
-from tests.e2e.worker_process import ConsumerProcess, RelayProcess, WorkerProcess, eventually
+from tests.e2e.worker_process import ConsumerProcess, RelayProcess, WorkerProcess
 from tests.settings import url_for
 from tests.support import seen
+from tests.waiting import eventually
 
 ROWS = "SELECT id, kind FROM salon_jobs_process WHERE kind <> 'worker' ORDER BY id"
 # A heartbeat comes after 3 s at the latest, a poll after 5 s; the rest is for a busy machine.
@@ -29,18 +30,18 @@ class SchedulerProcess(WorkerProcess):
 
 def do_job(stores: list[UUID], _queue: Path) -> None:
     handle = tasks.write.enqueue(store_id=stores[0])
-    eventually(lambda: seen("SELECT count(*) FROM salon_jobs_job WHERE id = %s", handle.id) == [(0,)], SOON_S)
+    eventually(lambda: seen("SELECT count(*) FROM salon_jobs_job WHERE id = %s", handle.id), [(0,)], limit_s=SOON_S)
 
 
 def send_message(_stores: list[UUID], _queue: Path) -> None:
     with transaction.atomic():
         emit(f"rn::jobs:::{tasks.nothing.name}", event="noted", payload={"note": "sent"})
-    eventually(lambda: seen("SELECT status FROM salon_jobs_message") == [("published",)], SOON_S)
+    eventually(lambda: seen("SELECT status FROM salon_jobs_message"), [("published",)], limit_s=SOON_S)
 
 
 def take_message(_stores: list[UUID], queue: Path) -> None:
     send(queue, "first")
-    eventually(lambda: not list(queue.glob("*.json")), SOON_S)
+    eventually(lambda: not list(queue.glob("*.json")), limit_s=SOON_S)
 
 
 WORK: dict[str, Callable[[list[UUID], Path], None]] = {"worker": do_job, "relay": send_message, "consume": take_message}
@@ -68,9 +69,9 @@ def test_it_works_again_soon(
         assert len(before) == rows
         for process_id, _ in seen("SELECT id, kind FROM salon_jobs_process"):
             assert rescue_process(process_id, None, using="default").processes == 1
-        eventually(lambda: seen(ROWS) == before, SOON_S, process.output)
+        eventually(lambda: seen(ROWS), before, limit_s=SOON_S, what=lambda: process.output)
         for name, work in WORK.items():
             if name in process.command or f"--with-{name}" in arguments:
                 work(stores, tmp_path)
-        eventually(lambda: process.ask("/readyz")[0] == 200, SOON_S, process.output)
+        eventually(lambda: process.ask("/readyz")[0], 200, limit_s=SOON_S, what=lambda: process.output)
         assert process.end() == 0

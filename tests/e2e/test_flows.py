@@ -13,8 +13,9 @@ from salon_jobs import flow, tenant_context
 from salon_jobs.jobs import Member
 from tests.e2e import tasks
 from tests.e2e.test_supervisor import QUICK, URL
-from tests.e2e.worker_process import WorkerProcess, eventually
+from tests.e2e.worker_process import WorkerProcess
 from tests.support import seen
+from tests.waiting import eventually
 
 MEMBERS, KILLS = 400, 6
 
@@ -40,7 +41,7 @@ def test_a_graph_runs_to_its_end_while_processes_are_killed(stores: list[UUID]) 
                 for child in children[:1]:
                     os.kill(child["pid"], signal.SIGKILL)
                     killed += 1
-        eventually(lambda: seen(succeeded) == [(MEMBERS,)], what="for the flow")
+        eventually(lambda: seen(succeeded), [(MEMBERS,)])
     assert killed
     assert seen("SELECT count(*) FROM customer") == [(MEMBERS,)], "each ran once"
     assert seen("SELECT count(*) FROM salon_jobs_flow_edge") == [(0,)]

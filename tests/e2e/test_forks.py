@@ -11,9 +11,10 @@ import pytest
 
 from tests.e2e import tasks
 from tests.e2e.test_supervisor import child_of, gone
-from tests.e2e.worker_process import WorkerProcess, eventually
+from tests.e2e.worker_process import WorkerProcess
 from tests.settings import url_for
 from tests.support import seen
+from tests.waiting import eventually
 
 URL = url_for("worker_runtime")
 
@@ -76,10 +77,10 @@ def test_what_a_handler_leaves_running_ends_with_its_process(
             assert not any(map(gone, pids))
             if killed:
                 os.kill(pid, signal.SIGKILL)
-                eventually(lambda: all(map(gone, pids)), 5)
+                eventually(lambda: all(map(gone, pids)))
                 eventually(lambda: child_of(worker)[0] != process_id)
             assert worker.end() == 0
-            eventually(lambda: all(map(gone, pids)), 5)
+            eventually(lambda: all(map(gone, pids)))
         finally:
             for each in pids:
                 if not gone(each):

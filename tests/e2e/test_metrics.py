@@ -9,11 +9,12 @@ import psycopg
 import pytest
 
 from tests.e2e.test_worker_health import enqueue
-from tests.e2e.worker_process import WorkerProcess, eventually
+from tests.e2e.worker_process import WorkerProcess
 from tests.management.operator import add
 from tests.metrics import Shown, of, scraped
 from tests.settings import url_for
 from tests.support import change
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("database", "stubborn")
 
@@ -36,7 +37,7 @@ def test_what_children_count_is_shown_by_their_supervisor_and_survives_them() ->
         def finished(values: Shown) -> float:
             return of(values, "finished_total", task="ping", outcome="succeeded")
 
-        eventually(lambda: finished(scraped(at)) == 20)
+        eventually(lambda: finished(scraped(at)), 20)
         values = scraped(at)
         assert of(values, "claimed_total") >= 20
         assert of(values, "run_duration_seconds_count", task="ping") == 20
@@ -44,7 +45,7 @@ def test_what_children_count_is_shown_by_their_supervisor_and_survives_them() ->
         assert of(values, "run_wait_seconds_sum", task="ping") > 0
         assert of(values, "worker_processes") == 2
         assert of(values, "ready", kind="supervisor") == 1
-        eventually(lambda: of(scraped(at), "listening", loop="claim") == 1)
+        eventually(lambda: of(scraped(at), "listening", loop="claim"), 1)
         assert 0 <= of(values, "loop_age_seconds", loop="sweep") < 5
         assert values.keys() >= {
             ("salon_jobs_loop_age_seconds", (("loop", "claim"),)),
@@ -54,7 +55,7 @@ def test_what_children_count_is_shown_by_their_supervisor_and_survives_them() ->
             os.kill(child["pid"], signal.SIGKILL)
         worker.wait_for("child_died")
         enqueue(owner, "ping")
-        eventually(lambda: finished(scraped(at)) == 21)
+        eventually(lambda: finished(scraped(at)), 21)
     change("DELETE FROM salon_jobs_process")
 
 
@@ -68,7 +69,7 @@ def test_queues_are_shown_by_state_and_what_no_release_knows_too() -> None:
     with WorkerProcess("--queue", "none", url=url_for("worker_runtime")) as worker:
         at = address(worker)
         worker.wait_for("queue_lag")
-        eventually(lambda: of(scraped(at), "queue_depth", queue="mail", state="due") == 1)
+        eventually(lambda: of(scraped(at), "queue_depth", queue="mail", state="due"), 1)
         values = scraped(at)
         assert of(values, "queue_depth", queue="later", state="scheduled") == 1
         assert of(values, "queue_depth", queue="default", state="failed") == 1

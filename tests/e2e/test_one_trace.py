@@ -12,10 +12,11 @@ from django.db import connections
 from salon_jobs import tenant_context
 from tests.e2e import tasks
 from tests.e2e.span_file import read_spans
-from tests.e2e.worker_process import ConsumerProcess, RelayProcess, WorkerProcess, eventually
+from tests.e2e.worker_process import ConsumerProcess, RelayProcess, WorkerProcess
 from tests.servers.nats import NatsBroker
 from tests.settings import url_for
 from tests.support import seen
+from tests.waiting import eventually
 
 URL = url_for("worker_runtime")
 TRACED = '{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}'
@@ -63,7 +64,7 @@ def test_an_agent_that_does_not_answer_holds_up_neither_the_work_nor_the_end(dat
         relay.wait_for("partitions_owned")
         with connections["owner"].cursor() as cursor:
             cursor.execute("SELECT salon_jobs_emit('rn::jobs:::ping', '', 'e', '{}', %s)", [TRACED])
-        eventually(lambda: seen("SELECT status FROM salon_jobs_message") == [("published",)])
+        eventually(lambda: seen("SELECT status FROM salon_jobs_message"), [("published",)])
         relay.stop()
         assert relay.wait(20) == 0
         assert relay.logged("process_stopped", clean=True)

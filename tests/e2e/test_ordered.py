@@ -13,8 +13,9 @@ from uuid import UUID
 from salon_jobs import tenant_context
 from tests.e2e import tasks
 from tests.e2e.test_supervisor import QUICK, URL
-from tests.e2e.worker_process import WorkerProcess, eventually
+from tests.e2e.worker_process import WorkerProcess
 from tests.support import elsewhere, seen
+from tests.waiting import eventually
 
 CUSTOMERS, JOBS, KILLS = 40, 8, 4
 
@@ -50,9 +51,9 @@ def test_jobs_of_a_customer_run_in_their_order_while_processes_are_killed(stores
                 for child in worker.ask("/readyz")[1].get("children", [])[:1]:
                     os.kill(child["pid"], signal.SIGKILL)
                     killed += 1
-        eventually(lambda: done(CUSTOMERS * JOBS), what="for all jobs")
+        eventually(lambda: done(CUSTOMERS * JOBS))
         assert [caller.result() for caller in callers] == [None, None]
-        eventually(lambda: seen("SELECT count(*) FROM salon_jobs_job") == [(0,)])
+        eventually(lambda: seen("SELECT count(*) FROM salon_jobs_job"), [(0,)])
     assert killed
     assert seen("SELECT count(*) FROM customer") == [(CUSTOMERS * JOBS,)], "each ran once"
     assert seen("SELECT count(*) FROM salon_jobs_ordered_key") == [(0,)]

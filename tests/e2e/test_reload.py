@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.worker_process import WorkerProcess, eventually
+from tests.e2e.worker_process import WorkerProcess
 from tests.settings import url_for
 from tests.support import change, seen
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("database")
 TASKS = """
@@ -77,11 +78,11 @@ def test_a_changed_task_runs_anew_and_no_job_is_lost(tmp_path: Path) -> None:
         (tmp_path / "begun").unlink()
         shop.write("version 2")
         worker.wait_for("process_reloading", changed=str(tmp_path / "reloaded_shop" / "tasks.py"))
-        eventually((tmp_path / "begun").exists, what=worker.output)
+        eventually((tmp_path / "begun").exists, what=lambda: worker.output)
         assert seen("SELECT state, attempts FROM salon_jobs_job WHERE id = %s", job) == [("running", 0)]
         says(worker, "version 2")
         (tmp_path / "go on").touch()
-        eventually(lambda: seen("SELECT count(*) FROM salon_jobs_job") == [(0,)])
+        eventually(lambda: seen("SELECT count(*) FROM salon_jobs_job"), [(0,)])
         shop.write("version 3", more="syntax error")
         worker.wait_for("process_failed", status=1)
         assert "SyntaxError" in worker.output

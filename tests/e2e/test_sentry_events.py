@@ -7,10 +7,11 @@ import signal
 from collections.abc import Mapping, Sequence
 
 from tests.e2e import tasks
-from tests.e2e.worker_process import WorkerProcess, eventually
+from tests.e2e.worker_process import WorkerProcess
 from tests.sentry_server import SentryServer
 from tests.settings import url_for
 from tests.support import change, seen
+from tests.waiting import eventually
 
 URL = url_for("worker_runtime")
 
@@ -34,10 +35,10 @@ def test_each_death_is_one_event_and_each_failed_job_too(database: None) -> None
         worker.wait_for("job_retried", job_id=handle.id)
         change("UPDATE salon_jobs_job SET run_at = now()")
         worker.wait_for("job_failed", job_id=handle.id)
-        eventually(lambda: server.events, what="for the event of the job")
+        eventually(lambda: server.events)
         os.kill(worker.children()[0]["pid"], signal.SIGKILL)
         worker.wait_for("child_died")
-        eventually(lambda: server.named("child_died"), what="for Sentry")
+        eventually(lambda: server.named("child_died"))
         assert worker.end() == 0
     [failed] = [event for event in server.events if event not in server.named("child_died")]
     assert failed["tags"] == {"task_name": "e2e-fail", "store_id": "", "attempt": 2, "job_id": handle.id}

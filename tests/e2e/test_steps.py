@@ -13,8 +13,9 @@ import pytest
 from salon_jobs.jobs.pruning import Pruner
 from tests.e2e import tasks
 from tests.e2e.test_supervisor import QUICK, URL, child_of
-from tests.e2e.worker_process import WorkerProcess, eventually
+from tests.e2e.worker_process import WorkerProcess
 from tests.support import seen
+from tests.waiting import eventually
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["child", "supervisor too"])

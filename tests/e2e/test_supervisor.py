@@ -18,10 +18,11 @@ from django.db import transaction
 from salon_jobs import tenant_context
 from tests.e2e import tasks
 from tests.e2e.severing_proxy import SeveringProxy
-from tests.e2e.worker_process import WorkerProcess, eventually
+from tests.e2e.worker_process import WorkerProcess
 from tests.interpreter import ROOT, run_command
 from tests.settings import url_for
 from tests.support import change, job_row, seen
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("stubborn")
 URL = url_for("worker_runtime")
@@ -54,14 +55,14 @@ def states(*job_ids: int) -> list[tuple[object, ...]]:
 
 def test_children_have_rows_of_their_own_and_share_the_work_and_the_log(database: None) -> None:
     with WorkerProcess("--processes", "2", "--concurrency", "2", url=URL, ready=True) as worker:
-        eventually(lambda: len(worker.children()) == 2)
+        eventually(lambda: len(worker.children()), 2)
         rows = seen("SELECT id, kind, concurrency, pid, supervisor_id FROM salon_jobs_process ORDER BY id")
         supervisor, *children = rows
         assert supervisor[1:] == ("supervisor", 0, worker.pid, None)
         assert [(row[1], row[2], row[4]) for row in children] == [("worker", 2, supervisor[0])] * 2
         assert {(child["process_id"], child["pid"]) for child in worker.children()} == {(r[0], r[3]) for r in children}
         ids = {handle.id for handle in tasks.nothing.enqueue_many([tasks.nothing.call(note="x" * 50)] * 3000)}
-        eventually(lambda: seen("SELECT count(*) FROM salon_jobs_job") == [(0,)])
+        eventually(lambda: seen("SELECT count(*) FROM salon_jobs_job"), [(0,)])
         assert worker.end() == 0
         done = [record["job_id"] for record in worker.logged("job_succeeded")]
         assert sorted(done) == sorted(ids)
@@ -103,11 +104,11 @@ def test_jobs_of_a_killed_child_are_queued_at_once_and_only_those_that_ran_are_c
         [(held,)] = seen("SELECT count(*) FROM salon_jobs_job WHERE leased_by = %s", process_id)
         assert held > 1, "some wait behind the one that runs"
         os.kill(pid, signal.SIGKILL)
-        eventually(lambda: not seen("SELECT FROM salon_jobs_job WHERE leased_by = %s", process_id), 15)
+        eventually(lambda: not seen("SELECT FROM salon_jobs_job WHERE leased_by = %s", process_id))
         died = worker.wait_for("child_died")
         assert (died["end"], died["restart_in_s"]) == ("was killed by SIGKILL", 0)
         gate.touch()
-        eventually(lambda: seen("SELECT count(*) FROM salon_jobs_job") == [(0,)])
+        eventually(lambda: seen("SELECT count(*) FROM salon_jobs_job"), [(0,)])
         assert child_of(worker)[0] != process_id
         assert worker.end() == 0
         rescued = {record["job_id"]: record["charged"] for record in worker.logged("job_rescued")}
@@ -132,7 +133,7 @@ def test_what_a_handler_left_behind_holds_up_neither_the_rescue_nor_the_replacem
             tasks.wait_for_file.enqueue(store_id=stores[0], started=str(started), gate=str(gate))
             eventually(started.exists)
             os.kill(pid, signal.SIGKILL)
-            eventually(lambda: not seen("SELECT FROM salon_jobs_job WHERE leased_by = %s", process_id), 15)
+            eventually(lambda: not seen("SELECT FROM salon_jobs_job WHERE leased_by = %s", process_id))
             gate.touch()
             worker.wait_for("job_succeeded", task_name="e2e-wait-for-file")
             assert worker.end() == 0
@@ -160,12 +161,12 @@ def test_a_transaction_that_holds_the_key_of_one_job_holds_up_neither_the_others
             [held],
         )
         os.kill(pid, signal.SIGKILL)
-        eventually(lambda: seen("SELECT id, leased_by FROM salon_jobs_job") == [(held, process_id)])
+        eventually(lambda: seen("SELECT id, leased_by FROM salon_jobs_job"), [(held, process_id)])
         assert child_of(worker)[0] != process_id
         assert worker.logged("process_dead", process_id=process_id)[0]["held_up"] == 1
         other.rollback()
         gate.touch()
-        eventually(lambda: seen("SELECT count(*) FROM salon_jobs_job") == [(0,)])
+        eventually(lambda: seen("SELECT count(*) FROM salon_jobs_job"), [(0,)])
         assert worker.end() == 0
     assert seen("SELECT count(*) FROM customer") == [(11,)]
 
@@ -177,7 +178,7 @@ def test_a_child_killed_in_the_midst_of_a_claim_keeps_nothing(stores: list[UUID]
         with psycopg.connect(url_for(None)) as holder:
             holder.execute("SELECT FROM salon_jobs_process WHERE id = %s FOR UPDATE", [process_id])
             job_id = tasks.write.enqueue(store_id=stores[0]).id
-            eventually(lambda: seen(waits, f"salon_jobs/{process_id}") == [(1,)], what="the claim")
+            eventually(lambda: seen(waits, f"salon_jobs/{process_id}"), [(1,)])
             os.kill(pid, signal.SIGKILL)
             eventually(lambda: gone(pid))
         # The claim of the dead goes on in the server, commits, and is followed by the rescue.
@@ -211,15 +212,15 @@ def test_children_end_with_a_killed_supervisor_and_another_worker_has_their_jobs
     started, fifo = tmp_path / "started", tmp_path / "fifo"
     os.mkfifo(fifo)
     with WorkerProcess("--processes", "2", url=URL, **QUICK, ready=True) as worker:
-        eventually(lambda: len(worker.children()) == 2)
+        eventually(lambda: len(worker.children()), 2)
         job_id = tasks.hold_gil.enqueue(store_id=stores[0], started=str(started), fifo=str(fifo)).id
         eventually(started.exists)
         pids = [child["pid"] for child in worker.children()]
         worker.stop(signal.SIGKILL)
-        eventually(lambda: all(map(gone, pids)), what="for children, one of which can run no line of Python")
+        eventually(lambda: all(map(gone, pids)))
         with WorkerProcess(url=URL, **QUICK) as other:
             other.wait_for("job_rescued", job_id=job_id, charged=True)
-            eventually(lambda: started.read_text().split() == ["1", "1"])
+            eventually(lambda: started.read_text().split(), ["1", "1"])
             os.close(os.open(fifo, os.O_WRONLY))
             other.wait_for("job_succeeded", job_id=job_id)
     assert seen("SELECT count(*) FROM customer") == [(1,)]
@@ -243,7 +244,7 @@ def test_a_handler_that_holds_the_gil_stops_neither_heartbeat_nor_health_nor_cro
         assert (status, answer["children"][0]["running"]) == (200, 1)
         eventually(lambda: worker.ask("/readyz")[1]["scheduler_polled_s_ago"] < 6)
         fresh = "SELECT heartbeat_at > clock_timestamp() - interval '1 s' FROM salon_jobs_process WHERE id = %s"
-        eventually(lambda: seen(fresh, process_id) == [(True,)])
+        eventually(lambda: seen(fresh, process_id), [(True,)])
         row = job_row(job_id)
         assert row is not None
         assert (row["state"], row["leased_by"]) == ("running", process_id), "four times the silence"
@@ -282,9 +283,9 @@ def test_a_run_past_its_limit_is_charged_and_its_neighbours_are_not(stores: list
         retried = worker.wait_for("job_retried", job_id=culprit)
         assert (retried["attempt"], retried["delay_s"] > 1) == (1, True)
         worker.wait_for("job_rescued", job_id=innocent, charged=False)
-        eventually(lambda: started.read_text().split() == ["1", "1"])
+        eventually(lambda: started.read_text().split(), ["1", "1"])
         worker.wait_for("job_failed", job_id=culprit, attempt=2)
-        eventually(lambda: started.read_text().split() == ["1", "1", "1"])
+        eventually(lambda: started.read_text().split(), ["1", "1", "1"])
         assert states(innocent, culprit) == [("running", 0, 0), ("failed", 2, 0)]
         assert not any(record["restart_in_s"] for record in worker.logged("child_died")), "that was no crash"
 
@@ -325,7 +326,7 @@ def test_a_child_that_dies_at_once_again_and_again_waits_longer_each_time_and_th
 ) -> None:
     fault = tmp_path / "fault"
     with WorkerProcess("--processes", "2", url=URL, FAULT=str(fault), ready=True) as worker:
-        eventually(lambda: len(worker.children()) == 2)
+        eventually(lambda: len(worker.children()), 2)
         fault.touch()
         os.kill(worker.children()[0]["pid"], signal.SIGKILL)
         eventually(lambda: len(worker.logged("child_died")) >= 4)
@@ -338,9 +339,7 @@ def test_a_child_that_dies_at_once_again_and_again_waits_longer_each_time_and_th
         worker.wait_for("job_succeeded", job_id=tasks.nothing.enqueue().id)
         [(other, pid)] = seen("SELECT id, pid FROM salon_jobs_process WHERE kind = 'worker'")
         os.kill(pid, signal.SIGKILL)
-        eventually(
-            lambda: not seen("SELECT FROM salon_jobs_process WHERE id = %s", other), 2, "for the rescue of the second"
-        )
+        eventually(lambda: not seen("SELECT FROM salon_jobs_process WHERE id = %s", other))
         worker.stop()
         assert worker.wait(5) == 0, "the pause before the next try holds nothing up"
 

@@ -18,10 +18,11 @@ from tests.conftest import manage
 from tests.e2e import tasks
 from tests.e2e.severing_proxy import SeveringProxy
 from tests.e2e.stubborn import spare_database
-from tests.e2e.worker_process import WorkerProcess, eventually
+from tests.e2e.worker_process import WorkerProcess
 from tests.metrics import of, scraped
 from tests.settings import PASSWORD, url_for
 from tests.support import change, freeze, job_row, seen
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("stubborn")
 WORKER = "worker_runtime"
@@ -61,7 +62,7 @@ def test_gwt_03_a_database_that_goes_away_and_comes_back(migrated: None) -> None
             worker.wait_for("database_lost", loop="claim")
             # What is ill is not asked: the metrics are there, and say how old they are.
             at = worker.wait_for("health_listening")["address"]
-            eventually(lambda: of(scraped(at), "finished_total", task="ping", outcome="succeeded") == 1)
+            eventually(lambda: of(scraped(at), "finished_total", task="ping", outcome="succeeded"), 1)
             eventually(lambda: of(scraped(at), "loop_age_seconds", loop="claim") > 1)
             server.start()
             worker.wait_for("job_succeeded", job_id=enqueue(superuser, "ping"))
@@ -86,7 +87,7 @@ def test_a_database_that_hangs_is_reported_at_once_by_all_that_need_it(migrated:
         assert {(status, said["code"]) for status, said in answers} == {(503, "WORKER.NOT_READY")}
         assert all("the database does not answer: asked" in said["detail"] for _, said in answers)
         assert proxy.accepted == before, "however often it is asked"
-        eventually(lambda: of(scraped(at), "ready", kind="supervisor") == 0)
+        eventually(lambda: of(scraped(at), "ready", kind="supervisor"), 0)
         assert of(scraped(at), "loop_age_seconds", loop="claim") > 2, "served while it is not ready, too"
         proxy.go_on()
         worker.wait_until_ready()
@@ -158,7 +159,7 @@ def test_pending_migrations_are_waited_for_and_named(migrated: None) -> None:
             owner.execute("INSERT INTO django_migrations (app, name, applied) VALUES ('salon_jobs', %s, now())", row)
             worker.wait_until_ready()
             owner.execute("ALTER TABLE salon_jobs_job RENAME TO elsewhere")
-            eventually(lambda: worker.ask("/readyz")[1].get("code") == "WORKER.SCHEMA_MISSING")
+            eventually(lambda: worker.ask("/readyz")[1].get("code"), "WORKER.SCHEMA_MISSING")
             owner.execute("ALTER TABLE elsewhere RENAME TO salon_jobs_job")
             worker.wait_until_ready()
             assert worker.end() == 0

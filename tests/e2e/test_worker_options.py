@@ -11,9 +11,10 @@ from django.core.management import CommandError, call_command
 
 from tests.conftest import manage
 from tests.e2e import tasks
-from tests.e2e.worker_process import WorkerProcess, eventually
+from tests.e2e.worker_process import WorkerProcess
 from tests.settings import url_for
 from tests.support import change, seen
+from tests.waiting import eventually
 
 URL = url_for("worker_runtime")
 
@@ -21,11 +22,11 @@ URL = url_for("worker_runtime")
 def test_an_excluded_queue_is_left_to_others(database: None) -> None:
     change("INSERT INTO salon_jobs_job (task, queue) SELECT 'ping', unnest(ARRAY['default', 'bulk', 'slow', 'quick'])")
     with WorkerProcess("--exclude-queue", "bulk", "--exclude-queue", "slow", url=URL) as worker:
-        eventually(lambda: seen("SELECT count(*) FROM salon_jobs_job") == [(2,)])
+        eventually(lambda: seen("SELECT count(*) FROM salon_jobs_job"), [(2,)])
         assert seen("SELECT DISTINCT queues::text FROM salon_jobs_process") == [('["!bulk", "!slow"]',)]
         # It wakes up for all, and claims again after the others have run.
         change("INSERT INTO salon_jobs_job (task, queue) VALUES ('ping', 'bulk'), ('ping', 'quick')")
-        eventually(lambda: len(worker.logged("job_succeeded")) == 3)
+        eventually(lambda: len(worker.logged("job_succeeded")), 3)
         assert {record["queue"] for record in worker.logged("job_succeeded")} == {"default", "quick"}
         worker.stop()
         assert worker.wait() == 0
@@ -48,11 +49,11 @@ def test_a_child_is_replaced_after_its_jobs_and_none_is_lost(stores: list[UUID],
     with WorkerProcess("--concurrency", "2", *words, url=URL, **settings) as worker:
         eventually(started.exists)
         change("INSERT INTO salon_jobs_job (task) SELECT 'ping' FROM generate_series(1, 9)")
-        eventually(lambda: len(worker.logged("job_succeeded")) == 3)
+        eventually(lambda: len(worker.logged("job_succeeded")), 3)
         assert len(worker.logged("process_started", kind="worker")) == 1, "it waits for its long job"
         assert worker.ask("/readyz")[0] == 200
         gate.touch()
-        eventually(lambda: len(worker.logged("job_succeeded")) == 10)
+        eventually(lambda: len(worker.logged("job_succeeded")), 10)
         assert len(worker.logged("process_started", kind="worker")) == 3
         assert [record["jobs"] for record in worker.logged("process_draining")] == [4, 4]
         assert not worker.logged("job_released")

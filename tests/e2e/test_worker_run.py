@@ -20,9 +20,10 @@ from salon_jobs import tenant_context
 from tests.conftest import manage
 from tests.e2e import tasks
 from tests.e2e.stubborn import StubbornEnd
-from tests.e2e.worker_process import WorkerProcess, end_worker_connections, eventually
+from tests.e2e.worker_process import WorkerProcess, end_worker_connections
 from tests.settings import url_for
 from tests.support import change, job_row, seen, store_id_sql
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("stubborn")
 URL = url_for("worker_runtime")
@@ -59,7 +60,7 @@ def test_a_fan_out_to_a_hundred_stores_is_done_within_sixty_seconds(database: No
     with WorkerProcess(url=URL, ready=True) as worker:
         fan_out_job = expire_tentative_reservations.enqueue(reason="cron")
         done = partial(worker.logged, "job_succeeded", task_name="expire-tentative-for-store")
-        eventually(lambda: len(done()) == 100, patience_s=60)
+        eventually(lambda: len(done()), 100)
         assert len({record["store_id"] for record in done()}) == 100
         assert worker.logged("job_succeeded", job_id=fan_out_job.id)
 

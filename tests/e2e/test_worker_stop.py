@@ -11,9 +11,10 @@ import pytest
 
 from tests.e2e import tasks
 from tests.e2e.stubborn import StubbornEnd
-from tests.e2e.worker_process import WorkerProcess, end_worker_connections, eventually
+from tests.e2e.worker_process import WorkerProcess, end_worker_connections
 from tests.settings import url_for
 from tests.support import change, job_row, seen
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("stubborn")
 URL = url_for("worker_runtime")
@@ -88,8 +89,8 @@ def test_after_too_many_timeouts_a_worker_lets_the_others_finish_and_is_replaced
         change("UPDATE salon_jobs_job SET run_at = now() + interval '1 h' WHERE state = 'queued'")
         assert len(worker.logged("process_started", kind="worker")) == 1
         gate.touch()
-        eventually(lambda: len(worker.logged("process_started", kind="worker")) == 2)
-        eventually(lambda: worker.ask("/readyz")[0] == 200)
+        eventually(lambda: len(worker.logged("process_started", kind="worker")), 2)
+        eventually(lambda: worker.ask("/readyz")[0], 200)
         assert worker.end() == 0
         assert {record["job_id"] for record in worker.logged("job_timed_out")} == set(timed_out)
         assert worker.logged("job_succeeded", task_name="e2e-wait-for-file")
@@ -147,7 +148,7 @@ def test_a_second_signal_ends_even_a_stubborn_job_and_a_lost_connection_holds_no
         assert worker.end() == 1
         assert time.monotonic() - began < 15
     assert queued_and_uncharged(job)
-    eventually(lambda: seen("SELECT count(*) FROM customer") == [(0,)])
+    eventually(lambda: seen("SELECT count(*) FROM customer"), [(0,)])
 
 
 def test_the_grace_ends_the_process_even_when_it_can_not_give_its_job_back_by_itself(

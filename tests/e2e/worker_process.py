@@ -9,7 +9,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import IO, Any, ClassVar, Self
 
@@ -17,20 +17,9 @@ from django.db import connections
 
 from tests.interpreter import start_python
 from tests.support import seen
+from tests.waiting import LIMIT_S, eventually
 
 INHERITED = ("HOME", "LANG", "LC_ALL", "PATH", "TMPDIR")
-
-
-# Longer than anything here takes on a busy machine; nothing waits longer than necessary.
-PATIENCE_S = 30.0
-
-
-def eventually(condition: Callable[[], object], patience_s: float = PATIENCE_S, what: str = "") -> None:
-    """Wait until the condition holds, or fail."""
-    deadline = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {patience_s} s in vain {what}"
-        time.sleep(0.05)
 
 
 def end_worker_connections() -> int:
@@ -95,7 +84,7 @@ class WorkerProcess:
         records = [json.loads(line) for line in list(self.lines)]
         return [r for r in records if r.get("event") == event and all(r.get(k) == v for k, v in fields.items())]
 
-    def wait_for(self, event: str, *, patience_s: float = PATIENCE_S, **fields: object) -> dict[str, Any]:
+    def wait_for(self, event: str, *, patience_s: float = LIMIT_S, **fields: object) -> dict[str, Any]:
         """Wait for such a record and return the first. Fail if the process ends without it."""
         deadline = time.monotonic() + patience_s
         with self._changed:
@@ -123,13 +112,13 @@ class WorkerProcess:
 
     def wait_until_ready(self) -> Self:
         self.wait_for("health_listening")
-        eventually(lambda: self.ask("/readyz")[0] == 200, what=self.output)
+        eventually(lambda: self.ask("/readyz")[0], 200, what=lambda: self.output)
         return self
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         self._process.send_signal(number)
 
-    def wait(self, patience_s: float = PATIENCE_S) -> int:
+    def wait(self, patience_s: float = LIMIT_S) -> int:
         """Wait for the end and the last line of the log; return the exit status."""
         status = self._process.wait(patience_s)
         with self._changed:

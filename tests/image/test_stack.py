@@ -30,8 +30,8 @@ from project.salon.demo_data import load, make_demo_data
 from project.salon.demo_instants import DemoInstants
 from tests.demo.conftest import succeeded
 from tests.deployment.test_compose import RUNTIMES, SERVICES
-from tests.e2e.worker_process import eventually
 from tests.image.stack import Stack
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.image
 OURS = ("web", *RUNTIMES)
@@ -96,7 +96,7 @@ def test_everything_is_done_whichever_service_is_killed(stack: Stack, tmp_path: 
 
     with superuser(stack) as connection:
         try:
-            eventually(lambda: connection.execute(WAITING).fetchall() == [(0,)], PATIENCE_S, "jobs or messages wait")
+            eventually(lambda: connection.execute(WAITING).fetchall(), [(0,)], limit_s=PATIENCE_S)
         except AssertionError as error:
             raise AssertionError("\n".join(f"{name}:\n{stack.logs(name)[-2000:]}" for name in OURS)) from error
         jobs = {consumer: succeeded(count) for consumer, count in connection.execute(TAKEN)}
@@ -130,7 +130,7 @@ def test_a_file_uploaded_after_everything_was_killed_at_once_is_parsed(stack: St
         assert shown["status"] in ("PENDING", "RUNNING", "SUCCEEDED"), shown
         return bool(shown == {**task, "status": "SUCCEEDED", "lines": 2, "total": 120})
 
-    eventually(ended, PATIENCE_S, "the file is not parsed")
+    eventually(ended, limit_s=PATIENCE_S)
 
 
 class Browser:

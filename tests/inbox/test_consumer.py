@@ -21,10 +21,10 @@ from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.errors import ConfigurationError, NotReady, SourceLost
 from salon_jobs.inbox import queries as inbox
 from salon_jobs.inbox.consumer import Consumer, Consumers
-from tests.e2e.worker_process import eventually
 from tests.inbox.memory_source import MemorySource, message
 from tests.metrics import of, shown
 from tests.support import change, seen
+from tests.waiting import eventually
 
 ORDERS = {"SOURCE": "rn::memory:::orders", "TASKS": {"noted": "test-system"}}
 PLAIN: dict[str, Any] = {"SOURCE": "rn::azurequeue:::parse-tasks", "ENVELOPE": "none", "TASKS": {"*": "test-store"}}
@@ -118,7 +118,7 @@ def test_a_broker_that_is_down_is_logged_once_shown_by_readiness_and_found_again
         assert SourceLost.code == "INBOX.SOURCE_LOST"
         source.queue.append(message())
         source.down = False
-        eventually(lambda: jobs() == 1)
+        eventually(jobs, 1)
         eventually(lambda: ready(loop))
     assert caplog.text.count("source_lost") == 1
     assert caplog.text.count("source_back") == 1
@@ -156,8 +156,8 @@ def test_a_batch_is_kept_while_the_database_is_lost_and_hidden_all_the_time(capl
             assert not ready(loop)
             assert source.given_back == []
             change("ALTER ROLE worker_runtime LOGIN")
-            eventually(lambda: jobs() == 2)
-            eventually(lambda: len(source.acknowledged) == 2)
+            eventually(jobs, 2)
+            eventually(lambda: len(source.acknowledged), 2)
     finally:
         change("ALTER ROLE worker_runtime LOGIN")
     assert caplog.text.count("database_lost") == 1
@@ -176,12 +176,12 @@ def test_operators_retries_happen_at_the_next_poll() -> None:
     loop, source = consumer()
     source.queue.append(message(event="unheard-of"))
     with running(loop):
-        eventually(lambda: loop.facts()["rejected"] == 1)
+        eventually(lambda: loop.facts()["rejected"], 1)
         change("UPDATE salon_jobs_inbox SET raw = replace(raw, 'unheard-of', 'noted')")
         [(row,)] = seen("SELECT id FROM salon_jobs_inbox")
         assert inbox.retry_messages([row], using="operator")[0].changed
-        eventually(lambda: jobs() == 1)
-        eventually(lambda: loop.facts()["rejected"] == 0)
+        eventually(jobs, 1)
+        eventually(lambda: loop.facts()["rejected"], 0)
 
 
 def test_a_custom_source_that_breaks_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
@@ -210,7 +210,7 @@ def test_it_prunes_the_inbox() -> None:
         " SELECT 'gone', n::text, 'enqueued', now() - interval '31 days' FROM generate_series(1, 2500) n"
     )
     with running(Consumers(using="default")):
-        eventually(lambda: seen("SELECT count(*) FROM salon_jobs_inbox") == [(0,)])
+        eventually(lambda: seen("SELECT count(*) FROM salon_jobs_inbox"), [(0,)])
 
 
 @pytest.mark.parametrize("store", ["envelope", 1, "north-1", uuid4()])
@@ -288,14 +288,14 @@ def test_a_consumer_counts_what_it_received_and_what_became_of_it() -> None:
         return of(shown(loop.samples()), name, consumer="orders", **labels)
 
     with running(loop):
-        eventually(lambda: value("consumer_received_total") == 4)
-        eventually(lambda: value("consumer_messages_total", outcome="enqueued") == 2)
+        eventually(lambda: value("consumer_received_total"), 4)
+        eventually(lambda: value("consumer_messages_total", outcome="enqueued"), 2)
         assert value("consumer_messages_total", outcome="duplicate") == 1
         assert value("consumer_messages_total", outcome="rejected") == 1
-        eventually(lambda: value("consumer_rejected") == 1)
+        eventually(lambda: value("consumer_rejected"), 1)
         assert value("consumer_up") == 1
         source.down = True
-        eventually(lambda: value("consumer_up") == 0)
+        eventually(lambda: value("consumer_up"), 0)
 
 
 def test_batches_are_bounded_by_the_size_of_messages(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,11 +22,11 @@ from salon_jobs.integrations.sentry import RecordReporter
 from salon_jobs.schedules.entries import cron_entries
 from salon_jobs.schedules.scheduler import Scheduler, register
 from tests import tasks
-from tests.e2e.worker_process import eventually
 from tests.outbox.scene import emitted, relaying
 from tests.outbox.whole_way import run_all
 from tests.sentry_server import SentryServer
 from tests.support import change
+from tests.waiting import eventually
 
 SECRET = "a-customers-name"
 pytestmark = [
@@ -85,9 +85,9 @@ def test_a_broken_publisher_is_one_event_until_it_works_again(sentry: SentryServ
             tried.clear()
             MemoryPublisher.answer = break_down
             emitted("1", number=number)
-            eventually(lambda: len(tried) >= 2, 20)
+            eventually(lambda: len(tried) >= 2)
             MemoryPublisher.answer = None
-            eventually(lambda: len(MemoryPublisher.published) == number, 20)  # noqa: B023 - called at once
+            eventually(lambda: len(MemoryPublisher.published), number)
             events = received(sentry)
             assert [event["fingerprint"] for event in events].count(["publisher_broken"]) == number
 

@@ -25,9 +25,9 @@ from salon_jobs.jobs.answers import AwaitedJobs, awaited
 from salon_jobs.worker import finisher
 from tests import tasks
 from tests.backend import calls
-from tests.e2e.worker_process import eventually
 from tests.support import run_due, seen, working
 from tests.tasks import Hooks
+from tests.waiting import eventually
 
 LISTENERS = (
     "SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()"

@@ -20,10 +20,10 @@ from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.core.records import ActionResult
 from salon_jobs.jobs import control
 from tests import tasks
-from tests.e2e.worker_process import eventually
 from tests.management.operator import add as insert
 from tests.settings import url_for
 from tests.support import change, elsewhere, seen
+from tests.waiting import eventually
 
 OPERATOR = "operator"
 GONE = "there is no such job, or you may not see it"
@@ -97,7 +97,7 @@ def test_a_key_taken_while_it_is_retried_refuses_that_job_alone(database: None, 
             "INSERT INTO salon_jobs_job (task, job_key) VALUES ('ping', 'held') RETURNING id"
         ).fetchall()
         retried = elsewhere(pool, lambda: control.retry_jobs([held, *free], using=OPERATOR))
-        eventually(lambda: seen(waits) == [(1,)])
+        eventually(lambda: seen(waits), [(1,)])
         rival.commit()
         # A batch is tried again job by job, and finds the holder then.
         name = f"job {holder}" if others else "another job"

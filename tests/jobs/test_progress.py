@@ -16,12 +16,12 @@ from salon_jobs.jobs import progress
 from salon_jobs.jobs.progress import ProgressWriter
 from salon_jobs.jobs.pruning import Pruner
 from tests import tasks
-from tests.e2e.worker_process import eventually
 from tests.management.operator import run
 from tests.plans.explain import signed_in
 from tests.plans.test_admin_plans import JOBS
 from tests.support import change, run_due, seen, working
 from tests.tasks import Hooks
+from tests.waiting import eventually
 
 ROWS = "SELECT job_id, done FROM salon_jobs_job_progress"
 
@@ -61,7 +61,7 @@ def test_progress_is_seen_while_the_job_runs_and_gone_with_its_end(
     in_store, coroutine = tasks.in_store.enqueue(store_id=stores[0]), tasks.async_system.enqueue()
     assert in_store.refresh().progress is None
     with working(process_id, 2):
-        eventually(lambda: sorted(seen(ROWS)) == [(in_store.id, 5000), (coroutine.id, 3)])
+        eventually(lambda: sorted(seen(ROWS)), [(in_store.id, 5000), (coroutine.id, 3)])
         assert 1 <= len(writes) < 1000, "what is newer stands for what was before"
         said = in_store.refresh().progress
         assert said is not None
@@ -77,7 +77,7 @@ def test_progress_is_seen_while_the_job_runs_and_gone_with_its_end(
         assert in_store.refresh().progress is None, "an earlier run said it"
         change("UPDATE salon_jobs_job_progress SET lease = lease - 1")
         looked.set()
-        eventually(lambda: seen(ROWS) == [])
+        eventually(lambda: seen(ROWS), [])
     assert not progress.writer._new
     assert not progress.writer._shown
 

@@ -19,10 +19,10 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from tests.e2e.severing_proxy import SeveringProxy
-from tests.e2e.worker_process import eventually
 from tests.interpreter import start_python
 from tests.management.operator import add, insert, run
 from tests.settings import url_for
+from tests.waiting import eventually
 
 
 def test_one_page_shows_what_waits_runs_and_fails(process_id: int) -> None:
@@ -119,7 +119,7 @@ def test_the_live_view_ends_at_once_though_the_database_hangs(database: None) ->
         view.wait_for(b"jobs running")
         before = proxy.accepted
         proxy.hang()
-        eventually(lambda: proxy.accepted > before, what="the next page")
+        eventually(lambda: proxy.accepted > before)
         view.process.send_signal(signal.SIGINT)
         assert view.process.wait(30) == 0
         view.wait_for(b"\x1b[?25h\x1b[?1049l")

@@ -20,8 +20,8 @@ from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdic
 from salon_jobs.models import Process
 from salon_jobs.outbox import Draft
 from salon_jobs.outbox.relay import Relay
-from tests.e2e.worker_process import eventually
 from tests.support import change, plan_nodes, seen, store_id_sql
+from tests.waiting import eventually
 
 ORDERS = "rn::memory:::orders"
 
@@ -89,7 +89,7 @@ class RunningRelay:
         return self.relay.facts()
 
     def wait_for_partitions(self, count: int = 16) -> None:
-        eventually(lambda: len(self.facts()["partitions"]) == count, 20)
+        eventually(lambda: len(self.facts()["partitions"]), count)
 
     def _register(self) -> int:
         # No heartbeat runs here, so make it count as alive until it is stopped.

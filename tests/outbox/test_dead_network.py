@@ -10,10 +10,10 @@ import pytest
 from django.db import connections
 
 from salon_jobs.outbox import marker
-from tests.e2e.worker_process import eventually
 from tests.outbox.scene import emitted, relaying, statuses
 from tests.servers.forwarder import Forwarder
 from tests.settings import url_for
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -46,9 +46,9 @@ def test_an_idle_marker_notices_it_before_there_is_something_to_mark(
     caplog.set_level("INFO")
     with relaying():
         emitted("a", number=1)
-        eventually(lambda: statuses() == {"published": 1})
+        eventually(statuses, {"published": 1})
         network.lose_packets()
         connections.close_all()
-        eventually(lambda: events() == {"database_lost", "database_back"}, 20)
+        eventually(events, {"database_lost", "database_back"})
         emitted("a", number=2)
-        eventually(lambda: statuses() == {"published": 2}, 20)
+        eventually(statuses, {"published": 2})

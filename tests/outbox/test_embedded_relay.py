@@ -10,9 +10,9 @@ from django.db import OperationalError, connections
 
 from salon_jobs.outbox.relay import EmbeddedRelay
 from salon_jobs.process.heartbeat import Heartbeat
-from tests.e2e.worker_process import eventually
 from tests.outbox.scene import RunningRelay, emitted, statuses
 from tests.support import change, seen
+from tests.waiting import eventually
 
 
 def kinds() -> list[str]:
@@ -49,7 +49,7 @@ def test_it_waits_for_the_database_relays_and_takes_its_row_along(heartbeat: Lat
     heartbeat.refusals = 1
     emitted("a")
     running = RunningRelay(EmbeddedRelay(heartbeat))
-    eventually(lambda: statuses() == {"published": 1})
+    eventually(statuses, {"published": 1})
     assert kinds() == ["relay", "supervisor"]
     assert running.stop()
     assert kinds() == ["supervisor"]
@@ -65,10 +65,10 @@ def test_it_ends_when_it_is_stopped_before_the_database_answers(heartbeat: LateH
 
 def test_if_its_row_is_lost_it_comes_back_and_the_relay_goes_on(heartbeat: LateHeartbeat) -> None:
     running = RunningRelay(EmbeddedRelay(heartbeat))
-    eventually(lambda: kinds() == ["relay", "supervisor"])
+    eventually(kinds, ["relay", "supervisor"])
     before = seen("SELECT id FROM salon_jobs_process ORDER BY 1")
     change("DELETE FROM salon_jobs_process")
-    eventually(lambda: seen("SELECT id FROM salon_jobs_process ORDER BY 1") == before)
+    eventually(lambda: seen("SELECT id FROM salon_jobs_process ORDER BY 1"), before)
     emitted("a")
-    eventually(lambda: statuses() == {"published": 1})
+    eventually(statuses, {"published": 1})
     assert running.stop()

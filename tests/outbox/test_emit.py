@@ -18,10 +18,10 @@ from salon_jobs.core import tracing
 from salon_jobs.core.errors import ConfigurationError, EmitRefused, MessageInvalid, SchemaMissing
 from salon_jobs.models import Message
 from salon_jobs.outbox import Draft
-from tests.e2e.worker_process import eventually
 from tests.outbox.scene import ORDERS, arrived, emitted, relaying
 from tests.support import change, new_store_id, seen
 from tests.tracers import RecordingTracer
+from tests.waiting import eventually
 
 
 def test_a_message_carries_store_producer_and_payload_as_it_was_written(stores: list[UUID]) -> None:
@@ -188,7 +188,7 @@ def test_a_trigger_emits_and_wakes_the_relay(stores: list[UUID]) -> None:
                     "INSERT INTO customer (id, store_id, name, email) VALUES (gen_random_uuid(), %s, 'A', '')",
                     [stores[0]],
                 )
-            eventually(lambda: [number for _, number in arrived()] == [7])
+            eventually(lambda: [number for _, number in arrived()], [7])
         assert seen("SELECT store_id FROM salon_jobs_message") == [(stores[0],)]
     finally:
         connections["web"].close()

@@ -19,9 +19,9 @@ from salon_jobs.outbox import queries
 from salon_jobs.outbox import relay as relay_module
 from salon_jobs.outbox.queries import Gate, PageRequest
 from tests import settings as test_settings
-from tests.e2e.worker_process import eventually
 from tests.outbox.scene import ORDERS, arrived, emitted, numbers_by_aggregate, relay_in_burst, relaying, statuses
 from tests.support import change, seen
+from tests.waiting import eventually
 
 EMIT = "SELECT salon_jobs_emit(%s, %s, 'e', json_build_object('number', %s::int), wake => false)"
 INSERT = (
@@ -210,20 +210,20 @@ def test_what_was_written_past_the_gate_is_found_by_the_sweep(monkeypatch: Any) 
         liar.execute("SELECT set_config('salon_jobs.gate', pg_current_xact_id()::text, true)")
         say(liar, "a", 1)
         emitted("b", number=2)
-        eventually(lambda: arrived() == [("b", 2)])
+        eventually(arrived, [("b", 2)])
         liar.commit()
-        eventually(lambda: arrived() == [("b", 2), ("a", 1)])
-        eventually(lambda: statuses() == {"published": 2})
+        eventually(arrived, [("b", 2), ("a", 1)])
+        eventually(statuses, {"published": 2})
 
 
 def test_a_table_that_begins_again_is_read_from_the_beginning() -> None:
     with relaying():
         for number in range(5):
             emitted("a", number=number)
-        eventually(lambda: statuses() == {"published": 5})
+        eventually(statuses, {"published": 5})
         change("TRUNCATE salon_jobs_message RESTART IDENTITY")
         emitted("a", number=9)
-        eventually(lambda: arrived()[-1] == ("a", 9))
+        eventually(lambda: arrived()[-1], ("a", 9))
 
 
 def write_at_random(seed: int, transactions: int) -> None:
@@ -251,7 +251,7 @@ def test_under_random_writers_everything_arrives_once_and_in_the_order_of_cause(
                 writing = [pool.submit(write_at_random, seed, 30) for seed in range(5)]
                 for each in writing:
                     each.result(60)
-            eventually(lambda: set(statuses()) <= {"published"}, 30)
+            eventually(lambda: set(statuses()) <= {"published"})
         committed = dict(seen("SELECT name, number FROM counted"))
     finally:
         change("DROP TABLE counted")

@@ -21,7 +21,6 @@ from salon_jobs.brokers.memory import MemoryPublisher
 from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
 from salon_jobs.core.errors import NotReady
 from salon_jobs.outbox import queries, relay
-from tests.e2e.worker_process import eventually
 from tests.outbox.scene import (
     ORDERS,
     answer_with,
@@ -37,6 +36,7 @@ from tests.outbox.scene import (
 )
 from tests.servers.nats import NatsBroker
 from tests.support import change, seen
+from tests.waiting import eventually
 
 
 def cut() -> None:
@@ -97,12 +97,12 @@ def test_what_came_of_lost_messages_is_not_written_to_those_that_got_their_numbe
     before = ids()
     with relaying():
         with nothing_written():
-            eventually(lambda: len(tried) == (20 if verdict in (None, Verdict.SKIPPED) else 3))
+            eventually(lambda: len(tried), 20 if verdict in (None, Verdict.SKIPPED) else 3)
             lose_after(0)
             write(100, 20)
             cut()
-        eventually(lambda: statuses() == {"published": 20}, 20)
-        eventually(lambda: blocked_count() == 0)
+        eventually(statuses, {"published": 20})
+        eventually(blocked_count, 0)
     assert before == ids(), "the numbers were not used again"
     again = {name: [number for number in each if number >= 100] for name, each in numbers_by_aggregate().items()}
     assert sorted(chain(*again.values())) == list(range(100, 120))
@@ -119,14 +119,14 @@ def test_messages_with_lower_numbers_than_those_read_are_sent_in_order_and_at_on
     with transaction.atomic():
         emit_many(draft(f"a{n % 3}", n) for n in range(20))
     with relaying():
-        eventually(lambda: statuses() == {"published": 20})
+        eventually(statuses, {"published": 20})
         with transaction.atomic(using="owner"):
             lose_after(10)
             write(100, 40)
             started[0] = 1.0
             if not pooled:
                 cut()
-        eventually(lambda: statuses() == {"published": 50}, 20)
+        eventually(statuses, {"published": 50})
     assert in_order(numbers_by_aggregate())
     assert sorted(number for _, number in arrived()) == [*range(20), *range(100, 140)]
 
@@ -134,12 +134,12 @@ def test_messages_with_lower_numbers_than_those_read_are_sent_in_order_and_at_on
 def test_a_message_that_is_pending_again_is_repeated_as_the_same_and_in_its_place() -> None:
     first = [emitted("a0", number=number) for number in range(5)]
     with relaying():
-        eventually(lambda: statuses() == {"published": 5})
+        eventually(statuses, {"published": 5})
         with transaction.atomic(using="owner"):
             change("UPDATE salon_jobs_message SET status = 'pending', sent_at = NULL WHERE id > %s", ids()[2])
             write(100, 1, aggregates=1)
             cut()
-        eventually(lambda: statuses() == {"published": 6}, 20)
+        eventually(statuses, {"published": 6})
     assert arrived() == [("a0", number) for number in (0, 1, 2, 3, 4, 3, 4, 100)]
     assert [message.message_id for message in list(MemoryPublisher.published)[3:7]] == [*first[3:], *first[3:]]
 
@@ -161,12 +161,12 @@ def test_a_lost_connection_repeats_nothing() -> None:
         cutting = threading.Thread(target=cut_now_and_then)
         cutting.start()
         try:
-            eventually(lambda: len(MemoryPublisher.published) >= 1000, 30)
+            eventually(lambda: len(MemoryPublisher.published) >= 1000)
         finally:
             stop.set()
             cutting.join()
             connections["default"].close()
-        eventually(lambda: statuses() == {"published": 2000}, 30)
+        eventually(statuses, {"published": 2000})
     assert len(MemoryPublisher.published) == 2000
     assert in_order(numbers_by_aggregate())
 
@@ -178,13 +178,13 @@ def test_a_destination_whose_row_is_gone_gets_it_back(
     change_settings(OUTBOX={"THROUGHPUT": {"*": 1000}})
     with relaying():
         emitted("a", number=0)
-        eventually(lambda: statuses() == {"published": 1})
+        eventually(statuses, {"published": 1})
         with transaction.atomic(using="owner"):
             change("DELETE FROM salon_jobs_destination")
             write(1, 200)
             if loses_connection:
                 cut()
-        eventually(lambda: statuses() == {"published": 201}, 20)
+        eventually(statuses, {"published": 201})
     assert seen("SELECT aggregate_type FROM salon_jobs_destination") == [(ORDERS,)]
 
 
@@ -201,7 +201,7 @@ def test_a_destination_that_gets_no_tokens_makes_the_relay_unready(
         assert ORDERS in unready(running.facts)
         assert "gets no tokens" in unready(running.facts)
         monkeypatch.setattr(queries, "grant_tokens", grant)
-        eventually(lambda: statuses() == {"published": 1})
+        eventually(statuses, {"published": 1})
         eventually(lambda: not unready(running.facts))
 
 
@@ -220,7 +220,7 @@ def test_all_partitions_are_made_again_and_served() -> None:
             change("DELETE FROM salon_jobs_partition")
             write(0, 50, aggregates=50)
             cut()
-        eventually(lambda: statuses() == {"published": 50}, 20)
+        eventually(statuses, {"published": 50})
         relay.wait_for_partitions()
 
 
@@ -230,12 +230,12 @@ def test_an_outage_of_a_destination_is_what_it_was_however_its_row_reads() -> No
     emitted("b", to=broken)
     emitted("a")
     with relaying():
-        eventually(lambda: outages() == ["TEST.NO", ""])
+        eventually(outages, ["TEST.NO", ""])
         change("UPDATE salon_jobs_destination SET outage_code = CASE outage_code WHEN '' THEN 'TEST.OLD' ELSE '' END")
         cut()
-        eventually(lambda: outages() == ["TEST.NO", ""], 20)
+        eventually(outages, ["TEST.NO", ""])
         change("DELETE FROM salon_jobs_destination WHERE aggregate_type = %s", broken)
-        eventually(lambda: outages() == ["TEST.NO", ""], 20)
+        eventually(outages, ["TEST.NO", ""])
 
 
 def test_an_aggregate_that_was_parked_by_a_lost_message_goes_on() -> None:
@@ -248,7 +248,7 @@ def test_an_aggregate_that_was_parked_by_a_lost_message_goes_on() -> None:
             lose_after(0)
             write(100, 5, aggregates=1)
             cut()
-        eventually(lambda: statuses() == {"published": 5}, 20)
+        eventually(statuses, {"published": 5})
     assert arrived() == [("a0", number) for number in range(100, 105)]
 
 
@@ -267,11 +267,11 @@ def test_jetstream_has_everything_once_and_in_order(stream: NatsBroker) -> None:
         emit_many(draft(f"a{n % 3}", n, to=to) for n in range(200))
     with relaying():
         with nothing_written():
-            eventually(lambda: len(stream.received(to)) == 200, 20)
+            eventually(lambda: len(stream.received(to)), 200)
             lose_after(50)
             write(1000, 200, to=to)
             cut()
-        eventually(lambda: statuses() == {"published": 250}, 20)
+        eventually(statuses, {"published": 250})
     numbers: dict[str, list[int]] = {}
     for envelope in stream.received(to):
         numbers.setdefault(envelope.aggregate_id, []).append(json.loads(envelope.payload)["number"])

@@ -24,10 +24,10 @@ from salon_jobs.control import (
 )
 from salon_jobs.core.errors import MessageInvalid, OptionInvalid
 from salon_jobs.outbox.control import send_skipped_messages
-from tests.e2e.worker_process import eventually
 from tests.outbox.scene import fill, ids
 from tests.settings import url_for
 from tests.support import change, elsewhere, seen, store_id_of
+from tests.waiting import eventually
 
 OPERATOR = "operator"
 ORDERS = "rn::nats:::orders"
@@ -258,4 +258,4 @@ def test_thousands_go_in_batches() -> None:
 
 def wait_for_a_lock() -> None:
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'jobs_operator' AND wait_event_type = 'Lock'"
-    eventually(lambda: seen(waiting) == [(1,)])
+    eventually(lambda: seen(waiting), [(1,)])

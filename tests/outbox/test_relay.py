@@ -18,7 +18,6 @@ from salon_jobs.outbox import emit as wake
 from salon_jobs.outbox import queries
 from salon_jobs.outbox import relay as relay_module
 from salon_jobs.outbox.relay import Relay
-from tests.e2e.worker_process import eventually
 from tests.outbox.scene import (
     ORDERS,
     RunningRelay,
@@ -35,6 +34,7 @@ from tests.outbox.scene import (
 )
 from tests.outbox.test_backlog import message
 from tests.support import change, seen
+from tests.waiting import eventually
 
 
 def test_a_message_is_published_if_its_transaction_committed() -> None:
@@ -81,9 +81,9 @@ def test_when_one_fails_the_later_ones_of_its_aggregate_wait_and_others_go_on() 
         emitted("a", number=number)
         emitted("b", number=number)
     with relaying():
-        eventually(lambda: numbers_by_aggregate().get("b") == [0, 1, 2, 3, 4])
-        eventually(lambda: numbers_by_aggregate().get("a") == [0, 1, 2, 3, 4])
-        eventually(lambda: statuses() == {"published": 10})
+        eventually(lambda: numbers_by_aggregate().get("b"), [0, 1, 2, 3, 4])
+        eventually(lambda: numbers_by_aggregate().get("a"), [0, 1, 2, 3, 4])
+        eventually(statuses, {"published": 10})
     assert seen("SELECT retry_count FROM salon_jobs_message ORDER BY id LIMIT 1") == [(3,)]
     assert blocked_count() == 0
 
@@ -126,9 +126,9 @@ def test_an_outage_costs_no_attempt() -> None:
     for number in (1, 2):
         emitted("a", number=number)
     with relaying():
-        eventually(lambda: outages() == ["TEST.NO"])
-        eventually(lambda: statuses() == {"published": 2})
-        eventually(lambda: seen("SELECT outage_code, outage_since FROM salon_jobs_destination") == [("", None)])
+        eventually(outages, ["TEST.NO"])
+        eventually(statuses, {"published": 2})
+        eventually(lambda: seen("SELECT outage_code, outage_since FROM salon_jobs_destination"), [("", None)])
     assert arrived() == [("a", 1), ("a", 2)]
     assert seen("SELECT DISTINCT retry_count FROM salon_jobs_message") == [(0,)]
 
@@ -144,7 +144,7 @@ def test_a_message_of_no_aggregate_is_retried_alone() -> None:
     for number in range(3):
         emitted(number=number)
     with relaying():
-        eventually(lambda: statuses() == {"published": 3})
+        eventually(statuses, {"published": 3})
     assert sorted(arrived()[:2]) == [("", 1), ("", 2)]
     assert arrived()[2:] == [("", 0)]
     assert blocked_count() == 0
@@ -159,7 +159,7 @@ def test_two_relays_share_the_partitions_and_hand_them_over(change_settings: Cal
             second.wait_for_partitions(8)
             for number in range(40):
                 emitted(f"a{number % 20}", number=number)
-            eventually(lambda: statuses() == {"published": 40})
+            eventually(statuses, {"published": 40})
             assert len(arrived()) == 40
             assert first.stop()
             second.wait_for_partitions()
@@ -202,7 +202,7 @@ def test_what_could_not_be_marked_before_the_end_is_logged_and_its_partition_is_
     change("REVOKE UPDATE ON salon_jobs_message FROM worker_runtime")
     try:
         emitted("a", number=1)
-        eventually(lambda: arrived() == [("a", 1)])
+        eventually(arrived, [("a", 1)])
         assert not running.stop()
     finally:
         change("GRANT UPDATE ON salon_jobs_message TO worker_runtime")
@@ -213,12 +213,12 @@ def test_the_types_of_destinations_that_nobody_can_parse_hold_up_no_other_and_ma
     for name in ("rn::nobody:::orders", "rn::carrier-pigeon:::orders", "rn::memory:::a\u0001b"):
         change("SELECT salon_jobs_emit(%s, 'a', 'e', '{}')", name)
     with relaying() as relay:
-        eventually(lambda: len(relay.facts()["destinations"]) == 3)
+        eventually(lambda: len(relay.facts()["destinations"]), 3)
         assert relay.facts()["brokers"] == {}
         emitted("a", number=1)
-        eventually(lambda: relay.facts()["brokers"].keys() == {"memory"})
-        eventually(lambda: statuses() == {"pending": 3, "published": 1})
-        eventually(lambda: relay.facts()["destinations"]["rn::nobody:::orders"]["outage"] == "OUTBOX.NO_PUBLISHER")
+        eventually(relay.facts()["brokers"].keys, {"memory"})
+        eventually(statuses, {"pending": 3, "published": 1})
+        eventually(lambda: relay.facts()["destinations"]["rn::nobody:::orders"]["outage"], "OUTBOX.NO_PUBLISHER")
         assert relay.relay.samples()
     assert arrived() == [("a", 1)]
 
@@ -245,7 +245,7 @@ def test_the_rate_of_a_destination_holds_for_all_relays_together_and_for_no_othe
         with transaction.atomic():
             for to, count in ((slow, 30), (ORDERS, 300)):
                 emit_many(draft(f"a{n}", to=to) for n in range(count))
-        eventually(lambda: statuses() == {"published": 330}, 20)
+        eventually(statuses, {"published": 330})
     took = "SELECT extract(epoch FROM max(sent_at) - min(created_at)) FROM salon_jobs_message WHERE aggregate_type = %s"
     # A bucket that was empty at first, and holds two.
     assert seen(took, slow)[0][0] >= (30 - 2) / 20

@@ -14,10 +14,10 @@ from salon_jobs.brokers.publisher import PublishFailure, Verdict
 from salon_jobs.core.errors import NotReady
 from salon_jobs.outbox import progress, publishers
 from salon_jobs.outbox.publishers import BrokerPing
-from tests.e2e.worker_process import eventually
 from tests.metrics import of, shown
 from tests.outbox.scene import ORDERS, RunningRelay, answer_with, emitted, open_writer, relaying, statuses
 from tests.support import change
+from tests.waiting import eventually
 
 
 def value(running: RunningRelay, name: str, **labels: str) -> float:
@@ -40,14 +40,14 @@ def test_a_relay_reports_its_destinations(
     for event in ("good", "good", "skipped", "refused", "once"):
         emitted(event, event=event)
     with relaying() as running:
-        eventually(lambda: statuses() == {"published": 3, "skipped": 1, "failed": 1})
+        eventually(statuses, {"published": 3, "skipped": 1, "failed": 1})
         for outcome, count in (("published", 3), ("skipped", 1), ("failed", 1), ("retried", 1)):
             assert value(running, "relay_messages_total", destination=ORDERS, outcome=outcome) == count
-        eventually(lambda: value(running, "relay_blocked_aggregates", destination=ORDERS, status="parked") == 1)
+        eventually(lambda: value(running, "relay_blocked_aggregates", destination=ORDERS, status="parked"), 1)
         assert value(running, "relay_partitions") == 16
         assert value(running, "relay_breaker_open", destination=ORDERS) == 0
         emitted("away", event="away")
-        eventually(lambda: value(running, "relay_breaker_open", destination=ORDERS) == 1)
+        eventually(lambda: value(running, "relay_breaker_open", destination=ORDERS), 1)
         eventually(lambda: value(running, "relay_lag_seconds", destination=ORDERS) > 0.01)
 
 
@@ -74,7 +74,7 @@ def test_a_relay_reports_for_how_long_a_writer_has_held_the_gate() -> None:
         with open_writer():
             emitted("b")
             eventually(lambda: value(running, "relay_gate_held_seconds") > 0)
-        eventually(lambda: value(running, "relay_gate_held_seconds") == 0)
+        eventually(lambda: value(running, "relay_gate_held_seconds"), 0)
 
 
 class Hanging(MemoryPublisher):
@@ -107,12 +107,12 @@ def test_a_broker_that_hangs_hangs_nobody_and_is_asked_once_in_ten_seconds() -> 
     publisher.trouble = "refused"
     publisher.let_go.release()
     broker.silent_s()
-    eventually(lambda: broker.trouble == "refused")
+    eventually(lambda: broker.trouble, "refused")
     now[0] += 60
     assert broker.silent_s() == 60
     publisher.trouble = ""
     publisher.let_go.release()
-    eventually(lambda: broker.silent_s() == 0)
+    eventually(broker.silent_s, 0)
 
 
 def test_a_broker_that_is_away_makes_a_relay_unready_and_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,11 +134,11 @@ def test_a_broker_that_is_away_makes_a_relay_unready_and_is_found_again(monkeypa
     monkeypatch.setattr(MemoryPublisher, "ping", ping)
     emitted("a")
     with relaying() as running:
-        eventually(lambda: statuses() == {"published": 1})
+        eventually(statuses, {"published": 1})
         eventually(lambda: "the broker of 'memory' cannot be used (connection refused)" in readiness())
         change("UPDATE salon_jobs_destination SET paused = true")
-        eventually(lambda: readiness() == {})
+        eventually(readiness, {})
         change("UPDATE salon_jobs_destination SET paused = false")
         eventually(lambda: "connection refused" in readiness())
         away[0] = False
-        eventually(lambda: readiness() == {"memory": {"silent_s": 0.0}})
+        eventually(readiness, {"memory": {"silent_s": 0.0}})

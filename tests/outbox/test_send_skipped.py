@@ -12,7 +12,6 @@ from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdic
 from salon_jobs.control import ActionResult, pause_destination, resume_destination, skip_messages
 from salon_jobs.outbox import control
 from salon_jobs.outbox.control import send_skipped_messages
-from tests.e2e.worker_process import eventually
 from tests.outbox.scene import (
     ORDERS,
     arrived,
@@ -26,6 +25,7 @@ from tests.outbox.scene import (
 )
 from tests.outbox.test_operate_messages import OPERATOR, block, blocked, write
 from tests.support import change, seen
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -79,10 +79,10 @@ def test_a_running_relay_sends_thousands_of_one_aggregate_in_their_order(
     denied.add("seen")
     fill(3000, aggregate_id="mod(n, 3)::text", event="'seen'", payload="json_build_object('number', n)")
     with relaying():
-        eventually(lambda: statuses() == {"skipped": 3000}, 20)
+        eventually(statuses, {"skipped": 3000})
         denied.clear()
         assert changed(send_skipped_messages(skipped(), using=OPERATOR)) == 3000
-        eventually(lambda: statuses() == {"published": 3000}, 20)
+        eventually(statuses, {"published": 3000})
     assert numbers_by_aggregate() == {str(n): [*range(n or 3, 3001, 3)] for n in range(3)}
 
 
@@ -96,11 +96,11 @@ def test_what_is_not_sent_yet_of_their_aggregate_goes_before_them(in_memory: boo
         assert changed(send_skipped_messages(ids()[2:3], using=OPERATOR)) == 1
     with relaying() as relay:
         if in_memory:
-            eventually(lambda: relay.facts()["destinations"].get(ORDERS, {}).get("in_memory") == 3)
+            eventually(lambda: relay.facts()["destinations"].get(ORDERS, {}).get("in_memory"), 3)
             assert changed(send_skipped_messages(ids()[2:3], using=OPERATOR)) == 1
             eventually(lambda: relay.facts()["destinations"][ORDERS]["in_memory"] != 3)
         resume_destination(ORDERS, using=OPERATOR)
-        eventually(lambda: statuses() == {"published": 4})
+        eventually(statuses, {"published": 4})
     assert [number for _, number in arrived()] == [0, 1, 2, 3]
     assert blocked() == []
 
@@ -125,7 +125,7 @@ def test_one_behind_a_message_that_was_skipped_and_one_that_nothing_takes() -> N
         held = "SELECT head_id, code FROM salon_jobs_blocked_aggregate"
         eventually(lambda: seen(held) == [(ids()[1], "TEST.NOWHERE")])
         accepted.add(1)
-        eventually(lambda: statuses() == {"published": 3, "skipped": 1}, 20)
+        eventually(statuses, {"published": 3, "skipped": 1})
     assert arrived() == [("a", 1), ("a", 2), ("a", 3)]
     assert blocked() == []
 

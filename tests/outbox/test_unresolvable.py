@@ -17,7 +17,6 @@ from salon_jobs import emit_many
 from salon_jobs.brokers.memory import MemoryPublisher
 from salon_jobs.brokers.nats.publisher import aggregate_of
 from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
-from tests.e2e.worker_process import eventually
 from tests.outbox.scene import (
     answer_with,
     arrived,
@@ -33,6 +32,7 @@ from tests.outbox.scene import (
 from tests.servers.nats import NatsBroker
 from tests.servers.nats_cluster import NatsCluster
 from tests.support import seen
+from tests.waiting import eventually
 
 TO = "rn::nats:::orders"
 EAST, WEST = [f"a{n}" for n in range(10)], [f"a{n}" for n in range(10, 20)]
@@ -114,11 +114,11 @@ def test_a_subject_that_no_stream_takes_holds_its_own_aggregate_alone(
     with relaying():
         for number in range(ROUNDS):
             emit_round(number, *(["bad", ""] if number in (0, 5) else []))
-        eventually(lambda: statuses() == {"published": 20 * ROUNDS, "pending": 4}, 30)
+        eventually(statuses, {"published": 20 * ROUNDS, "pending": 4})
         assert there(two_streams, "east", "west") == all_of(*AGGREGATES)
         assert outages() == [""]
         held = ("waiting", "NATS.NO_STREAM", 0)
-        eventually(lambda: blocked() == [("bad", *held), ("", *held), ("", *held)])
+        eventually(blocked, [("bad", *held), ("", *held), ("", *held)])
         # Retried, which neither costs a try nor warns once more.
         before = seen("SELECT max(retry_at) FROM salon_jobs_blocked_aggregate")
         eventually(lambda: seen("SELECT min(retry_at) FROM salon_jobs_blocked_aggregate") > before)
@@ -129,7 +129,7 @@ def test_a_subject_that_no_stream_takes_holds_its_own_aggregate_alone(
         assert warned("destination_unresolvable") == warned("destination_lost") == []
 
         give_east(two_streams, "bad", "")
-        eventually(lambda: statuses() == {"published": 20 * ROUNDS + 4}, 40)
+        eventually(statuses, {"published": 20 * ROUNDS + 4})
     found = there(two_streams, "east")
     assert found["bad"] == [0, 5]
     assert sorted(found[""]) == [0, 5]
@@ -141,12 +141,12 @@ def test_what_was_lost_again_warns_again(
 ) -> None:
     with relaying():
         emitted("bad", number=0, to=TO)
-        eventually(lambda: len(warned("messages_unresolvable")) == 1)
+        eventually(lambda: len(warned("messages_unresolvable")), 1)
         give_east(two_streams, "bad")
-        eventually(lambda: statuses() == {"published": 1}, 40)
+        eventually(statuses, {"published": 1})
         give_east(two_streams)
         emitted("bad", number=1, to=TO)
-        eventually(lambda: len(warned("messages_unresolvable")) == 2)
+        eventually(lambda: len(warned("messages_unresolvable")), 2)
 
 
 def test_it_stays_blocked_and_in_order_when_another_relay_takes_over(
@@ -155,19 +155,19 @@ def test_it_stays_blocked_and_in_order_when_another_relay_takes_over(
     with relaying():
         for number in range(3):
             emitted("bad", number=number, to=TO)
-        eventually(lambda: len(blocked()) == 1)
+        eventually(lambda: len(blocked()), 1)
     rows = seen("SELECT id, since FROM salon_jobs_blocked_aggregate")
     with relaying():
         for number in range(3, 6):
             emitted("bad", number=number, to=TO)
             emitted("a0", number=number, to=TO)
-        eventually(lambda: statuses() == {"published": 3, "pending": 6})
+        eventually(statuses, {"published": 3, "pending": 6})
         before = seen("SELECT retry_at FROM salon_jobs_blocked_aggregate")
-        eventually(lambda: seen("SELECT retry_at FROM salon_jobs_blocked_aggregate") > before, 40)
+        eventually(lambda: seen("SELECT retry_at FROM salon_jobs_blocked_aggregate") > before)
         assert seen("SELECT id, since FROM salon_jobs_blocked_aggregate") == rows
         assert len(warned("messages_unresolvable")) == 1
         give_east(two_streams, "bad")
-        eventually(lambda: statuses() == {"published": 9}, 40)
+        eventually(statuses, {"published": 9})
     assert there(two_streams, "east") == {"a0": [3, 4, 5], "bad": [0, 1, 2, 3, 4, 5]}
 
 
@@ -178,16 +178,16 @@ def test_partitions_change_hands_without_disorder_while_messages_are_unresolvabl
     bad = [f"bad{n}" for n in range(8)]
     with relaying() as first:
         emit_round(0, *bad)
-        eventually(lambda: statuses() == {"published": 20, "pending": 8})
+        eventually(statuses, {"published": 20, "pending": 8})
         with relaying() as second:
             second.wait_for_partitions(8)
             emit_round(1, *bad)
-            eventually(lambda: statuses() == {"published": 40, "pending": 16})
+            eventually(statuses, {"published": 40, "pending": 16})
             assert first.stop()
             second.wait_for_partitions()
             give_east(two_streams, *bad)
             emit_round(2, *bad)
-            eventually(lambda: statuses() == {"published": 84}, 40)
+            eventually(statuses, {"published": 84})
             assert second.stop()
     assert there(two_streams, "east", "west") == {one: [0, 1, 2] for one in (*AGGREGATES, *bad)}
 
@@ -202,17 +202,17 @@ def test_a_stream_without_a_leader_does_not_stop_the_aggregates_of_another(use: 
         cluster.stream("west", subjects_of(*WEST), on=2)
         with relaying():
             emit_round(0)
-            eventually(lambda: statuses() == {"published": 20}, 20)
+            eventually(statuses, {"published": 20})
             away.kill()
             for number in range(1, ROUNDS):
                 emit_round(number)
-            eventually(lambda: len(there(reached, "west").get("a19", [])) == ROUNDS, 30)
+            eventually(lambda: len(there(reached, "west").get("a19", [])), ROUNDS)
             assert there(reached, "west") == all_of(*WEST)
-            eventually(lambda: {(row[0], row[2]) for row in blocked()} == {(one, "NATS.NO_LEADER") for one in EAST})
+            eventually(lambda: {(row[0], row[2]) for row in blocked()}, {(one, "NATS.NO_LEADER") for one in EAST})
             assert charged() == 0
-            eventually(lambda: outages() == [""])
+            eventually(outages, [""])
             away.start()
-            eventually(lambda: statuses() == {"published": 20 * ROUNDS}, 60)
+            eventually(statuses, {"published": 20 * ROUNDS})
         assert there(reached, "east", "west") == all_of(*AGGREGATES)
 
 
@@ -225,13 +225,13 @@ def test_a_destination_whose_only_stream_has_no_leader_is_out_of_reach_as_a_whol
         cluster.stream("orders", ["orders", "orders.>"], on=1)
         with relaying():
             emit_round(0)
-            eventually(lambda: statuses() == {"published": 20}, 20)
+            eventually(statuses, {"published": 20})
             away.kill()
             emit_round(1)
-            eventually(lambda: outages() == ["NATS.NO_LEADER"], 20)
+            eventually(outages, ["NATS.NO_LEADER"])
             assert blocked() == []
             away.start()
-            eventually(lambda: statuses() == {"published": 40}, 60)
+            eventually(statuses, {"published": 40})
         assert there(reached, "orders") == {one: [0, 1] for one in AGGREGATES}
 
 
@@ -241,7 +241,7 @@ def test_a_full_stream_does_not_stop_the_aggregates_of_another(nats: NatsBroker)
     with relaying():
         for number in range(ROUNDS):
             emit_round(number)
-        eventually(lambda: statuses() == {"published": 10 * ROUNDS + 5, "pending": 10 * ROUNDS - 5}, 30)
+        eventually(statuses, {"published": 10 * ROUNDS + 5, "pending": 10 * ROUNDS - 5})
         assert there(nats, "west") == all_of(*WEST)
         assert {row[2] for row in blocked()} == {"NATS.STREAM_FULL"}
 
@@ -267,8 +267,8 @@ def test_a_subscriber_that_is_no_stream_makes_no_outage_of_it(
             with relaying():
                 for number in range(ROUNDS):
                     emit_round(number, *(["bad"] if number == 0 else []))
-                eventually(lambda: statuses() == {"published": 20 * ROUNDS, "pending": 1}, 30)
-                eventually(lambda: blocked() == [("bad", "waiting", "NATS.NO_STREAM", 0)])
+                eventually(statuses, {"published": 20 * ROUNDS, "pending": 1})
+                eventually(blocked, [("bad", "waiting", "NATS.NO_STREAM", 0)])
                 assert outages() == [""]
         finally:
             done.set()
@@ -279,9 +279,9 @@ def test_a_stream_for_some_of_the_subjects_ends_the_wait_of_those(nats: NatsBrok
         for number in range(3):
             emitted("bad", number=number, to=TO)  # the first to be tried again
             emitted("a0", number=number, to=TO)
-        eventually(lambda: relay.facts()["destinations"].get(TO, {}).get("outage") == "NATS.NO_STREAM", 20)
+        eventually(lambda: relay.facts()["destinations"].get(TO, {}).get("outage"), "NATS.NO_STREAM")
         nats.stream("orders", ["orders.a0"])
-        eventually(lambda: statuses() == {"published": 3, "pending": 3}, 40)
+        eventually(statuses, {"published": 3, "pending": 3})
     assert blocked() == [("bad", "waiting", "NATS.NO_STREAM", 0)]
 
 
@@ -292,13 +292,13 @@ def test_hundreds_of_them_do_not_stop_the_others() -> None:
         emit_many(draft(f"bad{n % bad}", n) for n in range(2 * bad))
         emit_many(draft(f"good{n % 20}", n) for n in range(good))
     with relaying():
-        eventually(lambda: statuses() == {"published": good, "pending": 2 * bad}, 30)
-        eventually(lambda: blocked_count() == bad)
+        eventually(statuses, {"published": good, "pending": 2 * bad})
+        eventually(blocked_count, bad)
         with transaction.atomic():
             emit_many(draft(f"good{n % 20}", n) for n in range(good, 2 * good))
-        eventually(lambda: statuses() == {"published": 2 * good, "pending": 2 * bad}, 15)
+        eventually(statuses, {"published": 2 * good, "pending": 2 * bad})
         MemoryPublisher.answer = None
-        eventually(lambda: statuses() == {"published": 2 * good + 2 * bad}, 60)
+        eventually(statuses, {"published": 2 * good + 2 * bad})
     assert all(numbers == sorted(numbers) for numbers in numbers_by_aggregate().values())
     assert len(numbers_by_aggregate()["bad0"]) == 2
 
@@ -314,8 +314,8 @@ def test_tries_that_were_spent_before_still_count() -> None:
     emitted("a", number=0)
     emitted("a", number=1)
     with relaying():
-        eventually(lambda: blocked() == [("a", "waiting", "TEST.UNRESOLVABLE", 1)])
-        eventually(lambda: statuses() == {"published": 2}, 20)
+        eventually(blocked, [("a", "waiting", "TEST.UNRESOLVABLE", 1)])
+        eventually(statuses, {"published": 2})
     assert arrived() == [("a", 0), ("a", 1)]
     assert seen("SELECT retry_count FROM salon_jobs_message ORDER BY id") == [(2,), (0,)]
 

@@ -16,9 +16,9 @@ from salon_jobs.models.process import new_process_id
 from salon_jobs.process import heartbeat as heartbeats
 from salon_jobs.process.heartbeat import Heartbeat
 from salon_jobs.process.loop import Outage
-from tests.e2e.worker_process import eventually
 from tests.support import change, seen
 from tests.tenancy.probe import ask
+from tests.waiting import eventually
 
 ROWS = (
     "SELECT id, kind, hostname, pid, supervisor_id, queues, concurrency, started_at FROM salon_jobs_process ORDER BY 1"
@@ -62,7 +62,7 @@ def test_a_process_without_jobs_inserts_its_lost_row_again(
     before = seen(ROWS)
     change("DELETE FROM salon_jobs_process")
     heartbeat.wake()
-    eventually(lambda: len(seen(ROWS)) == 2)
+    eventually(lambda: len(seen(ROWS)), 2)
     assert seen(ROWS) == before
     logged = [record for record in caplog.records if getattr(record, "event", "") == "process_registered_again"]
     assert [record.event_fields["kind"] for record in logged] == ["supervisor", "relay"]  # type: ignore[attr-defined]
@@ -77,7 +77,7 @@ def test_a_process_that_runs_jobs_is_replaced_and_its_row_not_inserted_again(hea
     heartbeat.wake()
     change("UPDATE salon_jobs_process SET heartbeat_at = now() - interval '1 h'")
     heartbeat.wake()
-    eventually(lambda: seen("SELECT heartbeat_at > now() - interval '1 min' FROM salon_jobs_process") == [(True,)])
+    eventually(lambda: seen("SELECT heartbeat_at > now() - interval '1 min' FROM salon_jobs_process"), [(True,)])
     assert gone == [1]
     assert seen("SELECT id FROM salon_jobs_process") == [(heartbeat.process_id,)]
 
@@ -89,7 +89,7 @@ def test_it_comes_as_soon_as_any_loop_finds_the_database_back(heartbeat: Heartbe
     thread = threading.Thread(target=outage.over)
     thread.start()
     thread.join()
-    eventually(lambda: seen("SELECT id FROM salon_jobs_process") == [(heartbeat.process_id,)])
+    eventually(lambda: seen("SELECT id FROM salon_jobs_process"), [(heartbeat.process_id,)])
 
 
 def test_a_row_that_was_dropped_stays_away(heartbeat: Heartbeat) -> None:
@@ -97,7 +97,7 @@ def test_a_row_that_was_dropped_stays_away(heartbeat: Heartbeat) -> None:
     heartbeat.drop(relay)
     change("DELETE FROM salon_jobs_process")
     heartbeat.wake()
-    eventually(lambda: seen("SELECT id FROM salon_jobs_process") == [(heartbeat.process_id,)])
+    eventually(lambda: seen("SELECT id FROM salon_jobs_process"), [(heartbeat.process_id,)])
 
 
 def test_transactions_of_a_process_are_read_committed_whatever_the_default(

@@ -16,9 +16,9 @@ from salon_jobs.jobs import enqueue
 from salon_jobs.process import listener
 from salon_jobs.process.listener import Listener, ListenerEvent
 from tests.e2e.severing_proxy import SeveringProxy
-from tests.e2e.worker_process import eventually
 from tests.settings import url_for
 from tests.support import seen
+from tests.waiting import eventually
 
 
 class Heard:
@@ -71,7 +71,7 @@ def test_it_listens_when_its_ping_arrived_and_keeps_no_other_connection(heard: H
         cursor.execute("SELECT pg_notify(%s, '')", [enqueue.wake_ups.channel])
     assert heard.next()
     connection.close()
-    eventually(lambda: len(set(seen(sessions)) - before) == 1)
+    eventually(lambda: len(set(seen(sessions)) - before), 1)
     heard.listener.stop()
     assert heard.listener.listening is False
 

@@ -23,9 +23,9 @@ from salon_jobs.core.terminal import Screen
 from salon_jobs.process.logs import TerminalFormatter
 from salon_jobs.process.processors import usable_processors
 from tests.conftest import manage
-from tests.e2e.worker_process import PATIENCE_S, eventually
 from tests.interpreter import run_python, start_python
 from tests.support import change, seen
+from tests.waiting import LIMIT_S, eventually
 
 pytestmark = pytest.mark.usefixtures("database")
 BURST = ("runworker", "--burst")
@@ -57,7 +57,7 @@ class Terminal:
         os.close(self._ours)
 
     def wait_for(self, text: str) -> None:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + LIMIT_S
         while text not in self.text:
             assert time.monotonic() < deadline, self.text
             if select.select([self._ours], [], [], 0.2)[0]:
@@ -168,7 +168,7 @@ def test_ctrl_c_says_what_it_waits_for_and_a_second_one_ends_that(stores: list[U
         payload,
     )
     with Terminal("runworker", "--health-addr", "127.0.0.1:0", settings="tests.e2e.worker_settings") as terminal:
-        eventually((tmp_path / "started").exists, what="the job to run")
+        eventually((tmp_path / "started").exists)
         terminal.process.send_signal(signal.SIGINT)
         terminal.wait_for("Stopping: waiting for 1 job; press Ctrl-C again to stop at once.")
         terminal.wait_for(f"Still running: e2e-wait-for-file {job_id}.")

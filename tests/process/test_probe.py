@@ -14,9 +14,9 @@ from django.db import Error, connections
 from salon_jobs.core.errors import NotReady
 from salon_jobs.process.preflight import check_tables
 from salon_jobs.process.probe import Probe
-from tests.e2e.worker_process import eventually
 from tests.servers.forwarder import Forwarder
 from tests.settings import url_for
+from tests.waiting import eventually
 
 CONNECT_TIMEOUT_S = 2
 

@@ -23,11 +23,12 @@ from salon_jobs.worker.ends import settle
 from salon_jobs.worker.executor import execute
 from tests import tasks
 from tests.conftest import manage
-from tests.e2e.worker_process import WorkerProcess, eventually
+from tests.e2e.worker_process import WorkerProcess
 from tests.servers.standby import Replicated, port_of
 from tests.settings import url_for
 from tests.support import change, claim, job_row, running_job, seen
 from tests.tenancy.probe import backend, pool_alias
+from tests.waiting import eventually
 
 READ_ONLY = "ALTER ROLE worker_runtime SET default_transaction_read_only = on"
 WRITABLE = "ALTER ROLE worker_runtime RESET default_transaction_read_only"
@@ -283,7 +284,7 @@ def test_a_server_that_becomes_read_only_is_left_after_an_error_or_by_a_health_c
     request_finished.send(sender=None)
     raw = connection.connection
     replicated.make_read_only()
-    eventually(lambda: raw.execute("SHOW default_transaction_read_only").fetchone() == ("on",))
+    eventually(lambda: raw.execute("SHOW default_transaction_read_only").fetchone(), ("on",))
     try:
         if checked:
             assert backend() != first, "before the first statement of the request"

@@ -21,12 +21,13 @@ from salon_jobs import tenant_context
 from salon_jobs.core.errors import TenantContextError
 from tests.conftest import manage
 from tests.e2e import tasks
-from tests.e2e.worker_process import WorkerProcess, eventually
+from tests.e2e.worker_process import WorkerProcess
 from tests.interpreter import run_command
 from tests.servers.nats import NatsBroker
 from tests.settings import url_for
 from tests.support import freeze, job_row, seen
 from tests.system.pgbouncer import pgbouncer
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.system
 
@@ -198,7 +199,9 @@ def test_jobs_of_many_stores_at_once_have_their_effects_once_and_in_their_store(
         smoke = manage("ping", DATABASE_URL=through(url_for("app"), port))
         assert smoke.returncode == 0, smoke.stderr
         ids.add(int(smoke.stdout))
-        eventually(lambda: ids <= {record["job_id"] for record in worker.logged("job_succeeded")}, 30, worker.output)
+        eventually(
+            lambda: ids <= {record["job_id"] for record in worker.logged("job_succeeded")}, what=lambda: worker.output
+        )
         assert len(worker.logged("job_succeeded")) >= len(ids)
         assert not worker.logged("job_retried")
         assert not worker.logged("database_lost")
@@ -258,7 +261,7 @@ def test_a_worker_stopped_for_a_while_finishes_nothing_afterwards(
             for pid in pids:
                 os.kill(pid, signal.SIGCONT)
             victim.wait_for("child_killed", process_id=child["process_id"])
-            eventually(lambda: len(victim.logged("process_started", kind="worker")) == 2, what="for another child")
+            eventually(lambda: len(victim.logged("process_started", kind="worker")), 2)
             victim.wait_until_ready()
             assert victim.end() == 0
     assert not victim.logged("job_succeeded")
@@ -283,7 +286,7 @@ def test_an_exhausted_pool_gets_no_living_process_dead(stores: list[UUID], port:
             tasks.wait_for_file.enqueue(store_id=stores[0], started=str(started), gate=str(gate)) for _ in range(8)
         ]
         eventually(lambda: started.exists() and len(started.read_text().split()) == 4)
-        eventually(lambda: seen("SELECT bool_and(now() - heartbeat_at > '4 s') FROM salon_jobs_process") == [(True,)])
+        eventually(lambda: seen("SELECT bool_and(now() - heartbeat_at > '4 s') FROM salon_jobs_process"), [(True,)])
         gate.touch()
         for handle in handles:
             worker.wait_for("job_succeeded", job_id=handle.id)

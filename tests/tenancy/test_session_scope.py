@@ -19,10 +19,10 @@ from django.db.utils import DatabaseError, OperationalError
 from project.salon.models import Store
 from salon_jobs import current_store_id, tenant_context
 from salon_jobs.core.errors import TenantContextError
-from tests.e2e.worker_process import eventually
 from tests.interpreter import ROOT
 from tests.support import change, seen
 from tests.tenancy.probe import POOLED, backend, carried, execute, in_session, in_thread, visible
+from tests.waiting import eventually
 
 SET_CONFIG = "FUNCTION pg_catalog.set_config(text, text, boolean)"
 
@@ -282,7 +282,7 @@ def test_a_connection_whose_reset_fails_in_the_pool_is_discarded(stores: list[UU
         first = backend(POOLED)
         with every_set_fails():
             pool.close()
-            eventually(lambda: seen("SELECT count(*) FROM pg_stat_activity WHERE pid = %s", first) == [(0,)])
+            eventually(lambda: seen("SELECT count(*) FROM pg_stat_activity WHERE pid = %s", first), [(0,)])
     assert (state(), backend(POOLED) == first) == (CLEAN, False)
 
 

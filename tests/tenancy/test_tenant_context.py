@@ -28,9 +28,9 @@ from salon_jobs.models import Limit
 from salon_jobs.tenancy import active, guc
 from salon_jobs.tenancy.context import StoreJobContext
 from tests import tasks
-from tests.e2e.worker_process import eventually
 from tests.support import change, claim, new_store_id, run, run_due, seen
 from tests.tenancy.probe import backend, carried, execute, round_trips, visible, visible_in_transaction
+from tests.waiting import eventually
 
 
 def fail() -> None:
@@ -410,7 +410,7 @@ def test_a_connection_that_nobody_closed_goes_with_its_thread(stores: list[UUID]
 
     with pytest.warns(ResourceWarning, match="deleted while still open"):
         run()
-    eventually(lambda: seen("SELECT count(*) FROM pg_stat_activity WHERE pid = ANY(%s)", backends) == [(0,)])
+    eventually(lambda: seen("SELECT count(*) FROM pg_stat_activity WHERE pid = ANY(%s)", backends), [(0,)])
 
 
 # Round trips, next to the same work in plain transactions

@@ -31,8 +31,8 @@ from salon_jobs.jobs.task import task
 from salon_jobs.testing import drain_jobs, perform_job
 from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests import tasks
-from tests.e2e.worker_process import eventually
 from tests.support import claim, new_store_id, run_due, running_coroutines, seen, working
+from tests.waiting import eventually
 from tests.worker.conftest import Busy, RunHere, RunOnThread
 from tests.worker.effects import write, written
 
@@ -219,12 +219,12 @@ def test_a_cancellation_is_shown_then_interrupts_and_lets_it_clean_up(
         assert started.wait(10)
         began = time.monotonic()
         assert cancel_jobs([job.id], using="operator")[0].changed
-        eventually(lambda: seen("SELECT state FROM salon_jobs_job") == [("cancelled",)])
+        eventually(lambda: seen("SELECT state FROM salon_jobs_job"), [("cancelled",)])
         assert time.monotonic() - began < 5
         # The thread, its connection and the loop serve the next one.
         hooks.reset()
         tasks.async_store.enqueue(store_id=stores[1])
-        eventually(lambda: seen("SELECT state FROM salon_jobs_job") == [("cancelled",)])
+        eventually(lambda: seen("SELECT state FROM salon_jobs_job"), [("cancelled",)])
     [ended] = seen("SELECT state, reason, attempts, leased_by FROM salon_jobs_job")
     assert ended == ("cancelled", "cancelled", 1, None)
     assert seen("SELECT name, store_id FROM customer") == [("cleaned up", stores[0])]

@@ -24,7 +24,6 @@ from salon_jobs.models import Job
 from salon_jobs.worker.buffer import JobBuffer
 from salon_jobs.worker.deadlines import Cancellations
 from tests import tasks
-from tests.e2e.worker_process import eventually
 from tests.support import (
     change,
     claim,
@@ -37,6 +36,7 @@ from tests.support import (
     wait_until_waiting,
     working,
 )
+from tests.waiting import eventually
 from tests.worker.conftest import Enqueue
 from tests.worker.effects import job_events, states, write, written
 from tests.worker.ends import ENDS, RETURNS
@@ -157,16 +157,16 @@ def test_a_job_that_waits_in_a_process_ends_before_it_starts(
         # A short job makes it prefetch.
         tasks.system.enqueue(note="measured")
         assert measured.wait(10)
-        eventually(lambda: states() == [])
+        eventually(states, [])
         with transaction.atomic():
             tasks.system.enqueue(note="long")
             waiting = tasks.system.enqueue(note="waiting").id
         assert started.wait(10)
         assert seen("SELECT state, leased_by FROM salon_jobs_job WHERE id = %s", waiting) == [("running", process_id)]
         cancel_jobs([waiting], using="operator")
-        eventually(lambda: states() == ["running", "cancelled"])
+        eventually(states, ["running", "cancelled"])
         gate.set()
-        eventually(lambda: states() == ["cancelled"])
+        eventually(states, ["cancelled"])
     assert runs == ["measured", "long"]
     assert seen(ENDED) == [("cancelled", "cancelled", 0, None)]
 

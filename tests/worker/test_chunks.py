@@ -27,7 +27,6 @@ from salon_jobs.worker.chunk_claim import ChunkClaimer
 from salon_jobs.worker.chunks import joins_chunk
 from salon_jobs.worker.maintenance import rescue_process
 from tests import tasks
-from tests.e2e.worker_process import eventually
 from tests.support import (
     change,
     chunk_of,
@@ -42,6 +41,7 @@ from tests.support import (
     working,
 )
 from tests.tasks import Hooks, Sale
+from tests.waiting import eventually
 from tests.worker.conftest import Busy
 from tests.worker.effects import job_events, states, write, written
 
@@ -291,7 +291,7 @@ def test_one_job_of_a_running_chunk_is_cancelled(
     with working(process_id):
         assert started.wait(10)
         cancel_jobs([ids[1]], using="operator")
-        eventually(lambda: states() == ["cancelled"])
+        eventually(states, ["cancelled"])
     assert seen("SELECT id, reason, attempts FROM salon_jobs_job") == [(ids[1], "cancelled", 0)]
     assert calls.calls == [[0, 1, 2], [0, 2]]
     assert written() == ["0", "2"]
@@ -323,7 +323,7 @@ def test_a_worker_claims_more_for_a_chunk_that_begins(stores: list[UUID], hooks:
         add(stores[0], *range(7))
         add(stores[1], 10)
     with working(process_id):
-        eventually(lambda: seen(ROWS) == [])
+        eventually(lambda: seen(ROWS), [])
     assert sorted(calls.calls) == [[0, 1, 2, 3, 4], [5, 6], [10]]
 
 
@@ -367,7 +367,7 @@ def test_a_limit_counts_the_jobs_of_a_chunk(stores: list[UUID], hooks: Hooks, pr
     limit(task="test-chunk", max_concurrency=2)
     add(stores[0], *range(6))
     with working(process_id):
-        eventually(lambda: seen(ROWS) == [])
+        eventually(lambda: seen(ROWS), [])
     assert max(map(len, calls.calls)) == 2
     assert sorted(number for call in calls.calls for number in call) == list(range(6))
 
@@ -394,9 +394,9 @@ def test_a_claim_that_hangs_holds_up_neither_other_chunks_nor_the_worker(
     monkeypatch.setattr(ChunkClaimer, "__init__", partialmethod(hanging, ChunkClaimer.__init__))
     with working(process_id):
         add(stores[0], 0)
-        eventually(lambda: seen(ROWS) == [])
+        eventually(lambda: seen(ROWS), [])
         add(stores[1], 1)
-        eventually(lambda: seen(ROWS) == [])
+        eventually(lambda: seen(ROWS), [])
     assert calls.calls == [[0], [1]]
 
 

@@ -24,9 +24,9 @@ from salon_jobs.worker import fair_claim
 from salon_jobs.worker.claim import Claimer
 from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests import tasks
-from tests.e2e.worker_process import eventually
 from tests.settings import SALON_JOBS
 from tests.support import another_process, change, elsewhere, finish, leases_of, new_store_id, seen
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("limits_and_groups_at_once")
 Declare = Callable[..., Task[..., Any]]

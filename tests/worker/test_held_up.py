@@ -19,9 +19,9 @@ from salon_jobs.jobs import control
 from salon_jobs.process.heartbeat import application_name
 from salon_jobs.worker.maintenance import RescueCounts, rescue_process
 from tests import tasks
-from tests.e2e.worker_process import eventually
 from tests.settings import url_for
 from tests.support import another_process, be_silent, change, claim, event_fields, leases_of, rescuer, seen, working
+from tests.waiting import eventually
 from tests.worker.ends import RETURNS
 
 # Far less than until the other transaction ends, which is never while a test waits for a job.
@@ -209,10 +209,10 @@ def test_a_run_whose_retry_is_held_frees_its_thread(
     held = tasks.keyed.using(priority=-1).enqueue(store_id=stores[0], number=1)
     tasks.in_store.enqueue(store_id=stores[0])
     with working(process_id):
-        eventually(lambda: ends() == [("running", 1)])
+        eventually(ends, [("running", 1)])
         assert [fields["job_id"] for fields in event_fields(caplog, "job_held_up")] == [held.id]
         other.rollback()
-        eventually(lambda: ends() == [("queued", 1)])
+        eventually(ends, [("queued", 1)])
     [(state, attempts, is_later)] = seen("SELECT state, attempts, run_at > now() FROM salon_jobs_job")
     assert (state, attempts, is_later) == ("queued", 1 if how == "fails" else 0, True)
 
@@ -229,7 +229,7 @@ def test_a_cancellation_in_flight_holds_up_only_its_own_job(
     held = tasks.system.using(priority=-1, max_attempts=1).enqueue()
     tasks.system.enqueue()
     with working(process_id):
-        eventually(lambda: ends() == [("running", 1)])
+        eventually(ends, [("running", 1)])
         other.rollback()
-        eventually(lambda: ends() == [("failed", 1)])
+        eventually(ends, [("failed", 1)])
     assert control.retry_jobs([held.id], using="default")[0].changed

@@ -31,8 +31,8 @@ from salon_jobs.worker.async_handlers import running_loop
 from salon_jobs.worker.database_threads import DatabaseThreads, Turns
 from salon_jobs.worker.worker import Worker, WorkerOptions
 from tests import tasks
-from tests.e2e.worker_process import eventually
 from tests.support import claim, connected, event_fields, running_coroutines, seen, working
+from tests.waiting import eventually
 from tests.worker.conftest import RunOnThread
 from tests.worker.effects import write, written
 
@@ -217,7 +217,7 @@ def test_functions_and_coroutines_run_beside_each_other_however_many_of_the_othe
     running = threading.Thread(target=worker.run, daemon=True)
     running.start()
     assert function_ran.wait(20)
-    eventually(lambda: seen("SELECT count(*) FROM salon_jobs_job WHERE task = 'test-system'") == [(0,)])
+    eventually(lambda: seen("SELECT count(*) FROM salon_jobs_job WHERE task = 'test-system'"), [(0,)])
     running_loop().call_soon_threadsafe(release.set)
     running.join(20)
     assert seen("SELECT count(*) FROM salon_jobs_job") == [(0,)]
@@ -344,7 +344,7 @@ def test_a_stop_cancels_all_coroutines_before_it_waits_for_a_server(
             ended.append(None)
 
     def cancel_query(_: Turns) -> bool:
-        eventually(lambda: len(ended) == 2)
+        eventually(lambda: len(ended), 2)
         return True
 
     monkeypatch.setattr(Turns, "cancel_query", cancel_query)
@@ -376,7 +376,7 @@ def test_an_interrupt_cancels_no_query_with_which_the_handler_cleans_up(
             await clean_up()
 
     def cancel_late(turns: Turns) -> bool:
-        eventually(lambda: seen("SELECT count(*) FROM pg_locks WHERE objid = 2712 AND NOT granted") == [(1,)])
+        eventually(lambda: seen("SELECT count(*) FROM pg_locks WHERE objid = 2712 AND NOT granted"), [(1,)])
         is_settled = cancel_query(turns)
         seen("SELECT pg_advisory_unlock(2712)")
         return is_settled
@@ -521,7 +521,7 @@ def test_an_interrupt_that_comes_too_late_cancels_no_query_of_the_end(database: 
     try:
         assert turns.end() is None
         ended = asyncio.run_coroutine_threadsafe(waited(), running_loop())
-        eventually(lambda: seen("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted") == [(1,)])
+        eventually(lambda: seen("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"), [(1,)])
         turns.cancel_query()
     finally:
         seen("SELECT pg_advisory_unlock(2711)")

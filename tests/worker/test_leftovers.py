@@ -13,8 +13,8 @@ from django.db import connection, connections, transaction
 from project.salon.models import Customer
 from salon_jobs import tenant_context
 from tests import tasks
-from tests.e2e.worker_process import eventually
 from tests.support import claim, running_on_a_thread, seen
+from tests.waiting import eventually
 from tests.worker.effects import write
 
 ERRORS = "SELECT code, message FROM salon_jobs_job_error"
@@ -99,7 +99,7 @@ def test_connections_of_its_own_are_not_kept_open_for_it(database: None, hooks: 
     warned = pytest.warns(ResourceWarning, match="deleted while still open")
     with warned, running_on_a_thread(process_id, claim(process_id)):
         gc.collect()
-        eventually(lambda: seen(alive, backends) == [(0,)])
+        eventually(lambda: seen(alive, backends), [(0,)])
     assert len(backends) == 3
 
 

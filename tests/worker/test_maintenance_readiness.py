@@ -17,9 +17,9 @@ from salon_jobs.jobs.waiting import QueueFront, look_at_queue
 from salon_jobs.worker import maintenance as maintenance_module
 from salon_jobs.worker.maintenance import Maintenance, Rescuer
 from salon_jobs.worker.supervisor import RunTotals
-from tests.e2e.worker_process import eventually
 from tests.metrics import of, shown
 from tests.support import change, seen
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("database")
 

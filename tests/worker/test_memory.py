@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import tasks
-from tests.e2e.worker_process import WorkerProcess, eventually
+from tests.e2e.worker_process import WorkerProcess
 from tests.settings import url_for
 from tests.support import seen
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.slow]
 URL = url_for("worker_runtime")
@@ -31,7 +32,7 @@ def test_results_of_more_than_a_gigabyte_are_kept_and_ten_ordinary_jobs_end_once
     ordinary = [handle.id for handle in tasks.nothing.enqueue_many([tasks.nothing.call()] * 10)]
     with WorkerProcess(url=URL, ready=True) as worker:
         [child] = worker.children()
-        eventually(lambda: seen(JOBS) == [(0,)], 300, what=worker.output)
+        eventually(lambda: seen(JOBS), [(0,)], limit_s=300, what=lambda: worker.output)
         peak = peak_mb(child["pid"])
         assert worker.end() == 0
         ended = Counter(line["job_id"] for line in worker.logged("job_succeeded"))
@@ -47,7 +48,7 @@ def test_large_payloads_are_not_all_read_at_once() -> None:
         tasks.take_large.enqueue_many([tasks.take_large.call(text=text)] * 100)
     with WorkerProcess(url=URL, ready=True) as worker:
         [child] = worker.children()
-        eventually(lambda: seen(JOBS) == [(0,)], 300, what=worker.output)
+        eventually(lambda: seen(JOBS), [(0,)], limit_s=300, what=lambda: worker.output)
         peak = peak_mb(child["pid"])
         assert worker.end() == 0
         assert len(worker.logged("job_succeeded")) == 300

@@ -14,10 +14,10 @@ import pytest
 from salon_jobs.core.records import JobState
 from salon_jobs.jobs.leases import Leases
 from tests import tasks
-from tests.e2e.worker_process import eventually
 from tests.settings import url_for
 from tests.support import change, claim, job_row, run_on_threads, running_on_a_thread, seen
 from tests.tasks import Hooks
+from tests.waiting import eventually
 from tests.worker.effects import job_events
 
 RESULTS = "SELECT job_id FROM salon_jobs_job_result ORDER BY job_id"
@@ -173,7 +173,7 @@ def test_runs_wait_while_too_much_of_others_is_unwritten_and_a_stop_ends_the_wai
         jobs = claim(process_id)
         holder.execute("LOCK TABLE salon_jobs_job_result")
         runner._jobs.put(jobs)
-        eventually(lambda: len(ran) == 3)
+        eventually(lambda: len(ran), 3)
         time.sleep(0.5)
         assert len(ran) == 3, "two are kept, and the third waits on its thread"
         holder.rollback()
@@ -183,7 +183,7 @@ def test_runs_wait_while_too_much_of_others_is_unwritten_and_a_stop_ends_the_wai
         jobs = claim(process_id)
         holder.execute("LOCK TABLE salon_jobs_job_result")
         runner._jobs.put(jobs)
-        eventually(lambda: len(ran) == 9)
+        eventually(lambda: len(ran), 9)
         runner._jobs.close()
         runner._finisher._abandon.set()
         assert runner.join(30), "no deadlock at the end"

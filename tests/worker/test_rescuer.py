@@ -19,7 +19,6 @@ from salon_jobs.process.heartbeat import application_name
 from salon_jobs.worker.in_flight import InFlightRun
 from salon_jobs.worker.maintenance import RescueCounts, Rescuer, rescue_process
 from tests import tasks
-from tests.e2e.worker_process import eventually
 from tests.settings import url_for
 from tests.support import (
     another_process,
@@ -35,6 +34,7 @@ from tests.support import (
     wait_until_waiting,
     working,
 )
+from tests.waiting import eventually
 
 
 def test_nobody_is_judged_when_the_question_itself_had_to_wait(process_id: int) -> None:

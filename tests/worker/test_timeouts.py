@@ -31,7 +31,6 @@ from salon_jobs.worker import runner as runner_module
 from salon_jobs.worker.runner import Runner
 from salon_jobs.worker.supervisor import RunTotals
 from tests import tasks
-from tests.e2e.worker_process import eventually
 from tests.metrics import of, shown
 from tests.support import (
     change,
@@ -45,6 +44,7 @@ from tests.support import (
     seen,
 )
 from tests.tracers import RecordingTracer
+from tests.waiting import eventually
 from tests.worker.conftest import Busy, RunOnThread
 from tests.worker.effects import job_events, write, written
 
@@ -82,7 +82,7 @@ def spin(busy: Busy | None = None, **_: object) -> None:
 
 def sleep_in_a_query(busy: Busy) -> None:
     def wait_until_it_sleeps() -> None:
-        eventually(lambda: seen(SLEEPING) == [(1,)])
+        eventually(lambda: seen(SLEEPING), [(1,)])
         busy.set()
         connections.close_all()
 
@@ -136,7 +136,7 @@ def test_an_interrupt_cancels_a_query_that_is_sent_just_then(
     def late(thread: threading.Thread, kind: type[Interrupted] | None) -> None:
         if kind is not None:
             striking.set()
-            eventually(lambda: seen(SLEEPING) == [(1,)])
+            eventually(lambda: seen(SLEEPING), [(1,)])
             connections.close_all()
         raise_in(thread, kind)
 

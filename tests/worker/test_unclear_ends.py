@@ -22,8 +22,8 @@ from salon_jobs.worker import ends
 from salon_jobs.worker.ends import settle
 from salon_jobs.worker.executor import execute
 from tests import tasks
-from tests.e2e.worker_process import eventually
 from tests.support import change, chunk_of, claim, connected, leases_of, running_job, running_on_a_thread, working
+from tests.waiting import eventually
 from tests.worker.effects import job_events
 
 EARLIER = (0.0, "00000000")
@@ -125,7 +125,7 @@ def test_a_worker_reads_the_timeline_before_it_claims_and_again_after_an_outage(
         )
         connections.close_all()
         tasks.system.enqueue()
-        eventually(lambda: len(known) == 2)
+        eventually(lambda: len(known), 2)
     assert known == [["00000001"], ["00000000", "00000001"]]
 
 

@@ -13,9 +13,9 @@ from salon_jobs.core.errors import NotReady
 from salon_jobs.worker.runner import Runner
 from salon_jobs.worker.worker import Worker
 from tests import tasks
-from tests.e2e.worker_process import eventually
 from tests.settings import url_for
 from tests.support import working
+from tests.waiting import eventually
 
 
 @pytest.mark.parametrize("lives", [True, False])
@@ -56,7 +56,7 @@ def test_a_worker_that_can_not_write_what_ended_is_not_ready(
             try:
                 eventually(lambda: "the end of a run could not be written" in fault(loop))
                 holder.rollback()
-                eventually(lambda: fault(loop) == "")
+                eventually(lambda: fault(loop), "")
             finally:
                 holder.rollback()
 

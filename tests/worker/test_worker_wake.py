@@ -22,9 +22,9 @@ from salon_jobs.worker.fair_claim import Claim
 from salon_jobs.worker.in_flight import IdleTable
 from salon_jobs.worker.worker import Worker
 from tests import tasks
-from tests.e2e.worker_process import eventually
 from tests.settings import url_for
 from tests.support import seen, working
+from tests.waiting import eventually
 
 
 def more_than(claims: list[float], known: int) -> bool:
@@ -61,7 +61,7 @@ def test_a_claim_follows_the_last_of_many_notifications(process_id: int, claims:
             known, woken = len(claims), time.monotonic()
             worker.notify(MORE)
             eventually(partial(more_than, claims, known))
-        eventually(lambda: claims[-1] >= woken + SECOND_POLL.total_seconds(), 30)
+        eventually(lambda: claims[-1] >= woken + SECOND_POLL.total_seconds())
     assert len(claims) <= 2 + 4 * wake_ups, "it does not spin"
 
 
@@ -132,7 +132,7 @@ def test_a_process_that_finds_a_backlog_wakes_those_that_left_it_the_wake_up(
         with working(process_id, idle=ours):
             eventually(lambda: others.another_answers)  # it listens, and has no claim before it
             tasks.system.enqueue_many([tasks.system.call() for _ in range(5)])
-            eventually(lambda: seen("SELECT count(*) FROM salon_jobs_job") == [(0,)])
+            eventually(lambda: seen("SELECT count(*) FROM salon_jobs_job"), [(0,)])
         wake_ups = list(other.notifies(timeout=3))
     assert len({each.pid for each in wake_ups}) == 2, "the enqueuer's and the worker's"
     assert {each.payload for each in wake_ups} == {news}, "what follows unannounced is theirs too"
@@ -156,7 +156,7 @@ def test_a_process_with_a_backlog_is_not_idle_between_two_jobs(
 
     def claim_later(*arguments: Any, **options: Any) -> Claim:
         if first.is_set() and not was_idle:
-            eventually(lambda: seen("SELECT count(*) FROM salon_jobs_job") == [(0,)])  # the thread has said so before
+            eventually(lambda: seen("SELECT count(*) FROM salon_jobs_job"), [(0,)])  # the thread has said so before
             was_idle.append(others.another_answers)
         return claim(*arguments, **options)
 
