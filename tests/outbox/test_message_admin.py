@@ -11,8 +11,8 @@ from django.test.utils import CaptureQueriesContext
 
 from salon_jobs.outbox import queries
 from tests.management.operator import run
+from tests.outbox.rows import ORDERS, block, blocked, write
 from tests.outbox.scene import assert_bounded, crowd
-from tests.outbox.test_operate_messages import ORDERS, block, blocked, write
 from tests.plans.explain import signed_in
 from tests.support import change, seen, store_id_of
 

@@ -13,7 +13,7 @@ from django.core.management import CommandError
 
 from salon_jobs.control import pause_destination
 from tests.management.operator import run as operate
-from tests.outbox.test_operate_messages import ORDERS, block, blocked, statuses, write
+from tests.outbox.rows import ORDERS, block, blocked, statuses, write
 from tests.settings import url_for
 from tests.support import change, seen
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -24,48 +23,12 @@ from salon_jobs.control import (
 )
 from salon_jobs.core.errors import MessageInvalid, OptionInvalid
 from salon_jobs.outbox.control import send_skipped_messages
+from tests.outbox.rows import OPERATOR, ORDERS, block, blocked, statuses, wait_for_a_lock, write
 from tests.outbox.scene import fill, ids
 from tests.settings import url_for
 from tests.support import change, elsewhere, seen, store_id_of
-from tests.waiting import eventually
 
-OPERATOR = "operator"
-ORDERS = "rn::nats:::orders"
-
-
-def write(status: str = "pending", *, aggregate: str = "", store: UUID | None = None, kind: str = ORDERS) -> int:
-    [(message_id,)] = seen(
-        "INSERT INTO salon_jobs_message (message_id, aggregate_type, aggregate_id, event, payload, store_id, status,"
-        " sent_at, ended_at, retry_count, last_error) SELECT gen_random_uuid(), %s, %s, 'made', '{}', %s, s,"
-        " CASE s WHEN 'published' THEN now() END, CASE WHEN s IN ('failed', 'skipped') THEN now() END, 10, 'x'"
-        " FROM (SELECT %s AS s) AS given RETURNING id",
-        kind,
-        aggregate,
-        store,
-        status,
-    )
-    return int(message_id)
-
-
-def block(head: int, status: str) -> None:
-    change(
-        "INSERT INTO salon_jobs_blocked_aggregate (aggregate_type, aggregate_id, partition, head_id, store_id, status,"
-        " retry_count, retry_at) SELECT aggregate_type, aggregate_id, partition, id, store_id, %s, 10,"
-        " now() + interval '1 hour' FROM salon_jobs_message WHERE id = %s",
-        status,
-        head,
-    )
-
-
-def blocked() -> list[tuple[Any, ...]]:
-    """Return head, status, whether it is due and the count of tries of each blocked aggregate."""
-    return seen(
-        "SELECT head_id, status, retry_at <= now(), retry_count FROM salon_jobs_blocked_aggregate ORDER BY head_id"
-    )
-
-
-def statuses() -> dict[int, str]:
-    return dict(seen("SELECT id, status FROM salon_jobs_message"))
+__all__ = ["ORDERS", "block", "blocked", "statuses", "write"]  # other folders import them from here
 
 
 def test_a_parked_head_is_pending_again_with_all_its_tries_and_due() -> None:
@@ -254,8 +217,3 @@ def test_thousands_go_in_batches() -> None:
     fill(2500, "'failed'", to=ORDERS)
     assert sum(each.changed for each in retry_messages(ids(), using=OPERATOR)) == 2500
     assert len(blocked()) == 2500
-
-
-def wait_for_a_lock() -> None:
-    waiting = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'jobs_operator' AND wait_event_type = 'Lock'"
-    eventually(lambda: seen(waiting), [(1,)])

@@ -15,8 +15,8 @@ from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.models import Message
 from salon_jobs.models.fields import first_id_at
 from salon_jobs.outbox import control
+from tests.outbox.rows import OPERATOR, ORDERS, wait_for_a_lock, write
 from tests.outbox.scene import fill
-from tests.outbox.test_operate_messages import OPERATOR, ORDERS, wait_for_a_lock, write
 from tests.settings import url_for
 from tests.support import change, elsewhere, seen
 

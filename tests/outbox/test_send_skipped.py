@@ -12,6 +12,7 @@ from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdic
 from salon_jobs.control import ActionResult, pause_destination, resume_destination, skip_messages
 from salon_jobs.outbox import control
 from salon_jobs.outbox.control import send_skipped_messages
+from tests.outbox.rows import OPERATOR, block, blocked, write
 from tests.outbox.scene import (
     ORDERS,
     arrived,
@@ -23,7 +24,6 @@ from tests.outbox.scene import (
     relaying,
     statuses,
 )
-from tests.outbox.test_operate_messages import OPERATOR, block, blocked, write
 from tests.support import change, seen
 from tests.waiting import eventually
 

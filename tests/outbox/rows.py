@@ -1,0 +1,52 @@
+"""Messages of every status as rows, what blocks their aggregates, and the operator's role."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from tests.support import change, seen
+from tests.waiting import eventually
+
+OPERATOR = "operator"
+ORDERS = "rn::nats:::orders"
+
+
+def write(status: str = "pending", *, aggregate: str = "", store: UUID | None = None, kind: str = ORDERS) -> int:
+    [(message_id,)] = seen(
+        "INSERT INTO salon_jobs_message (message_id, aggregate_type, aggregate_id, event, payload, store_id, status,"
+        " sent_at, ended_at, retry_count, last_error) SELECT gen_random_uuid(), %s, %s, 'made', '{}', %s, s,"
+        " CASE s WHEN 'published' THEN now() END, CASE WHEN s IN ('failed', 'skipped') THEN now() END, 10, 'x'"
+        " FROM (SELECT %s AS s) AS given RETURNING id",
+        kind,
+        aggregate,
+        store,
+        status,
+    )
+    return int(message_id)
+
+
+def block(head: int, status: str) -> None:
+    change(
+        "INSERT INTO salon_jobs_blocked_aggregate (aggregate_type, aggregate_id, partition, head_id, store_id, status,"
+        " retry_count, retry_at) SELECT aggregate_type, aggregate_id, partition, id, store_id, %s, 10,"
+        " now() + interval '1 hour' FROM salon_jobs_message WHERE id = %s",
+        status,
+        head,
+    )
+
+
+def blocked() -> list[tuple[Any, ...]]:
+    """Return head, status, whether it is due and the count of tries of each blocked aggregate."""
+    return seen(
+        "SELECT head_id, status, retry_at <= now(), retry_count FROM salon_jobs_blocked_aggregate ORDER BY head_id"
+    )
+
+
+def statuses() -> dict[int, str]:
+    return dict(seen("SELECT id, status FROM salon_jobs_message"))
+
+
+def wait_for_a_lock() -> None:
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'jobs_operator' AND wait_event_type = 'Lock'"
+    eventually(lambda: seen(waiting), [(1,)])
