@@ -18,24 +18,14 @@ UV ?= $(shell command -v uv || echo $(BIN)/uv)
 COMPILE = $(UV) pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
 	--custom-compile-command "make lock" --no-emit-index-url $(UPGRADE)
 
-PYTEST = $(BIN)/python -m project.local.postgres --no-fsync --run $(BIN)/python -m pytest
-QUICK = -m "not image and not system and not slow"
-ALL = -m "not image and not system" --hypothesis-profile=full
-# Five parts that end at about the same time: workers and migrations, what is started and followed in other ways (typing
-# last, when mypy has its cache), brokers, relays, and the rest, which needs little more than the database.
-END_TO_END_TESTS := tests/e2e tests/migrations
-PROCESS_TESTS := tests/demo tests/process tests/docs tests/deployment tests/integrations tests/test_benchmarks.py tests/typing
-BROKER_TESTS := tests/access tests/brokers tests/inbox
-OUTBOX_TESTS := tests/admin tests/outbox tests/plans
-# What tells the types of stores' keys apart, in about 100 seconds of a processor; make test-keys runs all of it.
-KEY ?= bigint
-KEY_TESTS := $(addprefix tests/tenancy/test_,matrix.py isolation_kit.py side_channels.py job_rights.py middleware.py fuzz.py) \
-	$(addprefix tests/jobs/test_,fan_out.py limits.py waiting.py) tests/worker/test_chunks.py tests/worker/test_claimer.py \
-	tests/inbox/test_processor.py tests/admin/test_job_admin.py tests/test_erasure.py tests/test_testing.py
-PARTS = $(if $(PYTEST_ARGS),tests-chosen,tests-end-to-end tests-of-processes tests-of-brokers tests-of-the-outbox tests-of-the-rest) $(MORE)
-# What needs system packages: naming its folders saves collecting all the others.
-SYSTEM_TESTS := tests/system tests/deployment
+PYTEST = $(BIN)/python -m pytest
+# Each worker has a database of its own on one embedded server; what starts processes waits more than it computes.
+WORKERS ?= 4
+PARALLEL = --numprocesses=$(WORKERS) --dist=loadgroup --no-loadscope-reorder --max-worker-restart=0 --durations=$(DURATIONS)
+DURATIONS ?= 30
+HERE = not image and not system
 CHAOS_TESTS := tests/system/test_chaos.py tests/system/test_failover.py
+KEY ?= bigint
 
 .PHONY: help
 help: ## list the targets
@@ -66,54 +56,47 @@ psql: venv ## open psql on the database of the demo, while `make serve` runs or 
 	@$(BIN)/python -m project.demo.psql $(PSQL_ARGS)
 
 .PHONY: test
-test: venv ## run the checks and, at the same time, every quick test that needs no system package
-	@$(MAKE) SELECT='$(QUICK)' PYRIGHT=salon_jobs checks-and-tests
+test: venv ## run the checks, then every quick test that needs no system package; what fails soonest comes first
+	@$(MAKE) --jobs --output-sync=target PYRIGHT=salon_jobs check test-units
+	@$(MAKE) MARKS="not unit and not slow and $(HERE)" tests
 	@echo
-	@echo "Left out: slow tests, pyright on tests and demo (make test-all); what needs system packages (make test-system)."
+	@echo "Left out: slow tests, deeper searches, pyright on tests and demo (make test-all); what needs system packages (make test-system)."
 
 .PHONY: test-all
-test-all: venv ## the same with the slow tests
-	@$(MAKE) SELECT='$(ALL)' MORE=$(if $(PYTEST_ARGS),,tests-of-keys) checks-and-tests
+test-all: test test-slow test-keys ## the same, then slow tests, deeper searches, and stores whose keys are numbers
 
-# Each part has a server of its own and prints what it has to say when it ends.
-.PHONY: checks-and-tests tests-chosen tests-end-to-end tests-of-processes tests-of-brokers tests-of-the-outbox tests-of-the-rest
-.PHONY: tests-of-keys
-checks-and-tests:
-	@echo "Running at the same time: check $(PARTS)"
-	@$(MAKE) --jobs --keep-going --output-sync=target check $(PARTS)
-tests-chosen:
-	@$(PYTEST) $(SELECT) $(PYTEST_ARGS)
-tests-end-to-end:
-	@$(PYTEST) $(SELECT) $(END_TO_END_TESTS)
-tests-of-processes:
-	@$(PYTEST) $(SELECT) $(PROCESS_TESTS)
-tests-of-brokers:
-	@$(PYTEST) $(SELECT) $(BROKER_TESTS)
-tests-of-the-outbox:
-	@$(PYTEST) $(SELECT) $(OUTBOX_TESTS)
-tests-of-the-rest:
-	@$(PYTEST) $(SELECT) $(addprefix --ignore=,$(END_TO_END_TESTS) $(PROCESS_TESTS) $(BROKER_TESTS) $(OUTBOX_TESTS))
-tests-of-keys:
-	@$(BIN)/python -m project.local.keys bigint $(QUICK) $(KEY_TESTS)
+.PHONY: test-units
+test-units: venv ## run the tests that need neither a database nor a process
+	@$(MAKE) MARKS="unit and not slow and $(HERE)" WORKERS=2 DURATIONS=5 tests
+
+.PHONY: test-slow
+test-slow: venv ## run the slow tests, search deeper for counter-examples, and have pyright check tests and demo
+	@$(MAKE) --jobs --output-sync=target MARKS="(slow or hypothesis) and $(HERE)" DEPTH=--hypothesis-profile=full tests pyright
+
+# PYTEST_ARGS chooses tests and options.
+.PHONY: tests
+tests:
+	@$(PYTEST) -m "$(MARKS)" $(PARALLEL) $(DEPTH) $(PYTEST_ARGS)
 
 .PHONY: test-keys
-test-keys: venv ## run the tests with stores whose keys are of another type: KEY=bigint or text; TESTS=… chooses tests
-	@$(BIN)/python -m project.local.keys $(KEY) $(TESTS)
+test-keys: venv ## run what a store's key has a part in with keys of another type: KEY=bigint or text; TESTS=… chooses tests
+	@$(BIN)/python -m project.local.keys $(KEY) -m "not slow and $(HERE)" $(PARALLEL) $(TESTS)
 
 .PHONY: test-system
 test-system: venv ## run the tests that need Debian's chromium, pgbouncer and systemd, and a short chaos
-ifdef PYTEST_ARGS
-	@$(PYTEST) -m system $(PYTEST_ARGS)
-else
-	@# Beside what is killed, stopped and starved the browser's tests have time enough.
-	@$(MAKE) --jobs --keep-going --output-sync=target system-chaos system-rest
-endif
+	@$(PYTEST) -m system $(PARALLEL) $(or $(PYTEST_ARGS),tests/system tests/deployment)
 
-.PHONY: system-chaos system-rest
-system-chaos:
-	@$(PYTEST) -m system $(CHAOS_TESTS)
-system-rest:
-	@$(PYTEST) -m system $(SYSTEM_TESTS) $(addprefix --ignore=,$(CHAOS_TESTS))
+.PHONY: test-system-without-chaos
+test-system-without-chaos: venv
+	@$(PYTEST) -m system $(PARALLEL) tests/system tests/deployment $(addprefix --ignore=,$(CHAOS_TESTS))
+
+.PHONY: test-everything
+test-everything: venv ## all tests there are, nightly: those of CI whatever changed, chaos and the mutants
+	@$(MAKE) --keep-going test-all test-system test-image demo chaos chaos-outbox mutants
+
+.PHONY: mutants
+mutants: venv ## break the code in forty places, one after the other, and see that a test fails each time
+	@$(BIN)/python -m tests.mutants
 
 .PHONY: test-image
 test-image: venv ## build the image and run the compose file in containers, if this machine can; keeps .image
@@ -158,8 +141,11 @@ bench-peers: venv ## install the peers of the benchmark into .bench
 check: venv ## run ruff, mypy and pyright
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
-	@$(BIN)/mypy & mypy=$$!; status=0; \
-	$(BIN)/pyright --pythonpath $(BIN)/python $(PYRIGHT) || status=$$?; wait $$mypy || status=$$?; exit $$status
+	@$(BIN)/mypy & mypy=$$!; status=0; $(MAKE) pyright || status=$$?; wait $$mypy || status=$$?; exit $$status
+
+.PHONY: pyright
+pyright: venv
+	@$(BIN)/pyright --pythonpath $(BIN)/python $(PYRIGHT)
 
 # The environment is up to date when it holds a copy of the lock it was made from; contents count, not times.
 .PHONY: venv

@@ -1,4 +1,4 @@
-"""One migrated database with the real roles, emptied after every test that uses it."""
+"""One migrated database a worker, with the real roles, emptied after every test that uses it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 import signal
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import hypothesis
@@ -19,7 +21,7 @@ from pytest_django.plugin import DjangoDbBlocker
 from salon_jobs.models import Process
 from tests import settings as test_settings
 from tests import tasks as test_tasks
-from tests.databases import bootstrapped, empty_url, fresh, owned
+from tests.databases import bootstrapped, empty_url, environment, fresh, owned
 from tests.interpreter import manage, succeed
 from tests.support import new_store_id
 from tests.tasks import Hooks
@@ -34,6 +36,9 @@ hypothesis.settings.load_profile("quick")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 __all__ = ["bootstrapped", "empty_url", "fresh", "manage", "owned"]  # fixtures, and names that tests import from here
+
+# The server may have these roles already, of an earlier run or a parallel one, with other passwords.
+BOOTSTRAP = ("bootstrap_roles", "--share-roles", "--change-passwords", "--yes", "--database")
 
 # Emptied in this order, which satisfies the foreign keys.
 TABLES = (
@@ -73,6 +78,32 @@ LARGE = (
 )
 
 
+KINDS = ("image", "system", "process", "database", "unit")
+# Their tests start processes; of the others those that need the mark have it.
+PROCESS_FOLDERS = {"e2e", "demo", "docs", "deployment"}
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
+    """Mark each test by its kind, keep the tests of a file on one worker, and put first what takes longest."""
+    for item in items:
+        item.add_marker(_kind(item))
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.location[0]))
+    yield
+    items.sort(key=lambda item: next(n for n, kind in enumerate(KINDS) if item.get_closest_marker(kind)))
+
+
+def _kind(item: pytest.Item) -> str:
+    for kind in KINDS[:3]:
+        if item.get_closest_marker(kind):
+            return kind
+    if PROCESS_FOLDERS.intersection(Path(item.location[0]).parts):
+        return "process"
+    fixtures = getattr(item, "fixturenames", ())
+    return "database" if "migrated" in fixtures or "django_db_setup" in fixtures else "unit"
+
+
 def pytest_collection_finish() -> None:
     """Exclude what was imported and collected from every later garbage collection."""
     gc.collect()
@@ -80,32 +111,51 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(20_000, 20, 20)
 
 
+def _make_template(server: psycopg.Connection[Any]) -> None:
+    """Bootstrap and migrate the template by the commands, as their roles, unless another worker has done so.
+
+    Nobody may connect to it. The session's lock lasts until the connection is closed.
+    """
+    server.execute("SELECT pg_advisory_lock(hashtext(%s))", [test_settings.TEMPLATE])
+    if server.execute("SELECT 1 FROM pg_database WHERE datname = %s", [test_settings.TEMPLATE]).fetchone():
+        return
+    name = f"{test_settings.TEMPLATE}_new"
+    urls = environment(name)
+    succeed(*BOOTSTRAP, name, **urls)
+    succeed("migrate", "--verbosity", "0", **urls)
+    new, template = sql.Identifier(name), sql.Identifier(test_settings.TEMPLATE)
+    server.execute(sql.SQL("ALTER DATABASE {} RENAME TO {}").format(new, template))
+    server.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS false").format(template))
+
+
 @contextmanager
 def migrated_database() -> Generator[None]:
-    """Bootstrap and migrate the test database by the commands, as their roles, and drop it at the end.
-
-    Nobody may connect to its copy, which `spare_database` copies in turn.
-    """
-    # The server may have these roles already, of an earlier run or a parallel one, with other passwords.
-    roles = ("bootstrap_roles", "--share-roles", "--change-passwords", "--yes")
-    for command in ((*roles, "--database", test_settings.TEST_DATABASE), ("migrate", "--verbosity", "0")):
-        succeed(*command)
+    """Copy the template for this worker, and drop the copy at the end."""
     database, template = (sql.Identifier(name) for name in (test_settings.TEST_DATABASE, test_settings.TEMPLATE))
-    create = sql.SQL("CREATE DATABASE {} TEMPLATE {} ALLOW_CONNECTIONS false").format(template, database)
     with psycopg.connect(os.environ["DATABASE_URL_BOOTSTRAP"], autocommit=True) as server:
-        server.execute(create)
+        _make_template(server)
+        server.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(database, template))
+        # A copy has no rights on the database itself. The roles exist, with this run's passwords.
+        succeed(*BOOTSTRAP, test_settings.TEST_DATABASE)
     yield
     connections.close_all()
     with psycopg.connect(os.environ["DATABASE_URL_BOOTSTRAP"], autocommit=True) as server:
-        for name in (database, template):
-            server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
+        server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(database))
 
 
 @pytest.fixture(scope="session")
 def migrated(django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
-    """Connect Django to the migrated database, once for all tests."""
+    """Connect Django to this worker's migrated database, once for all tests."""
     with migrated_database(), django_db_blocker.unblock():
         yield
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Drop the template, after the workers have ended; an embedded server goes with all it has."""
+    if hasattr(session.config, "workerinput") or "DATABASE_URL_BOOTSTRAP" not in os.environ:
+        return
+    with psycopg.connect(os.environ["DATABASE_URL_BOOTSTRAP"], autocommit=True) as server:
+        server.execute(sql.SQL("DROP DATABASE IF EXISTS {}").format(sql.Identifier(test_settings.TEMPLATE)))
 
 
 @pytest.fixture

@@ -15,9 +15,11 @@ if "DATABASE_URL_BOOTSTRAP" not in os.environ:
     atexit.register(_server.close)
     os.environ["DATABASE_URL_BOOTSTRAP"] = _server.url
 
-TEST_DATABASE = f"salon_test_{secrets.token_hex(4)}"
-TEMPLATE = f"{TEST_DATABASE}_template"
-PASSWORD = secrets.token_urlsafe(12)
+# The workers of pytest-xdist share the server, its roles and a template; each has a database of its own.
+_RUN = os.environ.setdefault("SALON_TEST_RUN", secrets.token_hex(8))
+TEMPLATE = f"salon_test_{_RUN[:8]}"
+TEST_DATABASE = f"{TEMPLATE}_{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
+PASSWORD = os.environ.setdefault("SALON_TEST_PASSWORD", secrets.token_urlsafe(12))
 _ROLE_URLS = {
     "DATABASE_URL_MIGRATOR": "migrator",
     "DATABASE_URL": "app",
