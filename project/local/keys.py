@@ -35,8 +35,8 @@ KEYS: Final = {
         "str",
     ),
 }
-# What the type of a store's key can break: its column, parameters and casts in SQL, and what reads it from text. Left out
-# are tests about UUIDs alone, marked so.
+# What the type of a store's key can break: its column, parameters and casts in SQL, and what reads it from text. Tests
+# about UUIDs alone are left out, marked so.
 TESTS: Final = (
     *(f"tests/tenancy/test_{name}.py" for name in ("fuzz", "isolation_kit", "job_rights", "matrix", "middleware")),
     "tests/tenancy/test_side_channels.py",
