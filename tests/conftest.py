@@ -5,10 +5,11 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import hypothesis
@@ -25,6 +26,9 @@ from tests.databases import bootstrapped, empty_url, environment, fresh, owned
 from tests.interpreter import manage, succeed
 from tests.support import new_store_id
 from tests.tasks import Hooks
+
+if TYPE_CHECKING:
+    from tests.servers.base import Broker
 
 # `make test-all` uses the profile "full"; "hard" is for a night's run, or after a change to a statement.
 hypothesis.settings.register_profile("quick", max_examples=25, deadline=None, print_blob=True)
@@ -194,6 +198,23 @@ def hooks() -> Iterator[Hooks]:
 def process_id(database: None) -> int:
     """Register a process row, as a worker would."""
     return int(Process.objects.create(kind="worker", hostname="test", pid=1).pk)
+
+
+@pytest.fixture(scope="session")
+def brokers() -> Iterator[Callable[[str], Broker]]:
+    """Return a broker of the registry by its name, running; each is started once for all tests."""
+    from tests.servers.registry import BROKERS  # with the SDKs of all, which few tests need
+
+    with ExitStack() as started:
+
+        @cache
+        def running(name: str) -> Broker:
+            broker = BROKERS[name]()
+            started.callback(broker.close)
+            broker.start()
+            return broker
+
+        yield running
 
 
 @pytest.fixture(scope="session")
