@@ -1,4 +1,4 @@
-"""Brokers, each started once for all tests, and a new destination for every test."""
+"""Settings that point at the broker under test, and a new destination for every test."""
 
 from __future__ import annotations
 
@@ -12,26 +12,12 @@ from pytest_django.fixtures import Settings
 from salon_jobs.brokers.publisher import Publisher
 from salon_jobs.brokers.source import Source
 from tests.servers.base import Broker
-from tests.servers.registry import BROKERS, SOURCES
 
 
 @pytest.fixture(scope="session")
-def brokers() -> Iterator[dict[str, Broker]]:
-    """Keep started brokers until the end, because each takes seconds to start."""
-    started: dict[str, Broker] = {}
-    yield started
-    for broker in started.values():
-        broker.close()
-
-
-@pytest.fixture(scope="session", params=BROKERS)
-def running(request: pytest.FixtureRequest, brokers: dict[str, Broker]) -> Broker:
-    """Return each broker of the registry, running."""
-    name: str = request.param
-    if name not in brokers:
-        brokers[name] = {**BROKERS, **SOURCES}[name]()
-        brokers[name].start()
-    return brokers[name]
+def running(request: pytest.FixtureRequest, brokers: Callable[[str], Broker]) -> Broker:
+    """Return the broker that the module names by `on`, running."""
+    return brokers(request.param)
 
 
 @pytest.fixture
@@ -56,7 +42,6 @@ def broker(running: Broker, configure: Callable[..., None]) -> Broker:
 
 @pytest.fixture
 def publisher(broker: Broker) -> Iterator[Publisher]:
-    """Open a publisher for one test."""
     publisher = broker.publisher()
     publisher.open()
     yield publisher
@@ -64,15 +49,22 @@ def publisher(broker: Broker) -> Iterator[Publisher]:
 
 
 @pytest.fixture
-def new_destination(broker: Broker) -> Callable[[], str]:
-    """Create destinations that no other test uses."""
-    return lambda: broker.destination(f"orders-{uuid4().hex[:12]}")
+def name() -> str:
+    """Return a name that no other test uses."""
+    return f"orders-{uuid4().hex[:12]}"
 
 
 @pytest.fixture
-def destination(new_destination: Callable[[], str]) -> str:
+def destination(broker: Broker, name: str) -> str:
     """Create a destination for one test."""
-    return new_destination()
+    return broker.destination(name)
+
+
+@pytest.fixture
+def missing(destination: str) -> str:
+    """Return a destination beside the test's, which is not there."""
+    place, _, resource = destination.rpartition(":")
+    return f"{place}:missing-{resource}"
 
 
 @pytest.fixture

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import uuid4
 
 from salon_jobs.brokers.publisher import NOT_SENT, OutgoingMessage, Publisher, Verdict
+from salon_jobs.core.errors import MessageInvalid
 
 _IDS = itertools.count(1)
 # Larger than any broker accepts: Azure 64 KiB, SNS 256 KiB, NATS 1 MiB.
@@ -18,23 +20,35 @@ Result = tuple[Verdict, str] | None
 
 def make(destination: str, aggregate_id: str = "a", payload: str = "{}", **fields: Any) -> OutgoingMessage:
     """Make one message, as the relay would read it."""
-    defaults: dict[str, Any] = {
-        "id": next(_IDS),
+    given: dict[str, Any] = {
         "message_id": uuid4(),
         "event": "order.created",
         "headers": "{}",
         "store_id": None,
-        "producer": "contract-tests",
-        "created_at_s": 1_700_000_000.0,
+        **fields,
     }
+    times = {"producer": "contract-tests", "created_at_s": 1_700_000_000.0}
     return OutgoingMessage(
-        aggregate_type=destination, aggregate_id=aggregate_id, payload=payload, **{**defaults, **fields}
+        next(_IDS), aggregate_type=destination, aggregate_id=aggregate_id, payload=payload, **times, **given
     )
 
 
 def draft(destination: str, aggregate_id: str = "a", payload: str = "{}", **fields: Any) -> OutgoingMessage:
     """Make one message as ``emit`` passes it to ``check``: a replay of a store's message."""
     return make(destination, aggregate_id, payload, store_id=uuid4(), replay_of=uuid4(), **fields)
+
+
+def largest(publisher: Publisher, of_size: Callable[[int], OutgoingMessage], beyond: int) -> int:
+    """Return the largest size, below another, of which ``check`` lets a message pass."""
+
+    def is_too_large(size: int) -> bool:
+        try:
+            publisher.check(of_size(size))
+        except MessageInvalid:
+            return True
+        return False
+
+    return bisect.bisect_left(range(beyond), True, key=is_too_large) - 1
 
 
 def results(
@@ -46,11 +60,9 @@ def results(
     return [None if answer is None else (answer.verdict, answer.code) for answer in answers]
 
 
-def publish(
-    publisher: Publisher, *messages: OutgoingMessage, should_continue: Callable[[], bool] = lambda: True
-) -> list[Verdict | None]:
+def publish(publisher: Publisher, *messages: OutgoingMessage, **options: Callable[[], bool]) -> list[Verdict | None]:
     """Publish one batch and return the verdicts, None if published."""
-    return [result and result[0] for result in results(publisher, *messages, should_continue=should_continue)]
+    return [result and result[0] for result in results(publisher, *messages, **options)]
 
 
 def ids(messages: Sequence[OutgoingMessage], aggregate_id: str | None = None) -> list[str]:

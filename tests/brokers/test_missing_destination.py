@@ -9,12 +9,13 @@ import pytest
 
 from tests.outbox.scene import relaying
 from tests.servers.base import Broker
-from tests.support import change, seen
+from tests.servers.registry import on
+from tests.support import change, event_fields, seen
 from tests.waiting import eventually
 
 AGGREGATES = ("a", "b", "c", "d")
 # All publishers answer alike (test_publishers.py); these two remember what is there.
-pytestmark = pytest.mark.parametrize("running", ["nats", "sns-fifo"], indirect=True)
+pytestmark = on("nats", "sns-fifo")
 
 
 @pytest.fixture
@@ -27,14 +28,13 @@ def relay_of(broker: Broker, settings: Any, database: None, monkeypatch: pytest.
 
 
 def emit_round(destination: str, number: int) -> None:
-    for aggregate_id in AGGREGATES:
-        body = json.dumps({"number": number})
-        change(
-            "SELECT salon_jobs_emit(%s, %s, 'order.created', %s::json, producer => 'contract-tests')",
-            destination,
-            aggregate_id,
-            body,
-        )
+    change(
+        "SELECT salon_jobs_emit(%s, aggregate, 'order.created', %s::json, producer => 'contract-tests')"
+        " FROM unnest(%s::text[]) AS aggregate",
+        destination,
+        json.dumps({"number": number}),
+        list(AGGREGATES),
+    )
 
 
 def statuses(destination: str) -> dict[str, int]:
@@ -42,8 +42,11 @@ def statuses(destination: str) -> dict[str, int]:
     return dict(seen(counted, destination))
 
 
-def outage_of(destination: str) -> list[tuple[Any, ...]]:
-    return seen("SELECT outage_code <> '' FROM salon_jobs_destination WHERE aggregate_type = %s", destination)
+def is_out(destination: str) -> bool:
+    [(out,)] = seen(
+        "SELECT bool_or(outage_code <> '') FROM salon_jobs_destination WHERE aggregate_type = %s", destination
+    )
+    return bool(out)
 
 
 def arrived(broker: Broker, destination: str) -> dict[str, list[int]]:
@@ -53,19 +56,13 @@ def arrived(broker: Broker, destination: str) -> dict[str, list[int]]:
     return found if broker.keeps_order else {aggregate: sorted(numbers) for aggregate, numbers in found.items()}
 
 
-def test_a_missing_destination_holds_up_none_beside_it_costs_no_try_and_warns_once(
-    broker: Broker, destination: str, relay_of: None, caplog: pytest.LogCaptureFixture
+def test_missing_destination_holds_up_no_other(
+    broker: Broker, destination: str, missing: str, relay_of: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    prefix, _, resource = destination.rpartition(":")
-    missing = f"{prefix}:missing-{resource}"
-
-    def warnings() -> list[Any]:
-        records: list[Any] = caplog.records
-        return [r.event_fields for r in records if getattr(r, "event", "") == "destination_unresolvable"]
-
+    """It costs no try, and warns once."""
     with relaying() as relay:
         emit_round(missing, 0)
-        eventually(lambda: outage_of(missing), [(True,)])
+        eventually(lambda: is_out(missing))
         for number in range(3):
             emit_round(destination, number)
         emit_round(missing, 1)
@@ -74,15 +71,12 @@ def test_a_missing_destination_holds_up_none_beside_it_costs_no_try_and_warns_on
         # It was tried again meanwhile, or is: each time one message, and nothing is written for it.
         eventually(lambda: relay.facts()["destinations"][missing]["in_memory"], 8)
         assert seen("SELECT count(*) FROM salon_jobs_blocked_aggregate") == [(0,)]
-        assert outage_of(destination) == [(False,)]
-        assert [fields["aggregate_type"] for fields in warnings()] == [missing]
-
-        assert (
-            broker.destination(f"missing-{resource}".removesuffix(".fifo")).rpartition(":")[2] == f"missing-{resource}"
-        )
+        assert not is_out(destination)
+        assert [each["aggregate_type"] for each in event_fields(caplog, "destination_unresolvable")] == [missing]
+        assert broker.destination(missing.rpartition(":")[2].removesuffix(".fifo")).endswith(missing.rpartition(":")[2])
         eventually(lambda: statuses(missing), {"published": 8})
-        eventually(lambda: outage_of(missing), [(False,)])
+        eventually(lambda: is_out(missing), False)
     assert arrived(broker, destination) == {aggregate_id: [0, 1, 2] for aggregate_id in AGGREGATES}
     assert arrived(broker, missing) == {aggregate_id: [0, 1] for aggregate_id in AGGREGATES}
-    assert len(warnings()) == 1
+    assert len(event_fields(caplog, "destination_unresolvable")) == 1
     assert seen("SELECT max(retry_count) FROM salon_jobs_message") == [(0,)]

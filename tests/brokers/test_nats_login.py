@@ -6,8 +6,8 @@ import datetime
 import ipaddress
 import json
 import ssl
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,10 @@ from salon_jobs.brokers.nats.publisher import NatsPublisher
 from salon_jobs.core.errors import NotReady
 from tests.brokers.messages import make, publish
 from tests.servers.nats import NatsBroker
+from tests.servers.registry import on
 
 Point = Callable[..., None]
-pytestmark = pytest.mark.parametrize("running", ["nats"], indirect=True)
+pytestmark = on("nats")
 
 
 @pytest.fixture
@@ -32,23 +33,10 @@ def point_at(configure: Callable[..., None]) -> Point:
     return partial(configure, MAX_RECONNECTS=0)
 
 
-@contextmanager
-def serving(configuration: str, **connect: Any) -> Iterator[NatsBroker]:
-    broker = NatsBroker(configuration, **connect)
-    try:
-        broker.start()
-        yield broker
-    finally:
-        broker.close()
-
-
 def publishes(destination: str) -> bool:
-    publisher = NatsPublisher()
-    try:
+    with closing(NatsPublisher()) as publisher:
         publisher.ping()
         return publish(publisher, make(destination)) == [None]
-    finally:
-        publisher.close()
 
 
 @pytest.mark.parametrize(
@@ -59,10 +47,10 @@ def publishes(destination: str) -> bool:
     ],
     ids=["token", "user"],
 )
-def test_the_right_secret_opens_and_a_wrong_one_is_told_clearly(
+def test_right_and_wrong_secrets(
     point_at: Point, secret: dict[str, str], right: dict[str, Any], wrong: dict[str, Any]
 ) -> None:
-    with serving(f"authorization: {json.dumps(secret)}", **secret) as broker:
+    with NatsBroker(f"authorization: {json.dumps(secret)}", **secret) as broker:
         destination = broker.destination("orders")
         point_at(broker, **right)
         assert publishes(destination)
@@ -73,10 +61,11 @@ def test_the_right_secret_opens_and_a_wrong_one_is_told_clearly(
             assert "guess" not in str(raised.value)
 
 
-def test_a_credentials_file_is_read_when_the_server_asks_for_a_signature(point_at: Point, tmp_path: Path) -> None:
+def test_credentials_file(point_at: Point, tmp_path: Path) -> None:
+    """It is read when the server asks for a signature."""
     # An example of NATS's documentation, whose seed nobody needs.
     known = "UDXU4RCSJNZOIQHZNWXHXORDPRTGNJAHAHFRGZNEEJCPQTT2M7NLCNF4"
-    with serving(f'authorization {{ users: [{{ nkey: "{known}" }}] }}') as broker:
+    with NatsBroker(f'authorization {{ users: [{{ nkey: "{known}" }}] }}') as broker:
         point_at(broker, CREDENTIALS_FILE=str(tmp_path / "absent"))
         with pytest.raises(NotReady, match="absent"):
             publishes("rn::nats:::orders")
@@ -92,14 +81,14 @@ def certificate_in(folder: Path) -> tuple[str, str]:
     others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
     unused = dict.fromkeys((*others, "encipher_only", "decipher_only"), False)
     builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now - day, now + day)
-    for extension, critical in (
-        (x509.BasicConstraints(ca=True, path_length=None), True),
-        (x509.KeyUsage(**uses, **unused), True),  # Python 3.13 verifies none without it
-        (x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False),
-        (own, False),
-        (x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(own), False),
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    builder = builder.add_extension(x509.KeyUsage(**uses, **unused), critical=True)  # Python 3.13 wants it
+    for extension in (
+        x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
+        own,
+        x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(own),
     ):
-        builder = builder.add_extension(extension, critical)
+        builder = builder.add_extension(extension, critical=False)
     pem = serialization.Encoding.PEM
     private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     (folder / "test.pem").write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(pem))
@@ -107,13 +96,13 @@ def certificate_in(folder: Path) -> tuple[str, str]:
     return str(folder / "test.pem"), str(folder / "test.key")
 
 
-def test_tls_with_an_authority_and_a_client_certificate_of_ones_own(point_at: Point, tmp_path: Path) -> None:
+def test_tls_with_certificates_of_ones_own(point_at: Point, tmp_path: Path) -> None:
     certificate, key = certificate_in(tmp_path)
     context = ssl.create_default_context(cafile=certificate)
     context.load_cert_chain(certificate, key)
     tls = f'tls {{ cert_file: "{certificate}", key_file: "{key}", ca_file: "{certificate}", verify: true }}'
     right = {"TLS_CA_FILE": certificate, "TLS_CERTIFICATE_FILES": (certificate, key)}
-    with serving(tls, tls=context) as broker:
+    with NatsBroker(tls, tls=context) as broker:
         destination = broker.destination("orders")
         point_at(broker, **right)
         assert publishes(destination)
@@ -127,9 +116,9 @@ def test_tls_with_an_authority_and_a_client_certificate_of_ones_own(point_at: Po
                 publishes(destination)
 
 
-def test_a_server_without_tls_is_refused_before_it_is_told_a_secret(point_at: Point, tmp_path: Path) -> None:
+def test_server_without_tls_is_told_no_secret(point_at: Point, tmp_path: Path) -> None:
     certificate, _ = certificate_in(tmp_path)
-    with serving('authorization { token: "s3cret" }', token="s3cret") as broker:
+    with NatsBroker('authorization { token: "s3cret" }', token="s3cret") as broker:
         destination = broker.destination("orders")
         point_at(broker, TLS_CA_FILE=certificate, TOKEN="wrong")
         # A server that had seen the token would complain about it.

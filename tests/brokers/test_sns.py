@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import timedelta
 from queue import Queue
-from threading import Event, Semaphore
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -29,9 +29,12 @@ from salon_jobs.brokers.registry import checker_for
 from salon_jobs.core.destinations import parse_destination
 from salon_jobs.core.errors import ConfigurationError, MessageInvalid, NotReady
 from tests.brokers.messages import draft, make, publish, results
+from tests.servers.registry import on
 from tests.servers.sns import SnsBroker
+from tests.waiting import LIMIT_S, eventually
 
-pytestmark = pytest.mark.parametrize("running", ["sns"], indirect=True)
+pytestmark = on("sns")
+Configure = Callable[..., None]
 DAY_S = 86_400.0
 NOW, LONG = timedelta(0), timedelta(minutes=1)
 
@@ -41,20 +44,26 @@ class Clock:
 
     def __init__(self) -> None:
         self.now_s = 1000.0
-        self.waits: Queue[float] = Queue()
-        self._over = Semaphore(0)
+        self._waits: Queue[float] = Queue()
+        self._over = threading.Semaphore(0)
 
     def __call__(self) -> float:
         return self.now_s
 
-    def wait(self, closing: Event, seconds: float) -> bool:
-        self.waits.put(seconds)
-        self._over.acquire()
-        return closing.is_set()
+    def wait(self, closing: threading.Event, seconds: float) -> bool:
+        self._waits.put(seconds)
+        while not self._over.acquire(timeout=0.01):
+            if closing.is_set():
+                return True
+        return False
 
     def go_on(self, seconds: float) -> None:
         self.now_s += seconds
         self._over.release()
+
+    def waited_for(self) -> float:
+        """Return how long somebody waits who has just begun to."""
+        return self._waits.get(timeout=LIMIT_S)
 
 
 class Requests:
@@ -64,26 +73,25 @@ class Requests:
         self.batches: list[list[dict[str, Any]]] = []
         self.lists = 0
         self.refuse: Callable[[list[dict[str, Any]]], str | None] = lambda entries: None
+        self.refuse_lists = False
         self.fail: dict[str, str] = {}  # payload → error code
-        events = publisher.client.get()._client.meta.events
-        events.register("provide-client-params.sns.PublishBatch", self._record)
-        events.register("provide-client-params.sns.ListTopics", self._count)
-        events.register("before-call.sns.PublishBatch", self._answer)
-        events.register("after-call.sns.PublishBatch", self._alter)
-
-    def _count(self, **_: object) -> None:
-        self.lists += 1
+        self.register = publisher.client.get()._client.meta.events.register
+        self.register("provide-client-params.sns.PublishBatch", self._record)
+        self.register("before-call.sns.ListTopics", self._list)
+        self.register("before-call.sns.PublishBatch", self._answer)
+        self.register("after-call.sns.PublishBatch", self._alter)
 
     def _record(self, params: dict[str, Any], context: dict[str, Any], **_: object) -> None:
         context["entries"] = params["PublishBatchRequestEntries"]
         self.batches.append(params["PublishBatchRequestEntries"])
 
+    def _list(self, **_: object) -> Any:
+        self.lists += 1
+        return _error("AuthorizationError", 403) if self.refuse_lists else None
+
     def _answer(self, context: dict[str, Any], **_: object) -> Any:
         code = self.refuse(context["entries"])
-        if code is None:
-            return None
-        parsed = {"Error": {"Code": code, "Message": "said by the test"}, "ResponseMetadata": {"HTTPStatusCode": 400}}
-        return SimpleNamespace(status_code=400), parsed
+        return None if code is None else _error(code, 400)
 
     def _alter(self, parsed: dict[str, Any], context: dict[str, Any], **_: object) -> None:
         for entry in context["entries"]:
@@ -92,9 +100,14 @@ class Requests:
                 parsed.setdefault("Failed", []).append({"Id": entry["Id"], "Code": code, "SenderFault": False})
 
     @property
-    def sent(self) -> list[str]:
-        """Return the payloads that were sent, in their order."""
-        return [entry["Message"] for batch in self.batches for entry in batch]
+    def sent(self) -> list[dict[str, Any]]:
+        """Return the entries that were sent, in their order."""
+        return [entry for batch in self.batches for entry in batch]
+
+
+def _error(code: str, status: int) -> Any:
+    error = {"Code": code, "Message": "said by the test"}
+    return SimpleNamespace(status_code=status), {"Error": error, "ResponseMetadata": {"HTTPStatusCode": status}}
 
 
 @pytest.fixture
@@ -110,20 +123,14 @@ def clock() -> Clock:
 @pytest.fixture
 def publisher(broker: SnsBroker, clock: Clock) -> Iterator[SnsPublisher]:
     """Open a publisher with the clock of the test."""
-    publisher = SnsPublisher(clock=clock)
-    publisher.open()
-    yield publisher
-    publisher.close()
+    with closing(SnsPublisher(clock=clock, wait=clock.wait)) as publisher:
+        publisher.open()
+        yield publisher
 
 
 @pytest.fixture
 def requests(publisher: SnsPublisher) -> Requests:
     return Requests(publisher)
-
-
-@pytest.fixture
-def name() -> str:
-    return f"orders-{uuid4().hex[:12]}"
 
 
 @pytest.fixture
@@ -136,33 +143,30 @@ def codes(publisher: SnsPublisher, *messages: OutgoingMessage) -> list[str]:
     return [result[1] if result else "" for result in results(publisher, *messages)]
 
 
-def test_a_request_holds_ten_messages_and_256_kib_at_most(
-    moto: SnsBroker, publisher: SnsPublisher, requests: Requests, topic: str
-) -> None:
-    small = [make(topic, str(n), f'"{n}"') for n in range(25)]
-    assert publish(publisher, *small) == [None] * 25
-    assert [len(batch) for batch in requests.batches] == [10, 10, 5]
-
-    requests.batches.clear()
-    # Characters of three bytes: counted in characters, ten of them would fit.
-    half = "髪" * 12_500
-    large = [make(topic, str(n), f'"{half}"', headers=f'{{"Tenant": "{half}"}}') for n in range(7)]
-    assert publish(publisher, *large) == [None] * 7
-    assert [len(batch) for batch in requests.batches] == [3, 3, 1]
-    assert all(sum(map(_aws_bytes, batch)) <= MOST_BYTES for batch in requests.batches)
-    assert len(moto.received(topic)) == 32
-
-
-def _aws_bytes(entry: dict[str, Any]) -> int:
+def bytes_of(entry: dict[str, Any]) -> int:
+    """Count the bytes of an entry as AWS does."""
     texts = [entry["Message"]]
     for name, value in entry["MessageAttributes"].items():
         texts += name, value["DataType"], value["StringValue"]
     return len("".join(texts).encode())
 
 
-def test_the_largest_message_that_is_accepted_can_be_sent_with_all_that_is_added(
-    publisher: SnsPublisher, topic: str
+def test_request_of_ten_messages_and_256_kib(
+    moto: SnsBroker, publisher: SnsPublisher, requests: Requests, topic: str
 ) -> None:
+    assert publish(publisher, *(make(topic, str(n), f'"{n}"') for n in range(25))) == [None] * 25
+    assert [len(batch) for batch in requests.batches] == [10, 10, 5]
+    requests.batches.clear()
+    # Characters of three bytes: counted in characters, ten of them would fit.
+    half = "髪" * 12_500
+    large = [make(topic, str(n), f'"{half}"', headers=f'{{"Tenant": "{half}"}}') for n in range(7)]
+    assert publish(publisher, *large) == [None] * 7
+    assert [len(batch) for batch in requests.batches] == [3, 3, 1]
+    assert all(sum(map(bytes_of, batch)) <= MOST_BYTES for batch in requests.batches)
+    assert len(moto.received(topic)) == 32
+
+
+def test_largest_message_can_be_sent(publisher: SnsPublisher, topic: str) -> None:
     bare = draft(topic, payload="")
     room = MOST_BYTES - size_of("", attributes_of(bare))
     fits = bare._replace(payload='"' + "x" * (room - 2) + '"')
@@ -172,35 +176,36 @@ def test_the_largest_message_that_is_accepted_can_be_sent_with_all_that_is_added
         publisher.check(fits._replace(payload=fits.payload + " "))
 
 
-def test_no_message_has_more_attributes_than_raw_delivery_to_sqs_takes(topic: str) -> None:
+def test_attributes_fit_raw_delivery_to_sqs(topic: str) -> None:
     full = draft(topic, headers=json.dumps({f"h{n}": "x" for n in range(50)}))
     assert len(attributes_of(full)) <= 10
     assert "" not in attributes_of(make(topic, "", event="")).values()
 
 
 @pytest.mark.parametrize(("code", "verdict"), [("InternalError", Verdict.RETRY), ("InvalidParameter", Verdict.REFUSED)])
-def test_an_entry_that_fails_holds_its_aggregate_alone(
+def test_failed_entry_holds_its_aggregate_alone(
     moto: SnsBroker, publisher: SnsPublisher, requests: Requests, topic: str, code: str, verdict: Verdict
 ) -> None:
     requests.fail = {'"a1"': code}
     messages = [make(topic, group, f'"{group}{n}"') for n in range(3) for group in "ab"]
     assert publish(publisher, *messages) == [None, None, verdict, None, Verdict.NOT_SENT, None]
-    assert '"a2"' not in requests.sent
+    assert '"a2"' not in [entry["Message"] for entry in requests.sent]
     assert [one.payload for one in moto.received(topic) if one.aggregate_id == "b"] == ['"b0"', '"b1"', '"b2"']
 
 
-def test_an_entry_without_an_answer_is_tried_again(publisher: SnsPublisher, requests: Requests, topic: str) -> None:
+def test_entry_without_an_answer(publisher: SnsPublisher, requests: Requests, topic: str) -> None:
     def forget(parsed: dict[str, Any], **_: object) -> None:
         parsed["Successful"] = parsed["Successful"][1:]
 
-    publisher.client.get()._client.meta.events.register("after-call.sns.PublishBatch", forget)
+    requests.register("after-call.sns.PublishBatch", forget)
     assert codes(publisher, make(topic, "a"), make(topic, "b")) == ["SNS.NO_ANSWER", ""]
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["the whole request", "one entry"])
-def test_throttling_costs_no_attempt_and_nothing_more_is_sent(
+def test_throttling_costs_no_attempt(
     publisher: SnsPublisher, requests: Requests, topic: str, monkeypatch: pytest.MonkeyPatch, whole: bool
 ) -> None:
+    """Nothing more is sent then."""
     monkeypatch.setattr("salon_jobs.brokers.aws.sns._CONCURRENCY", 1)
     if whole:
         requests.refuse = lambda entries: "ThrottledException"
@@ -212,7 +217,7 @@ def test_throttling_costs_no_attempt_and_nothing_more_is_sent(
     assert answers == [throttled if whole or n == 3 or n >= 10 else None for n in range(15)]
 
 
-def test_a_request_that_is_refused_blames_the_guilty_alone(
+def test_refused_request_blames_the_guilty_alone(
     moto: SnsBroker, publisher: SnsPublisher, requests: Requests, topic: str
 ) -> None:
     requests.refuse = lambda entries: "InvalidParameter" if '"bad"' in [e["Message"] for e in entries] else None
@@ -238,16 +243,14 @@ def test_a_request_that_is_refused_blames_the_guilty_alone(
         ("SomethingNew", 400, "SNS.FAILED"),
     ],
 )
-def test_what_an_error_code_means(running: SnsBroker, code: str, status: int, expected: str) -> None:
+def test_meaning_of_error_codes(running: SnsBroker, code: str, status: int, expected: str) -> None:
     answer = verdict_of_code(code, detail="", status=status)
     assert answer.code == expected
     outages = ("SNS.NOT_AUTHORIZED", "SNS.THROTTLED", "SNS.UNAVAILABLE")
     assert (answer.verdict is Verdict.OUTAGE) == (expected in outages)
 
 
-def test_without_credentials_it_is_an_outage(
-    configure: Callable[..., None], topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_credentials_are_an_outage(configure: Configure, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     configure(ACCESS_KEY=None)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
@@ -259,39 +262,28 @@ def test_without_credentials_it_is_an_outage(
 
 
 @pytest.mark.parametrize("wrong", [{"ENDPOINT": "http://[::1"}, {"REGION": "ap-northeast-"}])
-def test_what_boto3_can_not_use_is_told_when_the_publisher_opens(
-    configure: Callable[..., None], wrong: dict[str, str]
-) -> None:
+def test_unusable_settings_are_told_on_opening(configure: Configure, wrong: dict[str, str]) -> None:
     configure(**wrong)
     with pytest.raises(ConfigurationError, match=r"SALON_JOBS\['SNS'\] cannot be used"):
         SnsPublisher().open()
 
 
 @pytest.mark.parametrize("body", [b"<html>Welcome to the hotel</html>", b"{}", b""])
-def test_an_answer_that_sns_never_gave_counts_for_nothing(publisher: SnsPublisher, topic: str, body: bytes) -> None:
+def test_answer_that_sns_never_gave(publisher: SnsPublisher, requests: Requests, topic: str, body: bytes) -> None:
     assert publish(publisher, make(topic)) == [None]
-    events: Any = publisher.client.get()._client.meta.events
+    raw: Any = SimpleNamespace(stream=lambda *_, **__: iter([body]))
     nothing: Any = {}
-    events.register("before-send.sns", lambda request, **_: AWSResponse(request.url, 200, nothing, _Body(body)))
+    requests.register("before-send.sns", lambda request, **_: AWSResponse(request.url, 200, nothing, raw))
     assert codes(publisher, make(topic))[0] in ("SNS.UNREACHABLE", "SNS.NO_ANSWER")
 
 
-class _Body:
-    def __init__(self, body: bytes) -> None:
-        self._body = body
-
-    def stream(self, *_: object, **__: object) -> Iterator[bytes]:
-        yield self._body
-
-
-def test_a_fifo_topic_keeps_the_order_of_a_group_and_drops_what_comes_again(
+def test_fifo_topic_keeps_order_and_drops_duplicates(
     moto: SnsBroker, publisher: SnsPublisher, requests: Requests, name: str
 ) -> None:
     topic = moto.destination(f"{name}.fifo")
     messages = [make(topic, group, f'"{group}{n}"') for n in range(4) for group in "abc"]
     assert publish(publisher, *messages) == [None] * 12
     assert publish(publisher, messages[0], messages[4]) == [None, None]  # after a crash between publish and mark
-
     for batch in requests.batches:
         groups = [entry["MessageGroupId"] for entry in batch]
         assert len(groups) == len(set(groups)), "the one could fail and the other be in"
@@ -300,158 +292,121 @@ def test_a_fifo_topic_keeps_the_order_of_a_group_and_drops_what_comes_again(
         assert [one.payload for one in arrived if one.aggregate_id == group] == [f'"{group}{n}"' for n in range(4)]
 
 
-def test_a_standard_topic_gets_the_group_of_each_aggregate_that_can_be_one(
-    moto: SnsBroker, publisher: SnsPublisher, requests: Requests, topic: str
-) -> None:
-    aggregates = ["order-7", "", "Hanako Satō", "x" * 129]
-    assert publish(publisher, *(make(topic, aggregate) for aggregate in aggregates)) == [None] * 4
-    sent = {
+def test_groups_of_a_standard_topic(moto: SnsBroker, publisher: SnsPublisher, requests: Requests, topic: str) -> None:
+    """An aggregate whose ID can be a group is one."""
+    groups = {"order-7": "order-7", "": None, "Hanako Satō": None, "x" * 129: None}
+    assert publish(publisher, *(make(topic, aggregate) for aggregate in groups)) == [None] * 4
+    assert groups == {
         entry["MessageAttributes"].get("Aggregate-Id", {}).get("StringValue", ""): entry.get("MessageGroupId")
-        for batch in requests.batches
-        for entry in batch
+        for entry in requests.sent
     }
-    assert sent == {"order-7": "order-7", "": None, "Hanako Satō": None, "x" * 129: None}
-    assert not any("MessageDeduplicationId" in entry for batch in requests.batches for entry in batch)
+    assert not any("MessageDeduplicationId" in entry for entry in requests.sent)
     assert len(moto.received(topic)) == 4
 
 
 @pytest.mark.parametrize("throughput", [5000, {"*": None}])
-def test_a_rate_that_sns_does_not_accept_is_refused_without_a_section_for_it(
-    moto: SnsBroker, settings: Settings, throughput: object
-) -> None:
+def test_rate_above_that_of_sns_is_refused(running: SnsBroker, settings: Settings, throughput: object) -> None:
+    """Also without a section for SNS."""
     settings.SALON_JOBS = {"OUTBOX": {"PRODUCER": "salon", "THROUGHPUT": throughput}}
-    with pytest.raises(
-        ConfigurationError, match=r"\['THROUGHPUT'\] is .*, but a destination of 'sns' accepts at most 3000 per second"
-    ):
+    says = r"\['THROUGHPUT'\] is .*, but a destination of 'sns' accepts at most 3000 per second"
+    with pytest.raises(ConfigurationError, match=says):
         checker_for("sns")
 
 
 @pytest.mark.parametrize(
-    ("destination", "wrong", "message"),
+    ("topic", "wrong", "message"),
     [
-        ("rn::sns:::a.fifo", {"aggregate_id": ""}, "aggregate_id '' cannot be the message group"),
-        ("rn::sns:::a.fifo", {"aggregate_id": "x" * 129}, "aggregate_id 'x.* 1 to 128 letters"),
-        ("rn::sns:::a.fifo", {"aggregate_id": "a b"}, "aggregate_id 'a b'"),
-        ("rn::sns:::a.fifo", {"aggregate_id": "é"}, "aggregate_id 'é'"),
-        ("rn::sns:::a/b", {}, "aggregate_type 'rn::sns:::a/b' is not the name of an SNS topic"),
-        ("rn::sns:::a", {"aggregate_id": "a\x01"}, r"aggregate_id holds the character U\+0001"),
-        ("rn::sns:::a", {"event": "\ud800"}, r"event holds the character U\+D800"),
-        ("rn::sns:::a", {"payload": '"\uffff"'}, r"payload holds the character U\+FFFF"),
-        ("rn::sns:::a", {"headers": '{"a": "' + "x" * MOST_BYTES + '"}'}, "payload: the message has .* bytes"),
+        ("a.fifo", {"aggregate_id": ""}, "aggregate_id '' cannot be the message group"),
+        ("a.fifo", {"aggregate_id": "x" * 129}, "aggregate_id 'x.* 1 to 128 letters"),
+        ("a.fifo", {"aggregate_id": "a b"}, "aggregate_id 'a b'"),
+        ("a.fifo", {"aggregate_id": "é"}, "aggregate_id 'é'"),
+        ("a/b", {}, "aggregate_type 'rn::sns:::a/b' is not the name of an SNS topic"),
+        ("a", {"aggregate_id": "a\x01"}, r"aggregate_id holds the character U\+0001"),
+        ("a", {"event": "\ud800"}, r"event holds the character U\+D800"),
+        ("a", {"payload": '"\uffff"'}, r"payload holds the character U\+FFFF"),
+        ("a", {"headers": '{"a": "' + "x" * MOST_BYTES + '"}'}, "payload: the message has .* bytes"),
     ],
 )
-def test_what_sns_would_refuse_is_refused_when_it_is_written(
-    configure: Callable[..., None], destination: str, wrong: dict[str, str], message: str
-) -> None:
-    fine = {"aggregate_id": "a", "event": "e"}
-    SnsPublisher().check(draft("rn::sns:::a.fifo"))
-    SnsPublisher().check(draft("rn::sns:::a", ""))
+def test_check_refuses_what_sns_would(broker: SnsBroker, topic: str, wrong: dict[str, str], message: str) -> None:
+    check = SnsPublisher().check
+    check(draft("rn::sns:::a.fifo"))
+    check(draft("rn::sns:::a", ""))
     with pytest.raises(MessageInvalid, match=message):
-        SnsPublisher().check(draft(destination, **{**fine, **wrong}))
+        check(draft(f"rn::sns:::{topic}", **{"aggregate_id": "a", "event": "e", **wrong}))
 
 
-def test_a_topic_is_found_by_its_name_among_more_than_a_page_of_them(
-    moto: SnsBroker, configure: Callable[..., None], name: str
-) -> None:
+def test_topics_are_discovered_once(moto: SnsBroker, name: str, configure: Configure) -> None:
+    """More than a page of them, however many destinations open."""
     for n in range(105):
         moto.topic(f"{name}-{n:03}")
     with closing(SnsPublisher()) as publisher:
         publisher.open()
         requests = Requests(publisher)
+        publisher.open()
         for elsewhere in (f"arn:aws:sns:us-east-1:999999999999:{name}-104", f"rn::sns:::{name}-000"):
             assert publish(publisher, make(elsewhere)) == [None]
-        assert requests.lists == 0, "both were discovered at the start"
+        assert requests.lists == 0
 
 
-def test_topics_are_discovered_once_however_many_destinations_open(publisher: SnsPublisher, requests: Requests) -> None:
-    publisher.open()
-    publisher.open()
-    assert requests.lists == 0
-
-
-@pytest.fixture
-def started(publisher: SnsPublisher, clock: Clock) -> Iterator[SnsPublisher]:
-    """Start the thread that reads the topics; its waits end when the test says so."""
-    publisher._wait = clock.wait
+def test_topics_are_read_again_each_day(publisher: SnsPublisher, requests: Requests, topic: str, clock: Clock) -> None:
     publisher.start()
-    yield publisher
-    publisher._closing.set()
-    clock.go_on(0)
-
-
-def test_topics_are_read_again_each_day_without_a_message(
-    started: SnsPublisher, requests: Requests, topic: str, clock: Clock
-) -> None:
-    assert clock.waits.get(timeout=10) == DAY_S
+    assert clock.waited_for() == DAY_S
     before = requests.lists
     clock.go_on(DAY_S - 1)
-    assert clock.waits.get(timeout=10) == 1
+    assert clock.waited_for() == 1
     assert requests.lists == before
     clock.go_on(1)
-    assert clock.waits.get(timeout=10) == DAY_S
+    assert clock.waited_for() == DAY_S
     read = requests.lists
     assert read > before
-    assert publish(started, make(topic)) == [None]  # created after the start
+    assert publish(publisher, make(topic)) == [None]  # created after the start
     assert requests.lists == read
 
 
-def _ends(publisher: SnsPublisher) -> bool:
-    reader = publisher._reader
-    assert reader is not None
-    reader.join(10)
-    return not reader.is_alive()
+def is_reading() -> bool:
+    """Return whether the thread runs that reads the topics."""
+    return any(thread.name == "sns-topics" for thread in threading.enumerate())
 
 
-@pytest.mark.parametrize("interval", [86400, None])
-def test_topics_that_can_not_be_read_are_tried_again_each_minute_and_those_known_stay(
-    configure: Callable[..., None], topic: str, clock: Clock, caplog: pytest.LogCaptureFixture, interval: int | None
+@pytest.mark.parametrize("interval", [DAY_S, None])
+def test_unread_topics_are_tried_each_minute(
+    configure: Configure, topic: str, clock: Clock, caplog: pytest.LogCaptureFixture, interval: float | None
 ) -> None:
+    """Those that are known stay."""
     configure(REFETCH_INTERVAL=interval)
-    publisher = SnsPublisher(clock=clock, wait=clock.wait)
-    events = publisher.client.get()._client.meta.events
-    refused = True
-
-    def refuse(**_: object) -> Any:
-        error = {"Code": "AuthorizationError", "Message": "no right to list"}
-        answer = SimpleNamespace(status_code=403), {"Error": error, "ResponseMetadata": {"HTTPStatusCode": 403}}
-        return answer if refused else None
-
-    events.register("before-call.sns.ListTopics", refuse)
-    with caplog.at_level(logging.INFO, "salon_jobs"):
+    caplog.set_level(logging.INFO, "salon_jobs")
+    with closing(SnsPublisher(clock=clock, wait=clock.wait)) as publisher:
+        requests = Requests(publisher)
+        requests.refuse_lists = True
         publisher.start()
-        assert clock.waits.get(timeout=10) == 60
+        assert clock.waited_for() == 60
         clock.go_on(60)
-        assert clock.waits.get(timeout=10) == 60
+        assert clock.waited_for() == 60
         assert caplog.text.count("topics_not_read") == 1, "the first of several in a row"
         assert codes(publisher, make(topic)) == ["SNS.NOT_AUTHORIZED"]
-        refused = False
+        requests.refuse_lists = False
         clock.go_on(60)
         if interval:
-            assert clock.waits.get(timeout=10) == DAY_S
-            refused = True
+            assert clock.waited_for() == DAY_S
+            requests.refuse_lists = True
             clock.go_on(DAY_S)
-            assert clock.waits.get(timeout=10) == 60
+            assert clock.waited_for() == 60
             assert caplog.text.count("topics_not_read") == 2
-            assert publish(publisher, make(topic)) == [None]
             assert codes(publisher, make("rn::sns:::never-seen")) == ["SNS.NOT_AUTHORIZED"]
-            publisher._closing.set()
-            clock.go_on(0)
         else:
-            assert _ends(publisher)
-            assert publish(publisher, make(topic)) == [None]
+            eventually(is_reading, False)
+        assert publish(publisher, make(topic)) == [None]
     assert caplog.text.count("topics_read") == 1
-    publisher.close()
 
 
-def test_a_close_ends_the_thread_that_reads_the_topics(publisher: SnsPublisher) -> None:
+def test_close_ends_the_reading_of_topics(publisher: SnsPublisher) -> None:
     publisher.start()
-    reader = publisher._reader
-    assert reader is not None
+    assert is_reading()
     publisher.close()
-    assert not reader.is_alive()
+    eventually(is_reading, False)
 
 
-def test_a_topic_that_is_not_there_is_looked_for_once_a_minute(
+def test_missing_topic_is_looked_for_once_a_minute(
     moto: SnsBroker, publisher: SnsPublisher, requests: Requests, name: str, clock: Clock
 ) -> None:
     message = make(f"rn::sns:::{name}")
@@ -466,7 +421,7 @@ def test_a_topic_that_is_not_there_is_looked_for_once_a_minute(
     assert publish(publisher, message) == [None]
 
 
-def test_a_topic_that_was_deleted_is_missing_until_it_is_there_again(
+def test_deleted_topic_is_missing_until_it_is_back(
     moto: SnsBroker, publisher: SnsPublisher, requests: Requests, topic: str, name: str, clock: Clock
 ) -> None:
     assert publish(publisher, make(topic)) == [None]
@@ -493,10 +448,10 @@ def test_a_topic_that_was_deleted_is_missing_until_it_is_there_again(
         ({"DENY_LIST": ["another"]}, ""),
     ],
 )
-def test_a_topic_that_is_denied_is_skipped(
+def test_denied_topic_is_skipped(
     publisher: SnsPublisher,
     requests: Requests,
-    configure: Callable[..., None],
+    configure: Configure,
     topic: str,
     name: str,
     lists: dict[str, list[str]],
@@ -507,8 +462,8 @@ def test_a_topic_that_is_denied_is_skipped(
     assert len(requests.sent) == (0 if code else 2)
 
 
-def test_a_skipped_event_blocks_nothing(
-    moto: SnsBroker, publisher: SnsPublisher, configure: Callable[..., None], topic: str
+def test_skipped_event_blocks_nothing(
+    moto: SnsBroker, publisher: SnsPublisher, configure: Configure, topic: str
 ) -> None:
     configure(SKIP_EVENTS=["order.viewed"])
     events = ["order.created", "order.viewed", "order.paid"]
@@ -516,62 +471,54 @@ def test_a_skipped_event_blocks_nothing(
     assert [one.event for one in moto.received(topic)] == ["order.created", "order.paid"]
 
 
-def test_an_absent_topic_on_the_ignore_list_warns_nobody(
-    publisher: SnsPublisher, configure: Callable[..., None], name: str
-) -> None:
+def test_ignored_topic_is_missing_quietly(publisher: SnsPublisher, configure: Configure, name: str) -> None:
     configure(IGNORE_LIST=[name])
-    messages = [make(f"rn::sns:::{name}"), make(f"rn::sns:::{name}")]
-    ignored, held = publisher.publish(messages, should_continue=lambda: True)
-    assert ignored is not None
-    assert (ignored.verdict, ignored.quiet) == (Verdict.MISSING, True)
-    assert held == NOT_SENT
-    [warned] = publisher.publish([make(f"rn::sns:::{name}-2")], should_continue=lambda: True)
-    assert warned is not None
-    assert not warned.quiet
+    for topic, is_quiet in ((name, True), (f"{name}-2", False)):
+        messages = [make(f"rn::sns:::{topic}"), make(f"rn::sns:::{topic}")]
+        missing, held = publisher.publish(messages, should_continue=lambda: True)
+        assert missing is not None
+        assert (missing.verdict, missing.quiet) == (Verdict.MISSING, is_quiet)
+        assert held == NOT_SENT
 
 
-def test_a_wrapped_notification_is_read_as_a_raw_one(moto: SnsBroker, publisher: SnsPublisher, name: str) -> None:
+def test_wrapped_notification_is_read_as_a_raw_one(moto: SnsBroker, publisher: SnsPublisher, name: str) -> None:
     topic = moto.topic(name)
     queue = moto.subscribe(topic, f"{name}-wrapped", raw=False)
     sent = make(topic, "42", '{"a":  "é"}', headers='{"Tenant": "髪"}', store_id=uuid4())
     assert publish(publisher, sent) == [None]
-
-    source = SqsSource(parse_destination(queue), consumer="test")  # an ARN, with region and account
-    [delivery] = source.receive(10, wait=NOW, visibility=LONG)
+    with closing(SqsSource(parse_destination(queue), consumer="test")) as source:  # an ARN, with region and account
+        [delivery] = source.receive(10, wait=NOW, visibility=LONG)
+        source.acknowledge([delivery])
     read = delivery.envelope
     assert read is not None, delivery.fault
     assert (read.message_id, read.payload, dict(read.headers)) == (str(sent.message_id), sent.payload, {"Tenant": "髪"})
     assert (read.aggregate_id, read.store_id) == ("42", str(sent.store_id))
-    source.acknowledge([delivery])
-    source.close()
 
 
-def test_answers_that_sqs_did_not_take_are_not_ready_and_those_no_longer_ours_are_left(
-    moto: SnsBroker, publisher: SnsPublisher, topic: str
-) -> None:
+def test_answers_that_sqs_did_not_take(moto: SnsBroker, publisher: SnsPublisher, topic: str, name: str) -> None:
+    """They are not ready, and those that are no longer ours are left."""
     assert publish(publisher, *(make(topic, str(n)) for n in range(12))) == [None] * 12
-    source = SqsSource(parse_destination(f"rn::sqs:::{topic.rpartition(':')[2]}"), consumer="test")
-    deliveries = source.receive(12, wait=NOW, visibility=LONG)
-    assert len(deliveries) == 12
-    theirs = True
-
-    def fail(parsed: dict[str, Any], **_: object) -> None:
-        code = "ReceiptHandleIsInvalid" if theirs else "InternalError"
-        parsed["Failed"] = [{"Id": "1", "Code": code, "SenderFault": theirs}]
-
-    source._answering.meta.events.register("after-call.sqs.*", fail)
-    answers: list[Callable[[], None]] = [
-        lambda: source.extend(deliveries, visibility=LONG),
-        lambda: source.give_back(deliveries, after=LONG),
-        lambda: source.acknowledge(deliveries),
-    ]
-    for answer in answers:
+    with closing(SqsSource(parse_destination(f"rn::sqs:::{name}"), consumer="test")) as source:
+        deliveries = source.receive(12, wait=NOW, visibility=LONG)
+        assert len(deliveries) == 12
         theirs = True
-        answer()
-        theirs = False
-        with pytest.raises(NotReady, match="rejected 2 answers: InternalError"):
+
+        def fail(parsed: dict[str, Any], **_: object) -> None:
+            code = "ReceiptHandleIsInvalid" if theirs else "InternalError"
+            parsed["Failed"] = [{"Id": "1", "Code": code, "SenderFault": theirs}]
+
+        source._answering.meta.events.register("after-call.sqs.*", fail)
+        answers: list[Callable[[], None]] = [
+            lambda: source.extend(deliveries, visibility=LONG),
+            lambda: source.give_back(deliveries, after=LONG),
+            lambda: source.acknowledge(deliveries),
+        ]
+        for answer in answers:
+            theirs = True
             answer()
-    source.close()
+            theirs = False
+            with pytest.raises(NotReady, match="rejected 2 answers: InternalError"):
+                answer()
 
 
 @pytest.mark.parametrize(
@@ -587,19 +534,17 @@ def test_answers_that_sqs_did_not_take_are_not_ready_and_those_no_longer_ours_ar
         ("{}", {"Event": "e"}, ""),
     ],
 )
-def test_what_can_not_be_read_is_a_fault_and_stops_nothing(
-    moto: SnsBroker, configure: Callable[..., None], name: str, body: str, attributes: dict[str, str], fault: str
-) -> None:
-    url = moto.sqs.create_queue(QueueName=name)["QueueUrl"]
+def test_messages_of_others(broker: SnsBroker, name: str, body: str, attributes: dict[str, str], fault: str) -> None:
+    """What cannot be read is a fault; what can is known by the broker's own ID."""
+    url = broker.sqs.create_queue(QueueName=name)["QueueUrl"]
     values: Any = {key: {"DataType": "String", "StringValue": value} for key, value in attributes.items()}
-    sent = moto.sqs.send_message(QueueUrl=url, MessageBody=body, MessageAttributes=values)
-    source = SqsSource(parse_destination(f"rn::sqs:::{name}"), consumer="test")
-    [delivery] = source.receive(1, wait=NOW, visibility=LONG)
-    source.close()
+    sent = broker.sqs.send_message(QueueUrl=url, MessageBody=body, MessageAttributes=values)
+    with closing(SqsSource(parse_destination(f"rn::sqs:::{name}"), consumer="test")) as source:
+        [delivery] = source.receive(1, wait=NOW, visibility=LONG)
     assert fault in delivery.fault
     assert body in delivery.raw
     if fault:
         assert delivery.envelope is None
-    else:  # one of another program's: the id of the broker is its own
+    else:
         assert delivery.envelope is not None
         assert delivery.envelope.message_id == sent["MessageId"]

@@ -9,15 +9,19 @@ import pytest
 
 from salon_jobs.brokers.publisher import OutgoingMessage, Publisher
 from salon_jobs.brokers.source import Delivery, Source
+from salon_jobs.conf.sections import read_consumers
 from salon_jobs.core.errors import NotReady
+from salon_jobs.inbox.consumer import Consumer
 from tests.brokers.messages import draft, make, publish
-from tests.servers.base import Broker
-from tests.servers.registry import SOURCES
+from tests.servers.base import TEXTS, Broker
+from tests.servers.registry import SOURCES, on
+from tests.support import seen
+from tests.waiting import LIMIT_S
 
-pytestmark = pytest.mark.parametrize("running", SOURCES, indirect=True)
+pytestmark = on(*SOURCES)
 NO_TIME, SHORT, LONG = timedelta(0), timedelta(seconds=1), timedelta(minutes=1)
 # How long a receive may wait for what comes again after SHORT.
-WAIT = timedelta(seconds=10)
+WAIT = timedelta(seconds=LIMIT_S)
 
 
 def receive(source: Source, limit: int = 10, *, wait: timedelta = WAIT, visibility: timedelta = LONG) -> list[Delivery]:
@@ -40,25 +44,22 @@ def message(source: Source, publisher: Publisher, destination: str) -> OutgoingM
     return message
 
 
-def test_what_was_published_is_received_once_and_gone_when_acknowledged(
-    source: Source, message: OutgoingMessage, destination: str
-) -> None:
+def test_acknowledged_message_is_gone(source: Source, message: OutgoingMessage) -> None:
     [delivery] = receive(source, visibility=SHORT)
     envelope = delivery.envelope
     assert envelope is not None
-    assert envelope.message_id == str(message.message_id)
-    assert (envelope.event, envelope.payload) == (message.event, message.payload)
-    for field in ("producer", "aggregate_type", "aggregate_id", "store_id", "replay_of"):
+    for field in TEXTS:
         assert getattr(envelope, field) == str(getattr(message, field))
     assert dict(envelope.headers) == {"Tenant": "a"}
     assert message.payload in delivery.raw
     assert delivery.count == 1
-
     source.acknowledge([delivery])
     assert receive(source, wait=2 * SHORT) == []
+    source.close()
+    source.close()
 
 
-def test_an_empty_queue_is_waited_for_and_then_nothing(source: Source) -> None:
+def test_empty_queue(source: Source) -> None:
     assert receive(source, wait=NO_TIME) == []
     assert receive(source, wait=SHORT) == []
 
@@ -67,16 +68,15 @@ def test_many_are_received_up_to_the_limit(source: Source, publisher: Publisher,
     messages = [make(destination, str(n % 5)) for n in range(50)]
     assert publish(publisher, *messages) == [None] * 50
     there: list[Delivery] = []
-    while deliveries := receive(source, 45, wait=SHORT):
-        there += deliveries
-    assert len(there) == 50
+    while len(there) < 50:
+        there += receive(source, 45)
+    assert receive(source, wait=NO_TIME) == []
     assert message_ids(there) == {str(message.message_id) for message in messages}
     source.acknowledge(there)
 
 
-def test_extending_holds_a_message_and_one_that_was_delivered_to_somebody_else_is_left_to_them(
-    source: Source, message: OutgoingMessage
-) -> None:
+def test_extended_message_stays_hidden(source: Source, message: OutgoingMessage) -> None:
+    """One that was delivered to somebody else meanwhile is left to them."""
     [first] = receive(source, visibility=SHORT)
     [second] = receive(source, visibility=SHORT)
     source.extend([first, second], visibility=LONG)
@@ -86,7 +86,7 @@ def test_extending_holds_a_message_and_one_that_was_delivered_to_somebody_else_i
     assert receive(source, wait=NO_TIME) == []
 
 
-def test_what_is_not_acknowledged_or_given_back_comes_again(source: Source, message: OutgoingMessage) -> None:
+def test_unacknowledged_message_comes_again(source: Source, message: OutgoingMessage) -> None:
     [first] = receive(source, visibility=SHORT)
     [second] = receive(source)
     source.give_back([second], after=NO_TIME)
@@ -98,7 +98,7 @@ def test_what_is_not_acknowledged_or_given_back_comes_again(source: Source, mess
     source.acknowledge([fourth])
 
 
-def test_what_can_not_be_read_is_received_with_its_fault(broker: Broker, source: Source, destination: str) -> None:
+def test_unreadable_message_comes_with_its_fault(broker: Broker, source: Source, destination: str) -> None:
     broker.spoil(destination, "this is no message")
     [delivery] = source.receive(10, wait=WAIT, visibility=LONG)
     assert delivery.envelope is None
@@ -107,9 +107,7 @@ def test_what_can_not_be_read_is_received_with_its_fault(broker: Broker, source:
     source.acknowledge([delivery])
 
 
-def test_what_nests_too_deep_is_received_like_anything_else(
-    source: Source, publisher: Publisher, destination: str
-) -> None:
+def test_deeply_nested_payload_is_received(source: Source, publisher: Publisher, destination: str) -> None:
     deep = make(destination, "a", payload="[" * 20_000 + "]" * 20_000)
     assert publish(publisher, deep, make(destination, "b")) == [None, None]
     received = source.receive(10, wait=WAIT, visibility=LONG)
@@ -118,9 +116,7 @@ def test_what_nests_too_deep_is_received_like_anything_else(
     source.acknowledge(received)
 
 
-def test_a_broker_that_is_down_is_not_ready_and_heals_without_a_restart(
-    broker: Broker, source: Source, message: OutgoingMessage
-) -> None:
+def test_outage_heals_without_a_restart(broker: Broker, source: Source, message: OutgoingMessage) -> None:
     broker.stop()
     try:
         with pytest.raises(NotReady):
@@ -130,13 +126,24 @@ def test_a_broker_that_is_down_is_not_ready_and_heals_without_a_restart(
     source.acknowledge(receive(source))
 
 
-def test_a_queue_that_is_not_there_is_not_ready(broker: Broker, destination: str) -> None:
-    there, resource = destination.rsplit(":", 1)
-    with closing(broker.source(f"{there}:missing-{resource}")) as missing, pytest.raises(NotReady):
-        missing.receive(1, wait=NO_TIME, visibility=LONG)
+def test_missing_queue_is_not_ready(broker: Broker, missing: str) -> None:
+    with closing(broker.source(missing)) as absent, pytest.raises(NotReady):
+        absent.receive(1, wait=NO_TIME, visibility=LONG)
 
 
-def test_closing_again_is_nothing(source: Source, message: OutgoingMessage) -> None:
-    source.acknowledge(receive(source))
-    source.close()
-    source.close()
+@pytest.mark.usefixtures("database")
+def test_each_message_becomes_one_job(
+    broker: Broker, source: Source, publisher: Publisher, destination: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often it is published; then the queue is empty."""
+    monkeypatch.setattr(type(source), "visibility", SHORT)
+    notes = [f"{n:02}" for n in range(30)]
+    messages = [make(destination, str(n % 3), payload=f'{{"note": "{note}"}}') for n, note in enumerate(notes)]
+    assert publish(publisher, *messages) == [None] * 30
+    assert publish(publisher, *messages[:10]) == [None] * 10  # as after a relay's crash before its mark
+    given = {"orders": {"SOURCE": "rn::x:::y", "TASKS": {"order.created": "test-system"}}}
+    Consumer("orders", read_consumers(given)["orders"], source, using="default", burst=True).run()
+    assert seen("SELECT payload ->> 'note' FROM salon_jobs_job ORDER BY 1") == [(note,) for note in notes]
+    assert seen("SELECT status, code FROM salon_jobs_inbox") == [("enqueued", "")] * 30
+    with closing(broker.source(destination, consumer="orders of the till.1")) as other:
+        assert receive(other, wait=2 * SHORT, visibility=SHORT) == []

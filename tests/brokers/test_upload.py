@@ -20,10 +20,11 @@ from salon_jobs.inbox.consumer import Consumers
 from tests.outbox.conftest import change_settings, outbox
 from tests.outbox.scene import relay_in_burst, statuses
 from tests.servers.azure import AzureBroker
+from tests.servers.registry import on
 from tests.support import run_due, seen
 
 PARSE = "rn::azurequeue:::parse-tasks"
-pytestmark = pytest.mark.parametrize("running", ["azurequeue"], indirect=True)
+pytestmark = on("azurequeue")
 __all__ = ["change_settings", "outbox"]  # fixtures
 
 
@@ -47,7 +48,7 @@ def parsed() -> list[tuple[object, ...]]:
     """)
 
 
-def test_an_upload_is_parsed_once_on_the_other_side(
+def test_upload_is_parsed_once(
     azure: AzureBroker, change_settings: Callable[..., None], stores: list[UUID], process_id: int
 ) -> None:
     change_settings(CONSUMERS={"uploads": {"SOURCE": PARSE, "TASKS": {"file.uploaded": "parse-upload"}}})
@@ -73,17 +74,15 @@ def test_an_upload_is_parsed_once_on_the_other_side(
 
     assert Consumers(burst=True, using="default").run()
     assert azure.received(PARSE) == []
-    assert seen("SELECT task, store_id FROM salon_jobs_job ORDER BY store_id") == [
-        ("parse-upload", own),
-        ("parse-upload", other),
-    ]
+    jobs = seen("SELECT task, store_id FROM salon_jobs_job ORDER BY store_id")
+    assert jobs == [("parse-upload", own), ("parse-upload", other)]
     assert parsed() == [("first", "PENDING", None), ("second", "PENDING", None)]
 
     run_due(process_id)
     assert parsed() == [("first", "SUCCEEDED", 120), ("second", "SUCCEEDED", 3)]
 
 
-def test_an_upload_is_parsed_where_bodies_carry_no_envelope(
+def test_upload_without_an_envelope(
     azure: AzureBroker, change_settings: Callable[..., None], stores: list[UUID], process_id: int
 ) -> None:
     plain = {**azure.settings()["AZURE"], "PLAIN_QUEUES": ["parse-tasks"]}

@@ -18,35 +18,16 @@ from tests.servers.base import Broker
 _MOST_PEEKED = 32
 
 
-class AzureBroker(Broker):
+class AzureBroker(Azurite, Broker):
+    """Azurite with a queue for each destination."""
+
     service = "azurequeue"
-
-    def __init__(self) -> None:
-        self._azurite = Azurite()
-
-    @property
-    def connection_string(self) -> str:
-        return self._azurite.connection_string
-
-    @property
-    def key(self) -> str:
-        return self._azurite.key
-
-    def start(self) -> None:
-        self._azurite.start()
-
-    def stop(self) -> None:
-        """End the server; it writes its queues to files first."""
-        self._azurite.stop()
-
-    def close(self) -> None:
-        self._azurite.close()
 
     def settings(self) -> dict[str, Any]:
         return {"AZURE": {"CONNECTION_STRING": self.connection_string}}
 
     def destination(self, name: str) -> str:
-        self._azurite.create_queue(name)
+        self.create_queue(name)
         return f"rn::azurequeue:::{name}"
 
     def received(self, destination: str) -> list[Envelope]:
@@ -65,8 +46,9 @@ class AzureBroker(Broker):
         with self.queue(destination) as queue:
             queue.send_message(text)
 
-    def queue(self, destination: str) -> QueueClient:
-        return self._azurite.queue(parse_destination(destination).resource)
+    def queue(self, name: str) -> QueueClient:
+        """Return the SDK's client for a queue, named by itself or as a destination."""
+        return super().queue(name.rpartition(":")[2])
 
 
 def _envelope(body: bytes) -> Envelope:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from salon_jobs.brokers.publisher import Publisher
 from salon_jobs.brokers.source import Envelope, Source
+
+TEXTS = ("message_id", "event", "payload", "producer", "aggregate_type", "aggregate_id", "store_id", "replay_of")
 
 
 class Broker(ABC):
@@ -30,30 +34,35 @@ class Broker(ABC):
     def stop(self) -> None:
         """End the server; keep its messages until ``close``. Idempotent."""
 
+    @abstractmethod
     def close(self) -> None:
         """Stop the server and remove its files."""
-        self.stop()
 
-    @abstractmethod
     def settings(self) -> dict[str, Any]:
         """Return the part of SALON_JOBS that points at this server, such as ``{"NATS": {"SERVER": …}}``."""
+        return {}
 
     @abstractmethod
     def destination(self, name: str) -> str:
         """Create a topic, stream or queue, and what a consumer of it needs; return the ``aggregate_type``."""
 
-    @abstractmethod
     def received(self, destination: str) -> list[Envelope]:
         """Return everything that has arrived, in the broker's order, without removing it."""
+        raise NotImplementedError
 
     @abstractmethod
     def publisher(self) -> Publisher:
         """Return a publisher. Call it with ``settings`` applied."""
 
-    @abstractmethod
     def source(self, destination: str, *, consumer: str = "test") -> Source:
         """Return a source that receives what is published to a destination."""
+        raise NotImplementedError
 
     def spoil(self, destination: str, text: str) -> None:
         """Send a text that cannot be parsed as a message."""
         raise NotImplementedError
+
+
+def envelope_of(message: Mapping[str, Any]) -> Envelope:
+    """Return what should be read of a message, given its fields by name."""
+    return Envelope(headers=json.loads(message["headers"]), **{name: str(message[name] or "") for name in TEXTS})

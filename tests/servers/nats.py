@@ -1,10 +1,18 @@
-"""Real nats-server with JetStream."""
+"""Real nats-servers with JetStream: one, or three that share streams."""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any, Final
+
+from nats.aio.client import Client
+from nats.errors import Error
+from nats.js.api import Placement
 
 from project.local.nats import NatsServer
+from project.local.ports import free_port
 from salon_jobs.brokers.nats.publisher import NatsPublisher, aggregate_of
 from salon_jobs.brokers.nats.source import NatsSource
 from salon_jobs.brokers.publisher import Publisher
@@ -12,6 +20,7 @@ from salon_jobs.brokers.source import Envelope, Source
 from salon_jobs.core import destinations as envelope
 from salon_jobs.core.destinations import parse_destination
 from tests.servers.base import Broker
+from tests.waiting import LIMIT_S
 
 
 class NatsBroker(NatsServer, Broker):
@@ -65,3 +74,43 @@ def _envelope(subject: str, headers: dict[str, str], data: str) -> Envelope:
         replay_of=named.get(envelope.REPLAY_OF.lower(), ""),
         headers=own,
     )
+
+
+_SERVERS: Final = 3
+
+
+class NatsCluster(ExitStack):
+    """Cluster of three servers. A stream lives on one of them; killing that server leaves it without a leader."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        ports = [free_port() for _ in range(_SERVERS)]
+        routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in ports)
+        self.servers = [
+            NatsBroker(
+                f'server_name: n{number}\nserver_tags: ["n{number}"]\n'
+                f'cluster {{ name: tests, listen: "127.0.0.1:{port}", routes: [{routes}] }}'
+            )
+            for number, port in enumerate(ports)
+        ]
+
+    def start(self) -> None:
+        for server in self.servers:
+            self.callback(server.close)
+            server.start()
+
+    def stream(self, name: str, subjects: Sequence[str], *, on: int) -> None:
+        """Create a stream on one server, once the cluster has a leader."""
+        placement = Placement(cluster="tests", tags=[f"n{on}"])
+
+        async def add(client: Client) -> None:
+            async with asyncio.timeout(LIMIT_S):
+                while True:
+                    try:
+                        await client.jetstream().add_stream(name=name, subjects=list(subjects), placement=placement)
+                    except Error:
+                        await asyncio.sleep(0.1)
+                    else:
+                        return
+
+        self.servers[0].look(add)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import Final
 
+import pytest
+
 from tests.servers.azure import AzureBroker
 from tests.servers.base import Broker
+from tests.servers.documented import SpoolBroker, TableBroker
 from tests.servers.memory import MemoryBroker
 from tests.servers.nats import NatsBroker
 from tests.servers.sns import SnsBroker, SnsFifoBroker
-from tests.servers.spool import SpoolBroker
-from tests.servers.table import TableBroker
 
 BROKERS: Final[dict[str, type[Broker]]] = {
     "azurequeue": AzureBroker,
@@ -22,9 +23,15 @@ BROKERS: Final[dict[str, type[Broker]]] = {
     "sns": SnsBroker,
     "sns-fifo": SnsFifoBroker,
     "spool": SpoolBroker,
+    "table": TableBroker,  # has a source alone
 }
-# Brokers that the contract tests of sources run against.
-SOURCES: Final[dict[str, type[Broker]]] = {
-    **{name: kind for name, kind in BROKERS.items() if kind.has_source},
-    "table": TableBroker,
-}
+PUBLISHERS: Final = tuple(name for name in BROKERS if name != "table")
+SOURCES: Final = tuple(name for name, kind in BROKERS.items() if kind.has_source)
+# Brokers of one server are one group's, so that one process of pytest-xdist has that server.
+_GROUPS: Final = {"azurequeue": "azure", "nats": "nats", "sns": "sns", "sns-fifo": "sns"}
+
+
+def on(*names: str) -> pytest.MarkDecorator:
+    """Return a mark that runs tests on each of these brokers."""
+    params = [pytest.param(name, marks=pytest.mark.xdist_group(_GROUPS.get(name, name))) for name in names]
+    return pytest.mark.parametrize("running", params, indirect=True)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
-import socket
 import subprocess
 import sys
-import time
-from contextlib import suppress
+from socket import create_connection
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import boto3
@@ -22,6 +20,7 @@ from salon_jobs.brokers.source import Envelope, Source
 from salon_jobs.core.destinations import parse_destination
 from tests.servers.base import Broker
 from tests.servers.forwarder import Forwarder
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from mypy_boto3_sns.client import SNSClient
@@ -29,13 +28,52 @@ if TYPE_CHECKING:
     from mypy_boto3_sqs.type_defs import MessageTypeDef
 
 REGION: Final = "ap-northeast-1"
-_START_S: Final = 30.0
 # Each session reads megabytes of JSON about AWS, most of the cost of a client. Here they are read once.
 botocore.session.create_loader = functools.cache(botocore.session.create_loader)
 
 
+class Moto:
+    """moto in its own process, which keeps nothing when it ends, and clients of it. One serves all its users."""
+
+    users: ClassVar[int] = 0
+    shared: ClassVar[Moto]
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        eventually(self._answers)
+        made: Any = boto3.session.Session("test", "test", region_name=REGION)
+        options = {"endpoint_url": f"http://127.0.0.1:{self.port}", "config": Config(max_pool_connections=1)}
+        self.sns: SNSClient = made.client("sns", **options)
+        self.sqs: SQSClient = made.client("sqs", **options)
+
+    @classmethod
+    def use(cls) -> Moto:
+        if not cls.users:
+            cls.shared = cls()
+        cls.users += 1
+        return cls.shared
+
+    def leave(self) -> None:
+        type(self).users -= 1
+        if not self.users:
+            self.sns.close()
+            self.sqs.close()
+            self._process.kill()
+            self._process.wait()
+
+    def _answers(self) -> bool:
+        assert self._process.poll() is None, "moto ended before it answered"
+        try:
+            with create_connection(("127.0.0.1", self.port), timeout=1):
+                return True
+        except OSError:
+            return False
+
+
 class SnsBroker(Broker):
-    """moto in its own process, behind a forwarder. moto keeps nothing when it ends, so a stop only cuts the forwarder.
+    """moto behind a forwarder, which a stop cuts.
 
     A topic delivers raw messages to two queues: ``<name>-seen`` for ``received``, and ``<name>`` for a source. AWS
     promises no order for standard topics; moto keeps it, which shows the order in which the publisher sends.
@@ -44,51 +82,35 @@ class SnsBroker(Broker):
     service: ClassVar[str] = "sns"
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._forwarder: Forwarder | None = None
+        self._moto: Moto | None = None
+        self._forwarder = Forwarder(0)
         self._seen: dict[str, list[Envelope]] = {}
         self.sns: SNSClient
         self.sqs: SQSClient
 
     def start(self) -> None:
-        if self._forwarder is None:
-            port = free_port()
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            _wait_for(port, self._process)
-            self._forwarder = Forwarder(port)
-            made: Any = boto3.session.Session("test", "test", region_name=REGION)
-            config = Config(max_pool_connections=1)
-            address = f"http://127.0.0.1:{port}"
-            self.sns = made.client("sns", endpoint_url=address, config=config)
-            self.sqs = made.client("sqs", endpoint_url=address, config=config)
+        if self._moto is None:
+            self._moto = Moto.use()
+            self._forwarder.target_port = self._moto.port
+            self.sns, self.sqs = self._moto.sns, self._moto.sqs
         self._forwarder.open()
 
     def stop(self) -> None:
         """Cut the connection to moto."""
-        if self._forwarder is not None:
-            self._forwarder.cut()
+        self._forwarder.cut()
 
     def close(self) -> None:
         self.stop()
-        if self._process is not None:
-            self.sns.close()
-            self.sqs.close()
-            self._process.kill()
-            self._process.wait()
-            self._process = self._forwarder = None
+        moto, self._moto = self._moto, None
+        if moto is not None:
+            moto.leave()
 
     def settings(self) -> dict[str, Any]:
-        assert self._forwarder is not None
         address = f"http://127.0.0.1:{self._forwarder.port}"
         return {"SNS": {"ENDPOINT": address, "ACCESS_KEY": ("test", "test")}}
 
     def destination(self, name: str) -> str:
         """Create a topic, FIFO if its name says so, and its queues, before anything is published to it."""
-        assert self._forwarder is not None
         with self._forwarder.held:
             arn = self.topic(name)
             for queue in (_queue_of(name), _queue_of(name, seen=True)):
@@ -111,8 +133,7 @@ class SnsBroker(Broker):
 
     def received(self, destination: str) -> list[Envelope]:
         """Return what arrived. A queue delivers each message once, so this object remembers them."""
-        name = destination.rpartition(":")[2]
-        url = self.sqs.get_queue_url(QueueName=_queue_of(name, seen=True))["QueueUrl"]
+        url = self._url(destination, seen=True)
         seen = self._seen.setdefault(destination, [])
         while messages := self.sqs.receive_message(
             QueueUrl=url, MaxNumberOfMessages=10, MessageAttributeNames=["All"], VisibilityTimeout=600
@@ -130,9 +151,10 @@ class SnsBroker(Broker):
         return SqsSource(parse_destination(f"rn::sqs:::{name}"), consumer=consumer)
 
     def spoil(self, destination: str, text: str) -> None:
-        name = _queue_of(destination.rpartition(":")[2])
-        url = self.sqs.get_queue_url(QueueName=name)["QueueUrl"]
-        self.sqs.send_message(QueueUrl=url, MessageBody=text)
+        self.sqs.send_message(QueueUrl=self._url(destination), MessageBody=text)
+
+    def _url(self, destination: str, *, seen: bool = False) -> str:
+        return self.sqs.get_queue_url(QueueName=_queue_of(destination.rpartition(":")[2], seen=seen))["QueueUrl"]
 
 
 class SnsFifoBroker(SnsBroker):
@@ -154,24 +176,8 @@ def _queue_of(topic: str, *, seen: bool = False) -> str:
 def _read(message: MessageTypeDef) -> Envelope:
     given = {name: value.get("StringValue", "") for name, value in message.get("MessageAttributes", {}).items()}
     assert given["Envelope"] == "1"
-    return Envelope(
-        message_id=given["Message-Id"],
-        event=given["Event"],
-        payload=message.get("Body", ""),
-        producer=given["Producer"],
-        aggregate_type=given["Aggregate-Type"],
-        aggregate_id=given.get("Aggregate-Id", ""),
-        store_id=given.get("Store-Id", ""),
-        replay_of=given.get("Replay-Of", ""),
-        headers=json.loads(given.get("Headers", "{}")),
-    )
-
-
-def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    latest = time.monotonic() + _START_S
-    while time.monotonic() < latest:
-        assert process.poll() is None, "moto ended before it answered"
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"moto did not answer within {_START_S:.0f} s")
+    texts = {"aggregate_id": "", "store_id": "", "replay_of": ""}
+    texts |= {
+        name.lower().replace("-", "_"): text for name, text in given.items() if name not in ("Envelope", "Headers")
+    }
+    return Envelope(payload=message.get("Body", ""), headers=json.loads(given.get("Headers", "{}")), **texts)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Mapping
-from contextlib import ExitStack
-from typing import Any, Final, Self
+from contextlib import ExitStack, suppress
+from typing import Any, Self
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
@@ -15,9 +14,7 @@ import psycopg
 from benchmarks.processes import descendants
 from project.local.postgres import EmbeddedPostgres
 from tests.servers.forwarder import Forwarder
-
-_PATIENCE_S: Final = 60.0
-_POLL_S: Final = 0.01
+from tests.waiting import eventually
 
 
 class Replicated(ExitStack):
@@ -32,7 +29,6 @@ class Replicated(ExitStack):
         super().__init__()
         self._fsync = fsync
         self._options = dict(options or {})
-        self._retired: list[EmbeddedPostgres] = []
         self._synchronous = False
         self._frozen: list[int] = []
         self.primary = EmbeddedPostgres(fsync=fsync, options=options)
@@ -73,17 +69,13 @@ class Replicated(ExitStack):
     def synchronous(self) -> None:
         """Let every commit on the primary wait until the standby has written it."""
         self._synchronous = True
-        with self.connect() as connection:
-            connection.execute("ALTER SYSTEM SET synchronous_standby_names = 'standby'")
-            connection.execute("SELECT pg_reload_conf()")
+        self._configure("SET synchronous_standby_names = 'standby'")
         self._wait("sync_state = 'sync'")
 
     def asynchronous(self) -> None:
         """Let commits wait for nothing again."""
         self._synchronous = False
-        with self.connect() as connection:
-            connection.execute("ALTER SYSTEM RESET synchronous_standby_names")
-            connection.execute("SELECT pg_reload_conf()")
+        self._configure("RESET synchronous_standby_names")
         self._wait("sync_state = 'async'")
 
     def catch_up(self) -> None:
@@ -125,21 +117,17 @@ class Replicated(ExitStack):
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
         self._frozen = [pid, *descendants(pid)]
-        for process in self._frozen[1:]:
-            _signal(process, signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
 
     def fence(self) -> None:
         """End the servers' processes that were frozen, as one fences a host that does not answer."""
-        for process in self._frozen:
-            _signal(process, signal.SIGKILL)
+        self._signal(signal.SIGKILL)
         self._frozen = []
         self.standby.kill()
 
     def make_read_only(self, *, on: bool = True) -> None:
         """Let the primary refuse writes from now on, or take them again, and keep its connections."""
-        with self.connect() as connection:
-            connection.execute(f"ALTER SYSTEM SET default_transaction_read_only = {'on' if on else 'off'}")
-            connection.execute("SELECT pg_reload_conf()")
+        self._configure(f"SET default_transaction_read_only = {'on' if on else 'off'}")
 
     def rebuild(self) -> None:
         """Throw the demoted server away, and follow the primary with a new copy of it."""
@@ -152,19 +140,26 @@ class Replicated(ExitStack):
         """Connect to the primary as the superuser, outside any transaction."""
         return psycopg.connect(self.primary.url, autocommit=True)
 
+    def _signal(self, number: signal.Signals) -> None:
+        for process in self._frozen:
+            with suppress(ProcessLookupError):
+                os.kill(process, number)
+
     def _forwarder(self, server: EmbeddedPostgres) -> Forwarder:
         forwarder = Forwarder(port_of(server))
         forwarder.open()
         self.callback(forwarder.cut)
         return forwarder
 
-    def _wait(self, condition: str) -> None:
-        deadline = time.monotonic() + _PATIENCE_S
-        query = f"SELECT count(*) FROM pg_stat_replication WHERE application_name = 'standby' AND {condition}"
+    def _configure(self, change: str) -> None:
         with self.connect() as connection:
-            while connection.execute(query.encode()).fetchall() != [(1,)]:
-                assert time.monotonic() < deadline, f"the standby never got to: {condition}"
-                time.sleep(_POLL_S)
+            connection.execute(f"ALTER SYSTEM {change}".encode())
+            connection.execute("SELECT pg_reload_conf()")
+
+    def _wait(self, condition: str) -> None:
+        query = f"SELECT count(*) FROM pg_stat_replication WHERE application_name = 'standby' AND {condition}".encode()
+        with self.connect() as connection:
+            eventually(lambda: connection.execute(query).fetchall(), [(1,)], what=lambda: f"never {condition}")
 
 
 def port_of(server: EmbeddedPostgres) -> int:
@@ -177,10 +172,3 @@ def port_of(server: EmbeddedPostgres) -> int:
 def _at(url: str, port: int) -> str:
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=f"{parts.netloc.rpartition(':')[0]}:{port}"))
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return
