@@ -27,9 +27,9 @@ def make(destination: str, aggregate_id: str = "a", payload: str = "{}", **field
         "store_id": None,
         **fields,
     }
-    times = {"producer": "contract-tests", "created_at_s": 1_700_000_000.0}
+    given |= {"producer": "contract-tests", "created_at_s": 1_700_000_000.0}
     return OutgoingMessage(
-        next(_IDS), aggregate_type=destination, aggregate_id=aggregate_id, payload=payload, **times, **given
+        next(_IDS), aggregate_type=destination, aggregate_id=aggregate_id, payload=payload, **given
     )
 
 

@@ -60,7 +60,7 @@ def test_secret_is_not_shown() -> None:
     assert "secret" not in repr(sns(ACCESS_KEY=("a", "secret")))
 
 
-NO_SERVERS = ("", [], "localhost", "http://a", "nats://", "nats://a:x", "nats://u:secret@a", None, [4])
+NO_SERVERS: tuple[Any, ...] = ("", [], "localhost", "http://a", "nats://", "nats://a:x", "nats://u:secret@a", None, [4])
 PLAIN_QUEUES = r"PLAIN_QUEUES'\] must be a list of names of queues"
 
 

@@ -8,7 +8,34 @@ from typing import Any
 import pytest
 
 from salon_jobs.brokers.memory import MemoryPublisher
-from salon_jobs.outbox import relay
+from salon_jobs.outbox import control, emit, marker, progress, publishers, relay
+
+# What no setting changes: how often something happens, and how much at once.
+TUNED = {
+    "emitted_at_once": (emit, "_BATCH"),
+    "characters_at_once": (emit, "_CHARACTERS"),
+    "changed_at_once": (control, "_BATCH"),
+    "most_replayed": (control, "MOST"),
+    "marker_pings_s": (marker, "_PING_EVERY_S"),
+    "progress_s": (progress, "_EVERY_S"),
+    "pings_s": (publishers, "_PING_EVERY_S"),
+    "silent_for_s": (publishers, "_SILENT_FOR_S"),
+    "refresh_s": (relay, "_REFRESH_S"),
+    "sweep_s": (relay, "_SWEEP_S"),
+    "starved_for_s": (relay, "_STARVED_FOR_S"),
+    "most_destinations": (relay, "_MOST"),
+}
+
+
+@pytest.fixture
+def tune(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Change values of ``TUNED``."""
+
+    def change(**values: float) -> None:
+        for name, value in values.items():
+            monkeypatch.setattr(*TUNED[name], value)
+
+    return change
 
 
 @pytest.fixture

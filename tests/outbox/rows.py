@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 from uuid import UUID
 
@@ -10,18 +11,35 @@ from tests.waiting import eventually
 
 OPERATOR = "operator"
 ORDERS = "rn::nats:::orders"
+# Payloads that SQL can write past ``emit``.
+POISON = {
+    "nested": '{"note": ' + "[" * 3000 + "]" * 3000 + "}",
+    "a long number": '{"note": ' + "9" * 5000 + "}",
+    "NUL": '{"note": "\\u0000"}',
+    "half a surrogate": '{"note": "\\ud800"}',
+    "a long text": json.dumps({"note": "x" * 20_000}),
+    "a list": "[1]",
+    "an unknown argument": '{"unknown": 1}',
+}
 
 
-def write(status: str = "pending", *, aggregate: str = "", store: UUID | None = None, kind: str = ORDERS) -> int:
+def write(
+    status: str = "pending",
+    *,
+    aggregate: str = "",
+    store: UUID | None = None,
+    kind: str = ORDERS,
+    payload: str = "{}",
+    headers: str = "{}",
+    error: str = "x",
+) -> int:
+    """Write one message that was tried ten times; return its ID."""
     [(message_id,)] = seen(
-        "INSERT INTO salon_jobs_message (message_id, aggregate_type, aggregate_id, event, payload, store_id, status,"
-        " sent_at, ended_at, retry_count, last_error) SELECT gen_random_uuid(), %s, %s, 'made', '{}', %s, s,"
-        " CASE s WHEN 'published' THEN now() END, CASE WHEN s IN ('failed', 'skipped') THEN now() END, 10, 'x'"
+        "INSERT INTO salon_jobs_message (message_id, aggregate_type, aggregate_id, event, payload, headers, store_id,"
+        " status, sent_at, ended_at, retry_count, last_error) SELECT gen_random_uuid(), %s, %s, 'made', %s, %s, %s, s,"
+        " CASE s WHEN 'published' THEN now() END, CASE WHEN s IN ('failed', 'skipped') THEN now() END, 10, %s"
         " FROM (SELECT %s AS s) AS given RETURNING id",
-        kind,
-        aggregate,
-        store,
-        status,
+        *(kind, aggregate, payload, headers, store, error, status),
     )
     return int(message_id)
 

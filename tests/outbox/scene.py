@@ -1,4 +1,4 @@
-"""Relays that run in threads of the test and publish into memory."""
+"""Relays that run in threads of the test, or by hand, and publish into memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 from uuid import UUID
 
 from django.db import connections, transaction
-from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from salon_jobs import emit
@@ -19,9 +18,11 @@ from salon_jobs.brokers.memory import MemoryPublisher
 from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
 from salon_jobs.models import Process
 from salon_jobs.outbox import Draft
+from salon_jobs.outbox.failures import Failure
 from salon_jobs.outbox.relay import Relay
-from tests.support import change, plan_nodes, seen, store_id_sql
-from tests.waiting import eventually
+from tests.metrics import of, shown
+from tests.support import change, seen
+from tests.waiting import LIMIT_S, eventually
 
 ORDERS = "rn::memory:::orders"
 
@@ -34,6 +35,17 @@ def emitted(aggregate_id: str = "", *, event: str = "order.created", number: int
 
 def draft(aggregate_id: str = "", number: int = 0, *, to: str = ORDERS) -> Draft:
     return Draft(aggregate_type=to, aggregate_id=aggregate_id, event="e", payload={"number": number})
+
+
+def message(id_: int, aggregate_id: str = "a", partition: int = 0, **fields: Any) -> OutgoingMessage:
+    """Make a message as a relay reads it; by default its number is its UUID."""
+    message_id = fields.pop("message_id", UUID(int=id_))
+    made = OutgoingMessage(id_, message_id, ORDERS, aggregate_id, "e", "{}", "{}", None, "test", 0.0, None, partition)
+    return made._replace(**fields)
+
+
+def failure(of: OutgoingMessage, verdict: Verdict = Verdict.RETRY) -> Failure:
+    return Failure(of, PublishFailure(verdict, "T"), tries=int(verdict is Verdict.RETRY))
 
 
 def answer_with(
@@ -58,20 +70,50 @@ def answer_with(
     MemoryPublisher.answer = answer
 
 
+class RelayByHand(Relay):
+    """Relay whose rounds the test runs by ``poll``, and whose heartbeats by ``beat``."""
+
+    def beat(self) -> None:
+        self._beat()
+
+    @property
+    def owned(self) -> float:
+        """How many partitions it says it owns."""
+        return of(shown(self.samples()), "relay_partitions")
+
+
+def _registered() -> Process:
+    # No heartbeat runs here, so make it count as alive until it is deleted.
+    later = timezone.now() + timedelta(hours=1)
+    return Process.objects.create(kind="relay", hostname="test", pid=1, heartbeat_at=later)
+
+
+@contextmanager
+def relay_by_hand() -> Generator[RelayByHand]:
+    process = _registered()
+    relay = RelayByHand(lambda: process.pk, using="default")
+    try:
+        yield relay
+    finally:
+        relay.stop()
+        relay.finish()
+        process.delete()
+
+
 def relay_in_burst() -> bool:
     """Relay what is due, in this thread."""
-    process = Process.objects.create(kind="relay", hostname="test", pid=1)
+    process = _registered()
     try:
         return Relay(lambda: process.pk, burst=True, using="default").run()
     finally:
-        Process.objects.filter(pk=process.pk).delete()
+        process.delete()
 
 
 class RunningRelay:
     """Relay in a thread of its own."""
 
     def __init__(self, relay: Relay | None = None) -> None:
-        self.process_id = 0 if relay else self._register()
+        self.process_id = 0 if relay else int(_registered().pk)
         self.relay = relay or Relay(lambda: self.process_id, using="default")
         self.clean: bool | None = None
         self.thread = threading.Thread(target=self._run, daemon=True)
@@ -80,7 +122,7 @@ class RunningRelay:
     def stop(self) -> bool:
         """Stop the relay; return whether it ended cleanly. Idempotent."""
         self.relay.stop()
-        self.thread.join(20)
+        self.thread.join(LIMIT_S)
         assert not self.thread.is_alive()
         Process.objects.filter(pk=self.process_id).delete()
         return bool(self.clean)
@@ -90,11 +132,6 @@ class RunningRelay:
 
     def wait_for_partitions(self, count: int = 16) -> None:
         eventually(lambda: len(self.facts()["partitions"]), count)
-
-    def _register(self) -> int:
-        # No heartbeat runs here, so make it count as alive until it is stopped.
-        later = timezone.now() + timedelta(hours=1)
-        return int(Process.objects.create(kind="relay", hostname="test", pid=1, heartbeat_at=later).pk)
 
     def _run(self) -> None:
         self.clean = self.relay.run()
@@ -171,27 +208,3 @@ def fill(
         to,
         count,
     )
-
-
-def crowd(to: str) -> None:
-    """Write 20,000 messages of 5,000 aggregates; a hundredth is pending, half as many failed, and one event is rare."""
-    fill(
-        20_000,
-        "CASE WHEN mod(n, 200) = 0 THEN 'failed' WHEN mod(n, 101) = 0 THEN 'pending' ELSE 'published' END",
-        to=to,
-        aggregate_id="mod(n, 5000)::text",
-        event="CASE WHEN n = 5 THEN 'rare' ELSE 'made' END",
-        store_id=store_id_sql("mod(n, 7)"),
-    )
-    change("VACUUM ANALYZE salon_jobs_message")
-
-
-def assert_bounded(queries: CaptureQueriesContext, most: int, what: object) -> None:
-    """Assert that no plan node of a captured query read more rows than ``most``."""
-    for query in queries.captured_queries:
-        if query["sql"].startswith("SELECT"):
-            [(plan,)] = seen(f"EXPLAIN (ANALYZE, FORMAT JSON) {query['sql'].replace('%', '%%')}")
-            for node in plan_nodes(plan):
-                if "Relation Name" in node:
-                    read = node["Actual Loops"] * (node["Actual Rows"] + node.get("Rows Removed by Filter", 0))
-                    assert read <= most, (what, query["sql"])

@@ -15,25 +15,13 @@ from salon_jobs.brokers.memory import MemoryPublisher
 from salon_jobs.brokers.publisher import NOT_SENT, Answers, OutgoingMessage, PublishFailure, Verdict
 from salon_jobs.outbox.backlog import Backlog
 from salon_jobs.outbox.destination_worker import DestinationWorker
-from salon_jobs.outbox.failures import Failure
 from salon_jobs.outbox.marker import Marks
 from salon_jobs.outbox.queries import Blocked
+from tests.outbox.scene import ORDERS, failure, message
 
-TYPE = "rn::memory:::orders"
 PARTITIONS = frozenset({0, 1})
 AGGREGATES = ("", "a", "b", "c")
 ANSWERS = (None, None, None, *Verdict)
-
-
-def message(
-    id_: int, aggregate_id: str = "a", partition: int = 0, *, message_id: UUID | None = None
-) -> OutgoingMessage:
-    message_id = message_id or UUID(int=id_)
-    return OutgoingMessage(id_, message_id, TYPE, aggregate_id, "e", "{}", "{}", None, "test", 0.0, None, partition)
-
-
-def failure(of: OutgoingMessage, *, final: bool = False) -> Failure:
-    return Failure(of, PublishFailure(Verdict.RETRY, "T"), tries=1, final=final)
 
 
 def filled(*messages: OutgoingMessage, upto: int = 100, blocked: Sequence[Blocked] = ()) -> Backlog:
@@ -41,45 +29,50 @@ def filled(*messages: OutgoingMessage, upto: int = 100, blocked: Sequence[Blocke
     backlog = Backlog(100)
     backlog.own({0})
     backlog.refresh(blocked)
-    backlog.accept(backlog.page_requests(TYPE, upto), messages, upto)
+    backlog.accept(backlog.page_requests(ORDERS, upto), messages, upto)
     return backlog
 
 
-def test_a_message_in_flight_is_not_added_again_when_its_partition_is_reread() -> None:
+def test_message_in_flight_is_not_added_again() -> None:
+    """Not even when its partition is read again."""
     first, second = message(1), message(2)
     backlog = filled(first, second)
     assert backlog.take(1) == [first]
     backlog.own(())
     backlog.own({0})
-    backlog.accept(backlog.page_requests(TYPE, 100), [first, second], 100)
+    backlog.accept(backlog.page_requests(ORDERS, 100), [first, second], 100)
     backlog.put_back([first])
     assert backlog.take(9) == [first, second]
 
 
-def test_a_message_of_no_aggregate_that_waits_for_its_retry_is_not_read_before() -> None:
-    backlog = filled(message(5, ""), message(6, ""), blocked=[Blocked(TYPE, "", 0, 5, False)])
+def test_retry_without_an_aggregate_is_waited_for() -> None:
+    backlog = filled(message(5, ""), message(6, ""), blocked=[Blocked(ORDERS, "", 0, 5, False)])
     assert backlog.take(9) == [message(6, "")]
-    backlog.refresh([Blocked(TYPE, "", 0, 5, True)])
+    backlog.refresh([Blocked(ORDERS, "", 0, 5, True)])
     [(key, hold, _)] = backlog.to_catch_up(9)
     assert backlog.accept_caught_up(key, hold, [message(5, "")]) is None
     assert backlog.take(9) == [message(5, "")]
 
 
-def test_a_message_of_no_aggregate_whose_row_an_operator_deleted_is_read_at_once() -> None:
-    backlog = filled(blocked=[Blocked(TYPE, "", 0, 5, False)])
+def test_deleted_row_of_no_aggregate_is_read_at_once() -> None:
+    backlog = filled(blocked=[Blocked(ORDERS, "", 0, 5, False)])
     backlog.refresh([])
     [(_, hold, _)] = backlog.to_catch_up(9)
     assert hold.after == 4
 
 
-def test_a_head_that_was_not_read_yet_does_not_count_as_gone() -> None:
-    backlog = filled(upto=49, blocked=[Blocked(TYPE, "a", 0, 50, True)])
+def test_unread_head_does_not_count_as_gone() -> None:
+    backlog = filled(upto=49, blocked=[Blocked(ORDERS, "a", 0, 50, True)])
     assert backlog.to_catch_up(9) == []
-    backlog.accept(backlog.page_requests(TYPE, 50), [], 50)
+    backlog.accept(backlog.page_requests(ORDERS, 50), [], 50)
     assert len(backlog.to_catch_up(9)) == 1
 
 
-def test_a_failure_of_a_partition_that_was_lost_holds_nothing() -> None:
+def test_failure_holds_its_aggregate_in_memory() -> None:
+    """One of a partition that was lost holds nothing."""
+    backlog = filled(message(1), message(2), message(3, "b"))
+    backlog.fail([failure(each) for each in backlog.take(1)])
+    assert backlog.take(9) == [message(3, "b")]
     backlog = filled(message(1))
     batch = backlog.take(1)
     backlog.own(())
@@ -87,44 +80,56 @@ def test_a_failure_of_a_partition_that_was_lost_holds_nothing() -> None:
     assert (backlog.on_hold, backlog.size) == (0, 0)
 
 
-def test_a_failure_holds_the_messages_of_its_aggregate_that_still_wait_in_memory() -> None:
-    backlog = filled(message(1), message(2), message(3, "b"))
-    backlog.fail([failure(each) for each in backlog.take(1)])
-    assert backlog.take(9) == [message(3, "b")]
-
-
-def test_a_page_that_was_read_before_its_head_failed_is_not_added() -> None:
+def test_page_read_before_its_head_failed_is_not_added() -> None:
     backlog = filled(message(1), message(2))
-    backlog.refresh([Blocked(TYPE, "a", 0, 0, True)])  # left behind by another relay
+    backlog.refresh([Blocked(ORDERS, "a", 0, 0, True)])  # left behind by another relay
     [(key, hold, _)] = backlog.to_catch_up(9)
     backlog.fail([failure(message(1))])
     assert backlog.accept_caught_up(key, hold, [message(1)]) is None
     assert backlog.take(9) == []
 
 
-def test_after_an_outage_nothing_is_read_until_what_is_in_flight_has_ended() -> None:
+def test_outage_ends_before_anything_is_read() -> None:
+    """Nothing is read until what is in flight has ended, and what is blocked is known."""
     first, second, third = message(1), message(2), message(3)
     backlog = filled(first, second, third)
     assert backlog.take(2) == [first, second]
     backlog.forget()
     backlog.refresh([])
     assert not backlog.waiting
-    assert backlog.page_requests(TYPE, 100) == []
+    assert backlog.page_requests(ORDERS, 100) == []
     backlog.put_back([second])
     backlog.marked([first])
     assert backlog.drained
-    assert backlog.page_requests(TYPE, 100) == [], "what is blocked is not known yet"
+    assert backlog.page_requests(ORDERS, 100) == []
     backlog.refresh([])
-    [request] = backlog.page_requests(TYPE, 100)
+    [request] = backlog.page_requests(ORDERS, 100)
     assert request.after == 0
     others = [message(1, message_id=UUID(int=91)), message(2, message_id=UUID(int=92))]
     backlog.accept([request], others, 100)
     assert backlog.take(9) == others
 
 
-def test_no_more_aggregates_than_asked_for_are_caught_up_at_once() -> None:
-    backlog = filled(blocked=[Blocked(TYPE, f"a{n}", 0, n, True) for n in range(1, 50)])
+def test_bound_of_aggregates_caught_up_at_once() -> None:
+    backlog = filled(blocked=[Blocked(ORDERS, f"a{n}", 0, n, True) for n in range(1, 50)])
     assert len(backlog.to_catch_up(9)) == 9
+
+
+def test_size_of_payloads_bounds_what_is_read() -> None:
+    backlog = Backlog(1000)
+    backlog.own({0})
+    [first] = backlog.page_requests(ORDERS, 10_000)
+    assert first.take == 1000, "until a size is known, few are read"
+    large = [message(number, payload="x" * 1_000_000) for number in range(1, 4)]
+    backlog.accept([first], large, 3)
+    [request] = backlog.page_requests(ORDERS, 10_000)
+    assert request.take == 64 - 3
+    backlog.marked(backlog.take(9))
+    for last in range(4, 24):
+        [request] = backlog.page_requests(ORDERS, 10_000)
+        backlog.accept([request], [message(last)], last)
+        backlog.marked(backlog.take(9))
+    assert request.take == 4000, "small ones again"
 
 
 @dataclass(slots=True)
@@ -150,19 +155,15 @@ class Scripted(MemoryPublisher):
         held: set[str] = set()
         for each in messages:
             verdict = self.script.pop() if self.script else None
-            if each.aggregate_id in held or not should_continue() or verdict is Verdict.NOT_SENT:
-                answers.append(NOT_SENT)
-            elif verdict is None:
+            if each.aggregate_id in held or not should_continue():
+                verdict = Verdict.NOT_SENT
+            if verdict is None:
                 self.sent(each)
-                answers.append(None)
-                continue
-            else:
-                answers.append(PublishFailure(verdict, "T"))
-                if verdict is Verdict.SKIPPED:
-                    self.skipped.add(each.message_id)
-                    continue
-            if each.aggregate_id:
+            elif verdict is Verdict.SKIPPED:
+                self.skipped.add(each.message_id)
+            elif each.aggregate_id:
                 held.add(each.aggregate_id)
+            answers.append(NOT_SENT if verdict is Verdict.NOT_SENT else verdict and PublishFailure(verdict, "T"))
         return answers
 
 
@@ -187,7 +188,7 @@ class Histories(RuleBasedStateMachine):
         self.marks, self.publisher = KeptMarks(), Scripted()
         self.publisher.sent = self.arrive
         marks: Any = self.marks
-        self.worker = DestinationWorker(TYPE, self.publisher, marks, owns=lambda: True, on_change=lambda: None)
+        self.worker = DestinationWorker(ORDERS, self.publisher, marks, owns=lambda: True, on_change=lambda: None)
         self.worker.backlog = Backlog(4)
         self.worker.tokens = None
         self.backlog = self.worker.backlog
@@ -239,37 +240,35 @@ class Histories(RuleBasedStateMachine):
             self.emit("a", 1)
         self.worker.forget()
 
-    def fetch(
-        self, rows: Sequence[Row], after: int, upto: int, take: int, held: Sequence[str] = ()
-    ) -> list[OutgoingMessage]:
-        """Read the pending messages between two ids, without those of held aggregates."""
-        pending = [row.message for row in rows if row.status == "pending" and row.message.aggregate_id not in held]
+    def fetch(self, rows: Sequence[Row], after: int, upto: int, take: int) -> list[OutgoingMessage]:
+        """Read the pending ones between two ids."""
+        pending = [row.message for row in rows if row.status == "pending"]
         return [message for message in pending if after < message.id <= upto][:take]
+
+    def go_on(self, between: bool) -> None:
+        """Let the publisher and the marker go on between two steps of the relay."""
+        if between:
+            self.end_batch()
+            self.mark()
 
     @rule(between=st.booleans())
     def read(self, between: bool) -> None:
         """Read what is next, while the others may go on."""
         bound = len(self.rows)
-        wanted = self.backlog.page_requests(TYPE, bound)
+        requests = self.backlog.page_requests(ORDERS, bound)
         held = self.backlog.blocked_aggregates()
         found: list[OutgoingMessage] = []
-        for want in wanted:
+        for want in requests:
             rows = [row for row in self.rows.values() if row.message.partition == want.partition]
-            found += self.fetch(rows, want.after, bound, want.take, held)
-        if between:
-            self.end_batch()
-            self.mark()
-        self.backlog.accept(wanted, found, bound)
-        self.catch_up(between)
-
-    def catch_up(self, between: bool) -> None:
+            rows = [row for row in rows if row.message.aggregate_id not in held]
+            found += self.fetch(rows, want.after, bound, want.take)
+        self.go_on(between)
+        self.backlog.accept(requests, found, bound)
         for key, hold, upto in self.backlog.to_catch_up(2):
             last = upto if isinstance(key, str) else hold.after + 1
             rows = [row for row in self.rows.values() if row.message.aggregate_id == hold.aggregate_id]
             found = self.fetch(rows, hold.after, last, hold.page)
-            if between:
-                self.end_batch()
-                self.mark()
+            self.go_on(between)
             stale = self.backlog.accept_caught_up(key, hold, found)
             if stale is not None and (stale not in self.rows or self.rows[stale].status != "pending"):
                 self.blocked = {k: row for k, row in self.blocked.items() if row[0] != stale}
@@ -282,10 +281,8 @@ class Histories(RuleBasedStateMachine):
         for key, (head, status) in self.blocked.items():
             partition, aggregate = self.rows[head].message.partition, key if isinstance(key, str) else ""
             if partition in self.mine:
-                rows.append(Blocked(TYPE, aggregate, partition, head, status == "waiting" and due))
-        if between:
-            self.end_batch()
-            self.mark()
+                rows.append(Blocked(ORDERS, aggregate, partition, head, status == "waiting" and due))
+        self.go_on(between)
         self.backlog.refresh(rows)
 
     @precondition(lambda self: self.batch is None)
@@ -399,21 +396,3 @@ class Histories(RuleBasedStateMachine):
 
 TestHistories = Histories.TestCase
 TestHistories.settings = settings(stateful_step_count=60)
-
-
-def test_what_is_read_is_bounded_by_the_size_of_payloads_too() -> None:
-    backlog = Backlog(1000)
-    backlog.own({0})
-    [first] = backlog.page_requests(TYPE, 10_000)
-    assert first.take == 1000, "until a size is known, few are read"
-    large = [message(number)._replace(payload="x" * 1_000_000) for number in range(1, 4)]
-    backlog.accept([first], large, 3)
-    [second] = backlog.page_requests(TYPE, 10_000)
-    assert second.take == 64 - 3
-    backlog.marked(backlog.take(9))
-    request = second
-    for last in range(4, 24):
-        [request] = backlog.page_requests(TYPE, 10_000)
-        backlog.accept([request], [message(last)], last)
-        backlog.marked(backlog.take(9))
-    assert request.take == 4000, "small ones again"

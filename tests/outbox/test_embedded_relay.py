@@ -12,7 +12,7 @@ from salon_jobs.outbox.relay import EmbeddedRelay
 from salon_jobs.process.heartbeat import Heartbeat
 from tests.outbox.scene import RunningRelay, emitted, statuses
 from tests.support import change, seen
-from tests.waiting import eventually
+from tests.waiting import LIMIT_S, eventually
 
 
 def kinds() -> list[str]:
@@ -39,13 +39,14 @@ def heartbeat(outbox: None, change_settings: Callable[..., None]) -> Iterator[La
     heartbeat.register()
     yield heartbeat
     heartbeat.stop()
-    assert heartbeat.join(10)
+    assert heartbeat.join(LIMIT_S)
     for option in ("application_name", "isolation_level"):  # this process is no worker
         connections.settings["default"]["OPTIONS"].pop(option)
     connections["default"].close()
 
 
-def test_it_waits_for_the_database_relays_and_takes_its_row_along(heartbeat: LateHeartbeat) -> None:
+def test_waits_for_the_database(heartbeat: LateHeartbeat) -> None:
+    """Then it relays, and takes its row along at the end."""
     heartbeat.refusals = 1
     emitted("a")
     running = RunningRelay(EmbeddedRelay(heartbeat))
@@ -55,7 +56,7 @@ def test_it_waits_for_the_database_relays_and_takes_its_row_along(heartbeat: Lat
     assert kinds() == ["supervisor"]
 
 
-def test_it_ends_when_it_is_stopped_before_the_database_answers(heartbeat: LateHeartbeat) -> None:
+def test_stop_before_the_database_answers(heartbeat: LateHeartbeat) -> None:
     heartbeat.refusals = 1_000_000
     running = RunningRelay(EmbeddedRelay(heartbeat))
     eventually(lambda: heartbeat.refusals < 1_000_000)
@@ -63,12 +64,13 @@ def test_it_ends_when_it_is_stopped_before_the_database_answers(heartbeat: LateH
     assert kinds() == ["supervisor"]
 
 
-def test_if_its_row_is_lost_it_comes_back_and_the_relay_goes_on(heartbeat: LateHeartbeat) -> None:
+def test_lost_row_comes_back(heartbeat: LateHeartbeat) -> None:
     running = RunningRelay(EmbeddedRelay(heartbeat))
     eventually(kinds, ["relay", "supervisor"])
-    before = seen("SELECT id FROM salon_jobs_process ORDER BY 1")
+    rows = "SELECT id FROM salon_jobs_process ORDER BY 1"
+    before = seen(rows)
     change("DELETE FROM salon_jobs_process")
-    eventually(lambda: seen("SELECT id FROM salon_jobs_process ORDER BY 1"), before)
+    eventually(lambda: seen(rows), before)
     emitted("a")
     eventually(statuses, {"published": 1})
     assert running.stop()

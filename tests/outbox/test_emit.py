@@ -12,6 +12,7 @@ import pytest
 from django.db import DatabaseError, IntegrityError, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
+from project.salon.models import Customer
 from salon_jobs import emit, emit_many, tenant_context
 from salon_jobs.checks import check_publishers
 from salon_jobs.core import tracing
@@ -24,7 +25,7 @@ from tests.tracers import RecordingTracer
 from tests.waiting import eventually
 
 
-def test_a_message_carries_store_producer_and_payload_as_it_was_written(stores: list[UUID]) -> None:
+def test_row_of_a_message(stores: list[UUID]) -> None:
     payload = {"b": 1, "a": [Decimal("1.50"), date(2026, 5, 6), uuid4()], "ü": "ß"}
     with tenant_context(stores[1]):
         message_id = emit(ORDERS, aggregate_id="42", event="order.created", payload=payload, headers={"X-Kind": "test"})
@@ -43,16 +44,14 @@ for _ in range(100_000):
 
 
 @pytest.mark.parametrize("value", [None, 1.5, "text", "1", "null", [None, {"a": 0.1}], {"path": "\\u0000"}])
-def test_a_payload_is_read_as_it_was_given(value: Any) -> None:
+def test_payload_is_read_as_given(value: Any) -> None:
     with transaction.atomic():
         emit(ORDERS, event="e", payload=value)
     assert Message.objects.get().payload == value
     assert Message.objects.values_list("payload", flat=True).get() == value
 
 
-def test_what_is_larger_than_the_setting_is_refused_and_the_transaction_goes_on(
-    change_settings: Callable[..., None],
-) -> None:
+def test_too_large_payload_spares_the_transaction(change_settings: Callable[..., None]) -> None:
     change_settings(MAX_PAYLOAD=1024)
     with transaction.atomic():
         with pytest.raises(MessageInvalid, match=r"payload is 1026 bytes long; at most 1024 are allowed .*MAX_PAYLOAD"):
@@ -61,9 +60,8 @@ def test_what_is_larger_than_the_setting_is_refused_and_the_transaction_goes_on(
     assert Message.objects.count() == 1
 
 
-def test_many_large_messages_are_written_in_order_by_several_statements(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("salon_jobs.outbox.emit._BATCH", 6)
-    monkeypatch.setattr("salon_jobs.outbox.emit._CHARACTERS", 1000)
+def test_many_large_messages_take_several_statements(tune: Callable[..., None]) -> None:
+    tune(emitted_at_once=6, characters_at_once=1000)
     with transaction.atomic(), CaptureQueriesContext(connections["default"]) as queries:
         ids = emit_many(Draft(aggregate_type=ORDERS, event="e", payload=f"{n}" + "x" * 400) for n in range(10))
     written = [(message.message_id, message.payload[0]) for message in Message.objects.order_by("pk")]
@@ -71,12 +69,9 @@ def test_many_large_messages_are_written_in_order_by_several_statements(monkeypa
     assert len([query for query in queries if "emit_many" in query["sql"]]) == 4
 
 
-def test_without_a_transaction_nothing_is_emitted() -> None:
+def test_transaction_is_needed_on_the_connection_of_using() -> None:
     with pytest.raises(EmitRefused, match=r"transaction\.atomic\(using='default'\)"):
         emit(ORDERS, event="e", payload={})
-
-
-def test_a_message_is_written_on_the_connection_that_using_names() -> None:
     with transaction.atomic(), pytest.raises(EmitRefused, match=r"transaction\.atomic\(using='web'\)"):
         emit(ORDERS, event="e", payload={}, using="web")
     with transaction.atomic(using="web"):
@@ -85,31 +80,29 @@ def test_a_message_is_written_on_the_connection_that_using_names() -> None:
     assert Message.objects.get().message_id == message_id
 
 
+TABLE = "ALTER TABLE salon_jobs_message"
+NOT_ALLOWED, NO_TABLE = "permission denied.*; emit as the web or the worker role$", "; run: python manage.py migrate$"
+
+
 @pytest.mark.parametrize(
-    ("disturbed", "restored", "database", "error", "says"),
+    ("changed", "restored", "database", "error", "says"),
     [
-        ("SELECT 1", "SELECT 1", "operator", EmitRefused, "permission denied.*; emit as the web or the worker role$"),
+        ("SELECT 1", "SELECT 1", "operator", EmitRefused, NOT_ALLOWED),
         (
-            "ALTER TABLE salon_jobs_message ADD CONSTRAINT no_noise CHECK (event <> 'e')",
-            "ALTER TABLE salon_jobs_message DROP CONSTRAINT no_noise",
-            "default",
+            f"{TABLE} ADD CONSTRAINT no_noise CHECK (event <> 'e')",
+            f"{TABLE} DROP CONSTRAINT no_noise",
+            "web",
             EmitRefused,
             "the database refused the message: .*no_noise",
         ),
-        (
-            "ALTER TABLE salon_jobs_message RENAME TO hidden",
-            "ALTER TABLE hidden RENAME TO salon_jobs_message",
-            "default",
-            SchemaMissing,
-            "; run: python manage.py migrate$",
-        ),
+        (f"{TABLE} RENAME TO x", "ALTER TABLE x RENAME TO salon_jobs_message", "default", SchemaMissing, NO_TABLE),
     ],
 )
-def test_what_the_database_refuses_is_named_with_its_remedy(
-    settings: Any, disturbed: str, restored: str, database: str, error: type[Exception], says: str
+def test_refusals_name_the_remedy(
+    settings: Any, changed: str, restored: str, database: str, error: type[Exception], says: str
 ) -> None:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "DATABASE": database}
-    change(disturbed)
+    change(changed)
     try:
         with pytest.raises(error, match=f"(?s){says}"), transaction.atomic(using=database):
             emit(ORDERS, event="e", payload={})
@@ -117,7 +110,7 @@ def test_what_the_database_refuses_is_named_with_its_remedy(
         change(restored)
 
 
-def test_without_a_producer_the_settings_are_wrong(settings: Any) -> None:
+def test_producer_is_required(settings: Any) -> None:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "OUTBOX": {}}
     says = r"\['OUTBOX'\]\['PRODUCER'\] is not set: .* SALON_JOBS = {'OUTBOX': {'PRODUCER': 'shop'}}"
     with transaction.atomic(), pytest.raises(ConfigurationError, match=says):
@@ -153,7 +146,7 @@ def test_without_a_producer_the_settings_are_wrong(settings: Any) -> None:
         ({"headers": {"a": "x\r\nb: y"}}, "the value of 'a' contains characters"),
     ],
 )
-def test_what_could_never_be_sent_is_refused_when_it_is_written(changed: dict[str, Any], error: str) -> None:
+def test_what_could_never_be_sent_is_refused(changed: dict[str, Any], error: str) -> None:
     draft: dict[str, Any] = {"aggregate_type": ORDERS, "aggregate_id": "a", "event": "e", "payload": {}} | changed
     with transaction.atomic():
         with pytest.raises(MessageInvalid, match=error):
@@ -161,7 +154,7 @@ def test_what_could_never_be_sent_is_refused_when_it_is_written(changed: dict[st
         assert not Message.objects.exists()
 
 
-def test_the_database_refuses_what_did_not_come_through_emit() -> None:
+def test_constraints_hold_without_emit() -> None:
     with pytest.raises(IntegrityError, match="salon_jobs_message_destination"):
         change("SELECT salon_jobs_emit('orders', 'a', 'e', '{}')")
     with pytest.raises(IntegrityError, match="salon_jobs_message_event"):
@@ -172,7 +165,7 @@ def test_the_database_refuses_what_did_not_come_through_emit() -> None:
             change(f"UPDATE salon_jobs_message SET {column} = %s", value)
 
 
-def test_a_trigger_emits_and_wakes_the_relay(stores: list[UUID]) -> None:
+def test_trigger_emits_and_wakes_the_relay(stores: list[UUID]) -> None:
     change(
         "CREATE FUNCTION emit_customer() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
         " PERFORM salon_jobs_emit('rn::memory:::orders', NEW.id::text, 'customer.changed',"
@@ -182,12 +175,8 @@ def test_a_trigger_emits_and_wakes_the_relay(stores: list[UUID]) -> None:
     try:
         with relaying() as relay:
             relay.wait_for_partitions()
-            with transaction.atomic(using="web"), connections["web"].cursor() as cursor:
-                cursor.execute("SELECT set_config('app.current_store_id', %s, true)", [str(stores[0])])
-                cursor.execute(
-                    "INSERT INTO customer (id, store_id, name, email) VALUES (gen_random_uuid(), %s, 'A', '')",
-                    [stores[0]],
-                )
+            with tenant_context(stores[0], using="web"):
+                Customer.objects.using("web").create(store_id=stores[0], name="A")
             eventually(lambda: [number for _, number in arrived()], [7])
         assert seen("SELECT store_id FROM salon_jobs_message") == [(stores[0],)]
     finally:
@@ -197,7 +186,7 @@ def test_a_trigger_emits_and_wakes_the_relay(stores: list[UUID]) -> None:
         change("TRUNCATE customer CASCADE")
 
 
-def test_a_trace_goes_along(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trace_goes_along(monkeypatch: pytest.MonkeyPatch) -> None:
     tracer = RecordingTracer({"traceparent": "00-abc-def-01", "baggage": ""})
     monkeypatch.setattr(tracing, "_tracer", tracer)
     message_id = emitted("a")
@@ -210,7 +199,7 @@ def test_a_trace_goes_along(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (two.destination, two.name, two.count, two.message_id) == ("orders", "", 2, "")
 
 
-def test_the_check_names_publishers_that_are_none(change_settings: Callable[..., None]) -> None:
+def test_check_names_wrong_publishers(change_settings: Callable[..., None]) -> None:
     assert check_publishers() == []
     named = {"good": "salon_jobs.brokers.memory.MemoryPublisher", "gone": "shop.Gone", "other": "collections.deque"}
     change_settings(OUTBOX={"PUBLISHERS": named})

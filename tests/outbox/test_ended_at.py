@@ -15,16 +15,9 @@ from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdic
 from salon_jobs.control import skip_messages
 from salon_jobs.outbox import queries
 from salon_jobs.outbox.marker import MessagePruner
-from tests.outbox.scene import emitted, fill, relay_in_burst, statuses
-from tests.outbox.test_backlog import message
+from tests.outbox.rows import OPERATOR
+from tests.outbox.scene import emitted, fill, message, relay_in_burst, statuses
 from tests.support import change, seen
-
-OPERATOR = "operator"
-
-
-def answer(message: OutgoingMessage) -> PublishFailure | None:
-    verdicts = {"refused": Verdict.REFUSED, "filtered": Verdict.SKIPPED}
-    return PublishFailure(verdicts[message.event], "MEMORY.NO") if message.event in verdicts else None
 
 
 def times() -> dict[str, tuple[str, bool, bool]]:
@@ -38,7 +31,12 @@ def id_of(event: str) -> int:
     return int(number)
 
 
-def test_sent_at_is_true_of_a_message_however_it_ended(stores: list[UUID]) -> None:
+def test_times_of_each_end(stores: list[UUID]) -> None:
+    verdicts = {"refused": Verdict.REFUSED, "filtered": Verdict.SKIPPED}
+
+    def answer(message: OutgoingMessage) -> PublishFailure | None:
+        return PublishFailure(verdicts[message.event], "MEMORY.NO") if message.event in verdicts else None
+
     with tenant_context(stores[0]):
         emitted(event="given up by the web")
     for event in ("published", "refused", "filtered", "given up"):
@@ -52,16 +50,14 @@ def test_sent_at_is_true_of_a_message_however_it_ended(stores: list[UUID]) -> No
     assert times() == {
         "published": ("published", True, False),
         "refused": ("failed", False, True),
-        "filtered": ("skipped", False, True),
-        "given up": ("skipped", False, True),
-        "given up by the web": ("skipped", False, True),
+        **dict.fromkeys(("filtered", "given up", "given up by the web"), ("skipped", False, True)),
         "waiting": ("pending", False, False),
     }
     in_time = "coalesce(sent_at, ended_at, now()) BETWEEN created_at AND now()"
     assert seen(f"SELECT bool_and({in_time}) FROM salon_jobs_message") == [(True,)]
 
 
-def test_a_message_that_arrived_although_it_was_skipped_was_sent() -> None:
+def test_skipped_message_that_arrived_was_sent() -> None:
     message_id = emitted(event="crossed")
     assert skip_messages([id_of("crossed")], using=OPERATOR)[0].changed
     assert times() == {"crossed": ("skipped", False, True)}
@@ -81,7 +77,7 @@ def test_a_message_that_arrived_although_it_was_skipped_was_sent() -> None:
         "status = 'skipped', sent_at = now()",
     ],
 )
-def test_not_even_sql_by_hand_can_make_the_times_lie(times: str) -> None:
+def test_wrong_times_are_refused(times: str) -> None:
     emitted(event="by hand")
     with pytest.raises(IntegrityError, match="salon_jobs_message_times"), transaction.atomic():
         change(f"UPDATE salon_jobs_message SET {times}")
@@ -91,7 +87,7 @@ def sent(status: str, age: timedelta, count: int = 1) -> None:
     fill(count, f"'{status}'", created_at=f"now() - interval '{age.total_seconds()} s'")
 
 
-def test_what_is_past_its_retention_goes_and_nothing_unsent() -> None:
+def test_retention_spares_what_is_unsent() -> None:
     year = timedelta(days=365)
     for status in ("pending", "failed", "published", "skipped"):
         sent(status, year, 3)
@@ -102,7 +98,8 @@ def test_what_is_past_its_retention_goes_and_nothing_unsent() -> None:
     assert statuses() == {"pending": 3, "failed": 3, "published": 1, "skipped": 1}
 
 
-def test_a_walk_goes_past_what_is_never_sent_and_ends_where_messages_are_young() -> None:
+def test_walk_of_the_pruner() -> None:
+    """It goes past what is never sent, and ends where messages are young."""
     sent("pending", timedelta(days=400), 6_000)
     sent("published", timedelta(days=30), 6_000)
     sent("published", timedelta(0), 12_000)
@@ -121,7 +118,7 @@ def test_a_walk_goes_past_what_is_never_sent_and_ends_where_messages_are_young()
     [(None, {"published": 3650, "skipped": 3650}), (timedelta(days=32), {"skipped": 31})],
     ids=["no retention", "skipped as long as published"],
 )
-def test_what_the_retention_keeps_stays(
+def test_what_the_retention_keeps(
     change_settings: Callable[..., None], retention: timedelta | None, aged: dict[str, int]
 ) -> None:
     change_settings(OUTBOX={"RETAIN_PUBLISHED": retention})
@@ -131,7 +128,7 @@ def test_what_the_retention_keeps_stays(
 
 
 @pytest.mark.slow
-def test_messages_that_were_sent_late_do_not_end_the_walk() -> None:
+def test_late_messages_do_not_end_the_walk() -> None:
     sent("published", timedelta(days=8), 12_000)
     change("UPDATE salon_jobs_message SET sent_at = now() WHERE id < (SELECT min(id) + 6000 FROM salon_jobs_message)")
     assert MessagePruner(using="default").run_once() == 6_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -16,12 +16,11 @@ from project.local.postgres import EmbeddedPostgres
 from salon_jobs.core.records import PARTITIONS
 from salon_jobs.db import statements
 from salon_jobs.outbox import queries
-from salon_jobs.outbox import relay as relay_module
 from salon_jobs.outbox.queries import Gate, PageRequest
 from tests import settings as test_settings
 from tests.outbox.scene import ORDERS, arrived, emitted, numbers_by_aggregate, relay_in_burst, relaying, statuses
 from tests.support import change, seen
-from tests.waiting import eventually
+from tests.waiting import LIMIT_S, eventually
 
 EMIT = "SELECT salon_jobs_emit(%s, %s, 'e', json_build_object('number', %s::int), wake => false)"
 INSERT = (
@@ -38,6 +37,15 @@ def writer(role: str | None = "app") -> Generator[psycopg.Connection[Any]]:
         connection.rollback()
 
 
+def gate() -> Gate:
+    return queries.gate(using="default")
+
+
+def held() -> tuple[int, tuple[int, ...]]:
+    """Return up to where can be read, and the PIDs of those who hold the gate there."""
+    return gate().bound, gate().holders
+
+
 def say(connection: psycopg.Connection[Any], aggregate: str, number: int) -> None:
     connection.execute(EMIT, (ORDERS, aggregate, number))
 
@@ -49,74 +57,73 @@ def read(gate: Gate) -> list[int]:
     return [int(message.payload.rpartition(":")[2].strip(" }")) for message in messages]
 
 
-def test_a_writer_that_came_before_the_gate_was_read_bounds_it() -> None:
+def test_writer_before_the_gate_bounds_it() -> None:
     emitted("a", number=1)
     with writer() as slow:
         say(slow, "a", 2)
         emitted("a", number=3)
-        gate = queries.gate(using="default")
-        assert (gate.allocated, gate.bound, gate.holders) == (3, 1, (slow.info.backend_pid,))
-        assert read(gate) == [1]
+        first = gate()
+        assert (first.allocated, first.bound, first.holders) == (3, 1, (slow.info.backend_pid,))
+        assert read(first) == [1]
         slow.commit()
-        assert read(gate) == [1]
-    assert read(queries.gate(using="default")) == [1, 2, 3]
+        assert read(first) == [1]
+    assert read(gate()) == [1, 2, 3]
 
 
-def test_a_writer_that_comes_after_the_gate_was_read_is_beyond_it() -> None:
+def test_writer_after_the_gate_is_beyond_it() -> None:
     emitted("a", number=1)
-    gate = queries.gate(using="default")
+    first = gate()
     with writer() as late:
         say(late, "a", 2)
         emitted("a", number=3)
-        assert read(gate) == [1]
+        assert read(first) == [1]
         late.commit()
-    assert read(gate) == [1]
-    assert read(queries.gate(using="default")) == [1, 2, 3]
+    assert read(first) == [1]
+    assert read(gate()) == [1, 2, 3]
 
 
-def test_a_writer_that_ends_between_gate_and_read_is_read() -> None:
-    with writer() as first, writer() as second:
-        say(first, "a", 1)
-        say(second, "b", 2)
-        first.commit()
-        gate = queries.gate(using="default")
-        assert gate.bound == 1  # one id was given when the second came
-        second.commit()
-        assert read(gate) == [1]
-    assert read(queries.gate(using="default")) == [1, 2]
+def test_writer_that_ends_between_gate_and_read() -> None:
+    with writer() as one, writer() as other:
+        say(one, "a", 1)
+        say(other, "b", 2)
+        one.commit()
+        first = gate()
+        assert first.bound == 1  # one id was given when the second came
+        other.commit()
+        assert read(first) == [1]
+    assert read(gate()) == [1, 2]
 
 
-def test_lock_and_mark_go_together_with_a_savepoint() -> None:
+def test_savepoint_takes_lock_and_mark_along() -> None:
     with writer() as one:
         one.execute("SELECT 1")
         one.execute("SAVEPOINT s")
         say(one, "a", 1)
         one.execute("ROLLBACK TO SAVEPOINT s")
-        assert queries.gate(using="default").holders == ()
+        assert gate().holders == ()
         say(one, "a", 2)
-        assert queries.gate(using="default").bound == 1
+        assert gate().bound == 1
         one.execute("SAVEPOINT t")
         one.execute("SAVEPOINT u")
         say(one, "a", 3)
         one.execute("RELEASE SAVEPOINT u")
         one.execute("ROLLBACK TO SAVEPOINT t")
-        assert queries.gate(using="default").bound == 1
+        assert gate().bound == 1
         one.commit()
-    gate = queries.gate(using="default")
-    assert gate.holders == ()
-    assert read(gate) == [2]
+    assert gate().holders == ()
+    assert read(gate()) == [2]
 
 
-def test_a_released_savepoint_keeps_the_gate() -> None:
+def test_released_savepoint_keeps_the_gate() -> None:
     with writer() as one:
         one.execute("SAVEPOINT s")
         say(one, "a", 1)
         one.execute("RELEASE SAVEPOINT s")
         say(one, "a", 2)
-        assert queries.gate(using="default")[1:3] == (0, (one.info.backend_pid,))
+        assert held() == (0, (one.info.backend_pid,))
 
 
-def test_all_messages_of_a_transaction_take_one_lock() -> None:
+def test_transaction_takes_one_lock() -> None:
     with writer() as one:
         one.execute(
             "DO $$ BEGIN FOR n IN 1..500 LOOP PERFORM salon_jobs_emit('rn::memory:::orders', '', 'e',"
@@ -125,11 +132,11 @@ def test_all_messages_of_a_transaction_take_one_lock() -> None:
         locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = %s"
         assert seen(locks, one.info.backend_pid) == [(1,)]
         one.rollback()
-        assert queries.gate(using="default")[:3] == (500, 500, ())
+        assert gate()[:3] == (500, 500, ())
 
 
 @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
-def test_a_stricter_isolation_changes_nothing(isolation: str) -> None:
+def test_stricter_isolation_changes_nothing(isolation: str) -> None:
     for role in ("app", "worker_runtime"):
         change(f"ALTER ROLE {role} SET default_transaction_isolation = '{isolation}'")
     connections["default"].close()
@@ -140,7 +147,7 @@ def test_a_stricter_isolation_changes_nothing(isolation: str) -> None:
             other.commit()
             say(one, "a", 2)
             emitted("a", number=3)
-            assert read(queries.gate(using="default")) == [1]
+            assert read(gate()) == [1]
             one.commit()
         assert relay_in_burst()
         assert arrived() == [("a", 1), ("a", 2), ("a", 3)]
@@ -150,40 +157,44 @@ def test_a_stricter_isolation_changes_nothing(isolation: str) -> None:
         connections["default"].close()
 
 
-def test_operators_hold_the_gate_by_insert_and_by_copy() -> None:
+def test_insert_and_copy_hold_the_gate() -> None:
     with writer(None) as one:
         one.execute(INSERT, (ORDERS, 1, 3))
-        assert queries.gate(using="default")[1:3] == (0, (one.info.backend_pid,))
+        assert held() == (0, (one.info.backend_pid,))
         one.commit()
         columns = "message_id, aggregate_type, aggregate_id, event, payload"
         with one.cursor().copy(f"COPY salon_jobs_message ({columns}) FROM STDIN") as copy:
             copy.write_row(("7b1c4b8e-4d0e-4f3c-9f38-4a8b7f1f2a11", ORDERS, "a", "e", '{"number": 4}'))
-        assert queries.gate(using="default")[1:3] == (3, (one.info.backend_pid,))
+        assert held() == (3, (one.info.backend_pid,))
         one.commit()
-    assert read(queries.gate(using="default")) == [1, 2, 3, 4]
+    assert read(gate()) == [1, 2, 3, 4]
 
 
-def test_a_prepared_transaction_holds_the_gate_as_pid_0() -> None:
-    with EmbeddedPostgres(fsync=False, options={"max_prepared_transactions": "2"}) as server:
-        held = "SELECT l.pid, l.granted FROM pg_locks l WHERE locktype = 'advisory'"
-        with psycopg.connect(server.url) as one, psycopg.connect(server.url, autocommit=True) as other:
-            other.execute("CREATE TABLE salon_jobs_message (id bigint GENERATED ALWAYS AS IDENTITY, number int)")
-            for name in ("hold_gate_function", "gate_function"):
-                function, _, _ = statements.load(name).partition("GRANT EXECUTE")
-                other.execute(function.replace("__schema__", "public").encode())
-            other.execute(
-                "CREATE TRIGGER hold BEFORE INSERT ON salon_jobs_message FOR EACH STATEMENT"
-                " EXECUTE FUNCTION salon_jobs_hold_gate()"
-            )
-            one.execute("INSERT INTO salon_jobs_message (number) VALUES (1)")
-            one.execute("PREPARE TRANSACTION 'two'")
-            assert other.execute(held).fetchall() == [(None, True)]
-            assert other.execute("SELECT * FROM salon_jobs_gate()").fetchone() == (1, 0, [0])
-            other.execute("COMMIT PREPARED 'two'")
-            assert other.execute("SELECT * FROM salon_jobs_gate()").fetchone() == (1, 1, [])
+def test_prepared_transaction_holds_the_gate() -> None:
+    """Its PID is 0."""
+    with (
+        EmbeddedPostgres(fsync=False, options={"max_prepared_transactions": "2"}) as server,
+        psycopg.connect(server.url) as one,
+        psycopg.connect(server.url, autocommit=True) as other,
+    ):
+        other.execute("CREATE TABLE salon_jobs_message (id bigint GENERATED ALWAYS AS IDENTITY, number int)")
+        for name in ("hold_gate_function", "gate_function"):
+            function, _, _ = statements.load(name).partition("GRANT EXECUTE")
+            other.execute(function.replace("__schema__", "public").encode())
+        other.execute(
+            "CREATE TRIGGER hold BEFORE INSERT ON salon_jobs_message FOR EACH STATEMENT"
+            " EXECUTE FUNCTION salon_jobs_hold_gate()"
+        )
+        one.execute("INSERT INTO salon_jobs_message (number) VALUES (1)")
+        one.execute("PREPARE TRANSACTION 'two'")
+        locks = "SELECT l.pid, l.granted FROM pg_locks l WHERE locktype = 'advisory'"
+        assert other.execute(locks).fetchall() == [(None, True)]
+        assert other.execute("SELECT * FROM salon_jobs_gate()").fetchone() == (1, 0, [0])
+        other.execute("COMMIT PREPARED 'two'")
+        assert other.execute("SELECT * FROM salon_jobs_gate()").fetchone() == (1, 1, [])
 
 
-def test_a_writer_that_emits_nothing_delays_nobody() -> None:
+def test_writer_that_emits_nothing_delays_nobody() -> None:
     with writer("worker_runtime") as one:
         one.execute("SELECT pg_current_xact_id()")
         emitted("a", number=1)
@@ -191,20 +202,20 @@ def test_a_writer_that_emits_nothing_delays_nobody() -> None:
         assert arrived() == [("a", 1)]
 
 
-def test_a_lock_of_the_gate_taken_by_hand_for_a_session_holds_nobody() -> None:
+def test_lock_of_a_session_holds_nobody() -> None:
     with writer() as one:
         one.execute("SELECT pg_advisory_lock_shared(23117::bigint << 48)")
         one.commit()
         emitted("a", number=1)
-        assert queries.gate(using="default")[:3] == (1, 1, ())
+        assert gate()[:3] == (1, 1, ())
         say(one, "a", 2)
-        assert queries.gate(using="default")[:3] == (2, 0, (one.info.backend_pid,))
+        assert gate()[:3] == (2, 0, (one.info.backend_pid,))
         one.commit()
-        assert read(queries.gate(using="default")) == [1, 2]
+        assert read(gate()) == [1, 2]
 
 
-def test_what_was_written_past_the_gate_is_found_by_the_sweep(monkeypatch: Any) -> None:
-    monkeypatch.setattr(relay_module, "_SWEEP_S", 0.2)
+def test_sweep_finds_what_was_written_past_the_gate(tune: Callable[..., None]) -> None:
+    tune(sweep_s=0.2)
     with relaying() as relay, writer() as liar:
         relay.wait_for_partitions()
         liar.execute("SELECT set_config('salon_jobs.gate', pg_current_xact_id()::text, true)")
@@ -216,7 +227,7 @@ def test_what_was_written_past_the_gate_is_found_by_the_sweep(monkeypatch: Any) 
         eventually(statuses, {"published": 2})
 
 
-def test_a_table_that_begins_again_is_read_from_the_beginning() -> None:
+def test_truncated_table_is_read_from_the_beginning() -> None:
     with relaying():
         for number in range(5):
             emitted("a", number=number)
@@ -242,7 +253,8 @@ def write_at_random(seed: int, transactions: int) -> None:
 
 
 @pytest.mark.parametrize("relays", [1, 2])
-def test_under_random_writers_everything_arrives_once_and_in_the_order_of_cause(relays: int) -> None:
+def test_random_writers(relays: int) -> None:
+    """Everything arrives once, and in the order of cause."""
     change("CREATE TABLE IF NOT EXISTS counted (name text PRIMARY KEY, number int NOT NULL DEFAULT 0)")
     change("INSERT INTO counted (name) SELECT unnest(ARRAY['a', 'b', 'c', 'd', 'e', 'f'])")
     try:
@@ -250,7 +262,7 @@ def test_under_random_writers_everything_arrives_once_and_in_the_order_of_cause(
             with ThreadPoolExecutor(5) as pool:
                 writing = [pool.submit(write_at_random, seed, 30) for seed in range(5)]
                 for each in writing:
-                    each.result(60)
+                    each.result(LIMIT_S)
             eventually(lambda: set(statuses()) <= {"published"})
         committed = dict(seen("SELECT name, number FROM counted"))
     finally:

@@ -1,7 +1,8 @@
-"""Shows that a message to ``rn::jobs:::task`` becomes one job, in its store."""
+"""Shows that a message to ``rn::jobs:::task`` becomes one job, in its store, or fails alone."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from uuid import UUID
 
 import pytest
@@ -12,11 +13,12 @@ from salon_jobs.core.errors import MessageInvalid
 from salon_jobs.models import Job
 from salon_jobs.testing import drain_outbox
 from tests.backend import calls
+from tests.outbox.rows import POISON
 from tests.outbox.scene import blocked_count, outages, relay_in_burst, statuses
 from tests.support import change, seen
 
 
-def test_a_message_becomes_one_job_of_its_store(stores: list[UUID]) -> None:
+def test_message_becomes_one_job_of_its_store(stores: list[UUID]) -> None:
     with tenant_context(stores[1]):
         emit("rn::jobs:::test-store", aggregate_id="a", event="asked", payload={})
     assert relay_in_burst()
@@ -29,44 +31,46 @@ def test_a_message_becomes_one_job_of_its_store(stores: list[UUID]) -> None:
     assert seen("SELECT consumer, status, job_id FROM salon_jobs_inbox") == [("jobs", "enqueued", Job.objects.get().pk)]
 
 
-def test_a_task_that_is_registered_nowhere_holds_up_no_other(stores: list[UUID]) -> None:
+def test_unknown_task_holds_up_no_other(stores: list[UUID]) -> None:
     for aggregate_id in ("a", "b"):
         change("SELECT salon_jobs_emit('rn::jobs:::gone', %s, 'asked', '{}'::json)", aggregate_id)
     with tenant_context(stores[0]):
         emit("rn::jobs:::test-store", aggregate_id="a", event="asked", payload={})
     relay_in_burst()
-    assert seen("SELECT aggregate_type, status, retry_count FROM salon_jobs_message ORDER BY id") == [
-        ("rn::jobs:::gone", "pending", 0),
-        ("rn::jobs:::gone", "pending", 0),
-        ("rn::jobs:::test-store", "published", 0),
-    ]
+    rows = seen("SELECT aggregate_type, status, retry_count FROM salon_jobs_message ORDER BY id")
+    assert rows == [*[("rn::jobs:::gone", "pending", 0)] * 2, ("rn::jobs:::test-store", "published", 0)]
     assert blocked_count() == 0
     assert outages() == ["JOB.UNKNOWN_TASK", ""]
 
 
-def test_a_task_of_another_library_is_refused_by_emit(stores: list[UUID]) -> None:
+@pytest.mark.parametrize("task", ["test-system", "test-keyed-system"])
+def test_payload_that_becomes_no_job_fails_alone(task: str) -> None:
+    fits = {"a long text"} if task == "test-system" else set[str]()  # it is in no key
+    poison = [payload for name, payload in POISON.items() if name not in fits]
+    for number, payload in enumerate([*poison, '{"note": "x"}']):
+        change("SELECT salon_jobs_emit(%s, %s, 'e', %s::json)", f"rn::jobs:::{task}", str(number), payload)
+    relay_in_burst()
+    rows = seen("SELECT status, last_error <> '' FROM salon_jobs_message ORDER BY id")
+    assert rows == [*[("failed", True)] * len(poison), ("published", False)]
+    assert outages() == [""]
+
+
+def test_task_of_another_library_is_refused(stores: list[UUID]) -> None:
     name = calls.add.module_path
     refused = pytest.raises(MessageInvalid, match=rf"rn::jobs:::{name}: .* is not declared with salon_jobs; enqueue it")
     with transaction.atomic(), refused:
         emit(f"rn::jobs:::{name}", aggregate_id="a", event="asked", payload={})
 
 
-def test_a_drain_publishes_inside_the_tests_own_transaction(stores: list[UUID]) -> None:
-    with transaction.atomic():
-        with tenant_context(stores[0]):
-            emit("rn::jobs:::test-store", aggregate_id="a", event="asked", payload={})
-        [drained] = drain_outbox()
+@pytest.mark.parametrize(("using", "task"), [("default", "test-store"), ("owner", "test-system")])
+def test_drain_inside_the_tests_transaction(stores: list[UUID], using: str, task: str) -> None:
+    """The job is written on the connection that the message came from."""
+    with transaction.atomic(using=using):
+        with tenant_context(stores[0]) if task == "test-store" else nullcontext():
+            emit(f"rn::jobs:::{task}", event="asked", payload={}, using=using)
+        [drained] = drain_outbox(using=using)
         assert drained.answer is None
-        assert Job.objects.count() == 1
-        transaction.set_rollback(True)
-    assert statuses() == {}
-
-
-def test_a_message_becomes_a_job_on_the_connection_that_it_came_from() -> None:
-    with transaction.atomic(using="owner"):
-        emit("rn::jobs:::test-system", event="asked", payload={}, using="owner")
-        [drained] = drain_outbox(using="owner")
-        assert drained.answer is None
-        assert Job.objects.using("owner").count() == 1
-        transaction.set_rollback(True, using="owner")
+        assert Job.objects.using(using).count() == 1
+        transaction.set_rollback(True, using=using)
     assert not Job.objects.exists()
+    assert statuses() == {}

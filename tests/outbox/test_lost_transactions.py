@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Generator
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from django.db import connections, transaction
@@ -20,22 +22,13 @@ from salon_jobs import emit_many
 from salon_jobs.brokers.memory import MemoryPublisher
 from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
 from salon_jobs.core.errors import NotReady
-from salon_jobs.outbox import queries, relay
-from tests.outbox.scene import (
-    ORDERS,
-    answer_with,
-    arrived,
-    blocked_count,
-    draft,
-    emitted,
-    ids,
-    numbers_by_aggregate,
-    outages,
-    relaying,
-    statuses,
-)
+from salon_jobs.outbox import queries
+from tests.outbox import scene
+from tests.outbox.scene import ORDERS, answer_with, arrived, blocked_count, draft, emitted, ids, relaying, statuses
+from tests.servers.forwarder import Forwarder
 from tests.servers.nats import NatsBroker
-from tests.support import change, seen
+from tests.settings import url_for
+from tests.support import change, event_fields, seen
 from tests.waiting import eventually
 
 
@@ -46,6 +39,14 @@ def cut() -> None:
         " AND backend_type = 'client backend' AND usename <> current_user"
     )
     connections["default"].close()
+
+
+@contextmanager
+def losing() -> Generator[None]:
+    """Cut all sessions, and commit at that moment what the owner does in the block."""
+    with transaction.atomic(using="owner"):
+        yield
+        cut()
 
 
 def lose_after(last: int) -> None:
@@ -67,23 +68,28 @@ def write(first: int, count: int, *, aggregates: int = 3, to: str = ORDERS) -> N
     )
 
 
-@contextmanager
-def nothing_written() -> Generator[None]:
+def emit_numbers(count: int, to: str = ORDERS) -> None:
+    with transaction.atomic():
+        emit_many(draft(f"a{n % 3}", n, to=to) for n in range(count))
+
+
+def write_nothing() -> None:
     """Let nobody else change a message: what the relay writes waits, until a lost database makes it try again."""
-    with transaction.atomic(using="owner"):
-        change("LOCK TABLE salon_jobs_message IN SHARE ROW EXCLUSIVE MODE")
-        yield
+    change("LOCK TABLE salon_jobs_message IN SHARE ROW EXCLUSIVE MODE")
 
 
-def in_order(numbers: dict[str, list[int]]) -> bool:
-    return all(each == sorted(set(each)) for each in numbers.values())
+def assert_in_order(numbers: dict[str, list[int]], expected: list[int]) -> None:
+    """Assert that these numbers arrived, in the order of each aggregate."""
+    assert all(each == sorted(set(each)) for each in numbers.values())
+    assert sorted(chain(*numbers.values())) == expected
 
 
 VERDICTS = (None, Verdict.REFUSED, Verdict.RETRY, Verdict.UNRESOLVABLE, Verdict.SKIPPED)
 
 
 @pytest.mark.parametrize("verdict", VERDICTS)
-def test_what_came_of_lost_messages_is_not_written_to_those_that_got_their_numbers(verdict: Verdict | None) -> None:
+def test_ends_of_lost_messages_are_not_written(verdict: Verdict | None) -> None:
+    """Not to those that got their numbers."""
     tried: list[int] = []
 
     def answer(message: OutgoingMessage) -> PublishFailure | None:
@@ -92,32 +98,29 @@ def test_what_came_of_lost_messages_is_not_written_to_those_that_got_their_numbe
         return PublishFailure(verdict, "TEST.NO") if verdict is not None and number < 100 else None
 
     MemoryPublisher.answer = answer
-    with transaction.atomic():
-        emit_many(draft(f"a{n % 3}", n) for n in range(20))
+    emit_numbers(20)
     before = ids()
     with relaying():
-        with nothing_written():
+        with losing():
+            write_nothing()
             eventually(lambda: len(tried), 20 if verdict in (None, Verdict.SKIPPED) else 3)
             lose_after(0)
             write(100, 20)
-            cut()
         eventually(statuses, {"published": 20})
         eventually(blocked_count, 0)
     assert before == ids(), "the numbers were not used again"
-    again = {name: [number for number in each if number >= 100] for name, each in numbers_by_aggregate().items()}
-    assert sorted(chain(*again.values())) == list(range(100, 120))
-    assert in_order(again)
+    found = scene.numbers_by_aggregate()
+    again = {name: [number for number in each if number >= 100] for name, each in found.items()}
+    assert_in_order(again, list(range(100, 120)))
 
 
 @pytest.mark.parametrize("pooled", [False, True], ids=["connections are lost", "a pooler keeps the connections"])
-def test_messages_with_lower_numbers_than_those_read_are_sent_in_order_and_at_once(
-    monkeypatch: pytest.MonkeyPatch, pooled: bool
-) -> None:
+def test_lower_numbers_than_those_read(monkeypatch: pytest.MonkeyPatch, pooled: bool) -> None:
+    """Their messages are sent in order and at once."""
     read, started = queries.gate, [0.0]
     if pooled:
         monkeypatch.setattr(queries, "gate", lambda using: read(using=using)._replace(server=started[0]))
-    with transaction.atomic():
-        emit_many(draft(f"a{n % 3}", n) for n in range(20))
+    emit_numbers(20)
     with relaying():
         eventually(statuses, {"published": 20})
         with transaction.atomic(using="owner"):
@@ -127,24 +130,22 @@ def test_messages_with_lower_numbers_than_those_read_are_sent_in_order_and_at_on
             if not pooled:
                 cut()
         eventually(statuses, {"published": 50})
-    assert in_order(numbers_by_aggregate())
-    assert sorted(number for _, number in arrived()) == [*range(20), *range(100, 140)]
+    assert_in_order(scene.numbers_by_aggregate(), [*range(20), *range(100, 140)])
 
 
-def test_a_message_that_is_pending_again_is_repeated_as_the_same_and_in_its_place() -> None:
+def test_message_pending_again_is_repeated_in_its_place() -> None:
     first = [emitted("a0", number=number) for number in range(5)]
     with relaying():
         eventually(statuses, {"published": 5})
-        with transaction.atomic(using="owner"):
+        with losing():
             change("UPDATE salon_jobs_message SET status = 'pending', sent_at = NULL WHERE id > %s", ids()[2])
             write(100, 1, aggregates=1)
-            cut()
         eventually(statuses, {"published": 6})
     assert arrived() == [("a0", number) for number in (0, 1, 2, 3, 4, 3, 4, 100)]
     assert [message.message_id for message in list(MemoryPublisher.published)[3:7]] == [*first[3:], *first[3:]]
 
 
-def test_a_lost_connection_repeats_nothing() -> None:
+def test_lost_connection_repeats_nothing() -> None:
     stop = threading.Event()
 
     def cut_now_and_then() -> None:
@@ -168,13 +169,11 @@ def test_a_lost_connection_repeats_nothing() -> None:
             connections["default"].close()
         eventually(statuses, {"published": 2000})
     assert len(MemoryPublisher.published) == 2000
-    assert in_order(numbers_by_aggregate())
+    assert_in_order(scene.numbers_by_aggregate(), list(range(2000)))
 
 
 @pytest.mark.parametrize("loses_connection", [True, False])
-def test_a_destination_whose_row_is_gone_gets_it_back(
-    change_settings: Callable[..., None], loses_connection: bool
-) -> None:
+def test_lost_row_of_a_destination_comes_back(change_settings: Callable[..., None], loses_connection: bool) -> None:
     change_settings(OUTBOX={"THROUGHPUT": {"*": 1000}})
     with relaying():
         emitted("a", number=0)
@@ -188,92 +187,116 @@ def test_a_destination_whose_row_is_gone_gets_it_back(
     assert seen("SELECT aggregate_type FROM salon_jobs_destination") == [(ORDERS,)]
 
 
-def test_a_destination_that_gets_no_tokens_makes_the_relay_unready(
-    change_settings: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+def test_destination_without_tokens_is_unready(
+    change_settings: Callable[..., None], tune: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change_settings(OUTBOX={"THROUGHPUT": {"*": 1000}})
-    monkeypatch.setattr(relay, "_STARVED_FOR_S", 0.5)
+    tune(starved_for_s=0.5)
     grant = queries.grant_tokens
     monkeypatch.setattr(queries, "grant_tokens", lambda wanted, using: {})
     emitted("a")
+
+    def unready() -> str:
+        try:
+            running.facts()
+        except NotReady as error:
+            return str(error)
+        return ""
+
     with relaying() as running:
-        eventually(lambda: bool(unready(running.facts)))
-        assert ORDERS in unready(running.facts)
-        assert "gets no tokens" in unready(running.facts)
+        assert "gets no tokens" in (said := eventually(unready))
+        assert ORDERS in said
         monkeypatch.setattr(queries, "grant_tokens", grant)
         eventually(statuses, {"published": 1})
-        eventually(lambda: not unready(running.facts))
+        eventually(unready, "")
 
 
-def unready(facts: Callable[[], Any]) -> str:
-    try:
-        facts()
-    except NotReady as error:
-        return str(error)
-    return ""
-
-
-def test_all_partitions_are_made_again_and_served() -> None:
+def test_lost_partitions_are_made_again() -> None:
     with relaying() as relay:
         relay.wait_for_partitions()
-        with transaction.atomic(using="owner"):
+        with losing():
             change("DELETE FROM salon_jobs_partition")
             write(0, 50, aggregates=50)
-            cut()
         eventually(statuses, {"published": 50})
         relay.wait_for_partitions()
 
 
-def test_an_outage_of_a_destination_is_what_it_was_however_its_row_reads() -> None:
+def test_outage_is_what_it_was_however_its_row_reads() -> None:
     broken = "rn::memory:::broken"
     answer_with(Verdict.OUTAGE, aggregate="b")
     emitted("b", to=broken)
     emitted("a")
     with relaying():
-        eventually(outages, ["TEST.NO", ""])
+        eventually(scene.outages, ["TEST.NO", ""])
         change("UPDATE salon_jobs_destination SET outage_code = CASE outage_code WHEN '' THEN 'TEST.OLD' ELSE '' END")
         cut()
-        eventually(outages, ["TEST.NO", ""])
+        eventually(scene.outages, ["TEST.NO", ""])
         change("DELETE FROM salon_jobs_destination WHERE aggregate_type = %s", broken)
-        eventually(outages, ["TEST.NO", ""])
+        eventually(scene.outages, ["TEST.NO", ""])
 
 
-def test_an_aggregate_that_was_parked_by_a_lost_message_goes_on() -> None:
+def test_aggregate_parked_by_a_lost_message_goes_on() -> None:
     answer_with(Verdict.REFUSED, times=1)
     for number in range(3):
         emitted("a0", number=number)
     with relaying():
         eventually(lambda: statuses() == {"failed": 1, "pending": 2} and blocked_count() == 1)
-        with transaction.atomic(using="owner"):
+        with losing():
             lose_after(0)
             write(100, 5, aggregates=1)
-            cut()
         eventually(statuses, {"published": 5})
     assert arrived() == [("a0", number) for number in range(100, 105)]
 
 
-@pytest.fixture
-def stream(change_settings: Callable[..., None]) -> Generator[NatsBroker]:
-    broker = NatsBroker()
-    broker.start()
-    change_settings(NATS=broker.settings()["NATS"])
-    yield broker
-    broker.close()
-
-
-def test_jetstream_has_everything_once_and_in_order(stream: NatsBroker) -> None:
-    to = stream.destination("orders")
-    with transaction.atomic():
-        emit_many(draft(f"a{n % 3}", n, to=to) for n in range(200))
+@pytest.mark.xdist_group("nats")
+def test_jetstream_has_everything_once(brokers: Callable[[str], Any], change_settings: Callable[..., None]) -> None:
+    stream: NatsBroker = brokers("nats")
+    change_settings(NATS=stream.settings()["NATS"])
+    to = stream.destination("lost-transactions")
+    emit_numbers(200, to)
     with relaying():
-        with nothing_written():
+        with losing():
+            write_nothing()
             eventually(lambda: len(stream.received(to)), 200)
             lose_after(50)
             write(1000, 200, to=to)
-            cut()
         eventually(statuses, {"published": 250})
-    numbers: dict[str, list[int]] = {}
+    numbers: defaultdict[str, list[int]] = defaultdict(list)
     for envelope in stream.received(to):
-        numbers.setdefault(envelope.aggregate_id, []).append(json.loads(envelope.payload)["number"])
-    assert sorted(chain(*numbers.values())) == [*range(200), *range(1000, 1200)]
-    assert in_order(numbers)
+        numbers[envelope.aggregate_id].append(json.loads(envelope.payload)["number"])
+    assert_in_order(numbers, [*range(200), *range(1000, 1200)])
+
+
+@pytest.fixture
+def network() -> Iterator[Forwarder]:
+    """Have new connections of the relay pass a proxy, and fail soon after what they send is not acknowledged."""
+    forwarder = Forwarder(urlsplit(url_for(None)).port or 0)
+    forwarder.open()
+    settings: dict[str, Any] = connections.settings["default"]
+    before = settings["HOST"], settings["PORT"], settings["OPTIONS"]
+    quick = {"tcp_user_timeout": 500, "keepalives_idle": 1, "keepalives_interval": 1}
+    settings.update(HOST="127.0.0.1", PORT=str(forwarder.port), OPTIONS={**settings["OPTIONS"], **quick})
+    yield forwarder
+    settings["HOST"], settings["PORT"], settings["OPTIONS"] = before
+    connections.close_all()
+    forwarder.cut()
+
+
+def test_idle_marker_notices_a_dead_network(
+    network: Forwarder, tune: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing arrives on its connection, and nothing closes it; it notices before there is something to mark."""
+    tune(marker_pings_s=0.1)
+
+    def was(event: str) -> bool:
+        return any(fields.get("loop") == "marker" for fields in event_fields(caplog, event))
+
+    caplog.set_level("INFO")
+    with relaying():
+        emitted("a", number=1)
+        eventually(statuses, {"published": 1})
+        network.lose_packets()
+        connections.close_all()
+        eventually(lambda: was("database_lost") and was("database_back"))
+        emitted("a", number=2)
+        eventually(statuses, {"published": 2})

@@ -1,4 +1,4 @@
-"""Shows what operators do with messages, what is said of each, and how it goes together with a relay's marks."""
+"""Shows what operators do with messages, what is said of each, and what a relay sends then."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import pytest
 from django.db import transaction
 
 from salon_jobs import tenant_context
+from salon_jobs.brokers.memory import MemoryPublisher
+from salon_jobs.brokers.publisher import Verdict
 from salon_jobs.control import (
     ActionResult,
     MessageCriteria,
@@ -23,15 +25,18 @@ from salon_jobs.control import (
 )
 from salon_jobs.core.errors import MessageInvalid, OptionInvalid
 from salon_jobs.outbox.control import send_skipped_messages
+from tests.outbox import scene
 from tests.outbox.rows import OPERATOR, ORDERS, block, blocked, statuses, wait_for_a_lock, write
-from tests.outbox.scene import fill, ids
+from tests.outbox.scene import answer_with, arrived, emitted, fill, ids, relaying
 from tests.settings import url_for
 from tests.support import change, elsewhere, seen, store_id_of
+from tests.waiting import LIMIT_S, eventually
 
 __all__ = ["ORDERS", "block", "blocked", "statuses", "write"]  # other folders import them from here
+GONE = "there is no such message, or you may not see it"
 
 
-def test_a_parked_head_is_pending_again_with_all_its_tries_and_due() -> None:
+def test_retried_head_is_due_with_all_its_tries() -> None:
     head, behind = write("failed", aggregate="42"), write(aggregate="42")
     block(head, "parked")
     assert retry_messages([behind, head], using=OPERATOR) == [
@@ -43,7 +48,7 @@ def test_a_parked_head_is_pending_again_with_all_its_tries_and_due() -> None:
     assert blocked() == [(head, "waiting", True, 0)]
 
 
-def test_a_failed_message_below_the_cursor_is_put_in_front() -> None:
+def test_retried_message_is_put_in_front() -> None:
     alone, of_one, store = write("failed"), write("failed", aggregate="7"), store_id_of(5)
     third = write("failed", store=store)
     assert all(result.changed for result in retry_messages([alone, of_one, third], using=OPERATOR))
@@ -55,7 +60,7 @@ def test_a_failed_message_below_the_cursor_is_put_in_front() -> None:
     ) == [(3,)]
 
 
-def test_one_that_waits_is_sent_at_once_and_keeps_its_count() -> None:
+def test_retry_of_a_waiting_message_keeps_its_count() -> None:
     waiting, alone = write(aggregate="42"), write()
     block(waiting, "waiting")
     block(alone, "waiting")
@@ -63,7 +68,7 @@ def test_one_that_waits_is_sent_at_once_and_keeps_its_count() -> None:
     assert blocked() == [(waiting, "waiting", True, 10), (alone, "waiting", True, 10)]
 
 
-def test_several_of_one_aggregate_follow_the_first() -> None:
+def test_retry_of_several_in_one_aggregate() -> None:
     first, head, last = (write("failed", aggregate="42") for _ in range(3))
     block(head, "parked")
     parked = f"message {head} blocks its aggregate; retry or skip that one first"
@@ -77,18 +82,18 @@ def test_several_of_one_aggregate_follow_the_first() -> None:
     assert set(statuses().values()) == {"pending"}
 
 
-def test_what_can_not_be_retried_says_what_it_is() -> None:
+def test_why_messages_can_not_be_retried() -> None:
     ids = [write("published"), write("skipped"), write(), 10**12]
     assert [(each.changed, each.detail) for each in retry_messages(ids, using=OPERATOR)] == [
         (False, "it is published; only failed and waiting messages can be retried"),
         (False, "it is skipped; only failed and waiting messages can be retried"),
         (False, "it is pending; the relay will send it"),
-        (False, "there is no such message, or you may not see it"),
+        (False, GONE),
     ]
     assert blocked() == []
 
 
-def test_skipping_the_head_lets_its_aggregate_go_on() -> None:
+def test_skipped_head_frees_its_aggregate() -> None:
     head, behind, other = write("failed", aggregate="42"), write(aggregate="42"), write(aggregate="43")
     sent, last = write("published"), write(aggregate="43")
     block(head, "parked")
@@ -103,15 +108,14 @@ def test_skipping_the_head_lets_its_aggregate_go_on() -> None:
     assert seen("SELECT count(*) FROM salon_jobs_message WHERE ended_at IS NOT NULL") == [(2,)]
 
 
-def test_a_store_skips_its_own_messages_and_unparks_none(stores: list[UUID]) -> None:
+def test_store_skips_its_own_messages(stores: list[UUID]) -> None:
     own, other = write("failed", aggregate="1", store=stores[0]), write("failed", aggregate="2", store=stores[1])
     kept = write("failed", aggregate="3", store=stores[0])
     for head in (own, other, kept):
         block(head, "parked")
-    gone = "there is no such message, or you may not see it"
-    assert skip_messages([own, other], using="web") == [ActionResult(i, False, gone) for i in (own, other)]
+    assert skip_messages([own, other], using="web") == [ActionResult(i, False, GONE) for i in (own, other)]
     with tenant_context(stores[0], using="web"):
-        assert skip_messages([other, own], using="web") == [ActionResult(other, False, gone), ActionResult(own, True)]
+        assert skip_messages([other, own], using="web") == [ActionResult(other, False, GONE), ActionResult(own, True)]
         assert [each.detail for each in unpark([(ORDERS, "2")], using="web")] == ["it is not blocked"]
     assert blocked() == [(other, "parked", False, 10), (kept, "parked", False, 10)]
     assert statuses() == {own: "skipped", other: "failed", kept: "failed"}
@@ -137,7 +141,7 @@ def test_unpark_by_pairs_and_by_destination() -> None:
             unpark(using=OPERATOR, **wrong)  # type: ignore[arg-type]
 
 
-def test_unpark_lets_go_what_waits_for_a_message_that_has_ended() -> None:
+def test_unpark_behind_messages_that_have_ended() -> None:
     ended, pruned = write("failed", aggregate="1"), write("failed", aggregate="2")
     block(ended, "parked")
     block(pruned, "parked")
@@ -147,7 +151,7 @@ def test_unpark_lets_go_what_waits_for_a_message_that_has_ended() -> None:
     assert blocked() == []
 
 
-def test_a_destination_is_paused_and_resumed() -> None:
+def test_pause_keeps_the_tokens() -> None:
     states = "SELECT aggregate_type, paused, tokens FROM salon_jobs_destination"
     pause_destination(ORDERS, using=OPERATOR)
     change("UPDATE salon_jobs_destination SET tokens = 5")
@@ -162,9 +166,7 @@ def test_a_destination_is_paused_and_resumed() -> None:
 @pytest.mark.parametrize(
     ("operate", "status"), [(retry_messages, "pending"), (skip_messages, "pending"), (send_skipped_messages, "skipped")]
 )
-def test_a_relay_that_marks_it_published_meanwhile_is_first(
-    operate: Callable[..., list[ActionResult[int]]], status: str
-) -> None:
+def test_mark_of_a_relay_comes_first(operate: Callable[..., list[ActionResult[int]]], status: str) -> None:
     message = write(status, aggregate="42")
     block(message, "waiting")
     marked = "UPDATE salon_jobs_message SET status = 'published', sent_at = now(), ended_at = NULL WHERE id = %s"
@@ -174,18 +176,18 @@ def test_a_relay_that_marks_it_published_meanwhile_is_first(
         work = elsewhere(pool, lambda: operate([message], using=OPERATOR))
         wait_for_a_lock()
         relay.commit()
-        [result] = work.result(10)
+        [result] = work.result(LIMIT_S)
     assert not result.changed
     assert result.detail.startswith("it is published; only ")
     assert statuses() == {message: "published"}
     assert blocked() == []
 
 
-def test_two_operators_with_the_same_messages_in_opposite_order_do_not_deadlock() -> None:
+def test_two_operators_do_not_deadlock() -> None:
     ids = [write("failed", aggregate=str(number % 50)) for number in range(300)]
     with ThreadPoolExecutor(2) as pool:
         works = [elsewhere(pool, lambda o=o: retry_messages(o, using=OPERATOR)) for o in (ids, ids[::-1])]  # type: ignore[misc]
-        results = [work.result(30) for work in works]
+        results = [work.result(LIMIT_S) for work in works]
     assert sum(each.changed for result in results for each in result) == 300 + 50, "the second retries the heads again"
     assert {row[0] for row in blocked()} == set(ids[:50])
 
@@ -202,7 +204,7 @@ def test_two_operators_with_the_same_messages_in_opposite_order_do_not_deadlock(
     ],
     ids=["retry", "skip", "unpark", "pause", "resume", "replay"],
 )
-def test_the_relays_are_notified_after_the_commit(work: Callable[[int], object], news: str) -> None:
+def test_relays_are_notified_after_the_commit(work: Callable[[int], object], news: str) -> None:
     head = write("failed", aggregate="42")
     block(head, "parked")
     with psycopg.connect(url_for("worker_runtime"), autocommit=True) as relay:
@@ -210,10 +212,70 @@ def test_the_relays_are_notified_after_the_commit(work: Callable[[int], object],
         with transaction.atomic(OPERATOR):
             work(head)
             assert list(relay.notifies(timeout=0)) == []
-        assert [notification.payload for notification in relay.notifies(timeout=30, stop_after=1)] == [news]
+        assert [notification.payload for notification in relay.notifies(timeout=LIMIT_S, stop_after=1)] == [news]
 
 
-def test_thousands_go_in_batches() -> None:
-    fill(2500, "'failed'", to=ORDERS)
-    assert sum(each.changed for each in retry_messages(ids(), using=OPERATOR)) == 2500
-    assert len(blocked()) == 2500
+def test_many_go_in_batches(tune: Callable[..., None]) -> None:
+    tune(changed_at_once=100)
+    fill(250, "'failed'", to=ORDERS)
+    assert sum(each.changed for each in retry_messages(ids(), using=OPERATOR)) == 250
+    assert len(blocked()) == 250
+
+
+def has_ended(**expected: int) -> None:
+    """Wait until the relay has left the messages like this, and blocks nothing."""
+    eventually(lambda: scene.statuses() == expected and blocked() == [])
+
+
+def test_relay_finds_a_retried_message_below_its_cursor() -> None:
+    answer_with(Verdict.REFUSED, times=1)
+    emitted(number=1)
+    with relaying():
+        eventually(scene.statuses, {"failed": 1})
+        emitted(number=2)
+        eventually(arrived, [("", 2)])
+        assert retry_messages(ids()[:1], using=OPERATOR)[0].changed
+        eventually(arrived, [("", 2), ("", 1)])
+        has_ended(published=2)
+
+
+def test_relay_goes_on_behind_skipped_and_unparked_heads() -> None:
+    answer_with(Verdict.REFUSED, aggregate="a", times=2)
+    for number in range(3):
+        emitted("a", number=number)
+    held = "SELECT status, code FROM salon_jobs_blocked_aggregate"
+    with relaying():
+        eventually(lambda: scene.statuses() == {"failed": 1, "pending": 2} and len(blocked()) == 1)
+        emitted("b", number=9)
+        eventually(arrived, [("b", 9)])
+        assert skip_messages(ids()[:1], using=OPERATOR)[0].changed
+        eventually(scene.statuses, {"skipped": 1, "failed": 1, "pending": 1, "published": 1})
+        eventually(lambda: seen(held), [("parked", "TEST.NO")])
+        assert [each.changed for each in unpark([(scene.ORDERS, "a")], using=OPERATOR)] == [True]
+        has_ended(skipped=1, published=3)
+    assert arrived() == [("b", 9), ("a", 1), ("a", 2)]
+
+
+def test_relay_sends_nothing_to_a_paused_destination() -> None:
+    pause_destination(scene.ORDERS, using=OPERATOR)
+    with relaying():
+        emitted("a", number=1)
+        emitted("b", number=2, to="rn::memory:::stock")
+        eventually(lambda: arrived("rn::memory:::stock"), [("b", 2)])
+        assert arrived() == []
+        resume_destination(scene.ORDERS, using=OPERATOR)
+        eventually(arrived, [("a", 1)])
+
+
+def test_relay_sends_a_replay_in_order() -> None:
+    """Each message says what it repeats."""
+    originals = [emitted("a", number=number) for number in range(3)]
+    with relaying():
+        eventually(scene.statuses, {"published": 3})
+        criteria = MessageCriteria(aggregate_type=scene.ORDERS, from_id=1)
+        replay_messages(criteria, requested_by="kei", reason="lost", using=OPERATOR)
+        eventually(scene.statuses, {"published": 6})
+    assert arrived() == [("a", 0), ("a", 1), ("a", 2)] * 2
+    again = list(MemoryPublisher.published)[3:]
+    assert [message.replay_of for message in again] == originals
+    assert not {message.message_id for message in again} & set(originals)

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connections
 
-from salon_jobs.brokers.publisher import PublishFailure, Verdict
+from salon_jobs.brokers.publisher import Verdict
 from salon_jobs.core.records import PARTITIONS
 from salon_jobs.outbox import queries
-from salon_jobs.outbox.failures import Failure, write_failures
+from salon_jobs.outbox.failures import write_failures
 from salon_jobs.outbox.partitions import Ownership
-from tests.outbox.scene import ORDERS, emitted, relaying
-from tests.outbox.test_backlog import failure
+from tests.outbox.scene import ORDERS, emitted, failure, relaying
 from tests.support import change, seen
 
 ALL = frozenset(range(PARTITIONS))
@@ -38,11 +37,17 @@ def clock(change_settings: Callable[..., None], outbox: None) -> Clock:
 
 @pytest.fixture
 def owner(clock: Clock) -> Ownership:
-    """Return a relay that owns everything."""
+    """Return relay 1, which owns everything."""
     ownership = Ownership(1, using="default", clock=clock)
     beat(ownership)
     assert ownership.mine == ALL
     return ownership
+
+
+@pytest.fixture
+def other(clock: Clock) -> Ownership:
+    """Return relay 2, which has done nothing yet."""
+    return Ownership(2, using="default", clock=clock)
 
 
 def beat(ownership: Ownership) -> frozenset[int]:
@@ -52,26 +57,18 @@ def beat(ownership: Ownership) -> frozenset[int]:
     return lost
 
 
-def test_an_owner_trusts_itself_for_less_than_a_challenger_waits(owner: Ownership, clock: Clock) -> None:
-    challenger = Ownership(2, using="default", clock=clock)
-    beat(challenger)
-    clock.now = 6.9
-    beat(challenger)
-    assert owner.holds
-    assert challenger.mine == frozenset()
-    clock.now = 9.9
-    beat(challenger)
-    assert not owner.holds
-    assert challenger.mine == frozenset()
-    clock.now = 10
-    beat(challenger)
-    assert challenger.mine == ALL
+def test_owner_trusts_itself_for_less_than_others_wait(owner: Ownership, other: Ownership, clock: Clock) -> None:
+    beat(other)
+    for now, holds, taken in ((6.9, True, set[int]()), (9.9, False, set[int]()), (10, False, ALL)):
+        clock.now = now
+        beat(other)
+        assert (owner.holds, other.mine) == (holds, taken)
 
 
-def test_a_beat_that_came_while_a_challenger_asked_counts_from_when_it_was_read(
-    owner: Ownership, clock: Clock, monkeypatch: Any
+def test_beat_counts_from_when_it_was_read(
+    owner: Ownership, other: Ownership, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    challenger = Ownership(2, using="default", clock=clock)
+    """Not from when a challenger asked."""
     read = queries.partitions
 
     def slowly(*, using: str) -> Any:
@@ -81,15 +78,14 @@ def test_a_beat_that_came_while_a_challenger_asked_counts_from_when_it_was_read(
         return read(using=using)
 
     monkeypatch.setattr(queries, "partitions", slowly)
-    beat(challenger)  # it began at 0, and read at 5 what the owner wrote at 5
+    beat(other)  # it began at 0, and read at 5 what the owner wrote at 5
     clock.now = 11
-    beat(challenger)
+    beat(other)
     assert owner.holds
-    assert challenger.mine == frozenset()
+    assert other.mine == frozenset()
 
 
-def test_a_partition_that_was_lost_and_is_taken_again_in_one_beat_was_lost(owner: Ownership, clock: Clock) -> None:
-    other = Ownership(2, using="default", clock=clock)
+def test_partition_taken_again_in_one_beat_was_lost(owner: Ownership, other: Ownership, clock: Clock) -> None:
     beat(other)
     clock.now = 20
     beat(other)
@@ -98,9 +94,8 @@ def test_a_partition_that_was_lost_and_is_taken_again_in_one_beat_was_lost(owner
     assert owner.mine == ALL
 
 
-def test_an_owner_that_was_frozen_holds_nothing_until_its_destinations_stop_what_was_lost(
-    owner: Ownership, clock: Clock
-) -> None:
+def test_frozen_owner_holds_nothing_before_it_trusts(owner: Ownership, clock: Clock) -> None:
+    """Its destinations stop what was lost first."""
     clock.now = 20
     assert not owner.holds
     owner.beat()
@@ -109,26 +104,25 @@ def test_an_owner_that_was_frozen_holds_nothing_until_its_destinations_stop_what
     assert owner.holds
 
 
-def test_one_that_nobody_challenged_finds_its_partitions_as_it_left_them(owner: Ownership, clock: Clock) -> None:
+def test_unchallenged_owner_keeps_its_partitions(owner: Ownership, clock: Clock) -> None:
     clock.now = 1000
     assert beat(owner) == frozenset()
     assert owner.mine == ALL
 
 
-def test_steps_of_the_databases_clock_change_no_owner(owner: Ownership, clock: Clock) -> None:
-    challenger = Ownership(2, using="default", clock=clock)
-    beat(challenger)
+def test_steps_of_the_databases_clock_change_no_owner(owner: Ownership, other: Ownership, clock: Clock) -> None:
+    beat(other)
     change("UPDATE salon_jobs_process SET heartbeat_at = heartbeat_at + interval '1 year'")
     clock.now = 5
     beat(owner)
-    beat(challenger)
+    beat(other)
     clock.now = 12
-    beat(challenger)
-    assert challenger.mine == frozenset()
+    beat(other)
+    assert other.mine == frozenset()
     assert seen("SELECT DISTINCT owner FROM salon_jobs_partition") == [(1,)]
 
 
-def test_of_two_that_take_at_once_one_gets_each_partition(clock: Clock) -> None:
+def test_one_of_two_that_take_at_once_gets_a_partition(clock: Clock) -> None:
     queries.make_partitions(using="default")
     states, _ = queries.partitions(using="default")
     first = queries.take_partitions(states, owner=1, using="default")
@@ -140,13 +134,13 @@ def put(owner: int | None, *, epoch: int, beat: int = 0) -> None:
     change("UPDATE salon_jobs_partition SET owner = %s, epoch = %s, beat = %s", owner, epoch, beat)
 
 
-def test_rows_that_were_lost_are_made_again(owner: Ownership) -> None:
+def test_lost_rows_are_made_again(owner: Ownership) -> None:
     change("DELETE FROM salon_jobs_partition WHERE partition > 9")
     assert beat(owner) == frozenset(range(10, PARTITIONS))
     assert owner.mine == ALL
 
 
-def test_a_row_of_an_earlier_time_at_which_it_was_ours_too_stays_ours(owner: Ownership) -> None:
+def test_earlier_row_of_ours_stays_ours(owner: Ownership) -> None:
     owner.release(ALL)
     beat(owner)
     owner.doubt()
@@ -155,9 +149,8 @@ def test_a_row_of_an_earlier_time_at_which_it_was_ours_too_stays_ours(owner: Own
     assert owner.mine == ALL
 
 
-def test_a_row_of_an_earlier_time_that_was_given_up_since_is_another_relays(owner: Ownership, clock: Clock) -> None:
+def test_earlier_row_given_up_since_is_not_ours(owner: Ownership, other: Ownership, clock: Clock) -> None:
     owner.release(ALL)
-    other = Ownership(2, using="default", clock=clock)
     beat(other)
     put(1, epoch=1)
     owner.doubt()
@@ -173,7 +166,7 @@ def test_a_row_of_an_earlier_time_that_was_given_up_since_is_another_relays(owne
     assert owner.mine == ALL
 
 
-def test_partitions_whose_answer_was_lost_are_owned(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partitions_taken_without_an_answer_are_owned(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     take = queries.take_partitions
 
     def take_and_lose(states: Any, *, owner: int, using: str) -> set[int]:
@@ -190,26 +183,24 @@ def test_partitions_whose_answer_was_lost_are_owned(clock: Clock, monkeypatch: p
     assert owner.mine == ALL
 
 
-def test_an_outage_holds_nothing_and_gives_other_relays_their_time_again(owner: Ownership, clock: Clock) -> None:
-    challenger = Ownership(2, using="default", clock=clock)
-    beat(challenger)
+def test_outage_gives_other_relays_their_time_again(owner: Ownership, other: Ownership, clock: Clock) -> None:
+    beat(other)
     owner.doubt()
-    challenger.doubt()
+    other.doubt()
     assert not owner.holds
     assert owner.due_in_s == 0
     clock.now = 30
-    beat(challenger)
-    assert not challenger.mine
+    beat(other)
+    assert not other.mine
     assert not beat(owner)
     assert owner.holds
 
 
-def test_no_failure_is_written_by_a_relay_that_lost_the_partition(owner: Ownership, clock: Clock) -> None:
+def test_former_owner_writes_no_failure(owner: Ownership, other: Ownership, clock: Clock) -> None:
     emitted("a")
     wanted = [queries.PageRequest(ORDERS, partition, 0, 9) for partition in ALL]
     [message] = queries.fetch(wanted, queries.gate(using="default").bound, using="default")
-    refused, unresolvable = failure(message), Failure(message, PublishFailure(Verdict.UNRESOLVABLE, "T"))
-    other = Ownership(2, using="default", clock=clock)
+    refused, unresolvable = failure(message), failure(message, Verdict.UNRESOLVABLE)
     beat(other)
     clock.now = 20
     beat(other)
@@ -218,8 +209,8 @@ def test_no_failure_is_written_by_a_relay_that_lost_the_partition(owner: Ownersh
     assert write_failures([refused], owner=2, on_hold=0, using="default") == {message.id}
 
 
-def test_a_relay_whose_connections_age_takes_over_what_another_left(
-    outbox: None, change_settings: Callable[..., None], monkeypatch: Any
+def test_aging_connections_let_a_relay_take_over(
+    outbox: None, change_settings: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change_settings(PROCESS_SILENT_AFTER=2)
     monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 1)

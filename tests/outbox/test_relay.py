@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import partial
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,10 +14,9 @@ from django.db import transaction
 from salon_jobs import emit, emit_many
 from salon_jobs.brokers.memory import MemoryPublisher
 from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
-from salon_jobs.outbox import emit as wake
+from salon_jobs.control import resume_destination
 from salon_jobs.outbox import queries
-from salon_jobs.outbox import relay as relay_module
-from salon_jobs.outbox.relay import Relay
+from tests.outbox.rows import OPERATOR
 from tests.outbox.scene import (
     ORDERS,
     RunningRelay,
@@ -26,18 +25,21 @@ from tests.outbox.scene import (
     blocked_count,
     draft,
     emitted,
+    message,
     numbers_by_aggregate,
     outages,
+    relay_by_hand,
     relay_in_burst,
     relaying,
     statuses,
 )
-from tests.outbox.test_backlog import message
 from tests.support import change, seen
-from tests.waiting import eventually
+from tests.waiting import LIMIT_S, eventually
+
+Change = Callable[..., None]
 
 
-def test_a_message_is_published_if_its_transaction_committed() -> None:
+def test_rolled_back_message_is_not_published() -> None:
     emitted("a", number=1)
     with transaction.atomic():
         emit(ORDERS, aggregate_id="a", event="order.created", payload={"number": 2})
@@ -47,7 +49,7 @@ def test_a_message_is_published_if_its_transaction_committed() -> None:
     assert statuses() == {"published": 1}
 
 
-def test_many_messages_arrive_in_the_order_of_each_aggregate(change_settings: Callable[..., None]) -> None:
+def test_order_of_each_aggregate(change_settings: Change) -> None:
     change_settings(OUTBOX={"FETCH_LIMIT": 100})
     with transaction.atomic():
         emit_many(draft(f"a{n % 50}", n) for n in range(2345))
@@ -56,39 +58,47 @@ def test_many_messages_arrive_in_the_order_of_each_aggregate(change_settings: Ca
     assert statuses() == {"published": 2345}
 
 
-def test_reading_what_is_blocked_takes_a_tenth_of_the_time_where_it_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 1000.0
+def test_share_of_reading_what_is_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where much is blocked, reading it takes a tenth of the time; what operators change is read at once."""
+    now, reads = 1000.0, 0
 
     def slow(_: object, *, using: str) -> list[Any]:
-        nonlocal now
+        nonlocal now, reads
+        reads += 1
         now += 3
         return []
 
     monkeypatch.setattr("salon_jobs.outbox.relay.time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(queries, "blocked", slow)
-    relay = Relay(lambda: 1, using="default")
-    relay._refresh()
-    assert relay._refresh_at == pytest.approx(1000.1)
-    relay._refresh()
-    assert relay._refresh_at == 1003 + 30
-    relay._hear(wake.OPERATOR)
-    assert relay._refresh_at == 1006, "what operators change is read at once"
+    with relay_by_hand() as relay:
+        for at, expected in ((1000.0, 1), (1003.1, 2), (1033.0, 2), (1033.2, 3), (1063.0, 3)):
+            now = at
+            relay.poll()
+            assert (at, reads) == (at, expected)
+
+        def read_again() -> int:
+            relay.poll()
+            return reads
+
+        eventually(lambda: relay.facts()["listening"], "on")
+        resume_destination(ORDERS, using=OPERATOR)
+        eventually(read_again, 4)
 
 
-def test_when_one_fails_the_later_ones_of_its_aggregate_wait_and_others_go_on() -> None:
+def test_failed_message_holds_its_aggregate_alone() -> None:
     answer_with(Verdict.RETRY, aggregate="a", times=3)
     for number in range(5):
         emitted("a", number=number)
         emitted("b", number=number)
     with relaying():
-        eventually(lambda: numbers_by_aggregate().get("b"), [0, 1, 2, 3, 4])
-        eventually(lambda: numbers_by_aggregate().get("a"), [0, 1, 2, 3, 4])
         eventually(statuses, {"published": 10})
+    assert numbers_by_aggregate() == {"a": [0, 1, 2, 3, 4], "b": [0, 1, 2, 3, 4]}
+    assert [name for name, _ in arrived()][:4] == ["b"] * 4, "they waited for none"
     assert seen("SELECT retry_count FROM salon_jobs_message ORDER BY id LIMIT 1") == [(3,)]
     assert blocked_count() == 0
 
 
-def test_another_relay_counts_the_attempts_on_until_they_are_used_up(change_settings: Callable[..., None]) -> None:
+def test_another_relay_counts_the_attempts_on(change_settings: Change) -> None:
     change_settings(OUTBOX={"RETRY_BACKOFF": 60, "RETRY_COUNT": 3})
     answer_with(Verdict.RETRY)
     emitted("a")
@@ -99,29 +109,39 @@ def test_another_relay_counts_the_attempts_on_until_they_are_used_up(change_sett
     assert seen("SELECT status FROM salon_jobs_blocked_aggregate") == [("parked",)]
 
 
-def test_after_an_outage_a_relay_sends_nothing_before_its_next_heartbeat() -> None:
-    relay = Relay(lambda: 1, using="default")
-    relay._beat()
-    assert relay._owns()
-    relay.on_outage()
-    assert not relay._owns()
-    relay._beat()
-    assert relay._owns()
+def test_outage_holds_all_until_the_next_heartbeat() -> None:
+    with relay_by_hand() as relay:
+        relay.poll()
+        assert relay.owned == 16
+        relay.on_outage()
+        assert relay.owned == 0
+        relay.poll()
+        assert relay.owned == 16
 
 
-def test_a_relay_that_lost_a_partition_sends_no_more_of_the_batch_that_it_is_sending() -> None:
-    relay = Relay(lambda: 1, using="default")
-    relay._beat()
-    worker = relay._worker(ORDERS)
-    should_continue = partial(worker._should_continue, worker._generation)
-    assert should_continue()
-    change("UPDATE salon_jobs_partition SET owner = 99, epoch = epoch + 1 WHERE partition = 3")
-    relay._beat()
-    assert not should_continue()
-    worker.stop()
+def test_lost_partition_ends_the_batch_being_sent() -> None:
+    sending, go_on = Event(), Event()
+
+    def answer(_: OutgoingMessage) -> None:
+        sending.set()
+        assert go_on.wait(LIMIT_S)
+
+    MemoryPublisher.answer = answer
+    with transaction.atomic():
+        emit_many(draft(f"a{n}", n) for n in range(9))
+    with relay_by_hand() as relay:
+        relay.poll()
+        assert sending.wait(LIMIT_S)
+        change("UPDATE salon_jobs_partition SET owner = 99, epoch = epoch + 1 WHERE partition = 3")
+        relay.beat()
+        [worker] = relay.workers
+        worker.stop()
+        go_on.set()
+        worker.thread.join(LIMIT_S)
+        assert len(MemoryPublisher.published) == 1
 
 
-def test_an_outage_costs_no_attempt() -> None:
+def test_outage_costs_no_attempt() -> None:
     answer_with(Verdict.OUTAGE, aggregate="a", times=3)
     for number in (1, 2):
         emitted("a", number=number)
@@ -133,7 +153,7 @@ def test_an_outage_costs_no_attempt() -> None:
     assert seen("SELECT DISTINCT retry_count FROM salon_jobs_message") == [(0,)]
 
 
-def test_a_message_of_no_aggregate_is_retried_alone() -> None:
+def test_message_of_no_aggregate_is_retried_alone() -> None:
     refused = iter([True, True])
 
     def answer(message: OutgoingMessage) -> PublishFailure | None:
@@ -150,7 +170,8 @@ def test_a_message_of_no_aggregate_is_retried_alone() -> None:
     assert blocked_count() == 0
 
 
-def test_two_relays_share_the_partitions_and_hand_them_over(change_settings: Callable[..., None]) -> None:
+def test_two_relays_share_the_partitions(change_settings: Change) -> None:
+    """The one that stops hands its own over."""
     change_settings(PROCESS_SILENT_AFTER=1)
     with relaying() as first:
         first.wait_for_partitions()
@@ -166,7 +187,7 @@ def test_two_relays_share_the_partitions_and_hand_them_over(change_settings: Cal
             assert second.stop()
 
 
-def test_a_busy_destination_keeps_no_new_one_from_being_found(change_settings: Callable[..., None]) -> None:
+def test_busy_destination_hides_no_new_one(change_settings: Change) -> None:
     change_settings(OUTBOX={"FETCH_LIMIT": 5})
     queries.add_destinations([ORDERS], using="default")
     with transaction.atomic():
@@ -186,16 +207,14 @@ def test_a_busy_destination_keeps_no_new_one_from_being_found(change_settings: C
     ],
     ids=["destination worker", "marker"],
 )
-def test_a_relay_ends_with_a_thread_that_ended_by_an_error(monkeypatch: Any, broken: str, by: Any, said: str) -> None:
+def test_relay_ends_with_a_broken_thread(monkeypatch: pytest.MonkeyPatch, broken: str, by: Any, said: str) -> None:
     monkeypatch.setattr(f"salon_jobs.{broken}", by)
     emitted("a")
     with pytest.raises(RuntimeError, match=said):
         relay_in_burst()
 
 
-def test_what_could_not_be_marked_before_the_end_is_logged_and_its_partition_is_not_handed_over(
-    change_settings: Callable[..., None],
-) -> None:
+def test_unmarked_messages_keep_their_partition(change_settings: Change) -> None:
     change_settings(SHUTDOWN_GRACE=3)
     running = RunningRelay()
     running.wait_for_partitions()
@@ -209,22 +228,23 @@ def test_what_could_not_be_marked_before_the_end_is_logged_and_its_partition_is_
     assert seen("SELECT count(*) FROM salon_jobs_partition WHERE owner IS NOT NULL") == [(1,)]
 
 
-def test_the_types_of_destinations_that_nobody_can_parse_hold_up_no_other_and_make_no_relay_unready() -> None:
+def test_unparsable_destinations_hold_up_no_other() -> None:
+    """Nor do they make a relay unready."""
     for name in ("rn::nobody:::orders", "rn::carrier-pigeon:::orders", "rn::memory:::a\u0001b"):
         change("SELECT salon_jobs_emit(%s, 'a', 'e', '{}')", name)
     with relaying() as relay:
         eventually(lambda: len(relay.facts()["destinations"]), 3)
         assert relay.facts()["brokers"] == {}
         emitted("a", number=1)
-        eventually(relay.facts()["brokers"].keys, {"memory"})
+        eventually(lambda: set(relay.facts()["brokers"]), {"memory"})
         eventually(statuses, {"pending": 3, "published": 1})
         eventually(lambda: relay.facts()["destinations"]["rn::nobody:::orders"]["outage"], "OUTBOX.NO_PUBLISHER")
         assert relay.relay.samples()
     assert arrived() == [("a", 1)]
 
 
-def test_any_number_of_destinations_holds_up_none_that_was_registered(monkeypatch: Any) -> None:
-    monkeypatch.setattr(relay_module, "_MOST", 5)
+def test_bound_of_destinations_spares_registered_ones(tune: Callable[..., None]) -> None:
+    tune(most_destinations=5)
     queries.add_destinations([ORDERS], using="default")
     change("SELECT salon_jobs_emit('rn::memory:::a' || n, 'a', 'e', '{}') FROM generate_series(1, 20) n")
     emitted("a", number=1)
@@ -234,25 +254,28 @@ def test_any_number_of_destinations_holds_up_none_that_was_registered(monkeypatc
     assert seen("SELECT count(*) FROM salon_jobs_destination") == [(5,)]
 
 
-def test_the_rate_of_a_destination_holds_for_all_relays_together_and_for_no_other(
-    change_settings: Callable[..., None],
-) -> None:
+def test_rate_of_a_destination(change_settings: Change) -> None:
+    """It holds for all relays together, and for no other destination."""
     slow = "rn::memory:::slow"
     change_settings(OUTBOX={"THROUGHPUT": {"*": 20, "memory": None, slow: 20}})
+    # A bucket that was empty at first, and holds two.
+    sent = (
+        "SELECT count(sent_at), 2 + 20 * extract(epoch FROM clock_timestamp() - min(created_at))"
+        " FROM salon_jobs_message WHERE aggregate_type = %s"
+    )
     with relaying() as first, relaying() as second:
         first.wait_for_partitions(8)
         second.wait_for_partitions(8)
         with transaction.atomic():
-            for to, count in ((slow, 30), (ORDERS, 300)):
+            for to, count in ((slow, 2000), (ORDERS, 300)):
                 emit_many(draft(f"a{n}", to=to) for n in range(count))
-        eventually(statuses, {"published": 330})
-    took = "SELECT extract(epoch FROM max(sent_at) - min(created_at)) FROM salon_jobs_message WHERE aggregate_type = %s"
-    # A bucket that was empty at first, and holds two.
-    assert seen(took, slow)[0][0] >= (30 - 2) / 20
-    assert seen(took, ORDERS)[0][0] < (300 - 2) / 20
+        eventually(lambda: seen(sent, ORDERS)[0][0], 300)
+        eventually(lambda: seen(sent, slow)[0][0] >= 20)
+        [(count, allowed)] = seen(sent, slow)
+    assert count <= allowed < 2000, "the other destination was not limited to that"
 
 
-def test_what_a_former_owner_published_holds_nothing_back_although_it_was_parked_meanwhile() -> None:
+def test_former_owners_mark_frees_a_parked_aggregate() -> None:
     answer_with(Verdict.REFUSED, times=1)
     emitted("a", number=1)
     assert relay_in_burst()

@@ -12,22 +12,19 @@ import pytest
 from salon_jobs.brokers.memory import MemoryPublisher
 from salon_jobs.brokers.publisher import PublishFailure, Verdict
 from salon_jobs.core.errors import NotReady
-from salon_jobs.outbox import progress, publishers
 from salon_jobs.outbox.publishers import BrokerPing
 from tests.metrics import of, shown
 from tests.outbox.scene import ORDERS, RunningRelay, answer_with, emitted, open_writer, relaying, statuses
-from tests.support import change
-from tests.waiting import eventually
+from tests.support import change, event_fields
+from tests.waiting import LIMIT_S, eventually
 
 
 def value(running: RunningRelay, name: str, **labels: str) -> float:
     return of(shown(running.relay.samples()), name, **labels)
 
 
-def test_a_relay_reports_its_destinations(
-    change_settings: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(progress, "_EVERY_S", 0.0)
+def test_metrics_of_destinations(tune: Callable[..., None]) -> None:
+    tune(progress_s=0.0)
     once = iter([PublishFailure(Verdict.RETRY, "TEST.ONCE")])
     answers: dict[str, Callable[[], PublishFailure | None]] = {
         "skipped": lambda: PublishFailure(Verdict.SKIPPED, "TEST.SKIP"),
@@ -51,24 +48,17 @@ def test_a_relay_reports_its_destinations(
         eventually(lambda: value(running, "relay_lag_seconds", destination=ORDERS) > 0.01)
 
 
-def test_a_relay_logs_that_messages_wait_for_a_retry(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(progress, "_EVERY_S", 0.0)
+def test_messages_waiting_for_a_retry_are_logged(tune: Callable[..., None], caplog: pytest.LogCaptureFixture) -> None:
+    tune(progress_s=0.0)
     caplog.set_level(logging.INFO, "salon_jobs")
     answer_with(Verdict.RETRY)
     emitted("a")
     emitted("b")
-
-    def waiting() -> set[int]:
-        records: list[Any] = caplog.records
-        return {record.event_fields["waiting_for_retry"] for record in records if record.event == "relayed"}
-
     with relaying():
-        eventually(lambda: 2 in waiting())
+        eventually(lambda: 2 in [fields["waiting_for_retry"] for fields in event_fields(caplog, "relayed")])
 
 
-def test_a_relay_reports_for_how_long_a_writer_has_held_the_gate() -> None:
+def test_metric_of_the_held_gate() -> None:
     with relaying() as running:
         running.wait_for_partitions()
         with open_writer():
@@ -88,26 +78,27 @@ class Hanging(MemoryPublisher):
 
     def ping(self) -> None:
         self.pinged.release()
-        assert self.let_go.acquire(timeout=10)
+        assert self.let_go.acquire(timeout=LIMIT_S)
         if self.trouble:
             raise NotReady(self.trouble)
 
 
-def test_a_broker_that_hangs_hangs_nobody_and_is_asked_once_in_ten_seconds() -> None:
+def test_hanging_broker_hangs_nobody() -> None:
+    """It is asked once in ten seconds."""
     publisher, now = Hanging(), [100.0]
     broker = BrokerPing(publisher, clock=lambda: now[0])
     assert broker.silent_s() == 0
-    assert publisher.pinged.acquire(timeout=10)
+    assert publisher.pinged.acquire(timeout=LIMIT_S)
     now[0] += 40
     assert broker.silent_s() == 40
     assert not publisher.pinged.acquire(blocking=False)
     publisher.let_go.release()
-    eventually(lambda: not broker._thread.is_alive())  # type: ignore[union-attr]
-    now[0] += 1
+    eventually(broker.silent_s, 0)
     publisher.trouble = "refused"
     publisher.let_go.release()
-    broker.silent_s()
-    eventually(lambda: broker.trouble, "refused")
+    eventually(lambda: broker.silent_s() == 0 and broker.trouble, "refused")
+    assert publisher.pinged.acquire(blocking=False)
+    assert not publisher.pinged.acquire(blocking=False)
     now[0] += 60
     assert broker.silent_s() == 60
     publisher.trouble = ""
@@ -115,9 +106,8 @@ def test_a_broker_that_hangs_hangs_nobody_and_is_asked_once_in_ten_seconds() -> 
     eventually(broker.silent_s, 0)
 
 
-def test_a_broker_that_is_away_makes_a_relay_unready_and_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publishers, "_PING_EVERY_S", 0.0)
-    monkeypatch.setattr(publishers, "_SILENT_FOR_S", 0.2)
+def test_broker_that_is_away_makes_a_relay_unready(tune: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    tune(pings_s=0.0, silent_for_s=0.2)
     away = [True]
 
     def ping(_publisher: MemoryPublisher) -> None:
