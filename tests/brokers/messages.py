@@ -28,9 +28,7 @@ def make(destination: str, aggregate_id: str = "a", payload: str = "{}", **field
         **fields,
     }
     given |= {"producer": "contract-tests", "created_at_s": 1_700_000_000.0}
-    return OutgoingMessage(
-        next(_IDS), aggregate_type=destination, aggregate_id=aggregate_id, payload=payload, **given
-    )
+    return OutgoingMessage(next(_IDS), aggregate_type=destination, aggregate_id=aggregate_id, payload=payload, **given)
 
 
 def draft(destination: str, aggregate_id: str = "a", payload: str = "{}", **fields: Any) -> OutgoingMessage:

@@ -24,23 +24,21 @@ from salon_jobs.inbox.consumer import Consumer, Consumers
 from tests.inbox.memory_source import MemorySource, message
 from tests.metrics import of, shown
 from tests.support import change, seen
-from tests.waiting import eventually
+from tests.waiting import LIMIT_S, eventually
 
 ORDERS = {"SOURCE": "rn::memory:::orders", "TASKS": {"noted": "test-system"}}
 PLAIN: dict[str, Any] = {"SOURCE": "rn::azurequeue:::parse-tasks", "ENVELOPE": "none", "TASKS": {"*": "test-store"}}
+Declare = Callable[..., None]
 pytestmark = pytest.mark.usefixtures("database")
 
 
 @pytest.fixture(autouse=True)
-def consumers_settings(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+def declare(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Declare]:
     """Declare the consumer ``orders``, or others."""
+    sources = {"memory": "tests.inbox.memory_source.MemorySource"}
 
     def declare(**consumers: Any) -> None:
-        settings.SALON_JOBS = {
-            **settings.SALON_JOBS,
-            "CONSUMERS": consumers,
-            "OUTBOX": {"SOURCES": {"memory": "tests.inbox.memory_source.MemorySource"}},
-        }
+        settings.SALON_JOBS = {**settings.SALON_JOBS, "CONSUMERS": consumers, "OUTBOX": {"SOURCES": sources}}
 
     monkeypatch.setattr("salon_jobs.inbox.consumer._WAIT", timedelta(milliseconds=10))
     short = Backoff(base=timedelta(milliseconds=50), cap=timedelta(milliseconds=200))
@@ -51,8 +49,6 @@ def consumers_settings(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 
 def consumer(**changes: Any) -> tuple[Consumer, MemorySource]:
-    from salon_jobs.conf import settings as conf
-
     source = make_source("rn::memory:::orders", consumer="orders")
     assert isinstance(source, MemorySource)
     return Consumer("orders", conf.consumers["orders"], source, using="default", **changes), source
@@ -65,7 +61,7 @@ def running(loop: Consumer | Consumers) -> Generator[None]:
         yield
     finally:
         loop.stop()
-        assert loop.join(20)
+        assert loop.join(LIMIT_S)
 
 
 def jobs() -> int:
@@ -80,18 +76,16 @@ def ready(loop: Consumer) -> bool:
     return True
 
 
-def test_a_burst_goes_on_until_every_source_is_empty(
-    consumers_settings: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_burst_empties_every_source(declare: Declare, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("salon_jobs.inbox.consumer._BATCH", 2)
-    consumers_settings(orders=ORDERS, notes={**ORDERS, "SOURCE": "rn::memory:::notes"})
+    declare(orders=ORDERS, notes={**ORDERS, "SOURCE": "rn::memory:::notes"})
     MemorySource.queues.update({"orders": [message() for _ in range(7)], "notes": [message() for _ in range(3)]})
     assert Consumers(burst=True, using="default").run()
     assert jobs() == 10
     assert dict(seen("SELECT consumer, count(*) FROM salon_jobs_inbox GROUP BY 1")) == {"orders": 7, "notes": 3}
 
 
-def test_it_acknowledges_after_the_commit_alone() -> None:
+def test_acknowledgement_follows_the_commit() -> None:
     loop, source = consumer(burst=True)
     source.queue += [message(), message()]
     committed: list[int] = []
@@ -102,9 +96,8 @@ def test_it_acknowledges_after_the_commit_alone() -> None:
     assert source.closed
 
 
-def test_a_broker_that_is_down_is_logged_once_shown_by_readiness_and_found_again(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_broker_that_is_down_is_found_again(caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged once, and readiness shows it."""
     caplog.set_level("INFO", logger="salon_jobs")
     loop, source = consumer()
     polls = threading.Semaphore(0)
@@ -112,7 +105,7 @@ def test_a_broker_that_is_down_is_logged_once_shown_by_readiness_and_found_again
     source.down = True
     with running(loop):
         for _ in range(3):
-            assert polls.acquire(timeout=10)
+            assert polls.acquire(timeout=LIMIT_S)
         with pytest.raises(SourceLost, match=r"consumer 'orders': WORKER.NOT_READY: the broker in memory is down"):
             loop.facts()
         assert SourceLost.code == "INBOX.SOURCE_LOST"
@@ -124,7 +117,7 @@ def test_a_broker_that_is_down_is_logged_once_shown_by_readiness_and_found_again
     assert caplog.text.count("source_back") == 1
 
 
-def test_a_broker_that_takes_no_acknowledgement_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_refused_acknowledgements_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     loop, source = consumer()
     source.queue += [message() for _ in range(3)]
     refused = threading.Semaphore(0)
@@ -137,12 +130,12 @@ def test_a_broker_that_takes_no_acknowledgement_is_logged_once(caplog: pytest.Lo
     source.before_acknowledge = refuse
     with running(loop):
         for _ in range(3):
-            assert refused.acquire(timeout=10)
+            assert refused.acquire(timeout=LIMIT_S)
         assert not ready(loop)
     assert caplog.text.count("source_lost") == 1
 
 
-def test_a_batch_is_kept_while_the_database_is_lost_and_hidden_all_the_time(caplog: pytest.LogCaptureFixture) -> None:
+def test_batch_stays_hidden_while_the_database_is_lost(caplog: pytest.LogCaptureFixture) -> None:
     loop, source = consumer()
     source.queue += [message(), message()]
     # Nobody can log in as the worker, and whoever has is thrown out: what a failover polls like from here.
@@ -152,7 +145,7 @@ def test_a_batch_is_kept_while_the_database_is_lost_and_hidden_all_the_time(capl
         change("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'worker_runtime'")
         with running(loop):
             for _ in range(3):
-                assert source.extended.acquire(timeout=10)
+                assert source.extended.acquire(timeout=LIMIT_S)
             assert not ready(loop)
             assert source.given_back == []
             change("ALTER ROLE worker_runtime LOGIN")
@@ -163,7 +156,7 @@ def test_a_batch_is_kept_while_the_database_is_lost_and_hidden_all_the_time(capl
     assert caplog.text.count("database_lost") == 1
 
 
-def test_what_was_only_received_is_given_back_when_it_must_stop() -> None:
+def test_stop_gives_back_what_was_only_received() -> None:
     loop, source = consumer()
     source.queue.append(message())
     source.before_receive = loop.stop
@@ -172,7 +165,7 @@ def test_what_was_only_received_is_given_back_when_it_must_stop() -> None:
     assert (jobs(), source.acknowledged) == (0, [])
 
 
-def test_operators_retries_happen_at_the_next_poll() -> None:
+def test_retry_happens_at_the_next_poll() -> None:
     loop, source = consumer()
     source.queue.append(message(event="unheard-of"))
     with running(loop):
@@ -184,7 +177,7 @@ def test_operators_retries_happen_at_the_next_poll() -> None:
         eventually(lambda: loop.facts()["rejected"], 0)
 
 
-def test_a_custom_source_that_breaks_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+def test_broken_source_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     loop, source = consumer()
 
     def break_down() -> None:
@@ -197,14 +190,14 @@ def test_a_custom_source_that_breaks_is_logged_with_its_traceback(caplog: pytest
     assert "a bug of its own" in caplog.text
 
 
-def test_a_burst_ends_with_the_first_error() -> None:
+def test_burst_ends_with_the_first_error() -> None:
     loop, source = consumer(burst=True)
     source.down = True
     assert not loop.run()
     assert isinstance(loop.error, NotReady)
 
 
-def test_it_prunes_the_inbox() -> None:
+def test_consumers_prune_the_inbox() -> None:
     change(
         "INSERT INTO salon_jobs_inbox (consumer, message_id, status, received_at)"
         " SELECT 'gone', n::text, 'enqueued', now() - interval '31 days' FROM generate_series(1, 2500) n"
@@ -214,14 +207,14 @@ def test_it_prunes_the_inbox() -> None:
 
 
 @pytest.mark.parametrize("store", ["envelope", 1, "north-1", uuid4()])
-def test_a_consumer_may_be_one_stores(consumers_settings: Callable[..., None], store: object) -> None:
-    consumers_settings(orders={**ORDERS, "STORE": store})
+def test_consumer_of_one_store(declare: Declare, store: object) -> None:
+    declare(orders={**ORDERS, "STORE": store})
     assert conf.consumers["orders"].store == store
 
 
-def test_the_check_names_unknown_tasks_sources_and_stores(consumers_settings: Callable[..., None]) -> None:
+def test_check_names_unknown_tasks_sources_and_stores(declare: Declare) -> None:
     assert check_consumers() == []
-    consumers_settings(
+    declare(
         a={**ORDERS, "TASKS": {"e": "test-sistem"}},
         b={**ORDERS, "SOURCE": "rn::kafka:::orders"},
         c=ORDERS,
@@ -231,55 +224,58 @@ def test_the_check_names_unknown_tasks_sources_and_stores(consumers_settings: Ca
     assert [each.id for each in (task, source, store)] == 3 * ["salon_jobs.E050"]
     assert store.msg == f"SALON_JOBS['CONSUMERS']['d']['STORE'] must be {store_key().description}, or 'envelope'"
     assert "did you mean 'test-system'" in task.msg
-    assert (
-        "choose one of azurequeue, memory, nats, sqs (name a class of your own in SALON_JOBS['OUTBOX']['SOURCES'])"
-        in source.msg
-    )
+    own = "(name a class of your own in SALON_JOBS['OUTBOX']['SOURCES'])"
+    assert f"choose one of azurequeue, memory, nats, sqs {own}" in source.msg
+
+
+STORE = r"\['STORE'\] must be .envelope., or the key of a store"
+TASKS = r"\['TASKS'\]"
+
+
+@pytest.mark.parametrize(
+    ("consumer", "error"),
+    [
+        ({**ORDERS, "SOURCE": "rn::nots:::orders"}, r"\['SOURCE'\]: .*.nots. has no source; .*.nats."),
+        ({**ORDERS, "SOURCE": "orders"}, r"\['SOURCE'\] must be an ARN or RN"),
+        ({**ORDERS, "TASKS": {"e": "no-such"}}, rf"{TASKS}\['e'\]: no task is named 'no-such'"),
+        ({**ORDERS, "TASKS": {}}, f"{TASKS} must map at least one event"),
+        ({"TASKS": {"e": "ping"}}, r"\['SOURCE'\] must be set"),
+        ({**PLAIN, "ENVELOPE": "all"}, r"\['ENVELOPE'\] must be one of salon_jobs, none, not 'all'"),
+        ({**PLAIN, "SOURCE": "rn::nats:::a"}, r"\['ENVELOPE'\] 'none' .* of azurequeue, .*, not 'rn::nats:::a'"),
+        ({**PLAIN, "TASKS": {"e": "ping"}}, rf"{TASKS} must be .*'\*'.* with ENVELOPE 'none'"),
+        ({**PLAIN, "TASKS": {"*": "ping", "e": "ping"}}, f"{TASKS} must be"),
+        ({**PLAIN, "TASKS": {"*": "pin"}}, rf"{TASKS}\['\*'\]: no task is named 'pin'"),
+        ({**ORDERS, "TASKS": {"*": "ping"}}, rf"{TASKS} .*'\*' .* with ENVELOPE 'none'"),
+        ({**PLAIN, "PRODUCERS": ["x"]}, r"\['PRODUCERS'\] cannot be set with ENVELOPE 'none'"),
+        ({**PLAIN, "REPLAYS": "refuse"}, r"\['REPLAYS'\] cannot be 'refuse' with ENVELOPE 'none'"),
+        ({**ORDERS, "STORE": 1.5}, STORE),
+        ({**ORDERS, "STORE": True}, STORE),
+        ({**ORDERS, "STORE": ""}, STORE),
+        ({**ORDERS, "REPLAYS": "never"}, r"\['REPLAYS'\] must be one of accept, refuse"),
+        ({**ORDERS, "PRODUCER": 0}, r" has an unknown key 'PRODUCER'; did you mean 'PRODUCERS'"),
+    ],
+)
+def test_wrong_consumers_are_named(consumer: dict[str, Any], error: str, declare: Declare) -> None:
+    declare(a=consumer)
+    with pytest.raises(ConfigurationError, match=rf"\['a'\]{error}"):
+        Consumers(using="default")
 
 
 @pytest.mark.parametrize(
     ("names", "consumers", "error"),
     [
-        (["order"], {"orders": ORDERS}, "has no 'order'; did you mean 'orders'"),
-        ([], {}, "nothing to consume"),
-        (
-            [],
-            {"a": {**ORDERS, "SOURCE": "rn::nots:::orders"}},
-            r"\['a'\]\['SOURCE'\]: .*.nots. has no source; .*.nats.",
-        ),
-        ([], {"a": {**ORDERS, "SOURCE": "orders"}}, r"\['a'\]\['SOURCE'\] must be an ARN or RN"),
-        ([], {"a": {**ORDERS, "TASKS": {"e": "no-such"}}}, r"\['a'\]\['TASKS'\]\['e'\]: no task is named 'no-such'"),
-        ([], {"a": {**ORDERS, "TASKS": {}}}, r"\['a'\]\['TASKS'\] must map at least one event"),
-        ([], {"a": {"TASKS": {"e": "ping"}}}, r"\['a'\]\['SOURCE'\] must be set"),
-        ([], {"a": {**PLAIN, "ENVELOPE": "all"}}, r"\['a'\]\['ENVELOPE'\] must be one of salon_jobs, none, not 'all'"),
-        (
-            [],
-            {"a": {**PLAIN, "SOURCE": "rn::nats:::a"}},
-            r"\['ENVELOPE'\] 'none' .* of azurequeue, .*, not 'rn::nats:::a'",
-        ),
-        ([], {"a": {**PLAIN, "TASKS": {"e": "ping"}}}, r"\['a'\]\['TASKS'\] must be .*'\*'.* with ENVELOPE 'none'"),
-        ([], {"a": {**PLAIN, "TASKS": {"*": "ping", "e": "ping"}}}, r"\['a'\]\['TASKS'\] must be"),
-        ([], {"a": {**PLAIN, "TASKS": {"*": "pin"}}}, r"\['a'\]\['TASKS'\]\['\*'\]: no task is named 'pin'"),
-        ([], {"a": {**ORDERS, "TASKS": {"*": "ping"}}}, r"\['a'\]\['TASKS'\] .*'\*' .* with ENVELOPE 'none'"),
-        ([], {"a": {**PLAIN, "PRODUCERS": ["x"]}}, r"\['a'\]\['PRODUCERS'\] cannot be set with ENVELOPE 'none'"),
-        ([], {"a": {**PLAIN, "REPLAYS": "refuse"}}, r"\['a'\]\['REPLAYS'\] cannot be 'refuse' with ENVELOPE 'none'"),
-        ([], {"a": {**ORDERS, "STORE": 1.5}}, r"\['a'\]\['STORE'\] must be .envelope., or the key of a store"),
-        ([], {"a": {**ORDERS, "STORE": True}}, r"\['a'\]\['STORE'\] must be .envelope., or the key of a store"),
-        ([], {"a": {**ORDERS, "STORE": ""}}, r"\['a'\]\['STORE'\] must be .envelope., or the key of a store"),
-        ([], {"a": {**ORDERS, "REPLAYS": "never"}}, r"\['a'\]\['REPLAYS'\] must be one of accept, refuse"),
-        ([], {"a": {**ORDERS, "PRODUCER": 0}}, r"\['a'\] has an unknown key 'PRODUCER'; did you mean 'PRODUCERS'"),
-        ([], {"x" * 101: ORDERS}, "must be a dict of names, of 1 to 100 characters"),
+        (["order"], ["orders"], "has no 'order'; did you mean 'orders'"),
+        ([], [], "nothing to consume"),
+        ([], ["x" * 101], "must be a dict of names, of 1 to 100 characters"),
     ],
 )
-def test_settings_are_refused_by_field(
-    names: list[str], consumers: dict[str, Any], error: str, consumers_settings: Callable[..., None]
-) -> None:
-    consumers_settings(**consumers)
+def test_wrong_names_of_consumers(names: list[str], consumers: list[str], error: str, declare: Declare) -> None:
+    declare(**dict.fromkeys(consumers, ORDERS))
     with pytest.raises(ConfigurationError, match=error):
         Consumers(names, using="default")
 
 
-def test_a_consumer_counts_what_it_received_and_what_became_of_it() -> None:
+def test_metrics() -> None:
     loop, source = consumer()
     twice = message()
     source.queue += [message(), twice, twice, message(event="unheard-of")]
@@ -298,8 +294,8 @@ def test_a_consumer_counts_what_it_received_and_what_became_of_it() -> None:
         eventually(lambda: value("consumer_up"), 0)
 
 
-def test_batches_are_bounded_by_the_size_of_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, source = consumer()
+def test_size_of_messages_bounds_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, source = consumer(burst=True)
     limits: list[int] = []
     really = source.receive
 
@@ -310,6 +306,5 @@ def test_batches_are_bounded_by_the_size_of_messages(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(source, "receive", receive)
     small, large = (Delivery(count=9, raw="x" * size, handle=0, fault="unreadable") for size in (1000, 1_000_000))
     source.queue[:] = [small] * 20 + [large] * 100
-    for _ in range(3):
-        loop._process_batch()
-    assert limits == [10, 100, 8]
+    loop.run()
+    assert limits[:3] == [10, 100, 8]

@@ -62,7 +62,7 @@ def statuses() -> list[str]:
     return [row[0] for row in seen("SELECT status FROM salon_jobs_inbox ORDER BY id")]
 
 
-def test_the_list_shows_what_waits(waiting: list[int]) -> None:
+def test_list_shows_what_waits(waiting: list[int]) -> None:
     out, _ = run()
     head = ["message", "id", "consumer", "event", "code", "deliveries", "received", "status", "reason"]
     assert out.splitlines()[0].split() == head
@@ -87,7 +87,7 @@ def test_show_prints_everything(waiting: list[int]) -> None:
         run("show")
 
 
-def test_retry_and_dismiss_ask_and_change_what_waits_alone(waiting: list[int], monkeypatch: Any) -> None:
+def test_retry_and_dismiss(waiting: list[int], monkeypatch: Any) -> None:
     monkeypatch.setattr("sys.stdin", StringIO("y\n"))
     with pytest.raises(CommandError, match=r"Retry 2 incoming messages\? .*pass --yes"):
         run("retry", "--consumer", "orders")
@@ -105,7 +105,7 @@ def test_retry_and_dismiss_ask_and_change_what_waits_alone(waiting: list[int], m
     assert seen(times) == [(True,), (True,), (None,), (None,)]
 
 
-def test_secrets_of_an_envelope_are_hidden(waiting: list[int], client: tuple[Client, User]) -> None:
+def test_secrets_are_hidden(waiting: list[int], client: tuple[Client, User]) -> None:
     envelope = Envelope(message_id="m1", event="e", payload='{"card": {"cvc": "lily"}}', headers={"X-Token": "hunter2"})
     change("UPDATE salon_jobs_inbox SET raw = %s WHERE id = %s", kept_text(envelope, ""), waiting[0])
     shown = json.loads(run("show", str(waiting[0]), "--json")[0])["raw"]
@@ -121,9 +121,7 @@ def test_secrets_of_an_envelope_are_hidden(waiting: list[int], client: tuple[Cli
         assert "hunter2" not in text, "what is no envelope, or is cut, is hidden as well"
 
 
-def test_the_admin_shows_messages_and_decides_for_those_who_may(
-    waiting: list[int], client: tuple[Client, User]
-) -> None:
+def test_admin_decides_for_those_who_may(waiting: list[int], client: tuple[Client, User]) -> None:
     browser, user = client
     assert browser.get(PAGE, follow=True).status_code == 200
     page = browser.get(f"{PAGE}{waiting[0]}/change/").content.decode()

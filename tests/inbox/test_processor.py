@@ -22,14 +22,15 @@ from salon_jobs.inbox.processor import BatchResult, Processor
 from tests.inbox.memory_source import again, message
 from tests.settings import url_for
 from tests.support import change, elsewhere, new_store_id, seen
+from tests.waiting import LIMIT_S
 
 TASKS = {"noted": "test-system", "placed": "test-store", "keyed": "test-keyed-system"}
 pytestmark = pytest.mark.usefixtures("database")
 
 
-def processor(**settings: Any) -> Processor:
+def processor(name: str = "orders", **settings: Any) -> Processor:
     given = {"SOURCE": "rn::memory:::orders", "TASKS": TASKS, **settings}
-    return Processor("orders", read_consumers({"orders": given})["orders"], using="default")
+    return Processor(name, read_consumers({name: given})[name], using="default")
 
 
 def jobs() -> list[tuple[Any, ...]]:
@@ -50,7 +51,7 @@ def id_of(delivery: Delivery) -> str:
     return delivery.envelope.message_id
 
 
-def test_a_batch_becomes_jobs_and_the_inbox_knows_which(stores: list[UUID]) -> None:
+def test_batch_becomes_jobs(stores: list[UUID]) -> None:
     placed = message('{"number": 3}', "placed", store_id=str(stores[1]))
     batch = [message('{"note": "a"}'), placed, message('{"note": "b"}')]
     result = processor().process(batch)
@@ -69,7 +70,7 @@ def test_a_batch_becomes_jobs_and_the_inbox_knows_which(stores: list[UUID]) -> N
     }
 
 
-def test_what_is_delivered_twice_becomes_one_job() -> None:
+def test_message_delivered_twice_becomes_one_job() -> None:
     first, other = message(), message()
     # A crash between the commit and the acknowledgement looks like this: the whole batch comes again.
     assert counts(processor().process([first, other, again(first)])) == (2, 1, 0, 3, 0)
@@ -78,9 +79,9 @@ def test_what_is_delivered_twice_becomes_one_job() -> None:
     assert len(jobs()) == 3
 
 
-def test_two_consumers_with_the_same_messages_at_once_make_one_job_each() -> None:
+def test_two_consumers_at_once() -> None:
     batch = [message() for _ in range(50)]
-    together = threading.Barrier(2)
+    together = threading.Barrier(2, timeout=LIMIT_S)
 
     def take(deliveries: list[Delivery]) -> int:
         together.wait()
@@ -88,44 +89,37 @@ def test_two_consumers_with_the_same_messages_at_once_make_one_job_each() -> Non
 
     with ThreadPoolExecutor(2) as pool:
         counting = [elsewhere(pool, lambda: take(batch)), elsewhere(pool, lambda: take(batch[::-1]))]
-        assert sum(each.result(30) for each in counting) == 50
+        assert sum(each.result(LIMIT_S) for each in counting) == 50
     assert len(jobs()) == 50
 
 
-def test_equal_payloads_are_different_messages_and_another_consumer_takes_its_own() -> None:
+def test_equal_payloads_and_other_consumers() -> None:
     one = message('{"note": "same"}')
     assert processor().process([one, message('{"note": "same"}')]).enqueued == 2
-    other = Processor(
-        "audit", read_consumers({"audit": {"SOURCE": "rn::memory:::orders", "TASKS": TASKS}})["audit"], using="default"
-    )
-    assert other.process([again(one)]).enqueued == 1
+    assert processor("audit").process([again(one)]).enqueued == 1
+
+
+NO_ARGUMENTS = (
+    *('{"note": 7}', '{"nope": 7}', "[1]", "{", "[" * 100_000, '{"note": "\\u0000"}', '{"note": "\\ud800"}'),
+    f'{{"note": "{"x" * 1_048_577}"}}',
+)
 
 
 @pytest.mark.parametrize(
     ("delivery", "code"),
     [
-        (message(event="unheard-of"), "INBOX.UNKNOWN_EVENT"),
-        (message('{"note": 7}'), "JOB.PAYLOAD_INVALID"),
-        (message('{"nope": 7}'), "JOB.PAYLOAD_INVALID"),
-        (message("[1]"), "JOB.PAYLOAD_INVALID"),
-        (message("{"), "JOB.PAYLOAD_INVALID"),
-        (message("[" * 100_000), "JOB.PAYLOAD_INVALID"),
-        (message('{"note": "\\u0000"}'), "JOB.PAYLOAD_INVALID"),
-        (message('{"note": "\\ud800"}'), "JOB.PAYLOAD_INVALID"),
-        (message(f'{{"note": "{"x" * 1_048_577}"}}'), "JOB.PAYLOAD_INVALID"),
-        (message(event="placed"), "JOB.PAYLOAD_INVALID"),
-        (message(event="placed", store_id="no key"), "JOB.PAYLOAD_INVALID"),
+        *((message(payload), "JOB.PAYLOAD_INVALID") for payload in NO_ARGUMENTS),
+        *((message(event="placed", store_id=text), "JOB.PAYLOAD_INVALID") for text in ("", "no key")),
         (message(f'{{"store_id": "{new_store_id()}"}}', "placed", store_id=str(new_store_id())), "JOB.PAYLOAD_INVALID"),
-        (message(message_id=""), "INBOX.UNREADABLE"),
-        (message(message_id="x" * 256), "INBOX.UNREADABLE"),
-        (message(message_id="a\0b"), "INBOX.UNREADABLE"),
+        (message('{"note": "' + "x" * 2000 + '"}', "keyed"), "JOB.PAYLOAD_INVALID"),
+        *((message(message_id=text), "INBOX.UNREADABLE") for text in ("", "x" * 256, "a\0b")),
         (Delivery(count=1, raw="gar\0bage \ud800", handle=1, fault="no JSON"), "INBOX.UNREADABLE"),
+        (message(event="unheard-of"), "INBOX.UNKNOWN_EVENT"),
         (message(producer="stranger"), "INBOX.PRODUCER_REFUSED"),
         (message(replay_of=str(uuid4())), "INBOX.REPLAY_REFUSED"),
-        (message('{"note": "' + "x" * 2000 + '"}', "keyed"), "JOB.PAYLOAD_INVALID"),
     ],
 )
-def test_what_never_becomes_a_job_is_rejected_at_once_and_holds_up_no_other(delivery: Delivery, code: str) -> None:
+def test_rejected_message_holds_up_no_other(delivery: Delivery, code: str) -> None:
     good = message()
     result = processor(PRODUCERS=["test"], REPLAYS="refuse").process([delivery, good])
     assert counts(result) == (1, 0, 1, 2, 0)
@@ -141,7 +135,7 @@ def plain(raw: str, broker_id: str = "azure-1", *, count: int = 1) -> Delivery:
 PLAIN = {"SOURCE": "rn::azurequeue:::parse-tasks", "ENVELOPE": "none"}
 
 
-def test_a_body_without_an_envelope_is_the_arguments_and_the_id_is_the_brokers(stores: list[UUID]) -> None:
+def test_body_without_an_envelope(stores: list[UUID]) -> None:
     system = processor(**PLAIN, TASKS={"*": "test-system"})
     body = '{"note": "a"}'
     assert counts(system.process([plain(body, "1"), plain(body, "2")])) == (2, 0, 0, 2, 0)
@@ -181,9 +175,8 @@ def test_a_body_without_an_envelope_is_the_arguments_and_the_id_is_the_brokers(s
         ('{"number": 1, "store_id": 5.5}', "its store ID must be"),
     ],
 )
-def test_a_body_without_an_envelope_that_is_no_job_is_rejected_and_can_be_tried_again(
-    stores: list[UUID], raw: str, reason: str
-) -> None:
+def test_wrong_body_without_an_envelope(stores: list[UUID], raw: str, reason: str) -> None:
+    """It is rejected, and can be tried again."""
     consumer = processor(**PLAIN, TASKS={"*": "test-store"})
     good = plain(f'{{"store_id": "{stores[0]}"}}', "good")
     bad = raw.replace("STORE", str(stores[0]))
@@ -204,7 +197,7 @@ def test_a_body_without_an_envelope_that_is_no_job_is_rejected_and_can_be_tried_
     assert seen("SELECT status FROM salon_jobs_inbox WHERE message_id = 'bad'") == [(status,)]
 
 
-def test_the_reason_and_what_came_are_kept_but_no_payload_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_rejection_is_kept_and_payload_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     bad = message('{"note": "secret"}', "unheard-of")
     processor().process([bad, Delivery(count=3, raw="gar\0bage", handle=1, fault="it is no JSON")])
     rows = seen("SELECT raw, reason, deliveries FROM salon_jobs_inbox ORDER BY deliveries")
@@ -215,7 +208,7 @@ def test_the_reason_and_what_came_are_kept_but_no_payload_is_logged(caplog: pyte
     assert "secret" not in caplog.text
 
 
-def test_a_store_that_is_not_there_yet_is_waited_for_so_many_deliveries(stores: list[UUID]) -> None:
+def test_unknown_store_is_waited_for(stores: list[UUID]) -> None:
     late = new_store_id()
     waiting = processor()
     delivery = message(event="placed", store_id=str(late))
@@ -229,12 +222,12 @@ def test_a_store_that_is_not_there_yet_is_waited_for_so_many_deliveries(stores: 
     assert inbox_rows()[-1] == (id_of(never), "rejected", "INBOX.UNKNOWN_STORE")
 
 
-def test_the_store_of_the_settings_stands_for_the_envelopes(stores: list[UUID]) -> None:
+def test_store_of_the_settings(stores: list[UUID]) -> None:
     processor(STORE=str(stores[2])).process([message(event="placed"), message(event="placed", store_id=str(stores[0]))])
     assert {row[1] for row in jobs()} == {stores[2]}
 
 
-def test_what_the_database_refuses_of_one_message_holds_up_no_other() -> None:
+def test_message_that_the_database_refuses() -> None:
     change(
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS"
         " $$BEGIN IF NEW.payload ->> 'note' = 'poison' THEN RAISE 'no poison' USING ERRCODE = 'check_violation';"
@@ -252,7 +245,7 @@ def test_what_the_database_refuses_of_one_message_holds_up_no_other() -> None:
         change("DROP FUNCTION refuse CASCADE")
 
 
-def test_a_database_that_is_lost_in_the_middle_is_no_messages_fault() -> None:
+def test_lost_database_is_no_messages_fault() -> None:
     batch = [message(count=99), message(count=99)]
     waiting = processor()
 
@@ -269,7 +262,7 @@ def test_a_database_that_is_lost_in_the_middle_is_no_messages_fault() -> None:
     assert len(jobs()) == 2
 
 
-def test_a_lock_that_is_not_given_in_time_costs_no_delivery() -> None:
+def test_lock_timeout_costs_no_delivery() -> None:
     held, free = message(count=99), message(count=99)
     with psycopg.connect(url_for("worker_runtime")) as other:
         other.execute(
@@ -286,14 +279,14 @@ def test_a_lock_that_is_not_given_in_time_costs_no_delivery() -> None:
     connections["default"].close()
 
 
-def test_when_it_must_stop_the_rest_of_a_batch_that_goes_one_by_one_is_given_back() -> None:
+def test_stop_gives_back_the_rest() -> None:
     bad = message('{"note": "' + "x" * 2000 + '"}', "keyed")
     answers: Iterator[bool] = iter([False, True, True])
     result = processor().process([message(), bad, message()], stopping=lambda: next(answers))
     assert counts(result) == (1, 0, 0, 1, 2)
 
 
-def test_an_operator_has_what_was_rejected_tried_again(stores: list[UUID]) -> None:
+def test_retry_and_dismiss_rejected_messages(stores: list[UUID]) -> None:
     late = new_store_id()
     processor().process(
         [
@@ -314,7 +307,7 @@ def test_an_operator_has_what_was_rejected_tried_again(stores: list[UUID]) -> No
     assert processor().retry_requested() == 0
 
 
-def test_a_body_rejected_for_want_of_an_envelope_becomes_a_job_once_the_settings_say_none(stores: list[UUID]) -> None:
+def test_retry_after_envelope_none(stores: list[UUID]) -> None:
     azure = "rn::azurequeue:::parse-tasks"
     for raw in (f'{{"number": 5, "store_id": "{stores[0]}"}}', "garbage"):
         unread = Delivery(count=1, raw=raw, handle=1, fault="Object missing required field `envelope`", broker_id=raw)
@@ -325,7 +318,7 @@ def test_a_body_rejected_for_want_of_an_envelope_becomes_a_job_once_the_settings
     assert [row[1:] for row in inbox_rows()] == [("enqueued", ""), ("rejected", "JOB.PAYLOAD_INVALID")]
 
 
-def test_an_operators_retry_lets_a_refused_replay_through_and_fails_with_its_reason() -> None:
+def test_retry_of_a_refused_replay() -> None:
     processor(REPLAYS="refuse").process([message(replay_of=str(uuid4()))])
     [(row,)] = seen("SELECT id FROM salon_jobs_inbox")
     inbox.retry_messages([row], using="operator")
@@ -340,7 +333,7 @@ def test_an_operators_retry_lets_a_refused_replay_through_and_fails_with_its_rea
     assert len(jobs()) == 1
 
 
-def test_pruning_leaves_what_waits_for_an_operator() -> None:
+def test_pruning_spares_what_waits() -> None:
     change(
         "INSERT INTO salon_jobs_inbox (consumer, message_id, status, received_at) SELECT 'orders', status || n, status,"
         " now() - make_interval(days => n) FROM generate_series(29, 31) n,"
@@ -352,7 +345,7 @@ def test_pruning_leaves_what_waits_for_an_operator() -> None:
     assert {"rejected31", "retry31", "enqueued29", "dismissed29"} <= kept
 
 
-def test_the_row_is_durable_before_anything_is_acknowledged() -> None:
+def test_row_is_durable_before_the_acknowledgement() -> None:
     with connections["default"].cursor() as cursor:
         cursor.execute("SET synchronous_commit = off")
     levels: list[str] = []
@@ -370,7 +363,7 @@ def test_the_row_is_durable_before_anything_is_acknowledged() -> None:
     assert levels[-1] == "on"
 
 
-def test_the_kept_envelope_is_whole() -> None:
+def test_kept_envelope_is_whole() -> None:
     envelope = message(json.dumps({"note": "é\0"}), aggregate_id="a", replay_of="b").envelope
     assert envelope is not None
     assert inbox.kept_envelope(inbox.kept_text(envelope, "")) == envelope

@@ -19,7 +19,7 @@ ENQUEUE = ("shell", "--no-imports", "-c", "from shop.tasks import greet; greet.e
 
 
 @pytest.mark.parametrize("command", [("check",), ("runworker", "--burst")])
-def test_without_pgtrigger_every_command_names_it(tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_missing_pgtrigger_is_named(tmp_path: Path, command: tuple[str, ...]) -> None:
     apps = tuple(app for app in APPS if app != "pgtrigger")
     done = new_project(tmp_path, apps=apps).manage(*command)
     assert done.returncode == 1
@@ -27,7 +27,7 @@ def test_without_pgtrigger_every_command_names_it(tmp_path: Path, command: tuple
     assert done.stderr.count("Traceback") == 1
 
 
-def test_without_the_app_an_enqueue_names_it(tmp_path: Path, empty_url: str) -> None:
+def test_missing_app_is_named_by_an_enqueue(tmp_path: Path, empty_url: str) -> None:
     apps = tuple(app for app in APPS if app != "salon_jobs")
     done = new_project(tmp_path, url=empty_url, apps=apps, tasks=TASKS).manage(*ENQUEUE)
     assert done.returncode == 1
@@ -35,7 +35,7 @@ def test_without_the_app_an_enqueue_names_it(tmp_path: Path, empty_url: str) -> 
 
 
 @pytest.mark.parametrize("command", [("check",), ("migrate",), ENQUEUE, ("runworker", "--burst")])
-def test_another_database_is_one_clear_message_with_what_to_do(tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_another_database_is_one_clear_message(tmp_path: Path, command: tuple[str, ...]) -> None:
     done = new_project(tmp_path, url=f"sqlite:///{tmp_path}/db.sqlite3", tasks=TASKS).manage(*command)
     assert done.returncode == 1
     assert "the database 'default' is SQLite, but salon_jobs needs PostgreSQL" in done.stderr
@@ -45,21 +45,15 @@ def test_another_database_is_one_clear_message_with_what_to_do(tmp_path: Path, c
     assert "models.W" not in done.stderr, "Django warns of each index"
 
 
-def test_another_database_is_named_where_its_driver_fails_first(tmp_path: Path) -> None:
+def test_another_database_whose_driver_fails_first(tmp_path: Path) -> None:
     """Under DEBUG Django formats every statement, which SQLite's driver does not survive."""
     tasks = f"from {PACKAGE} import task\n@task\ndef greet(name): ...\n"
-    project = new_project(
-        tmp_path,
-        url=f"sqlite:///{tmp_path}/db.sqlite3",
-        tasks=tasks,
-        DEBUG=True,
-        TASKS={"default": {"BACKEND": BACKEND}},
-    )
-    done = project.manage(*ENQUEUE)
+    given = {"DEBUG": True, "TASKS": {"default": {"BACKEND": BACKEND}}}
+    done = new_project(tmp_path, url=f"sqlite:///{tmp_path}/db.sqlite3", tasks=tasks, **given).manage(*ENQUEUE)
     assert "ConfigurationError: the database 'default' is SQLite, but" in done.stderr.splitlines()[-1]
 
 
-def test_before_migrate_each_command_names_it(tmp_path: Path, empty_url: str) -> None:
+def test_missing_migration_is_named(tmp_path: Path, empty_url: str) -> None:
     project, health = new_project(tmp_path, url=empty_url, tasks=TASKS), ("--health-addr", "127.0.0.1:0")
     services = (("runworker", "--burst", *health), ("runscheduler", "--burst", *health))
     subcommands = [("salon_jobs", name) for name in ("list", "stats", "limit", "doctor")]
@@ -72,7 +66,7 @@ def test_before_migrate_each_command_names_it(tmp_path: Path, empty_url: str) ->
         assert command is ENQUEUE or "Traceback" not in done.stderr, command
 
 
-def test_a_worker_without_tasks_says_so_and_names_what_may_be_meant(tmp_path: Path, migrated: None) -> None:
+def test_worker_without_tasks_says_so(tmp_path: Path, migrated: None) -> None:
     with spare_database(copied=True) as name:
         project, shop = new_project(tmp_path, url=url_for(None, name), tasks=TASKS), tmp_path / "shop"
 
@@ -90,7 +84,7 @@ def test_a_worker_without_tasks_says_so_and_names_what_may_be_meant(tmp_path: Pa
         assert "Apps searched: shop. Rename shop/task.py, or import it in tasks.py, if its tasks are meant" in text
 
 
-def test_a_url_to_listen_at_with_another_scheme_is_refused(tmp_path: Path) -> None:
+def test_wrong_scheme_to_listen_at_is_refused(tmp_path: Path) -> None:
     done = new_project(tmp_path, SALON_JOBS={"LISTEN": "redis://127.0.0.1:6379/0"}).manage("check")
     assert done.returncode == 1
     assert "(salon_jobs.E001) SALON_JOBS['LISTEN'] must be" in done.stderr

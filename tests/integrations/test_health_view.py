@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from project.local.ports import free_port
-from tests.conftest import manage
 from tests.e2e.stubborn import spare_database
+from tests.interpreter import manage
 from tests.settings import PASSWORD, url_for
+from tests.support import closed_port
 
 ASK = (
     "import json; from django.test import Client; "
@@ -28,21 +28,23 @@ def health(url: str, kind: str = "json") -> tuple[int, str, Any]:
     return status, caching, json.loads(text) if kind == "json" else text
 
 
-def test_a_web_process_that_reaches_the_job_tables_is_healthy(migrated: None) -> None:
+def test_web_process_is_healthy(migrated: None) -> None:
     status, caching, body = health(url_for("app"))
     assert (status, body) == (200, {"JobTables()": "OK"})
     assert "no-store" in caching
 
 
 @pytest.mark.parametrize("kind", ["", "text"])
-def test_a_database_that_does_not_answer_is_503_with_the_code_in_every_format(migrated: None, kind: str) -> None:
-    status, _, body = health(f"postgresql://app:{PASSWORD}@127.0.0.1:{free_port()}/x", kind)
+def test_silent_database_is_503(migrated: None, kind: str) -> None:
+    """In every format, with its code."""
+    with closed_port() as port:
+        status, _, body = health(f"postgresql://app:{PASSWORD}@127.0.0.1:{port}/x", kind)
     assert status == 503
     assert "WORKER.NOT_READY" in body
     assert "127.0.0.1" not in body, "the answer may be public"
 
 
-def test_missing_job_tables_are_503_with_their_code(migrated: None) -> None:
+def test_missing_job_tables_are_503(migrated: None) -> None:
     with spare_database(copied=False) as empty:
         status, _, body = health(url_for("app", empty))
     assert (status, body) == (503, {"JobTables()": "Unavailable: WORKER.SCHEMA_MISSING"})

@@ -76,9 +76,8 @@ def parent_of(span: ReadableSpan) -> int | None:
 
 
 def context_of(span: ReadableSpan) -> SpanContext:
-    context: SpanContext | None = span.context
-    assert context is not None
-    return context
+    assert span.context is not None
+    return span.context
 
 
 def id_of(span: ReadableSpan) -> int:
@@ -99,6 +98,11 @@ def one_trace(*spans: ReadableSpan) -> bool:
 
 def request() -> Any:
     return trace.get_tracer("host").start_as_current_span("request")
+
+
+def run_of(task: str) -> tracing.Run:
+    nothing: dict[str, Any] = {"store_id": None, "headers": {}, "tick": None, "waited_s": 0.0, "body_size": 0}
+    return tracing.Run(task=task, job_id=1, queue="q", attempt=1, **nothing)
 
 
 def test_enqueue_and_run_are_one_trace(stores: list[UUID], spans: Spans) -> None:
@@ -129,39 +133,31 @@ def test_enqueue_and_run_are_one_trace(stores: list[UUID], spans: Spans) -> None
     }
 
 
-def test_emit_publish_consume_and_run_are_one_trace(stores: list[UUID], spans: Spans) -> None:
+def test_way_of_a_message_is_one_trace(stores: list[UUID], spans: Spans) -> None:
     with request(), tenant_context(stores[0]):
         message_id = emit(ORDERS, aggregate_id="1", event="order.created", payload={"number": 7})
     relay_and_consume()
     run_all()
     names = ("emit orders", "publish orders", "consume orders", "run test-store")
-    emitted, published, consumed, run = (spans[name] for name in names)
+    asked = spans["request"]
+    found = [spans[name] for name in names]
+    emitted, published, consumed, _ = found
     assert spans.names == sorted(["request", *names])
-    assert one_trace(spans["request"], emitted, published, consumed, run)
-    assert [parent_of(each) for each in (emitted, published, consumed, run)] == [
-        id_of(spans["request"]),
-        id_of(emitted),
-        id_of(emitted),
-        id_of(consumed),
-    ]
-    assert [linked(each) for each in (published, consumed, run)] == [
-        [id_of(emitted)],
-        [id_of(emitted)],
-        [id_of(consumed)],
-    ]
-    kinds = [each.kind for each in (emitted, published, consumed, run)]
-    assert kinds == [SpanKind.PRODUCER, SpanKind.CLIENT, SpanKind.CONSUMER, SpanKind.CONSUMER]
-    operations = [attributes(each)["messaging.operation.type"] for each in (emitted, published, consumed, run)]
+    assert one_trace(asked, *found)
+    assert [parent_of(each) for each in found] == [id_of(each) for each in (asked, emitted, emitted, consumed)]
+    assert [linked(each) for each in found[1:]] == [[id_of(each)] for each in (emitted, emitted, consumed)]
+    kinds = [SpanKind.PRODUCER, SpanKind.CLIENT, SpanKind.CONSUMER, SpanKind.CONSUMER]
+    assert [each.kind for each in found] == kinds
+    operations = [attributes(each)["messaging.operation.type"] for each in found]
     assert operations == ["create", "send", "process", "process"]
+    expected = {"message.id": str(message_id), "system": "memory", "destination.name": "orders"}
     for each in (emitted, published, consumed):
-        found = attributes(each)
-        assert found["messaging.message.id"] == str(message_id)
-        assert (found["messaging.system"], found["messaging.destination.name"]) == ("memory", "orders")
+        assert {name: attributes(each)[f"messaging.{name}"] for name in expected} == expected
     assert attributes(consumed)["messaging.consumer.group.name"] == "billing"
     assert (emitted.end_time or 0) <= (published.start_time or 0) <= (published.end_time or 0)
 
 
-def test_a_task_as_destination_goes_on_with_the_trace(stores: list[UUID], spans: Spans) -> None:
+def test_task_as_destination_continues_the_trace(stores: list[UUID], spans: Spans) -> None:
     with request(), tenant_context(stores[0]):
         emit("rn::jobs:::test-store", event="order.created", payload={"number": 7})
     assert relay_in_burst()
@@ -171,7 +167,7 @@ def test_a_task_as_destination_goes_on_with_the_trace(stores: list[UUID], spans:
     assert parent_of(run) == id_of(consumed)
 
 
-def test_each_attempt_is_a_span_with_no_more_of_an_error_than_its_class(spans: Spans) -> None:
+def test_each_attempt_is_a_span(spans: Spans) -> None:
     def fail(**_: object) -> None:
         raise RuntimeError(SECRET)
 
@@ -184,17 +180,14 @@ def test_each_attempt_is_a_span_with_no_more_of_an_error_than_its_class(spans: S
     for number, each in enumerate((first, second), 1):
         assert each.status.status_code is StatusCode.ERROR
         assert (attributes(each)["error.type"], attributes(each)["salon_jobs.attempt"]) == ("RuntimeError", number)
-    nothing: dict[str, Any] = {"store_id": None, "headers": {}, "tick": None, "waited_s": 0.0, "body_size": 0}
-    run = tracing.Run(task="unsettled", job_id=1, queue="q", attempt=1, **nothing)
-    with pytest.raises(OSError, match=SECRET), tracing.observing(run):
+    with pytest.raises(OSError, match=SECRET), tracing.observing(run_of("unsettled")):
         raise OSError(SECRET)
     assert attributes(spans["run unsettled"])["error.type"] == "OSError"
     assert SECRET not in "".join(span.to_json() for span in _exporter.get_finished_spans())
 
 
-def test_a_run_whose_outcome_is_unknown_is_an_error(spans: Spans) -> None:
-    nothing: dict[str, Any] = {"store_id": None, "headers": {}, "tick": None, "waited_s": 0.0, "body_size": 0}
-    run = tracing.Run(task="promoted", job_id=1, queue="q", attempt=1, **nothing)
+def test_unknown_outcome_is_an_error(spans: Spans) -> None:
+    run = run_of("promoted")
     with tracing.observing(run):
         run.ended, run.error = JOB_OUTCOME_UNKNOWN, OutcomeUnknown()
     span = spans["run promoted"]
@@ -203,7 +196,7 @@ def test_a_run_whose_outcome_is_unknown_is_an_error(spans: Spans) -> None:
     assert attributes(span)["error.type"] == "OutcomeUnknown"
 
 
-def test_an_enqueue_that_is_refused_is_an_error(stores: list[UUID], settings: Any, spans: Spans) -> None:
+def test_refused_enqueue_is_an_error(stores: list[UUID], settings: Any, spans: Spans) -> None:
     settings.SALON_JOBS = {**settings.SALON_JOBS, "DATABASE": "web"}
     with pytest.raises(EnqueueRefused), tenant_context(stores[0]):
         tasks.in_store.enqueue(store_id=stores[1])
@@ -213,7 +206,7 @@ def test_an_enqueue_that_is_refused_is_an_error(stores: list[UUID], settings: An
     assert attributes(enqueue)["error.type"] == "EnqueueRefused"
 
 
-def test_what_a_handler_does_belongs_to_its_run(stores: list[UUID], spans: Spans) -> None:
+def test_work_of_a_handler_belongs_to_its_run(stores: list[UUID], spans: Spans) -> None:
     async def work(store_id: UUID, **_: object) -> None:
         with trace.get_tracer("host").start_as_current_span("work"):
             await sync_to_async(tasks.system.enqueue)()
@@ -227,7 +220,7 @@ def test_what_a_handler_does_belongs_to_its_run(stores: list[UUID], spans: Spans
     assert parent_of(spans["run test-system"]) == id_of(spans["enqueue test-system"])
 
 
-def test_many_at_once_are_one_span_and_a_fan_out_too(stores: list[UUID], spans: Spans) -> None:
+def test_batch_is_one_span(stores: list[UUID], spans: Spans) -> None:
     tasks.in_store.enqueue_many(tasks.in_store.call(store_id=store) for store in stores)
     [enqueue] = spans.all("enqueue test-store")
     found = attributes(enqueue)
@@ -243,7 +236,7 @@ def test_many_at_once_are_one_span_and_a_fan_out_too(stores: list[UUID], spans: 
     assert attributes(spans["emit orders"])["messaging.batch.message_count"] == 2
 
 
-def test_a_message_that_a_broker_refuses_is_an_error_with_its_code(spans: Spans) -> None:
+def test_refused_message_is_an_error(spans: Spans) -> None:
     answer_with(Verdict.REFUSED, detail=SECRET)
     with transaction.atomic():
         emit(ORDERS, event="order.created", payload={})
@@ -266,7 +259,7 @@ def test_baggage_goes_along() -> None:
     assert found == ["ginza"]
 
 
-def test_messages_of_no_trace_make_no_spans_in_a_relay(spans: Spans) -> None:
+def test_untraced_messages_make_no_spans(spans: Spans) -> None:
     tracing.trace_by(None)
     with transaction.atomic():
         emit(ORDERS, event="order.created", payload={})

@@ -1,38 +1,40 @@
-"""Shows what reaches Sentry, by a transport that keeps the events, with the SDK's own integrations at work."""
+"""Shows the events and check-ins that reach Sentry, by a transport that keeps them."""
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 import pytest
 import sentry_sdk
-from sentry_sdk.integrations.django import DjangoIntegration
+from django.db import transaction
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.trace import format_trace_id
+from sentry_sdk.integrations.otlp import otel_propagation_context
+from sentry_sdk.scope import register_external_propagation_context, remove_external_propagation_context
 
-from salon_jobs import Discard, current_job
-from salon_jobs.integrations import sentry
+from salon_jobs import Discard, Snooze, cron, current_job, emit, fan_out
+from salon_jobs.brokers.memory import MemoryPublisher
+from salon_jobs.brokers.publisher import PublishFailure, Verdict
+from salon_jobs.core import tracing
+from salon_jobs.core.events import JOB_OUTCOME_UNKNOWN
+from salon_jobs.integrations import opentelemetry, sentry
+from salon_jobs.integrations.sentry import slug_of
+from salon_jobs.schedules.entries import cron_entries
+from salon_jobs.schedules.scheduler import Scheduler
 from tests import tasks
-from tests.integrations.conftest import sentry_client
-from tests.support import change, claim, rescuer, run_due, running_on_a_thread
+from tests.integrations.conftest import Sent
+from tests.outbox.scene import ORDERS, relay_in_burst
+from tests.outbox.whole_way import delivered, discard, fail, make_due, processor, run_all
+from tests.support import another_process, be_silent, change, claim, rescuer, run_due, run_on_threads, seen
 
 SECRET = "a-customers-name"
-Events = list[dict[str, Any]]
-
-
-@pytest.fixture
-def events() -> Iterator[Events]:
-    """Collect the events that the SDK would send."""
-    sent: Events = []
-
-    def keep(kind: str, payload: Any) -> None:
-        if kind == "event":
-            sent.append(payload)
-
-    with sentry_client(keep, integrations=[DjangoIntegration()], include_local_variables=True):
-        yield sent
+TICK = datetime(2026, 5, 5, 18, tzinfo=UTC)
+Change = Callable[..., None]
 
 
 def fail_until_the_end(process_id: int, hooks: tasks.Hooks, attempts: int) -> None:
@@ -46,62 +48,61 @@ def fail_until_the_end(process_id: int, hooks: tasks.Hooks, attempts: int) -> No
         run_due(process_id)
 
 
-def test_exhausted_attempts_are_exactly_one_event_with_its_tags(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int, events: Events
-) -> None:
+def raised(event: dict[str, Any]) -> str:
+    """Return the type of the error that an event shows."""
+    return str(event["exception"]["values"][-1]["type"])
+
+
+def test_exhausted_attempts_are_one_event(stores: list[UUID], hooks: tasks.Hooks, process_id: int, sent: Sent) -> None:
     handle = tasks.in_store.enqueue(store_id=stores[0], number=7)
     fail_until_the_end(process_id, hooks, 2)
-    assert events == [], "nothing on a retry"
+    assert sent.events == [], "nothing on a retry"
     fail_until_the_end(process_id, hooks, 2)
-    [event] = events
+    [event] = sent.events
     assert event["tags"] == {"task_name": "test-store", "store_id": str(stores[0]), "attempt": 3, "job_id": handle.id}
     assert event["transaction"] == "test-store"
     assert [value["type"] for value in event["exception"]["values"]] == ["KeyError", "RuntimeError"]
     assert event["exception"]["values"][-1]["stacktrace"]["frames"][-1]["function"] == "body"
 
 
-def test_the_payload_never_goes_along(database: None, hooks: tasks.Hooks, process_id: int, events: Events) -> None:
+def test_payload_never_goes_along(hooks: tasks.Hooks, process_id: int, sent: Sent) -> None:
     tasks.system.enqueue(note=SECRET)
     fail_until_the_end(process_id, hooks, 3)
-    [event] = events
+    [event] = sent.events
     assert event["tags"]["store_id"] == ""
-    assert SECRET not in json.dumps(event, default=str)
+    assert SECRET not in sent.text
 
 
-def test_no_other_end_is_an_event(stores: list[UUID], hooks: tasks.Hooks, process_id: int, events: Events) -> None:
+def test_success_and_discard_are_no_event(stores: list[UUID], hooks: tasks.Hooks, process_id: int, sent: Sent) -> None:
     def discard(**_: object) -> None:
         raise Discard("gone")
 
-    tasks.system.enqueue()
-    run_due(process_id)
     hooks.store = discard
+    tasks.system.enqueue()
     tasks.in_store.enqueue(store_id=stores[0])
     run_due(process_id)
-    assert events == []
+    assert sent.events == []
 
 
-def test_a_payload_that_can_never_fit_is_one_event(database: None, process_id: int, events: Events) -> None:
+def test_payload_that_never_fits_is_one_event(process_id: int, sent: Sent) -> None:
     tasks.system.enqueue(note=SECRET)
     change("""UPDATE salon_jobs_job SET payload = payload || '{"gone": 1}'""")
     run_due(process_id)
-    [event] = events
-    assert event["exception"]["values"][-1]["type"] == "PayloadInvalid"
-    assert SECRET not in json.dumps(event, default=str)
+    [event] = sent.events
+    assert raised(event) == "PayloadInvalid"
+    assert SECRET not in sent.text
 
 
-def test_a_job_that_kills_its_processes_is_one_event(stores: list[UUID], process_id: int, events: Events) -> None:
+def test_job_that_kills_its_processes_is_one_event(stores: list[UUID], sent: Sent) -> None:
     handle = tasks.in_store.using(max_attempts=1).enqueue(store_id=stores[0])
-    for number in range(3):
-        assert events == []
-        change(
-            "INSERT INTO salon_jobs_process (id, kind, hostname, pid, heartbeat_at)"
-            " VALUES (%s, 'worker', 'h', 1, now() - interval '1 h')",
-            1000 + number,
-        )
-        claim(1000 + number)
+    for _ in range(3):
+        assert sent.events == []
+        process = another_process()
+        be_silent(process)
+        claim(process)
         rescuer().run_once()
-    [event] = events
-    assert event["exception"]["values"][-1]["type"] == "ProcessDied"
+    [event] = sent.events
+    assert raised(event) == "ProcessDied"
     assert event["tags"]["job_id"] == handle.id
 
 
@@ -119,17 +120,9 @@ def capture_elsewhere(error: Exception) -> None:
         sentry_sdk.capture_exception(error)
 
 
-@pytest.mark.parametrize("tell", [log, sentry_sdk.capture_exception, capture_and_more, capture_elsewhere])
-@pytest.mark.parametrize("is_async", [False, True])
-def test_a_failure_that_its_handler_reports_is_one_event_with_the_tags(
-    database: None,
-    hooks: tasks.Hooks,
-    process_id: int,
-    events: Events,
-    tell: Callable[[Exception], object],
-    *,
-    is_async: bool,
-) -> None:
+def failing_and_telling(tell: Callable[[Exception], object]) -> Callable[..., None]:
+    """Return a handler that fails, and tells it itself."""
+
     def body(**_: object) -> None:
         try:
             raise RuntimeError("the till is closed")
@@ -137,46 +130,45 @@ def test_a_failure_that_its_handler_reports_is_one_event_with_the_tags(
             tell(error)
             raise
 
+    return body
+
+
+@pytest.mark.parametrize("tell", [log, sentry_sdk.capture_exception, capture_and_more, capture_elsewhere])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_failure_that_its_handler_reports_is_one_event(
+    hooks: tasks.Hooks, process_id: int, sent: Sent, tell: Callable[[Exception], object], *, is_async: bool
+) -> None:
+    body = failing_and_telling(tell)
+
     async def coroutine(**_: object) -> None:
         body()
 
     hooks.system, hooks.coroutine = body, coroutine
     declared = tasks.async_system if is_async else tasks.system
     handle = declared.using(max_attempts=1).enqueue()
-    with running_on_a_thread(process_id, claim(process_id)):
-        pass
-    [event] = [event for event in events if event["exception"]["values"][-1]["type"] == "RuntimeError"]
+    run_on_threads(process_id)
+    [event] = [event for event in sent.events if raised(event) == "RuntimeError"]
     assert event["tags"] == {"task_name": declared.name, "store_id": "", "attempt": 1, "job_id": handle.id}
 
 
-def test_an_event_of_the_handler_that_is_not_sent_counts_for_nothing(
-    database: None, hooks: tasks.Hooks, process_id: int, events: Events
-) -> None:
-    def body(**_: object) -> None:
-        try:
-            raise RuntimeError("the till is closed")
-        except RuntimeError as error:
-            log(error)
-            raise
-
+def test_unsent_event_of_a_handler_counts_for_nothing(hooks: tasks.Hooks, process_id: int, sent: Sent) -> None:
     options = sentry_sdk.get_client().options
     options["before_send"] = lambda event, _: None if event.get("logger") == "host" else event
-    hooks.system = body
+    hooks.system = failing_and_telling(log)
     handle = tasks.system.using(max_attempts=1).enqueue()
-    with running_on_a_thread(process_id, claim(process_id)):
-        pass
-    [event] = events
+    run_on_threads(process_id)
+    [event] = sent.events
     assert event["tags"]["job_id"] == handle.id
 
 
-def test_without_a_client_a_failure_passes_quietly(database: None, hooks: tasks.Hooks, process_id: int) -> None:
+def test_failure_without_a_client(hooks: tasks.Hooks, process_id: int) -> None:
     tasks.system.enqueue()
     fail_until_the_end(process_id, hooks, 3)
 
 
-def test_what_one_stores_job_left_behind_is_not_told_with_anothers_failure(
-    stores: list[UUID], hooks: tasks.Hooks, process_id: int, events: Events
-) -> None:
+def test_stores_share_no_scope(stores: list[UUID], hooks: tasks.Hooks, process_id: int, sent: Sent) -> None:
+    """What one store's job left behind is not told with another's failure."""
+
     def body(store_id: UUID, **_: object) -> None:
         sentry_sdk.add_breadcrumb(message=f"worked on {store_id}")
         sentry_sdk.get_isolation_scope().set_tag("customer", str(store_id))
@@ -186,14 +178,13 @@ def test_what_one_stores_job_left_behind_is_not_told_with_anothers_failure(
     hooks.store = body
     for store_id in stores[:2]:
         tasks.in_store.using(max_attempts=1).enqueue(store_id=store_id)
-    with running_on_a_thread(process_id, claim(process_id)):
-        pass
-    [event] = events
-    assert str(stores[0]) not in json.dumps(event, default=str)
+    run_on_threads(process_id)
+    [event] = sent.events
+    assert str(stores[0]) not in sent.text
     assert f"worked on {stores[1]}" in [crumb.get("message") for crumb in event["breadcrumbs"]["values"]]
 
 
-def test_texts_and_lines_of_code_hide_what_they_give_away() -> None:
+def test_texts_and_lines_of_code_hide_secrets() -> None:
     frame: dict[str, Any] = {"context_line": 'login(password="hunter2")', "pre_context": ['"token=hunter2"']}
     values = [{"value": "password=hunter2" + "x" * 5_000_000, "stacktrace": {"frames": [frame]}}, {"value": None}]
     event: Any = {"exception": {"values": values}}
@@ -201,3 +192,163 @@ def test_texts_and_lines_of_code_hide_what_they_give_away() -> None:
     assert "hunter2" not in shown
     assert "password=***" in shown
     assert len(shown) < 5000
+
+
+def test_failed_message_is_one_event(sent: Sent, change_settings: Change) -> None:
+    """A retry is none."""
+    change_settings(OUTBOX={"RETRY_BACKOFF": 60})
+    answers = iter([Verdict.RETRY, Verdict.REFUSED])
+    MemoryPublisher.answer = lambda _: PublishFailure(next(answers), "TEST.NO", SECRET)
+    with transaction.atomic():
+        message_id = emit(ORDERS, aggregate_id="1", event="order.created", payload={"name": SECRET})
+        emit(ORDERS, aggregate_id="1", event="order.created", payload={})
+    relay_in_burst()
+    assert sent.events == []
+    make_due()
+    for _ in range(2):
+        relay_in_burst()
+    [event] = sent.events
+    assert event["tags"] == {
+        "message_id": str(message_id),
+        "destination": ORDERS,
+        "message_event": "order.created",
+        "consumer": "",
+        "store_id": "",
+        "code": "TEST.NO",
+        "attempt": 2,
+    }
+    assert event["fingerprint"] == ["message_failed", ORDERS, "order.created", "TEST.NO"]
+    assert "logentry" in event or event["message"] == "message_failed: TEST.NO (order.created)"
+    assert seen("SELECT status FROM salon_jobs_message ORDER BY id") == [("failed",), ("pending",)]
+    assert SECRET not in sent.text
+
+
+def test_rejected_message_is_one_event(sent: Sent) -> None:
+    with transaction.atomic():
+        emit(ORDERS, event="unheard-of", payload={"name": SECRET})
+    assert relay_in_burst()
+    consumer = processor()
+    for _ in range(2):
+        consumer.process([delivered(message) for message in MemoryPublisher.published])
+    [event] = sent.events
+    assert (event["tags"]["consumer"], event["tags"]["code"]) == ("billing", "INBOX.UNKNOWN_EVENT")
+    assert SECRET not in sent.text
+
+
+def test_warnings_of_handlers_are_events(hooks: tasks.Hooks, sent: Sent) -> None:
+    """Ours are none."""
+
+    def body(note: str) -> None:
+        logging.getLogger("host").info("quiet")
+        logging.getLogger("host").warning("the drawer is stuck")
+        raise Snooze(TICK - TICK)
+
+    hooks.system = body
+    tasks.system.enqueue(note=SECRET)
+    run_all()
+    [event] = sent.events
+    assert event["logentry"]["message"] == "the drawer is stuck"
+    assert SECRET not in sent.text
+
+
+@pytest.fixture
+def entry(monkeypatch: pytest.MonkeyPatch, hooks: tasks.Hooks, change_settings: Change) -> tasks.Hooks:
+    """Declare one cron entry, and no other, and monitor it; return the hooks."""
+    monkeypatch.setattr(cron_entries, "_by_name", {})
+    cron("0 3 * * *", tasks.system, timezone="Asia/Tokyo", payload={"note": SECRET}, name="Nightly sales")
+    change_settings(SENTRY_MONITORS=True)
+    return hooks
+
+
+def test_unknown_outcome_ends_a_check_in_as_an_error(entry: tasks.Hooks, sent: Sent) -> None:
+    """Nobody runs it again."""
+    nothing: dict[str, Any] = {"store_id": None, "headers": {}, "waited_s": 0.0, "body_size": 0}
+    run = tracing.Run(task="test-system", job_id=1, queue="q", attempt=1, tick=TICK, **nothing)
+    with tracing.observing(run):
+        run.ended = JOB_OUTCOME_UNKNOWN
+    assert sent.check_ins == ["in_progress", "error"]
+
+
+def test_cron_entry_checks_in(entry: tasks.Hooks, sent: Sent) -> None:
+    """When its job begins, and when it ends."""
+    assert Scheduler(using="default").run_at(TICK) == 1
+    assert sent.check_ins == []
+    run_all()
+    assert sent.check_ins == ["in_progress", "ok"]
+    first, last = sent.of("check_in")
+    assert first["check_in_id"] == last["check_in_id"]
+    for each in (first, last):
+        assert each["monitor_slug"] == "nightly-sales"
+        assert each["monitor_config"]["schedule"] == {"type": "crontab", "value": "0 3 * * *"}
+        assert each["monitor_config"]["timezone"] == "Asia/Tokyo"
+        assert (each["environment"], each["release"]) == ("prod", "salon@1.2")
+
+
+def test_similar_names_have_slugs_of_their_own() -> None:
+    alike = ["集計", "清掃", "a" * 60, "a" * 60 + "b", "nightly 集計"]
+    slugs = [slug_of(name) for name in alike]
+    assert len({*slugs}) == len(alike)
+    assert all(re.fullmatch(r"[a-z0-9][a-z0-9-]{0,48}[a-z0-9]", slug) for slug in slugs)
+    assert slug_of("Nightly sales") == "nightly-sales"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [(fail, [["in_progress"], ["in_progress"], ["in_progress", "error"]]), (discard, [["in_progress", "error"]])],
+)
+def test_check_in_lasts_as_long_as_the_attempts(
+    entry: tasks.Hooks, sent: Sent, body: Callable[..., None], expected: list[list[str]]
+) -> None:
+    """One of a job that was discarded is an error."""
+    entry.system = body
+    Scheduler(using="default").run_at(TICK)
+    for statuses in expected:
+        run_all()
+        assert sent.check_ins == statuses
+        change("UPDATE salon_jobs_job SET run_at = now() WHERE state = 'queued'")
+    assert len({each["check_in_id"] for each in sent.of("check_in")}) == 1
+
+
+def test_nothing_else_checks_in(stores: list[UUID], entry: tasks.Hooks, sent: Sent, change_settings: Change) -> None:
+    """Neither a job without a tick, nor those of a fan-out, nor any where it is not asked for."""
+    change_settings(SENTRY_MONITORS=False)
+    Scheduler(using="default").run_at(TICK)
+    run_all()
+    assert sent.check_ins == []
+    change_settings(SENTRY_MONITORS=True)
+    entry.system = lambda **_: fan_out(tasks.in_store)
+    tasks.system.enqueue()
+    Scheduler(using="default").run_at(TICK.replace(day=6))
+    run_all()
+    run_all()
+    assert sent.check_ins == ["in_progress", "ok"]
+
+
+def trace_ids(found: list[dict[str, Any]]) -> set[str]:
+    return {each["contexts"]["trace"]["trace_id"] for each in found}
+
+
+def test_runs_have_a_trace_each(hooks: tasks.Hooks, sent: Sent) -> None:
+    hooks.system = fail
+    for _ in range(2):
+        tasks.system.using(max_attempts=1).enqueue()
+    run_all()
+    assert len(trace_ids(sent.events)) == 2
+
+
+def test_event_belongs_to_the_trace_of_its_run(hooks: tasks.Hooks, sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sentry's integration is set up as the guide says, without an exporter."""
+    monkeypatch.setattr(tracing, "_tracer", None)
+    opentelemetry.install()
+    tracer = TracerProvider().get_tracer("test")
+    monkeypatch.setattr(tracing._tracer, "_tracer", tracer)
+    register_external_propagation_context(otel_propagation_context)
+    hooks.system = fail
+    try:
+        with tracer.start_as_current_span("request") as request:
+            tasks.system.using(max_attempts=1).enqueue()
+        run_all()
+    finally:
+        remove_external_propagation_context()
+    assert len(sent.events) == 1
+    assert trace_ids(sent.events) == {format_trace_id(request.get_span_context().trace_id)}

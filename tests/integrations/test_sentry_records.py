@@ -53,9 +53,7 @@ def received(server: SentryServer) -> list[dict[str, Any]]:
     return server.events
 
 
-def test_a_cron_entry_that_can_not_fire_is_one_event_a_tick(
-    sentry: SentryServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_broken_cron_entry_is_one_event_a_tick(sentry: SentryServer, monkeypatch: pytest.MonkeyPatch) -> None:
     def payload(tick: object) -> dict[str, Any]:
         note = SECRET
         raise ZeroDivisionError(len(note))
@@ -73,7 +71,7 @@ def test_a_cron_entry_that_can_not_fire_is_one_event_a_tick(
     assert SECRET not in str(event)
 
 
-def test_a_broken_publisher_is_one_event_until_it_works_again(sentry: SentryServer) -> None:
+def test_broken_publisher_is_one_event_until_it_works(sentry: SentryServer) -> None:
     tried: list[UUID] = []
 
     def break_down(message: OutgoingMessage) -> PublishFailure | None:
@@ -92,7 +90,7 @@ def test_a_broken_publisher_is_one_event_until_it_works_again(sentry: SentryServ
             assert [event["fingerprint"] for event in events].count(["publisher_broken"]) == number
 
 
-def test_an_on_commit_callback_that_raises_is_one_event_of_its_job(sentry: SentryServer, stores: list[UUID]) -> None:
+def test_broken_callback_on_commit_is_one_event(sentry: SentryServer, stores: list[UUID]) -> None:
     tasks.hooks.store = lambda **_: transaction.on_commit(lambda: 1 / 0)
     tasks.in_store.enqueue(store_id=stores[0])
     run_all()
@@ -101,9 +99,7 @@ def test_an_on_commit_callback_that_raises_is_one_event_of_its_job(sentry: Sentr
     assert (event["tags"]["task_name"], event["tags"]["store_id"]) == ("test-store", str(stores[0]))
 
 
-def test_an_outage_is_an_event_from_its_second_line_on_and_the_next_outage_another(
-    sentry: SentryServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_outage_is_one_event_from_its_second_line_on(sentry: SentryServer, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(logger.logger, "filters", [RecordReporter(clock=lambda: now)])
 
@@ -124,7 +120,7 @@ def test_an_outage_is_an_event_from_its_second_line_on_and_the_next_outage_anoth
     assert lose(1) == 2
 
 
-def test_two_consumers_sources_are_two_troubles(sentry: SentryServer) -> None:
+def test_sources_of_two_consumers_are_two_troubles(sentry: SentryServer) -> None:
     for consumer in ("billing", "mailing", "billing"):
         log_event(logging.WARNING, log_events.SOURCE_LOST, consumer=consumer, error="no route to host")
     assert [event["tags"]["consumer"] for event in received(sentry)] == ["billing", "mailing"]
@@ -133,18 +129,15 @@ def test_two_consumers_sources_are_two_troubles(sentry: SentryServer) -> None:
     assert len(received(sentry)) == 3
 
 
-def test_what_our_logger_says_without_an_event_is_grouped_by_its_words(sentry: SentryServer) -> None:
+def test_record_without_an_event_is_grouped_by_its_words(sentry: SentryServer) -> None:
     for number in (1, 2):
         logger.error("the end of job %s could not be told", number)
     events = received(sentry)
     assert [event["fingerprint"] for event in events] == [["the end of job %s could not be told"]] * 2
-    assert [event["message"] for event in events] == [
-        "the end of job 1 could not be told",
-        "the end of job 2 could not be told",
-    ]
+    assert [event["message"] for event in events] == [f"the end of job {n} could not be told" for n in (1, 2)]
 
 
-def test_no_record_of_ours_is_a_breadcrumb_of_another_event(sentry: SentryServer) -> None:
+def test_our_records_are_no_breadcrumbs(sentry: SentryServer) -> None:
     log_event(logging.WARNING, log_events.JOB_RESCUED, store_id=SECRET)
     logging.getLogger("host").error("the printer is out of paper")
     [event] = received(sentry)

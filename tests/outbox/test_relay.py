@@ -80,7 +80,7 @@ def test_share_of_reading_what_is_blocked(monkeypatch: pytest.MonkeyPatch) -> No
             relay.poll()
             return reads
 
-        eventually(lambda: relay.facts()["listening"], "on")
+        eventually(lambda: relay.facts()["listening"], True)
         resume_destination(ORDERS, using=OPERATOR)
         eventually(read_again, 4)
 

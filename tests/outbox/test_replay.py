@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,17 +15,17 @@ from salon_jobs.control import ActionResult, MessageCriteria, replay_messages
 from salon_jobs.core.errors import OptionInvalid
 from salon_jobs.models import Message
 from salon_jobs.models.fields import first_id_at
-from salon_jobs.outbox import control
 from tests.outbox.rows import OPERATOR, ORDERS, wait_for_a_lock, write
 from tests.outbox.scene import fill
 from tests.settings import url_for
 from tests.support import change, elsewhere, seen
+from tests.waiting import LIMIT_S
 
 WHY: dict[str, Any] = {"requested_by": "kei", "reason": "the warehouse lost them", "using": OPERATOR}
 NEW = "SELECT id FROM salon_jobs_message WHERE replay_of IS NOT NULL"
 
 
-def test_chosen_ids_are_written_again_in_order_with_the_same_content(stores: list[UUID]) -> None:
+def test_replay_of_ids(stores: list[UUID]) -> None:
     sent = write("published", aggregate="42", store=stores[0])
     change("UPDATE salon_jobs_message SET producer = 'till' WHERE id = %s", sent)
     failed, pending = write("failed", aggregate="42", store=stores[0]), write()
@@ -44,18 +45,12 @@ def test_chosen_ids_are_written_again_in_order_with_the_same_content(stores: lis
         "SELECT o.id, n.message_id <> o.message_id FROM salon_jobs_message n"
         " JOIN salon_jobs_message o ON o.message_id = n.replay_of ORDER BY n.id"
     ) == [(sent, True), (failed, True)]
-    assert seen("SELECT id, requested_by, reason, criteria::json, messages FROM salon_jobs_replay") == [
-        (
-            done.replay_id,
-            "kei",
-            "the warehouse lost them",
-            {"ids": [pending, failed, sent, 10**12], "statuses": ["failed", "published", "skipped"]},
-            2,
-        )
-    ]
+    criteria = {"ids": [pending, failed, sent, 10**12], "statuses": ["failed", "published", "skipped"]}
+    rows = seen("SELECT id, requested_by, reason, criteria::json, messages FROM salon_jobs_replay")
+    assert rows == [(done.replay_id, "kei", "the warehouse lost them", criteria, 2)]
 
 
-def test_a_range_of_ids_of_one_destination() -> None:
+def test_range_of_ids() -> None:
     ids = [write("published", aggregate=str(number % 2)) for number in range(6)]
     write("published", kind="rn::nats:::stock")
     skipped = write("skipped", aggregate="1")
@@ -75,7 +70,7 @@ def test_a_range_of_ids_of_one_destination() -> None:
     assert seen("SELECT count(*) FROM salon_jobs_replay") == [(0,)]
 
 
-def test_a_range_of_times_is_found_without_an_index_on_them() -> None:
+def test_range_of_times() -> None:
     start = datetime(2026, 5, 6, tzinfo=UTC)
     fill(1000, "'published'", to=ORDERS, created_at=f"'{start}'::timestamptz + (n - 1) * interval '1 minute'")
     change("DELETE FROM salon_jobs_message WHERE id %% 7 = 0")
@@ -108,26 +103,22 @@ def test_a_range_of_times_is_found_without_an_index_on_them() -> None:
         ({"ids": (1,), "statuses": ()}, "statuses must be some of"),
     ],
 )
-def test_criteria_that_can_not_be(criteria: dict[str, Any], message: str) -> None:
+def test_wrong_criteria(criteria: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionInvalid, match=message):
         replay_messages(MessageCriteria(**criteria), **WHY)
 
 
-def test_nobody_sends_again_without_a_name_and_a_reason() -> None:
-    wrong: list[dict[str, Any]] = [
-        {},
-        {"requested_by": "kei"},
-        {"reason": "x"},
-        {"requested_by": "kei", "reason": "x" * 1001},
-    ]
-    for said in wrong:
-        with pytest.raises(OptionInvalid, match=r"requested_by, and a reason|reason must be a string of 1 to 1000"):
-            replay_messages(MessageCriteria(ids=(write("failed"),)), using=OPERATOR, **said)
+@pytest.mark.parametrize(
+    "said", [{}, {"requested_by": "kei"}, {"reason": "x"}, {"requested_by": "kei", "reason": "x" * 1001}]
+)
+def test_name_and_reason_are_required(said: dict[str, str]) -> None:
+    with pytest.raises(OptionInvalid, match=r"requested_by, and a reason|reason must be a string of 1 to 1000"):
+        replay_messages(MessageCriteria(ids=(write("failed"),)), using=OPERATOR, **said)  # type: ignore[arg-type]
     assert seen(NEW) == []
 
 
-def test_more_than_the_most_are_refused_and_none_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "MOST", 3)
+def test_too_many_are_refused(tune: Callable[..., None]) -> None:
+    tune(most_replayed=3)
     for _ in range(4):
         write("published")
     criteria = MessageCriteria(aggregate_type=ORDERS, from_id=1)
@@ -137,21 +128,22 @@ def test_more_than_the_most_are_refused_and_none_is_written(monkeypatch: pytest.
     assert seen(NEW) == []
 
 
-def test_the_order_of_the_old_is_kept_for_thousands() -> None:
-    fill(3000, "'published'", to=ORDERS, aggregate_id="mod(n, 3)::text", payload="to_json(n)")
-    assert replay_messages(MessageCriteria(aggregate_type=ORDERS, from_id=1), **WHY).messages == 3000
+def test_order_is_kept_across_batches(tune: Callable[..., None]) -> None:
+    tune(changed_at_once=100)
+    fill(300, "'published'", to=ORDERS, aggregate_id="mod(n, 3)::text", payload="to_json(n)")
+    assert replay_messages(MessageCriteria(aggregate_type=ORDERS, from_id=1), **WHY).messages == 300
     again = seen("SELECT payload::text::int FROM salon_jobs_message WHERE replay_of IS NOT NULL ORDER BY id")
-    assert again == [(n,) for n in range(1, 3001)]
+    assert again == [(n,) for n in range(1, 301)]
 
 
-def test_one_that_is_just_being_retried_is_left_out_and_reported() -> None:
+def test_message_being_retried_is_left_out() -> None:
     message = write("failed")
     with psycopg.connect(url_for("jobs_operator")) as other, ThreadPoolExecutor(1) as pool:
         other.execute("UPDATE salon_jobs_message SET status = 'pending', ended_at = NULL WHERE id = %s", [message])
         work = elsewhere(pool, lambda: replay_messages(MessageCriteria(ids=(message,)), **WHY))
         wait_for_a_lock()
         other.commit()
-        done = work.result(10)
+        done = work.result(LIMIT_S)
     assert (done.messages, done.replay_id) == (0, None)
     assert done.refused[0].detail.startswith("it is pending; only ")
     assert seen(NEW) == []

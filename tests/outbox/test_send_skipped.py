@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 from django.db import transaction
@@ -10,7 +11,6 @@ from django.db import transaction
 from salon_jobs.brokers.memory import MemoryPublisher
 from salon_jobs.brokers.publisher import OutgoingMessage, PublishFailure, Verdict
 from salon_jobs.control import ActionResult, pause_destination, resume_destination, skip_messages
-from salon_jobs.outbox import control
 from salon_jobs.outbox.control import send_skipped_messages
 from tests.outbox.rows import OPERATOR, block, blocked, write
 from tests.outbox.scene import (
@@ -49,7 +49,8 @@ def changed(results: list[ActionResult[int]]) -> int:
     return sum(result.changed for result in results)
 
 
-def test_they_arrive_under_their_ids_in_their_order_before_what_still_waits(denied: set[str]) -> None:
+def test_order_and_ids_are_kept(denied: set[str]) -> None:
+    """They arrive before what still waits."""
     denied.add("seen")
     for number in range(4):
         for aggregate in ("a", "b", ""):
@@ -72,22 +73,20 @@ def test_they_arrive_under_their_ids_in_their_order_before_what_still_waits(deni
     assert blocked() == []
 
 
-def test_a_running_relay_sends_thousands_of_one_aggregate_in_their_order(
-    denied: set[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(control, "_BATCH", 100)
+def test_running_relay_keeps_the_order_of_many(denied: set[str], tune: Callable[..., None]) -> None:
+    tune(changed_at_once=100)
     denied.add("seen")
-    fill(3000, aggregate_id="mod(n, 3)::text", event="'seen'", payload="json_build_object('number', n)")
+    fill(1500, aggregate_id="mod(n, 3)::text", event="'seen'", payload="json_build_object('number', n)")
     with relaying():
-        eventually(statuses, {"skipped": 3000})
+        eventually(statuses, {"skipped": 1500})
         denied.clear()
-        assert changed(send_skipped_messages(skipped(), using=OPERATOR)) == 3000
-        eventually(statuses, {"published": 3000})
-    assert numbers_by_aggregate() == {str(n): [*range(n or 3, 3001, 3)] for n in range(3)}
+        assert changed(send_skipped_messages(skipped(), using=OPERATOR)) == 1500
+        eventually(statuses, {"published": 1500})
+    assert numbers_by_aggregate() == {str(n): [*range(n or 3, 1501, 3)] for n in range(3)}
 
 
 @pytest.mark.parametrize("in_memory", [False, True])
-def test_what_is_not_sent_yet_of_their_aggregate_goes_before_them(in_memory: bool) -> None:
+def test_earlier_messages_go_first(in_memory: bool) -> None:
     pause_destination(ORDERS, using=OPERATOR)
     for number in range(4):
         emitted("a", number=number)
@@ -105,7 +104,7 @@ def test_what_is_not_sent_yet_of_their_aggregate_goes_before_them(in_memory: boo
     assert blocked() == []
 
 
-def test_one_behind_a_message_that_was_skipped_and_one_that_nothing_takes() -> None:
+def test_behind_a_skipped_and_an_unresolvable_message() -> None:
     accepted: set[int] = set()
 
     def answer(message: OutgoingMessage) -> PublishFailure | None:
@@ -131,7 +130,8 @@ def test_one_behind_a_message_that_was_skipped_and_one_that_nothing_takes() -> N
 
 
 @pytest.mark.parametrize(("status", "blocks"), [("failed", "parked"), ("pending", "waiting")])
-def test_those_of_a_blocked_aggregate_stay_skipped_and_say_what_blocks_it(status: str, blocks: str) -> None:
+def test_blocked_aggregate_stays_skipped(status: str, blocks: str) -> None:
+    """The answer says what blocks it."""
     before, head, behind, free = write(aggregate="7"), write(status, aggregate="7"), write(aggregate="7"), write()
     block(head, blocks)
     change(
