@@ -272,7 +272,8 @@ def test_unusable_settings_are_told_on_opening(configure: Configure, wrong: dict
 def test_answer_that_sns_never_gave(publisher: SnsPublisher, requests: Requests, topic: str, body: bytes) -> None:
     assert publish(publisher, make(topic)) == [None]
     raw: Any = SimpleNamespace(stream=lambda *_, **__: iter([body]))
-    answer: Any = lambda request, **_: AWSResponse(request.url, 200, {}, raw)  # noqa: E731
+    nothing: Any = {}
+    answer: Any = lambda request, **_: AWSResponse(request.url, 200, nothing, raw)  # noqa: E731
     requests.register("before-send.sns", answer)
     assert codes(publisher, make(topic))[0] in ("SNS.UNREACHABLE", "SNS.NO_ANSWER")
 

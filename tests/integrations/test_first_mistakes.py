@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,7 +49,7 @@ def test_another_database_is_one_clear_message(tmp_path: Path, command: tuple[st
 def test_another_database_whose_driver_fails_first(tmp_path: Path) -> None:
     """Under DEBUG Django formats every statement, which SQLite's driver does not survive."""
     tasks = f"from {PACKAGE} import task\n@task\ndef greet(name): ...\n"
-    given = {"DEBUG": True, "TASKS": {"default": {"BACKEND": BACKEND}}}
+    given: dict[str, Any] = {"DEBUG": True, "TASKS": {"default": {"BACKEND": BACKEND}}}
     done = new_project(tmp_path, url=f"sqlite:///{tmp_path}/db.sqlite3", tasks=tasks, **given).manage(*ENQUEUE)
     assert "ConfigurationError: the database 'default' is SQLite, but" in done.stderr.splitlines()[-1]
 

@@ -76,8 +76,9 @@ def parent_of(span: ReadableSpan) -> int | None:
 
 
 def context_of(span: ReadableSpan) -> SpanContext:
-    assert span.context is not None
-    return span.context
+    context: SpanContext | None = span.context
+    assert context is not None
+    return context
 
 
 def id_of(span: ReadableSpan) -> int:

@@ -163,7 +163,8 @@ class Scripted(MemoryPublisher):
                 self.skipped.add(each.message_id)
             elif each.aggregate_id:
                 held.add(each.aggregate_id)
-            answers.append(NOT_SENT if verdict is Verdict.NOT_SENT else verdict and PublishFailure(verdict, "T"))
+            is_tried = verdict is not Verdict.NOT_SENT
+            answers.append(None if verdict is None else PublishFailure(verdict, "T") if is_tried else NOT_SENT)
         return answers
 
 
