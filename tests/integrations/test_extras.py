@@ -16,6 +16,7 @@ NO_HEALTH = r"ConfigurationError: the health view needs django-health-check: pip
 NO_REST = r"ConfigurationError: TenantAPIView needs djangorestframework: pip install 'salon-jobs\[drf\]'\n"
 IMPORT = "from salon_jobs.integrations"
 CHECK = ("check", "--tag", "salon_jobs")
+pytestmark = pytest.mark.process
 BROKERS = ("nats", "boto3", "azure")
 OPTIONAL = (*BROKERS, "sentry_sdk", "health_check", "rest_framework", "opentelemetry", "prometheus_client")
 

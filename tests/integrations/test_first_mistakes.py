@@ -14,6 +14,7 @@ from tests.e2e.stubborn import spare_database
 from tests.integrations.tiny_project import APPS, TinyProject
 from tests.settings import url_for
 
+pytestmark = pytest.mark.process
 TASKS = "from salon_jobs import task\n@task(name='greet')\ndef greet(name: str) -> None: ...\n"
 new_project = partial(TinyProject, forked=True)
 ENQUEUE = ("shell", "--no-imports", "-c", "from shop.tasks import greet; greet.enqueue(name='Ada')")

@@ -12,6 +12,7 @@ from tests.interpreter import manage
 from tests.settings import PASSWORD, url_for
 from tests.support import closed_port
 
+pytestmark = pytest.mark.process
 ASK = (
     "import json; from django.test import Client; "
     "answer = Client().get('/health/', {'format': '%s'} if '%s' else {}, headers={'host': 'localhost'}); "
