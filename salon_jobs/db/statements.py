@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from django.db import connections, transaction
+from django.db import DataError, Error, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-from psycopg import ClientCursor
+from psycopg import ClientCursor, InterfaceError, OperationalError
+from psycopg import Error as DriverError
 from psycopg.errors import DeadlockDetected, LockNotAvailable
 from psycopg.pq import Format
 from psycopg.pq.abc import PGresult
@@ -27,6 +28,8 @@ _PARTS: Final = _FOLDER / "parts.sql"
 _NAME: Final = "-- name: "
 _INCLUDE: Final = "-- include: "
 _PLACEHOLDER: Final = re.compile(r"%\((\w+)\)s")
+# With these psycopg reports that it lost the connection, or never had one.
+_LOST: Final = (OperationalError, InterfaceError)
 # Long enough for a transaction that is about to commit.
 _PATIENCE: Final = "250ms"
 
@@ -76,13 +79,42 @@ def _read(file: Path) -> dict[str, str]:
     return found
 
 
+class StatementRefused(DataError):
+    """psycopg cannot write a statement's parameters, or read its result: no outage, but a bug of ours."""
+
+    def __init__(self, statement: str, parameters: Mapping[str, Any] | None, error: Error) -> None:
+        kinds = ", ".join(f"{name} {_kind(value)}" for name, value in (parameters or {}).items())
+        super().__init__(f"{statement} failed in psycopg, not in the server: {error} (its parameters: {kinds})")
+        self.statement = statement
+
+
+def _kind(value: Any) -> str:
+    """Return the type of a parameter, never its value."""
+    if not isinstance(value, list):
+        return type(value).__name__
+    return f"list[{' | '.join(sorted({type(each).__name__ for each in value}))}]"
+
+
+def is_of_driver(error: BaseException) -> bool:
+    """Return whether a database error is psycopg's own: it has no SQLSTATE, and the connection is not lost."""
+    cause = error.__cause__
+    if isinstance(error, StatementRefused):
+        return True
+    return isinstance(cause, DriverError) and cause.sqlstate is None and not isinstance(cause, _LOST)
+
+
+def _refuse(statement: str, parameters: Mapping[str, Any] | None, error: Error) -> None:
+    if is_of_driver(error):
+        raise StatementRefused(statement, parameters, error) from error.__cause__
+
+
 def rows(statement: str, parameters: Mapping[str, Any] | None = None, *, using: str) -> list[Any]:
     """Run a statement on Django's cursor and return its rows as tuples. Raises database errors as Django's."""
     connection = connections[using]
     with connection.cursor() as cursor:
         if connection.timezone is None and connection.vendor == "postgresql":
             cursor.cursor.adapters.register_loader("timestamptz", UtcLoader)
-        cursor.execute(load(statement), parameters)
+        _execute(cursor, statement, parameters)
         fetched: list[Any] = cursor.fetchall()
         return fetched
 
@@ -90,9 +122,17 @@ def rows(statement: str, parameters: Mapping[str, Any] | None = None, *, using: 
 def execute(statement: str, parameters: Mapping[str, Any] | None = None, *, using: str) -> int:
     """Run a statement as ``rows`` does; return how many rows it changed."""
     with connections[using].cursor() as cursor:
-        cursor.execute(load(statement), parameters)
+        _execute(cursor, statement, parameters)
         count: int = cursor.rowcount
         return count
+
+
+def _execute(cursor: Any, statement: str, parameters: Mapping[str, Any] | None) -> None:
+    try:
+        cursor.execute(load(statement), parameters)
+    except Error as error:
+        _refuse(statement, parameters, error)
+        raise
 
 
 def in_one_trip(connection: BaseDatabaseWrapper, statements: str) -> PGresult:
@@ -128,31 +168,35 @@ def hot(
     For what runs per job or claim. ``many``: hundreds of rows, while other threads are busy. ``prepare``: in autocommit
     only, and never behind a pooler in transaction mode. ``jit`` False: its cost is overestimated; where JIT is on, the
     server would compile it each time, which takes a hundred times as long as running it. Raises database errors as
-    Django's.
+    Django's, and StatementRefused, one of them, if psycopg cannot write the parameters or read the result.
     """
     connection = connections[using]
-    with connection.wrap_database_errors:
-        cursor: Any = raw_cursor(connection)
-        raw: Any = cursor.connection
-        if prepare:
-            text, names = _numbered(load(statement))
-            known = _prepared.get(connection)
-            if known is None or known.raw is not raw:
-                known = _prepared[connection] = PreparedStatements(raw)
-            return known.run(statement, text, [parameters[name] for name in names], make_row)
-        if not jit:
-            inlined = ClientCursor[Any](raw).mogrify(load(statement).encode(), parameters)
-            return converted(raw, in_one_trip(connection, f"SET LOCAL jit = off; {inlined}"), make_row)
-        # Not isinstance: it would narrow the type of the cursor for what follows.
-        if many and issubclass(type(cursor), ClientCursor) and raw.autocommit:
-            # A claimed job is read in a fifth of the time, and the server formats no numbers; psycopg cannot read the
-            # types of extensions that way.
-            inlined = cursor.mogrify(load(statement).encode(), parameters)
-            result = exchange(raw, raw.pgconn.exec_params, inlined.encode(), None, result_format=Format.BINARY)
-            return converted(raw, result, make_row)
-        cursor.execute(load(statement), parameters)
-        found: list[Any] = [] if cursor.description is None else cursor.fetchall()
-        return found if make_row is tuple else list(map(make_row, found))
+    try:
+        with connection.wrap_database_errors:
+            cursor: Any = raw_cursor(connection)
+            raw: Any = cursor.connection
+            if prepare:
+                text, names = _numbered(load(statement))
+                known = _prepared.get(connection)
+                if known is None or known.raw is not raw:
+                    known = _prepared[connection] = PreparedStatements(raw)
+                return known.run(statement, text, [parameters[name] for name in names], make_row)
+            if not jit:
+                inlined = ClientCursor[Any](raw).mogrify(load(statement).encode(), parameters)
+                return converted(raw, in_one_trip(connection, f"SET LOCAL jit = off; {inlined}"), make_row)
+            # Not isinstance: it would narrow the type of the cursor for what follows.
+            if many and issubclass(type(cursor), ClientCursor) and raw.autocommit:
+                # A claimed job is read in a fifth of the time, and the server formats no numbers; psycopg cannot read
+                # the types of extensions that way.
+                inlined = cursor.mogrify(load(statement).encode(), parameters)
+                result = exchange(raw, raw.pgconn.exec_params, inlined.encode(), None, result_format=Format.BINARY)
+                return converted(raw, result, make_row)
+            cursor.execute(load(statement), parameters)
+            found: list[Any] = [] if cursor.description is None else cursor.fetchall()
+            return found if make_row is tuple else list(map(make_row, found))
+    except Error as error:
+        _refuse(statement, parameters, error)
+        raise
 
 
 # Keyed by Django's connection, like the plain cursors: they reference psycopg's. A claim of one job takes two thirds of

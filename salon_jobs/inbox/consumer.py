@@ -22,6 +22,7 @@ from salon_jobs.core.error_report import message_of
 from salon_jobs.core.errors import ConfigurationError, NotReady, SalonJobsError, SourceLost, suggest
 from salon_jobs.core.events import log_event
 from salon_jobs.core.metrics import Sample
+from salon_jobs.db.statements import is_of_driver
 from salon_jobs.inbox.processor import BatchResult, Processor
 from salon_jobs.inbox.queries import PRUNE_BATCH, RETAINED, count_rejected, prune_inbox
 from salon_jobs.process.loop import Loop
@@ -186,7 +187,7 @@ class Consumer(Loop):
             if type(self._trouble) is not type(error):  # only the first of its class is logged
                 if isinstance(error, NotReady):
                     log_event(logging.WARNING, events.SOURCE_LOST, consumer=self.name, **_fields(error))
-                elif isinstance(error, Error):
+                elif isinstance(error, Error) and not is_of_driver(error):
                     log_event(logging.WARNING, events.DATABASE_LOST, loop=f"consumer {self.name}", **_fields(error))
                 else:
                     log_event(logging.ERROR, events.CONSUMER_FAILED, exc_info=error, consumer=self.name)

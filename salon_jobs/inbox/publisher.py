@@ -18,6 +18,7 @@ from salon_jobs.brokers.publisher import (
 from salon_jobs.core.errors import EnqueueRefused, MessageInvalid, PayloadInvalid, UnknownTask
 from salon_jobs.core.tracing import consuming
 from salon_jobs.db.connections import alias_of
+from salon_jobs.db.statements import is_of_driver
 from salon_jobs.inbox import queries
 from salon_jobs.inbox.queries import InboxRow, Status
 from salon_jobs.jobs import registry
@@ -73,6 +74,8 @@ class JobsPublisher(Publisher):
         except (PayloadInvalid, EnqueueRefused) as error:
             return PublishFailure(Verdict.REFUSED, error.code, str(error))
         except Error as error:
+            if is_of_driver(error):
+                return PublishFailure(Verdict.REFUSED, "JOBS.STATEMENT", str(error).strip())
             connections[using].errors_occurred = True
             return PublishFailure(Verdict.OUTAGE, "JOBS.DATABASE", str(error).strip())
         return None

@@ -173,6 +173,7 @@ _LASTING: Final[dict[str, tuple[str, ...]]] = {
     events.MESSAGES_UNRESOLVABLE: ("aggregate_type", "code"),
     events.PUBLISHER_BROKEN: ("aggregate_type",),
     events.SOURCE_LOST: ("consumer",),
+    events.STATEMENT_REFUSED: ("loop",),
     events.TOPICS_NOT_READ: (),
 }
 # A connection that broke and reconnects at once is not a problem yet.

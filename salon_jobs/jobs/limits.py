@@ -42,7 +42,7 @@ class EffectiveLimit:
     @property
     def bucket(self) -> float:
         """How many starts of the rate a quiet time saves up: ``burst``, or else those of a second, at least one."""
-        return self.burst or max(1.0, self.rate or 1.0)
+        return float(self.burst or max(1.0, self.rate or 1.0))
 
     @property
     def blocks(self) -> bool:

@@ -17,6 +17,7 @@ from salon_jobs.core import events
 from salon_jobs.core.backoff import Backoff
 from salon_jobs.core.events import log_event
 from salon_jobs.core.vital import vitally
+from salon_jobs.db.statements import is_of_driver
 from salon_jobs.tenancy.connections import is_only_old, remember_connections, tidy_connections
 
 OUTAGE_WAITS: Final = Backoff(base=timedelta(seconds=0.1), cap=timedelta(seconds=2))
@@ -31,7 +32,8 @@ class Outage:
     """Outage of the database, as one loop sees it. Not thread-safe.
 
     Retries after 0.1 s, doubling to 2 s. Logs its start, that it lasts (every 30 s), and its end. A serialization
-    failure or a deadlock is retried within milliseconds, without a record unless it happens 20 times in a row.
+    failure or a deadlock is retried within milliseconds, without a record unless it happens 20 times in a row. A
+    statement that psycopg refuses is retried like an outage, but logged as a bug of ours, and the connection is kept.
     """
 
     def __init__(self, loop: str, *, using: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -40,6 +42,7 @@ class Outage:
         self._using = using
         self._clock = clock
         self._failures = 0
+        self._was_lost = False
         self._log_at = float("-inf")
 
     def lost(self, error: BaseException, **fields: Any) -> float:
@@ -48,15 +51,20 @@ class Outage:
         is_conflict = isinstance(error.__cause__, SerializationFailure | DeadlockDetected)
         if is_conflict and self._failures <= _MOST_CONFLICTS:
             return _CONFLICT_WAITS.delay(self._failures).total_seconds()
+        is_ours = is_of_driver(error)
         if self._clock() >= self._log_at:
             self._log_at = self._clock() + _LOG_EVERY_S
-            log_event(logging.WARNING, events.DATABASE_LOST, loop=self._loop, error=str(error).strip(), **fields)
-        connections[self._using].errors_occurred = True
-        remember_connections()
+            level = logging.ERROR if is_ours else logging.WARNING
+            event = events.STATEMENT_REFUSED if is_ours else events.DATABASE_LOST
+            log_event(level, event, loop=self._loop, error=str(error).strip(), **fields)
+            self._was_lost = not is_ours
+        if not is_ours:
+            connections[self._using].errors_occurred = True
+            remember_connections()
         return OUTAGE_WAITS.delay(self._failures).total_seconds()
 
     def over(self) -> None:
-        was_lost, self._failures, self._log_at = self._log_at > float("-inf"), 0, float("-inf")
+        was_lost, self._was_lost, self._failures, self._log_at = self._was_lost, False, 0, float("-inf")
         if was_lost:
             log_event(logging.INFO, events.DATABASE_BACK, loop=self._loop)
             for loop in tuple(_woken_after_outages):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections import Counter
@@ -15,8 +16,10 @@ from typing import Final, NamedTuple
 from django.db import transaction
 
 from salon_jobs.conf.store_key import store_key
+from salon_jobs.core import events
+from salon_jobs.core.events import log_event
 from salon_jobs.core.records import ClaimedJob, StoreId
-from salon_jobs.db.statements import hot
+from salon_jobs.db.statements import StatementRefused, hot
 from salon_jobs.jobs import registry
 from salon_jobs.jobs.leases import ClaimFailed, Leases
 from salon_jobs.jobs.limits import Limits, count_by_scope
@@ -31,6 +34,7 @@ _BACKGROUND_S: Final = 0.1
 # When a limit is full, retry after 25 ms, doubling to 250 ms: nothing announces the end of another process's job. When
 # a job of this process ends, or when a rate allows the next job, retry at once, but after 25 ms at the earliest.
 LIMIT_WAIT_S: Final = (0.025, 0.25)
+_COMPLAIN_EVERY_S: Final = 30.0
 
 
 class Claim(NamedTuple):
@@ -87,6 +91,7 @@ class FairClaim:
         # Whether this round of the stores has yielded jobs, or found a limit full.
         self._fruitful = self._throttled = False
         self._limit_wait_s = LIMIT_WAIT_S[0]
+        self._complain_at = float("-inf")
 
     @property
     def is_slow(self) -> bool:
@@ -217,9 +222,7 @@ class FairClaim:
         """Return how many more jobs may start in each scope, and the tokens of those with a rate."""
         using = self._leases.using
         rated = [scope for scope in scopes if self._limits[scope].rate is not None]
-        rates, bursts = ([getattr(self._limits[scope], name) for scope in rated] for name in ("rate", "bucket"))
-        buckets = {"scopes": rated, "rates": rates, "bursts": bursts}
-        tokens: dict[str, float] = dict(hot("read_tokens", buckets, using=using) if rated else [])
+        tokens = self._read_tokens(rated) if rated else {}
         is_counted = any(self._limits[scope].max_concurrency is not None for scope in scopes)
         running: Mapping[str, int] = count_by_scope(hot("running_counts", {}, using=using)) if is_counted else {}
         capacity: dict[str, int] = {}
@@ -228,6 +231,20 @@ class FairClaim:
             free = 2**31 if most is None else max(0, most - running.get(scope, 0))
             capacity[scope] = min(free, int(tokens[scope])) if scope in tokens else free
         return capacity, tokens
+
+    def _read_tokens(self, scopes: list[str]) -> dict[str, float]:
+        """Return the tokens of each rate; a rate that cannot be sent to the server has none, and stops no other."""
+        rates, bursts = ([getattr(self._limits[scope], name) for scope in scopes] for name in ("rate", "bucket"))
+        buckets = {"scopes": scopes, "rates": rates, "bursts": bursts}
+        try:
+            return dict(hot("read_tokens", buckets, using=self._leases.using))
+        except StatementRefused as error:
+            one_by_one = (self._read_tokens([scope]) for scope in scopes if len(scopes) > 1)
+            tokens = {scope: left for each in one_by_one for scope, left in each.items()}
+            if time.monotonic() >= self._complain_at:
+                self._complain_at = time.monotonic() + _COMPLAIN_EVERY_S
+                log_event(logging.ERROR, events.STATEMENT_REFUSED, loop="claim", scope=scopes[0], error=str(error))
+            return tokens or {scopes[0]: 0.0}
 
     def _raise_low_water(self, jobs: Sequence[ClaimedJob]) -> None:
         """Make the next claim read each claim group from after the last job claimed; its jobs come in order."""

@@ -63,6 +63,7 @@ ONCE = {
     "listener_lost": WARNING,
     "publisher_broken": ERROR,
     "source_lost": WARNING,
+    "statement_refused": ERROR,
     "job_not_rescued": ERROR,
     "destinations_left_out": ERROR,
     "topics_not_read": WARNING,
