@@ -132,6 +132,13 @@ def change(statement: str, *parameters: Any) -> None:
         cursor.execute(statement, parameters)
 
 
+def row(table: str, **columns: Any) -> UUID:
+    """Write a row of a business table, by default with a random ID; return its ID."""
+    values = {"id": uuid4(), **columns}
+    change(f"INSERT INTO {table} ({', '.join(values)}) VALUES ({', '.join(['%s'] * len(values))})", *values.values())
+    return UUID(str(values["id"]))
+
+
 def in_state(state: str, **columns: str) -> dict[str, str]:
     """Return the columns of a job in this state as our statements leave them, all in SQL, with these besides."""
     return {
